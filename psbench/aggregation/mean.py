@@ -1,0 +1,63 @@
+"""The mean gradient of a commit."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from psbench.core.actions import Action, Apply
+from psbench.core.events import Push
+from psbench.core.part import Aggregation
+from psbench.core.view import ClusterView
+
+
+class Mean(Aggregation):
+    """Take the mean gradient over the samples of the commit.
+
+    Each push carries the mean over its own samples, so it weighs as many as it has. With equal batches
+    that is 1/k; with unequal ones it is what keeps a full barrier equal to single-node SGD on the union.
+
+    Source
+    ------
+    Thesis 2.1.2; `protocols` 0.3 and 6.2.
+
+    Examples
+    --------
+    >>> pushes = [Push(0, 0, 1, 0, samples=3), Push(1, 1, 1, 0, samples=1)]
+    >>> Mean().on_commit(pushes, ClusterView(2, 1, 1))[0].weights
+    [0.75, 0.25]
+    """
+
+    name: ClassVar[str] = "mean"
+    source: ClassVar[str] = "thesis 2.1.2"
+
+    def on_commit(self, pushes: list[Push], view: ClusterView) -> list[Action]:
+        """Weigh each push by its samples."""
+        if len(pushes) == 1:
+            return [Apply(pushes, [1.0])]
+        samples = sum(push.samples for push in pushes)
+        return [Apply(pushes, [push.samples / samples for push in pushes])]
+
+
+class Sum(Aggregation):
+    """Add the gradients of the commit; to be used with a rate divided by the number of workers.
+
+    Notes
+    -----
+    Reduces to: the mean, when the optimizer's rate is lr/n and all n push.
+
+    Source
+    ------
+    Thesis 2.2.1 (what its TensorFlow BSP does); `protocols` 0.3.
+
+    Examples
+    --------
+    >>> Sum().on_commit([Push(0, 0, 1, 0, samples=3)], ClusterView(1, 1, 1))[0].weights
+    [1.0]
+    """
+
+    name: ClassVar[str] = "sum"
+    source: ClassVar[str] = "thesis 2.2.1"
+
+    def on_commit(self, pushes: list[Push], view: ClusterView) -> list[Action]:
+        """Weigh each push 1."""
+        return [Apply(pushes, [1.0] * len(pushes))]

@@ -1,0 +1,24 @@
+"""Push after every step."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from psbench.core.part import Communication, WorkerHalf
+
+
+class EveryStep(Communication):
+    """A worker pushes its gradient after every step, and waits for the answer.
+
+    Examples
+    --------
+    >>> EveryStep().worker_half().after_step({})
+    'push'
+    """
+
+    name: ClassVar[str] = "every_step"
+    source: ClassVar[str] = "Li et al. 2014"
+
+    def worker_half(self) -> WorkerHalf:
+        """Return the worker half that always pushes."""
+        return WorkerHalf()

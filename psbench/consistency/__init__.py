@@ -1,0 +1,9 @@
+"""When is a push committed, and who may go on."""
+
+from psbench.consistency.asp import ASP
+from psbench.consistency.bsp import BSP
+from psbench.consistency.k_async import KASP, KBatchASP
+from psbench.consistency.k_sync import KBSP, KBatchBSP
+from psbench.consistency.ssp import SSP
+
+__all__ = ["ASP", "BSP", "KASP", "KBSP", "SSP", "KBatchASP", "KBatchBSP"]

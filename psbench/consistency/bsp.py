@@ -1,0 +1,60 @@
+"""Bulk Synchronous Parallel: a barrier after every step."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from psbench.core.actions import Action, Commit, Hold, Release
+from psbench.core.events import Push
+from psbench.core.part import Consistency
+from psbench.core.view import ClusterView
+
+
+class BSP(Consistency):
+    """Commit when every worker has pushed, then let all go on together.
+
+    Nobody computes while the barrier opens, so every push was computed on the current version: staleness
+    is 0. A worker that leaves is no longer waited for; a push it had sent still counts; one that joins
+    while the barrier fills begins when it opens.
+
+    Notes
+    -----
+    Reduces to: mini-batch SGD on the union of the workers' batches.
+
+    Source
+    ------
+    Valiant (1990); thesis 2.1.2, 3.2.2; `protocols` 1.1.
+
+    Examples
+    --------
+    >>> BSP().name
+    'bsp'
+    """
+
+    name: ClassVar[str] = "bsp"
+    source: ClassVar[str] = "Valiant 1990; thesis 2.1.2"
+    barrier: ClassVar[bool] = True
+    waits_for = "all"
+
+    def on_push(self, push: Push, view: ClusterView) -> list[Action]:
+        """Hold the worker until the barrier is full."""
+        return self._open(view) or [Hold(push.worker, "barrier")]
+
+    def on_join(self, worker: int, view: ClusterView) -> list[Action]:
+        """Hold a newcomer until the barrier opens."""
+        return self._open(view) or [Hold(worker, "barrier")]
+
+    def on_leave(self, worker: int, view: ClusterView) -> list[Action]:
+        """Wait no longer for a worker that has gone."""
+        return self._open(view)
+
+    def _open(self, view: ClusterView) -> list[Action]:
+        if view.num_computing:
+            return []
+        commit: list[Action] = [Commit(_in_worker_order(view))] if view.pending else []
+        return commit + [Release(worker) for worker in view.waiting]
+
+
+def _in_worker_order(view: ClusterView) -> list[Push]:
+    # sums of floats depend on their order: the same order as a single process would take
+    return sorted(view.pending.values(), key=lambda push: push.worker)

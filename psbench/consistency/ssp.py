@@ -1,0 +1,63 @@
+"""Stale Synchronous Parallel: the fastest worker may lead the slowest by a bounded number of steps."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from psbench.core.actions import Action, Commit, Hold, Release
+from psbench.core.events import Push
+from psbench.core.part import Consistency, parameter
+from psbench.core.view import ClusterView
+
+
+class SSP(Consistency):
+    """Commit each push at once; let a worker start a step if it leads by at most `staleness_bound`.
+
+    Parameters
+    ----------
+    staleness_bound : int, steps, >= 0
+        Largest lead of a worker's clock over the slowest active worker's, at the start of a step.
+
+    Notes
+    -----
+    Reduces to: BSP when staleness_bound = 0 (equal to rounding: pushes are summed one by one); ASP when it
+    is never reached.
+    Our reading: the bound applies when a step starts. A held worker that has just finished may show a lead
+    of one more (thesis Fig. 3.4 blocks there too). A worker that leaves no longer counts as the slowest.
+
+    Source
+    ------
+    Ho et al. (2013), "More Effective Distributed ML via a Stale Synchronous Parallel Parameter Server",
+    NIPS, sec. 3; thesis 3.2.2; `protocols` 1.6.
+
+    Examples
+    --------
+    >>> SSP(staleness_bound=3).staleness_bound
+    3
+    """
+
+    name: ClassVar[str] = "ssp"
+    source: ClassVar[str] = "Ho et al. 2013, sec. 3"
+    singly: ClassVar[bool] = True
+
+    staleness_bound: int = parameter(
+        3, "largest lead over the slowest worker at the start of a step", unit="steps", source="Ho et al. 2013", ge=0
+    )
+
+    def on_push(self, push: Push, view: ClusterView) -> list[Action]:
+        """Commit; then this worker goes on or is held, and others go on if the slowest has advanced."""
+        actions: list[Action] = [Commit([push])]
+        if view.min_clock_rose:
+            actions += self._free(view)
+        if view.clock_lead(push.worker) > self.staleness_bound:
+            actions.append(Hold(push.worker, "staleness bound"))
+        elif not view.min_clock_rose:
+            actions.append(Release(push.worker))
+        return actions
+
+    def on_leave(self, worker: int, view: ClusterView) -> list[Action]:
+        """The slowest may have gone: ask again who may go on."""
+        return self._free(view)
+
+    def _free(self, view: ClusterView) -> list[Action]:
+        return [Release(w) for w in view.waiting if view.clock_lead(w) <= self.staleness_bound]

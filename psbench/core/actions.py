@@ -1,0 +1,137 @@
+"""What parts answer, and what the engine hands to a backend to perform, in the order given.
+
+`Commit` and `SwitchTo` are the engine's own business and never reach a backend. `Release` and `Apply`
+are completed by the engine: a part writes `Release(worker)`, the backend receives it with the version
+to load and a ticket. Actions are never changed after they are made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
+
+from psbench.core.events import Push
+
+Orders: TypeAlias = dict[str, Any]
+
+
+@dataclass(slots=True)
+class Commit:
+    """These pushes become the next version (consistency)."""
+
+    pushes: Sequence[Push]
+
+
+@dataclass(slots=True)
+class Apply:
+    """Make the next version: own state times `keep`, plus the weighted payloads, by `rule` (aggregation).
+
+    `rule` names a function of `server_math`. `lr_scale` multiplies the optimizer's rate
+    (`protocols` 0.3) and `epoch` places the update in the rate's schedule; the engine fills in both, and
+    `version`, the one that this update makes.
+    """
+
+    pushes: Sequence[Push]
+    weights: Sequence[float]
+    rule: str = "gradient"
+    keep: float = 1.0
+    lr_scale: float = 1.0
+    version: int = -1
+    epoch: float = 0.0
+
+
+@dataclass(slots=True)
+class Release:
+    """Go on: take a `step`, or, after a vote, `push`.
+
+    The engine adds `load`, the version the worker starts from; `send`, whether its parameters must travel
+    (a worker that already holds that version is not sent it again); `ticket`, which every message back
+    repeats; and the `orders` of the other parts.
+    """
+
+    worker: int
+    then: Literal["step", "push"] = "step"
+    orders: Orders = field(default_factory=dict)
+    load: int = -1
+    send: bool = True
+    ticket: int = -1
+
+
+@dataclass(slots=True)
+class Hold:
+    """Not yet; stands until a later `Release` and is not repeated."""
+
+    worker: int
+    reason: str
+
+
+@dataclass(slots=True)
+class Cancel:
+    """What the worker computes is void; it now waits and must be answered in the same call."""
+
+    worker: int
+
+
+@dataclass(slots=True)
+class Discard:
+    """Drop a push."""
+
+    push: Push
+    reason: str
+
+
+@dataclass(slots=True)
+class Tell:
+    """Orders for a worker that is not waiting; read between two steps."""
+
+    worker: int
+    orders: Orders
+
+
+@dataclass(slots=True)
+class Measure:
+    """Numbers from tensors, please: `needs` maps a name to a push id or None."""
+
+    asker: str
+    needs: dict[str, int | None]
+
+
+@dataclass(slots=True)
+class Wake:
+    """Send a `Timer(key)` at time `at`, in seconds of the run."""
+
+    at: float
+    key: str
+
+
+@dataclass(slots=True)
+class Note:
+    """A line in the log."""
+
+    text: str
+
+
+@dataclass(slots=True)
+class SwitchTo:
+    """Drain, then change to composition `to`; `drain` says what happens to work under way."""
+
+    to: int
+    reason: str
+    drain: Literal["finish", "cancel"] = "finish"
+
+
+@dataclass(slots=True)
+class Handover:
+    """Everybody is idle: carry the model over to composition `to`, and its momentum if asked."""
+
+    origin: int
+    to: int
+    reason: str
+    carry_momentum: bool = False
+    cost_s: float = 0.0
+
+
+Action: TypeAlias = (
+    Commit | Apply | Release | Hold | Cancel | Discard | Tell | Measure | Wake | Note | SwitchTo | Handover
+)

@@ -1,0 +1,516 @@
+"""The engine: joins the parts, keeps the view, and answers events with actions.
+
+It knows the kinds of action and no strategy. It is pure: no clock, no I/O, no threads, no tensors.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+from psbench.core import actions as act
+from psbench.core import events as ev
+from psbench.core.actions import Action
+from psbench.core.log import EventLog, Kind, plain_json
+from psbench.core.part import Part, Switching
+from psbench.core.strategy import AnyStrategy, Strategy, SwitchingStrategy
+from psbench.core.view import ClusterView, Status, WorkerView
+from psbench.errors import ProtocolError, UnansweredWorker
+
+Hook = Callable[..., list[Action]]
+
+
+class Engine:
+    """One run's decisions.
+
+    Parameters
+    ----------
+    strategy : Strategy or SwitchingStrategy
+    num_workers : int
+        Size of the cluster in the specification.
+    dataset_size, global_batch : int, samples
+    epochs : float or None
+        The stop rule's epochs, which "after alpha % of the epochs" needs.
+    batch_sizes : list of int
+        Samples per step of each worker at the beginning.
+    model_bytes : int
+        Size of the model on the wire, for the log.
+    rng : numpy Generator
+        The strategy's own stream of chance.
+    log : EventLog or None
+        Where events and actions are recorded; None records nothing.
+
+    Examples
+    --------
+    >>> from psbench import strategies
+    >>> engine = Engine(strategies.asp(), num_workers=1, dataset_size=100, global_batch=10)
+    >>> [type(action).__name__ for action in engine.begin([0])]
+    ['Release']
+    """
+
+    def __init__(
+        self,
+        strategy: AnyStrategy,
+        *,
+        num_workers: int,
+        dataset_size: int = 1,
+        global_batch: int = 1,
+        epochs: float | None = None,
+        batch_sizes: Iterable[int] = (),
+        model_bytes: int = 0,
+        rng: np.random.Generator | None = None,
+        log: EventLog | None = None,
+    ) -> None:
+        self.strategy = strategy
+        self.view = ClusterView(num_workers, dataset_size, global_batch, epochs)
+        if rng is not None:
+            self.view.rng = rng
+        self.log = log
+        self._batch_sizes = list(batch_sizes) or [max(1, global_batch // num_workers)] * num_workers
+        self._model_bytes = model_bytes
+        self._todo: deque[Action] = deque()
+        self._out: list[Action] = []
+        self._unanswered: set[int] = set()
+        self._inbox: deque[ev.Event] = deque()
+        self._asker: str | None = None  # who waits for `Measured`
+        self._drain: act.SwitchTo | None = None
+        self._parked: set[int] = set()  # workers whose release a switch withholds
+        self.rule: Switching | None = None
+        if isinstance(strategy, SwitchingStrategy):
+            self.rule = strategy.rule.fresh()
+        self._install(0)
+
+    # ---------------------------------------------------------------- what a backend calls
+
+    def begin(self, workers: Iterable[int], now: float = 0.0) -> list[Action]:
+        """Let these workers begin; the first call, before any event."""
+        view = self.view
+        view.now = now
+        for worker in sorted(workers):
+            self._enter(worker)
+        if self.rule is not None:
+            self._todo.extend(self.rule.start(view))
+        self._start_parts()
+        return self._finish()
+
+    def handle(self, event: ev.Event, now: float) -> list[Action]:
+        """Take one event at time `now` (seconds of the run) and return the actions to perform, in order.
+
+        While numbers are being measured, events wait inside; the answer to `Measured` includes theirs.
+
+        Raises
+        ------
+        UnansweredWorker
+            If the parts neither release nor hold a worker that spoke.
+        ProtocolError
+            If an action makes no sense, such as releasing a worker that computes.
+        """
+        view = self.view
+        view.now = now
+        if self._asker is not None and type(event) is not ev.Measured:
+            self._inbox.append(event)
+            return []
+        self._take(event)
+        out = self._finish()
+        while self._inbox and self._asker is None:
+            self._take(self._inbox.popleft())
+            out = out + self._finish()
+        return out
+
+    # ---------------------------------------------------------------- events
+
+    def _take(self, event: ev.Event) -> None:
+        self.view.min_clock_rose = False
+        _EVENTS[type(event)](self, event)
+
+    def _push(self, push: ev.Push) -> None:
+        view, log = self.view, self.log
+        worker = view.workers[push.worker]
+        if worker.ticket != push.ticket or worker.status != Status.COMPUTING:
+            self._void(push.worker, push.ticket, "push")
+            return
+        if log is not None:
+            text = "" if push.stats is None else plain_json(push.stats)
+            log.add(
+                *(Kind.PUSH, view.now, push.worker, push.id, push.base_version, push.samples, push.steps),
+                *(push.bytes, push.compute_s, push.send_s, push.loss, text),
+            )
+        worker.status = Status.PUSHED
+        worker.previous_push_s, worker.last_push_s = worker.last_push_s, view.now
+        view.move_clock(worker, worker.clock + 1)
+        view.num_computing -= 1
+        view.pushes += 1
+        view.pending[push.id] = push
+        self._unanswered.add(push.worker)
+        todo = self._todo
+        for hook in self._before_push:
+            todo.extend(hook(push, view))
+        todo.extend(self._on_push(push, view))
+
+    def _vote(self, vote: ev.Vote) -> None:
+        worker = self.view.workers[vote.worker]
+        if worker.ticket != vote.ticket or worker.status != Status.COMPUTING:
+            self._void(vote.worker, vote.ticket, "vote")
+            return
+        self._record(Kind.VOTE, worker=vote.worker, loss=vote.value)
+        worker.status = Status.VOTED
+        self.view.num_computing -= 1
+        self._unanswered.add(vote.worker)
+        if self._drain is not None:
+            self._todo.append(act.Release(vote.worker, then="push"))
+        else:
+            self._todo.extend(self.composition.communication.on_vote(vote, self.view))
+
+    def _report(self, report: ev.Report) -> None:
+        if self.view.workers[report.worker].ticket != report.ticket:
+            self._void(report.worker, report.ticket, "report")
+            return
+        self._record(Kind.REPORT, worker=report.worker, text=plain_json(report.stats))
+        self._todo.extend(self.composition.stragglers.on_report(report, self.view))
+
+    def _join(self, join: ev.Join) -> None:
+        self._enter(join.worker)
+        if self._drain is not None:
+            self._withhold(join.worker)
+        else:
+            self._todo.extend(self.composition.consistency.on_join(join.worker, self.view))
+
+    def _leave(self, leave: ev.Leave) -> None:
+        view = self.view
+        worker = view.workers[leave.worker]
+        if worker.status == Status.GONE:
+            return
+        self._record(Kind.LEAVE, worker=leave.worker, text=leave.reason)
+        if worker.status == Status.COMPUTING:
+            view.num_computing -= 1
+            view.cancelled += 1
+        worker.status = Status.GONE
+        worker.hold_reason = ""
+        view.num_active -= 1
+        view.leave_clock(worker)
+        self._parked.discard(leave.worker)
+        self._unanswered.discard(leave.worker)
+        if view.num_active:
+            self._todo.extend(self.composition.communication.on_leave(leave.worker, view))
+            self._todo.extend(self.composition.consistency.on_leave(leave.worker, view))
+
+    def _timer(self, timer: ev.Timer) -> None:
+        self._record(Kind.TIMER, text=timer.key)
+        self._todo.extend(self.composition.consistency.on_timer(timer.key, self.view))
+        if self.rule is not None:
+            self._todo.extend(self.rule.on_timer(timer.key, self.view))
+
+    def _measured(self, measured: ev.Measured) -> None:
+        self._record(Kind.MEASURED, text=plain_json(measured.facts))
+        asker, self._asker = self._asker, None
+        if asker is None:
+            raise ProtocolError("numbers arrived that nobody asked for")
+        part: Any = getattr(self.composition, asker)
+        self._todo.extendleft(reversed(part.on_measured(measured.facts, self.view)))
+
+    def _evaluated(self, event: ev.Evaluated) -> None:
+        self._record(Kind.EVALUATED, id=event.epoch, version=event.version, text=plain_json(event.values))
+        if self.rule is not None:
+            self._todo.extend(self.rule.on_evaluated(event, self.view))
+
+    def _asked(self, event: ev.Asked) -> None:
+        self._record(Kind.ASKED, id=-1 if event.to is None else event.to)
+        if self.rule is None:
+            self._todo.append(act.Note("asked to switch, but this strategy has nothing to switch to"))
+        else:
+            self._todo.extend(self.rule.on_asked(event, self.view))
+
+    def _void(self, worker: int, ticket: int, what: str) -> None:
+        self._record(Kind.VOID, worker=worker, id=ticket, text=what)
+
+    def _enter(self, worker: int) -> None:
+        view = self.view
+        old = view.workers.get(worker)
+        if old is not None and old.status != Status.GONE:
+            raise ProtocolError(f"worker {worker} joined, but it is already here")
+        sizes = self._batch_sizes
+        view.workers[worker] = new = WorkerView(
+            worker, ticket=old.ticket if old else 0, batch_size=sizes[worker % len(sizes)]
+        )
+        view.enter_clock(new)
+        view.num_active += 1
+        self._unanswered.add(worker)
+        self._record(Kind.JOIN, worker=worker)
+
+    # ---------------------------------------------------------------- actions
+
+    def _finish(self) -> list[Action]:
+        """Complete the actions of the answer; stop where numbers must be measured first."""
+        todo = self._todo
+        while self._asker is None:
+            if not todo and self._drain is not None:
+                self._drain_further()
+            if not todo:
+                break
+            action = todo.popleft()
+            _ACTIONS[type(action)](self, action)
+        if self._asker is None and self._unanswered:
+            workers = sorted(self._unanswered)
+            raise UnansweredWorker(
+                f"workers {workers} were neither released nor held by {self.composition.consistency.name!r}; "
+                "every worker that pushes, votes or joins needs a Release or a Hold in the same answer"
+            )
+        out, self._out = self._out, []
+        return out
+
+    def _commit(self, commit: act.Commit) -> None:
+        if not commit.pushes:
+            raise ProtocolError("a commit needs at least one push")
+        self._todo.extendleft(reversed(self._on_commit(commit.pushes, self.view)))
+
+    def _apply(self, apply: act.Apply) -> None:
+        view, log, pushes = self.view, self.log, apply.pushes
+        view.version = version = view.version + 1
+        scale = len(pushes) / view.num_workers if self._by_share else 1.0
+        self._out.append(
+            act.Apply(pushes, apply.weights, apply.rule, apply.keep, scale, version, view.epoch)
+        )
+        view.committed += len(pushes)
+        for push, weight in zip(pushes, apply.weights, strict=True):
+            if view.pending.pop(push.id, None) is None:
+                raise ProtocolError(f"push {push.id} is committed twice, or was discarded before")
+            view.samples += push.samples
+            if log is not None:
+                log.add(
+                    *(Kind.APPLY, view.now, push.worker, push.id, version, push.samples, push.steps),
+                    loss=weight,
+                )
+        for hook in self._after_apply:  # first in line: a switch withholds the releases that follow
+            self._todo.extendleft(reversed(hook(view)))
+
+    def _release(self, release: act.Release) -> None:
+        view = self.view
+        worker = view.workers[release.worker]
+        status = worker.status
+        if status == Status.COMPUTING or status == Status.GONE:
+            raise ProtocolError(f"worker {release.worker} was released, but it is {status.name.lower()}")
+        step = release.then == "step"
+        if self._drain is not None and step:
+            self._withhold(release.worker)
+            return
+        self._unanswered.discard(release.worker)
+        orders = release.orders
+        for hook in self._order_hooks:
+            orders = {**orders, **hook(release.worker, view)}
+        if "batch_size" in orders:
+            worker.batch_size = orders["batch_size"]
+        worker.ticket = ticket = worker.ticket + 1
+        worker.status = Status.COMPUTING
+        worker.hold_reason = ""
+        view.num_computing += 1
+        load = view.version if step else worker.base_version
+        send = self._collective or (step and worker.base_version != load)
+        worker.base_version = load
+        self._out.append(act.Release(release.worker, release.then, orders, load, send, ticket))
+        if self.log is not None:
+            self.log.add(
+                *(Kind.RELEASE, view.now, release.worker, 0 if step else 1, load),
+                bytes=self._bytes_down if send else 0,
+                text=plain_json(orders) if orders else "",
+            )
+
+    def _hold(self, hold: act.Hold) -> None:
+        if not hold.reason:
+            raise ProtocolError(f"worker {hold.worker} is held without a reason")
+        self._unanswered.discard(hold.worker)
+        self.view.workers[hold.worker].hold_reason = hold.reason
+        self._out.append(hold)
+        self._record(Kind.HOLD, worker=hold.worker, text=hold.reason)
+
+    def _cancel(self, cancel: act.Cancel) -> None:
+        worker = self.view.workers[cancel.worker]
+        if worker.status != Status.COMPUTING:
+            raise ProtocolError(f"worker {cancel.worker} was cancelled, but it does not compute")
+        worker.status = Status.PUSHED
+        worker.ticket += 1  # what it still sends carries the old one and is void
+        self.view.num_computing -= 1
+        self.view.cancelled += 1
+        self._unanswered.add(cancel.worker)
+        self._out.append(cancel)
+        self._record(Kind.CANCEL, worker=cancel.worker)
+
+    def _discard(self, discard: act.Discard) -> None:
+        push = discard.push
+        if self.view.pending.pop(push.id, None) is None:
+            raise ProtocolError(f"push {push.id} is discarded, but it is not pending")
+        self.view.discarded += 1
+        self._out.append(discard)
+        self._record(Kind.DISCARD, worker=push.worker, id=push.id, text=discard.reason)
+
+    def _tell(self, tell: act.Tell) -> None:
+        self._out.append(tell)
+        self._record(Kind.TELL, worker=tell.worker, text=plain_json(tell.orders))
+
+    def _measure(self, measure: act.Measure) -> None:
+        self._asker = measure.asker
+        self._out.append(measure)
+        self._record(Kind.MEASURE, text=plain_json([measure.asker, measure.needs]))
+
+    def _wake(self, wake: act.Wake) -> None:
+        self._out.append(wake)
+        self._record(Kind.WAKE, compute_s=wake.at, text=wake.key)
+
+    def _note(self, note: act.Note) -> None:
+        self._out.append(note)
+        self._record(Kind.NOTE, text=note.text)
+
+    # ---------------------------------------------------------------- switching
+
+    def _switch(self, switch: act.SwitchTo) -> None:
+        """Begin to drain: withhold every step from now on, and see that those under way come to an end."""
+        view = self.view
+        if self._drain is not None or switch.to == view.composition:
+            self._todo.append(act.Note("asked to switch while switching, or to what is in force: nothing to do"))
+            return
+        if not 0 <= switch.to < len(self.strategy.compositions):
+            raise ProtocolError(f"there is no composition {switch.to} to switch to")
+        self._drain = switch
+        for worker in view.workers.values():
+            if worker.status == Status.VOTED:
+                self._todo.append(act.Release(worker.id, then="push"))
+            elif worker.status == Status.COMPUTING and switch.drain == "cancel":
+                self._todo.append(act.Cancel(worker.id))
+                self._todo.append(act.Release(worker.id))
+            elif worker.status == Status.COMPUTING and self.composition.communication.pushes != "always":
+                self._todo.append(act.Tell(worker.id, {"push": True}))
+
+    def _withhold(self, worker: int) -> None:
+        if worker not in self._parked:
+            self._parked.add(worker)
+            self._hold(act.Hold(worker, "switch"))
+        self._unanswered.discard(worker)
+
+    def _drain_further(self) -> None:
+        """With nobody under way: empty the buffer, then hand over."""
+        view, switch = self.view, self._drain
+        if view.num_computing or any(w.status == Status.VOTED for w in view.workers.values()):
+            return
+        if view.pending:
+            self._todo.extend(self.composition.consistency.on_drained(view))
+            if not self._todo:
+                raise ProtocolError("a switch found pushes that on_drained neither commits nor discards")
+            return
+        assert switch is not None
+        self._drain = None
+        self._hand_over(switch)
+
+    def _hand_over(self, switch: act.SwitchTo) -> None:
+        view, strategy = self.view, self.strategy
+        assert isinstance(strategy, SwitchingStrategy)
+        handover = act.Handover(
+            view.composition, switch.to, switch.reason, strategy.carry_momentum, strategy.cost_s
+        )
+        self._out.append(handover)
+        self._record(
+            *(Kind.HANDOVER,), id=switch.to, version=view.version, steps=view.composition,
+            compute_s=strategy.cost_s, text=switch.reason,
+        )  # fmt: skip
+        self._install(switch.to)
+        clock = max(w.clock for w in view.workers.values() if w.status != Status.GONE)
+        for worker in view.workers.values():
+            if worker.status != Status.GONE:
+                worker.status = Status.NEW
+                view.move_clock(worker, clock)
+                self._unanswered.add(worker.id)
+        self._parked.clear()
+        self._start_parts()
+
+    # ---------------------------------------------------------------- parts
+
+    def _install(self, index: int) -> None:
+        """Make the parts of a composition anew and bind the hooks they define, once."""
+        given: Strategy = self.strategy.compositions[index]
+        self.composition = given.model_copy(update={p.domain: p.fresh() for p in given.parts})
+        self.view.composition = index
+        now, n = self.composition, self.view.num_workers
+        self._on_push: Hook = now.consistency.on_push
+        self._on_commit: Hook = now.aggregation.on_commit
+        self._by_share = now.lr_scaling == "by_share"
+        self._collective = now.placement.collective
+        self._bytes_down = now.placement.bytes_down(self._model_bytes, n)
+        watchers: list[Part] = [now.communication, now.stragglers]
+        if self.rule is not None:
+            watchers.append(self.rule)
+        self._before_push: list[Hook] = _defined("on_push", now.stragglers, *watchers[2:])
+        self._after_apply: list[Hook] = _defined("on_applied", *watchers)
+        self._order_hooks: list[Any] = _defined("on_release", now.communication, now.stragglers)
+
+    def _start_parts(self) -> None:
+        for part in self.composition.parts:
+            self._todo.extend(part.start(self.view))
+        self._todo.extend(self.composition.consistency.on_start(self.view))
+
+    def _record(self, kind: Kind, **columns: Any) -> None:
+        if self.log is not None:
+            self.log.add(kind, self.view.now, **columns)
+
+    # ---------------------------------------------------------------- state
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything decided so far as plain data; a new engine that loads it goes on identically."""
+        if self._asker is not None:
+            raise ProtocolError("the state cannot be written while numbers are being measured")
+        return {
+            "view": self.view.state_dict(),
+            "parts": {p.domain: p.state_dict() for p in self.composition.parts},
+            "rule": self.rule.state_dict() if self.rule is not None else None,
+            "drain": asdict(self._drain) if self._drain is not None else None,
+            "parked": sorted(self._parked),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over a state written by `state_dict` of an engine of the same strategy."""
+        self.view.load_state_dict(state["view"])
+        self._install(self.view.composition)
+        for part in self.composition.parts:
+            part.load_state_dict(state["parts"][part.domain])
+        if self.rule is not None:
+            self.rule.load_state_dict(state["rule"])
+        self._drain = act.SwitchTo(**state["drain"]) if state["drain"] else None
+        self._parked = set(state["parked"])
+        self._unanswered.clear()
+
+
+def _defined(hook: str, *parts: Part) -> list[Hook]:
+    """Return the bound hooks of the parts whose class defines one itself: the others cost nothing."""
+    found = []
+    for part in parts:
+        base = next(c for c in type(part).__mro__ if c.__bases__ == (Part,))
+        if getattr(type(part), hook) is not getattr(base, hook):
+            found.append(getattr(part, hook))
+    return found
+
+
+_EVENTS: dict[type, Callable[[Engine, Any], None]] = {
+    ev.Push: Engine._push,
+    ev.Vote: Engine._vote,
+    ev.Report: Engine._report,
+    ev.Join: Engine._join,
+    ev.Leave: Engine._leave,
+    ev.Timer: Engine._timer,
+    ev.Measured: Engine._measured,
+    ev.Evaluated: Engine._evaluated,
+    ev.Asked: Engine._asked,
+}
+_ACTIONS: dict[type, Callable[[Engine, Any], None]] = {
+    act.Commit: Engine._commit,
+    act.Apply: Engine._apply,
+    act.Release: Engine._release,
+    act.Hold: Engine._hold,
+    act.Cancel: Engine._cancel,
+    act.Discard: Engine._discard,
+    act.Tell: Engine._tell,
+    act.Measure: Engine._measure,
+    act.Wake: Engine._wake,
+    act.Note: Engine._note,
+    act.SwitchTo: Engine._switch,
+}

@@ -1,0 +1,170 @@
+"""The event log: the only record of a run, from which every metric, chart and report is derived.
+
+A row is a packed record of 45 bytes; `columns()` shows the rows as NumPy columns. Long or rare things (a
+hold's reason, evaluated values, the statistics a part reads) are texts: each is stored once and named by
+its number. A message that reaches a part carries its worker's current ticket, so tickets need no column.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import struct
+from collections.abc import Iterable, Mapping
+from enum import IntEnum
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+
+class Kind(IntEnum):
+    """What a row says, and what its columns hold; columns not named are 0, `text` 0 is the empty text."""
+
+    JOIN = 0  #: worker
+    LEAVE = 1  #: worker, text = reason
+    PUSH = 2  #: worker, id, version = base, samples, steps, bytes (up), compute_s, send_s, loss, text = stats
+    VOTE = 3  #: worker, loss = value
+    REPORT = 4  #: worker, text = stats
+    TIMER = 5  #: text = key
+    MEASURED = 6  #: text = facts
+    EVALUATED = 7  #: id = epoch, version, text = values
+    ASKED = 8  #: id = composition asked for, -1 for the next
+    APPLY = 9  #: one row a push: worker, id = push, version made, samples, steps, loss = weight
+    RELEASE = 10  #: worker, id = 1 if told to push, version loaded, bytes (down), text = orders
+    HOLD = 11  #: worker, text = reason
+    CANCEL = 12  #: worker
+    DISCARD = 13  #: worker, id = push, text = reason
+    TELL = 14  #: worker, text = orders
+    NOTE = 15  #: text
+    HANDOVER = 16  #: id = to, version, steps = from, compute_s = cost, text = reason
+    MEASURE = 17  #: text = asker and needs
+    WAKE = 18  #: compute_s = at, text = key
+    VOID = 19  #: worker, id = ticket, text = kind of message: it came with a void ticket
+
+
+FIELDS = (
+    *(("time_s", "<f8"), ("kind", "u1"), ("worker", "<u2"), ("id", "<i4"), ("version", "<i4")),
+    *(("samples", "<i4"), ("steps", "<u2"), ("bytes", "<u4")),
+    *(("compute_s", "<f4"), ("send_s", "<f4"), ("loss", "<f4"), ("text", "<u4")),
+)
+ROW = np.dtype([*FIELDS])
+_pack = struct.Struct("<dBHiiiHIfffI").pack
+
+
+def plain_json(value: Any) -> str:
+    """Return `value` as JSON with sorted keys, so that equal values give equal texts."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"))
+
+
+class EventLog:
+    """An append-only record of events and actions.
+
+    Examples
+    --------
+    >>> log = EventLog()
+    >>> log.add(Kind.HOLD, 0.5, worker=2, text="barrier")
+    >>> len(log), log.columns()["worker"].tolist(), log.text(1)
+    (1, [2], 'barrier')
+    """
+
+    def __init__(self) -> None:
+        self._rows = bytearray()
+        self._numbers: dict[str, int] = {"": 0}
+        self._texts: list[str] = [""]
+
+    def __len__(self) -> int:
+        return len(self._rows) // ROW.itemsize
+
+    def add(
+        self,
+        kind: int,
+        time_s: float,
+        worker: int = 0,
+        id: int = 0,
+        version: int = 0,
+        samples: int = 0,
+        steps: int = 0,
+        bytes: int = 0,
+        compute_s: float = 0.0,
+        send_s: float = 0.0,
+        loss: float = 0.0,
+        text: str = "",
+    ) -> None:
+        """Append one row; the columns' meaning for each kind is in `Kind`."""
+        number = self._number(text) if text else 0
+        self._rows += _pack(
+            time_s, kind, worker, id, version, samples, steps, bytes, compute_s, send_s, loss, number
+        )
+
+    def _number(self, text: str) -> int:
+        number = self._numbers.get(text)
+        if number is None:
+            number = self._numbers[text] = len(self._texts)
+            self._texts.append(text)
+        return number
+
+    def text(self, number: int) -> str:
+        """Return the text of that number."""
+        return self._texts[number]
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """All texts in the order of their numbers."""
+        return tuple(self._texts)
+
+    def rows(self, start: int = 0, stop: int | None = None) -> npt.NDArray[np.void]:
+        """Return a copy of rows `start` to `stop` as a structured array (dtype `ROW`).
+
+        A copy, because a view would forbid the log to grow while somebody looks at it; safe to call from
+        another thread than the one that appends.
+        """
+        stop = len(self) if stop is None else min(stop, len(self))
+        part = bytes(self._rows[start * ROW.itemsize : stop * ROW.itemsize])
+        return np.frombuffer(part, dtype=ROW)
+
+    def columns(self, start: int = 0, stop: int | None = None) -> dict[str, npt.NDArray[Any]]:
+        """Return the rows as contiguous arrays by column name."""
+        rows = self.rows(start, stop)
+        return {name: np.ascontiguousarray(rows[name]) for name in ROW.names or ()}
+
+    def extend(self, rows: npt.NDArray[np.void], texts: Iterable[str]) -> None:
+        """Append packed rows of another log, whose new texts are `texts` (a log that grows elsewhere)."""
+        for text in texts:
+            self._number(text)
+        self._rows += rows.tobytes()
+
+    def of_kind(self, kind: Kind) -> dict[str, npt.NDArray[Any]]:
+        """Return the columns of all rows of one kind, and their positions as `row`."""
+        rows = self.rows()
+        where = np.flatnonzero(rows["kind"] == kind)
+        rows = rows[where]
+        return {name: np.ascontiguousarray(rows[name]) for name in ROW.names or ()} | {"row": where}
+
+    def evaluations(self) -> list[dict[str, Any]]:
+        """Return the evaluations as dicts: `time_s`, `epoch`, `version` and the evaluated values."""
+        found = self.of_kind(Kind.EVALUATED)
+        return [
+            {"time_s": float(t), "epoch": int(e), "version": int(v)} | json.loads(self._texts[n])
+            for t, e, v, n in zip(found["time_s"], found["id"], found["version"], found["text"], strict=True)
+        ]
+
+    def digest(self) -> str:
+        """Return the SHA-256 of the content: equal logs, equal digests."""
+        content = hashlib.sha256(self._rows)
+        content.update(plain_json(self._texts).encode())
+        return content.hexdigest()
+
+    @classmethod
+    def from_columns(cls, columns: Mapping[str, npt.ArrayLike], texts: Iterable[str]) -> EventLog:
+        """Build a log from columns and its texts in order (what a stored log consists of)."""
+        log = cls()
+        length = len(np.asarray(columns["time_s"]))
+        rows = np.zeros(length, dtype=ROW)
+        for name in ROW.names or ():
+            rows[name] = columns[name]
+        numbered = list(texts)
+        log._texts = numbered
+        log._numbers = {text: number for number, text in enumerate(numbered)}
+        log._rows = bytearray(rows.tobytes())
+        return log

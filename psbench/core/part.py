@@ -1,0 +1,327 @@
+"""Parts: the pure pieces that a strategy is composed of, and the registry of their names.
+
+A part is a frozen pydantic model: its fields are its hyper-parameters, declared once with range, unit,
+description and source, and everything else (YAML, command line, panel, tables) is made from them. What a
+part concludes while it runs is kept in private attributes (`PrivateAttr`) holding plain data.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any, ClassVar, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_serializer
+
+from psbench.core.actions import Action, Apply, Hold, Orders, Release, SwitchTo
+from psbench.core.events import Asked, Evaluated, Push, Report, Vote
+from psbench.core.view import ClusterView
+from psbench.errors import ParameterError, UnknownName
+
+#: every part by domain and name, filled as the classes are made
+REGISTRY: dict[str, dict[str, type[Part]]] = {}
+
+
+def parameter(
+    default: Any, description: str, *, unit: str = "", source: str = "", **limits: Any
+) -> Any:
+    """Declare a hyper-parameter: default, meaning, unit, where it comes from, and its limits.
+
+    `limits` are pydantic's (`ge`, `gt`, `le`, `lt`). `unit` and `source` show up in tooltips and tables.
+    """
+    extra = {"unit": unit, "source": source}
+    return Field(default, description=description, json_schema_extra=extra, **limits)
+
+
+class Part(BaseModel):
+    """Base of all parts; a subclass with a `name` is registered under its domain.
+
+    Raises
+    ------
+    ParameterError, UnknownName
+        On a value out of range or a parameter that the part does not have.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
+
+    domain: ClassVar[str] = ""
+    name: ClassVar[str] = ""
+    #: where the rule comes from; shown wherever the part is offered
+    source: ClassVar[str] = ""
+    #: statistics of a push or report that the part reads; no other is computed
+    reads: ClassVar[tuple[str, ...]] = ()
+    #: a part with a higher number makes other decisions than one with a lower
+    results_version: ClassVar[int] = 1
+
+    def __init__(self, **values: Any) -> None:
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            raise explain(error, type(self), f"{self.domain} {self.name!r}") from None
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
+        super().__pydantic_init_subclass__(**kwargs)
+        if cls.name:
+            REGISTRY.setdefault(cls.domain, {})[cls.name] = cls
+
+    @model_serializer(mode="wrap")
+    def _with_name(self, handler: Any) -> dict[str, Any]:
+        return {"name": self.name, **handler(self)}
+
+    def fresh(self) -> Self:
+        """Return an equal part that has concluded nothing yet."""
+        return type(self)(**{name: getattr(self, name) for name in type(self).model_fields})
+
+    def check(self, num_workers: int, global_batch: int) -> None:
+        """Raise ParameterError if the part cannot work on a cluster of that size."""
+
+    def start(self, view: ClusterView) -> list[Action]:
+        """Begin: called once before anything else, also after a switch."""
+        return []
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what the part has concluded, as plain data."""
+        return copy.deepcopy(dict(self.__pydantic_private__ or {}))
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over a state written by `state_dict`."""
+        for name, value in state.items():
+            setattr(self, name, copy.deepcopy(value))
+
+
+class Consistency(Part):
+    """When is a push committed, and who may go on.
+
+    Properties that decide what fits (`core.strategy`): `barrier`: every commit takes one push of every
+    active worker and all go on together; `waits_for`: whom a waiting worker waits for; `singly`: one push
+    a commit; `cancels`: may void work under way.
+    """
+
+    domain: ClassVar[str] = "consistency"
+    barrier: ClassVar[bool] = False
+    waits_for: ClassVar[Literal["none", "some", "all"]] = "some"
+    singly: ClassVar[bool] = False
+
+    @property
+    def cancels(self) -> bool:
+        """Whether work under way may be voided."""
+        return False
+
+    def on_push(self, push: Push, view: ClusterView) -> list[Action]:
+        """Answer a push: commit or not, and release or hold its worker."""
+        raise NotImplementedError(f"{type(self).__name__} must define on_push")
+
+    def on_start(self, view: ClusterView) -> list[Action]:
+        """Let the workers begin; by default all of them, in id order."""
+        return [Release(worker) for worker in view.waiting]
+
+    def on_join(self, worker: int, view: ClusterView) -> list[Action]:
+        """Answer a newcomer; by default it begins at once."""
+        return [Release(worker)]
+
+    def on_leave(self, worker: int, view: ClusterView) -> list[Action]:
+        """React to a worker that has gone: ask again who may go on."""
+        return []
+
+    def on_timer(self, key: str, view: ClusterView) -> list[Action]:
+        """React to a `Wake` that is due."""
+        return []
+
+    def on_drained(self, view: ClusterView) -> list[Action]:
+        """Empty the buffer before a switch; by default its pushes are committed together."""
+        from psbench.core.actions import Commit
+
+        return [Commit(list(view.pending.values()))] if view.pending else []
+
+
+class Aggregation(Part):
+    """How pushes become the next model."""
+
+    domain: ClassVar[str] = "aggregation"
+    #: what a push carries
+    payload: ClassVar[Literal["gradient", "delta", "parameters"]] = "gradient"
+    #: what a released worker receives: the model, or the commit's aggregate to apply itself
+    reply: ClassVar[Literal["model", "aggregate"]] = "model"
+    #: whether it weighs one push at a time against its own state
+    one_at_a_time: ClassVar[bool] = False
+
+    def on_commit(self, pushes: list[Push], view: ClusterView) -> list[Action]:
+        """Answer with `Apply`, or with `Measure` if numbers from tensors are needed first."""
+        raise NotImplementedError(f"{type(self).__name__} must define on_commit")
+
+    def on_measured(self, facts: dict[str, Any], view: ClusterView) -> list[Action]:
+        """Answer a `Measure` of one's own, with `Apply`."""
+        return []
+
+
+class WorkerHalf(BaseModel):
+    """The half of a communication part that runs on the worker: a small picklable state machine."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    def after_step(self, stats: dict[str, float]) -> Literal["continue", "report", "vote", "push"]:
+        """Say what to do after a step: go on, report and go on, vote and wait, or push and wait."""
+        return "push"
+
+    def on_orders(self, orders: Orders) -> None:
+        """Take orders that came with a release or a `Tell`."""
+
+
+class Communication(Part):
+    """When a worker pushes."""
+
+    domain: ClassVar[str] = "communication"
+    #: whether a worker surely pushes (always), may never (alone), or all push when one votes (together)
+    pushes: ClassVar[Literal["always", "alone", "together"]] = "always"
+    #: whether steps are kept on the worker between pushes
+    local: ClassVar[bool] = False
+    #: whether the worker computes on while its push is under way
+    overlaps: ClassVar[bool] = False
+
+    def worker_half(self) -> WorkerHalf:
+        """Return a new worker half."""
+        raise NotImplementedError(f"{type(self).__name__} must define worker_half")
+
+    def on_vote(self, vote: Vote, view: ClusterView) -> list[Action]:
+        """Answer a vote: release to `step` or `push`, or hold until all have voted."""
+        return [Hold(vote.worker, "vote")]
+
+    def on_leave(self, worker: int, view: ClusterView) -> list[Action]:
+        """React to a worker that has gone."""
+        return []
+
+    def on_applied(self, view: ClusterView) -> list[Action]:
+        """React to a new version."""
+        return []
+
+    def on_measured(self, facts: dict[str, Any], view: ClusterView) -> list[Action]:
+        """Answer a `Measure` of one's own."""
+        return []
+
+    def on_release(self, worker: int, view: ClusterView) -> Orders:
+        """Return orders that go with a release."""
+        return {}
+
+
+class Stragglers(Part):
+    """How much work each worker gets."""
+
+    domain: ClassVar[str] = "stragglers"
+    needs_barrier: ClassVar[bool] = False
+    varies_batch: ClassVar[bool] = False
+
+    def on_push(self, push: Push, view: ClusterView) -> list[Action]:
+        """Look at a push before it is committed."""
+        return []
+
+    def on_report(self, report: Report, view: ClusterView) -> list[Action]:
+        """Look at a report."""
+        return []
+
+    def on_applied(self, view: ClusterView) -> list[Action]:
+        """React to a new version."""
+        return []
+
+    def on_release(self, worker: int, view: ClusterView) -> Orders:
+        """Return orders that go with a release, such as `batch_size`."""
+        return {}
+
+
+class Placement(Part):
+    """Where parameters live, and so what a message costs; never which decision is taken.
+
+    `collective`: a commit is a collective operation of its pushers; `stateless_workers`: a worker keeps
+    nothing between steps.
+    """
+
+    domain: ClassVar[str] = "placement"
+    collective: ClassVar[bool] = False
+    stateless_workers: ClassVar[bool] = False
+
+    def bytes_up(self, payload: int, num_workers: int) -> int:
+        """Return what one worker sends for a payload of that many bytes."""
+        return payload
+
+    def bytes_down(self, payload: int, num_workers: int) -> int:
+        """Return what one worker receives to load a model of that many bytes."""
+        return payload
+
+
+class Switching(Part):
+    """When to change to another composition; asked by hand, every rule switches."""
+
+    domain: ClassVar[str] = "switching"
+
+    def on_applied(self, view: ClusterView) -> list[Action]:
+        """Look at a new version."""
+        return []
+
+    def on_evaluated(self, event: Evaluated, view: ClusterView) -> list[Action]:
+        """Look at an evaluation."""
+        return []
+
+    def on_push(self, push: Push, view: ClusterView) -> list[Action]:
+        """Look at a push."""
+        return []
+
+    def on_timer(self, key: str, view: ClusterView) -> list[Action]:
+        """React to a `Wake` that is due."""
+        return []
+
+    def on_asked(self, event: Asked, view: ClusterView) -> list[Action]:
+        """Do what a person asked for: change now."""
+        return [SwitchTo(1 - view.composition if event.to is None else event.to, "asked by hand")]
+
+
+def make_part(domain: str, value: Any) -> Part:
+    """Return a part from a part, a name, or a mapping with `name` and parameters.
+
+    Raises
+    ------
+    UnknownName, ParameterError
+    """
+    if isinstance(value, Part):
+        if value.domain != domain:
+            raise ParameterError(f"{value.name!r} is a {value.domain} part, not a {domain} part")
+        return value
+    if isinstance(value, str):
+        value = {"name": value}
+    if not isinstance(value, dict) or not isinstance(value.get("name"), str):
+        raise ParameterError(f"{domain}: expected a name or a mapping with a name, got {value!r}")
+    values = dict(value)
+    name = values.pop("name")
+    known = REGISTRY.get(domain, {})
+    if name not in known:
+        raise UnknownName(f"{domain} part", name, known)
+    return known[name](**values)
+
+
+def explain(error: ValidationError, model: type[BaseModel], where: str) -> ParameterError | UnknownName:
+    """Turn pydantic's error into one of ours: what, where, and the nearest right thing."""
+    first = error.errors(include_url=False)[0]
+    path = ".".join(str(step) for step in first["loc"])
+    cause = first.get("ctx", {}).get("error")
+    if isinstance(cause, (ParameterError, UnknownName)):
+        return cause
+    if first["type"] == "extra_forbidden":
+        return UnknownName(f"parameter of {where}", str(first["loc"][-1]), model.model_fields)
+    got = "" if first["type"] == "missing" else f", got {first['input']!r}"
+    message = first["msg"][0].lower() + first["msg"][1:]
+    return ParameterError(f"{where}: {path}: {message}{got}" if path else f"{where}: {message}{got}")
+
+
+__all__ = [
+    "REGISTRY",
+    "Aggregation",
+    "Apply",
+    "Communication",
+    "Consistency",
+    "Part",
+    "Placement",
+    "Stragglers",
+    "Switching",
+    "WorkerHalf",
+    "explain",
+    "make_part",
+    "parameter",
+]

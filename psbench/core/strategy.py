@@ -1,0 +1,214 @@
+"""A strategy is a composition of parts; what cannot work together is refused here, with the reason."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, Self, TypeAlias
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from psbench.core.part import (
+    Aggregation,
+    Communication,
+    Consistency,
+    Part,
+    Placement,
+    Stragglers,
+    Switching,
+    explain,
+    make_part,
+    parameter,
+)
+from psbench.errors import ParameterError
+
+DOMAINS = ("consistency", "aggregation", "communication", "stragglers", "placement")
+
+
+class Strategy(BaseModel):
+    """One composition: a part for each question.
+
+    Parameters
+    ----------
+    name : str
+        What charts and tables call it.
+    consistency, aggregation, communication, stragglers, placement : Part
+        A part, its name, or a mapping with its name and parameters.
+    lr_scaling : "none" or "by_share"
+        The optimizer's rate for an update of k pushes in a cluster of n workers: the single-node rate, or
+        that rate times k/n. With `by_share` a sample moves the model equally far whatever the strategy:
+        ASP and SSP use lr/n, k-ASP lr k/n, a full barrier lr (thesis 2.1.2, eqs. 2.1-2.3; our reading for
+        1 < k < n, which both k = 1 and k = n imply).
+
+    Raises
+    ------
+    ParameterError
+        If the parts do not fit together.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str = "custom"
+    consistency: Consistency
+    aggregation: Aggregation = Field(default_factory=lambda: _default("aggregation", "mean"))
+    communication: Communication = Field(default_factory=lambda: _default("communication", "every_step"))
+    stragglers: Stragglers = Field(default_factory=lambda: _default("stragglers", "fixed"))
+    placement: Placement = Field(default_factory=lambda: _default("placement", "parameter_server"))
+    lr_scaling: Literal["none", "by_share"] = parameter(
+        "none", "learning rate of an update of k pushes: as given, or times k/n", source="thesis 2.1.2"
+    )
+
+    def __init__(self, **values: Any) -> None:
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            raise explain(error, type(self), "strategy") from None
+
+    @field_validator(*DOMAINS, mode="before")
+    @classmethod
+    def _part(cls, value: Any, info: Any) -> Part:
+        return make_part(info.field_name, value)
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        for reason in misfits(self):
+            raise ParameterError(f"strategy {self.name!r}: {reason}")
+        return self
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """The five parts in the order of `DOMAINS`."""
+        return (self.consistency, self.aggregation, self.communication, self.stragglers, self.placement)
+
+    @property
+    def compositions(self) -> tuple[Strategy, ...]:
+        """The compositions that may be in force: this one."""
+        return (self,)
+
+    def check(self, num_workers: int, global_batch: int) -> None:
+        """Raise ParameterError if a part cannot work on a cluster of that size."""
+        for part in self.parts:
+            part.check(num_workers, global_batch)
+
+    def spec(self) -> dict[str, Any]:
+        """Return plain data from which an equal strategy can be made."""
+        return {"name": self.name} | {p.domain: p.model_dump(mode="json") for p in self.parts} | {
+            "lr_scaling": self.lr_scaling
+        }
+
+
+class SwitchingStrategy(BaseModel):
+    """Two compositions and the rule that changes from one to the other.
+
+    At the change everybody finishes (or is cancelled, as the rule says), what is buffered is committed,
+    a checkpoint is written, the model is handed over, and all begin under the new composition.
+
+    Parameters
+    ----------
+    first, second : Strategy
+    rule : Switching
+    carry_momentum : bool
+        Whether the optimizer's state survives; the paper dumps only the model, so the default is no.
+    cost_s : float, seconds, >= 0
+        Time that the hand-over takes, in addition to draining.
+
+    Source
+    ------
+    Provatas et al., "Strategy-Switch", IEEE Access 2025; `protocols` 7.1.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str = "strategy_switch"
+    first: Strategy
+    second: Strategy
+    rule: Switching
+    carry_momentum: bool = parameter(
+        False, "keep the optimizer's state at the switch", source="Strategy-Switch dumps only the model"
+    )
+    cost_s: float = parameter(0.0, "time the hand-over takes, after draining", unit="s", ge=0)
+
+    def __init__(self, **values: Any) -> None:
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            raise explain(error, type(self), "strategy") from None
+
+    @field_validator("rule", mode="before")
+    @classmethod
+    def _rule(cls, value: Any) -> Part:
+        return make_part("switching", value)
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        for strategy in self.compositions:
+            if strategy.communication.overlaps:
+                raise ParameterError(
+                    f"strategy {strategy.name!r} cannot be switched: its overlapped exchanges cannot be drained"
+                )
+        return self
+
+    @property
+    def compositions(self) -> tuple[Strategy, ...]:
+        """The compositions that may be in force."""
+        return (self.first, self.second)
+
+    def check(self, num_workers: int, global_batch: int) -> None:
+        """Raise ParameterError if a part cannot work on a cluster of that size."""
+        for strategy in self.compositions:
+            strategy.check(num_workers, global_batch)
+
+    def spec(self) -> dict[str, Any]:
+        """Return plain data from which an equal strategy can be made."""
+        return {
+            "name": self.name,
+            "first": self.first.spec(),
+            "second": self.second.spec(),
+            "rule": self.rule.model_dump(mode="json"),
+            "carry_momentum": self.carry_momentum,
+            "cost_s": self.cost_s,
+        }
+
+
+AnyStrategy: TypeAlias = Strategy | SwitchingStrategy
+
+
+def misfits(strategy: Strategy) -> list[str]:
+    """Return why the parts cannot work together; empty if they can. From declared properties alone."""
+    c, a, m = strategy.consistency, strategy.aggregation, strategy.communication
+    s, p = strategy.stragglers, strategy.placement
+    checks = [
+        (
+            m.pushes == "alone" and c.waits_for != "none",
+            f"{m.name}: a worker that may never push would stall the others, who wait under {c.name}",
+        ),
+        (m.pushes == "together" and not c.barrier, f"{m.name}: all push together, which needs a barrier"),
+        (
+            a.reply == "aggregate" and not c.barrier,
+            f"{a.name}: a worker that is not in a commit would miss its aggregate; needs a barrier",
+        ),
+        (
+            m.local and a.payload == "gradient" and a.reply != "aggregate",
+            f"{m.name} with {a.name}: steps kept on the worker would be lost",
+        ),
+        (
+            m.overlaps and (a.payload != "gradient" or c.cancels),
+            f"{m.name}: pushes accumulated gradients and cannot be interrupted",
+        ),
+        (
+            a.one_at_a_time and not c.singly,
+            f"{a.name}: weighs one push against its own state; {c.name} commits several",
+        ),
+        (s.needs_barrier and not c.barrier, f"{s.name}: batches are cut anew at a barrier; {c.name} has none"),
+        (
+            p.collective and (not c.barrier or c.cancels),
+            f"{p.name}: a collective operation needs everybody, which {c.name} does not give",
+        ),
+        (
+            p.stateless_workers and (a.payload != "gradient" or m.local or m.overlaps),
+            f"{p.name}: its tasks keep nothing between steps",
+        ),
+    ]
+    return [reason for wrong, reason in checks if wrong]
+
+
+def _default(domain: str, name: str) -> Any:
+    return make_part(domain, name)

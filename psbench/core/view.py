@@ -1,0 +1,152 @@
+"""What has happened, once: the engine's account of the cluster, read by every part."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from enum import IntEnum
+from typing import Any
+
+import numpy as np
+
+from psbench.core.events import Push
+
+
+class Status(IntEnum):
+    """What a worker is doing, as far as the engine knows."""
+
+    NEW = 0  #: has joined and was never released
+    COMPUTING = 1  #: was released and has not spoken since
+    PUSHED = 2  #: has pushed (or was cancelled) and was not released since
+    VOTED = 3  #: has voted and was not released since
+    GONE = 4  #: has left
+
+
+@dataclass(slots=True)
+class WorkerView:
+    """One worker, as the engine knows it; parts read, the engine writes."""
+
+    id: int
+    status: Status = Status.NEW
+    #: exchanges completed; equals steps while `local_steps` is 1. A newcomer starts at the slowest clock.
+    clock: int = 0
+    #: the ticket of the last release; a message with an older one is void
+    ticket: int = 0
+    #: the version loaded at the last release
+    base_version: int = -1
+    #: times of the last two pushes, seconds; nan until there are two
+    last_push_s: float = float("nan")
+    previous_push_s: float = float("nan")
+    batch_size: int = 0
+    #: why it waits; empty while it computes
+    hold_reason: str = ""
+
+
+@dataclass(slots=True)
+class ClusterView:
+    """The state of the run; parts must treat it as read-only.
+
+    Shapes
+    ------
+    `workers` has one entry for every worker ever seen; those that left are `Status.GONE`.
+    """
+
+    num_workers: int  #: size of the cluster in the specification, the n of lr/n
+    dataset_size: int  #: training samples; turns samples into epochs
+    global_batch: int  #: B
+    epochs: float | None = None  #: the stop rule's number of epochs, if it has one
+    now: float = 0.0  #: seconds since the run began, virtual or wall
+    version: int = 0  #: committed updates
+    samples: int = 0  #: samples in committed pushes
+    workers: dict[int, WorkerView] = field(default_factory=dict)
+    pending: dict[int, Push] = field(default_factory=dict)  #: pushes neither committed nor discarded, by id
+    num_active: int = 0  #: workers that have not left
+    num_computing: int = 0
+    pushes: int = 0
+    committed: int = 0
+    discarded: int = 0
+    cancelled: int = 0  #: work that was void before it became a push
+    min_clock: int = 0  #: clock of the slowest active worker
+    min_clock_rose: bool = False  #: whether the event being handled raised `min_clock`
+    composition: int = 0  #: index of the strategy in force (more than one under a switch)
+    rng: np.random.Generator = field(default_factory=lambda: np.random.Generator(np.random.PCG64(0)))
+    #: how many active workers stand at each clock; keeps `min_clock` without scanning
+    clock_counts: dict[int, int] = field(default_factory=dict)
+
+    @property
+    def epoch(self) -> float:
+        """Samples in committed pushes over the size of the training set."""
+        return self.samples / self.dataset_size
+
+    @property
+    def active(self) -> list[int]:
+        """Ids of the workers that have not left, in order."""
+        return sorted(w.id for w in self.workers.values() if w.status != Status.GONE)
+
+    @property
+    def waiting(self) -> list[int]:
+        """Ids of the workers that may be released to take a step, in order."""
+        return sorted(w.id for w in self.workers.values() if w.status in (Status.PUSHED, Status.NEW))
+
+    @property
+    def computing(self) -> list[int]:
+        """Ids of the workers under way, in order."""
+        return sorted(w.id for w in self.workers.values() if w.status == Status.COMPUTING)
+
+    def clock_lead(self, worker: int) -> int:
+        """Exchanges by which `worker` is ahead of the slowest active worker."""
+        return self.workers[worker].clock - self.min_clock
+
+    def move_clock(self, worker: WorkerView, clock: int) -> None:
+        """Set a worker's clock and keep `min_clock` (the engine's business)."""
+        self._forget_clock(worker.clock)
+        worker.clock = clock
+        self.clock_counts[clock] = self.clock_counts.get(clock, 0) + 1
+        self._raise_min_clock()
+
+    def enter_clock(self, worker: WorkerView) -> None:
+        """Count a worker that has come (the engine's business)."""
+        worker.clock = self.min_clock
+        self.clock_counts[worker.clock] = self.clock_counts.get(worker.clock, 0) + 1
+
+    def leave_clock(self, worker: WorkerView) -> None:
+        """Count a worker no longer (the engine's business)."""
+        self._forget_clock(worker.clock)
+        self._raise_min_clock()
+
+    def _forget_clock(self, clock: int) -> None:
+        left = self.clock_counts[clock] - 1
+        if left:
+            self.clock_counts[clock] = left
+        else:
+            del self.clock_counts[clock]
+
+    def _raise_min_clock(self) -> None:
+        counts = self.clock_counts
+        if counts and self.min_clock not in counts:
+            self.min_clock = min(counts)
+            self.min_clock_rose = True
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the view as plain data."""
+        state = {name: getattr(self, name) for name in _PLAIN}
+        state["workers"] = [asdict(w) | {"status": int(w.status)} for w in self.workers.values()]
+        state["pending"] = [asdict(p) for p in self.pending.values()]
+        state["clock_counts"] = sorted(self.clock_counts.items())
+        state["rng"] = self.rng.bit_generator.state
+        return state
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over a state written by `state_dict`."""
+        for name in _PLAIN:
+            setattr(self, name, state[name])
+        self.workers = {w["id"]: WorkerView(**w | {"status": Status(w["status"])}) for w in state["workers"]}
+        self.pending = {p["id"]: Push(**p) for p in state["pending"]}
+        self.clock_counts = {clock: count for clock, count in state["clock_counts"]}
+        self.rng.bit_generator.state = state["rng"]
+
+
+_PLAIN = (
+    *("num_workers", "dataset_size", "global_batch", "epochs", "now", "version", "samples"),
+    *("num_active", "num_computing", "pushes", "committed", "discarded", "cancelled"),
+    *("min_clock", "min_clock_rose", "composition"),
+)

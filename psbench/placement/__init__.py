@@ -1,0 +1,6 @@
+"""Where parameters live."""
+
+from psbench.placement.all_reduce import AllReduce
+from psbench.placement.parameter_server import ParameterServer
+
+__all__ = ["AllReduce", "ParameterServer"]

@@ -1,0 +1,37 @@
+"""No server: the workers reduce their gradients among themselves."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from psbench.core.part import Placement
+
+
+class AllReduce(Placement):
+    """A ring All-Reduce over the pushers of a commit; every worker keeps a replica of the model.
+
+    In a ring of n workers each sends 2 (n - 1)/n of the vector. We count its first half, the
+    reduce-scatter, as bytes up and its second, the all-gather, as bytes down: each message once.
+
+    Source
+    ------
+    Patarasuk and Yuan (2009); thesis 2.1.2; `protocols` 1.1.
+
+    Examples
+    --------
+    >>> ring = AllReduce()
+    >>> ring.bytes_up(400, num_workers=4) + ring.bytes_down(400, num_workers=4)
+    600
+    """
+
+    name: ClassVar[str] = "all_reduce"
+    source: ClassVar[str] = "Patarasuk and Yuan 2009"
+    collective: ClassVar[bool] = True
+
+    def bytes_up(self, payload: int, num_workers: int) -> int:
+        """Return the bytes a worker sends in the reduce-scatter."""
+        return round(payload * (num_workers - 1) / num_workers)
+
+    def bytes_down(self, payload: int, num_workers: int) -> int:
+        """Return the bytes a worker sends in the all-gather."""
+        return round(payload * (num_workers - 1) / num_workers)

@@ -1,0 +1,5 @@
+"""How much work each worker gets."""
+
+from psbench.stragglers.fixed import Fixed
+
+__all__ = ["Fixed"]

@@ -1,0 +1,24 @@
+"""Equal work for all."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from psbench.core.part import Stragglers
+
+
+class Fixed(Stragglers):
+    """Every worker keeps the batch it began with: its share of the global batch.
+
+    Source
+    ------
+    Thesis 2.1.2, eq. 2.1.
+
+    Examples
+    --------
+    >>> Fixed().name
+    'fixed'
+    """
+
+    name: ClassVar[str] = "fixed"
+    source: ClassVar[str] = "thesis eq. 2.1"

@@ -1,0 +1,234 @@
+"""The catalogue: published strategies as named compositions of parts, with the published defaults.
+
+Call an entry to get a strategy; its parameters are those of its parts, and a keyword with the name of a
+domain replaces that part::
+
+    ssp(staleness_bound=5)
+    asp(placement={"name": "parameter_server", "servers": 2})
+    strategy_switch(first="all_reduce", second="asp", rule={"name": "empirical", "window": 5})
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic.fields import FieldInfo
+
+from psbench import aggregation, communication, consistency, placement, stragglers, switching
+from psbench.core.part import REGISTRY, Part, make_part
+from psbench.core.strategy import DOMAINS, AnyStrategy, Strategy, SwitchingStrategy
+from psbench.errors import ParameterError, UnknownName
+
+
+@dataclass(frozen=True)
+class Published:
+    """A named composition.
+
+    Parameters
+    ----------
+    name, summary, source : str
+        What it is called, what it does in one line, and where it comes from.
+    parts : dict
+        The part, or part class, of each domain that differs from a plain parameter server.
+    lr_scaling : str
+        See `Strategy`.
+    """
+
+    name: str
+    summary: str
+    source: str
+    parts: Mapping[str, type[Part]] = field(default_factory=dict)
+    lr_scaling: str = "none"
+    notebook: str = "02_consistency"
+
+    @property
+    def part_classes(self) -> dict[str, type[Part]]:
+        """The part class of each domain."""
+        return {domain: self.parts.get(domain) or REGISTRY[domain][_PLAIN[domain]] for domain in DOMAINS}
+
+    @property
+    def parameters(self) -> dict[str, FieldInfo]:
+        """The hyper-parameters by name: those of the composition's parts."""
+        return {name: info for part in self.part_classes.values() for name, info in part.model_fields.items()}
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        """What a person may type."""
+        keyword = inspect.Parameter.KEYWORD_ONLY
+        own = [inspect.Parameter(n, keyword, default=f.default) for n, f in self.parameters.items()]
+        return inspect.Signature([*own, *(inspect.Parameter(d, keyword, default=None) for d in DOMAINS)])
+
+    def __call__(self, **values: Any) -> Strategy:
+        """Return the strategy with these parameters.
+
+        Raises
+        ------
+        UnknownName, ParameterError
+        """
+        settings: dict[str, Any] = {"name": values.pop("name", self.name)}
+        settings["lr_scaling"] = values.pop("lr_scaling", self.lr_scaling)
+        replaced = {domain: make_part(domain, values.pop(domain)) for domain in DOMAINS if domain in values}
+        for domain, part in self.part_classes.items():
+            own = {name: values.pop(name) for name in part.model_fields if name in values}
+            if domain in replaced and own:
+                raise ParameterError(f"strategy {self.name!r}: give {', '.join(own)} inside {domain}, which you replace")
+            settings[domain] = replaced.get(domain) or part(**own)
+        for unknown in values:
+            raise UnknownName(
+                f"parameter of strategy {self.name!r}", unknown, [*self.parameters, *DOMAINS, "lr_scaling"]
+            )
+        return Strategy(**settings)
+
+
+_PLAIN = {
+    "consistency": "asp",
+    "aggregation": "mean",
+    "communication": "every_step",
+    "stragglers": "fixed",
+    "placement": "parameter_server",
+}
+
+
+@dataclass(frozen=True)
+class PublishedSwitch:
+    """A named pair of strategies with a rule; see `SwitchingStrategy` for its parameters."""
+
+    name: str
+    summary: str
+    source: str
+    first: str
+    second: str
+    rule: type[Part]
+    notebook: str = "03_strategy_switch"
+
+    @property
+    def parameters(self) -> dict[str, FieldInfo]:
+        """The hyper-parameters by name."""
+        own = {n: f for n, f in SwitchingStrategy.model_fields.items() if n != "name"}
+        return own
+
+    def __call__(self, **values: Any) -> SwitchingStrategy:
+        """Return the switching strategy with these parameters.
+
+        Raises
+        ------
+        UnknownName, ParameterError
+        """
+        for unknown in values.keys() - SwitchingStrategy.model_fields.keys():
+            raise UnknownName(f"parameter of strategy {self.name!r}", unknown, SwitchingStrategy.model_fields)
+        first, second = (_single(values.pop(key, default)) for key, default in self._pair())
+        rule = values.pop("rule", None) or self.rule()
+        return SwitchingStrategy(**{"name": self.name, "first": first, "second": second, "rule": rule} | values)
+
+    def _pair(self) -> list[tuple[str, str]]:
+        return [("first", self.first), ("second", self.second)]
+
+
+bsp = Published(
+    "bsp",
+    "everybody waits for everybody after every step",
+    "Valiant 1990; thesis 2.1.2",
+    {"consistency": consistency.BSP},
+)
+asp = Published(
+    "asp", "nobody waits", "thesis eq. 2.3", {"consistency": consistency.ASP}, lr_scaling="by_share"
+)
+ssp = Published(
+    "ssp",
+    "a worker may lead the slowest by a bounded number of steps",
+    "Ho et al. 2013",
+    {"consistency": consistency.SSP},
+    lr_scaling="by_share",
+)
+k_bsp = Published(
+    "k_bsp",
+    "the first k workers make the version; the others' work is void",
+    "Dutta et al. 2018 (K-sync); thesis 3.2.2",
+    {"consistency": consistency.KBSP},
+)
+k_batch_bsp = Published(
+    "k_batch_bsp",
+    "the first k mini-batches make the version; other work is void",
+    "Dutta et al. 2018 (K-batch-sync); thesis 3.2.2",
+    {"consistency": consistency.KBatchBSP},
+)
+k_asp = Published(
+    "k_asp",
+    "k workers make a version, whatever they started from, and wait for it",
+    "Dutta et al. 2018 (K-async); thesis 3.2.2",
+    {"consistency": consistency.KASP},
+    lr_scaling="by_share",
+)
+k_batch_asp = Published(
+    "k_batch_asp",
+    "every k pushes make a version; nobody waits",
+    "Dutta et al. 2018 (K-batch-async), Lian et al. 2015; thesis 3.2.2",
+    {"consistency": consistency.KBatchASP},
+    lr_scaling="by_share",
+)
+all_reduce = Published(
+    "all_reduce",
+    "no server: workers add up their gradients in a ring",
+    "Patarasuk and Yuan 2009; thesis 2.1.2",
+    {"consistency": consistency.BSP, "placement": placement.AllReduce},
+    notebook="03_strategy_switch",
+)
+strategy_switch = PublishedSwitch(
+    "strategy_switch",
+    "All-Reduce until the validation loss settles, then ASP",
+    "Provatas et al., Strategy-Switch, IEEE Access 2025",
+    first="all_reduce",
+    second="asp",
+    rule=switching.Empirical,
+)
+
+CATALOGUE: dict[str, Published | PublishedSwitch] = {
+    entry.name: entry
+    for entry in (bsp, asp, ssp, k_bsp, k_batch_bsp, k_asp, k_batch_asp, all_reduce, strategy_switch)
+}
+
+
+def make_strategy(value: Any) -> AnyStrategy:
+    """Return a strategy from a strategy, a catalogue name, or a mapping.
+
+    A mapping with the `name` of a catalogue entry refines it; with any other name, or none, it must give
+    at least `consistency` and composes a strategy of its own.
+
+    Raises
+    ------
+    UnknownName, ParameterError
+    """
+    if isinstance(value, (Strategy, SwitchingStrategy)):
+        return value
+    if isinstance(value, (Published, PublishedSwitch)):
+        return value()
+    if isinstance(value, str):
+        value = {"name": value}
+    if not isinstance(value, Mapping):
+        raise ParameterError(f"strategy: expected a name or a mapping, got {value!r}")
+    values = dict(value)
+    name = values.get("name")
+    if name in CATALOGUE:
+        values.pop("name")
+        return CATALOGUE[name](**values)
+    if "consistency" in values:
+        for unknown in values.keys() - Strategy.model_fields.keys():
+            raise UnknownName("part of a strategy", unknown, Strategy.model_fields)
+        return Strategy(**values)
+    if name is None:
+        raise ParameterError("strategy: give a name of the catalogue, or compose one: at least `consistency`")
+    raise UnknownName("strategy", str(name), CATALOGUE)
+
+
+def _single(value: Any) -> Strategy:
+    strategy = make_strategy(value)
+    if not isinstance(strategy, Strategy):
+        raise ParameterError("strategy_switch: its first and second strategy cannot themselves switch")
+    return strategy
+
+
+# imported so that their parts are registered
+_ = (aggregation, communication, stragglers)

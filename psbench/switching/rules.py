@@ -1,0 +1,137 @@
+"""When to change to another strategy."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from pydantic import PrivateAttr
+
+from psbench.core.actions import Action, Note, SwitchTo
+from psbench.core.events import Evaluated
+from psbench.core.part import Switching, parameter
+from psbench.core.view import ClusterView
+from psbench.errors import ParameterError
+
+
+class After(Switching):
+    """Switch when a fraction of the epochs is done.
+
+    Parameters
+    ----------
+    fraction : float, 0 to 1
+        alpha of the paper. 0 switches before the first step and 1 never.
+
+    Notes
+    -----
+    Reduces to: the second strategy when fraction = 0; the first when it is 1.
+    Our reading: epochs 1 to alpha e, rounded to the nearest whole epoch, run under the first.
+
+    Source
+    ------
+    Strategy-Switch (IEEE Access 2025), alpha %; `protocols` 7.1.
+
+    Examples
+    --------
+    >>> After(fraction=0.25).fraction
+    0.25
+    """
+
+    name: ClassVar[str] = "after"
+    source: ClassVar[str] = "Strategy-Switch 2025, alpha %"
+
+    fraction: float = parameter(
+        0.25, "share of the epochs under the first strategy", source="Strategy-Switch 2025", ge=0, le=1
+    )
+
+    def start(self, view: ClusterView) -> list[Action]:
+        """Switch at once if nothing is to run under the first strategy."""
+        if view.epochs is None:
+            raise ParameterError(
+                "switch rule 'after' needs to know the number of epochs: set stop.epochs, or use 'empirical'"
+            )
+        return self._switch(view)
+
+    def on_applied(self, view: ClusterView) -> list[Action]:
+        """Switch when the epochs of the first strategy are done."""
+        return self._switch(view)
+
+    def _switch(self, view: ClusterView) -> list[Action]:
+        # nearest whole epoch, halves upwards; a run of part of an epoch is cut where it says
+        epochs = view.epochs or 0.0
+        until = self.fraction * epochs
+        until = int(until + 0.5) if epochs >= 2 else until
+        if view.composition != 0 or until >= epochs or view.epoch < until:
+            return []
+        return [SwitchTo(1, f"after {self.fraction:.0%} of the epochs")]
+
+
+class Empirical(Switching):
+    """Switch when the validation loss has stopped changing.
+
+    After every epoch k with more than `window` validation losses v:
+    s = 1/window * sum over i < window of abs(v(k-i) - v(k-i-1)) / v(k-i-1); switch when s < threshold.
+    Once only, and never back.
+
+    Parameters
+    ----------
+    window : int, epochs, >= 1
+    threshold : float, > 0
+        Mean relative change under which training counts as settled; 0.01 is 1 %.
+
+    Notes
+    -----
+    Our reading: each term's denominator is inside the sum (thesis eq. 4.1 and its example; the paper's
+    eq. 1 leaves it outside), and equality does not switch.
+
+    Source
+    ------
+    Thesis eq. 4.1; Strategy-Switch (IEEE Access 2025), eq. 1; `protocols` 7.1.
+
+    Examples
+    --------
+    >>> round(100 * relative_change([.500, .450, .420, .415, .413, .412]), 4)
+    3.7162
+    """
+
+    name: ClassVar[str] = "empirical"
+    source: ClassVar[str] = "thesis eq. 4.1"
+
+    window: int = parameter(5, "changes of the loss to average over", unit="epochs", source="thesis eq. 4.1", ge=1)
+    threshold: float = parameter(
+        0.01, "mean relative change below which to switch", source="thesis eq. 4.1", gt=0, le=1
+    )
+    _losses: list[float] = PrivateAttr(default_factory=list)
+
+    def on_evaluated(self, event: Evaluated, view: ClusterView) -> list[Action]:
+        """Take the epoch's validation loss and decide; the value is noted for the charts."""
+        if "val_loss" not in event.values:
+            raise ParameterError(
+                "switch rule 'empirical' reads the validation loss, and this data set has no validation data"
+            )
+        self._losses = [*self._losses, event.values["val_loss"]][-self.window - 1 :]
+        if view.composition != 0 or len(self._losses) <= self.window:
+            return []
+        change = relative_change(self._losses)
+        note = Note(f"rule empirical value={change:.6g} threshold={self.threshold:.6g} epoch={event.epoch}")
+        if change >= self.threshold:
+            return [note]
+        return [note, SwitchTo(1, f"loss changed by {change:.2%} an epoch, below {self.threshold:.2%}")]
+
+
+class Manual(Switching):
+    """Switch only when a person asks.
+
+    Examples
+    --------
+    >>> Manual().name
+    'manual'
+    """
+
+    name: ClassVar[str] = "manual"
+    source: ClassVar[str] = "by hand"
+
+
+def relative_change(losses: list[float]) -> float:
+    """Return the mean of abs(v_i - v_(i-1)) / v_(i-1) over consecutive losses; 0 where v_(i-1) is 0."""
+    pairs = list(zip(losses[:-1], losses[1:], strict=True))
+    return sum(abs(new - old) / old for old, new in pairs if old) / len(pairs)
