@@ -1,0 +1,46 @@
+"""Handwritten digits that ship with scikit-learn: no file, no network."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import numpy as np
+
+from psbench.core.part import parameter
+from psbench.data.base import Dataset, DataSource
+from psbench.data.split import stratified_split
+from psbench.seeds import Streams
+
+
+class Digits(DataSource):
+    """1,797 digits of 8 x 8 pixels in ten classes, scaled from 0..16 to 0..1, as (1, 8, 8) images.
+
+    Parameters
+    ----------
+    val_fraction : float, 0 <= val_fraction < 1
+        Share of every class set aside for validation, chosen by the stream "split".
+
+    Source
+    ------
+    Alpaydin and Kaynak (1998), Optical Recognition of Handwritten Digits, UCI; the test part, as scikit-learn
+    ships it.
+    """
+
+    name: ClassVar[str] = "digits"
+    source: ClassVar[str] = "UCI optical digits, as scikit-learn ships them"
+
+    val_fraction: float = parameter(0.2, "share of the samples set aside for validation", ge=0, lt=1)
+
+    def load(self, streams: Streams) -> Dataset:
+        """Return the digits, split by chance."""
+        import torch
+        from sklearn.datasets import load_digits
+
+        bunch = load_digits()
+        images = torch.from_numpy((bunch.images / 16.0).astype(np.float32)).unsqueeze(1)
+        labels = torch.from_numpy(bunch.target.astype(np.int64))
+        train, val = map(
+            torch.from_numpy, stratified_split(labels.numpy(), self.val_fraction, streams.generator("split"))
+        )
+        classes = tuple(str(digit) for digit in bunch.target_names)
+        return Dataset(self.name, images[train], labels[train], images[val], labels[val], classes)

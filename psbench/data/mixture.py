@@ -1,0 +1,66 @@
+"""Made-up data: one Gaussian cloud per class."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import numpy as np
+
+from psbench.core.part import parameter
+from psbench.data.base import Dataset, DataSource
+from psbench.data.split import stratified_split
+from psbench.errors import ParameterError
+from psbench.seeds import Streams
+
+
+class Mixture(DataSource):
+    """Samples of a Gaussian mixture with unit variance, one component per class, made from the seed.
+
+    Parameters
+    ----------
+    num_samples : int, >= 2
+        Training and validation together; classes are equally frequent to within one.
+    num_features, num_classes : int
+    separation : float, standard deviations, >= 0
+        Root-mean-square distance between the centres of two classes: centres are normal with variance
+        separation^2 / (2 num_features) per feature. 0 makes the classes indistinguishable.
+    val_fraction : float, 0 <= val_fraction < 1
+        0 leaves no validation set.
+
+    Source
+    ------
+    Thesis 5.2.1, definition 1 (Gaussian mixture model).
+    """
+
+    name: ClassVar[str] = "mixture"
+    source: ClassVar[str] = "thesis 5.2.1, definition 1"
+
+    num_samples: int = parameter(2000, "samples, training and validation together", unit="samples", ge=2)
+    num_features: int = parameter(20, "features of a sample", ge=1)
+    num_classes: int = parameter(5, "classes, one cloud each", ge=2)
+    separation: float = parameter(
+        6.0, "root-mean-square distance between two class centres", unit="standard deviations", ge=0
+    )
+    val_fraction: float = parameter(0.2, "share of the samples set aside for validation", ge=0, lt=1)
+
+    def load(self, streams: Streams) -> Dataset:
+        """Return a new draw, the same for the same seed."""
+        import torch
+
+        if self.num_samples < self.num_classes:
+            raise ParameterError(
+                f"data 'mixture': {self.num_samples} samples cannot show {self.num_classes} classes; "
+                "raise num_samples or lower num_classes"
+            )
+        rng = streams.generator("data")
+        spread = self.separation / np.sqrt(2 * self.num_features)
+        centres = spread * rng.standard_normal((self.num_classes, self.num_features))
+        labels = rng.permutation(np.arange(self.num_samples, dtype=np.int64) % self.num_classes)
+        noise = rng.standard_normal((self.num_samples, self.num_features))
+        x = torch.from_numpy((centres[labels] + noise).astype(np.float32))
+        y = torch.from_numpy(labels)
+        train, val = map(
+            torch.from_numpy, stratified_split(labels, self.val_fraction, streams.generator("split"))
+        )
+        classes = tuple(f"cloud {number}" for number in range(self.num_classes))
+        return Dataset(self.name, x[train], y[train], x[val], y[val], classes)

@@ -1,0 +1,68 @@
+"""The contract of a model."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from psbench.core.part import Part
+from psbench.errors import ParameterError
+from psbench.seeds import Streams
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+class Model(Part):
+    """Names a network and builds it; a subclass defines `network`."""
+
+    domain: ClassVar[str] = "model"
+    #: smallest height and width of an image that passes through all layers; 0 takes samples of any shape
+    min_side: ClassVar[int] = 0
+
+    def build(self, input_shape: tuple[int, ...], num_classes: int, streams: Streams) -> nn.Module:
+        """Return the network on the CPU, initialised from the stream "model"; its output is logits.
+
+        Same seed, same parameters; torch's global random state is neither read nor changed.
+
+        Parameters
+        ----------
+        input_shape : tuple of int
+            Shape of one sample: (features,) or (channels, height, width).
+        num_classes : int, >= 2
+        streams : Streams
+
+        Raises
+        ------
+        ParameterError
+            If samples of that shape do not fit, naming model and shape.
+        """
+        import torch
+
+        from psbench.models.initialise import initialise
+
+        self.check_input(input_shape)
+        # on the meta device the constructors' own initialisation costs nothing and draws nothing
+        with torch.device("meta"):
+            network = self.network(tuple(input_shape), num_classes)
+        network.to_empty(device="cpu")
+        initialise(network, torch.Generator().manual_seed(streams.integer("model")))
+        return network
+
+    def check_input(self, input_shape: tuple[int, ...]) -> None:
+        """Raise ParameterError if the model cannot take samples of that shape."""
+        if self.min_side == 0:
+            return
+        if len(input_shape) != 3:
+            raise ParameterError(
+                f"model {self.name!r} needs images (channels, height, width), got samples of shape "
+                f"{tuple(input_shape)}; use 'mlp' or 'logistic'"
+            )
+        if min(input_shape[1:]) < self.min_side:
+            raise ParameterError(
+                f"model {self.name!r} needs images of at least {self.min_side} x {self.min_side} pixels, "
+                f"got {input_shape[1]} x {input_shape[2]}; use larger images, or 'cnn' or 'mlp'"
+            )
+
+    def network(self, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+        """Return the layers; they are initialised by `build`."""
+        raise NotImplementedError(f"{type(self).__name__} must define network")

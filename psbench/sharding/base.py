@@ -1,0 +1,101 @@
+"""The contract of a sharding, and what is checked for every one of them."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from psbench.core.part import Part
+from psbench.errors import ParameterError
+
+Indices = NDArray[np.int64]
+Features = NDArray[np.float32]
+
+
+class Sharding(Part):
+    """Decides, before training begins, which samples each worker owns.
+
+    A subclass defines `assign`; `split` checks what goes in and what comes out.
+
+    Source
+    ------
+    Thesis 6.1: an offline system that gives every sample the number of its worker.
+    """
+
+    domain: ClassVar[str] = "sharding"
+    #: whether every sample goes to exactly one worker
+    partition: ClassVar[bool] = True
+
+    def split(
+        self, features: Features, labels: Indices, num_workers: int, rng: np.random.Generator
+    ) -> list[Indices]:
+        """Return one array of sample indices per worker.
+
+        Parameters
+        ----------
+        features : ndarray of float32, (N, ...)
+            Only `distribution_aware` looks at the values.
+        labels : ndarray of int64, (N,)
+        num_workers : int, >= 1
+        rng : numpy.random.Generator
+            The only source of chance.
+
+        Returns
+        -------
+        list of ndarray of int64
+            `num_workers` arrays, none empty.
+
+        Raises
+        ------
+        ParameterError
+            If the samples do not suffice, or the rule leaves a worker with none.
+        """
+        labels = np.asarray(labels, dtype=np.int64)
+        if len(features) != len(labels):
+            raise ParameterError(f"sharding {self.name!r}: {len(features)} samples but {len(labels)} labels")
+        self.check_size(num_workers, len(labels))
+        shards = self.assign(features, labels, num_workers, rng)
+        for worker, shard in enumerate(shards):
+            if len(shard) == 0:
+                raise ParameterError(
+                    f"sharding {self.name!r}: worker {worker} of {num_workers} gets no sample of "
+                    f"{len(labels)}; {self.remedy}"
+                )
+        return shards
+
+    def check_size(self, num_workers: int, dataset_size: int) -> None:
+        """Raise ParameterError if so few samples cannot be split among so many workers."""
+        if num_workers < 1:
+            raise ParameterError(f"sharding {self.name!r}: num_workers must be at least 1, got {num_workers}")
+        if dataset_size < num_workers:
+            raise ParameterError(
+                f"sharding {self.name!r}: {dataset_size} samples cannot be split among {num_workers} workers; "
+                "use fewer workers or more samples"
+            )
+
+    @property
+    def remedy(self) -> str:
+        """What to try when a worker is left without samples."""
+        return "use fewer workers or more samples"
+
+    def assign(
+        self, features: Features, labels: Indices, num_workers: int, rng: np.random.Generator
+    ) -> list[Indices]:
+        """Apply the rule; `num_workers` is at most the number of samples."""
+        raise NotImplementedError(f"{type(self).__name__} must define assign")
+
+
+def deal(indices: Indices, num_workers: int, first: int = 0) -> list[Indices]:
+    """Deal indices to workers in turn, beginning with worker `first`.
+
+    >>> [part.tolist() for part in deal(np.arange(5), 2)]
+    [[0, 2, 4], [1, 3]]
+    """
+    return [indices[(worker - first) % num_workers :: num_workers] for worker in range(num_workers)]
+
+
+def gather(pieces: list[list[Indices]]) -> list[Indices]:
+    """Join what each worker got in several deals, in ascending order."""
+    return [np.sort(np.concatenate(own)).astype(np.int64) for own in zip(*pieces, strict=True)]

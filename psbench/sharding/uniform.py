@@ -1,0 +1,61 @@
+"""Sharding that looks at neither features nor labels."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import numpy as np
+
+from psbench.sharding.base import Features, Indices, Sharding, deal
+
+
+class Random(Sharding):
+    """Shuffle, then deal in turn: sizes differ by at most one, classes as chance has it.
+
+    Notes
+    -----
+    Our reading: the thesis calls its baseline both random and modular; its class counts change from run to
+    run (Fig. 6.8), so the order is shuffled.
+
+    Source
+    ------
+    Thesis 6.1, the baseline.
+
+    Examples
+    --------
+    >>> shards = Random().split(np.zeros((5, 1)), np.zeros(5), 2, np.random.default_rng(0))
+    >>> sorted(np.concatenate(shards).tolist())
+    [0, 1, 2, 3, 4]
+    """
+
+    name: ClassVar[str] = "random"
+    source: ClassVar[str] = "thesis 6.1, the baseline"
+
+    def assign(
+        self, features: Features, labels: Indices, num_workers: int, rng: np.random.Generator
+    ) -> list[Indices]:
+        """Deal a random permutation."""
+        return deal(rng.permutation(len(labels)), num_workers)
+
+
+class Modular(Sharding):
+    """Sample i goes to worker i mod n: whatever order the data has is kept.
+
+    Source
+    ------
+    TensorFlow's `Dataset.shard`; thesis 5.1 and 6.1.
+
+    Examples
+    --------
+    >>> Modular().split(np.zeros((5, 1)), np.zeros(5), 2, np.random.default_rng(0))[0].tolist()
+    [0, 2, 4]
+    """
+
+    name: ClassVar[str] = "modular"
+    source: ClassVar[str] = "TensorFlow's Dataset.shard; thesis 5.1"
+
+    def assign(
+        self, features: Features, labels: Indices, num_workers: int, rng: np.random.Generator
+    ) -> list[Indices]:
+        """Deal the samples in the order they have."""
+        return deal(np.arange(len(labels)), num_workers)
