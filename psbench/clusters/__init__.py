@@ -1,1 +1,37 @@
-"""."""
+"""Clusters: speed, network, memory, stragglers and faults; published test beds by name."""
+
+from psbench.clusters.cluster import Cluster, Machine, make_cluster
+from psbench.clusters.faults import Failure, LateJoin, Slowdown
+from psbench.clusters.generic import Custom, Homogeneous
+from psbench.clusters.network import Network
+from psbench.clusters.profile import Profile
+from psbench.clusters.published import C1, C2, AdaComm, DbsSgd, Hermes, Okeanos, ShardingTestbed
+from psbench.clusters.step_time import Constant, LogNormal, Pareto, ShiftedExponential, StepTime, Trace
+from psbench.clusters.timing import StepTimes
+
+__all__ = [
+    "C1",
+    "C2",
+    "AdaComm",
+    "Cluster",
+    "Constant",
+    "Custom",
+    "DbsSgd",
+    "Failure",
+    "Hermes",
+    "Homogeneous",
+    "LateJoin",
+    "LogNormal",
+    "Machine",
+    "Network",
+    "Okeanos",
+    "Pareto",
+    "Profile",
+    "ShardingTestbed",
+    "ShiftedExponential",
+    "Slowdown",
+    "StepTime",
+    "StepTimes",
+    "Trace",
+    "make_cluster",
+]

@@ -1,0 +1,172 @@
+"""The base of all clusters: what every test bed has, and what a user may change on any of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+from pydantic import SerializeAsAny, ValidationInfo, field_validator, model_validator
+
+from psbench.clusters.faults import Failure, LateJoin, Slowdown
+from psbench.clusters.profile import Profile
+from psbench.clusters.step_time import ShiftedExponential, StepTime
+from psbench.core.part import Part, make_part, parameter
+from psbench.errors import ParameterError
+
+#: one number for all workers, or one each
+PerWorker = float | tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Machine:
+    """The machine of one worker: relative speed, what it is called, virtual CPUs, gigabytes."""
+
+    speed: float = 1.0
+    flavour: str = ""
+    vcpu: float | None = None
+    memory_gb: float = 8.0
+
+
+class Cluster(Part):
+    """A cluster by name; every field here may be overridden on every published test bed.
+
+    Parameters
+    ----------
+    step_time : StepTime, its name, or a mapping
+        How much step times vary.
+    seconds_per_sample, seconds_per_step : float, seconds at speed 1
+        The defaults are of the order of ResNet-20 on eight cores: a batch of 25 takes 26 ms, against 9 ms
+        to send its 1.1 MB at the default bandwidth, so that computing dominates, but not by far.
+    bandwidth_mbit_s : float or list, megabits per second
+        Each worker's link, in each direction.
+    latency_s : float or list, seconds
+        One way.
+    server_bandwidth_mbit_s : float, megabits per second
+        A server's link, shared by all workers. With as little as one worker's link a single server would
+        be the bottleneck of nearly every asynchronous run.
+    server_latency_s : float, seconds
+        One way between two servers.
+    slowdowns, failures, joins : list of Slowdown, Failure, LateJoin, or mappings
+        What happens to workers during the run.
+
+    Raises
+    ------
+    ParameterError, UnknownName
+    """
+
+    domain: ClassVar[str] = "cluster"
+
+    step_time: SerializeAsAny[StepTime] = parameter(
+        ShiftedExponential(),
+        "how much the times of a worker's steps vary",
+        source="style 2.7: random by default",
+    )
+    seconds_per_sample: float = parameter(
+        1e-3, "time for one sample at speed 1", unit="s", gt=0, allow_inf_nan=False
+    )
+    seconds_per_step: float = parameter(
+        1e-3, "time of a step however small, at speed 1", unit="s", ge=0, allow_inf_nan=False
+    )
+    bandwidth_mbit_s: PerWorker = parameter(1000.0, "a worker's link, each direction", unit="Mbit/s")
+    latency_s: PerWorker = parameter(5e-4, "one way between a worker and any other machine", unit="s")
+    server_bandwidth_mbit_s: float = parameter(
+        10_000.0,
+        "a server's link, each direction, shared by the workers",
+        unit="Mbit/s",
+        gt=0,
+        allow_inf_nan=False,
+    )
+    server_latency_s: float = parameter(
+        1e-4, "one way between two servers", unit="s", ge=0, allow_inf_nan=False
+    )
+    slowdowns: tuple[Slowdown, ...] = parameter((), "transient stragglers: worker, from_s, to_s, factor")
+    failures: tuple[Failure, ...] = parameter((), "lost workers: worker, at_s, rejoin_s (may be left out)")
+    joins: tuple[LateJoin, ...] = parameter((), "workers that arrive late: worker, at_s")
+
+    @field_validator("step_time", mode="before")
+    @classmethod
+    def _step_time(cls, value: Any) -> Part:
+        return make_part("step_time", value)
+
+    @field_validator("bandwidth_mbit_s", "latency_s", mode="before")
+    @classmethod
+    def _per_worker(cls, value: Any, info: ValidationInfo) -> PerWorker:
+        return per_worker(value, f"cluster {cls.name!r}: {info.field_name}")
+
+    @model_validator(mode="after")
+    def _possible(self) -> Self:
+        self.profile()
+        return self
+
+    def machines(self) -> list[Machine]:
+        """Return the machine of each worker, in id order."""
+        raise NotImplementedError(f"{type(self).__name__} must define machines")
+
+    @property
+    def num_workers(self) -> int:
+        """All workers, also those that join late."""
+        return len(self.machines())
+
+    def profile(self) -> Profile:
+        """Return the cluster as numbers."""
+        machines = self.machines()
+        return Profile(
+            name=self.name,
+            speed=tuple(machine.speed for machine in machines),
+            step_time=self.step_time,
+            seconds_per_sample=self.seconds_per_sample,
+            seconds_per_step=self.seconds_per_step,
+            bandwidth_mbit_s=spread(self.bandwidth_mbit_s, len(machines)),
+            latency_s=spread(self.latency_s, len(machines)),
+            server_bandwidth_mbit_s=self.server_bandwidth_mbit_s,
+            server_latency_s=self.server_latency_s,
+            memory_gb=tuple(machine.memory_gb for machine in machines),
+            vcpu=tuple(machine.vcpu for machine in machines),
+            flavour=tuple(machine.flavour for machine in machines),
+            slowdowns=self.slowdowns,
+            failures=self.failures,
+            joins=self.joins,
+        )
+
+    def describe(self) -> list[dict[str, Any]]:
+        """Return one row per worker for tables."""
+        return self.profile().describe()
+
+
+def per_worker(value: Any, what: str) -> PerWorker:
+    """Return a number, or a tuple of numbers from a list.
+
+    Raises
+    ------
+    ParameterError
+    """
+    try:
+        return tuple(float(item) for item in value) if isinstance(value, (list, tuple)) else float(value)
+    except (TypeError, ValueError):
+        message = f"{what}: expected a number, or a list with one for each worker, got {value!r}"
+        raise ParameterError(message) from None
+
+
+def spread(value: PerWorker, num_workers: int) -> tuple[float, ...]:
+    """Return one number per worker."""
+    return value if isinstance(value, tuple) else (value,) * num_workers
+
+
+def make_cluster(value: Any) -> Cluster:
+    """Return a cluster from a cluster, a name, or a mapping; a mapping without a name is a custom one.
+
+    Raises
+    ------
+    UnknownName, ParameterError
+
+    Examples
+    --------
+    >>> make_cluster({"workers": 4, "speed": [1, 1, 1, 0.5]}).name
+    'custom'
+    """
+    if isinstance(value, Mapping):
+        value = {"name": "custom", **value}
+    cluster = make_part("cluster", value)
+    assert isinstance(cluster, Cluster)
+    return cluster

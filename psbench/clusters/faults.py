@@ -1,0 +1,138 @@
+"""What may happen to a worker during a run: slow spells, failures, late arrivals."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from psbench.core.part import explain
+from psbench.errors import ParameterError
+
+
+class Incident(BaseModel):
+    """Something that happens to one worker.
+
+    Parameters
+    ----------
+    worker : int, >= 0
+
+    Raises
+    ------
+    ParameterError, UnknownName
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    worker: int = Field(ge=0, description="whose")
+
+    def __init__(self, **values: Any) -> None:
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            raise explain(error, type(self), self.kind()) from None
+
+    @classmethod
+    def kind(cls) -> str:
+        """Return what messages call it."""
+        return cls.__name__.lower()
+
+
+class Slowdown(Incident):
+    """A transient straggler: steps that begin at `from_s` <= t < `to_s` take `factor` times as long.
+
+    Our reading: the whole step is slowed, and a step that begins before the spell is not.
+
+    Examples
+    --------
+    >>> Slowdown(worker=2, from_s=10, to_s=20, factor=4).factor
+    4.0
+    """
+
+    from_s: float = Field(ge=0, description="beginning, seconds")
+    to_s: float = Field(gt=0, description="end, seconds")
+    factor: float = Field(gt=0, description="how many times as long a step takes")
+
+
+class Failure(Incident):
+    """A worker is lost at `at_s` and, unless `rejoin_s` is None, is back at `rejoin_s`.
+
+    Examples
+    --------
+    >>> Failure(worker=0, at_s=30).rejoin_s is None
+    True
+    """
+
+    at_s: float = Field(ge=0, description="when it is lost, seconds")
+    rejoin_s: float | None = Field(None, gt=0, description="when it is back, seconds; never if not given")
+
+
+class LateJoin(Incident):
+    """A worker that is not there at the start and arrives at `at_s`.
+
+    Examples
+    --------
+    >>> LateJoin(worker=3, at_s=60).at_s
+    60.0
+    """
+
+    at_s: float = Field(gt=0, description="when it arrives, seconds")
+
+    @classmethod
+    def kind(cls) -> str:
+        """Return what messages call it."""
+        return "late join"
+
+
+def check_incidents(
+    where: str,
+    num_workers: int,
+    slowdowns: Sequence[Slowdown],
+    failures: Sequence[Failure],
+    joins: Sequence[LateJoin],
+) -> None:
+    """Raise ParameterError unless the incidents are possible on a cluster of that size."""
+    for incident in (*slowdowns, *failures, *joins):
+        if incident.worker >= num_workers:
+            raise ParameterError(
+                f"{where}: {incident.kind()} of worker {incident.worker}, "
+                f"but the workers are 0 to {num_workers - 1}"
+            )
+    for slow in slowdowns:
+        if slow.from_s >= slow.to_s:
+            raise ParameterError(
+                f"{where}: slowdown of worker {slow.worker}: "
+                f"from_s = {slow.from_s:g} must be before to_s = {slow.to_s:g}"
+            )
+    arrivals = _arrivals(where, num_workers, joins)
+    for worker in {failure.worker for failure in failures}:
+        _check_failures(where, worker, [f for f in failures if f.worker == worker], arrivals.get(worker, 0.0))
+
+
+def _arrivals(where: str, num_workers: int, joins: Sequence[LateJoin]) -> dict[int, float]:
+    arrivals = {join.worker: join.at_s for join in joins}
+    if len(arrivals) < len(joins):
+        twice = next(j.worker for j in joins if sum(k.worker == j.worker for k in joins) > 1)
+        raise ParameterError(
+            f"{where}: worker {twice} joins late twice; use a failure with rejoin_s to come back"
+        )
+    if len(arrivals) == num_workers:
+        raise ParameterError(f"{where}: every worker joins late; at least one must be there at the start")
+    return arrivals
+
+
+def _check_failures(where: str, worker: int, failures: list[Failure], there_from: float) -> None:
+    """Check the failures of one worker, in time order: each must come while it is there."""
+    there: float | None = there_from
+    for failure in sorted(failures, key=lambda f: f.at_s):
+        if there is None or failure.at_s < there:
+            raise ParameterError(
+                f"{where}: worker {worker} fails at {failure.at_s:g} s, when it is not there"
+            )
+        if failure.rejoin_s is not None and failure.rejoin_s <= failure.at_s:
+            raise ParameterError(
+                f"{where}: failure of worker {worker}: "
+                f"at_s = {failure.at_s:g} must be before rejoin_s = {failure.rejoin_s:g}"
+            )
+        there = failure.rejoin_s

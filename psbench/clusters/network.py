@@ -1,0 +1,102 @@
+"""What messages cost, in virtual time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from psbench.clusters.profile import Profile
+from psbench.errors import ParameterError
+
+_BYTES_PER_MBIT = 125_000.0
+
+
+class Network:
+    """Arrival times of messages between workers and parameter servers, and the time of a ring.
+
+    A message begins at once, or when the servers' link is free: the link serves messages one after another,
+    in the order of the calls, separately up and down. It keeps the link for bytes / server bandwidth, takes
+    bytes / (the slower of the two bandwidths) to pass, since bits flow through both links at once, and
+    arrives one latency later. A worker's own link is not a queue: a worker has one message at a time under
+    way in each direction.
+
+    Call in the order of `now`: a message that is asked for with an earlier `now` than one before it queues
+    behind that one.
+
+    Parameters
+    ----------
+    profile : Profile
+    servers : int, >= 1
+        Servers that share the parameters evenly: each message is cut into as many slices, and so the
+        servers' link is as many times as wide. An answer from several servers takes one more hop between
+        them, because only one of them decides.
+
+    Raises
+    ------
+    ParameterError
+
+    Examples
+    --------
+    >>> from psbench.clusters import Homogeneous
+    >>> slow = Homogeneous(workers=2, bandwidth_mbit_s=8, server_bandwidth_mbit_s=8, latency_s=0.5)
+    >>> network = Network(slow.profile())
+    >>> network.up(0, 1_000_000, now=0.0), network.up(1, 1_000_000, now=0.0)
+    (1.5, 2.5)
+    """
+
+    def __init__(self, profile: Profile, servers: int = 1) -> None:
+        if servers < 1:
+            raise ParameterError(f"cluster {profile.name!r}: servers must be at least 1, got {servers!r}")
+        worker_rates = [_BYTES_PER_MBIT * mbit for mbit in profile.bandwidth_mbit_s]
+        server_rate = _BYTES_PER_MBIT * profile.server_bandwidth_mbit_s * servers
+        self._slot = 1.0 / server_rate
+        self._rates = worker_rates
+        self._pass = [1.0 / min(rate, server_rate) for rate in worker_rates]
+        self._latency = list(profile.latency_s)
+        self._hop = profile.server_latency_s if servers > 1 else 0.0
+        self._equal = len(set(worker_rates)) == 1 and len(set(self._latency)) == 1
+        self._up_free = self._down_free = 0.0
+
+    def up(self, worker: int, num_bytes: float, now: float) -> float:
+        """Return when a message that a worker sends now has arrived at the servers, seconds."""
+        start = self._up_free if self._up_free > now else now
+        self._up_free = start + num_bytes * self._slot
+        return start + num_bytes * self._pass[worker] + self._latency[worker]
+
+    def down(self, worker: int, num_bytes: float, now: float) -> float:
+        """Return when a message that the servers send now has arrived at a worker, seconds."""
+        start = self._down_free if self._down_free > now else now
+        self._down_free = start + num_bytes * self._slot
+        return start + num_bytes * self._pass[worker] + self._latency[worker] + self._hop
+
+    def message(self, worker: int, now: float) -> float:
+        """Return when a small control message, to or from a worker, has arrived: latency only."""
+        return now + self._latency[worker]
+
+    def ring(self, num_bytes: float, workers: Sequence[int]) -> float:
+        """Return the seconds of a ring All-Reduce among workers.
+
+        2 (n - 1) rounds, in each of which everybody sends bytes / n to its neighbour; the slowest link and
+        the longest latency set the pace: 2 (n - 1) / n * bytes / bandwidth + 2 (n - 1) * latency.
+
+        Source
+        ------
+        Patarasuk and Yuan (2009).
+        """
+        n = len(workers)
+        if n < 2:
+            return 0.0
+        if self._equal:
+            rate, latency = self._rates[0], self._latency[0]
+        else:
+            rate = min([self._rates[worker] for worker in workers])
+            latency = max([self._latency[worker] for worker in workers])
+        return 2 * (n - 1) * (num_bytes / n / rate + latency)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return until when the servers' link is busy in each direction, as plain data."""
+        return {"up_free_s": self._up_free, "down_free_s": self._down_free}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over a state of `state_dict`."""
+        self._up_free, self._down_free = state["up_free_s"], state["down_free_s"]

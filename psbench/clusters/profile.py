@@ -1,0 +1,153 @@
+"""A cluster as numbers: all that a backend needs to know to play it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from math import isfinite
+from typing import Any
+
+from psbench.clusters.faults import Failure, LateJoin, Slowdown, check_incidents
+from psbench.clusters.step_time import StepTime
+from psbench.core.part import make_part
+from psbench.errors import ParameterError, UnknownName
+
+#: fields of a profile with one positive number per worker
+_PER_WORKER = ("speed", "bandwidth_mbit_s", "memory_gb")
+_POSITIVE = ("seconds_per_sample", "server_bandwidth_mbit_s")
+_NOT_NEGATIVE = ("seconds_per_step", "server_latency_s")
+
+
+@dataclass(frozen=True)
+class Profile:
+    """A cluster as numbers.
+
+    One step of `samples` samples on worker i takes
+    (seconds_per_step + samples * seconds_per_sample) / speed[i] * factor seconds, with the factor drawn
+    from `step_time`, times that of a `Slowdown` in force when the step begins.
+
+    Parameters
+    ----------
+    name : str
+    speed : (num_workers,), > 0
+        Relative; 1 is the reference machine.
+    step_time : StepTime
+        Distribution of the factor.
+    seconds_per_sample, seconds_per_step : float, seconds at speed 1
+        Time that grows with the batch, and time of any step however small.
+    bandwidth_mbit_s : (num_workers,), megabits per second
+        Each worker's link, in each direction.
+    latency_s : (num_workers,), seconds, >= 0
+        One way.
+    server_bandwidth_mbit_s : float, megabits per second
+        A server's link, in each direction, shared by all workers.
+    server_latency_s : float, seconds
+        One way between two servers.
+    memory_gb : (num_workers,), gigabytes
+    vcpu : (num_workers,)
+        Virtual CPUs; None where not known.
+    flavour : (num_workers,)
+        What the machines are called; may be empty.
+    slowdowns, failures, joins : tuple of Slowdown, Failure, LateJoin
+
+    Raises
+    ------
+    ParameterError
+    """
+
+    name: str
+    speed: tuple[float, ...]
+    step_time: StepTime
+    seconds_per_sample: float
+    seconds_per_step: float
+    bandwidth_mbit_s: tuple[float, ...]
+    latency_s: tuple[float, ...]
+    server_bandwidth_mbit_s: float
+    server_latency_s: float
+    memory_gb: tuple[float, ...]
+    vcpu: tuple[float | None, ...]
+    flavour: tuple[str, ...]
+    slowdowns: tuple[Slowdown, ...] = ()
+    failures: tuple[Failure, ...] = ()
+    joins: tuple[LateJoin, ...] = ()
+
+    def __post_init__(self) -> None:
+        where = f"cluster {self.name!r}"
+        if not self.speed:
+            raise ParameterError(f"{where}: needs at least one worker")
+        for key in (*_PER_WORKER, "latency_s", "vcpu", "flavour"):
+            _same_length(where, key, getattr(self, key), len(self.speed))
+        for key in _PER_WORKER:
+            _each(where, key, getattr(self, key), positive=True)
+        _each(where, "latency_s", self.latency_s, positive=False)
+        for key in (*_POSITIVE, *_NOT_NEGATIVE):
+            _number(f"{where}: {key}", getattr(self, key), positive=key in _POSITIVE)
+        check_incidents(where, self.num_workers, self.slowdowns, self.failures, self.joins)
+
+    @property
+    def num_workers(self) -> int:
+        """All workers, also those that join late."""
+        return len(self.speed)
+
+    @property
+    def starters(self) -> tuple[int, ...]:
+        """The workers that are there at the start."""
+        late = {join.worker for join in self.joins}
+        return tuple(worker for worker in range(self.num_workers) if worker not in late)
+
+    def mean_step_s(self, worker: int, samples: int) -> float:
+        """Return the expected seconds of a step, for distributions of mean 1 and outside of slowdowns."""
+        return (self.seconds_per_step + samples * self.seconds_per_sample) / self.speed[worker]
+
+    def describe(self) -> list[dict[str, Any]]:
+        """Return one row per worker for tables."""
+        columns = ("flavour", "vcpu", "memory_gb", "speed", "bandwidth_mbit_s", "latency_s")
+        return [
+            {"worker": worker} | {column: getattr(self, column)[worker] for column in columns}
+            for worker in range(self.num_workers)
+        ]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain data from which `from_dict` makes an equal profile."""
+        plain = {
+            key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self).items()
+        }
+        plain["step_time"] = self.step_time.model_dump(mode="json")
+        for key in ("slowdowns", "failures", "joins"):
+            plain[key] = [incident.model_dump(mode="json") for incident in getattr(self, key)]
+        return plain
+
+    @classmethod
+    def from_dict(cls, plain: Mapping[str, Any]) -> Profile:
+        """Return the profile that `as_dict` wrote down.
+
+        Raises
+        ------
+        UnknownName, ParameterError
+        """
+        known = [field.name for field in fields(cls)]
+        for key in plain:
+            if key not in known:
+                raise UnknownName("field of a cluster profile", key, known)
+        values: dict[str, Any] = {
+            key: tuple(value) if isinstance(value, list) else value for key, value in plain.items()
+        }
+        values["step_time"] = make_part("step_time", values["step_time"])
+        for key, kind in (("slowdowns", Slowdown), ("failures", Failure), ("joins", LateJoin)):
+            values[key] = tuple(kind(**incident) for incident in plain.get(key, ()))
+        return cls(**values)
+
+
+def _same_length(where: str, key: str, values: tuple[Any, ...], num_workers: int) -> None:
+    if len(values) != num_workers:
+        raise ParameterError(f"{where}: {key} has {len(values)} values for {num_workers} workers")
+
+
+def _each(where: str, key: str, values: tuple[float, ...], *, positive: bool) -> None:
+    for worker, value in enumerate(values):
+        _number(f"{where}: {key} of worker {worker}", value, positive=positive)
+
+
+def _number(what: str, value: float, *, positive: bool) -> None:
+    if not isfinite(value) or value < 0 or (positive and value == 0):
+        raise ParameterError(f"{what} must be {'positive' if positive else 'zero or more'}, got {value!r}")

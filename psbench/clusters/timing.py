@@ -1,0 +1,101 @@
+"""The seconds that steps take, in virtual time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from psbench.clusters.profile import Profile
+from psbench.seeds import Streams
+
+#: a worker's first block, doubled up to `StepTimes`' block: most of ten thousand workers may take few steps
+_FIRST_BLOCK = 8
+
+
+class StepTimes:
+    """Draws the seconds of each step, one stream per worker.
+
+    Numbers are drawn in blocks, since a single draw costs more than the rest of a step; what comes out does
+    not depend on the size of the blocks, on the other workers, or on the order in which they ask.
+
+    Parameters
+    ----------
+    profile : Profile
+    streams : Streams
+        Worker i draws from the stream ("step_time", i).
+    block : int, >= 1
+        Largest block.
+
+    Examples
+    --------
+    >>> from psbench.clusters import Custom
+    >>> profile = Custom(workers=2, speed=[1, 0.5], step_time="constant").profile()
+    >>> StepTimes(profile, Streams(0)).next(worker=1, samples=31, start_s=0.0)
+    0.064
+    """
+
+    def __init__(self, profile: Profile, streams: Streams, block: int = 128) -> None:
+        self._step_time, self._streams, self._block = profile.step_time, streams, block
+        self._per_step, self._per_sample = profile.seconds_per_step, profile.seconds_per_sample
+        self._slowness = [1.0 / speed for speed in profile.speed]
+        self._spells = _spells(profile)
+        self._reset()
+
+    def _reset(self) -> None:
+        self._left: list[list[float]] = [[] for _ in self._slowness]
+        self._drawn = [0] * len(self._slowness)
+        self._generators: dict[int, np.random.Generator] = {}
+
+    def next(self, worker: int, samples: int, start_s: float) -> float:
+        """Return the seconds of the worker's next step.
+
+        Parameters
+        ----------
+        worker : int
+        samples : int
+            Size of its batch.
+        start_s : float, seconds
+            When the step begins; decides whether a slowdown is in force.
+        """
+        left = self._left[worker]
+        factor = left.pop() if left else self._refill(worker)
+        seconds = (self._per_step + samples * self._per_sample) * self._slowness[worker] * factor
+        if worker in self._spells:
+            for from_s, to_s, times in self._spells[worker]:
+                if from_s <= start_s < to_s:
+                    seconds *= times
+        return seconds
+
+    def _refill(self, worker: int) -> float:
+        """Draw the next block, keep it last first, and return its first."""
+        done = self._drawn[worker]
+        self._left[worker] = self._draw(worker, min(max(done, _FIRST_BLOCK), self._block))[::-1]
+        return self._left[worker].pop()
+
+    def _draw(self, worker: int, size: int) -> list[float]:
+        if worker not in self._generators:
+            self._generators[worker] = self._streams.generator("step_time", worker)
+        factors = self._step_time.draw(self._generators[worker], self._drawn[worker], size)
+        self._drawn[worker] += size
+        plain: list[float] = factors.tolist()
+        return plain
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return how many factors each worker has used, as plain data."""
+        return {"used": [drawn - len(left) for drawn, left in zip(self._drawn, self._left, strict=True)]}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over a state of `state_dict`: the streams are wound on to where they were."""
+        self._reset()
+        for worker, used in enumerate(state["used"]):
+            if used:
+                self._draw(worker, used)
+
+
+def _spells(profile: Profile) -> dict[int, list[tuple[float, float, float]]]:
+    """Return the slowdowns of each worker that has any: from, to, factor."""
+    spells: dict[int, list[tuple[float, float, float]]] = {}
+    for slow in profile.slowdowns:
+        spells.setdefault(slow.worker, []).append((slow.from_s, slow.to_s, slow.factor))
+    return spells
