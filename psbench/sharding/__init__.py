@@ -1,7 +1,23 @@
 """Who trains on which samples."""
 
 from psbench.sharding.base import Sharding
+from psbench.sharding.distribution_aware import DistributionAware
 from psbench.sharding.report import label_counts
+from psbench.sharding.seldp import SelDP
+from psbench.sharding.skewed import Dirichlet, LabelsPerWorker, Quantity, ShardPerClass
+from psbench.sharding.stratified import Stratified
 from psbench.sharding.uniform import Modular, Random
 
-__all__ = ["Modular", "Random", "Sharding", "label_counts"]
+__all__ = [
+    "Dirichlet",
+    "DistributionAware",
+    "LabelsPerWorker",
+    "Modular",
+    "Quantity",
+    "Random",
+    "SelDP",
+    "ShardPerClass",
+    "Sharding",
+    "Stratified",
+    "label_counts",
+]

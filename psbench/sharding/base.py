@@ -27,6 +27,8 @@ class Sharding(Part):
     domain: ClassVar[str] = "sharding"
     #: whether every sample goes to exactly one worker
     partition: ClassVar[bool] = True
+    #: whether a worker must read its samples in the order given, without shuffling them each epoch
+    ordered: ClassVar[bool] = False
 
     def split(
         self, features: Features, labels: Indices, num_workers: int, rng: np.random.Generator
@@ -71,7 +73,7 @@ class Sharding(Part):
             raise ParameterError(f"sharding {self.name!r}: num_workers must be at least 1, got {num_workers}")
         if dataset_size < num_workers:
             raise ParameterError(
-                f"sharding {self.name!r}: {dataset_size} samples cannot be split among {num_workers} workers; "
+                f"sharding {self.name!r}: {dataset_size} samples do not suffice for {num_workers} workers; "
                 "use fewer workers or more samples"
             )
 

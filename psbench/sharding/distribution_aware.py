@@ -1,0 +1,146 @@
+"""Sharding by neighbourhoods that the samples form, whatever their labels say."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from typing import ClassVar, Literal, Self
+
+import numpy as np
+from pydantic import model_validator
+
+from psbench.core.part import parameter
+from psbench.errors import ParameterError
+from psbench.sharding.base import Features, Indices, Sharding, deal, gather
+from psbench.sharding.stratified import groups
+
+logger = logging.getLogger(__name__)
+
+#: the published limit on KMeans' iterations
+MAX_ITERATIONS = 150
+
+
+class DistributionAware(Sharding):
+    """Find clusters; deal dense ones in turn like a class, give sparse ones whole to every worker.
+
+    So every worker sees each neighbourhood of the data, also those that labels hide.
+
+    Parameters
+    ----------
+    clusters : int or None
+        Neighbourhoods that KMeans looks for; None takes twice the number of classes, the published advice.
+    sparse_rule : "fewer" or "at_most"
+        A cluster is sparse if it has fewer samples than there are workers (the text), or at most as many (the
+        pseudo-code). They differ for a cluster of exactly that size.
+    components : float or None
+        Principal components kept before clustering: a whole number of them, or below 1 the share of the
+        variance to keep. None keeps all.
+    restarts : int
+        Runs of KMeans from new centres; the tightest counts.
+
+    Raises
+    ------
+    ParameterError
+        If there are more clusters or components than the data can have.
+
+    Notes
+    -----
+    Reduces to: `modular` with one cluster that is not sparse; a partition when no cluster is. Otherwise
+    the shards hold N + (workers - 1) * sparse samples in all.
+    Our reading: keeping all components is a rotation, which changes no distance and so no cluster; it is left
+    out then. One thread is used: several add in an order of their own, and rounding could move a sample.
+
+    Source
+    ------
+    Thesis 6.1.2, Fig. 6.7; KMeans with at most 150 iterations (6.1.3).
+
+    Examples
+    --------
+    >>> points = np.array([[0.0], [0.1], [0.2], [9.0]], dtype=np.float32)
+    >>> shards = DistributionAware(clusters=2).split(points, np.zeros(4), 2, np.random.default_rng(0))
+    >>> [shard.tolist() for shard in shards]
+    [[0, 2, 3], [1, 3]]
+    """
+
+    name: ClassVar[str] = "distribution_aware"
+    source: ClassVar[str] = "thesis 6.1.2, Fig. 6.7"
+    partition: ClassVar[bool] = False
+
+    clusters: int | None = parameter(
+        None, "neighbourhoods to look for; none: twice the number of classes", source="thesis 6.4", ge=1
+    )
+    sparse_rule: Literal["fewer", "at_most"] = parameter(
+        "fewer",
+        "a cluster is sparse with fewer samples than workers, or with at most as many",
+        source="thesis 6.1.2",
+    )
+    components: float | None = parameter(
+        None, "principal components kept (below 1: share of the variance); none: all", gt=0
+    )
+    restarts: int = parameter(1, "runs of KMeans, of which the tightest counts", ge=1)
+
+    @model_validator(mode="after")
+    def _whole_or_share(self) -> Self:
+        if self.components is not None and self.components >= 1 and self.components % 1:
+            raise ParameterError(
+                f"sharding {self.name!r}: components: a whole number, or a share of the variance below 1, "
+                f"got {self.components!r}"
+            )
+        return self
+
+    def assign(
+        self, features: Features, labels: Indices, num_workers: int, rng: np.random.Generator
+    ) -> list[Indices]:
+        """Cluster, then deal or hand to all."""
+        pieces = [
+            [members] * num_workers
+            if self.is_sparse(len(members), num_workers)
+            else deal(members, num_workers)
+            for members in groups(self.cluster(features, labels, rng))
+        ]
+        return gather(pieces)
+
+    def is_sparse(self, size: int, num_workers: int) -> bool:
+        """Whether a cluster of that size is given to all workers."""
+        return size < num_workers or (self.sparse_rule == "at_most" and size == num_workers)
+
+    def cluster(self, features: Features, labels: Indices, rng: np.random.Generator) -> Indices:
+        """Return the cluster of each sample, int64, (N,)."""
+        from sklearn.cluster import KMeans
+        from sklearn.exceptions import ConvergenceWarning
+        from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+
+        count = self.clusters or 2 * len(np.unique(labels))
+        flat = np.asarray(features, dtype=np.float32).reshape(len(features), -1)
+        self._check_counts(count, *flat.shape)
+        seed = int(rng.integers(2**31))
+        kmeans = KMeans(count, max_iter=MAX_ITERATIONS, n_init=self.restarts, random_state=seed)
+        with threadpool_limits(1), warnings.catch_warnings():
+            # said when samples coincide so often that there are fewer clusters; reported below
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            ids = np.asarray(kmeans.fit_predict(self.reduce(flat, seed)), dtype=np.int64)
+        if len(np.unique(ids)) < count:
+            logger.warning("sharding %r: only %d of %d clusters found", self.name, len(np.unique(ids)), count)
+        return ids
+
+    def _check_counts(self, clusters: int, num_samples: int, num_features: int) -> None:
+        if clusters > num_samples:
+            raise ParameterError(
+                f"sharding {self.name!r}: {clusters} clusters cannot be found among {num_samples} samples; "
+                f"set clusters to {num_samples} or less"
+            )
+        most = min(num_samples, num_features)
+        if self.components is not None and self.components > most:
+            raise ParameterError(
+                f"sharding {self.name!r}: {self.components:g} components cannot be kept of {most}; "
+                f"set components to {most} or less"
+            )
+
+    def reduce(self, flat: Features, seed: int) -> Features:
+        """Return the samples in principal components, (N, components)."""
+        if self.components is None:
+            return flat
+        from sklearn.decomposition import PCA
+
+        keep = int(self.components) if self.components >= 1 else self.components
+        return np.asarray(PCA(keep, random_state=seed).fit_transform(flat), dtype=np.float32)

@@ -1,0 +1,39 @@
+"""Every worker reads all samples, each beginning elsewhere."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import numpy as np
+
+from psbench.sharding.base import Features, Indices, Sharding
+
+
+class SelDP(Sharding):
+    """Cut the shuffled data in n chunks; worker j reads chunks j, j + 1, ..., n - 1, 0, ..., j - 1.
+
+    At any chunk the workers read n different ones, and each reads the whole set: an epoch of a worker is n
+    times as long as with a partition.
+
+    Notes
+    -----
+    Our reading: the data is shuffled once before it is cut, so that chunks are alike. The order matters:
+    `ordered` asks whoever draws batches to keep it. The authors' code shuffles the whole set per worker.
+
+    Source
+    ------
+    Tyagi and Swany (2023), "Accelerating Distributed ML Training via Selective Synchronization", IEEE CLUSTER
+    (SelSync's SelDP).
+    """
+
+    name: ClassVar[str] = "seldp"
+    source: ClassVar[str] = "SelSync, Tyagi and Swany 2023"
+    partition: ClassVar[bool] = False
+    ordered: ClassVar[bool] = True
+
+    def assign(
+        self, features: Features, labels: Indices, num_workers: int, rng: np.random.Generator
+    ) -> list[Indices]:
+        """Join the chunks in circular order."""
+        chunks = np.array_split(rng.permutation(len(labels)), num_workers)
+        return [np.concatenate(chunks[worker:] + chunks[:worker]) for worker in range(num_workers)]

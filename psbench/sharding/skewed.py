@@ -1,0 +1,207 @@
+"""Uneven sharding on purpose: by label or by size."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import numpy as np
+
+from psbench.core.part import parameter
+from psbench.errors import ParameterError
+from psbench.sharding.base import Features, Indices, Sharding
+from psbench.sharding.stratified import groups
+
+#: draws before samples are moved instead; where a hundred fail, the skew is such that thousands would
+MAX_DRAWS = 100
+
+
+class Dirichlet(Sharding):
+    """Split each class among the workers in proportions drawn from a Dirichlet distribution.
+
+    Parameters
+    ----------
+    alpha : float, > 0
+        Concentration: the larger the more even. Towards 0 each class goes to one worker.
+    min_size : int, samples, >= 1
+        Smallest shard.
+
+    Raises
+    ------
+    ParameterError
+        If the data cannot give every worker `min_size` samples.
+
+    Notes
+    -----
+    Reduces to: the class proportions of `stratified` as alpha grows.
+    Our reading: proportions are drawn again until all shards reach `min_size`, at most 100 times; then
+    samples chosen by chance move from the largest shard to those that are too small, so that it ends at any skew.
+
+    Source
+    ------
+    Hsu, Qi, Brown (2019), "Measuring the Effects of Non-Identical Data Distribution for Federated Visual
+    Classification"; drawn per class, as is common since.
+    """
+
+    name: ClassVar[str] = "dirichlet"
+    source: ClassVar[str] = "Hsu et al. 2019"
+
+    alpha: float = parameter(0.5, "concentration: small is skewed, large is even", gt=0, allow_inf_nan=False)
+    min_size: int = parameter(10, "smallest shard", unit="samples", ge=1)
+
+    def assign(
+        self, features: Features, labels: Indices, num_workers: int, rng: np.random.Generator
+    ) -> list[Indices]:
+        """Draw until the smallest shard suffices, or repair the last draw."""
+        check_min_size(self, self.min_size, num_workers, len(labels))
+        for _ in range(MAX_DRAWS):
+            shards = self.draw(labels, num_workers, rng)
+            if min(map(len, shards)) >= self.min_size:
+                return shards
+        return level(shards, self.min_size, rng)
+
+    def draw(self, labels: Indices, num_workers: int, rng: np.random.Generator) -> list[Indices]:
+        """Cut every class, shuffled, at drawn proportions."""
+        pieces = [
+            np.split(rng.permutation(members), cuts(rng.dirichlet([self.alpha] * num_workers), len(members)))
+            for members in groups(labels)
+        ]
+        return [np.concatenate(own) for own in zip(*pieces, strict=True)]
+
+
+class ShardPerClass(Sharding):
+    """Sort by label, cut into equal pieces, and give each worker a few of them by chance.
+
+    Parameters
+    ----------
+    shards_per_worker : int, >= 1
+        Pieces per worker; with 2, most workers see at most two to four classes.
+
+    Raises
+    ------
+    ParameterError
+        If there are more pieces than samples.
+
+    Source
+    ------
+    McMahan et al. (2017), "Communication-Efficient Learning of Deep Networks from Decentralized Data",
+    AISTATS, sec. 3 (two pieces per worker).
+    """
+
+    name: ClassVar[str] = "shard_per_class"
+    source: ClassVar[str] = "McMahan et al. 2017, sec. 3"
+
+    shards_per_worker: int = parameter(2, "pieces of the sorted data each worker gets", ge=1)
+
+    def assign(
+        self, features: Features, labels: Indices, num_workers: int, rng: np.random.Generator
+    ) -> list[Indices]:
+        """Cut the sorted samples and deal the pieces."""
+        count = num_workers * self.shards_per_worker
+        if count > len(labels):
+            raise ParameterError(
+                f"sharding {self.name!r}: {len(labels)} samples cannot be cut into {num_workers} x "
+                f"{self.shards_per_worker} pieces; lower shards_per_worker or use fewer workers"
+            )
+        pieces = np.array_split(np.argsort(labels, kind="stable"), count)
+        hands = rng.permutation(count).reshape(num_workers, self.shards_per_worker)
+        return [np.concatenate([pieces[piece] for piece in sorted(hand)]) for hand in hands]
+
+
+class LabelsPerWorker(Sharding):
+    """Give each worker a run of labels of its own: worker j has labels j L / n to (j + 1) L / n - 1.
+
+    Raises
+    ------
+    ParameterError
+        If there are more workers than classes.
+
+    Source
+    ------
+    SelSync, authors' code (its non-IID split).
+    """
+
+    name: ClassVar[str] = "labels_per_worker"
+    source: ClassVar[str] = "SelSync, authors' code"
+
+    def assign(
+        self, features: Features, labels: Indices, num_workers: int, rng: np.random.Generator
+    ) -> list[Indices]:
+        """Cut the list of classes."""
+        classes = groups(labels)
+        if len(classes) < num_workers:
+            raise ParameterError(
+                f"sharding {self.name!r}: {len(classes)} classes cannot be shared by {num_workers} workers; "
+                "use fewer workers, or 'shard_per_class'"
+            )
+        edges = [worker * len(classes) // num_workers for worker in range(num_workers + 1)]
+        return [np.concatenate(classes[edges[worker] : edges[worker + 1]]) for worker in range(num_workers)]
+
+
+class Quantity(Sharding):
+    """Give the workers different numbers of samples, drawn from a Dirichlet distribution.
+
+    Parameters
+    ----------
+    alpha : float, > 0
+        Concentration: the larger the more equal the sizes.
+    min_size : int, samples, >= 1
+        Smallest shard; what is left after every worker has it is shared as drawn.
+
+    Raises
+    ------
+    ParameterError
+        If the data cannot give every worker `min_size` samples.
+
+    Source
+    ------
+    Li et al. (2022), "Federated Learning on Non-IID Data Silos", ICDE, sec. IV-C (quantity skew); `min_size`
+    is ours.
+    """
+
+    name: ClassVar[str] = "quantity"
+    source: ClassVar[str] = "Li et al. 2022, quantity skew"
+
+    alpha: float = parameter(0.5, "concentration: small is skewed, large is even", gt=0, allow_inf_nan=False)
+    min_size: int = parameter(10, "smallest shard", unit="samples", ge=1)
+
+    def assign(
+        self, features: Features, labels: Indices, num_workers: int, rng: np.random.Generator
+    ) -> list[Indices]:
+        """Cut a random permutation at drawn sizes."""
+        check_min_size(self, self.min_size, num_workers, len(labels))
+        spare = len(labels) - num_workers * self.min_size
+        drawn = cuts(rng.dirichlet([self.alpha] * num_workers), spare)
+        edges = drawn + self.min_size * np.arange(1, num_workers)
+        return list(np.split(rng.permutation(len(labels)), edges))
+
+
+def cuts(shares: np.ndarray, total: int) -> Indices:
+    """Return where to cut `total` samples so that the pieces have about these shares.
+
+    >>> cuts(np.array([0.5, 0.25, 0.25]), 8).tolist()
+    [4, 6]
+    """
+    edges: Indices = np.rint(np.cumsum(shares)[:-1] * total).astype(np.int64)
+    return edges
+
+
+def check_min_size(sharding: Sharding, min_size: int, num_workers: int, num_samples: int) -> None:
+    """Raise ParameterError if not every worker can have `min_size` samples."""
+    if num_workers * min_size > num_samples:
+        raise ParameterError(
+            f"sharding {sharding.name!r}: {num_samples} samples cannot give {num_workers} workers {min_size} "
+            f"each; set min_size to {num_samples // num_workers} or less, or use fewer workers"
+        )
+
+
+def level(shards: list[Indices], min_size: int, rng: np.random.Generator) -> list[Indices]:
+    """Move samples chosen by chance from the largest shard to those below `min_size`."""
+    shards = list(shards)
+    for worker in range(len(shards)):
+        while (missing := min_size - len(shards[worker])) > 0:
+            giver = max(range(len(shards)), key=lambda other: len(shards[other]))
+            pile = rng.permutation(shards[giver])
+            moved = min(missing, len(pile) - min_size)
+            shards[worker] = np.concatenate([shards[worker], pile[:moved]])
+            shards[giver] = pile[moved:]
+    return shards

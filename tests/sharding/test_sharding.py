@@ -1,0 +1,290 @@
+"""Shardings against the rules, the published numbers and scikit-learn."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.cluster import KMeans
+from sklearn.decomposition import PCA
+from sklearn.model_selection import StratifiedKFold
+
+from psbench.core.part import REGISTRY, make_part
+from psbench.errors import ParameterError
+from psbench.seeds import Streams
+from psbench.sharding import (
+    Dirichlet,
+    DistributionAware,
+    LabelsPerWorker,
+    Modular,
+    Quantity,
+    Random,
+    SelDP,
+    Sharding,
+    ShardPerClass,
+    Stratified,
+    label_counts,
+)
+
+PARTITIONS = [
+    Random(),
+    Modular(),
+    Stratified(),
+    Stratified(rotate=True),
+    Dirichlet(min_size=1),
+    ShardPerClass(shards_per_worker=1),
+    Quantity(min_size=1),
+]
+
+
+def split(sharding: Sharding, labels, num_workers: int, seed: int = 0, features=None) -> list[np.ndarray]:
+    labels = np.asarray(labels)
+    features = np.zeros((len(labels), 1), np.float32) if features is None else features
+    return sharding.split(features, labels, num_workers, Streams(seed).generator("sharding"))
+
+
+def balanced(num_classes: int, per_class: int) -> np.ndarray:
+    labels = np.repeat(np.arange(num_classes), per_class)
+    return Streams(7).generator("labels").permutation(labels)
+
+
+label_lists = st.lists(st.integers(0, 4), min_size=8, max_size=80)
+
+
+@settings(max_examples=40, deadline=None)
+@given(labels=label_lists, num_workers=st.integers(1, 8), index=st.integers(0, len(PARTITIONS) - 1))
+def test_every_sample_goes_to_exactly_one_worker(labels, num_workers, index):
+    sharding = PARTITIONS[index]
+    if isinstance(sharding, Stratified) and not sharding.rotate and len(labels) < 5 * num_workers:
+        labels = labels * num_workers
+    shards = split(sharding, labels, num_workers)
+    assert len(shards) == num_workers
+    assert all(shard.dtype == np.int64 for shard in shards)
+    assert sorted(np.concatenate(shards).tolist()) == list(range(len(labels)))
+
+
+@pytest.mark.parametrize("name", sorted(REGISTRY["sharding"]))
+def test_same_seed_same_shards(name):
+    labels = balanced(8, 30)
+    features = Streams(1).generator("x").standard_normal((240, 3)).astype(np.float32)
+    first, again = (split(make_part("sharding", name), labels, 4, 3, features) for _ in range(2))
+    assert all(np.array_equal(a, b) for a, b in zip(first, again, strict=True))
+
+
+@pytest.mark.parametrize("name", ["random", "dirichlet", "shard_per_class", "quantity", "seldp"])
+def test_another_seed_gives_other_shards(name):
+    first, other = (split(make_part("sharding", name), balanced(8, 30), 4, seed) for seed in (0, 1))
+    assert not all(np.array_equal(a, b) for a, b in zip(first, other, strict=True))
+
+
+def test_modular_is_index_mod_n():
+    assert [s.tolist() for s in split(Modular(), [0] * 7, 3)] == [[0, 3, 6], [1, 4], [2, 5]]
+
+
+def test_random_sizes_differ_by_at_most_one():
+    assert sorted(map(len, split(Random(), [0] * 50_000, 12))) == [4166] * 4 + [4167] * 8
+
+
+@pytest.mark.parametrize(
+    ("num_classes", "per_class", "sizes"),
+    [
+        (10, 5000, [4170] * 8 + [4160] * 4),
+        (20, 2500, [4180] * 4 + [4160] * 8),
+        (100, 500, [4200] * 8 + [4100] * 4),
+    ],
+    ids=["CIFAR-10", "CIFAR-100 coarse", "CIFAR-100 fine"],
+)
+def test_stratified_sizes_of_the_thesis(num_classes, per_class, sizes):
+    assert [len(s) for s in split(Stratified(), balanced(num_classes, per_class), 12)] == sizes
+
+
+def test_rotation_evens_the_sizes():
+    sizes = [len(s) for s in split(Stratified(rotate=True), balanced(10, 5000), 12)]
+    assert max(sizes) - min(sizes) == 1
+
+
+@settings(max_examples=40, deadline=None)
+@given(labels=label_lists, num_workers=st.integers(1, 5), rotate=st.booleans())
+def test_stratified_counts_of_a_class_differ_by_at_most_one(labels, num_workers, rotate):
+    labels = np.array(labels + [0] * num_workers)
+    counts = label_counts(split(Stratified(rotate=rotate), labels, num_workers), labels, 5)
+    assert (counts.max(axis=0) - counts.min(axis=0) <= 1).all()
+
+
+@settings(max_examples=40, deadline=None)
+@given(extra=st.lists(st.integers(0, 3), max_size=60), num_workers=st.integers(2, 4))
+@pytest.mark.filterwarnings("ignore:The least populated class")
+def test_rotating_stratification_has_the_counts_of_scikit_learn(extra, num_workers):
+    # scikit-learn numbers classes by first appearance, so each appears once in order first
+    labels = np.array([0, 1, 2, 3] * num_workers + extra)
+    folds = [fold for _, fold in StratifiedKFold(num_workers).split(labels, labels)]
+    ours = label_counts(split(Stratified(rotate=True), labels, num_workers), labels, 4)
+    assert np.array_equal(ours, label_counts(folds, labels, 4))
+
+
+def blobs(sizes: list[int], seed: int = 0) -> np.ndarray:
+    rng = Streams(seed).generator("blobs")
+    centres = 100.0 * np.arange(len(sizes))[:, None] * np.ones((1, 4))
+    points = [centre + rng.standard_normal((size, 4)) for centre, size in zip(centres, sizes, strict=True)]
+    return np.concatenate(points).astype(np.float32)
+
+
+def test_one_cluster_is_modular():
+    features = blobs([30])
+    ours = split(DistributionAware(clusters=1), [0] * 30, 4, features=features)
+    assert [s.tolist() for s in ours] == [s.tolist() for s in split(Modular(), [0] * 30, 4)]
+
+
+def test_without_sparse_clusters_it_is_a_partition_even_in_every_cluster():
+    sizes = [20, 30, 40]
+    shards = split(DistributionAware(clusters=3), [0] * 90, 4, features=blobs(sizes))
+    assert sorted(np.concatenate(shards).tolist()) == list(range(90))
+    counts = label_counts(shards, np.repeat(np.arange(3), sizes), 3)
+    assert (counts.max(axis=0) - counts.min(axis=0) <= 1).all()
+
+
+def test_every_worker_holds_every_sparse_sample():
+    shards = split(DistributionAware(clusters=3), [0] * 66, 4, features=blobs([30, 33, 3]))
+    assert all({63, 64, 65} <= set(shard.tolist()) for shard in shards)
+    assert sum(map(len, shards)) == 66 + (4 - 1) * 3
+
+
+@pytest.mark.parametrize(("rule", "copies"), [("fewer", 1), ("at_most", 4)])
+def test_a_cluster_as_large_as_the_cluster_of_workers(rule, copies):
+    sharding = DistributionAware(clusters=2, sparse_rule=rule)
+    shards = split(sharding, [0] * 34, 4, features=blobs([30, 4]))
+    assert np.count_nonzero(np.concatenate(shards) >= 30) == copies * 4
+
+
+def test_a_full_rotation_changes_no_cluster():
+    features = blobs([20, 30, 40])
+    labels = np.zeros(90, dtype=np.int64)
+    ids = [
+        DistributionAware(clusters=3, components=c).cluster(features, labels, Streams(0).generator("s"))
+        for c in (None, 4)
+    ]
+    assert np.array_equal(*ids)
+
+
+@pytest.mark.parametrize("components", [2, 0.9])
+def test_clusters_are_those_of_scikit_learn(components):
+    features = Streams(0).generator("x").standard_normal((120, 6)).astype(np.float32)
+    rng, same = (Streams(0).generator("s") for _ in range(2))
+    ours = DistributionAware(clusters=5, components=components).cluster(features, np.zeros(120), rng)
+    seed = int(same.integers(2**31))
+    reduced = PCA(components, random_state=seed).fit_transform(features)
+    theirs = KMeans(5, max_iter=150, n_init=1, random_state=seed).fit_predict(reduced)
+    assert np.array_equal(ours, theirs)
+
+
+def test_default_number_of_clusters_is_twice_the_classes():
+    features = Streams(0).generator("x").standard_normal((90, 2)).astype(np.float32)
+    ids = DistributionAware().cluster(features, np.arange(90) % 3, Streams(0).generator("s"))
+    assert len(np.unique(ids)) == 6
+
+
+def test_coinciding_samples_make_fewer_clusters_and_say_so(caplog):
+    shards = split(DistributionAware(clusters=5), [0] * 12, 2, features=np.ones((12, 3), np.float32))
+    assert sorted(np.concatenate(shards).tolist()) == list(range(12))
+    assert "only 1 of 5 clusters" in caplog.text
+
+
+@pytest.mark.parametrize("alpha", [1e-9, 1e-3, 0.1, 1.0, 1e6])
+@pytest.mark.parametrize("num_workers", [2, 16])
+def test_dirichlet_ends_and_keeps_the_smallest_size(alpha, num_workers):
+    labels = balanced(4, 50)
+    shards = split(Dirichlet(alpha=alpha, min_size=10), labels, num_workers)
+    assert min(map(len, shards)) >= 10
+    assert sorted(np.concatenate(shards).tolist()) == list(range(200))
+
+
+def test_dirichlet_as_tight_as_the_data_allows():
+    assert [len(s) for s in split(Dirichlet(alpha=0.01, min_size=10), balanced(4, 10), 4)] == [10] * 4
+
+
+def test_an_even_dirichlet_has_the_proportions_of_the_whole():
+    labels = balanced(5, 400)
+    counts = label_counts(split(Dirichlet(alpha=1e8), labels, 4), labels, 5)
+    assert np.abs(counts - 100).max() <= 1
+
+
+def test_a_skewed_dirichlet_gives_each_class_to_one_worker():
+    labels = balanced(10, 100)
+    counts = label_counts(split(Dirichlet(alpha=1e-6, min_size=1), labels, 3), labels, 10)
+    assert (np.sort(counts, axis=0)[-1] >= 98).all()
+
+
+def test_shard_per_class_on_mnist_like_data():
+    labels = balanced(10, 600)
+    shards = split(ShardPerClass(), labels, 100)
+    counts = label_counts(shards, labels, 10)
+    assert {len(s) for s in shards} == {60}
+    assert (np.count_nonzero(counts, axis=1) <= 2).all()
+
+
+def test_labels_per_worker_are_runs():
+    labels = balanced(10, 5)
+    held = [sorted(set(labels[s].tolist())) for s in split(LabelsPerWorker(), labels, 4)]
+    assert held == [[0, 1], [2, 3, 4], [5, 6], [7, 8, 9]]
+
+
+def test_quantity_keeps_the_smallest_size_and_is_skewed():
+    sizes = [len(s) for s in split(Quantity(alpha=0.1, min_size=20), balanced(4, 250), 8)]
+    assert min(sizes) >= 20
+    assert max(sizes) > 2 * 1000 / 8
+
+
+def test_seldp_orders_form_a_latin_square():
+    shards = split(SelDP(), [0] * 8, 4)
+    chunks = [shard.reshape(4, 2).tolist() for shard in shards]
+    assert [[chunks[0].index(chunk) for chunk in own] for own in chunks] == [
+        [0, 1, 2, 3],
+        [1, 2, 3, 0],
+        [2, 3, 0, 1],
+        [3, 0, 1, 2],
+    ]
+
+
+def test_label_counts():
+    counts = label_counts([np.array([0, 2]), np.array([], dtype=np.int64)], np.array([1, 0, 1]), 3)
+    assert counts.tolist() == [[0, 2, 0], [0, 0, 0]]
+
+
+@pytest.mark.parametrize(
+    ("sharding", "labels", "workers", "message"),
+    [
+        (Random(), [0, 1], 3, "2 samples do not suffice for 3 workers; use fewer workers"),
+        (Random(), [0, 1], 0, "num_workers must be at least 1, got 0"),
+        (Stratified(), [0, 1, 2], 3, "worker 1 of 3 gets no sample of 3; set rotate"),
+        (DistributionAware(clusters=9), [0] * 8, 2, "9 clusters cannot be found among 8 samples"),
+        (DistributionAware(components=2), [0] * 8, 2, "2 components cannot be kept of 1"),
+        (Dirichlet(), [0] * 30, 4, "set min_size to 7 or less"),
+        (Quantity(), [0] * 30, 4, "set min_size to 7 or less"),
+        (ShardPerClass(), [0, 1, 2], 2, "3 samples cannot be cut into 2 x 2 pieces; lower shards_per_worker"),
+        (LabelsPerWorker(), [0, 1, 0], 3, "2 classes cannot be shared by 3 workers"),
+    ],
+)
+def test_impossible_splits_say_what_to_do(sharding, labels, workers, message):
+    with pytest.raises(ParameterError, match=message):
+        split(sharding, labels, workers)
+
+
+def test_samples_without_labels_are_refused():
+    with pytest.raises(ParameterError, match="3 samples but 2 labels"):
+        split(Random(), [0, 1], 1, features=np.zeros((3, 1)))
+
+
+@pytest.mark.parametrize("value", [1.5, 0, -1])
+def test_components_must_be_whole_or_a_share(value):
+    with pytest.raises(ParameterError, match="components"):
+        DistributionAware(components=value)
+
+
+def test_the_package_imports_neither_torch_nor_dask():
+    code = "import sys, psbench.sharding; print(sorted({'torch', 'dask', 'sklearn'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
