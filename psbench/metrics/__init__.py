@@ -1,0 +1,36 @@
+"""Everything that is measured, derived from the event log alone.
+
+Tables are pandas data frames with units in the column names. `staleness` counts versions and `clock_lead`
+counts steps: two quantities, never mixed.
+"""
+
+from psbench.metrics.clocks import clock_lead
+from psbench.metrics.curves import evaluations, throughput, time_to_target, training_loss
+from psbench.metrics.pushes import batch_sizes, pushes, share_of_applied, staleness, unused_workers
+from psbench.metrics.spans import PHASES, idle, idle_fraction, timeline
+from psbench.metrics.summary import summarise
+from psbench.metrics.switches import rule_values, switches
+from psbench.metrics.traffic import conservation, messages, total_bytes
+
+__all__ = [
+    "PHASES",
+    "batch_sizes",
+    "clock_lead",
+    "conservation",
+    "evaluations",
+    "idle",
+    "idle_fraction",
+    "messages",
+    "pushes",
+    "rule_values",
+    "share_of_applied",
+    "staleness",
+    "summarise",
+    "switches",
+    "throughput",
+    "time_to_target",
+    "timeline",
+    "total_bytes",
+    "training_loss",
+    "unused_workers",
+]

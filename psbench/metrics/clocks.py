@@ -1,0 +1,94 @@
+"""Clocks of the workers, rebuilt from the log, and how far they lead."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from psbench.core.log import EventLog, Kind
+from psbench.metrics.rows import Array, Rows, pick
+
+
+def clock_lead(log: EventLog) -> pd.DataFrame:
+    """Return the lead over the slowest active worker at the start of every step.
+
+    This, not staleness, is what SSP bounds, and it is bounded where a step starts: a worker that has just
+    finished may lead by one more.
+
+    Returns
+    -------
+    DataFrame
+        `time_s` (of the release), `worker`, `clock` and `lead` (steps; exchanges if there are local steps).
+
+    Notes
+    -----
+    Clocks rise with every push; a newcomer starts at the slowest clock, who left no longer counts as
+    slowest, and a hand-over sets all clocks equal. Between such changes the slowest clock is c from where
+    the last worker reached c: no row is visited one by one.
+    """
+    rows = pick(log.rows(), Kind.JOIN, Kind.LEAVE, Kind.HANDOVER, Kind.PUSH, Kind.RELEASE)
+    kind = rows["kind"]
+    breaks = np.flatnonzero((kind != Kind.PUSH) & (kind != Kind.RELEASE))
+    clocks: dict[int, int] = {}
+    slowest, begin = 0, 0
+    found: list[tuple[Rows, Array, Array]] = []
+    for stop in [*breaks.tolist(), len(rows)]:
+        if stop > begin:
+            found.append(_between(rows[begin:stop], clocks))
+        slowest = min(clocks.values(), default=slowest)
+        if stop < len(rows):
+            _change(rows[stop], clocks, slowest)
+        begin = stop + 1
+    return _frame(found)
+
+
+def _change(row: np.void, clocks: dict[int, int], slowest: int) -> None:
+    """Let a worker come or go, or set all clocks equal."""
+    worker, kind = int(row["worker"]), row["kind"]
+    if kind == Kind.JOIN:
+        clocks[worker] = slowest
+    elif kind == Kind.LEAVE:
+        clocks.pop(worker, None)
+    elif clocks:
+        clocks.update(dict.fromkeys(clocks, max(clocks.values())))
+
+
+def _between(rows: Rows, clocks: dict[int, int]) -> tuple[Rows, Array, Array]:
+    """Return the step starts among rows with the same workers, their clocks and leads; move `clocks`."""
+    workers = np.array(sorted(clocks))
+    base = np.array([clocks[worker] for worker in workers.tolist()])
+    code = np.searchsorted(workers, rows["worker"])
+    is_push = rows["kind"] == Kind.PUSH
+    clock = base[code] + _count_within(code, is_push)
+    after = base + np.bincount(code[is_push], minlength=len(workers))
+    floor, top = int(base.min()), int(after.min())
+    reached = np.full(top - floor, -1)  # where the last worker reached floor + 1, floor + 2, ...
+    slot = clock - floor - 1
+    counts = is_push & (slot >= 0) & (slot < top - floor)
+    np.maximum.at(reached, slot[counts], np.flatnonzero(counts))
+    starts = np.flatnonzero(~is_push & (rows["id"] == 0))
+    lead = clock[starts] - floor - np.searchsorted(reached, starts)
+    clocks.update(zip(workers.tolist(), after.tolist(), strict=True))
+    return rows[starts], clock[starts], lead
+
+
+def _count_within(code: Array, flag: Array) -> Array:
+    """Return for each entry how many entries of its group up to and including it are flagged."""
+    order = np.argsort(code, kind="stable")
+    total = np.cumsum(flag[order])
+    grouped = code[order]
+    first = np.flatnonzero(np.append(True, grouped[1:] != grouped[:-1]))
+    before = np.zeros(len(code), dtype=np.int64)
+    before[first[1:]] = np.diff(np.append(0, total[first[1:] - 1]))
+    counted = np.empty(len(code), dtype=np.int64)
+    counted[order] = total - np.cumsum(before)
+    return counted
+
+
+def _frame(found: list[tuple[Rows, Array, Array]]) -> pd.DataFrame:
+    parts = [
+        pd.DataFrame({"time_s": r["time_s"], "worker": r["worker"], "clock": c, "lead": lead})
+        for r, c, lead in found
+    ]
+    empty = pd.DataFrame({"time_s": np.zeros(0), "worker": np.zeros(0, int), "clock": [], "lead": []})
+    return pd.concat(parts, ignore_index=True) if parts else empty.astype({"clock": int, "lead": int})

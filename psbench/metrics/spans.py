@@ -1,0 +1,232 @@
+"""What every worker did at every moment, and why it waited."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from psbench.core.log import EventLog, Kind
+from psbench.metrics.rows import Array, Rows, categorical, end_of, optional, pick, positions, workers_of
+
+#: what a worker may be doing; the code of a phase is its place here
+PHASES = ("pull", "compute", "send", "wait", "cancelled")
+_PULL, _COMPUTE, _SEND, _WAIT, _CANCELLED = range(5)
+
+#: reasons that no part gives
+_NONE, _ANSWER, _UNFINISHED, _HANDOVER, _LOST = "", "answer", "not finished", "hand-over", "left"
+
+_OWN = (Kind.JOIN, Kind.LEAVE, Kind.PUSH, Kind.VOTE, Kind.RELEASE, Kind.HOLD, Kind.CANCEL)
+_EVENTS = (
+    *(Kind.JOIN, Kind.LEAVE, Kind.PUSH, Kind.VOTE, Kind.REPORT, Kind.TIMER, Kind.EVALUATED, Kind.ASKED),
+)
+_SPEAKS = (Kind.JOIN, Kind.LEAVE, Kind.PUSH, Kind.VOTE, Kind.REPORT)
+_END = 255  # what follows a worker's last row
+
+
+def timeline(log: EventLog) -> pd.DataFrame:
+    """Return what every worker did, as spans without gaps or overlaps.
+
+    Returns
+    -------
+    DataFrame
+        `worker`, `phase` (one of `PHASES`), `start_s`, `end_s`, `reason` (of a wait: what the strategy
+        said), `waited_for` (the worker whose message ended the wait, or NA). By worker, then by time.
+
+    Notes
+    -----
+    From a release at t0 to the push's arrival at t1: pull for t1 - t0 - compute - send (under All-Reduce
+    this is the ring), then compute, then send. From a push to the next release: wait. A wait has the reason
+    of its hold, and is cut in two where the reason changes; without one the reason is "answer" (the
+    server was busy). A cancelled step, or one whose worker left, is "cancelled". A step that ends in a
+    vote is all compute, and from being told to push to the push is all send: how long each part of them
+    took is not recorded. At the end of the run spans are cut; a step then under way counts as compute,
+    "not finished". A worker that has left has no spans until it joins again.
+    """
+    rows = log.rows()
+    own = _Own(log, rows)
+    spans = _Spans()
+    _add_waits(own, spans)
+    _add_work(own, spans)
+    _add_lost(own, spans)
+    return spans.frame(log)
+
+
+class _Own:
+    """The rows of each worker in order, paired with the next row of the same worker."""
+
+    def __init__(self, log: EventLog, rows: Rows) -> None:
+        place = positions(rows, *_OWN)
+        place = place[np.argsort(rows["worker"][place], kind="stable")]
+        here = rows[place]
+        same = here["worker"][1:] == here["worker"][:-1]
+        self.worker = here["worker"]
+        self.kind = here["kind"]
+        self.told_to_push = (self.kind == Kind.RELEASE) & (here["id"] == 1)
+        self.text = here["text"]
+        self.start = here["time_s"].copy()
+        self.next = np.append(np.where(same, self.kind[1:], _END), _END)[: len(here)]
+        self.stop = np.append(np.where(same, self.start[1:], end_of(rows)), end_of(rows))[: len(here)]
+        self.next_place = np.append(np.where(same, place[1:], -1), -1)[: len(here)]
+        self.compute = np.append(here["compute_s"][1:], 0).astype(float)[: len(here)]
+        self.send = np.append(here["send_s"][1:], 0).astype(float)[: len(here)]
+        self.handover = _handover_cost(rows, place, self.kind == Kind.RELEASE)
+        self.rows = rows
+
+
+class _Spans:
+    """Spans collected as arrays."""
+
+    def __init__(self) -> None:
+        self.parts: list[tuple[Array, ...]] = []
+
+    def add(
+        self,
+        worker: Array,
+        phase: int,
+        start: Array,
+        stop: Array,
+        text: Array | str,
+        other: Array | None = None,
+    ) -> None:
+        n = len(worker)
+        reason = np.full(n, _RESERVED[text]) if isinstance(text, str) else text.astype(np.int64)
+        other = np.full(n, -1) if other is None else other
+        keep = stop > start
+        columns = (worker, np.full(n, phase), start, stop, reason, other)
+        self.parts.append(tuple(column[keep] for column in columns))
+
+    def frame(self, log: EventLog) -> pd.DataFrame:
+        worker, phase, start, stop, reason, other = (
+            np.concatenate(part) for part in zip(*self.parts, strict=True)
+        )
+        order = np.lexsort((start, worker))
+        other = other[order]
+        return pd.DataFrame(
+            {
+                "worker": worker[order].astype(np.int64),
+                "phase": categorical(phase[order], PHASES),
+                "start_s": start[order],
+                "end_s": stop[order],
+                "reason": _reasons(log, reason[order]),
+                "waited_for": optional(other, other < 0),
+            }
+        )
+
+
+# reasons of our own have negative numbers, so that they cannot meet a text's number
+_RESERVED = {_NONE: 0, _ANSWER: -1, _UNFINISHED: -2, _HANDOVER: -3, _LOST: -4}
+
+
+def _reasons(log: EventLog, numbers: Array) -> pd.Categorical[str]:
+    ours = {number: text for text, number in _RESERVED.items()}
+    used, codes = np.unique(numbers, return_inverse=True)
+    texts = [ours[n] if n in ours else log.text(n) for n in used.tolist()]
+    names = sorted(set(texts))  # a part may say "left" too
+    return categorical(np.array([names.index(text) for text in texts], dtype=np.int64)[codes], names)
+
+
+def _add_waits(own: _Own, spans: _Spans) -> None:
+    held = own.kind == Kind.HOLD
+    spoke = np.isin(own.kind, (Kind.JOIN, Kind.PUSH, Kind.VOTE, Kind.CANCEL)) & (own.next != Kind.PUSH)
+    for where, text in ((held, own.text), (spoke, _ANSWER)):
+        i = np.flatnonzero(where)
+        other = _ended_by(own, i)
+        spans.add(
+            own.worker[i],
+            _WAIT,
+            own.start[i],
+            own.stop[i],
+            text[i] if not isinstance(text, str) else text,
+            other,
+        )
+    i = np.flatnonzero(own.handover > 0)
+    stop = np.minimum(own.start[i] + own.handover[i], own.stop[i])
+    spans.add(own.worker[i], _WAIT, own.start[i], stop, _HANDOVER)
+
+
+def _ended_by(own: _Own, i: Array) -> Array:
+    """Return the worker whose message was being answered where the spans end; -1 if it was nobody's."""
+    answered = positions(own.rows, *_EVENTS)
+    by = answered[np.maximum(np.searchsorted(answered, own.next_place[i]) - 1, 0)]
+    someone = np.isin(own.rows["kind"][by], _SPEAKS) & np.isin(own.next[i], (Kind.RELEASE, Kind.HOLD))
+    other = np.where(someone, own.rows["worker"][by].astype(np.int64), -1)
+    return np.where(other == own.worker[i], -1, other)
+
+
+def _add_work(own: _Own, spans: _Spans) -> None:
+    begin = np.minimum(own.start + own.handover, own.stop)
+    pushed = own.next == Kind.PUSH
+    i = np.flatnonzero(pushed & own.told_to_push)
+    spans.add(own.worker[i], _SEND, begin[i], own.stop[i], _NONE)
+    i = np.flatnonzero(pushed & ~own.told_to_push)
+    _add_steps(own.worker[i], begin[i], own.stop[i], own.compute[i], own.send[i], spans)
+    released = own.kind == Kind.RELEASE
+    for following, text in ((Kind.VOTE, _NONE), (_END, _UNFINISHED)):
+        i = np.flatnonzero(released & (own.next == following))
+        spans.add(own.worker[i], _COMPUTE, begin[i], own.stop[i], text)
+
+
+def _add_steps(worker: Array, start: Array, stop: Array, compute: Array, send: Array, spans: _Spans) -> None:
+    send_from = np.maximum(stop - send, start)
+    compute_from = np.maximum(send_from - compute, start)
+    # durations are recorded to seven digits: a shorter pull than that is none
+    compute_from = np.where(compute_from - start < 1e-6 * (stop - start), start, compute_from)
+    spans.add(worker, _PULL, start, compute_from, _NONE)
+    spans.add(worker, _COMPUTE, compute_from, send_from, _NONE)
+    spans.add(worker, _SEND, send_from, stop, _NONE)
+
+
+def _add_lost(own: _Own, spans: _Spans) -> None:
+    released = own.kind == Kind.RELEASE
+    for following, text in ((Kind.CANCEL, _NONE), (Kind.LEAVE, _LOST)):
+        i = np.flatnonzero(released & (own.next == following))
+        spans.add(own.worker[i], _CANCELLED, own.start[i] + own.handover[i], own.stop[i], text)
+
+
+def _handover_cost(rows: Rows, place: Array, released: Array) -> Array:
+    """Return the seconds by which a hand-over in the same answer delays each release, 0 for most."""
+    cost = np.zeros(len(place))
+    for switch in positions(rows, Kind.HANDOVER).tolist():
+        later = positions(rows[switch + 1 :], *_EVENTS)
+        until = switch + 1 + int(later[0]) if len(later) else len(rows)
+        cost[released & (place > switch) & (place < until)] = rows["compute_s"][switch]
+    return cost
+
+
+def idle(log: EventLog, spans: pd.DataFrame | None = None) -> pd.DataFrame:
+    """Return for how long each worker waited, by reason.
+
+    Parameters
+    ----------
+    log : EventLog
+    spans : DataFrame, optional
+        `timeline(log)`, if it is at hand.
+
+    Returns
+    -------
+    DataFrame
+        `worker`, `reason`, `idle_s` and `fraction` (of the time the worker was present); a worker that
+        never waited has no row.
+    """
+    spans = timeline(log) if spans is None else spans
+    waits = spans[spans["phase"] == "wait"]
+    lasted = (waits["end_s"] - waits["start_s"]).rename("idle_s")
+    found = lasted.groupby([waits["worker"], waits["reason"].astype(str)]).sum().reset_index()
+    found["fraction"] = found["idle_s"] / found["worker"].map(_present(log))
+    return found
+
+
+def idle_fraction(log: EventLog, spans: pd.DataFrame | None = None) -> dict[int, float]:
+    """Return the share of its time, 0 to 1, that each worker waited; keys are the worker ids."""
+    found = idle(log, spans).groupby("worker")["fraction"].sum()
+    return {worker: float(found.get(worker, 0.0)) for worker in workers_of(log.rows())}
+
+
+def _present(log: EventLog) -> dict[int, float]:
+    """Return the seconds that each worker was there."""
+    rows = log.rows()
+    end, seconds = end_of(rows), dict.fromkeys(workers_of(rows), 0.0)
+    for row in pick(rows, Kind.JOIN, Kind.LEAVE):
+        left = end - float(row["time_s"])
+        seconds[int(row["worker"])] += left if row["kind"] == Kind.JOIN else -left
+    return seconds

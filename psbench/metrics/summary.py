@@ -1,0 +1,110 @@
+"""A run in a few dozen plain values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from psbench.core.log import EventLog, Kind
+from psbench.metrics.clocks import clock_lead
+from psbench.metrics.curves import evaluations, time_to_target, training_loss
+from psbench.metrics.pushes import share_of_applied, staleness, unused_workers
+from psbench.metrics.rows import end_of, finite, pick
+from psbench.metrics.spans import idle_fraction
+from psbench.metrics.switches import switches
+from psbench.metrics.traffic import conservation, messages, total_bytes
+
+
+def summarise(log: EventLog, meta: Mapping[str, Any], target: float | None = None) -> dict[str, Any]:
+    """Return the summary of a run as plain data: no NaN, no NumPy.
+
+    Parameters
+    ----------
+    log : EventLog
+    meta : mapping
+        What the log does not say. Needed: `dataset_size`. Used if there: `name`, `strategy`, `seed`,
+        `backend`, `num_workers`, `status`, `reason`, `compositions` (their names, for the switches),
+        `lost_workers`, `lr_convention`, `params_digest`, `versions`, `time_s`, `wall_s`, `target_accuracy`.
+    target : float, optional
+        Validation accuracy, 0 to 1, for `time_to_target_s`; `meta["target_accuracy"]` if not given.
+
+    Returns
+    -------
+    dict
+        `epochs` is samples applied over the size of the data, `steps` the mini-batches in all pushes,
+        `time_s` the time at the end, `idle_fraction` and `share_of_applied` lists by worker id.
+    """
+    rows = log.rows()
+    kept = conservation(log)
+    shares = share_of_applied(log)
+    evaluated = evaluations(log)
+    target = meta.get("target_accuracy") if target is None else target
+    applied = pick(rows, Kind.APPLY)
+    summary = {
+        **{name: meta.get(name) for name in ("name", "backend", "strategy", "seed", "status", "reason")},
+        "workers": meta.get("num_workers", len(shares)),
+        "epochs": float(applied["samples"].sum(dtype=np.int64)) / meta["dataset_size"],
+        "steps": int(pick(rows, Kind.PUSH)["steps"].sum(dtype=np.int64)),
+        "updates": int(applied["version"][-1]) if len(applied) else 0,
+        "cancelled": kept.pop("cancelled"),
+        "pushes": kept,
+        "time_s": max(end_of(rows), meta.get("time_s", 0.0)),
+        "wall_s": meta.get("wall_s"),
+        "final": _final(log, meta, evaluated),
+        "best_val_accuracy": _best(evaluated),
+        "target_accuracy": target,
+        "time_to_target_s": None if target is None else time_to_target(log, target),
+        "staleness": _staleness(log),
+        "clock_lead_max": int(clock_lead(log)["lead"].max()) if Kind.RELEASE in rows["kind"] else 0,
+        "bytes": total_bytes(log),
+        "messages": messages(log),
+        "idle_fraction": list(idle_fraction(log).values()),
+        "share_of_applied": [finite(share) for share in shares["share"]],
+        "switches": switches(log, meta["dataset_size"], meta.get("compositions", ())),
+        "lost_workers": list(meta.get("lost_workers", ())),
+        "lr_convention": meta.get("lr_convention"),
+        "digest": log.digest(),
+        "params_digest": meta.get("params_digest"),
+        "versions": dict(meta.get("versions", {})),
+    }
+    return summary | {"warnings": _warnings(summary, shares)}
+
+
+def _final(log: EventLog, meta: Mapping[str, Any], evaluated: pd.DataFrame) -> dict[str, float | None]:
+    """Return the last evaluated values; a train loss that is not evaluated is that of the last pushes."""
+    final = {name: finite(_last(evaluated, name)) for name in ("train_loss", "val_loss", "val_accuracy")}
+    if final["train_loss"] is None:
+        final["train_loss"] = finite(_last(training_loss(log, meta["dataset_size"]), "train_loss"))
+    return final
+
+
+def _last(frame: pd.DataFrame, name: str) -> float | None:
+    return float(frame[name].iloc[-1]) if name in frame and len(frame) else None
+
+
+def _best(evaluated: pd.DataFrame) -> float | None:
+    return finite(evaluated["val_accuracy"].max()) if "val_accuracy" in evaluated and len(evaluated) else None
+
+
+def _staleness(log: EventLog) -> dict[str, float | int | None]:
+    found = staleness(log)["staleness"]
+    return (
+        {"mean": float(found.mean()), "max": int(found.max())} if len(found) else {"mean": None, "max": None}
+    )
+
+
+def _warnings(summary: Mapping[str, Any], shares: pd.DataFrame) -> list[str]:
+    warnings = unused_workers(shares)
+    if summary["status"] == "diverged":
+        warnings.append(f"the run diverged: {summary['reason']}")
+    if summary["lost_workers"]:
+        lost = ", ".join(str(worker) for worker in summary["lost_workers"])
+        warnings.append(f"workers lost on the way: {lost}")
+    if summary["pushes"]["buffered"]:
+        warnings.append(
+            f"{summary['pushes']['buffered']} pushes were still buffered at the end and changed nothing"
+        )
+    return warnings

@@ -1,0 +1,80 @@
+"""When a run changed from one strategy to another, and what the rule saw."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from psbench.core.log import EventLog, Kind
+from psbench.metrics.rows import pick, positions
+
+_RULE = re.compile(
+    r"rule (?P<rule>\S+) value=(?P<value>\S+) threshold=(?P<threshold>\S+) epoch=(?P<epoch>\d+)"
+)
+
+
+def switches(log: EventLog, dataset_size: int, names: Sequence[str] = ()) -> list[dict[str, Any]]:
+    """Return the hand-overs of a run.
+
+    Parameters
+    ----------
+    log : EventLog
+    dataset_size : int, samples
+    names : sequence of str
+        What the compositions are called; without one its number is given.
+
+    Returns
+    -------
+    list of dict
+        `epoch` (samples applied over the size of the data), `time_s`, `version`, `from`, `to`, `reason`,
+        `cost_s`, and `drain_s`: the time since the first worker was withheld.
+    """
+    rows = log.rows()
+    samples = np.cumsum(np.where(rows["kind"] == Kind.APPLY, rows["samples"], 0), dtype=np.int64)
+    holds = pick(rows, Kind.HOLD)
+    withheld = holds["time_s"][[log.text(n) == "switch" for n in holds["text"].tolist()]]
+    found, before = [], -1.0
+    for place in positions(rows, Kind.HANDOVER).tolist():
+        row, time_s = rows[place], float(rows["time_s"][place])
+        drained = withheld[(withheld > before) & (withheld <= time_s)]
+        found.append(
+            {
+                "epoch": float(samples[place]) / dataset_size,
+                "time_s": time_s,
+                "version": int(row["version"]),
+                "from": _name(names, int(row["steps"])),
+                "to": _name(names, int(row["id"])),
+                "reason": log.text(int(row["text"])),
+                "cost_s": float(row["compute_s"]),
+                "drain_s": time_s - float(drained[0]) if len(drained) else 0.0,
+            }
+        )
+        before = time_s
+    return found
+
+
+def rule_values(log: EventLog) -> pd.DataFrame:
+    """Return what the switch rule computed, as it noted it.
+
+    Returns
+    -------
+    DataFrame
+        `time_s`, `rule`, `epoch`, `value`, `threshold`; empty if the rule computes nothing.
+    """
+    notes = pick(log.rows(), Kind.NOTE)
+    found = []
+    for time_s, number in zip(notes["time_s"].tolist(), notes["text"].tolist(), strict=True):
+        match = _RULE.fullmatch(log.text(number))
+        if match:
+            found.append(
+                (time_s, match["rule"], int(match["epoch"]), float(match["value"]), float(match["threshold"]))
+            )
+    return pd.DataFrame(found, columns=["time_s", "rule", "epoch", "value", "threshold"])
+
+
+def _name(names: Sequence[str], index: int) -> str:
+    return names[index] if index < len(names) else f"composition {index}"

@@ -1,0 +1,61 @@
+"""Bytes and messages, and whether every push is accounted for."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from psbench.core.log import EventLog, Kind
+from psbench.metrics.rows import pick
+
+_MESSAGES = {
+    "push": Kind.PUSH,
+    "vote": Kind.VOTE,
+    "report": Kind.REPORT,
+    "release": Kind.RELEASE,
+    "tell": Kind.TELL,
+    "void": Kind.VOID,
+}
+
+
+def total_bytes(log: EventLog) -> dict[str, int]:
+    """Return the payload bytes sent `up` (with pushes) and `down` (with releases)."""
+    rows = log.rows()
+    return {
+        "up": int(pick(rows, Kind.PUSH)["bytes"].sum(dtype=np.int64)),
+        "down": int(pick(rows, Kind.RELEASE)["bytes"].sum(dtype=np.int64)),
+    }
+
+
+def messages(log: EventLog) -> dict[str, int]:
+    """Return the number of messages by kind; `void` are those that came too late to be read.
+
+    A ring's inner messages are not recorded: under All-Reduce a push and a release stand for one ring.
+    """
+    counts = np.bincount(log.rows()["kind"], minlength=len(Kind))
+    return {name: int(counts[kind]) for name, kind in _MESSAGES.items()}
+
+
+def conservation(log: EventLog) -> dict[str, int]:
+    """Return `committed`, `discarded` and `buffered` pushes, and `cancelled` work that never became one.
+
+    Every push is one of the first three; a step lost with its worker counts as cancelled.
+    """
+    rows = log.rows()
+    counts = np.bincount(rows["kind"], minlength=len(Kind))
+    pushed, committed, discarded = (int(counts[k]) for k in (Kind.PUSH, Kind.APPLY, Kind.DISCARD))
+    return {
+        "committed": committed,
+        "discarded": discarded,
+        "buffered": pushed - committed - discarded,
+        "cancelled": int(counts[Kind.CANCEL]) + _lost_with_worker(log),
+    }
+
+
+def _lost_with_worker(log: EventLog) -> int:
+    """Return how many workers left while a step was under way."""
+    rows = pick(log.rows(), Kind.RELEASE, Kind.PUSH, Kind.VOTE, Kind.CANCEL, Kind.LEAVE, Kind.JOIN)
+    lost = 0
+    for place in np.flatnonzero(rows["kind"] == Kind.LEAVE).tolist():
+        own = np.flatnonzero(rows["worker"][:place] == rows["worker"][place])
+        lost += bool(len(own)) and bool(rows["kind"][own[-1]] == Kind.RELEASE)
+    return lost
