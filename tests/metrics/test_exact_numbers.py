@@ -1,0 +1,244 @@
+"""Exact numbers from a log of three workers that can be read by eye."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from psbench.core.log import EventLog, Kind
+from psbench.errors import DataError
+from psbench.metrics import (
+    batch_sizes,
+    clock_lead,
+    conservation,
+    evaluations,
+    idle,
+    idle_fraction,
+    messages,
+    pushes,
+    rule_values,
+    share_of_applied,
+    staleness,
+    summarise,
+    switches,
+    throughput,
+    time_to_target,
+    timeline,
+    total_bytes,
+    training_loss,
+    unused_workers,
+)
+
+
+def spans_of(log: EventLog, worker: int) -> list[tuple]:
+    frame = timeline(log)
+    frame = frame[frame["worker"] == worker]
+    other = [
+        None if w is None else int(w)
+        for w in frame["waited_for"].astype(object).where(frame["waited_for"].notna(), None)
+    ]
+    return list(zip(frame["phase"], frame["start_s"], frame["end_s"], frame["reason"], other, strict=True))
+
+
+def test_a_step_is_pull_compute_send_and_a_wait_knows_its_reason_and_whom_it_waited_for(three_workers):
+    assert spans_of(three_workers, 0) == [
+        ("pull", 0.0, 0.25, "", None),
+        ("compute", 0.25, 0.75, "", None),
+        ("send", 0.75, 1.0, "", None),
+        ("wait", 1.0, 4.0, "barrier", 2),
+        ("cancelled", 4.0, 4.5, "", None),
+        ("compute", 4.5, 5.0, "not finished", None),
+    ]
+
+
+def test_spans_of_a_worker_that_leaves_end_there_and_its_step_is_lost(three_workers):
+    assert spans_of(three_workers, 1)[-2:] == [
+        ("wait", 2.0, 4.0, "barrier", 2),
+        ("cancelled", 4.0, 4.75, "left", None),
+    ]
+
+
+def test_the_worker_that_opens_the_barrier_never_waits(three_workers):
+    assert idle_fraction(three_workers) == pytest.approx({0: 3 / 5, 1: 2 / 4.75, 2: 0.0})
+    waited = idle(three_workers)
+    assert waited["reason"].tolist() == ["barrier", "barrier"]
+    assert waited["idle_s"].tolist() == [3.0, 2.0]
+
+
+def test_counts_bytes_and_messages(three_workers):
+    assert total_bytes(three_workers) == {"up": 30, "down": 120}
+    assert conservation(three_workers) == {"committed": 3, "discarded": 0, "buffered": 0, "cancelled": 2}
+    assert messages(three_workers) == {"push": 3, "vote": 0, "report": 0, "release": 7, "tell": 0, "void": 0}
+
+
+def test_evaluations_know_time_updates_and_bytes(three_workers):
+    (row,) = evaluations(three_workers).to_dict("records")
+    assert row == {
+        "epoch": 0.6, "time_s": 5.0, "updates": 1, "bytes": 150, "val_accuracy": 0.5, "val_loss": 0.7,
+    }  # fmt: skip
+    assert time_to_target(three_workers, 0.5) == 5.0
+    assert time_to_target(three_workers, 0.51) is None
+    assert time_to_target(three_workers, 0.7, "val_loss") == 5.0
+
+
+def test_the_training_loss_is_a_mean_over_samples(three_workers):
+    frame = training_loss(three_workers, dataset_size=40, smooth_epochs=0.4)  # 16 samples: two pushes
+    assert frame["train_loss"].tolist() == [1.0, 1.5, 2.5]
+    assert frame["bytes"].tolist() == [70, 80, 90]
+    assert frame["epoch"].tolist() == [0.0, 0.0, 0.0]
+    assert training_loss(three_workers, 40, smooth_epochs=0.0)["train_loss"].tolist() == [1.0, 2.0, 3.0]
+
+
+def test_losses_that_are_no_numbers_are_left_out():
+    log = EventLog()
+    log.add(Kind.PUSH, 1.0, 0, 0, 0, 8, 1, loss=float("nan"))
+    log.add(Kind.PUSH, 2.0, 0, 1, 0, 8, 1, loss=0.5)
+    assert training_loss(log, 8)["train_loss"].tolist() == [0.5]
+
+
+def test_throughput_counts_samples_when_they_are_applied(three_workers):
+    frame = throughput(three_workers, bins=5)
+    assert frame["time_s"].tolist() == [0.5, 1.5, 2.5, 3.5, 4.5]
+    assert frame["samples_per_s"].tolist() == [0, 0, 0, 0, 24]
+
+
+def test_staleness_counts_the_versions_between_start_and_application():
+    log = EventLog()
+    for worker in (0, 1):
+        log.add(Kind.JOIN, 0.0, worker)
+    for number, (worker, base, version) in enumerate([(0, 0, 1), (0, 1, 2), (1, 0, 3)]):
+        log.add(Kind.PUSH, float(number), worker, number, base, 4, 1)
+        log.add(Kind.APPLY, float(number), worker, number, version, 4, 1)
+    assert staleness(log)["staleness"].tolist() == [0, 0, 2]
+    assert share_of_applied(log)["share"].tolist() == [2 / 3, 1 / 3]
+
+
+def test_every_push_has_a_fate():
+    log = EventLog()
+    log.add(Kind.JOIN, 0.0, 0)
+    for number in (7, 5, 6):
+        log.add(Kind.PUSH, 1.0, 0, number, 2, 4, 1)
+    log.add(Kind.APPLY, 2.0, 0, 5, 4, 4, 1)
+    log.add(Kind.DISCARD, 2.0, 0, 7, text="late")
+    frame = pushes(log)
+    assert frame["fate"].tolist() == ["discarded", "committed", "buffered"]
+    assert frame["staleness"].isna().tolist() == [True, False, True]
+    assert frame["staleness"][1] == 1
+
+
+def test_a_worker_that_is_never_used_is_named():
+    log = EventLog()
+    for worker in (0, 3):
+        log.add(Kind.JOIN, 0.0, worker)
+    log.add(Kind.PUSH, 1.0, 0, 0, 0, 4, 1)
+    assert unused_workers(share_of_applied(log)) == []  # nothing was applied at all
+    log.add(Kind.APPLY, 1.0, 0, 0, 1, 4, 1)
+    assert unused_workers(share_of_applied(log)) == [
+        "worker 3: none of its pushes was applied, so its shard was never learned"
+    ]
+
+
+def test_batch_sizes_are_kept_where_they_change():
+    log = EventLog()
+    for at, samples in enumerate([8, 8, 8, 4, 4]):
+        log.add(Kind.PUSH, float(at), 1, at, 0, samples, 1)
+    assert batch_sizes(log)["time_s"].tolist() == [0.0, 3.0, 4.0]
+    assert batch_sizes(log)["batch_size"].tolist() == [8.0, 4.0, 4.0]
+
+
+def test_a_wait_is_cut_where_its_reason_changes_and_a_hand_over_that_costs_is_a_wait():
+    log = EventLog()
+    for worker in (0, 1):
+        log.add(Kind.JOIN, 0.0, worker)
+    for worker in (0, 1):
+        log.add(Kind.RELEASE, 0.0, worker)
+    log.add(Kind.PUSH, 1.0, 0, 0, 0, 4, 1, compute_s=1.0)
+    log.add(Kind.HOLD, 1.0, 0, text="barrier")
+    log.add(Kind.ASKED, 2.0, id=-1)
+    log.add(Kind.HOLD, 2.0, 0, text="switch")
+    log.add(Kind.PUSH, 4.0, 1, 1, 0, 4, 1, compute_s=4.0)
+    log.add(Kind.APPLY, 4.0, 0, 0, 1, 4, 1)
+    log.add(Kind.APPLY, 4.0, 1, 1, 1, 4, 1)
+    log.add(Kind.HOLD, 4.0, 1, text="switch")
+    log.add(Kind.HANDOVER, 4.0, id=1, version=1, steps=0, compute_s=0.5, text="asked by hand")
+    for worker in (0, 1):
+        log.add(Kind.RELEASE, 4.0, worker, version=1)
+    log.add(Kind.PUSH, 5.5, 0, 2, 1, 4, 1, compute_s=1.0)
+    assert spans_of(log, 0) == [
+        ("compute", 0.0, 1.0, "", None),
+        ("wait", 1.0, 2.0, "barrier", None),
+        ("wait", 2.0, 4.0, "switch", 1),
+        ("wait", 4.0, 4.5, "hand-over", None),
+        ("compute", 4.5, 5.5, "", None),
+    ]
+    assert spans_of(log, 1)[-1] == ("compute", 4.5, 5.5, "not finished", None)
+    assert switches(log, 8, ["all_reduce", "asp"]) == [
+        {
+            "epoch": 1.0,
+            "time_s": 4.0,
+            "version": 1,
+            "from": "all_reduce",
+            "to": "asp",
+            "reason": "asked by hand",
+            "cost_s": 0.5,
+            "drain_s": 2.0,
+        }
+    ]
+    assert switches(log, 8)[0]["from"] == "composition 0"
+
+
+def test_votes_are_compute_and_what_follows_them_is_send():
+    log = EventLog()
+    log.add(Kind.JOIN, 0.0, 0)
+    log.add(Kind.RELEASE, 0.0, 0)
+    log.add(Kind.VOTE, 1.0, 0)
+    log.add(Kind.HOLD, 1.0, 0, text="vote")
+    log.add(Kind.VOTE, 2.0, 1)
+    log.add(Kind.RELEASE, 2.0, 0, id=1)
+    log.add(Kind.PUSH, 2.5, 0, 0, 0, 4, 1, compute_s=1.0, send_s=0.5)
+    assert [(phase, stop) for phase, _, stop, _, _ in spans_of(log, 0)] == [
+        ("compute", 1.0), ("wait", 2.0), ("send", 2.5),
+    ]  # fmt: skip
+
+
+def test_the_rule_s_values_are_read_from_its_notes():
+    log = EventLog()
+    log.add(Kind.NOTE, 1.0, text="rule empirical value=0.0371 threshold=0.01 epoch=6")
+    log.add(Kind.NOTE, 1.0, text="something else")
+    assert rule_values(log).to_dict("records") == [
+        {"time_s": 1.0, "rule": "empirical", "epoch": 6, "value": 0.0371, "threshold": 0.01}
+    ]
+
+
+def test_a_log_without_its_beginning_is_refused():
+    log = EventLog()
+    log.add(Kind.APPLY, 1.0, 0, 17, 1, 4, 1)
+    with pytest.raises(DataError, match="push 17, which never arrived"):
+        staleness(log)
+    log.add(Kind.PUSH, 1.0, 0, 17, 0, 4, 1)
+    log.add(Kind.PUSH, 1.0, 0, 17, 0, 4, 1)
+    with pytest.raises(DataError, match="same id"):
+        pushes(log)
+
+
+def test_the_summary_is_plain_json(three_workers):
+    meta = {"dataset_size": 40, "name": "tiny", "lost_workers": [1], "target_accuracy": 0.5, "num_workers": 3}
+    summary = summarise(three_workers, meta)
+    assert json.loads(json.dumps(summary, allow_nan=False)) == summary
+    assert summary["epochs"] == pytest.approx(0.6)
+    assert (summary["steps"], summary["updates"], summary["time_s"]) == (3, 1, 5.0)
+    assert summary["pushes"] == {"committed": 3, "discarded": 0, "buffered": 0}
+    assert summary["final"]["val_accuracy"] == summary["best_val_accuracy"] == 0.5
+    assert summary["final"]["train_loss"] == 3.0  # of the last ten samples: one push
+    assert summary["time_to_target_s"] == 5.0
+    assert summary["warnings"] == ["workers lost on the way: 1"]
+
+
+def test_an_empty_log_has_a_summary():
+    summary = summarise(EventLog(), {"dataset_size": 40})
+    assert json.loads(json.dumps(summary, allow_nan=False)) == summary
+    assert summary["final"] == {"train_loss": None, "val_loss": None, "val_accuracy": None}
+    assert summary["warnings"] == []
+    assert timeline(EventLog()).empty
+    assert clock_lead(EventLog()).empty
