@@ -1,0 +1,124 @@
+"""What the backends share: requests from outside, the end of a run, and what a run leaves."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from torch import Tensor
+
+from psbench.core.events import Asked
+from psbench.core.log import EventLog
+from psbench.core.view import ClusterView
+from psbench.experiment import Stop
+
+#: called often, from the thread that runs; must be quick
+Observer: TypeAlias = Callable[[EventLog], None]
+
+
+class Control:
+    """Requests to a run under way, from any thread: stop, or switch now.
+
+    Examples
+    --------
+    >>> control = Control()
+    >>> control.stop()
+    >>> control.pending, control.stopping
+    (True, True)
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._asked: deque[Asked] = deque()
+        self.stopping = False
+        #: whether there is anything to attend to; read without a lock, in every step of a run
+        self.pending = False
+
+    def stop(self) -> None:
+        """End the run as soon as possible, keeping what it has."""
+        with self._lock:
+            self.stopping = self.pending = True
+
+    def switch(self, to: int | None = None) -> None:
+        """Change to composition `to`, or to the other one."""
+        with self._lock:
+            self._asked.append(Asked(to))
+            self.pending = True
+
+    def take(self) -> list[Asked]:
+        """Return the requests to switch, each once."""
+        with self._lock:
+            asked = list(self._asked)
+            self._asked.clear()
+            self.pending = self.stopping
+            return asked
+
+
+@dataclass
+class Outcome:
+    """What a run leaves beside its log.
+
+    `status` is "finished", "stopped" (by a person) or "diverged"; `reason` says which rule or push.
+    """
+
+    status: str
+    reason: str
+    parameters: Tensor | None = None
+    buffers: Tensor | None = None
+    facts: dict[str, Any] = field(default_factory=dict)
+
+
+class Ending:
+    """Watches the stop rules of an experiment.
+
+    Parameters
+    ----------
+    stop : Stop
+    evaluate_every : float, epochs
+    """
+
+    def __init__(self, stop: Stop, evaluate_every: float) -> None:
+        self._stop = stop
+        self._every = evaluate_every
+        self._evaluations = 0
+        self._best = float("inf")
+        self._since_best = 0
+
+    def due(self, view: ClusterView) -> int | None:
+        """Return the number of the evaluation that is due at this version, if one is."""
+        number = int(view.epoch / self._every + 1e-9)
+        if number <= self._evaluations:
+            return None
+        self._evaluations = number
+        return number
+
+    def after_update(self, view: ClusterView) -> str:
+        """Return why the run ends at this version; empty if it goes on."""
+        stop = self._stop
+        if stop.epochs is not None and view.epoch >= stop.epochs - 1e-9:
+            return f"{stop.epochs:g} epochs are done"
+        if stop.updates is not None and view.version >= stop.updates:
+            return f"{stop.updates} updates are done"
+        return ""
+
+    def at(self, now: float) -> str:
+        """Return why the run ends at this time; empty if it goes on."""
+        if self._stop.seconds is not None and now >= self._stop.seconds:
+            return f"{self._stop.seconds:g} seconds have passed"
+        return ""
+
+    def after_evaluation(self, values: dict[str, float]) -> str:
+        """Return why the run ends with this evaluation; empty if it goes on."""
+        stop = self._stop
+        if stop.target_accuracy is not None and values["val_accuracy"] >= stop.target_accuracy:
+            return f"validation accuracy reached {stop.target_accuracy:g}"
+        if stop.patience is not None:
+            better = values["val_loss"] < self._best
+            self._best = min(self._best, values["val_loss"])
+            self._since_best = 0 if better else self._since_best + 1
+            if self._since_best >= stop.patience:
+                return f"validation loss has not improved for {stop.patience} evaluations"
+        return ""

@@ -1,0 +1,399 @@
+"""Virtual time: real gradients and real staleness, with seconds that come from the cluster's profile.
+
+A heap of happenings ordered by (time, priority, worker, sequence) drives the engine. Nothing reads a
+clock, so the same experiment gives the same log and the same parameters, bit for bit.
+
+A step's batch is drawn when its worker is released and its gradient is computed when it ends in virtual
+time, from a snapshot of the version it was released with; cancelled work is never computed.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from psbench.backends.base import Control, Ending, Observer, Outcome
+from psbench.checkpoint import Checkpoint
+from psbench.clusters import Network, StepTimes
+from psbench.core import actions as act
+from psbench.core import events as ev
+from psbench.core.actions import Action
+from psbench.core.log import EventLog, Kind, plain_json
+from psbench.core.part import Placement
+from psbench.core.view import Status
+from psbench.errors import Deadlock, ProtocolError, WorkerLost
+from psbench.problem import Problem
+from psbench.server_math import finite
+from psbench.worker_math import Job
+
+#: order of happenings at one instant: who leaves or joins, then pushes, then timers
+_MEMBERSHIP, _WORK, _TIMER = 0, 1, 2
+#: events between two looks of an observer: often enough to move a chart, too seldom to be felt
+OBSERVE_EVERY = 256
+
+
+@dataclass(slots=True)
+class _Flight:
+    """A worker's step under way."""
+
+    worker: int
+    ticket: int
+    version: int
+    samples: int
+    job: Job | None
+    compute_s: float
+    sent: bool = False  # computed, and now on its way to the server
+    send_s: float = 0.0
+
+
+class _Snapshots:
+    """The versions that workers under way started from, each stored once."""
+
+    def __init__(self) -> None:
+        self._held: dict[int, tuple[Tensor, Tensor]] = {}
+        self._users: dict[int, int] = {}
+
+    def take(self, version: int, parameters: Tensor, buffers: Tensor) -> None:
+        if version not in self._held:
+            self._held[version] = parameters.clone(), buffers.clone()
+            self._users[version] = 0
+        self._users[version] += 1
+
+    def get(self, version: int) -> tuple[Tensor, Tensor]:
+        return self._held[version]
+
+    def drop(self, version: int) -> None:
+        self._users[version] -= 1
+        if not self._users[version]:
+            del self._held[version], self._users[version]
+
+
+class Simulation:
+    """One run in virtual time.
+
+    Parameters
+    ----------
+    problem : Problem
+    log : EventLog
+        Filled while the run goes on.
+    control : Control
+    observer : callable or None
+        Called with the log about every `OBSERVE_EVERY` events and after each evaluation.
+    folder : Path or None
+        Where checkpoints go; none are written without it.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        log: EventLog,
+        control: Control,
+        observer: Observer | None = None,
+        folder: Path | None = None,
+    ) -> None:
+        experiment = problem.experiment
+        self.problem, self.log, self.control, self.observer, self.folder = problem, log, control, observer, folder
+        self.engine = problem.engine(log)
+        self.ending = Ending(experiment.stop, experiment.evaluate_every)
+        self.gradients = not experiment.timing_only
+        self.server = problem.server()
+        if self.gradients:
+            self.trainer, self.evaluator = problem.trainer(), problem.evaluator()
+        self.network = Network(problem.profile)
+        self.step_times = StepTimes(problem.profile, problem.streams)
+        self._heap: list[tuple[float, int, int, int, Any]] = []
+        self._sequence = count()
+        self._push_ids = count()
+        self._flights: dict[int, _Flight] = {}
+        self._payloads: dict[int, tuple[Tensor, Tensor]] = {}
+        self._snapshots = _Snapshots()
+        self._now = 0.0
+        self._free_at = 0.0  # no worker starts before: a ring or a hand-over is under way
+        self._evaluated = -1  # the last version that was evaluated
+        self._unseen: ev.Evaluated | None = None  # the evaluation that the engine has not handled yet
+        self._reason = self._status = ""
+        self._checkpoints: list[str] = []
+        self._next_checkpoint = experiment.checkpoint_every or float("inf")
+        self._place(experiment.strategy.compositions[0].placement)
+
+    # ---------------------------------------------------------------- the loop
+
+    def run(self) -> Outcome:
+        """Run to the end and return what it leaves.
+
+        Raises
+        ------
+        Deadlock
+            When no worker can ever go on.
+        WorkerLost
+            When every worker is gone.
+        """
+        self._begin()
+        heap, seconds = self._heap, self.problem.experiment.stop.seconds
+        handled = 0
+        while not self._status:
+            if self.control.pending:
+                self._attend()
+                continue
+            if not heap:
+                self._stalled()
+            if seconds is not None and heap[0][0] >= seconds:
+                self._now = self.engine.view.now = seconds
+                self._end("finished", self.ending.at(seconds))
+                break
+            self._now, _, _, _, happening = heapq.heappop(heap)
+            if type(happening) is _Flight:
+                self._arrive(happening)
+            else:
+                self._happen(happening)
+            handled += 1
+            if handled % OBSERVE_EVERY == 0:
+                self._show()
+        return self._finish()
+
+    def _begin(self) -> None:
+        profile = self.problem.profile
+        late = {join.worker for join in profile.joins}
+        for join in profile.joins:
+            self._schedule(join.at_s, _MEMBERSHIP, join.worker, ev.Join(join.worker))
+        for failure in profile.failures:
+            self._schedule(failure.at_s, _MEMBERSHIP, failure.worker, ev.Leave(failure.worker, "failed"))
+            if failure.rejoin_s is not None:
+                self._schedule(failure.rejoin_s, _MEMBERSHIP, failure.worker, ev.Join(failure.worker))
+        self._evaluate(0)
+        workers = [worker for worker in range(profile.num_workers) if worker not in late]
+        self._perform(self.engine.begin(workers))
+
+    def _schedule(self, time: float, priority: int, worker: int, happening: Any) -> None:
+        heapq.heappush(self._heap, (time, priority, worker, next(self._sequence), happening))
+
+    def _handle(self, event: ev.Event) -> None:
+        self._perform(self.engine.handle(event, self._now))
+
+    def _attend(self) -> None:
+        for asked in self.control.take():
+            self._handle(asked)
+        if self.control.stopping:
+            self._end("stopped", "stopped by hand")
+
+    def _happen(self, event: ev.Event) -> None:
+        workers = self.engine.view.workers
+        if isinstance(event, ev.Leave):
+            if workers[event.worker].status == Status.GONE:
+                return
+            self._forget(event.worker)
+        elif isinstance(event, ev.Evaluated):
+            self._unseen = None
+        self._handle(event)
+        if not self.engine.view.num_active and not any(isinstance(h[4], ev.Join) for h in self._heap):
+            raise WorkerLost(f"every worker is gone at {self._now:.3f} s; nobody is left to train")
+
+    def _stalled(self) -> None:
+        waiting = [
+            f"worker {w.id} at clock {w.clock}: {w.hold_reason or w.status.name.lower()}"
+            for w in self.engine.view.workers.values()
+            if w.status != Status.GONE
+        ]
+        raise Deadlock(f"at {self._now:.3f} s no worker can ever go on; " + "; ".join(waiting))
+
+    # ---------------------------------------------------------------- a worker's step
+
+    def _release(self, release: act.Release) -> None:
+        worker = release.worker
+        begins = self._now
+        if release.send and not self._collective:
+            begins = self.network.down(worker, self._bytes_down, self._now)
+        begins = max(begins, self._free_at)
+        samples = self.engine.view.workers[worker].batch_size
+        job = None
+        if self.gradients:
+            self._snapshots.take(release.load, self.server.parameters, self.server.buffers)
+            job = self.trainer.start(worker, samples)
+        compute_s = self.step_times.next(worker, samples, begins)
+        flight = _Flight(worker, release.ticket, release.load, samples, job, compute_s)
+        self._flights[worker] = flight
+        self._schedule(begins + compute_s, _WORK, worker, flight)
+
+    def _arrive(self, flight: _Flight) -> None:
+        """A step has been computed, or its result has reached the server."""
+        worker = flight.worker
+        if self._flights.get(worker) is not flight:
+            return  # cancelled, or its worker has gone
+        if not flight.sent:
+            flight.sent = True
+            arrives = self.network.up(worker, 0 if self._collective else self._bytes_up, self._now)
+            flight.send_s = arrives - self._now
+            if flight.send_s > 0:
+                self._schedule(arrives, _WORK, worker, flight)
+                return
+        del self._flights[worker]
+        self._push(flight)
+
+    def _push(self, flight: _Flight) -> None:
+        number = next(self._push_ids)
+        loss = float("nan")
+        if flight.job is not None:
+            step = self.trainer.result(flight.job, *self._snapshots.get(flight.version))
+            self._snapshots.drop(flight.version)
+            self._payloads[number] = step.gradient, step.buffers
+            loss = step.loss
+            if not (loss == loss and abs(loss) != float("inf") and finite(step.gradient)):
+                self._diverged(number, flight, loss)
+        push = ev.Push(
+            *(number, flight.worker, flight.ticket, flight.version, flight.samples, 1, self._bytes_up),
+            *(flight.compute_s, flight.send_s, loss),
+        )
+        actions = self.engine.handle(push, self._now)
+        if not self._status:
+            self._perform(actions)
+
+    def _diverged(self, number: int, flight: _Flight, loss: float) -> None:
+        self._end(
+            "diverged",
+            f"push {number} of worker {flight.worker}, computed on version {flight.version} at {self._now:.3f} s, "
+            f"has loss {loss}: lower the learning rate",
+        )
+
+    def _forget(self, worker: int) -> None:
+        """Void what a worker has under way."""
+        flight = self._flights.pop(worker, None)
+        if flight is not None and flight.job is not None:
+            self._snapshots.drop(flight.version)
+
+    # ---------------------------------------------------------------- actions
+
+    def _perform(self, actions: Iterable[Action]) -> None:
+        for action in actions:
+            kind = type(action)
+            if kind is act.Release:
+                self._release(action)  # type: ignore[arg-type]
+            elif kind is act.Apply:
+                self._apply(action)  # type: ignore[arg-type]
+                if self._status:
+                    return  # the run ended with this version; nobody starts another step
+            elif kind is act.Cancel:
+                self._forget(action.worker)  # type: ignore[union-attr]
+            elif kind is act.Discard:
+                self._payloads.pop(action.push.id, None)  # type: ignore[union-attr]
+            elif kind is act.Wake:
+                self._schedule(action.at, _TIMER, 0, ev.Timer(action.key))  # type: ignore[union-attr]
+            elif kind is act.Handover:
+                self._hand_over(action)  # type: ignore[arg-type]
+            elif kind is act.Measure:
+                raise ProtocolError(f"{action.asker} asks for {action.needs}, which this backend cannot measure")  # type: ignore[union-attr]
+
+    def _apply(self, apply: act.Apply) -> None:
+        if self._collective:
+            workers = [push.worker for push in apply.pushes]
+            self._free_at = self._now + self.network.ring(self.problem.model_bytes, workers)
+        if self.gradients:
+            payloads = [self._payloads.pop(push.id) for push in apply.pushes]
+            self.server.apply(
+                [gradient for gradient, _ in payloads],
+                apply.weights,
+                lr_scale=apply.lr_scale,
+                epoch=apply.epoch,
+                rule=apply.rule,
+                keep=apply.keep,
+            )
+            self.server.merge_buffers([b for _, b in payloads], [push.samples for push in apply.pushes])
+        self._after_update()
+
+    def _after_update(self) -> None:
+        view = self.engine.view
+        number = self.ending.due(view)
+        if number is not None:
+            self._evaluate(number)
+        if view.epoch >= self._next_checkpoint:
+            self._next_checkpoint += self.problem.experiment.checkpoint_every or float("inf")
+            self._checkpoint(f"epoch-{view.epoch:g}")
+        reason = self.ending.after_update(view)
+        if reason:
+            self._end("finished", reason)
+
+    def _hand_over(self, handover: act.Handover) -> None:
+        if not handover.carry_momentum:
+            self.server.forget_momentum()
+        self._free_at = max(self._free_at, self._now) + handover.cost_s
+        self._place(self.problem.experiment.strategy.compositions[handover.to].placement)
+        self._checkpoint(f"switch-version-{self.engine.view.version}")
+
+    def _place(self, placement: Placement) -> None:
+        size, n = self.problem.model_bytes, self.problem.profile.num_workers
+        self._collective = placement.collective
+        self._bytes_up, self._bytes_down = placement.bytes_up(size, n), placement.bytes_down(size, n)
+
+    # ---------------------------------------------------------------- looking, storing, ending
+
+    def _evaluate(self, number: int) -> None:
+        """Evaluate the current version; costs no virtual time (a node of its own does it, as in the thesis)."""
+        if not self.gradients:
+            return
+        view = self.engine.view
+        self._evaluated = view.version
+        values = self.evaluator.evaluate(self.server.parameters, self.server.buffers)
+        values = {"epoch": view.epoch} | values
+        if number > 0:
+            self._unseen = ev.Evaluated(number, view.version, values)
+            self._schedule(self._now, _MEMBERSHIP, -1, self._unseen)
+        else:
+            self._record(number, values)
+        self._show()
+        reason = self.ending.after_evaluation(values) if number > 0 else ""
+        if reason:
+            self._end("finished", reason)
+
+    def _record(self, number: int, values: dict[str, float]) -> None:
+        """Log an evaluation that no rule sees: before the first step (0) or after the last (-1)."""
+        version = self.engine.view.version
+        self.log.add(Kind.EVALUATED, self._now, id=number, version=version, text=plain_json(values))
+
+    def _checkpoint(self, label: str) -> None:
+        if self.folder is None:
+            return
+        state = {"time_s": self._now, "engine": self.engine.state_dict(), "spec": self.problem.experiment.spec()}
+        path = Checkpoint.of(self.server, state).save(self.folder / "checkpoints" / f"{label}.npz")
+        self._checkpoints.append(str(path))
+
+    def _show(self) -> None:
+        if self.observer is not None:
+            self.observer(self.log)
+
+    def _end(self, status: str, reason: str) -> None:
+        if not self._status:
+            self._status, self._reason = status, reason
+
+    def _finish(self) -> Outcome:
+        if self._unseen is not None:
+            self._record(-1, self._unseen.values)
+        elif self._evaluated != self.engine.view.version and self._status != "diverged":
+            self._evaluate(-1)
+        self._show()
+        lost = [w.id for w in self.engine.view.workers.values() if w.status == Status.GONE]
+        facts = {"time_s": self._now, "checkpoints": self._checkpoints, "lost_workers": lost}
+        if not self.gradients:
+            return Outcome(self._status, self._reason, facts=facts)
+        return Outcome(self._status, self._reason, self.server.parameters, self.server.buffers, facts)
+
+
+def run_simulated(
+    problem: Problem,
+    log: EventLog,
+    control: Control,
+    observer: Observer | None = None,
+    folder: Path | None = None,
+) -> Outcome:
+    """Run an experiment in virtual time; see `Simulation`."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(problem.experiment.threads)
+    try:
+        return Simulation(problem, log, control, observer, folder).run()
+    finally:
+        torch.set_num_threads(before)

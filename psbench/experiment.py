@@ -1,0 +1,257 @@
+"""The whole specification of a run, validated; YAML in and out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from psbench.clusters import Cluster, make_cluster
+from psbench.core.part import Part, explain, make_part, parameter
+from psbench.core.strategy import AnyStrategy
+from psbench.data import DataSource
+from psbench.errors import ParameterError, SpecError, UnknownName
+from psbench.models import Model
+from psbench.optim import Optimizer
+from psbench.sharding import Sharding
+from psbench.strategies import make_strategy
+
+
+class Stop(BaseModel):
+    """When a run ends: at the first of these that is reached.
+
+    Parameters
+    ----------
+    epochs, seconds, updates, target_accuracy, patience : optional
+        `patience` counts epochs in which the validation loss did not improve.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    epochs: float | None = parameter(None, "passes over the training set", unit="epochs", gt=0)
+    seconds: float | None = parameter(None, "time of the run: virtual or wall", unit="s", gt=0)
+    updates: int | None = parameter(None, "versions of the model", unit="updates", gt=0)
+    target_accuracy: float | None = parameter(None, "validation accuracy", gt=0, le=1)
+    patience: int | None = parameter(
+        None, "epochs without a better validation loss", unit="epochs", gt=0
+    )
+
+    def __init__(self, **values: Any) -> None:
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            raise explain(error, type(self), "stop") from None
+
+    @model_validator(mode="after")
+    def _ends(self) -> Self:
+        if all(getattr(self, name) is None for name in type(self).model_fields):
+            raise ParameterError(f"stop: give at least one of {', '.join(type(self).model_fields)}")
+        return self
+
+    @property
+    def needs_validation(self) -> bool:
+        """Whether a rule reads the validation set."""
+        return self.target_accuracy is not None or self.patience is not None
+
+
+class Experiment(BaseModel):
+    """Everything that determines a run.
+
+    Parameters
+    ----------
+    name : str
+        What tables call the run; the strategy's name if empty.
+    data, model, cluster, sharding, optimizer : Part
+        A part, its name, or a mapping with its name and parameters. A cluster may also be a mapping of its
+        own: `{workers: 4, speed: [1, 1, 1, 0.5]}`.
+    strategy : Strategy
+        A strategy, a name of the catalogue, or a mapping that refines or composes one.
+    batch_size : int, samples
+        Global: a worker begins with its share B/n, by largest remainder.
+    stop : Stop
+    seed : int
+    backend : "simulated" or "dask"
+    scheduler : str or None
+        Address of a running Dask scheduler; without one the dask backend starts a local cluster.
+    evaluate_every : float, epochs
+    checkpoint_every : float or None, epochs
+        Checkpoints are written at switches and, if set, this often. They need an output folder.
+    timing_only : bool
+        Decide and time, but compute no gradient (simulated only): for studies of thousands of workers.
+    threads : int
+        Torch threads of each worker. Results may differ in the last bit between numbers of threads.
+
+    Raises
+    ------
+    SpecError
+        On anything that cannot work, before any work starts.
+
+    Examples
+    --------
+    >>> Experiment(strategy="ssp", cluster={"workers": 4}).num_workers
+    4
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str = ""
+    data: DataSource = Field(default_factory=lambda: _made("data", "digits"))
+    model: Model = Field(default_factory=lambda: _made("model", "mlp"))
+    cluster: Cluster = Field(default_factory=lambda: make_cluster("c2"))
+    sharding: Sharding = Field(default_factory=lambda: _made("sharding", "stratified"))
+    strategy: Any = Field(default_factory=lambda: make_strategy("strategy_switch"))
+    optimizer: Optimizer = Field(default_factory=lambda: _made("optimizer", {"name": "sgd", "momentum": 0.9}))
+    batch_size: int = parameter(128, "samples per update over all workers", unit="samples", gt=0)
+    stop: Stop = Field(default_factory=lambda: Stop(epochs=20))
+    seed: int = parameter(0, "root of every random stream", ge=0)
+    backend: Literal["simulated", "dask"] = parameter("simulated", "where the run takes place")
+    scheduler: str | None = parameter(None, "address of a running Dask scheduler, as tcp://host:8786")
+    evaluate_every: float = parameter(1.0, "epochs between evaluations", unit="epochs", gt=0)
+    checkpoint_every: float | None = parameter(None, "epochs between checkpoints", unit="epochs", gt=0)
+    timing_only: bool = parameter(False, "time the run without computing gradients")
+    threads: int = parameter(1, "torch threads of each worker", ge=1, le=256)
+
+    def __init__(self, **values: Any) -> None:
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            raise explain(error, type(self), "experiment") from None
+
+    @field_validator("data", "model", "sharding", "optimizer", mode="before")
+    @classmethod
+    def _part(cls, value: Any, info: Any) -> Part:
+        return make_part(info.field_name, value)
+
+    @field_validator("cluster", mode="before")
+    @classmethod
+    def _cluster(cls, value: Any) -> Cluster:
+        return make_cluster(value)
+
+    @field_validator("strategy", mode="before")
+    @classmethod
+    def _strategy(cls, value: Any) -> AnyStrategy:
+        return make_strategy(value)
+
+    @field_validator("stop", mode="before")
+    @classmethod
+    def _stop(cls, value: Any) -> Stop:
+        return value if isinstance(value, Stop) else Stop(**value)
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        workers = self.num_workers
+        if self.batch_size < workers:
+            raise ParameterError(
+                f"batch_size: {self.batch_size} samples cannot be shared by {workers} workers; give at least {workers}"
+            )
+        self.strategy.check(workers, self.batch_size)
+        if self.scheduler is not None and self.backend != "dask":
+            raise ParameterError("scheduler: only the dask backend has one; set backend: dask")
+        if self.timing_only and self.backend != "simulated":
+            raise ParameterError("timing_only: only the simulated backend can leave out the gradients")
+        return self
+
+    @property
+    def num_workers(self) -> int:
+        """Workers of the cluster."""
+        return self.cluster.profile().num_workers
+
+    @property
+    def title(self) -> str:
+        """The name, or the strategy's."""
+        return self.name or str(self.strategy.name)
+
+    def spec(self) -> dict[str, Any]:
+        """Return plain data from which an equal experiment can be made."""
+        plain = self.model_dump(mode="json", exclude={"strategy"})
+        plain["strategy"] = self.strategy.spec()
+        plain["stop"] = {name: value for name, value in plain["stop"].items() if value is not None}
+        return {name: plain[name] for name in type(self).model_fields if plain[name] is not None}
+
+    def but(self, **changes: Any) -> Experiment:
+        """Return the experiment with some fields changed."""
+        return Experiment(**{name: getattr(self, name) for name in type(self).model_fields} | changes)
+
+    def to_yaml(self, path: str | Path | None = None) -> str:
+        """Return the specification as YAML, and write it to `path` if given."""
+        text = yaml.safe_dump(self.spec(), sort_keys=False)
+        if path is not None:
+            Path(path).write_text(text)
+        return text
+
+    @classmethod
+    def from_yaml(cls, source: str | Path, settings: Mapping[str, Any] | None = None) -> Experiment:
+        """Read a specification file.
+
+        Parameters
+        ----------
+        source : path
+        settings : mapping of dotted path to value
+            Changes to make first, as `{"strategy.staleness_bound": 5}`.
+
+        Raises
+        ------
+        SpecError
+            If the file cannot be read, is not YAML, or specifies something that cannot be.
+        """
+        return cls.from_spec(read_yaml(Path(source)), settings, where=str(source))
+
+    @classmethod
+    def from_spec(
+        cls, spec: Mapping[str, Any], settings: Mapping[str, Any] | None = None, where: str = "experiment"
+    ) -> Experiment:
+        """Make an experiment from plain data, with some dotted paths set to other values."""
+        values = dict(spec)
+        for path, value in (settings or {}).items():
+            set_path(values, path, value)
+        for unknown in values.keys() - cls.model_fields.keys():
+            raise UnknownName(f"field of {where}", str(unknown), cls.model_fields)
+        return cls(**values)
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """Read a YAML mapping from a file.
+
+    Raises
+    ------
+    SpecError
+    """
+    try:
+        values = yaml.safe_load(path.read_text())
+    except OSError as error:
+        raise SpecError(f"{path}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise SpecError(f"{path}: is not a text file") from None
+    except yaml.YAMLError as error:
+        place = getattr(error, "problem_mark", None)
+        line = f", line {place.line + 1}" if place else ""
+        raise SpecError(f"{path}{line}: is not YAML: {getattr(error, 'problem', error)}") from None
+    if not isinstance(values, dict):
+        raise SpecError(f"{path}: expected a mapping such as `strategy: ssp`, got {type(values).__name__}")
+    return values
+
+
+def set_path(values: dict[str, Any], path: str, value: Any) -> None:
+    """Set a dotted path in nested mappings; a name on the way becomes a mapping with that name."""
+    *parents, last = path.split(".")
+    at = values
+    for key in parents:
+        below = at.get(key)
+        if below is None:
+            below = {}
+        elif isinstance(below, str):
+            below = {"name": below}
+        elif isinstance(below, Mapping):
+            below = dict(below)
+        else:
+            raise SpecError(f"--set {path}: {key!r} is a value, not a mapping")
+        at[key] = below
+        at = below
+    at[last] = value
+
+
+def _made(domain: str, name: Any) -> Any:
+    return make_part(domain, name)

@@ -1,0 +1,92 @@
+"""The optimizer that turns a commit's gradient into the next model, and its schedule."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from psbench.core.part import Part, parameter
+
+if TYPE_CHECKING:
+    import torch
+
+
+class Optimizer(Part):
+    """An optimizer of torch on the server's flat vector, with a rate that steps down by epoch.
+
+    Parameters
+    ----------
+    lr : float, > 0
+        The single-node rate; the strategy's `lr_scaling` says what becomes of it with n workers.
+    weight_decay : float, >= 0
+    milestones : tuple of float, epochs
+        The rate is multiplied by `gamma` when each is reached.
+    gamma : float, > 0
+    """
+
+    domain: ClassVar[str] = "optimizer"
+
+    lr: float = parameter(0.1, "single-node learning rate", gt=0)
+    weight_decay: float = parameter(0.0, "L2 penalty", ge=0)
+    milestones: tuple[float, ...] = parameter((), "epochs at which the rate is multiplied by gamma", unit="epochs")
+    gamma: float = parameter(0.1, "factor of the rate at each milestone", gt=0)
+
+    def rate(self, epoch: float) -> float:
+        """Return the rate at that epoch."""
+        return self.lr * self.gamma ** sum(epoch >= milestone for milestone in self.milestones)
+
+    def build(self, parameters: torch.Tensor) -> torch.optim.Optimizer:
+        """Return torch's optimizer of one flat tensor."""
+        raise NotImplementedError(f"{type(self).__name__} must define build")
+
+
+class SGD(Optimizer):
+    """Stochastic gradient descent with momentum.
+
+    Examples
+    --------
+    >>> SGD(lr=0.1, milestones=(82, 133)).rate(100)
+    0.010000000000000002
+    """
+
+    name: ClassVar[str] = "sgd"
+    source: ClassVar[str] = "torch.optim.SGD"
+
+    momentum: float = parameter(0.0, "momentum", ge=0, lt=1)
+    nesterov: bool = parameter(False, "Nesterov's form of the momentum")
+
+    def build(self, parameters: torch.Tensor) -> torch.optim.Optimizer:
+        """Return torch's SGD."""
+        import torch
+
+        return torch.optim.SGD(
+            [parameters],
+            lr=self.lr,
+            momentum=self.momentum,
+            weight_decay=self.weight_decay,
+            nesterov=self.nesterov,
+        )
+
+
+class Adam(Optimizer):
+    """Adam; scaling a gradient leaves it unchanged, so the number of workers acts through the rate alone.
+
+    Examples
+    --------
+    >>> Adam(lr=0.001).beta1
+    0.9
+    """
+
+    name: ClassVar[str] = "adam"
+    source: ClassVar[str] = "torch.optim.Adam"
+
+    lr: float = parameter(0.001, "single-node learning rate", gt=0)
+    beta1: float = parameter(0.9, "decay of the mean", ge=0, lt=1)
+    beta2: float = parameter(0.999, "decay of the squared mean", ge=0, lt=1)
+
+    def build(self, parameters: torch.Tensor) -> torch.optim.Optimizer:
+        """Return torch's Adam."""
+        import torch
+
+        return torch.optim.Adam(
+            [parameters], lr=self.lr, betas=(self.beta1, self.beta2), weight_decay=self.weight_decay
+        )

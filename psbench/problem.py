@@ -1,0 +1,138 @@
+"""What is to be learned: data, model and shards, built alike in every process from one specification."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from torch import Tensor
+
+from psbench.clusters import Profile
+from psbench.core.engine import Engine
+from psbench.core.log import EventLog
+from psbench.data import Dataset
+from psbench.errors import ParameterError
+from psbench.experiment import Experiment
+from psbench.seeds import Streams
+from psbench.server_math import Server
+from psbench.sharding import label_counts
+from psbench.worker_math import Evaluator, FlatModel, Trainer
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A data set cut into shards, and a model at its starting point.
+
+    Attributes
+    ----------
+    model : computes; what it holds changes as it does
+    parameters, buffers : the starting point
+    shards : one int64 array of training indices a worker; empty list in timing-only mode
+    batch_sizes : samples per step of each worker at the beginning; they sum to the global batch
+    """
+
+    experiment: Experiment
+    streams: Streams
+    profile: Profile
+    data: Dataset
+    model: FlatModel
+    parameters: Tensor
+    buffers: Tensor
+    shards: Sequence[npt.NDArray[np.int64]]
+    batch_sizes: Sequence[int]
+
+    @classmethod
+    def build(cls, experiment: Experiment) -> Problem:
+        """Load the data, cut it, and build the model.
+
+        Raises
+        ------
+        DataError, ParameterError
+            If the data cannot be had, a shard is empty, or a stop rule needs validation data that is not there.
+        """
+        streams = Streams(experiment.seed)
+        profile = experiment.cluster.profile()
+        data = experiment.data.load(streams)
+        if experiment.stop.needs_validation and not len(data.val_y):
+            raise ParameterError(
+                f"stop: target_accuracy and patience need validation data, and data {data.name!r} has none"
+            )
+        shards: Sequence[npt.NDArray[np.int64]] = []
+        if not experiment.timing_only:
+            features = data.train_x.numpy().reshape(len(data.train_x), -1)
+            labels = data.train_y.numpy()
+            rng = streams.generator("sharding")
+            shards = experiment.sharding.split(features, labels, profile.num_workers, rng)
+        module = experiment.model.build(tuple(data.train_x.shape[1:]), len(data.classes), streams)
+        batch_sizes = largest_remainder(experiment.batch_size, [1.0] * profile.num_workers)
+        model = FlatModel(module)
+        start = model.parameters.clone(), model.buffers.clone()
+        return cls(experiment, streams, profile, data, model, *start, shards, batch_sizes)
+
+    @property
+    def dataset_size(self) -> int:
+        """Training samples; an epoch is that many, however they are sharded."""
+        return len(self.data.train_y)
+
+    @property
+    def model_bytes(self) -> int:
+        """Parameters and buffers on the wire, as 32-bit floats."""
+        return 4 * (self.model.parameters.numel() + self.model.buffers.numel())
+
+    def engine(self, log: EventLog | None) -> Engine:
+        """Return a new engine for the experiment."""
+        return Engine(
+            self.experiment.strategy,
+            num_workers=self.profile.num_workers,
+            dataset_size=self.dataset_size,
+            global_batch=self.experiment.batch_size,
+            epochs=self.experiment.stop.epochs,
+            batch_sizes=self.batch_sizes,
+            model_bytes=self.model_bytes,
+            rng=self.streams.generator("strategy"),
+            log=log,
+        )
+
+    def server(self) -> Server:
+        """Return a new server at the model's starting point."""
+        experiment = self.experiment
+        return Server(self.parameters, self.buffers, experiment.optimizer, experiment.batch_size)
+
+    def trainer(self) -> Trainer:
+        """Return what computes the workers' steps."""
+        return Trainer(self.model, self.data, self.shards, self.streams)
+
+    def evaluator(self) -> Evaluator:
+        """Return what evaluates a model."""
+        return Evaluator(self.model, self.data, self.streams)
+
+    def facts(self) -> dict[str, Any]:
+        """Return what a run's record says about the problem, as plain data."""
+        counts = label_counts(self.shards, self.data.train_y.numpy(), len(self.data.classes)) if self.shards else None
+        return {
+            "num_workers": self.profile.num_workers,
+            "dataset_size": self.dataset_size,
+            "global_batch": self.experiment.batch_size,
+            "num_parameters": self.model.parameters.numel(),
+            "model_bytes": self.model_bytes,
+            "classes": list(self.data.classes),
+            "label_counts": None if counts is None else counts.tolist(),
+            "speeds": [float(speed) for speed in self.profile.speed],
+        }
+
+
+def largest_remainder(total: int, shares: Sequence[float]) -> list[int]:
+    """Cut a whole number in proportion to `shares`; the largest remainders get one more, ties the first.
+
+    >>> largest_remainder(10, [1, 1, 1])
+    [4, 3, 3]
+    """
+    exact = [total * share / sum(shares) for share in shares]
+    whole = [int(part) for part in exact]
+    order = sorted(range(len(exact)), key=lambda i: (whole[i] - exact[i], i))
+    for i in order[: total - sum(whole)]:
+        whole[i] += 1
+    return whole

@@ -1,0 +1,236 @@
+"""Run an experiment, and what a run leaves: its log, its model, its summary."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from torch import Tensor
+
+from psbench.backends.base import Control, Observer, Outcome
+from psbench.checkpoint import Checkpoint
+from psbench.core.log import EventLog
+from psbench.core.strategy import AnyStrategy
+from psbench.errors import DataError, SpecError
+from psbench.experiment import Experiment
+from psbench.problem import Problem
+from psbench.storage import read_log, write_log
+
+if TYPE_CHECKING:
+    import altair as alt
+
+
+@dataclass
+class Run:
+    """What a run leaves.
+
+    Attributes
+    ----------
+    experiment : Experiment
+    log : EventLog
+        The only record; everything shown is derived from it.
+    meta : dict
+        Plain data that the log does not hold: sizes, labels per worker, versions, how the run ended.
+    parameters, buffers : float32 tensors or None
+        The final model, flat; None in timing-only mode.
+    """
+
+    experiment: Experiment
+    log: EventLog
+    meta: dict[str, Any]
+    parameters: Tensor | None = None
+    buffers: Tensor | None = None
+
+    def summary(self) -> dict[str, Any]:
+        """Return the run's measured quantities as plain data."""
+        from psbench.metrics import summarise
+
+        return summarise(self.log, self.meta)
+
+    def chart(self) -> alt.TopLevelMixin:
+        """Return the run's charts, as the report and the panel show them."""
+        from psbench.charts import run_chart
+
+        return run_chart(self)
+
+    def model(self) -> Any:
+        """Return the final model as a torch module.
+
+        Raises
+        ------
+        SpecError
+            In timing-only mode, which has none.
+        """
+        if self.parameters is None or self.buffers is None:
+            raise SpecError("a timing-only run has no model")
+        flat = Problem.build(self.experiment).model
+        flat.load(self.parameters, self.buffers)
+        return flat.module.eval()
+
+    def save(self, folder: str | Path) -> Path:
+        """Write the run to a folder: specification, log, record, model; and return it.
+
+        Raises
+        ------
+        SpecError
+            If the folder cannot be written.
+        """
+        folder = writable(folder)
+        self.experiment.to_yaml(folder / "experiment.yaml")
+        write_log(self.log, folder / "log.parquet")
+        _write_json(folder / "run.json", {"meta": self.meta, "summary": self.summary()})
+        if self.parameters is not None and self.buffers is not None:
+            tensors = {"parameters": self.parameters, "buffers": self.buffers}
+            Checkpoint(tensors, {}).save(folder / "model.npz")
+        return folder
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Run:
+        """Read a run that `save` wrote.
+
+        Raises
+        ------
+        DataError
+            If a file is missing or cut short.
+        """
+        folder = Path(folder)
+        if not (folder / "run.json").is_file():
+            raise DataError(f"{folder}: is not the folder of a run (it has no run.json)")
+        try:
+            meta = json.loads((folder / "run.json").read_text())["meta"]
+        except (OSError, ValueError, KeyError) as error:
+            raise DataError(f"{folder / 'run.json'}: is not the record of a run ({error})") from None
+        run = cls(Experiment.from_yaml(folder / "experiment.yaml"), read_log(folder / "log.parquet"), meta)
+        if (folder / "model.npz").is_file():
+            tensors = Checkpoint.load(folder / "model.npz").tensors
+            run.parameters, run.buffers = tensors["parameters"], tensors["buffers"]
+        return run
+
+
+def run(
+    experiment: Experiment,
+    *,
+    log: EventLog | None = None,
+    observer: Observer | None = None,
+    control: Control | None = None,
+    folder: str | Path | None = None,
+) -> Run:
+    """Run an experiment on its backend.
+
+    Parameters
+    ----------
+    experiment : Experiment
+    log : EventLog or None
+        Filled while the run goes on; another thread may read it.
+    observer : callable or None
+        Called often with the log, from the thread that runs; must be quick.
+    control : Control or None
+        Lets another thread stop the run or switch now. Ctrl-C stops too; what was computed is kept.
+    folder : path or None
+        Where checkpoints are written, and where the run is saved when it has ended.
+
+    Raises
+    ------
+    SpecError, DataError
+        Before anything is computed.
+    """
+    control = control or Control()
+    log = EventLog() if log is None else log
+    target = None if folder is None else writable(folder)
+    problem = Problem.build(experiment)
+    began = time.perf_counter()
+    outcome = _backend(experiment)(problem, log, control, observer, target)
+    meta = _meta(experiment, problem, outcome, time.perf_counter() - began)
+    done = Run(experiment, log, meta, outcome.parameters, outcome.buffers)
+    if target is not None:
+        done.save(target)
+    return done
+
+
+def _backend(experiment: Experiment) -> Callable[..., Outcome]:
+    if experiment.backend == "dask":
+        from psbench.backends.dask import run_dask
+
+        return run_dask
+    from psbench.backends.simulated import run_simulated
+
+    return run_simulated
+
+
+def writable(folder: str | Path) -> Path:
+    """Make a folder if need be and check that files can be written there.
+
+    Raises
+    ------
+    SpecError
+    """
+    folder = Path(folder)
+    probe = folder / f".psbench-{os.getpid()}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe.write_bytes(b"psbench")
+    except OSError as error:
+        raise SpecError(f"{folder}: cannot be written: {error.strerror}; choose another output folder") from None
+    finally:
+        if folder.is_dir():
+            probe.unlink(missing_ok=True)
+    return folder
+
+
+def params_digest(parameters: Tensor | None, buffers: Tensor | None) -> str | None:
+    """Return the SHA-256 of the model's bytes; None without a model."""
+    if parameters is None or buffers is None:
+        return None
+    content = hashlib.sha256(np.ascontiguousarray(parameters.numpy()))
+    content.update(np.ascontiguousarray(buffers.numpy()))
+    return content.hexdigest()
+
+
+def lr_convention(strategy: AnyStrategy, lr: float, num_workers: int) -> str:
+    """Say in words which rate an update uses (`protocols` 0.3)."""
+    words = []
+    for composition in strategy.compositions:
+        scaled = composition.lr_scaling == "by_share"
+        rule = f"lr k/n = {lr:g} k/{num_workers} for an update of k pushes" if scaled else f"lr = {lr:g} an update"
+        words.append(f"{composition.name}: {rule}")
+    return "; ".join(words)
+
+
+def _meta(experiment: Experiment, problem: Problem, outcome: Outcome, wall_s: float) -> dict[str, Any]:
+    return {
+        "name": experiment.title,
+        "strategy": experiment.strategy.name,
+        "compositions": [composition.name for composition in experiment.strategy.compositions],
+        "backend": experiment.backend,
+        "seed": experiment.seed,
+        "status": outcome.status,
+        "reason": outcome.reason,
+        "target_accuracy": experiment.stop.target_accuracy,
+        "params_digest": params_digest(outcome.parameters, outcome.buffers),
+        "lr_convention": lr_convention(experiment.strategy, experiment.optimizer.lr, problem.profile.num_workers),
+        "versions": versions(),
+        "wall_s": wall_s,
+        **problem.facts(),
+        **outcome.facts,
+    }
+
+
+def versions() -> dict[str, str]:
+    """Return the versions that results may depend on."""
+    names = ("psbench", "torch", "numpy", "scikit-learn", "distributed")
+    return {"python": platform.python_version()} | {name: metadata.version(name) for name in names}
+
+
+def _write_json(path: Path, content: Any) -> None:
+    part = path.with_name(path.name + ".part")
+    part.write_text(json.dumps(content, indent=1, allow_nan=False))
+    os.replace(part, path)

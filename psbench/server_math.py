@@ -1,0 +1,114 @@
+"""What a server does to its vector: the arithmetic behind `Apply`, and nothing else.
+
+The same class serves the simulator, a parameter server, each of its shards (on a slice), and each replica
+under All-Reduce, so that one sequence of updates gives one sequence of models everywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from psbench.optim import Optimizer
+
+
+class Server:
+    """A flat parameter vector, its optimizer, and the model's buffers.
+
+    Parameters
+    ----------
+    parameters : float32 tensor, (num_params,)
+        Copied.
+    buffers : float32 tensor, (num_buffers,)
+        Running statistics such as BatchNorm's; may be empty. Copied.
+    optimizer : Optimizer
+    global_batch : int, samples
+        B; a push of b samples moves the buffers by b/B.
+    """
+
+    def __init__(self, parameters: Tensor, buffers: Tensor, optimizer: Optimizer, global_batch: int) -> None:
+        self.parameters = parameters.detach().clone()
+        self.buffers = buffers.detach().clone()
+        self.spec = optimizer
+        self.global_batch = global_batch
+        self._optimizer = optimizer.build(self.parameters)
+
+    def apply(
+        self,
+        gradients: Sequence[Tensor],
+        weights: Sequence[float],
+        *,
+        lr_scale: float = 1.0,
+        epoch: float = 0.0,
+        rule: str = "gradient",
+        keep: float = 1.0,
+    ) -> None:
+        """Make the next version from the payloads of a commit.
+
+        Shapes
+        ------
+        gradients : float32, (num_params,) each, in the order of the commit; not changed
+        """
+        _RULES[rule](self, gradients, weights, keep, self.spec.rate(epoch) * lr_scale)
+
+    def _gradient_step(
+        self, gradients: Sequence[Tensor], weights: Sequence[float], keep: float, lr: float
+    ) -> None:
+        """w <- optimizer step along sum_i weight_i g_i, summed in the order given."""
+        self._optimizer.param_groups[0]["lr"] = lr
+        self.parameters.grad = weighted_sum(gradients, weights)
+        self._optimizer.step()
+        self.parameters.grad = None
+
+    def merge_buffers(self, buffers: Sequence[Tensor], samples: Sequence[int]) -> None:
+        """Move the buffers towards the pushers', each by its share of the global batch.
+
+        r <- (1 - sum_i s_i) r + sum_i s_i r_i with s_i = b_i/B, the s_i scaled down should they exceed 1
+        together. A full barrier thus takes the mean of its workers' running statistics, and one of n
+        asynchronous pushes moves the server by 1/n: after one global batch the statistics have moved about
+        as far in either, and they always stay between the values seen. Papers are silent; this is our rule.
+        """
+        if not len(self.buffers):
+            return
+        shares = [count / self.global_batch for count in samples]
+        excess = max(1.0, sum(shares))
+        shares = [share / excess for share in shares]
+        self.buffers.mul_(1.0 - sum(shares))
+        for share, theirs in zip(shares, buffers, strict=True):
+            self.buffers.add_(theirs, alpha=share)
+
+    def forget_momentum(self) -> None:
+        """Begin anew with the optimizer's state; the model stays."""
+        self._optimizer = self.spec.build(self.parameters)
+
+    def optimizer_state(self) -> dict[str, Tensor]:
+        """Return the optimizer's tensors by name (momentum buffers, Adam's moments and its step)."""
+        state: dict[str, Any] = self._optimizer.state.get(self.parameters, {})
+        return {name: value for name, value in state.items() if isinstance(value, Tensor)}
+
+    def load_optimizer_state(self, state: dict[str, Tensor]) -> None:
+        """Take over tensors returned by `optimizer_state`."""
+        self.forget_momentum()
+        if state:
+            self._optimizer.state[self.parameters] = {name: value.clone() for name, value in state.items()}
+
+
+def weighted_sum(tensors: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
+    """Return sum_i weight_i t_i as a new tensor, or the only tensor itself if its weight is 1."""
+    if len(tensors) == 1 and weights[0] == 1.0:
+        return tensors[0]
+    total = tensors[0] * weights[0]
+    for tensor, weight in zip(tensors[1:], weights[1:], strict=True):
+        total.add_(tensor, alpha=weight)
+    return total
+
+
+_RULES = {"gradient": Server._gradient_step}
+
+
+def finite(tensor: Tensor) -> bool:
+    """Return whether every entry is a number."""
+    return bool(torch.isfinite(tensor).all())
