@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, cast
 
 from pydantic import SerializeAsAny, ValidationInfo, field_validator, model_validator
 
@@ -167,6 +167,4 @@ def make_cluster(value: Any) -> Cluster:
     """
     if isinstance(value, Mapping):
         value = {"name": "custom", **value}
-    cluster = make_part("cluster", value)
-    assert isinstance(cluster, Cluster)
-    return cluster
+    return cast(Cluster, make_part("cluster", value))

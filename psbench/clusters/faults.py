@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from psbench.core.part import explain
-from psbench.errors import ParameterError
+from psbench.errors import ParameterError, UnknownName
 
 
 class Incident(BaseModel):
@@ -28,6 +28,9 @@ class Incident(BaseModel):
     worker: int = Field(ge=0, description="whose")
 
     def __init__(self, **values: Any) -> None:
+        for key in values:  # before pydantic, which would first miss what was misspelt
+            if key not in type(self).model_fields:
+                raise UnknownName(f"parameter of a {self.kind()}", key, type(self).model_fields)
         try:
             super().__init__(**values)
         except ValidationError as error:

@@ -47,8 +47,8 @@ def shifted_exponential_slowest(n: int, spread: float) -> float:
 
     Examples
     --------
-    >>> round(shifted_exponential_slowest(5, spread=0.15), 4)
-    1.1925
+    >>> round(shifted_exponential_slowest(5, spread=0.2), 4)
+    1.2567
     """
     return 1.0 + spread * (harmonic(n) - 1.0)
 

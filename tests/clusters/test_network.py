@@ -1,0 +1,115 @@
+"""What messages cost."""
+
+import copy
+
+import pytest
+
+from psbench.clusters import Custom, Homogeneous, Network
+from psbench.errors import ParameterError
+
+MB = 1_000_000  # at 8 Mbit/s one second
+
+
+def network(servers=1, workers=3, **values):
+    settings = {
+        "bandwidth_mbit_s": 8,
+        "server_bandwidth_mbit_s": 8,
+        "latency_s": 0.5,
+        "server_latency_s": 0.25,
+    }
+    return Network(Homogeneous(workers=workers, **(settings | values)).profile(), servers)
+
+
+@pytest.mark.parametrize("way", ["up", "down"])
+def test_one_message_costs_latency_and_bytes_over_bandwidth(way):
+    send = getattr(network(), way)
+    assert send(0, 2 * MB, 10.0) == 12.5
+    assert getattr(network(), way)(0, 0, 10.0) == 10.5
+
+
+def test_the_slower_of_the_two_links_sets_the_pace():
+    assert network(server_bandwidth_mbit_s=80).up(0, MB, 0.0) == 1.5
+    assert network(bandwidth_mbit_s=80).up(0, MB, 0.0) == 1.5
+    assert network(bandwidth_mbit_s=16, server_bandwidth_mbit_s=80).down(0, MB, 0.0) == 1.0
+
+
+@pytest.mark.parametrize("way", ["up", "down"])
+def test_the_servers_link_serves_one_message_after_another(way):
+    send = getattr(network(), way)
+    assert [send(worker, MB, 0.0) for worker in range(3)] == [1.5, 2.5, 3.5]
+    assert send(0, MB, 3.0) == 4.5  # free again
+    assert send(1, MB, 3.25) == 5.5  # half-way through the one before
+
+
+def test_directions_do_not_disturb_each_other():
+    both = network()
+    assert both.up(0, MB, 0.0) == both.down(1, MB, 0.0) == 1.5
+
+
+def test_a_wide_server_link_takes_messages_of_slow_workers_side_by_side():
+    wide = network(server_bandwidth_mbit_s=80)
+    assert [wide.up(worker, MB, 0.0) for worker in range(3)] == pytest.approx([1.5, 1.6, 1.7])
+
+
+def test_a_slow_worker_does_not_hold_up_the_others():
+    slow_first = Custom(workers=2, bandwidth_mbit_s=[0.8, 8], server_bandwidth_mbit_s=80, latency_s=[9, 0.5])
+    mixed = Network(slow_first.profile())
+    assert mixed.up(0, MB, 0.0) == pytest.approx(19.0)
+    assert mixed.up(1, MB, 0.0) == pytest.approx(1.6)
+
+
+def test_servers_share_the_bytes_and_an_answer_takes_one_more_hop():
+    two = network(servers=2, bandwidth_mbit_s=80)
+    assert [two.up(0, MB, 0.0), two.up(1, MB, 0.0)] == [1.0, 1.5]
+    assert [two.down(0, MB, 0.0), two.down(1, MB, 0.0)] == [1.25, 1.75]
+
+
+def test_control_messages_cost_latency_and_never_queue():
+    net = network(latency_s=[0.5, 0.25, 1])
+    net.up(0, MB, 0.0)
+    assert [net.message(worker, 2.0) for worker in range(3)] == [2.5, 2.25, 3.0]
+    assert net.state_dict() == {"up_free_s": 1.0, "down_free_s": 0.0}
+
+
+@pytest.mark.parametrize("n", [2, 3, 8])
+def test_ring_formula(n):
+    seconds = network(workers=8).ring(MB, range(n))
+    assert seconds == pytest.approx(2 * (n - 1) / n * 1.0 + 2 * (n - 1) * 0.5)
+
+
+def test_a_ring_of_one_is_free():
+    assert network().ring(MB, [2]) == network().ring(MB, []) == 0.0
+
+
+def test_a_ring_goes_at_the_pace_of_its_own_slowest_member():
+    cluster = Custom(workers=3, bandwidth_mbit_s=[8, 4, 8], latency_s=[0.5, 0.0, 0.25])
+    net = Network(cluster.profile())
+    assert net.ring(MB, [0, 1]) == pytest.approx(2.0 + 1.0)
+    assert net.ring(MB, [0, 2]) == pytest.approx(1.0 + 1.0)
+    assert net.ring(MB, [1, 2]) == pytest.approx(2.0 + 0.5)
+
+
+def test_state_goes_on_where_it_was():
+    net = network()
+    net.up(0, MB, 0.0)
+    net.down(0, 3 * MB, 0.0)
+    state = net.state_dict()
+    before, twin = copy.deepcopy(state), copy.deepcopy(net)
+    other = network()
+    other.load_state_dict(state)
+    expected = [net.up(1, MB, 0.0), net.down(1, MB, 0.0)]
+    assert expected == [2.5, 4.5]
+    assert [other.up(1, MB, 0.0), other.down(1, MB, 0.0)] == expected
+    assert [twin.up(1, MB, 0.0), twin.down(1, MB, 0.0)] == expected
+    assert state == before
+
+
+def test_plain_floats_come_out():
+    net = network()
+    for value in (net.up(0, 5, 0.0), net.down(0, 5, 0.0), net.message(0, 0.0), net.ring(5, [0, 1])):
+        assert type(value) is float
+
+
+def test_no_server_is_refused():
+    with pytest.raises(ParameterError, match="servers must be at least 1, got 0"):
+        network(servers=0)
