@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from psbench.clusters import Cluster, make_cluster
 from psbench.core.part import Part, explain, make_part, parameter
-from psbench.core.strategy import AnyStrategy
+from psbench.core.strategy import AnyStrategy, Strategy, SwitchingStrategy
 from psbench.data import DataSource
 from psbench.errors import ParameterError, SpecError, UnknownName
 from psbench.models import Model
@@ -166,10 +166,8 @@ class Experiment(BaseModel):
 
     def spec(self) -> dict[str, Any]:
         """Return plain data from which an equal experiment can be made."""
-        plain = self.model_dump(mode="json", exclude={"strategy"})
-        plain["strategy"] = self.strategy.spec()
-        plain["stop"] = {name: value for name, value in plain["stop"].items() if value is not None}
-        return {name: plain[name] for name in type(self).model_fields if plain[name] is not None}
+        values = {name: getattr(self, name) for name in type(self).model_fields}
+        return {name: _plain(value) for name, value in values.items() if value is not None}
 
     def but(self, **changes: Any) -> Experiment:
         """Return the experiment with some fields changed."""
@@ -251,6 +249,13 @@ def set_path(values: dict[str, Any], path: str, value: Any) -> None:
         at[key] = below
         at = below
     at[last] = value
+
+
+def _plain(value: Any) -> Any:
+    """Return plain data; each part is dumped by its own class, so that no field of a subclass is lost."""
+    if isinstance(value, (Strategy, SwitchingStrategy)):
+        return value.spec()
+    return value.model_dump(mode="json", exclude_none=True) if isinstance(value, BaseModel) else value
 
 
 def _made(domain: str, name: Any) -> Any:
