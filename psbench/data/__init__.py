@@ -1,7 +1,22 @@
 """Data sets by name, held in memory."""
 
+from psbench.data.augment import CropAndFlip
 from psbench.data.base import Dataset, DataSource
+from psbench.data.cifar import CIFAR10, CIFAR100
 from psbench.data.digits import Digits
+from psbench.data.folder import Folder
 from psbench.data.mixture import Mixture
+from psbench.data.mnist import MNIST, FashionMNIST
 
-__all__ = ["DataSource", "Dataset", "Digits", "Mixture"]
+__all__ = [
+    "CIFAR10",
+    "CIFAR100",
+    "MNIST",
+    "CropAndFlip",
+    "DataSource",
+    "Dataset",
+    "Digits",
+    "FashionMNIST",
+    "Folder",
+    "Mixture",
+]

@@ -1,6 +1,19 @@
 """Networks by name; they answer with logits."""
 
 from psbench.models.base import Model
-from psbench.models.dense import MLP
+from psbench.models.convolutional import CNN, AlexNet, LeNet
+from psbench.models.dense import MLP, Linear, Logistic
+from psbench.models.residual import ResNet20, ResNet32, ResNet56
 
-__all__ = ["MLP", "Model"]
+__all__ = [
+    "CNN",
+    "MLP",
+    "AlexNet",
+    "LeNet",
+    "Linear",
+    "Logistic",
+    "Model",
+    "ResNet20",
+    "ResNet32",
+    "ResNet56",
+]

@@ -9,7 +9,7 @@ from psbench.errors import ParameterError
 from psbench.seeds import Streams
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Generator, nn
 
 
 class Model(Part):
@@ -38,15 +38,19 @@ class Model(Part):
         """
         import torch
 
-        from psbench.models.initialise import initialise
-
         self.check_input(input_shape)
         # on the meta device the constructors' own initialisation costs nothing and draws nothing
         with torch.device("meta"):
             network = self.network(tuple(input_shape), num_classes)
         network.to_empty(device="cpu")
-        initialise(network, torch.Generator().manual_seed(streams.integer("model")))
+        self.initialise(network, torch.Generator().manual_seed(streams.integer("model")))
         return network
+
+    def initialise(self, network: nn.Module, generator: Generator) -> None:
+        """Set every parameter and buffer; see `psbench.models.initialise` for the values."""
+        from psbench.models.initialise import initialise
+
+        initialise(network, generator)
 
     def check_input(self, input_shape: tuple[int, ...]) -> None:
         """Raise ParameterError if the model cannot take samples of that shape."""

@@ -12,7 +12,7 @@ from psbench.core.part import parameter
 from psbench.models.base import Model
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Generator, nn
 
 
 class MLP(Model):
@@ -54,3 +54,55 @@ class MLP(Model):
         for fan_in, fan_out in pairwise(widths):
             layers += [nn.Linear(fan_in, fan_out), nn.ReLU()]
         return nn.Sequential(*layers, nn.Linear(widths[-1], num_classes))
+
+
+class Logistic(Model):
+    """Multinomial logistic regression: one linear layer with biases, all zero at the start.
+
+    With cross-entropy the objective is convex: every seed and every strategy has the same optimum, and from
+    zero the first loss is ln(num_classes).
+
+    Source
+    ------
+    Bishop (2006), "Pattern Recognition and Machine Learning", sec. 4.3.4.
+    """
+
+    name: ClassVar[str] = "logistic"
+    source: ClassVar[str] = "Bishop 2006, sec. 4.3.4"
+
+    def network(self, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+        """Return flatten and one linear layer."""
+        from torch import nn
+
+        return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(input_shape), num_classes))
+
+    def initialise(self, network: nn.Module, generator: Generator) -> None:
+        """Set all parameters to zero; nothing is drawn."""
+        import torch
+
+        with torch.no_grad():
+            for values in network.parameters():
+                values.zero_()
+
+
+class Linear(Model):
+    """One linear layer, drawn by chance like the last layer of every other network here.
+
+    The function of `logistic`, trained with the same loss (cross-entropy); it differs in its random start
+    and in `bias`. It is the smallest model that shows how a start by chance and a seed act.
+
+    Parameters
+    ----------
+    bias : bool
+        Whether each class has a constant of its own.
+    """
+
+    name: ClassVar[str] = "linear"
+
+    bias: bool = parameter(True, "whether each class has a constant of its own")
+
+    def network(self, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+        """Return flatten and one linear layer."""
+        from torch import nn
+
+        return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(input_shape), num_classes, bias=self.bias))

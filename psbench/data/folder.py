@@ -1,0 +1,173 @@
+"""Any folder of images, one subfolder per class."""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from psbench.core.part import parameter
+from psbench.data.base import Dataset
+from psbench.data.images import ImageSource, Pixels
+from psbench.data.location import VARIABLE
+from psbench.data.split import Indices, stratified_split
+from psbench.errors import DataError
+from psbench.seeds import Streams
+
+#: what counts as an image; other files, and whatever begins with a dot, are passed over
+SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".ppm", ".pgm", ".tif", ".tiff", ".webp", ".gif")
+
+
+class Listing(NamedTuple):
+    """Image files and their labels, in order."""
+
+    paths: list[Path]
+    labels: Indices
+
+    def take(self, indices: Indices) -> Listing:
+        """Return some of them."""
+        return Listing([self.paths[index] for index in indices], self.labels[indices])
+
+
+class Folder(ImageSource):
+    """Images in `path/train/CLASS/` and `path/val/CLASS/` (or `test`), or in `path/CLASS/`.
+
+    Classes are numbered in alphabetical order. In the second layout, or without a validation folder, a share
+    of every class is set aside.
+
+    Parameters
+    ----------
+    path : str
+        The folder; empty takes the one that PSBENCH_DATA names.
+    val_fraction : float, 0 <= val_fraction < 1
+        Share set aside where there is no folder `val` or `test` (`val` is taken if there are both).
+    image_size : int or None, pixels
+        Scale every image to that height and width; None wants all images of one size.
+    grayscale : bool
+        One channel instead of three.
+
+    Raises
+    ------
+    DataError
+        If the folder is missing or has no images, if one cannot be read, or if sizes differ and there
+        is no `image_size`.
+
+    Notes
+    -----
+    With `normalise` "channel" the mean and deviation are those of the training images loaded.
+    """
+
+    name: ClassVar[str] = "folder"
+
+    path: str = parameter("", "folder with one subfolder per class; empty: the one PSBENCH_DATA names")
+    val_fraction: float = parameter(
+        0.2, "share set aside for validation where there is no folder val or test", ge=0, lt=1
+    )
+    image_size: int | None = parameter(None, "scale images to this height and width", unit="pixels", ge=1)
+    grayscale: bool = parameter(False, "one channel instead of three")
+
+    def load(self, streams: Streams) -> Dataset:
+        """Return the images; only those that `limit` leaves are read."""
+        classes, train, val = self._listings(streams)
+        chosen_train, chosen_val = self.chosen(train.labels, val.labels, streams)
+        train, val = train.take(chosen_train), val.take(chosen_val)
+        pixels = self._read([*train.paths, *val.paths])
+        count = len(train.paths)
+        return self.finish(pixels[:count], train.labels, pixels[count:], val.labels, classes)
+
+    def _folder(self) -> Path:
+        chosen = self.path or os.environ.get(VARIABLE, "")
+        if not chosen:
+            raise DataError(f"data 'folder': no path given; set path, or the environment variable {VARIABLE}")
+        folder = Path(chosen).expanduser()
+        if not folder.is_dir():
+            raise DataError(f"data 'folder': {folder} is not a folder; check path")
+        return folder
+
+    def _listings(self, streams: Streams) -> tuple[tuple[str, ...], Listing, Listing]:
+        folder = self._folder()
+        train_folder = folder / "train" if (folder / "train").is_dir() else folder
+        classes = class_names(train_folder)
+        train = listing(train_folder, classes)
+        for other in (folder / "val", folder / "test"):
+            if train_folder != folder and other.is_dir():
+                check_classes(other, classes)
+                return classes, train, listing(other, classes)
+        kept, aside = stratified_split(train.labels, self.val_fraction, streams.generator("split"))
+        return classes, train.take(kept), train.take(aside)
+
+    def _read(self, paths: list[Path]) -> Pixels:
+        """Return the images, (N, channels, height, width), decoded by a few threads."""
+        read = partial(read_image, mode="L" if self.grayscale else "RGB", size=self.image_size)
+        first = read(paths[0])
+        pixels = np.empty((len(paths), *first.shape), dtype=np.uint8)
+        # Pillow lets go of the interpreter while it decodes; more threads than cores gain nothing
+        with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
+            for index, image in enumerate(pool.map(read, paths)):
+                if image.shape != first.shape:
+                    raise DataError(
+                        f"{paths[index]}: {image.shape[1]} x {image.shape[0]} pixels, but {paths[0]} has "
+                        f"{first.shape[1]} x {first.shape[0]}; set image_size to scale all to one size"
+                    )
+                pixels[index] = image
+        return np.ascontiguousarray(pixels.transpose(0, 3, 1, 2))
+
+
+def class_names(folder: Path) -> tuple[str, ...]:
+    """Return the names of the subfolders, in alphabetical order."""
+    names = sorted(entry.name for entry in folder.iterdir() if entry.is_dir() and entry.name[0] != ".")
+    if not names:
+        raise DataError(f"{folder}: has no subfolders; images must lie in one subfolder per class")
+    return tuple(names)
+
+
+def listing(folder: Path, classes: tuple[str, ...]) -> Listing:
+    """Return the images of each class that has a subfolder there, in alphabetical order."""
+    paths: list[Path] = []
+    labels: list[int] = []
+    for label, name in enumerate(classes):
+        found = images_under(folder / name)
+        paths += found
+        labels += [label] * len(found)
+    return Listing(paths, np.array(labels, dtype=np.int64))
+
+
+def images_under(folder: Path) -> list[Path]:
+    """Return the image files of one class; a subfolder without any is an error."""
+    if not folder.is_dir():
+        return []
+    entries = sorted(entry.name for entry in os.scandir(folder) if entry.is_file())
+    found = [folder / name for name in entries if name[0] != "." and name.lower().endswith(SUFFIXES)]
+    if not found:
+        raise DataError(f"{folder}: holds no images ({', '.join(SUFFIXES)}); add some or remove the folder")
+    return found
+
+
+def check_classes(folder: Path, classes: tuple[str, ...]) -> None:
+    """Raise DataError if a folder of validation images has classes that training lacks."""
+    unknown = sorted(set(class_names(folder)) - set(classes))
+    if unknown:
+        raise DataError(
+            f"{folder}: class {unknown[0]!r} has no training images (classes: {', '.join(classes)}); "
+            "add some to train, or remove the folder"
+        )
+
+
+def read_image(path: Path, mode: str, size: int | None) -> NDArray[np.uint8]:
+    """Return one image as bytes, (height, width, channels)."""
+    from PIL import Image
+
+    try:
+        with Image.open(path) as image:
+            converted = image.convert(mode)
+            if size is not None:
+                converted = converted.resize((size, size), Image.Resampling.BILINEAR)
+            pixels = np.asarray(converted)
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        raise DataError(f"{path}: not a readable image ({error}); replace or remove it") from error
+    return pixels.reshape(*pixels.shape[:2], -1)

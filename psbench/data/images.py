@@ -1,0 +1,108 @@
+"""What image data sets have in common: a limit for quick runs, normalisation, augmentation."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from psbench.core.part import parameter
+from psbench.data.augment import CropAndFlip
+from psbench.data.base import Dataset, DataSource
+from psbench.data.split import Indices, stratified_split
+from psbench.seeds import Streams
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+#: bytes 0..255, (N, channels, height, width)
+Pixels = NDArray[np.uint8]
+
+
+class ImageSource(DataSource):
+    """Base of data sets of images; bytes become float32 in the way `normalise` says.
+
+    Parameters
+    ----------
+    limit, val_limit : int or None
+        Use only so many training or validation images, chosen by chance with every class in proportion, in
+        the order they have. None uses all.
+    normalise : "channel", "mean_image" or "none"
+        After scaling to 0..1: subtract the mean and divide by the standard deviation of each channel
+        (published constants, whatever the limit); subtract the mean training image; or nothing.
+    augment : bool
+        Random crop after padding by 4 pixels, and random mirroring, of training batches.
+    """
+
+    #: mean and standard deviation per channel of the whole training set; empty: computed from what is loaded
+    channel_mean: ClassVar[tuple[float, ...]] = ()
+    channel_std: ClassVar[tuple[float, ...]] = ()
+
+    limit: int | None = parameter(None, "use only so many training images", unit="samples", ge=1)
+    val_limit: int | None = parameter(None, "use only so many validation images", unit="samples", ge=1)
+    normalise: Literal["channel", "mean_image", "none"] = parameter(
+        "channel", "what is done to pixels after scaling them to 0..1"
+    )
+    augment: bool = parameter(
+        False, "crop and mirror training images by chance", source="He et al. 2016, sec. 4.2"
+    )
+
+    def chosen(self, train_y: Indices, val_y: Indices, streams: Streams) -> tuple[Indices, Indices]:
+        """Return the indices of the training and of the validation images to use."""
+        return (
+            choose(train_y, self.limit, streams.generator("limit", 0)),
+            choose(val_y, self.val_limit, streams.generator("limit", 1)),
+        )
+
+    def finish(
+        self, train_x: Pixels, train_y: Indices, val_x: Pixels, val_y: Indices, classes: tuple[str, ...]
+    ) -> Dataset:
+        """Return the data set of these images."""
+        import torch
+
+        train, val = scaled(train_x), scaled(val_x)
+        if self.normalise == "mean_image":
+            mean_image = train.mean(dim=0)
+            train, val = train.sub_(mean_image), val.sub_(mean_image)
+        elif self.normalise == "channel":
+            mean, std = self._channel_statistics(train)
+            train, val = (x.sub_(mean).div_(std) for x in (train, val))
+        return Dataset(
+            self.name,
+            train,
+            torch.from_numpy(np.asarray(train_y, dtype=np.int64)),
+            val,
+            torch.from_numpy(np.asarray(val_y, dtype=np.int64)),
+            classes,
+            CropAndFlip() if self.augment else None,
+        )
+
+    def _channel_statistics(self, train: Tensor) -> tuple[Tensor, Tensor]:
+        import torch
+
+        if self.channel_mean:
+            mean, std = torch.tensor(self.channel_mean), torch.tensor(self.channel_std)
+        else:
+            std, mean = torch.std_mean(train, dim=(0, 2, 3), correction=0)
+            # a channel that is constant stays at zero
+            std = torch.where(std > 0, std, torch.ones_like(std))
+        return mean.view(-1, 1, 1), std.view(-1, 1, 1)
+
+
+def scaled(pixels: Pixels) -> Tensor:
+    """Return bytes as float32 in 0..1."""
+    import torch
+
+    return torch.from_numpy(pixels.astype(np.float32)).div_(255.0)
+
+
+def choose(labels: Indices, limit: int | None, rng: np.random.Generator) -> Indices:
+    """Return at most `limit` indices, ascending, with every class in proportion.
+
+    >>> choose(np.array([0, 1, 0, 1, 0, 1]), 2, np.random.default_rng(0)).size
+    2
+    """
+    if limit is None or limit >= len(labels):
+        return np.arange(len(labels))
+    return stratified_split(labels, limit / len(labels), rng)[1]

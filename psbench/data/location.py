@@ -1,0 +1,27 @@
+"""Where data files lie."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+#: the environment variable that names the folder of data sets
+VARIABLE = "PSBENCH_DATA"
+
+
+def data_folder(root: str | None) -> Path:
+    """Return the folder asked for, else the one PSBENCH_DATA names, else a cache of the user's.
+
+    >>> data_folder("somewhere").name
+    'somewhere'
+    """
+    chosen = root or os.environ.get(VARIABLE)
+    return Path(chosen).expanduser() if chosen else Path.home() / ".cache" / "psbench"
+
+
+def how_to_get(folder: Path, files: str) -> str:
+    """Return the remedy that a message about missing files ends with."""
+    return (
+        f"set download: true, or put {files} under the folder that the parameter root or the environment "
+        f"variable {VARIABLE} names (now {folder})"
+    )

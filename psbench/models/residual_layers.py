@@ -1,0 +1,55 @@
+"""The layers of the residual networks; apart, because they need torch to be imported."""
+
+from __future__ import annotations
+
+from typing import cast
+
+from torch import Tensor, nn
+from torch.nn import functional
+
+#: channels of the three stages; the second and third halve height and width
+STAGES = (16, 32, 64)
+
+
+class Block(nn.Module):
+    """Two convolutions of 3 x 3 with batch normalisation, added to the input (He et al. 2016, Fig. 2)."""
+
+    def __init__(self, channels_in: int, channels_out: int, stride: int) -> None:
+        super().__init__()
+        self.stride = stride
+        self.missing = channels_out - channels_in
+        self.body = nn.Sequential(
+            *normalised(channels_in, channels_out, stride), nn.ReLU(), *normalised(channels_out, channels_out)
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the rectified sum of body and shortcut."""
+        return functional.relu(cast("Tensor", self.body(x)) + self.shortcut(x))
+
+    def shortcut(self, x: Tensor) -> Tensor:
+        """Return the input in the shape of the output: option A, without parameters."""
+        if self.missing == 0:
+            return x
+        before = self.missing // 2
+        return functional.pad(
+            x[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0, before, self.missing - before)
+        )
+
+
+def normalised(channels_in: int, channels_out: int, stride: int = 1) -> list[nn.Module]:
+    """Return a convolution without biases, and the batch normalisation that replaces them."""
+    return [
+        nn.Conv2d(channels_in, channels_out, 3, stride=stride, padding=1, bias=False),
+        nn.BatchNorm2d(channels_out),
+    ]
+
+
+def residual_network(channels: int, num_classes: int, blocks_per_stage: int) -> nn.Sequential:
+    """Return the network of 6 `blocks_per_stage` + 2 layers."""
+    layers: list[nn.Module] = [*normalised(channels, STAGES[0]), nn.ReLU()]
+    width = STAGES[0]
+    for stage in STAGES:
+        for _ in range(blocks_per_stage):
+            layers.append(Block(width, stage, stride=1 if stage == width else 2))
+            width = stage
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width, num_classes))
