@@ -113,6 +113,10 @@ class EventLog:
         """All texts in the order of their numbers."""
         return tuple(self._texts)
 
+    def texts_of(self, start: int, stop: int) -> list[str]:
+        """Return the texts of the rows `start` to `stop`."""
+        return [self._texts[number] for number in self.rows(start, stop)["text"]]
+
     def rows(self, start: int = 0, stop: int | None = None) -> npt.NDArray[np.void]:
         """Return a copy of rows `start` to `stop` as a structured array (dtype `ROW`).
 

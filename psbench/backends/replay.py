@@ -1,0 +1,148 @@
+"""Replay: feed a recorded run's events to fresh parts and check that they decide the same again.
+
+A push's tensor is not needed: decisions depend on events alone. So a run that was recorded on a cluster
+is replayed on a laptop, without its data.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from psbench.core import events as ev
+from psbench.core.engine import Engine
+from psbench.core.log import EventLog, Kind
+from psbench.errors import ProtocolError, ReplayMismatch
+from psbench.problem import largest_remainder
+from psbench.seeds import Streams
+
+if TYPE_CHECKING:
+    from psbench.runs import Run
+
+_EVENTS = {
+    *(Kind.JOIN, Kind.LEAVE, Kind.PUSH, Kind.VOTE, Kind.REPORT, Kind.TIMER, Kind.MEASURED),
+    *(Kind.EVALUATED, Kind.ASKED, Kind.VOID),
+}
+
+
+def replay(run: Run) -> int:
+    """Take every decision of a recorded run again.
+
+    Parameters
+    ----------
+    run : Run
+        Simulated or live.
+
+    Returns
+    -------
+    int
+        The number of log rows that were compared, all of them equal.
+
+    Raises
+    ------
+    ReplayMismatch
+        With the first row that differs: its number, what was recorded and what was decided now.
+    """
+    recorded, again = run.log, EventLog()
+    engine = _engine(run, again)
+    rows = recorded.rows()
+    at = 0
+    while at < len(rows):
+        row = rows[at]
+        if row["kind"] == Kind.EVALUATED and row["id"] <= 0:  # no rule sees the first and the last
+            again.extend(rows[at : at + 1], [recorded.text(row["text"])])
+        elif not engine.view.workers:
+            engine.begin(_starters(rows[at:]), float(row["time_s"]))
+        elif row["kind"] in _EVENTS:
+            _feed(engine, row, recorded, at)
+        else:  # fewer rows were decided now than then
+            break
+        at = _compare(recorded, again, at)
+    if at < len(rows):
+        raise ReplayMismatch(f"row {at}: recorded {describe(recorded, at)}; decided now: nothing more")
+    return at
+
+
+def _engine(run: Run, log: EventLog) -> Engine:
+    experiment, meta = run.experiment, run.meta
+    return Engine(
+        experiment.strategy,
+        num_workers=meta["num_workers"],
+        dataset_size=meta["dataset_size"],
+        global_batch=experiment.batch_size,
+        epochs=experiment.stop.epochs,
+        batch_sizes=largest_remainder(experiment.batch_size, [1.0] * meta["num_workers"]),
+        model_bytes=meta["model_bytes"],
+        rng=Streams(experiment.seed).generator("strategy"),
+        log=log,
+    )
+
+
+def _starters(rows: np.ndarray[Any, Any]) -> list[int]:
+    """Return the workers whose JOIN rows stand together at the beginning."""
+    others = np.flatnonzero(rows["kind"] != Kind.JOIN)
+    return [int(worker) for worker in rows["worker"][: others[0] if len(others) else len(rows)]]
+
+
+def _feed(engine: Engine, row: Any, recorded: EventLog, at: int) -> None:
+    event = _event(engine, row, recorded.text(row["text"]))
+    try:
+        engine.handle(event, float(row["time_s"]))
+    except ProtocolError as error:
+        raise ReplayMismatch(f"row {at}: after {describe(recorded, at)} the parts now fail: {error}") from error
+
+
+def _event(engine: Engine, row: Any, text: str) -> ev.Event:
+    kind, worker = Kind(row["kind"]), int(row["worker"])
+    ticket = engine.view.workers[worker].ticket if worker in engine.view.workers else 0
+    if kind == Kind.VOID:
+        return _message(text, worker, int(row["id"]), row)
+    if kind in (Kind.PUSH, Kind.VOTE, Kind.REPORT):
+        return _message(kind.name.lower(), worker, ticket, row, json.loads(text) if text else None)
+    if kind == Kind.JOIN:
+        return ev.Join(worker)
+    if kind == Kind.LEAVE:
+        return ev.Leave(worker, text)
+    if kind == Kind.TIMER:
+        return ev.Timer(text)
+    if kind == Kind.MEASURED:
+        return ev.Measured(json.loads(text))
+    if kind == Kind.ASKED:
+        return ev.Asked(None if row["id"] < 0 else int(row["id"]))
+    return ev.Evaluated(int(row["id"]), int(row["version"]), json.loads(text))
+
+
+def _message(what: str, worker: int, ticket: int, row: Any, stats: Any = None) -> ev.Event:
+    if what == "vote":
+        return ev.Vote(worker, ticket, float(row["loss"]))
+    if what == "report":
+        return ev.Report(worker, ticket, stats or {})
+    return ev.Push(
+        *(int(row["id"]), worker, ticket, int(row["version"]), int(row["samples"]), int(row["steps"])),
+        *(int(row["bytes"]), float(row["compute_s"]), float(row["send_s"]), float(row["loss"]), stats),
+    )
+
+
+def _compare(recorded: EventLog, again: EventLog, start: int) -> int:
+    """Check the rows decided since `start` and return how far both logs now agree."""
+    end = len(again)
+    same = recorded.rows(start, end).tobytes() == again.rows(start, end).tobytes()
+    if same and recorded.texts_of(start, end) == again.texts_of(start, end):
+        return end
+    for at in range(start, end):
+        new = describe(again, at)
+        old = describe(recorded, at) if at < len(recorded) else "nothing more"
+        if old != new or recorded.rows(at, at + 1).tobytes() != again.rows(at, at + 1).tobytes():
+            raise ReplayMismatch(f"row {at}: recorded {old}; decided now: {new}")
+    return end
+
+
+def describe(log: EventLog, at: int) -> str:
+    """Return one row of a log in words."""
+    row = log.rows(at, at + 1)[0]
+    shown = {name: row[name].item() for name in ("worker", "id", "version") if row[name]}
+    text = log.text(row["text"])
+    facts = ", ".join([f"{name} {value}" for name, value in shown.items()] + ([repr(text)] if text else []))
+    return f"{Kind(row['kind']).name.lower()} at {row['time_s']:.6g} s" + (f" ({facts})" if facts else "")
