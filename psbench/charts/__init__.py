@@ -1,1 +1,69 @@
-"""."""
+"""Charts: a table in, an Altair chart out; the same code for `run.chart()`, the report and the live panel.
+
+Wherever a function takes a table it also takes the name of a data set that is streamed into a view later
+(`alt.NamedData`), so the panel's charts are these charts.
+"""
+
+from psbench.charts.colours import PHASES, REASONS, STRATEGIES, Look, looks, reason_colours
+from psbench.charts.curves import AXES, VALUES, curve, with_seeds
+from psbench.charts.distributions import counts, histogram, rule_chart, spread_chart, traffic_chart
+from psbench.charts.figures import (
+    Figure,
+    comparison_figures,
+    curves,
+    label_figures,
+    run_chart,
+    spec,
+    switch_figures,
+    worker_figures,
+)
+from psbench.charts.source import POINTS, records, thin
+from psbench.charts.theme import theme
+from psbench.charts.workers import (
+    around,
+    batch_size_chart,
+    idle_chart,
+    label_chart,
+    share_chart,
+    time_use_chart,
+    timeline_chart,
+    window,
+)
+
+__all__ = [
+    "AXES",
+    "PHASES",
+    "POINTS",
+    "REASONS",
+    "STRATEGIES",
+    "VALUES",
+    "Figure",
+    "Look",
+    "around",
+    "batch_size_chart",
+    "comparison_figures",
+    "counts",
+    "curve",
+    "curves",
+    "histogram",
+    "idle_chart",
+    "label_chart",
+    "label_figures",
+    "looks",
+    "reason_colours",
+    "records",
+    "rule_chart",
+    "run_chart",
+    "share_chart",
+    "spec",
+    "spread_chart",
+    "switch_figures",
+    "theme",
+    "thin",
+    "time_use_chart",
+    "timeline_chart",
+    "traffic_chart",
+    "window",
+    "with_seeds",
+    "worker_figures",
+]

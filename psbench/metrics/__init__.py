@@ -6,6 +6,7 @@ counts steps: two quantities, never mixed.
 
 from psbench.metrics.clocks import clock_lead
 from psbench.metrics.curves import evaluations, throughput, time_to_target, training_loss
+from psbench.metrics.interval import interval
 from psbench.metrics.pushes import batch_sizes, pushes, share_of_applied, staleness, unused_workers
 from psbench.metrics.spans import PHASES, idle, idle_fraction, timeline
 from psbench.metrics.summary import summarise
@@ -20,6 +21,7 @@ __all__ = [
     "evaluations",
     "idle",
     "idle_fraction",
+    "interval",
     "messages",
     "pushes",
     "rule_values",

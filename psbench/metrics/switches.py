@@ -31,16 +31,13 @@ def switches(log: EventLog, dataset_size: int, names: Sequence[str] = ()) -> lis
     -------
     list of dict
         `epoch` (samples applied over the size of the data), `time_s`, `version`, `from`, `to`, `reason`,
-        `cost_s`, and `drain_s`: the time since the first worker was withheld.
+        `cost_s` (of the hand-over itself).
     """
     rows = log.rows()
     samples = np.cumsum(np.where(rows["kind"] == Kind.APPLY, rows["samples"], 0), dtype=np.int64)
-    holds = pick(rows, Kind.HOLD)
-    withheld = holds["time_s"][[log.text(n) == "switch" for n in holds["text"].tolist()]]
-    found, before = [], -1.0
+    found = []
     for place in positions(rows, Kind.HANDOVER).tolist():
         row, time_s = rows[place], float(rows["time_s"][place])
-        drained = withheld[(withheld > before) & (withheld <= time_s)]
         found.append(
             {
                 "epoch": float(samples[place]) / dataset_size,
@@ -50,10 +47,8 @@ def switches(log: EventLog, dataset_size: int, names: Sequence[str] = ()) -> lis
                 "to": _name(names, int(row["id"])),
                 "reason": log.text(int(row["text"])),
                 "cost_s": float(row["compute_s"]),
-                "drain_s": time_s - float(drained[0]) if len(drained) else 0.0,
             }
         )
-        before = time_s
     return found
 
 

@@ -182,7 +182,6 @@ def test_a_wait_is_cut_where_its_reason_changes_and_a_hand_over_that_costs_is_a_
             "to": "asp",
             "reason": "asked by hand",
             "cost_s": 0.5,
-            "drain_s": 2.0,
         }
     ]
     assert switches(log, 8)[0]["from"] == "composition 0"

@@ -1,0 +1,130 @@
+"""One table of colours: a strategy looks the same in every chart, report and notebook.
+
+Hues are of Okabe and Ito (2008), which people with any common colour blindness tell apart, with orange, sky
+blue, yellow and grey made darker: each has a contrast of at least 3:1 on white and on near-black. Colour is
+never alone: every strategy also has a dash and a shape, and no two have the same colour and dash.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable
+from typing import NamedTuple
+
+BLUE, VERMILLION, GREEN, PURPLE = "#0072B2", "#D55E00", "#009E73", "#B5658F"
+ORANGE, SKY, OLIVE, GREY = "#B87A00", "#3B8FC2", "#8A8500", "#7B8087"
+
+SOLID: list[int] = [1, 0]
+DASHED, DOTTED, DASH_DOT = [7, 3], [2, 2], [8, 3, 2, 3]
+
+
+class Look(NamedTuple):
+    """How a strategy is drawn: colour, dash pattern of its line, shape of its points."""
+
+    colour: str
+    dash: list[int]
+    shape: str
+
+
+#: everybody waits: blue; nobody waits: vermillion; some wait: green; first k: purple; few messages: orange;
+#: uneven work: sky blue; a switch: olive
+STRATEGIES: dict[str, Look] = {
+    "bsp": Look(BLUE, SOLID, "circle"),
+    "all_reduce": Look(BLUE, DASHED, "square"),
+    "map_reduce": Look(BLUE, DOTTED, "triangle-up"),
+    "elastic_bsp": Look(BLUE, DASH_DOT, "diamond"),
+    "asp": Look(VERMILLION, SOLID, "triangle-up"),
+    "con_sgd": Look(VERMILLION, DASHED, "circle"),
+    "n_softsync": Look(VERMILLION, DOTTED, "square"),
+    "dyn_sgd": Look(VERMILLION, DASH_DOT, "diamond"),
+    "ssp": Look(GREEN, SOLID, "diamond"),
+    "dssp": Look(GREEN, DASHED, "square"),
+    "hermes": Look(GREEN, DASH_DOT, "triangle-down"),
+    "k_bsp": Look(PURPLE, SOLID, "square"),
+    "k_batch_bsp": Look(PURPLE, DASHED, "circle"),
+    "k_asp": Look(PURPLE, DOTTED, "triangle-up"),
+    "k_batch_asp": Look(PURPLE, DASH_DOT, "diamond"),
+    "local_sgd": Look(ORANGE, SOLID, "cross"),
+    "adacomm": Look(ORANGE, DASHED, "triangle-down"),
+    "selsync": Look(ORANGE, DOTTED, "circle"),
+    "osp": Look(ORANGE, DASH_DOT, "square"),
+    "lb_bsp": Look(SKY, SOLID, "triangle-right"),
+    "dbs_sgd": Look(SKY, DASHED, "triangle-left"),
+    "backup_workers": Look(SKY, DOTTED, "diamond"),
+    "strategy_switch": Look(OLIVE, SOLID, "cross"),
+    "sync_switch": Look(OLIVE, DASHED, "triangle-up"),
+}
+
+#: for names that are not in the table, and for a second variant of one that is
+OTHERS: tuple[Look, ...] = tuple(
+    Look(colour, dash, shape)
+    for dash, shape in (
+        (SOLID, "circle"),
+        (DASHED, "square"),
+        (DOTTED, "diamond"),
+        (DASH_DOT, "triangle-down"),
+    )
+    for colour in (GREY, SKY, PURPLE, GREEN, ORANGE, OLIVE, VERMILLION, BLUE)
+)
+
+#: what a worker does; in the timeline phases also differ in height
+PHASES: dict[str, str] = {
+    "compute": BLUE,
+    "pull": SKY,
+    "send": ORANGE,
+    "wait": "#A3A8AF",
+    "cancelled": PURPLE,
+}
+
+#: why a worker waits
+REASONS: dict[str, str] = {
+    "barrier": BLUE,
+    "staleness bound": GREEN,
+    "k pushes": PURPLE,
+    "vote": ORANGE,
+    "switch": OLIVE,
+    "hand-over": VERMILLION,
+    "answer": GREY,
+}
+
+
+def looks(labels: Iterable[str], strategies: Iterable[str] | None = None) -> dict[str, Look]:
+    """Return the look of each label.
+
+    Parameters
+    ----------
+    labels : iterable of str
+    strategies : iterable of str, optional
+        The strategy that each label stands for; a label is its own strategy if not given. The first
+        variant of a strategy has the strategy's look, another the next free one.
+
+    Examples
+    --------
+    >>> looks(["asp"])["asp"].colour == looks(["ssp", "asp"])["asp"].colour
+    True
+    """
+    labels = list(dict.fromkeys(labels))
+    names = labels if strategies is None else list(strategies)
+    found: dict[str, Look] = {}
+    for label, name in zip(labels, names, strict=True):
+        look = STRATEGIES.get(name)
+        if look is None or look in found.values():
+            look = _free(label, list(found.values()))
+        found[label] = look
+    return found
+
+
+def _free(label: str, taken: list[Look]) -> Look:
+    """Return a look that is not taken, the same for the same label as far as possible."""
+    start = zlib.crc32(label.encode()) % 8  # among the solid ones
+    in_order = OTHERS[start:] + OTHERS[:start]
+    used = {(look.colour, tuple(look.dash)) for look in taken}
+    return next((look for look in in_order if (look.colour, tuple(look.dash)) not in used), in_order[0])
+
+
+def reason_colours(reasons: Iterable[str]) -> dict[str, str]:
+    """Return the colour of each reason to wait; one that is not in the table gets one by its name."""
+    spare = (SKY, ORANGE, GREY, PURPLE, GREEN)
+    return {
+        reason: REASONS.get(reason, spare[zlib.crc32(reason.encode()) % len(spare)]) for reason in reasons
+    }

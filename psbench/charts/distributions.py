@@ -1,0 +1,189 @@
+"""Staleness, clock lead, bytes, and what a switch rule saw."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import altair as alt
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from psbench.charts.colours import looks
+from psbench.charts.source import Data, labels_of, source
+
+#: what is counted: axis title, unit of a count, title of the chart
+QUANTITIES = {
+    "staleness": ("staleness (versions)", "share of applied pushes", "Staleness of the applied pushes"),
+    "lead": (
+        "clock lead (steps)",
+        "share of started steps",
+        "Lead over the slowest worker when a step starts",
+    ),
+}
+
+
+def counts(values: npt.NDArray[np.int64], label: str, bins: int = 40) -> pd.DataFrame:
+    """Return how often each whole number occurs, in at most `bins` equal bins.
+
+    Returns
+    -------
+    DataFrame
+        `label`, `value` (lower end of the bin), `value_end`, `count`, `share` (of all values).
+    """
+    width = int(values.max()) // bins + 1 if len(values) else 1
+    found = np.bincount(values // width)
+    lower = np.arange(len(found)) * width
+    share = found / max(len(values), 1)
+    return pd.DataFrame(
+        {"label": label, "value": lower, "value_end": lower + width, "count": found, "share": share}
+    )
+
+
+def histogram(
+    data: Data,
+    quantity: str = "staleness",
+    *,
+    labels: Sequence[str] | None = None,
+    strategies: Sequence[str] | None = None,
+) -> alt.Chart:
+    """Draw how often each staleness, or clock lead, occurs.
+
+    Parameters
+    ----------
+    data : DataFrame or name of a streamed data set
+        As `counts` returns it, for one or a few labels.
+    quantity : "staleness" or "lead"
+    labels, strategies : sequence of str, optional
+        As for `curve`.
+    """
+    x_title, y_title, title = QUANTITIES[quantity]
+    labels = labels_of(data, labels)
+    found = looks(labels, strategies)
+    colour = alt.Color(
+        "label:N",
+        scale=alt.Scale(domain=labels, range=[found[label].colour for label in labels]),
+        legend=alt.Legend(title=None) if len(labels) > 1 else None,
+    )
+    chart: alt.Chart = (
+        alt.Chart(source(data))
+        .mark_bar(opacity=1.0 if len(labels) == 1 else 0.6, binSpacing=1)
+        .encode(
+            x=alt.X(
+                "value:Q", title=x_title, bin="binned", axis=alt.Axis(grid=False, format="d", tickMinStep=1)
+            ),
+            x2=alt.X2("value_end"),
+            y=alt.Y("share:Q", title=y_title, stack=None, axis=alt.Axis(format=".0%", tickCount=5)),
+            color=colour,
+            tooltip=["label:N", "value:Q", "count:Q", alt.Tooltip("share:Q", format=".1%")],
+        )
+        .properties(width="container", height=200, title=title, description=f"{title}: a histogram")
+    )
+    return chart
+
+
+def spread_chart(
+    data: Data,
+    quantity: str = "staleness",
+    *,
+    labels: Sequence[str] | None = None,
+    strategies: Sequence[str] | None = None,
+) -> alt.LayerChart:
+    """Draw for each label the range of most values, their mean and the largest: comparable at a glance.
+
+    Parameters
+    ----------
+    data : DataFrame or name of a streamed data set
+        Columns `label`, `low` and `high` (5th and 95th percentile), `mean`, `max`.
+    quantity : "staleness" or "lead"
+    labels, strategies : sequence of str, optional
+        As for `curve`.
+    """
+    x_title, _, title = QUANTITIES[quantity]
+    labels = labels_of(data, labels)
+    found = looks(labels, strategies)
+    scale = alt.Scale(domain=labels, range=[found[label].colour for label in labels])
+    base = alt.Chart().encode(
+        y=alt.Y("label:N", title=None, sort=labels),
+        color=alt.Color("label:N", scale=scale, legend=None),
+        tooltip=[
+            "label:N",
+            *(alt.Tooltip(f"{name}:Q", format=".3~g") for name in ("low", "mean", "high", "max")),
+        ],
+    )
+    bar = base.mark_bar(size=8, opacity=0.45).encode(x=alt.X("low:Q", title=x_title), x2=alt.X2("high"))
+    mean = base.mark_tick(thickness=3, size=18).encode(x=alt.X("mean:Q"))
+    largest = base.mark_point(filled=True, size=28).encode(x=alt.X("max:Q"))
+    return alt.LayerChart(
+        layer=[bar, mean, largest],
+        data=source(data),
+        width="container",
+        height=alt.Step(28),
+        title=alt.Title(title, subtitle="bar: 5th to 95th percentile, tick: mean, point: largest"),
+        description=f"{title}: 5th percentile, mean, 95th percentile and largest value",
+    )
+
+
+def traffic_chart(data: Data, title: str = "Bytes sent") -> alt.Chart:
+    """Draw the bytes sent up and down, one bar per label.
+
+    Parameters
+    ----------
+    data : DataFrame or name of a streamed data set
+        Columns `label`, `direction` ("up" or "down"), `bytes`.
+    title : str
+    """
+    colours = alt.Scale(domain=["up", "down"], range=["#B87A00", "#3B8FC2"])
+    chart: alt.Chart = (
+        alt.Chart(source(data))
+        .mark_bar(size=13)
+        .encode(
+            x=alt.X("bytes:Q", title="bytes", axis=alt.Axis(format="~s", tickCount=6)),
+            y=alt.Y("label:N", title=None, sort=None),
+            color=alt.Color("direction:N", scale=colours, legend=alt.Legend(title=None)),
+            order=alt.Order("direction:N", sort="descending"),
+            tooltip=["label:N", "direction:N", alt.Tooltip("bytes:Q", format=".4~s")],
+        )
+        .properties(
+            width="container", height=alt.Step(28), title=title, description="Bytes sent to and from workers"
+        )
+    )
+    return chart
+
+
+def rule_chart(data: Data, title: str = "What the switch rule saw") -> alt.LayerChart:
+    """Draw the value of a switch rule against its threshold, and the switch.
+
+    Parameters
+    ----------
+    data : DataFrame or name of a streamed data set
+        Columns `epoch`, `value`, `threshold`; rows that mark a switch have `epoch` and `event` instead.
+    title : str
+    """
+    x = alt.X("epoch:Q", title="epochs", axis=alt.Axis(grid=False, tickMinStep=1))
+    base = alt.Chart().encode(x=x)
+    seen = base.transform_filter("isValid(datum.value)")
+    tooltip = ["epoch:Q", alt.Tooltip("value:Q", format=".3~%"), alt.Tooltip("threshold:Q", format=".3~%")]
+    y = alt.Y(
+        "value:Q",
+        title="mean relative change of the loss",
+        scale=alt.Scale(zero=True),
+        axis=alt.Axis(format="~%"),
+    )
+    value = seen.mark_line(point={"filled": True, "size": 34, "color": "#8A8500"}, color="#8A8500").encode(
+        y=y, tooltip=tooltip
+    )
+    threshold = seen.mark_line(strokeDash=[6, 4], color="#D55E00").encode(y=alt.Y("threshold:Q"))
+    marked = base.transform_filter("isValid(datum.event)")
+    rule = marked.mark_rule(strokeWidth=1.5, strokeDash=[4, 3], tooltip=True)
+    text = marked.mark_text(align="right", dx=-5, dy=6, baseline="top", fontWeight=600).encode(
+        y=alt.value(0), text="event:N"
+    )
+    return alt.LayerChart(
+        layer=[threshold, value, rule, text],
+        data=source(data),
+        width="container",
+        height=220,
+        title=alt.Title(title, subtitle="solid: the rule's value, dashed: its threshold"),
+        description="The switch rule's value after each epoch, its threshold, and the switch",
+    )

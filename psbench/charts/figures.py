@@ -1,0 +1,233 @@
+"""The figures of one run and of several: a chart, the table it shows, and a sentence about it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import altair as alt
+import pandas as pd
+
+from psbench import metrics
+from psbench.charts import tables
+from psbench.charts.curves import AXES, curve, with_seeds
+from psbench.charts.distributions import counts, histogram, rule_chart, spread_chart, traffic_chart
+from psbench.charts.theme import theme
+from psbench.charts.workers import (
+    around,
+    batch_size_chart,
+    idle_chart,
+    label_chart,
+    share_chart,
+    time_use_chart,
+    timeline_chart,
+    window,
+)
+
+if TYPE_CHECKING:
+    from psbench.runs import Run
+
+AnyChart = alt.Chart | alt.LayerChart
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A chart with its table (what a screen reader reads) and a note on how to read it."""
+
+    chart: AnyChart
+    table: pd.DataFrame
+    note: str = ""
+
+    @property
+    def spec(self) -> dict[str, Any]:
+        """The Vega-Lite specification, without a configuration."""
+        return spec(self.chart)
+
+
+def spec(chart: alt.TopLevelMixin) -> dict[str, Any]:
+    """Return a chart as a Vega-Lite specification without a configuration: the page gives light or dark.
+
+    Examples
+    --------
+    >>> from psbench.charts import curve
+    >>> spec(curve("rows", labels=["asp"]))["data"]
+    {'name': 'rows'}
+    """
+    plain: dict[str, Any] = chart.to_dict()
+    plain.pop("config", None)
+    return plain
+
+
+def run_chart(run: Run, x: str = "time_s", width: int = 640) -> alt.VConcatChart:
+    """Return the charts of a run, one below the other, for a notebook cell.
+
+    Parameters
+    ----------
+    run : Run
+    x : str
+        What curves are drawn against: "time_s", "epoch", "updates" or "bytes".
+    width : int, pixels
+    """
+    figures = [*curves([run], [tables.label_of(run)], x=x), *worker_figures(run)]
+    charts = [figure.chart.properties(width=width) for figure in figures]
+    for chart in charts:
+        chart.usermeta = alt.Undefined  # belongs to the top level
+    stacked: alt.VConcatChart = alt.vconcat(*charts, spacing=34)
+    stacked = stacked.resolve_scale(
+        color="independent", size="independent", shape="independent", strokeDash="independent"
+    )
+    done: alt.VConcatChart = stacked.configure(**theme(background=None))
+    return done
+
+
+def curves(
+    runs: Sequence[Run],
+    labels: Sequence[str],
+    strategies: Mapping[str, str] | None = None,
+    x: str = "time_s",
+) -> list[Figure]:
+    """Return accuracy, validation loss and training loss; runs with the same label are seeds of one.
+
+    Parameters
+    ----------
+    runs, labels : sequences of the same length
+    strategies : mapping of label to strategy, optional
+        Gives the colours; the label itself if not given.
+    x : one of `AXES`
+    """
+    raw = pd.concat(
+        [tables.evaluation_table(r, n, i) for i, (r, n) in enumerate(zip(runs, labels, strict=True))]
+    )
+    values = [name for name in tables.EVALUATED if name in raw and raw[name].notna().any()]
+    table = with_seeds(raw, values) if len(raw) else raw
+    marks = _switch_marks(runs, labels)
+    names = list(dict.fromkeys(labels))
+    known = [(strategies or {}).get(name, name) for name in names]
+    figures = []
+    for y in values:
+        shown = table[[c for c in table if c in ("label", "n", *AXES, y, f"{y}_low", f"{y}_high")]]
+        both = pd.concat([shown.astype(object), marks.astype(object)], ignore_index=True)
+        note = (
+            "Bands: 95 % interval over seeds."
+            if f"{y}_low" in shown and shown[f"{y}_low"].notna().any()
+            else ""
+        )
+        figures.append(Figure(curve(both, y, x, labels=names, strategies=known), shown, note))
+    if "train_loss" not in values:
+        figures += _training(runs, labels, names, known, marks, x)
+    return figures
+
+
+def _training(
+    runs: Sequence[Run],
+    labels: Sequence[str],
+    names: list[str],
+    known: list[str],
+    marks: pd.DataFrame,
+    x: str,
+) -> list[Figure]:
+    """Return the training loss from the pushes, of the first run of each label."""
+    first = [runs[labels.index(name)] for name in names]
+    parts = [tables.training_table(run, name) for run, name in zip(first, names, strict=True)]
+    table = pd.concat(parts)
+    if table.empty:
+        return []
+    both = pd.concat([table.astype(object), marks.astype(object)], ignore_index=True)
+    note = "Mean over the samples pushed in the last quarter of an epoch; one seed."
+    return [Figure(curve(both, "train_loss", x, labels=names, strategies=known), table, note)]
+
+
+def _switch_marks(runs: Sequence[Run], labels: Sequence[str]) -> pd.DataFrame:
+    """Return where runs switched; over seeds of one label the mean of their n-th switches."""
+    found = pd.concat([tables.switch_table(run, label) for run, label in zip(runs, labels, strict=True)])
+    found["nth"] = found.groupby(level=0).ngroup() if len(found) else 0
+    means = found.groupby(["label", "nth", "event"], sort=False)[list(AXES)].mean(numeric_only=True)
+    return means.reset_index().drop(columns="nth")
+
+
+def worker_figures(run: Run, label: str | None = None, strategy: str | None = None) -> list[Figure]:
+    """Return what a run's workers did: timeline, time use, waiting, shares, staleness, lead, batch sizes."""
+    label = label or tables.label_of(run)
+    spans = metrics.timeline(run.log)
+    figures = [*_timelines(run, spans), *_times(run, spans)]
+    figures += _counted(run, label, strategy or label)
+    sizes = metrics.batch_sizes(run.log)
+    if sizes["batch_size"].nunique() > 1:
+        figures.append(Figure(batch_size_chart(sizes), sizes))
+    return figures + switch_figures(run)
+
+
+def _timelines(run: Run, spans: pd.DataFrame) -> list[Figure]:
+    begin = window(spans)
+    note = "Phases differ in thickness too; a thin grey line is a wait. Point at a span to see why."
+    figures = [Figure(timeline_chart(begin, "What each worker does: the beginning"), begin, note)]
+    for switch in metrics.switches(run.log, run.meta["dataset_size"], run.meta.get("compositions", ())):
+        piece = around(spans, switch["time_s"])
+        title = f"What each worker does: the switch to {switch['to']} at {switch['time_s']:.4g} s"
+        figures.append(Figure(timeline_chart(piece, title), piece, note))
+    return figures
+
+
+def _times(run: Run, spans: pd.DataFrame) -> list[Figure]:
+    use = tables.worker_time_table(spans)
+    figures = [Figure(time_use_chart(use), use, "From joining to leaving or the end.")]
+    idle = metrics.idle(run.log, spans)
+    if len(idle):
+        figures.append(Figure(idle_chart(idle), idle))
+    return figures
+
+
+def _counted(run: Run, label: str, strategy: str) -> list[Figure]:
+    shares = tables.share_table(run, label)
+    stale = counts(metrics.staleness(run.log)["staleness"].to_numpy(), label)
+    lead = counts(metrics.clock_lead(run.log)["lead"].to_numpy(), label)
+    note = "Dashed: an equal share."
+    return [
+        Figure(share_chart(shares, strategies=[strategy]), shares.drop(columns="equal"), note),
+        Figure(histogram(stale, "staleness", labels=[label], strategies=[strategy]), stale, "0 is fresh."),
+        Figure(histogram(lead, "lead", labels=[label], strategies=[strategy]), lead, "What SSP bounds."),
+    ]
+
+
+def switch_figures(run: Run) -> list[Figure]:
+    """Return the switch rule's value against its threshold, if it computes one."""
+    table = tables.rule_table(run)
+    return [Figure(rule_chart(table), table)] if table["value"].notna().any() else []
+
+
+def label_figures(run: Run) -> list[Figure]:
+    """Return how labels are spread over the workers, if that was recorded."""
+    table = tables.label_table(run)
+    return [] if table is None else [Figure(label_chart(table), table)]
+
+
+def comparison_figures(groups: Mapping[str, Sequence[Run]], strategies: Mapping[str, str]) -> list[Figure]:
+    """Return what compares strategies beside their curves: time use, waiting, staleness, lead, bytes."""
+    use = pd.concat([tables.time_use_table(runs, label=label) for label, runs in groups.items()])
+    idle = pd.concat([tables.idle_table(runs, label) for label, runs in groups.items()])
+    figures = [Figure(time_use_chart(use, "label"), use, "Over all workers and seeds.")]
+    if len(idle):
+        figures.append(Figure(idle_chart(idle, "label"), idle, "Mean over workers and seeds."))
+    figures += [_spread(groups, strategies, quantity) for quantity in ("staleness", "lead")]
+    sent = pd.DataFrame(
+        [
+            {
+                "label": label,
+                "direction": direction,
+                "bytes": sum(total[direction] for total in totals) / len(totals),
+            }
+            for label, runs in groups.items()
+            for totals in [[metrics.total_bytes(run.log) for run in runs]]
+            for direction in ("up", "down")
+        ]
+    )
+    return [*figures, Figure(traffic_chart(sent), sent, "Mean over seeds.")]
+
+
+def _spread(groups: Mapping[str, Sequence[Run]], strategies: Mapping[str, str], quantity: str) -> Figure:
+    measure = metrics.staleness if quantity == "staleness" else metrics.clock_lead
+    found = {label: pd.concat([measure(run.log)[quantity] for run in runs]) for label, runs in groups.items()}
+    table = pd.concat([tables.spread_table(values, label) for label, values in found.items() if len(values)])
+    known = [strategies[label] for label in table["label"]]
+    return Figure(spread_chart(table, quantity, strategies=known), table)

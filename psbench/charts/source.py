@@ -1,0 +1,66 @@
+"""What charts are drawn from: a table, or the name of one that is streamed into a view."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import altair as alt
+import numpy as np
+import pandas as pd
+
+#: a table, or the name under which a view will be given rows (`alt.NamedData`)
+Data: TypeAlias = pd.DataFrame | str
+
+#: a line of more points than this looks no different on a screen
+POINTS = 1000
+
+
+def source(data: Data) -> alt.InlineData | alt.NamedData:
+    """Return Altair's form of the data; numbers are kept to six digits, missing ones become null."""
+    if isinstance(data, str):
+        return alt.NamedData(data)
+    return alt.InlineData(values=records(data))
+
+
+def records(table: pd.DataFrame) -> list[dict[str, Any]]:
+    """Return the rows as plain JSON-able dicts."""
+    columns = {str(name): [_plain(value) for value in table[name].tolist()] for name in table.columns}
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+
+def thin(table: pd.DataFrame, by: str = "label", points: int = POINTS) -> pd.DataFrame:
+    """Return at most about `points` rows for each value of `by`, evenly picked, with the first and the last.
+
+    Rows that mark an event (a text in column `event`) are all kept.
+    """
+    if table.empty:
+        return table
+    place = table.groupby(by, sort=False).cumcount().to_numpy()
+    size = table.groupby(by, sort=False)[by].transform("size").to_numpy()
+    step = np.maximum(size / points, 1.0)
+    keep = np.floor(place / step) > np.floor((place - 1) / step)
+    keep |= place == size - 1
+    if "event" in table:
+        keep |= table["event"].notna().to_numpy()
+    return table[keep]
+
+
+def labels_of(data: Data, labels: Sequence[str] | None) -> list[str]:
+    """Return the labels in the order given, or as they first appear in the table."""
+    if labels is not None:
+        return list(labels)
+    if isinstance(data, str):
+        raise ValueError(f"data set {data!r} is streamed: say which labels it will have")
+    return [str(label) for label in dict.fromkeys(data["label"])]
+
+
+def _plain(value: Any) -> Any:
+    if value is None or value is pd.NA:
+        return None
+    if isinstance(value, (bool, str)):
+        return value
+    if isinstance(value, (int, np.integer)):
+        return int(value)
+    number = float(value)
+    return float(f"{number:.6g}") if np.isfinite(number) else None

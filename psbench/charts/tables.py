@@ -1,0 +1,113 @@
+"""Tables for the charts, made from runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+
+from psbench import metrics
+from psbench.charts.curves import AXES
+
+if TYPE_CHECKING:
+    from psbench.runs import Run
+
+EVALUATED = ("val_accuracy", "val_loss", "train_loss")
+
+
+def label_of(run: Run) -> str:
+    """Return what a single run's lines are called: its strategy."""
+    return str(run.meta.get("strategy") or "run")
+
+
+def evaluation_table(run: Run, label: str, seed: int = 0) -> pd.DataFrame:
+    """Return a run's evaluations: `label`, `seed`, `point` (0, 1, ...), the axes, and the values."""
+    frame = metrics.evaluations(run.log)
+    frame.insert(0, "label", label)
+    frame.insert(1, "seed", seed)
+    frame.insert(2, "point", np.arange(len(frame)))
+    kept = [n for n in ("label", "seed", "point", *AXES, *EVALUATED) if n in frame]
+    return frame[kept]
+
+
+def training_table(run: Run, label: str) -> pd.DataFrame:
+    """Return a run's smoothed training loss: `label`, the axes, and `train_loss`."""
+    frame = metrics.training_loss(run.log, run.meta["dataset_size"])
+    frame.insert(0, "label", label)
+    return frame
+
+
+def switch_table(run: Run, label: str) -> pd.DataFrame:
+    """Return a run's switches as rows that mark an event: `label`, the axes, `event`."""
+    found = metrics.switches(run.log, run.meta["dataset_size"], run.meta.get("compositions", ()))
+    sent = _bytes_at(run, [switch["time_s"] for switch in found])
+    rows = [
+        {"label": label, "time_s": s["time_s"], "epoch": s["epoch"], "updates": s["version"], "bytes": b}
+        | {"event": f"switch to {s['to']}"}
+        for s, b in zip(found, sent, strict=True)
+    ]
+    return pd.DataFrame(rows, columns=["label", *AXES, "event"])
+
+
+def time_use_table(runs: Iterable[Run], **row: object) -> pd.DataFrame:
+    """Return the share of time in each phase over all workers and runs: `phase`, `fraction`, and `row`."""
+    spans = pd.concat([metrics.timeline(run.log) for run in runs])
+    lasted = (spans["end_s"] - spans["start_s"]).groupby(spans["phase"], observed=False).sum()
+    return pd.DataFrame(
+        {**row, "phase": lasted.index.astype(str), "fraction": lasted.to_numpy() / lasted.sum()}
+    )
+
+
+def worker_time_table(spans: pd.DataFrame) -> pd.DataFrame:
+    """Return the share of time in each phase by worker: `worker`, `phase`, `fraction`."""
+    lasted = (spans["end_s"] - spans["start_s"]).groupby([spans["worker"], spans["phase"].astype(str)]).sum()
+    share = lasted / lasted.groupby(level="worker").transform("sum")
+    return share.rename("fraction").reset_index()
+
+
+def idle_table(runs: Sequence[Run], label: str) -> pd.DataFrame:
+    """Return the mean share of time spent waiting, by reason: `label`, `reason`, `fraction`."""
+    parts = [
+        metrics.idle(run.log).groupby("reason")["fraction"].sum() / run.meta["num_workers"] for run in runs
+    ]
+    mean = pd.concat(parts).groupby(level=0).sum() / len(runs)
+    return pd.DataFrame({"label": label, "reason": mean.index, "fraction": mean.to_numpy()})
+
+
+def share_table(run: Run, label: str) -> pd.DataFrame:
+    """Return the share of applied pushes: `label`, `worker`, `applied`, `share`, `equal`."""
+    frame = metrics.share_of_applied(run.log)
+    frame.insert(0, "label", label)
+    frame["equal"] = 1 / max(len(frame), 1)
+    return frame
+
+
+def spread_table(values: pd.Series[int], label: str) -> pd.DataFrame:
+    """Return the 5th and 95th percentile, mean and largest value: `label`, `low`, `high`, `mean`, `max`."""
+    low, high = (float(values.quantile(q)) for q in (0.05, 0.95))
+    row = {"label": label, "low": low, "high": high, "mean": float(values.mean()), "max": int(values.max())}
+    return pd.DataFrame([row])
+
+
+def rule_table(run: Run) -> pd.DataFrame:
+    """Return what the switch rule saw, and the switches: `epoch`, `value`, `threshold`, `event`."""
+    seen = metrics.rule_values(run.log)[["epoch", "value", "threshold"]].assign(event=None)
+    marks = switch_table(run, "")[["epoch", "event"]]
+    return pd.concat([seen.astype(object), marks.astype(object)], ignore_index=True)
+
+
+def label_table(run: Run) -> pd.DataFrame | None:
+    """Return the samples of each class by worker: `worker`, `class`, `samples`; None if not recorded."""
+    counts = run.meta.get("label_counts")
+    if not counts:
+        return None
+    rows = [(w, c, n) for w, row in enumerate(counts) for c, n in zip(run.meta["classes"], row, strict=True)]
+    return pd.DataFrame(rows, columns=["worker", "class", "samples"])
+
+
+def _bytes_at(run: Run, times: Sequence[float]) -> list[int]:
+    rows = run.log.rows()
+    sent = np.append(0, np.cumsum(rows["bytes"], dtype=np.int64))
+    return [int(sent[np.searchsorted(rows["time_s"], at, side="right")]) for at in times]

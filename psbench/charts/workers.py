@@ -1,0 +1,240 @@
+"""What each worker does, and how much of it counts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import altair as alt
+import numpy as np
+import pandas as pd
+
+from psbench.charts.colours import PHASES, looks, reason_colours
+from psbench.charts.source import Data, labels_of, source, thin
+
+#: thickness of a phase's bar, in pixels: what is done is thick, waiting is thin
+_THICKNESS = {"compute": 13, "pull": 9, "send": 9, "wait": 3, "cancelled": 7}
+_STEP = 17
+#: more spans than this cannot be told apart on a screen
+SPANS = 400
+#: more workers than this do not fit; some are left out, evenly
+WORKERS = 24
+
+
+def timeline_chart(data: Data, title: str = "What each worker does", height: int | None = None) -> alt.Chart:
+    """Draw spans of `metrics.timeline` as bars along time, one line per worker.
+
+    Phases differ in colour and in thickness; a wait is a thin line. The tooltip says why and for whom.
+
+    Parameters
+    ----------
+    data : DataFrame or name of a streamed data set
+        Columns `worker`, `phase`, `start_s`, `end_s`, `reason`, `waited_for`. See `window` to cut a
+        readable piece out of a long run: nothing is left out here.
+    title : str
+    height : int, pixels, optional
+        By default 17 for each worker.
+    """
+    names = list(PHASES)
+    chart: alt.Chart = (
+        alt.Chart(source(data))
+        .mark_bar(cornerRadius=1)
+        .encode(
+            x=alt.X("start_s:Q", title="time (s)", scale=alt.Scale(zero=False, nice=False)),
+            x2=alt.X2("end_s"),
+            y=alt.Y("worker:O", title="worker", axis=alt.Axis(grid=False)),
+            color=alt.Color(
+                "phase:N",
+                scale=alt.Scale(domain=names, range=list(PHASES.values())),
+                legend=alt.Legend(title=None, symbolType="square"),
+            ),
+            size=alt.Size(
+                "phase:N", scale=alt.Scale(domain=names, range=[_THICKNESS[n] for n in names]), legend=None
+            ),
+            tooltip=[
+                alt.Tooltip("worker:O"),
+                alt.Tooltip("phase:N"),
+                alt.Tooltip("reason:N"),
+                alt.Tooltip("waited_for:O", title="waited for worker"),
+                alt.Tooltip("start_s:Q", title="from (s)", format=".4~f"),
+                alt.Tooltip("end_s:Q", title="to (s)", format=".4~f"),
+            ],
+        )
+        .properties(width="container", height=height or alt.Step(_STEP), title=title)
+        .properties(description="Timeline: spans of computing, receiving, sending and waiting of each worker")
+    )
+    return chart
+
+
+def window(spans: pd.DataFrame, start_s: float = 0.0, limit: int = SPANS) -> pd.DataFrame:
+    """Return a readable piece of a timeline from `start_s` on: at most `limit` spans and 24 workers.
+
+    The piece ends where the limit is reached, the same for all workers, and spans are cut there. Of more
+    than 24 workers every second, third, ... is kept.
+    """
+    workers = np.unique(spans["worker"])
+    workers = workers[:: max(1, -(-len(workers) // WORKERS))]
+    seen = spans[spans["worker"].isin(workers) & (spans["end_s"] > start_s)]
+    starts = np.sort(seen["start_s"].to_numpy())
+    stop = starts[limit] if len(starts) > limit else seen["end_s"].max()
+    return seen[seen["start_s"] < stop].assign(
+        start_s=lambda part: part["start_s"].clip(lower=start_s),
+        end_s=lambda part: part["end_s"].clip(upper=stop),
+    )
+
+
+def around(spans: pd.DataFrame, at_s: float, limit: int = SPANS) -> pd.DataFrame:
+    """Return a readable piece of a timeline with `at_s` about in its middle."""
+    before = np.sort(spans.loc[spans["start_s"] < at_s, "start_s"].to_numpy())
+    start = before[-min(len(before), limit // 2)] if len(before) else at_s
+    return window(spans, float(start), limit)
+
+
+def time_use_chart(data: Data, rows: str = "worker", title: str = "Where the time goes") -> alt.Chart:
+    """Draw the share of time in each phase, stacked, one bar per worker (or label).
+
+    Parameters
+    ----------
+    data : DataFrame or name of a streamed data set
+        Columns `rows`, `phase`, `fraction` (0 to 1).
+    rows : "worker" or "label"
+    title : str
+    """
+    return _stacked(data, rows, "phase", PHASES, title, "share of the time the workers were present")
+
+
+def idle_chart(
+    data: Data, rows: str = "worker", reasons: Sequence[str] | None = None, title: str = "Waiting, by reason"
+) -> alt.Chart:
+    """Draw the share of time spent waiting, stacked by reason, one bar per worker (or label).
+
+    Parameters
+    ----------
+    data : DataFrame or name of a streamed data set
+        Columns `rows`, `reason`, `fraction` (0 to 1).
+    rows : "worker" or "label"
+    reasons : sequence of str, optional
+        Needed for streamed data.
+    title : str
+    """
+    if reasons is None:
+        reasons = labels_of(data if isinstance(data, str) else data.rename(columns={"reason": "label"}), None)
+    return _stacked(data, rows, "reason", reason_colours(reasons), title, "share of time spent waiting")
+
+
+def _stacked(data: Data, rows: str, by: str, colours: dict[str, str], title: str, x_title: str) -> alt.Chart:
+    names = list(colours)
+    chart: alt.Chart = (
+        alt.Chart(source(data))
+        .transform_calculate(order=f"indexof({names}, datum['{by}'])")
+        .mark_bar(size=13)
+        .encode(
+            x=alt.X("fraction:Q", title=x_title, axis=alt.Axis(format=".0%"), scale=alt.Scale(domainMax=1)),
+            y=alt.Y(f"{rows}:O", title=rows if rows == "worker" else None, sort=None),
+            color=alt.Color(
+                f"{by}:N",
+                scale=alt.Scale(domain=names, range=list(colours.values())),
+                legend=alt.Legend(title=None),
+            ),
+            order=alt.Order("order:Q"),
+            tooltip=[f"{rows}:O", f"{by}:N", alt.Tooltip("fraction:Q", format=".1%")],
+        )
+        .properties(
+            width="container", height=alt.Step(_STEP + 2), title=title, description=f"{title}: {x_title}"
+        )
+    )
+    return chart
+
+
+def share_chart(
+    data: Data,
+    *,
+    labels: Sequence[str] | None = None,
+    strategies: Sequence[str] | None = None,
+    title: str = "Whose pushes were applied",
+) -> alt.LayerChart:
+    """Draw each worker's share of the applied pushes, with the equal share as a dashed rule.
+
+    Parameters
+    ----------
+    data : DataFrame or name of a streamed data set
+        Columns `label`, `worker`, `share` (0 to 1), `applied` (pushes), `equal` (one over the workers).
+    labels, strategies : sequence of str, optional
+        As for `curve`.
+    title : str
+    """
+    labels = labels_of(data, labels)
+    found = looks(labels, strategies)
+    colour = alt.Color(
+        "label:N",
+        scale=alt.Scale(domain=labels, range=[found[label].colour for label in labels]),
+        legend=alt.Legend(title=None) if len(labels) > 1 else None,
+    )
+    axis = alt.Axis(format=".0%", tickCount=5)
+    base = alt.Chart().encode(x=alt.X("worker:O", title="worker", axis=alt.Axis(labelAngle=0)))
+    bars = base.mark_bar().encode(
+        y=alt.Y("share:Q", title="share of applied pushes", axis=axis),
+        color=colour,
+        xOffset=alt.XOffset("label:N", sort=labels),
+        tooltip=["label:N", "worker:O", alt.Tooltip("share:Q", format=".1%"), "applied:Q"],
+    )
+    equal = alt.Chart().mark_rule(strokeDash=[4, 3]).encode(y=alt.Y("mean(equal):Q"))
+    return alt.LayerChart(
+        layer=[bars, equal],
+        data=source(data),
+        width="container",
+        height=200,
+        title=title,
+        description="Share of the applied pushes of each worker",
+    )
+
+
+def batch_size_chart(data: Data, title: str = "Batch size of each worker") -> alt.Chart:
+    """Draw the batch size of each worker along time.
+
+    Parameters
+    ----------
+    data : DataFrame or name of a streamed data set
+        Columns `worker`, `time_s`, `batch_size` (samples a step).
+    title : str
+    """
+    table = data if isinstance(data, str) else thin(data, by="worker")
+    chart: alt.Chart = (
+        alt.Chart(source(table))
+        .mark_line(interpolate="step-after", strokeWidth=1.5)
+        .encode(
+            x=alt.X("time_s:Q", title="time (s)", axis=alt.Axis(grid=False)),
+            y=alt.Y("batch_size:Q", title="samples a step", scale=alt.Scale(zero=False)),
+            color=alt.Color("worker:O", scale=alt.Scale(scheme="viridis"), legend=alt.Legend(title="worker")),
+            detail="worker:O",
+            tooltip=["worker:O", alt.Tooltip("time_s:Q", format=".4~g"), "batch_size:Q"],
+        )
+        .properties(width="container", height=200, title=title, description=title)
+    )
+    return chart
+
+
+def label_chart(data: Data, title: str = "Who trains on which labels") -> alt.Chart:
+    """Draw how many samples of each class lie in each worker's shard.
+
+    Parameters
+    ----------
+    data : DataFrame or name of a streamed data set
+        Columns `worker`, `class`, `samples`.
+    title : str
+    """
+    chart: alt.Chart = (
+        alt.Chart(source(data))
+        .mark_rect(cornerRadius=2)
+        .encode(
+            x=alt.X("class:N", title="class", sort=None, axis=alt.Axis(labelAngle=0, labelLimit=70)),
+            y=alt.Y("worker:O", title="worker"),
+            color=alt.Color(
+                "samples:Q",
+                scale=alt.Scale(scheme="viridis", domainMin=0),
+                legend=alt.Legend(title="samples"),
+            ),
+            tooltip=["worker:O", "class:N", "samples:Q"],
+        )
+        .properties(width="container", height=alt.Step(_STEP), title=title, description=title)
+    )
+    return chart
