@@ -1,0 +1,258 @@
+"""Between a run and the page: runs in a background thread, one pump that shows what they did.
+
+The thread that runs only notes that its log has grown. The pump wakes about ten times a second, reads the
+new rows, and is the only one that tells the listener, so a widget is touched from one place. The log is
+append-only and read by row number: rows arrive in order, each once, however fast they are written.
+"""
+
+from __future__ import annotations
+
+import atexit
+import threading
+import time
+import traceback
+import weakref
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+from psbench.core.log import EventLog
+from psbench.experiment import Experiment
+from psbench.runs import Control, Run
+
+Status = Literal["queued", "running", "finished", "stopped", "diverged", "failed", "cancelled"]
+
+#: why 0.1 s: faster than that nobody sees, and the run pays for it; slower and charts seem to stutter
+INTERVAL_S = 0.1
+
+
+@dataclass(eq=False)
+class Job:
+    """One run that was asked for.
+
+    `log` is there from its first event on, `run` when it has ended by itself or was stopped, `error` (a
+    traceback) when it failed.
+    """
+
+    number: int
+    experiment: Experiment
+    control: Control = field(default_factory=Control)
+    status: Status = "queued"
+    log: EventLog | None = None
+    run: Run | None = None
+    error: str = ""
+    began_s: float = float("nan")
+    ended_s: float = float("nan")
+    #: rows of the log that the listener has seen
+    seen: int = 0
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more will come of it."""
+        return self.status not in ("queued", "running")
+
+    def note(self, log: EventLog) -> None:
+        """Note that the log has grown (called from the thread that runs, after every event)."""
+        self.log = log
+
+
+class Listener(Protocol):
+    """What the pump tells; never called from two threads at once."""
+
+    def on_rows(self, job: Job, log: EventLog, start: int, stop: int) -> None:
+        """Rows `start` to `stop` of the job's log are new."""
+
+    def on_status(self, job: Job, status: Status) -> None:
+        """The job changed its status; all rows written before have been told."""
+
+    def on_tick(self) -> None:
+        """All that was new has been told."""
+
+    def on_trouble(self, text: str) -> None:
+        """The listener itself failed, with this traceback."""
+
+
+class Bridge:
+    """Runs experiments one after the other in the background and tells a listener what they do.
+
+    Parameters
+    ----------
+    listener : Listener
+    run : callable
+        `psbench.run`, or a stand-in: `run(experiment, observer=, control=) -> Run`.
+    interval_s : float, seconds
+        Time between two looks at the log.
+
+    Notes
+    -----
+    Both threads end when there is nothing left to do, and begin again with the next run.
+    """
+
+    def __init__(self, listener: Listener, run: Callable[..., Run], interval_s: float = INTERVAL_S) -> None:
+        self._listener = listener
+        self._run = run
+        self._interval_s = interval_s
+        self._lock = threading.Lock()
+        self._queue: deque[Job] = deque()
+        self._notices: deque[tuple[Job, Status]] = deque()
+        self._wake = threading.Event()
+        self._current: Job | None = None
+        self._runner: threading.Thread | None = None
+        self._pump: threading.Thread | None = None
+        self._numbers = 0
+        self._closed = False
+        atexit.register(_close_at_exit, weakref.ref(self))
+
+    @property
+    def current(self) -> Job | None:
+        """The job that runs."""
+        return self._current
+
+    @property
+    def queued(self) -> list[Job]:
+        """The jobs that wait for their turn."""
+        with self._lock:
+            return list(self._queue)
+
+    @property
+    def threads(self) -> list[threading.Thread]:
+        """The threads that are alive."""
+        return [thread for thread in (self._runner, self._pump) if thread is not None and thread.is_alive()]
+
+    def submit(self, experiment: Experiment) -> Job:
+        """Queue an experiment and return at once.
+
+        Raises
+        ------
+        RuntimeError
+            If the bridge was closed.
+        """
+        with self._lock:
+            if self._closed:
+                raise RuntimeError("this panel was closed; make a new one")
+            self._numbers += 1
+            job = Job(self._numbers, experiment)
+            self._queue.append(job)
+            self._notices.append((job, "queued"))
+            if self._runner is None:
+                self._runner = _thread(self._run_all, f"psbench-run-{job.number}")
+            if self._pump is None:
+                self._pump = _thread(self._pump_all, "psbench-pump")
+        self._wake.set()
+        return job
+
+    def stop(self, job: Job | None = None) -> None:
+        """End a job (the one that runs, if none is given); one that has not begun is cancelled."""
+        with self._lock:
+            job = job or self._current
+            if job is None:
+                return
+            if job in self._queue:
+                self._queue.remove(job)
+                self._change(job, "cancelled")
+        job.control.stop()
+        self._wake.set()
+
+    def switch(self, to: int | None = None) -> None:
+        """Ask the job that runs to switch now."""
+        job = self._current
+        if job is not None:
+            job.control.switch(to)
+
+    def close(self, timeout_s: float = 30.0) -> bool:
+        """Cancel what is queued, stop what runs, and wait until both threads are gone."""
+        with self._lock:
+            self._closed = True
+            waiting = list(self._queue)
+        for job in waiting:
+            self.stop(job)
+        self.stop()
+        return self.wait(timeout_s)
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Wait until everything has run and was told; returns whether it has."""
+        until = None if timeout_s is None else time.monotonic() + timeout_s
+        for thread in self.threads:
+            if thread is not threading.current_thread():
+                thread.join(None if until is None else max(0.0, until - time.monotonic()))
+        return not [thread for thread in self.threads if thread is not threading.current_thread()]
+
+    def _change(self, job: Job, status: Status) -> None:
+        job.status = status
+        self._notices.append((job, status))
+        self._wake.set()
+
+    def _next(self) -> Job | None:
+        with self._lock:
+            job = self._current = self._queue.popleft() if self._queue else None
+            if job is None:
+                self._runner = None  # said under the lock, so that a submission at this moment starts a new one
+            return job
+
+    def _run_all(self) -> None:
+        while (job := self._next()) is not None:
+            job.began_s = time.monotonic()
+            self._change(job, "running")
+            status = self._run_one(job)
+            job.ended_s = time.monotonic()
+            self._change(job, status)
+        self._wake.set()
+
+    def _run_one(self, job: Job) -> Status:
+        try:
+            job.run = self._run(job.experiment, observer=job.note, control=job.control)
+        except Exception:
+            job.error = traceback.format_exc()
+            return "stopped" if job.control.stopping else "failed"
+        job.log = job.run.log
+        return _status(job.run.meta)
+
+    def _pump_all(self) -> None:
+        while True:
+            self._drain()
+            with self._lock:
+                if self._runner is None and not self._notices:
+                    self._pump = None
+                    return
+            # a change of status is shown at once, rows wait for their turn
+            self._wake.wait(self._interval_s)
+            self._wake.clear()
+
+    def _drain(self) -> None:
+        try:
+            while self._notices:
+                job, status = self._notices.popleft()
+                self._tell_rows(job)
+                self._listener.on_status(job, status)
+            if self._current is not None:
+                self._tell_rows(self._current)
+            self._listener.on_tick()
+        except Exception:
+            self._listener.on_trouble(traceback.format_exc())
+
+    def _tell_rows(self, job: Job) -> None:
+        log = job.log
+        if log is None:
+            return
+        start, stop = job.seen, len(log)
+        if stop > start:
+            job.seen = stop
+            self._listener.on_rows(job, log, start, stop)
+
+
+def _status(meta: dict[str, Any]) -> Status:
+    status = meta.get("status", "finished")
+    return status if status in ("stopped", "diverged") else "finished"
+
+
+def _thread(work: Callable[[], None], name: str) -> threading.Thread:
+    thread = threading.Thread(target=work, name=name, daemon=True)
+    thread.start()
+    return thread
+
+
+def _close_at_exit(bridge: weakref.ref[Bridge]) -> None:
+    alive = bridge()
+    if alive is not None and alive.threads:
+        alive.close(timeout_s=5.0)

@@ -1,0 +1,54 @@
+"""The browser half: one script for all charts and panels of a notebook, sent to the page once."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import anywidget
+import traitlets
+from ipywidgets import widget_serialization
+
+STATIC = Path(__file__).parent / "static"
+
+_lock = threading.Lock()
+_engines: list[Engine] = []
+
+
+@cache
+def version() -> str:
+    """Return a short digest of the browser half, so that pages never mix two versions of it."""
+    return hashlib.sha256((STATIC / "engine.js").read_bytes()).hexdigest()[:12]
+
+
+class Engine(anywidget.AnyWidget):  # type: ignore[misc]
+    """The widget that carries the script (Vega, Vega-Lite, charts, panel); it shows nothing itself."""
+
+    _esm = STATIC / "engine.js"
+    key = traitlets.Unicode().tag(sync=True)
+
+
+def engine() -> Engine:
+    """Return the engine of this process, made at the first call and again if somebody closed it."""
+    with _lock:
+        if not _engines or _engines[0].comm is None:
+            _engines[:] = [Engine(key=version())]
+        return _engines[0]
+
+
+class Rendered(anywidget.AnyWidget):  # type: ignore[misc]
+    """Base of the widgets that the engine shows; `kind` names what it draws."""
+
+    _esm = STATIC / "stub.js"
+
+    kind = traitlets.Unicode().tag(sync=True)
+    key = traitlets.Unicode().tag(sync=True)
+    uid = traitlets.Unicode().tag(sync=True)
+    engine = traitlets.Instance(Engine).tag(sync=True, **widget_serialization)
+
+    def __init__(self, **values: Any) -> None:
+        super().__init__(**{"engine": engine(), "key": version()} | values)
+        self.uid = self.model_id or ""

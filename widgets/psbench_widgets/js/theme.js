@@ -1,0 +1,65 @@
+// Light or dark, as the page around us says: JupyterLab, VS Code, Colab, else the system.
+
+const css = (name, fallback) => {
+  const value = getComputedStyle(document.body).getPropertyValue(name).trim();
+  return value || fallback;
+};
+
+export function isDark() {
+  const body = document.body;
+  if (body.dataset.jpThemeLight) return body.dataset.jpThemeLight === "false";
+  if (/vscode-(dark|high-contrast)/.test(body.className)) return !/vscode-high-contrast-light/.test(body.className);
+  if (document.documentElement.getAttribute("theme")) return document.documentElement.getAttribute("theme") === "dark";
+  return window.matchMedia?.("(prefers-color-scheme: dark)").matches ?? false;
+}
+
+// What a Vega-Lite configuration needs so that a chart is readable on the page's own background.
+export function chartConfig() {
+  const dark = isDark();
+  const text = css("--jp-ui-font-color1", dark ? "#e0e0e0" : "#212121");
+  const muted = css("--jp-ui-font-color2", dark ? "#b0b0b0" : "#616161");
+  const grid = dark ? "rgba(255,255,255,0.10)" : "rgba(0,0,0,0.08)";
+  const line = dark ? "rgba(255,255,255,0.30)" : "rgba(0,0,0,0.25)";
+  const font = css("--jp-ui-font-family", "system-ui, sans-serif");
+  return {
+    background: "transparent",
+    font,
+    axis: { labelColor: muted, titleColor: muted, gridColor: grid, domainColor: line, tickColor: line },
+    header: { labelColor: muted, titleColor: muted },
+    legend: { labelColor: text, titleColor: muted },
+    title: { color: text, subtitleColor: muted },
+    text: { color: text },
+    view: { stroke: "transparent" },
+  };
+}
+
+const listeners = new Set();
+let observer = null;
+let before = null;
+
+function notice() {
+  const now = JSON.stringify(chartConfig());
+  if (now === before) return;
+  before = now;
+  for (const listener of listeners) listener();
+}
+
+// Call `listener` whenever the theme changes; returns a function that ends it.
+export function onThemeChange(listener) {
+  listeners.add(listener);
+  if (!observer) {
+    before = JSON.stringify(chartConfig());
+    // the attribute changes before the theme's style sheet is in, so look again a little later
+    observer = new MutationObserver(() => [0, 150, 600].forEach((ms) => setTimeout(notice, ms)));
+    const watched = { attributes: true, attributeFilter: ["data-jp-theme-light", "data-jp-theme-name", "class", "theme"] };
+    observer.observe(document.body, watched);
+    observer.observe(document.documentElement, watched);
+  }
+  return () => {
+    listeners.delete(listener);
+    if (listeners.size === 0 && observer) {
+      observer.disconnect();
+      observer = null;
+    }
+  };
+}
