@@ -1,0 +1,170 @@
+"""Models: published sizes, reproducible starts, shapes, and clear refusals."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from psbench.core.part import REGISTRY, make_part
+from psbench.errors import ParameterError, UnknownName
+from psbench.models import CNN, MLP, AlexNet, LeNet, Linear, Logistic, Model, ResNet20, ResNet32, ResNet56
+from psbench.models.initialise import initialise
+from psbench.models.residual_layers import Block
+from psbench.seeds import Streams
+
+NAMES = sorted(REGISTRY["model"])
+MNIST, CIFAR = (1, 28, 28), (3, 32, 32)
+
+
+def build(model: Model, shape=CIFAR, num_classes: int = 10, seed: int = 0) -> nn.Module:
+    return model.build(shape, num_classes, Streams(seed))
+
+
+def size(network: nn.Module) -> int:
+    return sum(values.numel() for values in network.parameters())
+
+
+@pytest.mark.parametrize(
+    ("model", "shape", "classes", "published", "exact"),
+    [
+        (MLP(hidden=(128, 64)), MNIST, 10, 109_386, 109_386),
+        (MLP(), (1, 8, 8), 10, 4_810, 4_810),
+        (Logistic(), MNIST, 10, 7_850, 7_850),
+        (CNN(), MNIST, 10, 110_000, 110_634),
+        (LeNet(), MNIST, 10, 61_706, 61_706),
+        (AlexNet(), CIFAR, 10, 990_000, 989_410),
+        (ResNet20(), CIFAR, 10, 270_000, 269_722),
+        (ResNet32(), CIFAR, 10, 464_000, 464_154),
+        (ResNet32(), CIFAR, 100, 470_000, 470_004),
+        (ResNet56(), CIFAR, 10, 853_000, 853_018),
+    ],
+    ids=lambda value: value.name if isinstance(value, Model) else None,
+)
+def test_sizes_are_the_published_ones(model, shape, classes, published, exact):
+    network = build(model, shape, classes)
+    assert size(network) == exact
+    assert exact == pytest.approx(published, rel=0.01)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_logits_gradients_and_every_value_set(name):
+    network = build(make_part("model", name))
+    x = torch.zeros(2, *CIFAR).uniform_(generator=torch.Generator().manual_seed(1))
+    logits = network(x)
+    assert logits.shape == (2, 10)
+    functional.cross_entropy(logits, torch.tensor([0, 1])).backward()
+    assert all(values.grad is not None and values.grad.isfinite().all() for values in network.parameters())
+    assert all(values.isfinite().all() for values in network.state_dict().values())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_start_depends_on_the_seed_alone(name):
+    model = make_part("model", name)
+    before = torch.get_rng_state()
+    first, again, other = (build(model, seed=seed).state_dict() for seed in (0, 0, 1))
+    assert torch.equal(before, torch.get_rng_state())
+    assert all(torch.equal(first[key], again[key]) for key in first)
+    assert name == "logistic" or any(not torch.equal(first[key], other[key]) for key in first)
+
+
+@pytest.mark.parametrize("name", ["mlp", "cnn", "alexnet", "resnet20", "linear", "logistic"])
+def test_models_for_the_digits(name):
+    assert build(make_part("model", name), (1, 8, 8))(torch.zeros(3, 1, 8, 8)).shape == (3, 10)
+
+
+@pytest.mark.parametrize("shape", [(1, 12, 12), (3, 24, 24), (1, 28, 28), (3, 33, 47)])
+@pytest.mark.parametrize("name", ["cnn", "lenet", "alexnet", "resnet20"])
+def test_images_of_other_sizes(name, shape):
+    assert build(make_part("model", name), shape)(torch.zeros(2, *shape)).shape == (2, 10)
+
+
+@pytest.mark.parametrize("name", ["cnn", "lenet", "alexnet", "resnet20"])
+def test_the_smallest_image_passes_and_a_smaller_one_is_refused(name):
+    model = make_part("model", name)
+    side = model.min_side
+    assert build(model, (1, side, side)).eval()(torch.zeros(2, 1, side, side)).shape == (2, 10)
+    with pytest.raises(
+        ParameterError, match=f"'{name}' needs images of at least {side} x {side}.*{side - 1} x"
+    ):
+        build(model, (1, side - 1, side))
+
+
+@pytest.mark.parametrize("name", ["cnn", "lenet", "alexnet", "resnet20"])
+def test_samples_that_are_no_images_are_refused(name):
+    with pytest.raises(ParameterError, match=rf"'{name}' needs images.*\(20,\); use 'mlp'"):
+        build(make_part("model", name), (20,))
+
+
+def test_samples_that_are_no_images_suit_the_dense_models():
+    assert build(MLP(hidden=(5, 4)), (20,), 3)(torch.zeros(2, 20)).shape == (2, 3)
+
+
+def test_logistic_begins_at_the_loss_of_guessing():
+    logits = build(Logistic(), (4,), 5)(torch.ones(3, 4))
+    assert functional.cross_entropy(logits, torch.tensor([0, 1, 2])).item() == pytest.approx(math.log(5))
+
+
+def test_linear_without_bias():
+    assert size(build(Linear(bias=False), (4,), 5)) == 20
+
+
+def test_an_mlp_without_hidden_layers_is_linear():
+    assert size(build(MLP(hidden=()), (4,), 5)) == size(build(Linear(), (4,), 5))
+
+
+def test_hidden_layers_have_he_variance_and_the_output_is_small():
+    network = build(MLP(hidden=(512, 512)), (400,), 10)
+    first, second, last = (layer for layer in network if isinstance(layer, nn.Linear))
+    assert first.weight.var().item() == pytest.approx(2 / 400, rel=0.02)
+    assert second.weight.var().item() == pytest.approx(2 / 512, rel=0.02)
+    assert not first.bias.any()
+    assert 0.9 / math.sqrt(512) < last.weight.abs().max().item() <= 1 / math.sqrt(512)
+
+
+def test_signal_keeps_its_scale_through_a_deep_rectifier_net():
+    network = build(MLP(hidden=(256,) * 12), (256,))
+    x = torch.empty(64, 256).normal_(generator=torch.Generator().manual_seed(0))
+    hidden = network[:-1](x)
+    assert 0.5 < hidden.square().mean().item() / 1.0 < 2.0
+
+
+def test_an_unknown_layer_is_not_left_unset():
+    with pytest.raises(TypeError, match="LayerNorm"):
+        initialise(nn.Sequential(nn.LayerNorm(3)), torch.Generator())
+
+
+def test_option_a_shortcut_takes_every_other_pixel_and_adds_zero_channels():
+    block = Block(2, 4, stride=2)
+    x = torch.arange(32.0).reshape(1, 2, 4, 4)
+    short = block.shortcut(x)
+    assert torch.equal(short[:, 1:3], x[:, :, ::2, ::2])
+    assert not short[:, [0, 3]].any()
+    assert short.shape == block(x).shape
+
+
+@pytest.mark.parametrize(("model", "layers"), [(ResNet20(), 20), (ResNet32(), 32), (ResNet56(), 56)])
+def test_residual_networks_have_the_layers_they_are_named_for(model, layers):
+    weighted = [m for m in build(model).modules() if isinstance(m, (nn.Conv2d, nn.Linear))]
+    assert len(weighted) == layers
+
+
+def test_hidden_layers_need_neurons():
+    with pytest.raises(ParameterError, match="hidden"):
+        MLP(hidden=(8, 0))
+
+
+def test_names_are_offered_for_a_slip():
+    with pytest.raises(UnknownName, match="did you mean 'lenet'"):
+        make_part("model", "lenett")
+
+
+def test_importing_the_names_does_not_import_torch():
+    code = "import sys, psbench.models, psbench.data; print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
