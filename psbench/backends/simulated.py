@@ -10,7 +10,7 @@ time, from a snapshot of the version it was released with; cancelled work is nev
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -106,7 +106,6 @@ class Simulation:
         self.server = problem.server()
         if self.gradients:
             self.trainer, self.evaluator = problem.trainer(), problem.evaluator()
-        self.network = Network(problem.profile)
         self.step_times = StepTimes(problem.profile, problem.streams)
         self._heap: list[tuple[float, int, int, int, Any]] = []
         self._sequence = count()
@@ -160,7 +159,6 @@ class Simulation:
 
     def _begin(self) -> None:
         profile = self.problem.profile
-        late = {join.worker for join in profile.joins}
         for join in profile.joins:
             self._schedule(join.at_s, _MEMBERSHIP, join.worker, ev.Join(join.worker))
         for failure in profile.failures:
@@ -168,8 +166,7 @@ class Simulation:
             if failure.rejoin_s is not None:
                 self._schedule(failure.rejoin_s, _MEMBERSHIP, failure.worker, ev.Join(failure.worker))
         self._evaluate(0)
-        workers = [worker for worker in range(profile.num_workers) if worker not in late]
-        self._perform(self.engine.begin(workers))
+        self._perform(self.engine.begin(profile.starters))
 
     def _schedule(self, time: float, priority: int, worker: int, happening: Any) -> None:
         heapq.heappush(self._heap, (time, priority, worker, next(self._sequence), happening))
@@ -207,9 +204,10 @@ class Simulation:
 
     def _release(self, release: act.Release) -> None:
         worker = release.worker
-        begins = self._now
         if release.send and not self._collective:
             begins = self.network.down(worker, self._bytes_down, self._now)
+        else:
+            begins = self.network.message(worker, self._now)
         begins = max(begins, self._free_at)
         samples = self.engine.view.workers[worker].batch_size
         job = None
@@ -228,13 +226,19 @@ class Simulation:
             return  # cancelled, or its worker has gone
         if not flight.sent:
             flight.sent = True
-            arrives = self.network.up(worker, 0 if self._collective else self._bytes_up, self._now)
+            arrives = self._arrival(worker)
             flight.send_s = arrives - self._now
             if flight.send_s > 0:
                 self._schedule(arrives, _WORK, worker, flight)
                 return
         del self._flights[worker]
         self._push(flight)
+
+    def _arrival(self, worker: int) -> float:
+        """Return when a result has arrived; in a collective only the word that it is there travels."""
+        if self._collective:
+            return self.network.message(worker, self._now)
+        return self.network.up(worker, self._bytes_up, self._now)
 
     def _push(self, flight: _Flight) -> None:
         number = next(self._push_ids)
@@ -246,10 +250,12 @@ class Simulation:
             loss = step.loss
             if not (loss == loss and abs(loss) != float("inf") and finite(step.gradient)):
                 self._diverged(number, flight, loss)
+        # fmt: off
         push = ev.Push(
-            *(number, flight.worker, flight.ticket, flight.version, flight.samples, 1, self._bytes_up),
-            *(flight.compute_s, flight.send_s, loss),
+            number, flight.worker, flight.ticket, flight.version, flight.samples, 1, self._bytes_up,
+            flight.compute_s, flight.send_s, loss,
         )
+        # fmt: on
         actions = self.engine.handle(push, self._now)
         if not self._status:
             self._perform(actions)
@@ -271,23 +277,23 @@ class Simulation:
 
     def _perform(self, actions: Iterable[Action]) -> None:
         for action in actions:
-            kind = type(action)
-            if kind is act.Release:
-                self._release(action)  # type: ignore[arg-type]
-            elif kind is act.Apply:
-                self._apply(action)  # type: ignore[arg-type]
+            perform = _PERFORM.get(type(action))
+            if perform is not None:
+                perform(self, action)
                 if self._status:
                     return  # the run ended with this version; nobody starts another step
-            elif kind is act.Cancel:
-                self._forget(action.worker)  # type: ignore[union-attr]
-            elif kind is act.Discard:
-                self._payloads.pop(action.push.id, None)  # type: ignore[union-attr]
-            elif kind is act.Wake:
-                self._schedule(action.at, _TIMER, 0, ev.Timer(action.key))  # type: ignore[union-attr]
-            elif kind is act.Handover:
-                self._hand_over(action)  # type: ignore[arg-type]
-            elif kind is act.Measure:
-                raise ProtocolError(f"{action.asker} asks for {action.needs}, which this backend cannot measure")  # type: ignore[union-attr]
+
+    def _cancel(self, cancel: act.Cancel) -> None:
+        self._forget(cancel.worker)
+
+    def _discard(self, discard: act.Discard) -> None:
+        self._payloads.pop(discard.push.id, None)
+
+    def _wake(self, wake: act.Wake) -> None:
+        self._schedule(wake.at, _TIMER, 0, ev.Timer(wake.key))
+
+    def _measure(self, measure: act.Measure) -> None:
+        raise ProtocolError(f"{measure.asker} asks for {measure.needs}, which this backend cannot measure")
 
     def _apply(self, apply: act.Apply) -> None:
         if self._collective:
@@ -328,6 +334,7 @@ class Simulation:
     def _place(self, placement: Placement) -> None:
         size, n = self.problem.model_bytes, self.problem.profile.num_workers
         self._collective = placement.collective
+        self.network = Network(self.problem.profile, placement.num_servers)
         self._bytes_up, self._bytes_down = placement.bytes_up(size, n), placement.bytes_down(size, n)
 
     # ---------------------------------------------------------------- looking, storing, ending
@@ -381,6 +388,17 @@ class Simulation:
         if not self.gradients:
             return Outcome(self._status, self._reason, facts=facts)
         return Outcome(self._status, self._reason, self.server.parameters, self.server.buffers, facts)
+
+
+_PERFORM: dict[type, Callable[[Simulation, Any], None]] = {
+    act.Release: Simulation._release,
+    act.Apply: Simulation._apply,
+    act.Cancel: Simulation._cancel,
+    act.Discard: Simulation._discard,
+    act.Wake: Simulation._wake,
+    act.Measure: Simulation._measure,
+    act.Handover: Simulation._hand_over,
+}
 
 
 def run_simulated(

@@ -15,13 +15,17 @@ import numpy as np
 from psbench.core import actions as act
 from psbench.core import events as ev
 from psbench.core.actions import Action
-from psbench.core.log import EventLog, Kind, plain_json
+from psbench.core.log import EventLog, Kind, pack_row, plain_json
 from psbench.core.part import Part, Switching
 from psbench.core.strategy import AnyStrategy, Strategy, SwitchingStrategy
 from psbench.core.view import ClusterView, Status, WorkerView
 from psbench.errors import ProtocolError, UnansweredWorker
 
 Hook = Callable[..., list[Action]]
+
+# plain names for what every push needs: looking up a member of an enumeration costs more than using it
+COMPUTING, PUSHED, GONE = Status.COMPUTING, Status.PUSHED, Status.GONE
+_PUSH, _APPLY, _RELEASE = int(Kind.PUSH), int(Kind.APPLY), int(Kind.RELEASE)
 
 
 class Engine:
@@ -130,16 +134,18 @@ class Engine:
     def _push(self, push: ev.Push) -> None:
         view, log = self.view, self.log
         worker = view.workers[push.worker]
-        if worker.ticket != push.ticket or worker.status != Status.COMPUTING:
+        if worker.ticket != push.ticket or worker.status is not COMPUTING:
             self._void(push.worker, push.ticket, "push")
             return
         if log is not None:
-            text = "" if push.stats is None else plain_json(push.stats)
-            log.add(
-                *(Kind.PUSH, view.now, push.worker, push.id, push.base_version, push.samples, push.steps),
-                *(push.bytes, push.compute_s, push.send_s, push.loss, text),
-            )
-        worker.status = Status.PUSHED
+            text = 0 if push.stats is None else log.number(plain_json(push.stats))
+            # fmt: off
+            log.append(pack_row(
+                view.now, _PUSH, push.worker, push.id, push.base_version, push.samples, push.steps,
+                push.bytes, push.compute_s, push.send_s, push.loss, text,
+            ))
+            # fmt: on
+        worker.status = PUSHED
         worker.previous_push_s, worker.last_push_s = worker.last_push_s, view.now
         view.move_clock(worker, worker.clock + 1)
         view.num_computing -= 1
@@ -280,10 +286,12 @@ class Engine:
                 raise ProtocolError(f"push {push.id} is committed twice, or was discarded before")
             view.samples += push.samples
             if log is not None:
-                log.add(
-                    *(Kind.APPLY, view.now, push.worker, push.id, version, push.samples, push.steps),
-                    loss=weight,
-                )
+                # fmt: off
+                log.append(pack_row(
+                    view.now, _APPLY, push.worker, push.id, version, push.samples, push.steps,
+                    0, 0.0, 0.0, weight, 0,
+                ))
+                # fmt: on
         for hook in self._after_apply:  # first in line: a switch withholds the releases that follow
             self._todo.extendleft(reversed(hook(view)))
 
@@ -291,7 +299,7 @@ class Engine:
         view = self.view
         worker = view.workers[release.worker]
         status = worker.status
-        if status == Status.COMPUTING or status == Status.GONE:
+        if status is COMPUTING or status is GONE:
             raise ProtocolError(f"worker {release.worker} was released, but it is {status.name.lower()}")
         step = release.then == "step"
         if self._drain is not None and step:
@@ -304,18 +312,20 @@ class Engine:
         if "batch_size" in orders:
             worker.batch_size = orders["batch_size"]
         worker.ticket = ticket = worker.ticket + 1
-        worker.status = Status.COMPUTING
+        worker.status = COMPUTING
         worker.hold_reason = ""
         view.num_computing += 1
         load = view.version if step else worker.base_version
         send = self._collective or (step and worker.base_version != load)
         worker.base_version = load
         self._out.append(act.Release(release.worker, release.then, orders, load, send, ticket))
-        if self.log is not None:
-            self.log.add(
-                *(Kind.RELEASE, view.now, release.worker, 0 if step else 1, load),
-                bytes=self._bytes_down if send else 0,
-                text=plain_json(orders) if orders else "",
+        log = self.log
+        if log is not None:
+            text = log.number(plain_json(orders)) if orders else 0
+            size = self._bytes_down if send else 0
+            told = 0 if step else 1
+            log.append(
+                pack_row(view.now, _RELEASE, release.worker, told, load, 0, 0, size, 0.0, 0.0, 0.0, text)
             )
 
     def _hold(self, hold: act.Hold) -> None:

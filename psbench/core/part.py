@@ -238,6 +238,11 @@ class Placement(Part):
     collective: ClassVar[bool] = False
     stateless_workers: ClassVar[bool] = False
 
+    @property
+    def num_servers(self) -> int:
+        """Servers that share the parameters."""
+        return 1
+
     def bytes_up(self, payload: int, num_workers: int) -> int:
         """Return what one worker sends for a payload of that many bytes."""
         return payload

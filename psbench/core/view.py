@@ -98,10 +98,14 @@ class ClusterView:
 
     def move_clock(self, worker: WorkerView, clock: int) -> None:
         """Set a worker's clock and keep `min_clock` (the engine's business)."""
-        self._forget_clock(worker.clock)
+        counts, old = self.clock_counts, worker.clock
         worker.clock = clock
-        self.clock_counts[clock] = self.clock_counts.get(clock, 0) + 1
-        self._raise_min_clock()
+        counts[clock] = counts.get(clock, 0) + 1
+        if counts[old] > 1:
+            counts[old] -= 1
+        else:
+            del counts[old]
+            self._raise_min_clock()
 
     def enter_clock(self, worker: WorkerView) -> None:
         """Count a worker that has come (the engine's business)."""
