@@ -76,10 +76,10 @@ def window(spans: pd.DataFrame, start_s: float = 0.0, limit: int = SPANS) -> pd.
     seen = spans[spans["worker"].isin(workers) & (spans["end_s"] > start_s)]
     starts = np.sort(seen["start_s"].to_numpy())
     stop = starts[limit] if len(starts) > limit else seen["end_s"].max()
-    return seen[seen["start_s"] < stop].assign(
-        start_s=lambda part: part["start_s"].clip(lower=start_s),
-        end_s=lambda part: part["end_s"].clip(upper=stop),
-    )
+    piece: pd.DataFrame = seen[seen["start_s"] < stop].copy()
+    piece["start_s"] = piece["start_s"].clip(lower=start_s)
+    piece["end_s"] = piece["end_s"].clip(upper=stop)
+    return piece
 
 
 def around(spans: pd.DataFrame, at_s: float, limit: int = SPANS) -> pd.DataFrame:

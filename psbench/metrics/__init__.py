@@ -8,6 +8,7 @@ from psbench.metrics.clocks import clock_lead
 from psbench.metrics.curves import evaluations, throughput, time_to_target, training_loss
 from psbench.metrics.interval import interval
 from psbench.metrics.pushes import batch_sizes, pushes, share_of_applied, staleness, unused_workers
+from psbench.metrics.rows import end_of
 from psbench.metrics.spans import PHASES, idle, idle_fraction, timeline
 from psbench.metrics.summary import summarise
 from psbench.metrics.switches import rule_values, switches
@@ -18,6 +19,7 @@ __all__ = [
     "batch_sizes",
     "clock_lead",
     "conservation",
+    "end_of",
     "evaluations",
     "idle",
     "idle_fraction",

@@ -5,17 +5,19 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
 from psbench.errors import ParameterError
-from psbench.metrics import interval, time_to_target
+from psbench.metrics import end_of, evaluations, interval, time_to_target
 
 if TYPE_CHECKING:
     from psbench.experiment import Experiment
-    from psbench.run import Run
+    from psbench.runs import Run
 
 #: columns of the table: heading and how a value is shown
 COLUMNS: dict[str, tuple[str, str]] = {
@@ -60,6 +62,11 @@ class Comparison:
     baseline: str
     target: float | None
 
+    @cached_property
+    def summaries(self) -> dict[str, list[dict[str, Any]]]:
+        """The summary of each run, in the order of `groups`."""
+        return {label: [run.summary() for run in runs] for label, runs in self.groups.items()}
+
     @property
     def runs(self) -> list[Run]:
         """All runs."""
@@ -100,18 +107,18 @@ class Comparison:
         """
         rows = [self._row(label, runs) for label, runs in self.groups.items()]
         frame = pd.DataFrame(rows)
+        place = list(frame).index("time_s_ci") + 1
         own = frame.loc[frame["strategy"] == self.baseline, "time_s"].iloc[0]
-        frame.insert(frame.columns.get_loc("time_s") + 2, "speed_up", own / frame["time_s"])  # type: ignore[operator]
+        frame.insert(place, "speed_up", own / frame["time_s"])
         return frame
 
     def _row(self, label: str, runs: Sequence[Run]) -> dict[str, Any]:
-        measured = [_measured(run, self.target) for run in runs]
+        measured = [_measured(r, s, self.target) for r, s in zip(runs, self.summaries[label], strict=True)]
         row: dict[str, Any] = {"strategy": label, "n": len(runs)}
         for name in _MEASURED:
-            values = [m[name] for m in measured if m[name] is not None]
+            values = [value for m in measured if (value := m[name]) is not None]
             # a mean over the seeds that got there would flatter: all or none
-            complete = len(values) == len(runs)
-            mean, half = interval(values) if complete else (None, None)
+            mean, half = interval(values) if len(values) == len(runs) else (None, None)
             row |= {name: mean, f"{name}_ci": half}
         return row | {"lr_convention": runs[0].meta.get("lr_convention") or ""}
 
@@ -134,7 +141,7 @@ class Comparison:
         from rich.table import Table
 
         headings, rows = self.cells()
-        console = Console(width=width, record=True, file=_Nowhere())
+        console = Console(width=width, record=True, file=StringIO())
         table = Table(box=None, pad_edge=False, header_style="bold")
         for place, heading in enumerate(headings):
             table.add_column(heading, justify="left" if place in (0, len(headings) - 1) else "right")
@@ -170,7 +177,7 @@ class Comparison:
             "target": self.target,
             "table": frame.where(frame.notna(), None).to_dict("records"),
             "warnings": self.warnings,
-            "runs": {label: [run.summary() for run in runs] for label, runs in self.groups.items()},
+            "runs": self.summaries,
         }
 
     def __str__(self) -> str:
@@ -224,7 +231,7 @@ def compare(
 def _finished(item: Run | Experiment, seeds: int, done: Callable[[Run], None] | None) -> list[Run]:
     """Return the run itself, or the runs of an experiment."""
     from psbench.experiment import Experiment
-    from psbench.run import run
+    from psbench.runs import run
 
     if not isinstance(item, Experiment):
         return [item]
@@ -277,19 +284,20 @@ def _yardstick(groups: Mapping[str, Sequence[Run]]) -> str:
     """Return the slowest All-Reduce or BSP run's label, or the first label."""
     waiting = [n for n, runs in groups.items() if runs[0].meta.get("strategy") in _YARDSTICKS]
     return max(
-        waiting, key=lambda n: sum(r.summary()["time_s"] for r in groups[n]), default=next(iter(groups))
+        waiting, key=lambda n: sum(end_of(r.log.rows()) for r in groups[n]), default=next(iter(groups))
     )
 
 
 def _common(runs: Sequence[Run]) -> float | None:
     """Return the highest validation accuracy that every run reached, cut to three digits."""
-    best = [run.summary()["best_val_accuracy"] for run in runs]
-    return None if any(b is None for b in best) else int(min(best) * 1000) / 1000
+    frames = [evaluations(run.log) for run in runs]
+    if any("val_accuracy" not in frame or frame["val_accuracy"].isna().all() for frame in frames):
+        return None
+    return int(min(frame["val_accuracy"].max() for frame in frames) * 1000) / 1000
 
 
-def _measured(run: Run, target: float | None) -> dict[str, float | None]:
+def _measured(run: Run, summary: Mapping[str, Any], target: float | None) -> dict[str, float | None]:
     """Return the numbers of one run that are averaged over seeds."""
-    summary = run.summary()
     idle, switches = summary["idle_fraction"], summary["switches"]
     return {
         "time_s": summary["time_s"],
@@ -315,7 +323,7 @@ def _words(budget: Mapping[str, Any]) -> str:
     return f"{stop} on {budget['data']}, global batch {budget['batch_size']}"
 
 
-def _cell(record: Mapping[str, Any], name: str) -> str:
+def _cell(record: Mapping[Any, Any], name: str) -> str:
     value, form = record[name], COLUMNS[name][1]
     if value is None or value != value:
         return "–"
@@ -323,14 +331,3 @@ def _cell(record: Mapping[str, Any], name: str) -> str:
     if half is None or half != half or (half == 0 and name not in ("val_accuracy", "time_s")):
         return form.format(value)
     return f"{form.format(value)} ± {form.format(half)}"
-
-
-class _Nowhere:
-    """A file that keeps nothing: the console records by itself."""
-
-    def write(self, text: str) -> int:
-        """Take text."""
-        return len(text)
-
-    def flush(self) -> None:
-        """Do nothing."""
