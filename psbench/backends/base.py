@@ -87,6 +87,13 @@ class Ending:
         self._best = float("inf")
         self._since_best = 0
 
+    @property
+    def next_epoch(self) -> float:
+        """The epoch before which neither `due` nor `after_update` has anything to say about epochs."""
+        epochs = self._stop.epochs
+        following = (self._evaluations + 1) * self._every
+        return (following if epochs is None else min(following, epochs)) * (1 - 1e-9)
+
     def due(self, view: ClusterView) -> int | None:
         """Return the number of the evaluation that is due at this version, if one is."""
         number = int(view.epoch / self._every + 1e-9)

@@ -120,6 +120,8 @@ class Simulation:
         self._reason = self._status = ""
         self._checkpoints: list[str] = []
         self._next_checkpoint = experiment.checkpoint_every or float("inf")
+        #: nothing can be due before that many samples and that version
+        self._look_at, self._last_version = 0.0, experiment.stop.updates or float("inf")
         self._place(experiment.strategy.compositions[0].placement)
 
     # ---------------------------------------------------------------- the loop
@@ -147,10 +149,11 @@ class Simulation:
                 self._now = self.engine.view.now = seconds
                 self._end("finished", self.ending.at(seconds))
                 break
-            self._now, _, _, _, happening = heapq.heappop(heap)
+            self._now, _, _, _, happening = heap[0]
             if type(happening) is _Flight:
                 self._arrive(happening)
             else:
+                heapq.heappop(heap)
                 self._happen(happening)
             handled += 1
             if handled % OBSERVE_EVERY == 0:
@@ -220,19 +223,21 @@ class Simulation:
         self._schedule(begins + compute_s, _WORK, worker, flight)
 
     def _arrive(self, flight: _Flight) -> None:
-        """A step has been computed, or its result has reached the server."""
+        """Take the first happening: a step has been computed, or its result has reached the server."""
         worker = flight.worker
-        if self._flights.get(worker) is not flight:
-            return  # cancelled, or its worker has gone
-        if not flight.sent:
-            flight.sent = True
-            arrives = self._arrival(worker)
-            flight.send_s = arrives - self._now
-            if flight.send_s > 0:
-                self._schedule(arrives, _WORK, worker, flight)
+        if self._flights.get(worker) is flight:  # else cancelled, or its worker has gone
+            if not flight.sent:
+                flight.sent = True
+                arrives = self._arrival(worker)
+                flight.send_s = arrives - self._now
+                entry = (arrives, _WORK, worker, next(self._sequence), flight)
+                heapq.heapreplace(self._heap, entry)
                 return
-        del self._flights[worker]
-        self._push(flight)
+            del self._flights[worker]
+            heapq.heappop(self._heap)
+            self._push(flight)
+        else:
+            heapq.heappop(self._heap)
 
     def _arrival(self, worker: int) -> float:
         """Return when a result has arrived; in a collective only the word that it is there travels."""
@@ -314,6 +319,8 @@ class Simulation:
 
     def _after_update(self) -> None:
         view = self.engine.view
+        if view.samples < self._look_at and view.version < self._last_version:
+            return
         number = self.ending.due(view)
         if number is not None:
             self._evaluate(number)
@@ -323,6 +330,7 @@ class Simulation:
         reason = self.ending.after_update(view)
         if reason:
             self._end("finished", reason)
+        self._look_at = view.dataset_size * min(self.ending.next_epoch, self._next_checkpoint)
 
     def _hand_over(self, handover: act.Handover) -> None:
         if not handover.carry_momentum:
