@@ -140,7 +140,7 @@ class Trainer:
             inputs = self.data.augment(inputs, self._streams.generator("augment", job.worker, job.number))
         loss = functional.cross_entropy(model.module(inputs), labels)
         torch.autograd.backward(loss)
-        return StepResult(model.gradient.clone(), model.buffers.clone(), float(loss))
+        return StepResult(model.gradient.clone(), model.buffers.clone(), loss.item())
 
 
 class Evaluator:

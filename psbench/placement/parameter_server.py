@@ -39,3 +39,8 @@ class ParameterServer(Placement):
     assignment: Literal["contiguous"] = parameter(
         "contiguous", "which parameters each server holds", source="protocols 10.1"
     )
+
+    @property
+    def num_servers(self) -> int:
+        """Servers that share the parameters."""
+        return self.servers
