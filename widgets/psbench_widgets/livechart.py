@@ -69,7 +69,7 @@ class LiveChart(Rendered):
             table = self._tables.setdefault(source, _Table())
             first = table.append(plain, self.max_rows)
             self._signals.update(signals)
-            self._send([table.part(source, first)], signals)
+            self._tell([table.part(source, first)], signals)
 
     def replace(self, columns: Columns, source: str = "source", **signals: Any) -> None:
         """Put these rows in the place of all earlier ones."""
@@ -79,14 +79,14 @@ class LiveChart(Rendered):
             table = self._tables[source] = _Table(era=old.era + 1 if old else 0)
             table.append(plain, self.max_rows)
             self._signals.update(signals)
-            self._send([table.part(source, 0)], signals)
+            self._tell([table.part(source, 0)], signals)
 
     def clear(self) -> None:
         """Forget all rows."""
         with self._lock:
             for source, table in list(self._tables.items()):
                 self._tables[source] = _Table(era=table.era + 1)
-            self._send([table.part(source, 0) for source, table in self._tables.items()], {})
+            self._tell([table.part(source, 0) for source, table in self._tables.items()], {})
 
     def rows(self, source: str = "source") -> list[dict[str, Any]]:
         """Return the rows that are kept of a data set."""
@@ -94,7 +94,7 @@ class LiveChart(Rendered):
             columns = self._tables[source].columns if source in self._tables else {}
             return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
-    def _send(self, parts: list[dict[str, Any]], signals: Mapping[str, Any]) -> None:
+    def _tell(self, parts: list[dict[str, Any]], signals: Mapping[str, Any]) -> None:
         if self._asked and (parts or signals):
             self.send({"kind": "rows", "parts": parts, "signals": dict(signals)})
 
@@ -105,7 +105,7 @@ class LiveChart(Rendered):
         with self._lock:
             self._asked = True
             parts = [table.since(source, *have.get(source, (-1, 0))) for source, table in self._tables.items()]
-            self._send(parts, self._signals)
+            self._tell(parts, self._signals)
 
 
 class _Table:

@@ -1,0 +1,44 @@
+"""A JupyterLab and a browser for the tests that need them; screenshots go to `build/screenshots`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .jupyter import FLAGS, ROOT, Jupyter, Page, browser_path
+
+
+@pytest.fixture(scope="session")
+def screenshots() -> Path:
+    folder = ROOT / "build" / "screenshots"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def jupyter(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Jupyter]:
+    server = Jupyter(tmp_path_factory.mktemp("lab"))
+    yield server
+    server.close()
+
+
+@pytest.fixture(scope="session")
+def chromium() -> Iterator[Any]:
+    path = browser_path()
+    if path is None:
+        pytest.skip("no browser found: install chromium, or set PSBENCH_BROWSER to one")
+    sync_api = pytest.importorskip("playwright.sync_api")
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, headless=True, args=FLAGS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def page(chromium: Any, jupyter: Jupyter) -> Iterator[Page]:
+    context = chromium.new_context(viewport={"width": 1440, "height": 1000})
+    yield Page(jupyter, context)
+    context.close()

@@ -1,0 +1,182 @@
+"""JupyterLab on loopback and a browser that looks at it, for the browser tests."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+FLAGS = [
+    *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
+    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
+]
+ROOT = Path(__file__).parents[2]
+
+
+def browser_path() -> str | None:
+    """The system's Chromium or Chrome, or what PSBENCH_BROWSER names."""
+    names = ("chromium", "chromium-browser", "google-chrome", "chrome")
+    return os.environ.get("PSBENCH_BROWSER") or next(filter(None, map(shutil.which, names)), None)
+
+
+class Jupyter:
+    """A JupyterLab of its own: configuration, kernels and notebooks in one folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.token = secrets.token_hex(16)
+        self.port = _free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        settings = folder / "app-settings"
+        settings.mkdir()
+        quiet = {
+            "@jupyterlab/apputils-extension:notification": {"fetchNews": "false", "checkForUpdates": False},
+            "@jupyterlab/docmanager-extension:plugin": {"autosave": False},
+        }
+        (settings / "overrides.json").write_text(json.dumps(quiet))
+        self.log = (folder / "jupyter.log").open("w")
+        command = [
+            *(sys.executable, "-m", "jupyter", "lab", "--no-browser", "--allow-root"),
+            *("--ServerApp.ip=127.0.0.1", f"--ServerApp.port={self.port}", "--ServerApp.port_retries=0"),
+            *(f"--IdentityProvider.token={self.token}", f"--ServerApp.root_dir={folder}"),
+            f"--LabApp.app_settings_dir={settings}",
+        ]
+        paths = os.pathsep.join([str(ROOT), str(ROOT / "widgets"), os.environ.get("PYTHONPATH", "")])
+        own = {f"JUPYTER_{name}_DIR": str(folder / name.lower()) for name in ("CONFIG", "RUNTIME", "DATA")}
+        environment = {**os.environ, **own, "PYTHONPATH": paths, "IPYTHONDIR": str(folder / "ipython")}
+        environment.setdefault("OMP_NUM_THREADS", "1")
+        self.process = subprocess.Popen(command, env=environment, stdout=self.log, stderr=self.log)
+        self._wait()
+
+    def _wait(self) -> None:
+        for _ in range(300):
+            if self.process.poll() is not None:
+                raise RuntimeError((self.folder / "jupyter.log").read_text()[-2000:])
+            try:
+                self.get("/api/status")
+                return
+            except OSError:
+                time.sleep(0.1)
+        raise RuntimeError("JupyterLab did not answer within 30 s")
+
+    def get(self, path: str) -> Any:
+        request = urllib.request.Request(self.url + path, headers={"Authorization": f"token {self.token}"})
+        with urllib.request.urlopen(request, timeout=5) as answer:
+            return json.load(answer)
+
+    def notebook(self, name: str, cells: list[str]) -> str:
+        """Write a notebook and return its address."""
+        content = {
+            "cells": [
+                {"cell_type": "code", "id": f"cell{i}", "metadata": {}, "source": text, "outputs": [], "execution_count": None}
+                for i, text in enumerate(cells)
+            ],
+            "metadata": {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}},
+            "nbformat": 4,
+            "nbformat_minor": 5,
+        }
+        (self.folder / f"{name}.ipynb").write_text(json.dumps(content))
+        return f"{self.url}/lab/tree/{name}.ipynb?token={self.token}&reset"
+
+    def is_idle(self, name: str) -> bool:
+        """Whether the notebook's kernel is connected and waits; the page alone says so too early."""
+        kernels = [s["kernel"] for s in self.get("/api/sessions") if s["path"] == f"{name}.ipynb"]
+        return bool(kernels) and all(k["execution_state"] == "idle" and k["connections"] > 0 for k in kernels)
+
+    def close(self) -> None:
+        self.process.terminate()
+        try:
+            self.process.wait(10)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        self.log.close()
+
+
+class Page:
+    """A notebook in the browser, with everything the page complained about or asked the network for."""
+
+    def __init__(self, jupyter: Jupyter, context: Any) -> None:
+        self.jupyter = jupyter
+        self.page = context.new_page()
+        self.errors: list[str] = []
+        self.strangers: list[str] = []
+        self.page.on("pageerror", lambda error: self.errors.append(str(error)))
+        self.page.on("console", self._on_console)
+        self.page.on("request", self._on_request)
+
+    def _on_console(self, message: Any) -> None:
+        if message.type == "error" and "psb" in message.text.lower():
+            self.errors.append(message.text)
+
+    def _on_request(self, request: Any) -> None:
+        local = (self.jupyter.url, f"ws://127.0.0.1:{self.jupyter.port}", "data:", "blob:")
+        if not request.url.startswith(local):
+            self.strangers.append(request.url)
+
+    def open(self, name: str, cells: list[str]) -> None:
+        self.name = name
+        self.address = self.jupyter.notebook(name, cells)
+        self.page.goto(self.address)
+        self.ready()
+
+    def ready(self) -> None:
+        """Wait until the kernel is idle by every sign."""
+        self.page.wait_for_selector(".jp-Notebook .jp-CodeCell", timeout=60_000)
+        self.page.wait_for_selector('.jp-Notebook-ExecutionIndicator[data-status="idle"]', timeout=60_000)
+        until = time.monotonic() + 60
+        while not self.jupyter.is_idle(self.name):
+            if time.monotonic() > until:
+                raise TimeoutError("the kernel is not idle")
+            time.sleep(0.1)
+        self.page.wait_for_function(
+            "() => [...document.querySelectorAll('.jp-StatusBar-TextItem')].some((e) => e.textContent.includes('| Idle'))"
+        )
+
+    def run_all(self) -> None:
+        self.page.click('.lm-MenuBar-itemLabel:text-is("Run")')
+        self.page.click('.lm-Menu-item[data-command="runmenu:run-all"]')
+
+    def run_cell(self, number: int) -> str:
+        """Run one cell and return its text output."""
+        cell = self.page.locator(".jp-CodeCell").nth(number)
+        prompt = cell.locator(".jp-InputPrompt")
+        before = prompt.first.text_content()
+        cell.locator(".cm-content").first.click()
+        self.page.keyboard.press("Control+Enter")
+        until = time.monotonic() + 60
+        while (now := prompt.first.text_content() or "") == before or "*" in now:
+            if time.monotonic() > until:
+                raise TimeoutError(f"cell {number} has not run: {now}")
+            time.sleep(0.05)
+        return cell.locator(".jp-OutputArea").first.text_content() or ""
+
+    def reload(self) -> None:
+        """Save the notebook (its outputs would be lost) and load the page anew."""
+        self.page.keyboard.press("Control+s")
+        self.page.wait_for_selector(".jp-NotebookPanel:not(.jp-mod-dirty)")
+        self.page.wait_for_timeout(500)
+        self.page.reload()
+        self.ready()
+
+    def theme(self, name: str) -> None:
+        """Switch JupyterLab's theme: "JupyterLab Light" or "JupyterLab Dark"."""
+        self.page.click('.lm-MenuBar-itemLabel:text-is("Settings")')
+        self.page.hover('.lm-Menu-itemLabel:text-is("Theme")')
+        self.page.click(f'.lm-Menu-itemLabel:text-is("{name}")')
+        self.page.wait_for_selector(f'body[data-jp-theme-name="{name}"]')
+
+
+def _free_port() -> int:
+    with closing(socket.socket()) as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
