@@ -1,0 +1,302 @@
+"""The client's side of a run on Dask: starts the tasks, lets the log grow, passes on requests, cleans up."""
+
+from __future__ import annotations
+
+import json
+import logging
+import queue
+import secrets
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from distributed import Client, Future, wait
+
+from psbench.backends.base import Control, Observer, Outcome
+from psbench.backends.dask import tasks
+from psbench.backends.dask.cluster import connected, place
+from psbench.backends.dask.conductor import ROWS, TEXTS, PeerFailed, servers_of
+from psbench.backends.dask.names import CLIENT, CONDUCTOR, EVALUATOR, server_name, worker_name
+from psbench.backends.dask.wire import JSON, Address, Letter, Link, unpack
+from psbench.checkpoint import Checkpoint
+from psbench.core.log import ROW, EventLog
+from psbench.errors import BackendError, ParameterError, PsbenchError, ServerLost
+from psbench.experiment import Experiment
+from psbench.problem import Problem
+
+logger = logging.getLogger(__name__)
+
+#: seconds between looks for a request from outside; it reaches the conductor that fast
+_LOOK_S = 0.03
+#: seconds that a server may take to load and listen
+_LISTEN_S = 120.0
+#: seconds that tasks may take to end when told to; a step under way must finish first
+_END_S = 5.0
+
+
+def run_dask(
+    problem: Problem,
+    log: EventLog,
+    control: Control,
+    observer: Observer | None = None,
+    folder: Path | None = None,
+) -> Outcome:
+    """Run an experiment on real Dask workers, in real time.
+
+    Without a scheduler's address a cluster of processes is started on this machine, bound to loopback, and
+    ended with the run; a script that does so must guard its start with ``if __name__ == "__main__":``, as
+    always when processes are spawned.
+
+    Parameters
+    ----------
+    problem : Problem
+    log : EventLog
+        Grows a few times a second while the run goes on.
+    control : Control
+    observer : callable or None
+        Called with the log, in this thread, whenever it has grown.
+    folder : Path or None
+        Where checkpoints go; none are written without it.
+
+    Raises
+    ------
+    BackendError
+        If the scheduler does not answer, has too few workers, or a task fails; its message then holds the
+        task's own traceback.
+    ServerLost, WorkerLost
+        If a server, or every worker, is gone.
+    """
+    check(problem)
+    roles = roles_of(problem.experiment)
+    with connected(problem.experiment.scheduler, len(roles)) as client:
+        placed = place(roles, client.nthreads(), problem.experiment.scheduler)
+        return _Run(problem, log, control, observer, folder, client, placed).run()
+
+
+def check(problem: Problem) -> None:
+    """Raise ParameterError for what only the simulated backend can do."""
+    profile = problem.profile
+    for kind, incidents in (("failures", profile.failures), ("late joins", profile.joins)):
+        if incidents:
+            raise ParameterError(
+                f"cluster {profile.name!r}: its {kind} are simulated only; on dask, use a cluster without them "
+                "(to see a failure, kill a worker's process)"
+            )
+
+
+def roles_of(experiment: Experiment) -> list[str]:
+    """Return the tasks of a run by name: servers, training workers, and the evaluator."""
+    shards = max(servers_of(composition) for composition in experiment.strategy.compositions)
+    servers = [CONDUCTOR, *map(server_name, range(1, shards))]
+    return [*servers, *map(worker_name, range(experiment.num_workers)), EVALUATOR]
+
+
+class _Run:
+    """One run, from the first task to the last."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        log: EventLog,
+        control: Control,
+        observer: Observer | None,
+        folder: Path | None,
+        client: Client,
+        placed: dict[str, str],
+    ) -> None:
+        self.problem, self.log, self.control, self.observer, self.folder = problem, log, control, observer, folder
+        self.client, self.placed = client, placed
+        self._key = secrets.token_bytes(32)
+        self._topic = f"psbench-{secrets.token_hex(8)}"
+        self._futures: dict[str, Future] = {}
+        self._addresses: dict[str, Address] = {}
+        self._checkpoints: list[str] = []
+        self._outcome: Outcome | None = None
+        self._stop_sent = False
+
+    def run(self) -> Outcome:
+        """Run to the end; whatever happens, no task is left behind."""
+        announced: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+        self.client.subscribe_topic(self._topic, lambda event: announced.put(event[1]))
+        link = None
+        try:
+            self._start_servers()
+            self._await_addresses(announced)
+            link = Link(self._addresses[CONDUCTOR], self._key, CLIENT)
+            link.tell({"do": "ready"})
+            self._start_workers()
+            return self._follow(link)
+        finally:
+            self._end(link)
+
+    # ---------------------------------------------------------------- tasks
+
+    def _start(self, role: str, task: Callable[..., None], *arguments: Any) -> None:
+        self._futures[role] = self.client.submit(
+            task,
+            *(self.problem.experiment, self._key, *arguments),
+            key=f"{self._topic}-{role.replace(' ', '-')}",
+            workers=[self.placed[role]],
+            allow_other_workers=False,
+            pure=False,
+            retries=0,
+        )
+
+    def _start_servers(self) -> None:
+        """Start who listens; the others load meanwhile what they need."""
+        crew = [role for role in self.placed if role != CONDUCTOR]
+        self._start(CONDUCTOR, tasks.conduct, self._topic, [*crew, CLIENT])
+        rest = {self.placed[role] for role in crew} - {self.placed[CONDUCTOR]}
+        self._warming = [
+            self.client.submit(tasks.warm_up, workers=[address], pure=False, key=f"{self._topic}-warm-{i}")
+            for i, address in enumerate(sorted(rest))
+        ]
+        self._await_role = time.monotonic()
+
+    def _shards(self) -> list[str]:
+        return [role for role in self.placed if role.startswith("server ")]
+
+    def _await_addresses(self, announced: queue.SimpleQueue[dict[str, Any]]) -> None:
+        """Wait for the conductor's address, start the other shards, and wait for theirs."""
+        self._await(CONDUCTOR, announced)
+        for number, role in enumerate(self._shards(), 1):
+            self._start(role, tasks.serve, self._topic, number, self._addresses[CONDUCTOR])
+        for role in self._shards():
+            self._await(role, announced)
+
+    def _await(self, role: str, announced: queue.SimpleQueue[dict[str, Any]]) -> None:
+        deadline = time.monotonic() + _LISTEN_S
+        while role not in self._addresses:
+            try:
+                told = announced.get(timeout=0.1)
+            except queue.Empty:
+                self._check_starting(role, deadline)
+            else:
+                self._addresses[told["name"]] = Address(*told["address"])
+
+    def _check_starting(self, role: str, deadline: float) -> None:
+        if self._futures[role].done():
+            self._raise_failure(role)
+        if time.monotonic() > deadline:
+            raise BackendError(
+                f"{role} did not start within {_LISTEN_S:.0f} s: is Dask worker {self.placed[role]} busy?"
+            )
+
+    def _start_workers(self) -> None:
+        servers = [self._addresses[role] for role in (CONDUCTOR, *self._shards())]
+        for worker in range(self.problem.profile.num_workers):
+            self._start(worker_name(worker), tasks.train, worker, servers)
+        self._start(EVALUATOR, tasks.evaluate, self._addresses[CONDUCTOR])
+
+    # ---------------------------------------------------------------- following the run
+
+    def _follow(self, link: Link) -> Outcome:
+        """Take what the conductor tells until it is done."""
+        while True:
+            letter = link.receive(_LOOK_S)
+            if letter is not None:
+                if letter.kind == JSON and letter.plain["do"] == "stop":
+                    break
+                self._read(letter, link)
+            elif link.lost:
+                break
+            self._attend(link)
+        if self._outcome is None:
+            self._raise_failure(CONDUCTOR)
+        assert self._outcome is not None
+        return self._outcome
+
+    def _read(self, letter: Letter, link: Link) -> None:
+        if letter.kind == ROWS:
+            self._grow(letter.body)
+        elif letter.kind == JSON:
+            plain = letter.plain
+            if plain["do"] == "checkpoint":
+                self._store(plain, letter)
+            elif plain["do"] == "outcome":
+                self._conclude(plain, letter)
+                link.tell({"do": "received"})
+
+    def _grow(self, body: bytes) -> None:
+        (length,) = TEXTS.unpack_from(body)
+        start = TEXTS.size + length
+        texts = json.loads(body[TEXTS.size : start])
+        self.log.extend(np.frombuffer(body, dtype=ROW, offset=start), texts)
+        if self.observer is not None:
+            self.observer(self.log)
+
+    def _store(self, plain: dict[str, Any], letter: Letter) -> None:
+        if self.folder is None:
+            return
+        state = plain["state"] | {"spec": self.problem.experiment.spec()}
+        checkpoint = Checkpoint(unpack(plain["shapes"], letter.payload), state)
+        path = checkpoint.save(self.folder / "checkpoints" / f"{plain['label']}.npz")
+        self._checkpoints.append(str(path))
+
+    def _conclude(self, plain: dict[str, Any], letter: Letter) -> None:
+        state = unpack(plain["shapes"], letter.payload)
+        facts = {"checkpoints": self._checkpoints} | plain["facts"]
+        self._outcome = Outcome(plain["status"], plain["reason"], state["parameters"], state["buffers"], facts)
+
+    def _attend(self, link: Link) -> None:
+        """Pass on requests from outside."""
+        if not self.control.pending:
+            return
+        for asked in self.control.take():
+            link.tell({"do": "switch", "to": asked.to})
+        if self.control.stopping and not self._stop_sent:
+            self._stop_sent = True
+            link.tell({"do": "stop"})
+
+    # ---------------------------------------------------------------- failing and ending
+
+    def _raise_failure(self, role: str) -> None:
+        """Raise what ended a task, as our own error with the task's traceback, or say that it was lost."""
+        wait(self._futures[role], timeout=_END_S)
+        error = self._futures[role].exception(timeout=_END_S) if self._futures[role].status == "error" else None
+        if isinstance(error, PeerFailed):
+            raise self._of_peer(error) from None
+        if isinstance(error, ServerLost):
+            raise ServerLost(f"{error}; {self._last_checkpoint()}") from None
+        if isinstance(error, PsbenchError):
+            raise error
+        if error is None or type(error).__name__ == "KilledWorker":
+            raise ServerLost(f"{self._what(role)} is gone: its process was killed; {self._last_checkpoint()}")
+        raise BackendError(f"{role} failed: {error!r}") from error
+
+    def _of_peer(self, failed: PeerFailed) -> PsbenchError:
+        """Return a task's own error if it is one of ours, or ours with its traceback."""
+        future = self._futures.get(failed.name)
+        if future is not None:
+            wait(future, timeout=_END_S)
+            error = future.exception(timeout=_END_S) if future.status == "error" else None
+            if isinstance(error, PsbenchError):
+                return error
+        return BackendError(str(failed))
+
+    def _what(self, role: str) -> str:
+        has_server = any(map(servers_of, self.problem.experiment.strategy.compositions))
+        return "the parameter server (shard 0)" if role == CONDUCTOR and has_server else f"the {role}"
+
+    def _last_checkpoint(self) -> str:
+        if self._checkpoints:
+            return f"the last checkpoint is {self._checkpoints[-1]}"
+        return "no checkpoint was written (set checkpoint_every, and an output folder)"
+
+    def _end(self, link: Link | None) -> None:
+        """Send everybody home and wait for them; then nothing of the run is left on the scheduler."""
+        if link is not None:
+            link.tell({"do": "stop"})
+            link.close()
+        futures = [*self._futures.values(), *getattr(self, "_warming", [])]
+        try:
+            wait(futures, timeout=_END_S)
+        except TimeoutError:
+            busy = [role for role, future in self._futures.items() if not future.done()]
+            logger.info("still busy with a last step, or lost: %s", ", ".join(busy))
+        except Exception as error:  # the scheduler itself is gone: there is nobody left to ask
+            logger.warning("the tasks' end could not be awaited: %s", error)
+        self.client.unsubscribe_topic(self._topic)
+        self.client.cancel(futures, force=True)

@@ -1,0 +1,151 @@
+"""Dask clusters: one of our own on this machine, or one that is running; and which role goes where."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+import dask
+import psutil
+from distributed import Client, LocalCluster
+
+from psbench.errors import BackendError
+
+logger = logging.getLogger(__name__)
+
+#: seconds that a scheduler may take to answer
+CONNECT_S = 5.0
+#: seconds that processes of a cluster of our own may take to end before they are killed
+_CLOSE_S = 10.0
+_SPAWN = "distributed.nanny.pre-spawn-environ"
+
+
+@contextmanager
+def connected(scheduler: str | None, num_roles: int) -> Iterator[Client]:
+    """Give a client of the scheduler at that address, or of a local cluster with a process a role.
+
+    Raises
+    ------
+    BackendError
+        If the scheduler does not answer.
+    """
+    if scheduler is not None:
+        with _client(scheduler) as client:
+            yield client
+        return
+    with _local_cluster(num_roles) as cluster, _client(cluster.scheduler_address) as client:
+        yield client
+
+
+@contextmanager
+def _client(address: str) -> Iterator[Client]:
+    try:
+        client = Client(address, timeout=CONNECT_S, set_as_default=False)
+    except (OSError, ValueError) as error:
+        raise BackendError(
+            f"no Dask scheduler answers at {address!r} within {CONNECT_S:g} s; "
+            "start one with `dask scheduler`, or leave `scheduler` out for a cluster on this machine"
+        ) from error
+    try:
+        yield client
+    finally:
+        client.close(timeout=CONNECT_S)
+
+
+@contextmanager
+def _local_cluster(processes: int) -> Iterator[LocalCluster]:
+    """Start a cluster bound to loopback, and see to it that none of its processes outlives it."""
+    before = set(psutil.Process().children(recursive=True))
+    with _settings():
+        cluster = LocalCluster(
+            n_workers=processes,
+            threads_per_worker=1,
+            processes=True,
+            host="127.0.0.1",
+            memory_limit=0,
+            dashboard_address=None,
+            # with no address of its own the scheduler's page would try port 8787 first, and warn if it is taken
+            scheduler_kwargs={"dashboard": False, "dashboard_address": "127.0.0.1:0"},
+            silence_logs=logging.CRITICAL,  # what goes wrong is told by the run itself
+        )
+    ours = [
+        child
+        for child in psutil.Process().children(recursive=True)
+        if child not in before and "resource_tracker" not in " ".join(child.cmdline())
+    ]
+    try:
+        yield cluster
+    finally:
+        try:
+            cluster.close(timeout=_CLOSE_S)
+        finally:
+            _, left = psutil.wait_procs(ours, timeout=1.0)
+            for process in left:
+                logger.warning("process %d of the cluster did not end; killing it", process.pid)
+                process.kill()
+            psutil.wait_procs(left, timeout=_CLOSE_S)
+
+
+@contextmanager
+def _settings() -> Iterator[None]:
+    """Set up a local cluster's processes for computing, and leave this process as it was.
+
+    Dask's nanny would give them a malloc setting with which torch takes 1.6 times as long, and write it into
+    our own environment, from where every later process would have it too.
+    """
+    spawn = {k: v for k, v in dask.config.get(_SPAWN).items() if k != "MALLOC_TRIM_THRESHOLD_"}
+    settings = {
+        _SPAWN: spawn,
+        "distributed.worker.profile.enabled": False,  # it interrupts the roles' loops a hundred times a second
+        "distributed.scheduler.allowed-failures": 0,  # a role is never started again elsewhere
+    }
+    environment = dict(os.environ)
+    try:
+        with dask.config.set(settings):
+            yield
+    finally:
+        for name in os.environ.keys() - environment.keys():
+            del os.environ[name]
+        os.environ.update(environment)
+
+
+def place(roles: Sequence[str], threads: Mapping[str, int], scheduler: str | None) -> dict[str, str]:
+    """Return the Dask worker of each role: one each, or, if there are too few, as many as it has threads.
+
+    Parameters
+    ----------
+    roles : sequence of str
+        The first get Dask workers of their own.
+    threads : mapping of address to number of threads
+
+    Raises
+    ------
+    BackendError
+        If there are more roles than threads.
+
+    Examples
+    --------
+    >>> place(["conductor", "worker 0", "worker 1"], {"a": 1, "b": 2}, None)
+    {'conductor': 'a', 'worker 0': 'b', 'worker 1': 'b'}
+    """
+    if len(roles) > sum(threads.values()):
+        raise BackendError(
+            f"the Dask cluster at {scheduler} has {len(threads)} workers with {sum(threads.values())} threads, "
+            f"and the run needs {len(roles)} ({', '.join(roles)}): add Dask workers, or use a smaller cluster"
+        )
+    if len(roles) > len(threads):
+        logger.warning(
+            "the Dask cluster has %d workers for %d roles: some share a process, and slow each other down",
+            *(len(threads), len(roles)),
+        )
+    order = sorted(threads, key=lambda address: threads[address])  # who has room for more comes last
+    load = dict.fromkeys(order, 0)
+    placed = {}
+    for role in roles:
+        free = [address for address in reversed(order) if load[address] < threads[address]]
+        address = order[len(placed)] if len(placed) < len(order) else min(free, key=lambda a: load[a])
+        load[address] += 1
+        placed[role] = address
+    return placed

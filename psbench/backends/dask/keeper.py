@@ -1,0 +1,92 @@
+"""Who keeps the model, as the conductor sees it: how a placement performs the engine's actions.
+
+A keeper decides nothing. It sends letters, and holds what has arrived until an action names it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol, TypeAlias
+
+from torch import Tensor
+
+from psbench.core import actions as act
+from psbench.core.events import Push
+from psbench.server_math import Server
+
+#: a model and, if asked for, its optimizer's tensors as `optimizer/...`
+State: TypeAlias = dict[str, Tensor]
+Then: TypeAlias = Callable[[State], None]
+
+_OPTIMIZER = "optimizer/"
+
+
+class Keeper(Protocol):
+    """What the conductor asks of a placement."""
+
+    def take(self, push: Push, payload: Tensor | None) -> None:
+        """Hold what came with a push until it is applied or discarded."""
+
+    def apply(self, apply: act.Apply) -> None:
+        """Make the next version."""
+
+    def release(self, release: act.Release, samples: int) -> None:
+        """Let a worker take a step of so many samples."""
+
+    def discard(self, push: Push) -> None:
+        """Drop what came with a push."""
+
+    def gather(self, optimizer: bool, then: Then) -> None:
+        """Call `then` with the current version's state, at once or when it has arrived."""
+
+    def answer(self, sender: str, plain: dict[str, object], payload: Tensor | None) -> None:
+        """Take what a keeper's own request brought."""
+
+    def leave(self, worker: int) -> None:
+        """Do without a worker."""
+
+
+def state_of(server: Server, optimizer: bool) -> State:
+    """Return a copy of a server's model, and of its optimizer's tensors if wanted."""
+    state = {"parameters": server.parameters, "buffers": server.buffers}
+    if optimizer:
+        state |= {_OPTIMIZER + name: value for name, value in server.optimizer_state().items()}
+    return {name: value.detach().clone() for name, value in state.items()}
+
+
+def restore(server: Server, state: State) -> None:
+    """Set a server to a state; without an optimizer's tensors it begins anew with them."""
+    server.parameters.copy_(state["parameters"])
+    server.buffers.copy_(state["buffers"])
+    own = {n.removeprefix(_OPTIMIZER): t for n, t in state.items() if n.startswith(_OPTIMIZER)}
+    server.load_optimizer_state(own)
+
+
+def without_optimizer(state: State) -> State:
+    """Return the model alone."""
+    return {name: value for name, value in state.items() if not name.startswith(_OPTIMIZER)}
+
+
+def cut(state: State, part: slice, first: bool) -> State:
+    """Return one server's slice of a state; buffers stay with the first."""
+    length = len(state["parameters"])
+    own = {n: t[part] if t.dim() == 1 and len(t) == length else t for n, t in state.items()}
+    return own | {"buffers": state["buffers"] if first else state["buffers"][:0]}
+
+
+def join(parts: list[State]) -> State:
+    """Put the servers' slices of a state together again."""
+    first = parts[0]
+    length = len(first["parameters"])
+    return {
+        name: _joined([part[name] for part in parts])
+        if name != "buffers" and value.dim() == 1 and len(value) == length
+        else value
+        for name, value in first.items()
+    }
+
+
+def _joined(tensors: list[Tensor]) -> Tensor:
+    import torch
+
+    return torch.cat(tensors)

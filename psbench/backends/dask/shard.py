@@ -1,0 +1,121 @@
+"""A server shard that is not the first: performs the conductor's stream of actions on its own slice."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from typing import Any
+
+import zmq
+from torch import Tensor
+
+from psbench.backends.dask.conductor import PING
+from psbench.backends.dask.keeper import state_of
+from psbench.backends.dask.letters import PUSH, RELEASE, Pushed, Released
+from psbench.backends.dask.names import worker_name, worker_number
+from psbench.backends.dask.servers import Slice
+from psbench.backends.dask.wire import JSON, Hub, Letter, Link, pack, unpack
+from psbench.backends.dask.worker import Abandoned, Stopped
+from psbench.problem import Problem
+
+_LOOK_S = 0.05
+#: seconds that a slice sent by a worker that then died may still take to arrive
+_GRACE_S = 0.3
+
+
+class Shard:
+    """One server shard.
+
+    A version means the same here as at the conductor: actions are performed in its order, and an update
+    waits for the slices that it names. A slice that its worker died before sending counts as zero.
+
+    Parameters
+    ----------
+    problem : Problem
+    hub : Hub
+        Where the workers' slices come in.
+    link : Link
+        To the conductor.
+    """
+
+    def __init__(self, problem: Problem, hub: Hub, link: Link) -> None:
+        self.problem, self.hub, self.link = problem, hub, link
+        self._stream: deque[tuple[dict[str, Any], Tensor | None]] = deque()
+        self._gone: dict[int, float] = {}  # when we heard that a worker is gone
+        self._slice: Slice
+        self._poller = zmq.Poller()
+        self._poller.register(hub.handle, zmq.POLLIN)
+        self._poller.register(link.handle, zmq.POLLIN)
+
+    def run(self) -> None:
+        """Serve until the conductor says stop.
+
+        Raises
+        ------
+        Stopped
+            Always, at the end.
+        """
+        self.link.tell({"do": "ready"})
+        while True:
+            if not self._poller.poll(_LOOK_S * 1000) and self.link.lost:
+                raise Abandoned("the conductor is gone")
+            while (letter := self.hub.receive(0)) is not None:
+                self._take(letter)
+            while (letter := self.link.receive(0)) is not None:
+                self._hear(letter)
+            while self._stream and self._perform(*self._stream[0]):
+                self._stream.popleft()
+
+    def _take(self, letter: Letter) -> None:
+        worker = worker_number(letter.sender)
+        if letter.kind == PUSH and worker is not None and letter.payload is not None:
+            self._slice.payloads[worker, Pushed.decode(letter.body).ticket] = letter.payload
+
+    def _hear(self, letter: Letter) -> None:
+        if letter.kind == PING or letter.kind != JSON:
+            return
+        plain = letter.plain
+        if plain["do"] == "stop":
+            raise Stopped
+        if plain["do"] == "gone":
+            self._gone[plain["worker"]] = time.monotonic()
+        elif plain["do"] == "begin":  # before any worker is released to send us something
+            self._begin(plain, letter.payload)
+        else:
+            self._stream.append((plain, letter.payload))
+
+    def _begin(self, plain: dict[str, Any], payload: Tensor | None) -> None:
+        experiment = self.problem.experiment
+        self._slice = Slice(unpack(plain["shapes"], payload), experiment.optimizer, experiment.batch_size)
+
+    def _perform(self, plain: dict[str, Any], payload: Tensor | None) -> bool:
+        """Perform an action if all that it needs is there."""
+        order = plain["do"]
+        if order == "apply":
+            return self._apply(plain)
+        if order == "release":
+            self._release(plain)
+        elif order == "discard":
+            return self._slice.payloads.pop(tuple(plain["key"]), None) is not None or self._is_lost(plain["key"][0])
+        elif order == "state":
+            shapes, flat = pack(state_of(self._slice.server, plain["optimizer"]))
+            self.link.tell({"do": "keeper", "tag": plain["tag"], "shapes": shapes}, flat)
+        return True
+
+    def _apply(self, plain: dict[str, Any]) -> bool:
+        keys = [(worker, ticket) for worker, ticket in plain["keys"]]
+        payloads = self._slice.payloads
+        for key in keys:
+            if key not in payloads:
+                if not self._is_lost(key[0]):
+                    return False
+                payloads[key] = self._slice.server.parameters.new_zeros(len(self._slice.server.parameters))
+        self._slice.apply(keys, plain["samples"], plain["update"])
+        return True
+
+    def _is_lost(self, worker: int) -> bool:
+        return time.monotonic() - self._gone.get(worker, float("inf")) > _GRACE_S
+
+    def _release(self, plain: dict[str, Any]) -> None:
+        body = Released(plain["ticket"], plain["version"], 0, True).encode()
+        self.hub.send(worker_name(plain["worker"]), RELEASE, body, self._slice.model())

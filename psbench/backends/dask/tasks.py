@@ -1,0 +1,98 @@
+"""What runs inside the Dask tasks: one function a role, each with sockets of its own."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable
+from contextlib import ExitStack
+
+import torch
+from distributed import get_worker
+from distributed.comm import get_address_host
+
+from psbench.backends.dask.conductor import Conductor, servers_of
+from psbench.backends.dask.names import CONDUCTOR, EVALUATOR, server_name, worker_name
+from psbench.backends.dask.shard import Shard
+from psbench.backends.dask.wire import JSON, Address, Hub, Link, unpack
+from psbench.backends.dask.worker import Abandoned, Stopped, Worker
+from psbench.experiment import Experiment
+from psbench.problem import Problem
+
+
+def conduct(experiment: Experiment, key: bytes, topic: str, crew: list[str]) -> None:
+    """Conduct the run; the first server shard is part of it."""
+    with Hub(_host(), key) as hub:
+        _announce(topic, CONDUCTOR, hub)
+        torch.set_num_threads(experiment.threads)
+        Conductor(Problem.build(experiment), hub, crew).run()
+
+
+def serve(experiment: Experiment, key: bytes, topic: str, shard: int, conductor: Address) -> None:
+    """Hold a server shard that is not the first."""
+    with Hub(_host(), key) as hub, Link(conductor, key, server_name(shard)) as link:
+        _announce(topic, server_name(shard), hub)
+        _report(link, lambda: Shard(_build(experiment), hub, link).run())
+
+
+def train(experiment: Experiment, key: bytes, worker: int, servers: list[Address]) -> None:
+    """Be a training worker; `servers` begins with the conductor."""
+    name = worker_name(worker)
+    with ExitStack() as stack:
+        links = [stack.enter_context(Link(address, key, name)) for address in servers]
+        rings = any(not servers_of(composition) for composition in experiment.strategy.compositions)
+        hub = stack.enter_context(Hub(_host(), key)) if rings else None
+        _report(
+            links[0], lambda: Worker(_build(experiment), worker, links[0], links[1:], hub, key).run()
+        )
+
+
+def evaluate(experiment: Experiment, key: bytes, conductor: Address) -> None:
+    """Evaluate the models that come, one after another."""
+    with Link(conductor, key, EVALUATOR) as link:
+        _report(link, lambda: _evaluate(experiment, link))
+
+
+def _evaluate(experiment: Experiment, link: Link) -> None:
+    evaluator = _build(experiment).evaluator()
+    link.tell({"do": "ready"})
+    while True:
+        letter = link.receive(0.25)
+        if letter is None and link.lost:
+            raise Abandoned("the conductor is gone")
+        if letter is None or letter.kind != JSON:
+            continue
+        plain = letter.plain
+        if plain["do"] == "stop":
+            raise Stopped
+        state = unpack(plain["shapes"], letter.payload)
+        values = evaluator.evaluate(state["parameters"], state["buffers"])
+        link.tell({"do": "evaluated", "id": plain["id"], "values": values})
+
+
+def _build(experiment: Experiment) -> Problem:
+    torch.set_num_threads(experiment.threads)
+    return Problem.build(experiment)
+
+
+def _report(link: Link, work: Callable[[], None]) -> None:
+    """Work until stopped; if it fails, tell the conductor so that nobody waits for us."""
+    try:
+        work()
+    except Stopped:
+        return
+    except BaseException:
+        link.tell({"do": "failed", "traceback": traceback.format_exc()})
+        raise
+
+
+def _host() -> str:
+    host: str = get_address_host(get_worker().address)
+    return host
+
+
+def _announce(topic: str, name: str, hub: Hub) -> None:
+    get_worker().log_event(topic, {"name": name, "address": list(hub.address)})
+
+
+def warm_up() -> None:
+    """Do nothing, but import what a role needs."""
