@@ -34,7 +34,8 @@ class Dirichlet(Sharding):
     -----
     Reduces to: the class proportions of `stratified` as alpha grows.
     Our reading: proportions are drawn again until all shards reach `min_size`, at most 100 times; then
-    samples chosen by chance move from the largest shard to those that are too small, so that it ends at any skew.
+    samples chosen by chance move from the largest shard to those that are too small, so that it ends at any
+    skew.
 
     Source
     ------
