@@ -19,22 +19,21 @@ if TYPE_CHECKING:
     from psbench.experiment import Experiment
     from psbench.runs import Run
 
-#: columns of the table: heading and how a value is shown
-COLUMNS: dict[str, tuple[str, str]] = {
-    "strategy": ("strategy", "{}"),
-    "n": ("seeds", "{}"),
-    "time_s": ("time (s)", "{:.4g}"),
-    "speed_up": ("speed-up", "{:.2f} x"),
-    "val_accuracy": ("val. accuracy", "{:.2%}"),
-    "time_to_target_s": ("time to target (s)", "{:.4g}"),
-    "updates": ("updates", "{:.0f}"),
-    "staleness_mean": ("staleness, mean", "{:.2f}"),
-    "staleness_max": ("largest", "{:.0f}"),
-    "clock_lead_max": ("clock lead, largest", "{:.0f}"),
-    "idle_fraction": ("idle", "{:.1%}"),
-    "bytes": ("MB sent", "{:.4g}"),
-    "switch_epoch": ("switch at epoch", "{:.1f}"),
-    "lr_convention": ("learning rate", "{}"),
+#: columns of the table as text: heading, number format, factor and unit
+COLUMNS: dict[str, tuple[str, str, float, str]] = {
+    "strategy": ("strategy", "", 1, ""),
+    "n": ("seeds", "d", 1, ""),
+    "time_s": ("time (s)", ".4g", 1, ""),
+    "speed_up": ("speed-up", ".2f", 1, " ×"),
+    "val_accuracy": ("validation accuracy", ".1f", 100, " %"),
+    "time_to_target_s": ("time to target (s)", ".3g", 1, ""),
+    "updates": ("updates", ".0f", 1, ""),
+    "staleness_mean": ("mean staleness", ".2f", 1, ""),
+    "staleness_max": ("max", ".0f", 1, ""),
+    "clock_lead_max": ("max clock lead", ".0f", 1, ""),
+    "idle_fraction": ("idle", ".1f", 100, " %"),
+    "bytes": ("MB sent", ".4g", 1, ""),
+    "switch_epoch": ("switch at epoch", ".1f", 1, ""),
 }
 #: columns that are a mean over seeds, and so have a `_ci` beside them: the half-width of their interval
 _MEASURED = (
@@ -144,7 +143,7 @@ class Comparison:
         console = Console(width=width, record=True, file=StringIO())
         table = Table(box=None, pad_edge=False, header_style="bold")
         for place, heading in enumerate(headings):
-            table.add_column(heading, justify="left" if place in (0, len(headings) - 1) else "right")
+            table.add_column(heading, justify="right" if place else "left", no_wrap=not place)
         for row in rows:
             table.add_row(*row)
         console.print(table)
@@ -160,6 +159,8 @@ class Comparison:
             lines[1] += "; ± is the half-width of a 95 % interval over seeds (t distribution)"
         if self.target is not None:
             lines.append(f"target: validation accuracy {self.target:.4g}")
+        rates = {label: runs[0].meta.get("lr_convention") for label, runs in self.groups.items()}
+        lines += [f"learning rate of {label}: {rate}" for label, rate in rates.items() if rate]
         return lines + [f"warning: {text}" for text in self.warnings]
 
     def report(self, path: str | Path) -> Path:
@@ -324,10 +325,13 @@ def _words(budget: Mapping[str, Any]) -> str:
 
 
 def _cell(record: Mapping[Any, Any], name: str) -> str:
-    value, form = record[name], COLUMNS[name][1]
+    _, form, factor, unit = COLUMNS[name]
+    value, half = record[name], record.get(f"{name}_ci")
+    if isinstance(value, str):
+        return value
     if value is None or value != value:
         return "–"
-    half = record.get(f"{name}_ci")
-    if half is None or half != half or (half == 0 and name not in ("val_accuracy", "time_s")):
-        return form.format(value)
-    return f"{form.format(value)} ± {form.format(half)}"
+    text = format(value * factor if factor != 1 else value, form)
+    if half is not None and half == half and half > 0:
+        text += f" ± {half * factor:.2g}"
+    return text + unit

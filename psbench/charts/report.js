@@ -1,0 +1,37 @@
+"use strict";
+(() => {
+  const { light, dark, specs } = JSON.parse(document.getElementById("data").textContent);
+  const inDark = window.matchMedia("(prefers-color-scheme: dark)");
+  const views = new Map();
+
+  // the same chart against another column: every x that shows the old one shows the new one
+  function against(spec, x) {
+    const { x: old, axes } = spec.usermeta;
+    const copy = structuredClone(spec);
+    const change = (part) => {
+      if (part.encoding?.x?.field === old) Object.assign(part.encoding.x, { field: x, title: axes[x] });
+      for (const tip of [part.encoding?.tooltip].flat()) if (tip?.field === old) tip.field = x;
+      (part.layer ?? []).forEach(change);
+    };
+    change(copy);
+    return copy;
+  }
+
+  async function draw(number) {
+    const choice = document.querySelector(`select[data-chart="${number}"]`);
+    const spec = choice ? against(specs[number], choice.value) : specs[number];
+    const config = inDark.matches ? dark : light;
+    const place = document.getElementById(`chart-${number}`);
+    const old = views.get(number);
+    const { finalize } = await vegaEmbed(place, spec, { config, renderer: "svg", actions: false, tooltip: { theme: inDark.matches ? "dark" : "light" } });
+    old?.();
+    views.set(number, finalize);
+    place.dataset.state = "drawn";
+  }
+
+  const drawAll = () => Promise.all(specs.map((_, number) => draw(number)));
+  for (const choice of document.querySelectorAll("select[data-chart]"))
+    choice.addEventListener("change", () => draw(Number(choice.dataset.chart)));
+  inDark.addEventListener("change", drawAll);
+  drawAll().then(() => { document.body.dataset.state = "drawn"; });
+})();
