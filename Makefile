@@ -1,0 +1,66 @@
+# Everything from a fresh clone: make demo, make test, make lab. `make help` lists the rest.
+PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3.13 || command -v python3)
+VENV ?= .venv
+BIN := $(VENV)/bin
+PIP_ARGS ?=
+PYTEST ?= $(BIN)/python -m pytest -q
+export OMP_NUM_THREADS ?= 1
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test quick lint types unit notebooks lab bench clean
+
+help:  ## list the targets
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@echo 'PIP_ARGS is passed to pip, for example to choose a smaller build of torch.'
+
+$(VENV)/.python:
+	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo 'psbench needs Python 3.11 or newer; set PYTHON=/path/to/python3.11'; exit 1; }
+	@echo '== creating $(VENV) with $(PYTHON)'
+	@"$(PYTHON)" -m venv $(VENV) && touch $@
+
+$(VENV)/.run: pyproject.toml $(VENV)/.python
+	@echo '== installing psbench (torch is large: this takes a few minutes the first time)'
+	@$(BIN)/python -m pip install --disable-pip-version-check -q $(PIP_ARGS) -e . && touch $@
+
+$(VENV)/.lab: $(VENV)/.run
+	@echo '== installing JupyterLab and the widgets'
+	@$(BIN)/python -m pip install --disable-pip-version-check -q $(PIP_ARGS) -e '.[lab]' && touch $@
+
+$(VENV)/.dev: $(VENV)/.lab
+	@echo '== installing what the tests need'
+	@$(BIN)/python -m pip install --disable-pip-version-check -q $(PIP_ARGS) -e '.[dev]' && touch $@
+
+demo: $(VENV)/.run  ## compare three strategies, simulated and live, and write demo.html
+	@$(BIN)/psbench demo
+
+lab: $(VENV)/.lab  ## open JupyterLab on the notebooks
+	@$(BIN)/psbench lab
+
+test: lint types unit notebooks  ## every check and every test
+
+quick: $(VENV)/.dev lint  ## the inner loop, under a minute
+	@echo '== quick tests'
+	@$(PYTEST) -m 'not slow and not dask and not browser'
+
+lint: $(VENV)/.dev
+	@echo '== ruff'
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
+
+types: $(VENV)/.dev
+	@echo '== mypy'
+	@$(BIN)/mypy
+
+unit: $(VENV)/.dev
+	@echo '== unit, property, Dask and browser tests'
+	@$(PYTEST) --durations=10
+
+notebooks: $(VENV)/.dev
+	@echo '== notebooks'
+	@PSBENCH_SMOKE=1 $(PYTEST) --nbval-lax notebooks
+
+bench: $(VENV)/.dev  ## speed against peers, as ratios
+	@$(BIN)/python -m tests.benchmarks
+
+clean:  ## remove the environment and caches
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
