@@ -123,6 +123,7 @@ def run(
     observer: Observer | None = None,
     control: Control | None = None,
     folder: str | Path | None = None,
+    problem: Problem | None = None,
 ) -> Run:
     """Run an experiment on its backend.
 
@@ -137,6 +138,8 @@ def run(
         Lets another thread stop the run or switch now. Ctrl-C stops too; what was computed is kept.
     folder : path or None
         Where checkpoints are written, and where the run is saved when it has ended.
+    problem : Problem or None
+        The experiment's own, if somebody has already built it (to show its shards before the run begins).
 
     Raises
     ------
@@ -146,7 +149,7 @@ def run(
     control = control or Control()
     log = EventLog() if log is None else log
     target = None if folder is None else writable(folder)
-    problem = Problem.build(experiment)
+    problem = Problem.build(experiment) if problem is None else problem
     began = time.perf_counter()
     outcome = _backend(experiment)(problem, log, control, observer, target)
     meta = _meta(experiment, problem, outcome, time.perf_counter() - began)
