@@ -7,20 +7,21 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 
 from psbench.clusters import Cluster, make_cluster
-from psbench.core.part import Part, explain, make_part, parameter
+from psbench.core.part import Part, Specification, explain, make_part, parameter
 from psbench.core.strategy import AnyStrategy, Strategy, SwitchingStrategy
 from psbench.data import DataSource
-from psbench.errors import ParameterError, SpecError, UnknownName
+from psbench.errors import ParameterError, UnknownName
 from psbench.models import Model
 from psbench.optim import Optimizer
 from psbench.sharding import Sharding
+from psbench.specfile import read_yaml, set_path
 from psbench.strategies import make_strategy
 
 
-class Stop(BaseModel):
+class Stop(Specification):
     """When a run ends: at the first of these that is reached.
 
     Parameters
@@ -28,8 +29,6 @@ class Stop(BaseModel):
     epochs, seconds, updates, target_accuracy, patience : optional
         `patience` counts epochs in which the validation loss did not improve.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     epochs: float | None = parameter(None, "passes over the training set", unit="epochs", gt=0)
     seconds: float | None = parameter(None, "time of the run: virtual or wall", unit="s", gt=0)
@@ -57,7 +56,7 @@ class Stop(BaseModel):
         return self.target_accuracy is not None or self.patience is not None
 
 
-class Experiment(BaseModel):
+class Experiment(Specification):
     """Everything that determines a run.
 
     Parameters
@@ -94,8 +93,6 @@ class Experiment(BaseModel):
     >>> Experiment(strategy="ssp", cluster={"workers": 4}).num_workers
     4
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str = ""
     data: DataSource = Field(default_factory=lambda: _made("data", "digits"))
@@ -208,47 +205,6 @@ class Experiment(BaseModel):
         for unknown in values.keys() - cls.model_fields.keys():
             raise UnknownName(f"field of {where}", str(unknown), cls.model_fields)
         return cls(**values)
-
-
-def read_yaml(path: Path) -> dict[str, Any]:
-    """Read a YAML mapping from a file.
-
-    Raises
-    ------
-    SpecError
-    """
-    try:
-        values = yaml.safe_load(path.read_text())
-    except OSError as error:
-        raise SpecError(f"{path}: cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise SpecError(f"{path}: is not a text file") from None
-    except yaml.YAMLError as error:
-        place = getattr(error, "problem_mark", None)
-        line = f", line {place.line + 1}" if place else ""
-        raise SpecError(f"{path}{line}: is not YAML: {getattr(error, 'problem', error)}") from None
-    if not isinstance(values, dict):
-        raise SpecError(f"{path}: expected a mapping such as `strategy: ssp`, got {type(values).__name__}")
-    return values
-
-
-def set_path(values: dict[str, Any], path: str, value: Any) -> None:
-    """Set a dotted path in nested mappings; a name on the way becomes a mapping with that name."""
-    *parents, last = path.split(".")
-    at = values
-    for key in parents:
-        below = at.get(key)
-        if below is None:
-            below = {}
-        elif isinstance(below, str):
-            below = {"name": below}
-        elif isinstance(below, Mapping):
-            below = dict(below)
-        else:
-            raise SpecError(f"--set {path}: {key!r} is a value, not a mapping")
-        at[key] = below
-        at = below
-    at[last] = value
 
 
 def _plain(value: Any) -> Any:

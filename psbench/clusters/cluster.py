@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self, cast
+from numbers import Real
+from typing import Annotated, Any, ClassVar, Self, cast
 
-from pydantic import SerializeAsAny, ValidationInfo, field_validator, model_validator
+from pydantic import AllowInfNan, SerializeAsAny, ValidationInfo, field_validator, model_validator
 
 from psbench.clusters.faults import Failure, LateJoin, Slowdown
 from psbench.clusters.profile import Profile
@@ -14,8 +15,10 @@ from psbench.clusters.step_time import ShiftedExponential, StepTime
 from psbench.core.part import Part, make_part, parameter
 from psbench.errors import ParameterError
 
+# the profile says more clearly which worker's number is none
+_Number = Annotated[float, AllowInfNan(True)]
 #: one number for all workers, or one each
-PerWorker = float | tuple[float, ...]
+PerWorker = _Number | tuple[_Number, ...]
 
 
 @dataclass(frozen=True)
@@ -141,11 +144,10 @@ def per_worker(value: Any, what: str) -> PerWorker:
     ------
     ParameterError
     """
-    try:
-        return tuple(float(item) for item in value) if isinstance(value, (list, tuple)) else float(value)
-    except (TypeError, ValueError):
-        message = f"{what}: expected a number, or a list with one for each worker, got {value!r}"
-        raise ParameterError(message) from None
+    items = value if isinstance(value, (list, tuple)) else [value]
+    if any(isinstance(item, bool) or not isinstance(item, Real) for item in items):
+        raise ParameterError(f"{what}: expected a number, or a list with one for each worker, got {value!r}")
+    return tuple(map(float, items)) if isinstance(value, (list, tuple)) else float(value)
 
 
 def spread(value: PerWorker, num_workers: int) -> tuple[float, ...]:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
-from psbench.core.part import explain
+from psbench.core.part import Specification, explain
 from psbench.errors import ParameterError, UnknownName
 
 
-class Incident(BaseModel):
+class Incident(Specification):
     """Something that happens to one worker.
 
     Parameters
@@ -22,8 +22,6 @@ class Incident(BaseModel):
     ------
     ParameterError, UnknownName
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     worker: int = Field(ge=0, description="whose")
 

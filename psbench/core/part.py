@@ -8,9 +8,18 @@ part concludes while it runs is kept in private attributes (`PrivateAttr`) holdi
 from __future__ import annotations
 
 import copy
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_serializer
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_serializer,
+)
+from pydantic_core import PydanticCustomError
 
 from psbench.core.actions import Action, Apply, Hold, Orders, Release, SwitchTo
 from psbench.core.events import Asked, Evaluated, Push, Report, Vote
@@ -28,11 +37,27 @@ def parameter(
 
     `limits` are pydantic's (`ge`, `gt`, `le`, `lt`). `unit` and `source` show up in tooltips and tables.
     """
-    extra = {"unit": unit, "source": source}
+    extra: dict[str, Any] = {"unit": unit, "source": source}
     return Field(default, description=description, json_schema_extra=extra, **limits)
 
 
-class Part(BaseModel):
+class Specification(BaseModel):
+    """Base of everything that a person writes down: never changed, no unknown key, no number that is none."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, protected_namespaces=())
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _refuse_text(cls, value: Any, info: ValidationInfo) -> Any:
+        """Refuse texts and truth values where a number is expected; pydantic would turn them into one."""
+        wanted = cls.model_fields[info.field_name or ""].annotation
+        numeric = set(get_args(wanted) or [wanted]) <= {int, float, type(None)}
+        if numeric and isinstance(value, (str, bool)):
+            raise PydanticCustomError("number_expected", "Input should be a number")
+        return value
+
+
+class Part(Specification):
     """Base of all parts; a subclass with a `name` is registered under its domain.
 
     Raises
@@ -40,8 +65,6 @@ class Part(BaseModel):
     ParameterError, UnknownName
         On a value out of range or a parameter that the part does not have.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
 
     domain: ClassVar[str] = ""
     name: ClassVar[str] = ""
@@ -291,11 +314,13 @@ def make_part(domain: str, value: Any) -> Part:
         return value
     if isinstance(value, str):
         value = {"name": value}
+    known = REGISTRY.get(domain, {})
     if not isinstance(value, dict) or not isinstance(value.get("name"), str):
-        raise ParameterError(f"{domain}: expected a name or a mapping with a name, got {value!r}")
+        raise ParameterError(
+            f"{domain}: expected a name or a mapping with a name, got {value!r} (known: {', '.join(sorted(known))})"
+        )
     values = dict(value)
     name = values.pop("name")
-    known = REGISTRY.get(domain, {})
     if name not in known:
         raise UnknownName(f"{domain} part", name, known)
     return known[name](**values)
@@ -303,7 +328,9 @@ def make_part(domain: str, value: Any) -> Part:
 
 def explain(error: ValidationError, model: type[BaseModel], where: str) -> ParameterError | UnknownName:
     """Turn pydantic's error into one of ours: what, where, and the nearest right thing."""
-    first = error.errors(include_url=False)[0]
+    errors = error.errors(include_url=False)
+    # a name misspelt may also be one that is missed: the former tells more
+    first = next((e for e in errors if e["type"] == "extra_forbidden"), errors[0])
     path = ".".join(str(step) for step in first["loc"])
     cause = first.get("ctx", {}).get("error")
     if isinstance(cause, (ParameterError, UnknownName)):
@@ -323,6 +350,7 @@ __all__ = [
     "Consistency",
     "Part",
     "Placement",
+    "Specification",
     "Stragglers",
     "Switching",
     "WorkerHalf",

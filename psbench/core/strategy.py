@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal, Self, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 
 from psbench.core.part import (
     Aggregation,
@@ -12,6 +12,7 @@ from psbench.core.part import (
     Consistency,
     Part,
     Placement,
+    Specification,
     Stragglers,
     Switching,
     explain,
@@ -23,7 +24,7 @@ from psbench.errors import ParameterError
 DOMAINS = ("consistency", "aggregation", "communication", "stragglers", "placement")
 
 
-class Strategy(BaseModel):
+class Strategy(Specification):
     """One composition: a part for each question.
 
     Parameters
@@ -43,8 +44,6 @@ class Strategy(BaseModel):
     ParameterError
         If the parts do not fit together.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str = "custom"
     consistency: Consistency
@@ -95,7 +94,7 @@ class Strategy(BaseModel):
         }
 
 
-class SwitchingStrategy(BaseModel):
+class SwitchingStrategy(Specification):
     """Two compositions and the rule that changes from one to the other.
 
     At the change everybody finishes (or is cancelled, as the rule says), what is buffered is committed,
@@ -114,8 +113,6 @@ class SwitchingStrategy(BaseModel):
     ------
     Provatas et al., "Strategy-Switch", IEEE Access 2025; `protocols` 7.1.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str = "strategy_switch"
     first: Strategy
