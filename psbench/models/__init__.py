@@ -1,13 +1,14 @@
 """Networks by name; they answer with logits."""
 
 from psbench.models.base import Model
-from psbench.models.convolutional import CNN, AlexNet, LeNet
+from psbench.models.convolutional import CNN, VGG16, AlexNet, LeNet
 from psbench.models.dense import MLP, Linear, Logistic
 from psbench.models.residual import ResNet20, ResNet32, ResNet56
 
 __all__ = [
     "CNN",
     "MLP",
+    "VGG16",
     "AlexNet",
     "LeNet",
     "Linear",

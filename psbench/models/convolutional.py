@@ -118,6 +118,42 @@ class AlexNet(Model):
         )
 
 
+class VGG16(Model):
+    """VGG-16 for CIFAR: 13 convolutions of 3 x 3 in five pooled stages, and one linear layer.
+
+    14,719,818 parameters on CIFAR-10, 14,714,688 of them in the published convolutions.
+
+    Notes
+    -----
+    Our reading: for 32 x 32 pixels three large linear layers, made for ImageNet, become one, as is usual;
+    no batch normalisation, as published.
+
+    Source
+    ------
+    Simonyan, Zisserman (2015), "Very Deep Convolutional Networks for Large-Scale Image Recognition", ICLR,
+    configuration D; AdaComm, sec. 5.
+    """
+
+    name: ClassVar[str] = "vgg16"
+    source: ClassVar[str] = "Simonyan and Zisserman 2015, configuration D"
+    min_side: ClassVar[int] = 32
+    #: channels and convolutions of each stage
+    stages: ClassVar[tuple[tuple[int, int], ...]] = ((64, 2), (128, 2), (256, 3), (512, 3), (512, 3))
+
+    def network(self, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+        """Return the layers."""
+        from torch import nn
+
+        width, height, columns = input_shape
+        layers: list[nn.Module] = []
+        for channels, count in self.stages:
+            for index in range(count):
+                layers += convolution(width, channels, pooled=index == count - 1)
+                width = channels
+        features = width * (height // 32) * (columns // 32)
+        return nn.Sequential(*layers, nn.Flatten(), nn.Linear(features, num_classes))
+
+
 def convolution(
     channels_in: int, channels_out: int, *, size: int = 3, padding: int = 1, pooled: bool = False
 ) -> list[nn.Module]:

@@ -12,8 +12,21 @@ from torch import nn
 from torch.nn import functional
 
 from psbench.core.part import REGISTRY, make_part
+from psbench.data import Digits
 from psbench.errors import ParameterError, UnknownName
-from psbench.models import CNN, MLP, AlexNet, LeNet, Linear, Logistic, Model, ResNet20, ResNet32, ResNet56
+from psbench.models import (
+    CNN,
+    MLP,
+    VGG16,
+    AlexNet,
+    LeNet,
+    Linear,
+    Logistic,
+    Model,
+    ResNet20,
+    ResNet32,
+    ResNet56,
+)
 from psbench.models.initialise import initialise
 from psbench.models.residual_layers import Block
 from psbench.seeds import Streams
@@ -39,6 +52,7 @@ def size(network: nn.Module) -> int:
         (CNN(), MNIST, 10, 110_000, 110_634),
         (LeNet(), MNIST, 10, 61_706, 61_706),
         (AlexNet(), CIFAR, 10, 990_000, 989_410),
+        (VGG16(), CIFAR, 10, 14_714_688 + 5_130, 14_719_818),
         (ResNet20(), CIFAR, 10, 270_000, 269_722),
         (ResNet32(), CIFAR, 10, 464_000, 464_154),
         (ResNet32(), CIFAR, 100, 470_000, 470_004),
@@ -103,6 +117,27 @@ def test_samples_that_are_no_images_are_refused(name):
 
 def test_samples_that_are_no_images_suit_the_dense_models():
     assert build(MLP(hidden=(5, 4)), (20,), 3)(torch.zeros(2, 20)).shape == (2, 3)
+
+
+@pytest.mark.parametrize(
+    ("model", "learning_rate", "accuracy"),
+    [(MLP(), 0.2, 0.96), (CNN(), 0.1, 0.96), (Logistic(), 0.5, 0.93), (Linear(), 0.5, 0.93)],
+    ids=lambda value: value.name if isinstance(value, Model) else None,
+)
+def test_models_learn_the_digits(model, learning_rate, accuracy):
+    streams = Streams(0)
+    data = Digits().load(streams)
+    network = model.build(data.input_shape, data.num_classes, streams)
+    optimizer = torch.optim.SGD(network.parameters(), lr=learning_rate, momentum=0.9)
+    for epoch in range(12):
+        order = torch.from_numpy(streams.generator("shuffle", epoch).permutation(len(data.train_y)))
+        for batch in order.split(64):
+            optimizer.zero_grad()
+            functional.cross_entropy(network(data.train_x[batch]), data.train_y[batch]).backward()
+            optimizer.step()
+    with torch.no_grad():
+        right = network(data.val_x).argmax(1) == data.val_y
+    assert right.float().mean().item() >= accuracy
 
 
 def test_logistic_begins_at_the_loss_of_guessing():
