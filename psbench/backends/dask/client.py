@@ -8,6 +8,7 @@ import queue
 import secrets
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -254,8 +255,7 @@ class _Run:
 
     def _raise_failure(self, role: str) -> None:
         """Raise what ended a task, as our own error with the task's traceback, or say that it was lost."""
-        wait(self._futures[role], timeout=_END_S)
-        error = self._futures[role].exception(timeout=_END_S) if self._futures[role].status == "error" else None
+        error = self._error_of(role)
         if isinstance(error, PeerFailed):
             raise self._of_peer(error) from None
         if isinstance(error, ServerLost):
@@ -268,13 +268,20 @@ class _Run:
 
     def _of_peer(self, failed: PeerFailed) -> PsbenchError:
         """Return a task's own error if it is one of ours, or ours with its traceback."""
-        future = self._futures.get(failed.name)
-        if future is not None:
-            wait(future, timeout=_END_S)
-            error = future.exception(timeout=_END_S) if future.status == "error" else None
-            if isinstance(error, PsbenchError):
-                return error
-        return BackendError(str(failed))
+        error = self._error_of(failed.name)
+        return error if isinstance(error, PsbenchError) else BackendError(str(failed))
+
+    def _error_of(self, role: str) -> BaseException | None:
+        """Return what a task that has ended, or is about to, has raised; None if it has not."""
+        future = self._futures[role]
+        with suppress(TimeoutError):
+            self._wait([future])
+        error: BaseException | None = future.exception(timeout=_END_S) if future.status == "error" else None
+        return error
+
+    def _wait(self, futures: list[Future]) -> None:
+        with self.client.as_current():
+            wait(futures, timeout=_END_S)
 
     def _what(self, role: str) -> str:
         has_server = any(map(servers_of, self.problem.experiment.strategy.compositions))
@@ -292,7 +299,7 @@ class _Run:
             link.close()
         futures = [*self._futures.values(), *getattr(self, "_warming", [])]
         try:
-            wait(futures, timeout=_END_S)
+            self._wait(futures)
         except TimeoutError:
             busy = [role for role, future in self._futures.items() if not future.done()]
             logger.info("still busy with a last step, or lost: %s", ", ".join(busy))

@@ -285,6 +285,7 @@ class Link(_Socket):
     def close(self) -> None:
         """Close the connection and what watches it."""
         self._socket.disable_monitor()
+        self._monitor.close()
         super().close()
 
 
