@@ -40,6 +40,8 @@ class Job:
     control: Control = field(default_factory=Control)
     status: Status = "queued"
     log: EventLog | None = None
+    #: what charts need to know while the run goes on; a part of what `run.meta` says in the end
+    meta: dict[str, Any] = field(default_factory=dict)
     run: Run | None = None
     error: str = ""
     began_s: float = float("nan")
@@ -55,6 +57,16 @@ class Job:
     def note(self, log: EventLog) -> None:
         """Note that the log has grown (called from the thread that runs, after every event)."""
         self.log = log
+
+
+def perform(job: Job) -> Run:
+    """Run a job's experiment; its facts are known before its first event."""
+    experiment = job.experiment
+    problem = Problem.build(experiment)
+    strategy = experiment.strategy
+    names = [composition.name for composition in strategy.compositions]
+    job.meta = {"strategy": strategy.name, "compositions": names, "seed": experiment.seed, **problem.facts()}
+    return run_experiment(experiment, observer=job.note, control=job.control, problem=problem)
 
 
 class Listener(Protocol):
@@ -79,8 +91,8 @@ class Bridge:
     Parameters
     ----------
     listener : Listener
-    run : callable
-        `psbench.run`, or a stand-in: `run(experiment, observer=, control=) -> Run`.
+    work : callable
+        What runs a job; it calls `job.note(log)` as the log grows and heeds `job.control`.
     interval_s : float, seconds
         Time between two looks at the log.
 
@@ -89,9 +101,11 @@ class Bridge:
     Both threads end when there is nothing left to do, and begin again with the next run.
     """
 
-    def __init__(self, listener: Listener, run: Callable[..., Run], interval_s: float = INTERVAL_S) -> None:
+    def __init__(
+        self, listener: Listener, work: Callable[[Job], Run] | None = None, interval_s: float = INTERVAL_S
+    ) -> None:
         self._listener = listener
-        self._run = run
+        self._work = work or perform
         self._interval_s = interval_s
         self._lock = threading.Lock()
         self._queue: deque[Job] = deque()
@@ -201,7 +215,7 @@ class Bridge:
 
     def _run_one(self, job: Job) -> Status:
         try:
-            job.run = self._run(job.experiment, observer=job.note, control=job.control)
+            job.run = self._work(job)
         except Exception:
             job.error = traceback.format_exc()
             return "stopped" if job.control.stopping else "failed"

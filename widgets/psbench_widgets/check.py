@@ -1,0 +1,208 @@
+"""Whether what the panel shows can be run, and if not, why and where."""
+
+from __future__ import annotations
+
+import pprint
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import yaml
+from pydantic import BaseModel
+
+from psbench.clusters import make_cluster
+from psbench.core.part import REGISTRY, make_part
+from psbench.core.strategy import DOMAINS
+from psbench.errors import SpecError
+from psbench.experiment import Experiment, Stop
+from psbench.strategies import CATALOGUE, make_strategy
+from psbench_widgets.controls import SECTIONS, read
+
+#: largest number of seeds that one press may queue
+MOST_SEEDS = 30
+
+
+@dataclass
+class Verdict:
+    """What is to be said about the panel's values.
+
+    `errors` maps a section to its message; `disabled` maps a choice, as "strategy" or
+    "strategy.consistency", to the options that cannot be taken now and why.
+    """
+
+    experiment: Experiment | None = None
+    seeds: int = 1
+    errors: dict[str, str] = field(default_factory=dict)
+    disabled: dict[str, dict[str, str]] = field(default_factory=dict)
+    speeds: list[float] = field(default_factory=list)
+
+    def plain(self) -> dict[str, Any]:
+        """Return it as the page reads it."""
+        found = {"errors": self.errors, "disabled": self.disabled, "speeds": self.speeds}
+        if self.experiment is not None:
+            found |= {"yaml": self.experiment.to_yaml(), "python": as_python(self.experiment, self.seeds)}
+        return found
+
+
+def check(values: Mapping[str, Any]) -> Verdict:
+    """Check everything that can be checked without loading data."""
+    verdict = Verdict()
+    try:
+        plain = without_none(read(dict(values)))
+    except yaml.YAMLError as error:
+        verdict.errors["rest"] = f"not YAML: {error}"
+        return verdict
+    rest = plain.pop("rest", {})
+    _check_sections(plain, verdict)
+    verdict.seeds = _seeds(rest.pop("seeds", 1), verdict)
+    if not verdict.errors:
+        try:
+            verdict.experiment = Experiment.from_spec({**plain, **rest})
+        except SpecError as error:
+            verdict.errors[place_of(str(error))] = str(error)
+    _disable(plain, rest, verdict)
+    return verdict
+
+
+def _check_sections(plain: Mapping[str, Any], verdict: Verdict) -> None:
+    for key in SECTIONS:
+        if key not in plain:
+            continue
+        try:
+            made = _section(key, plain[key])
+        except SpecError as error:
+            verdict.errors[key] = str(error)
+        else:
+            if key == "cluster":
+                verdict.speeds = [float(speed) for speed in made.profile().speed]
+
+
+def _section(key: str, value: Any) -> Any:
+    makers = {"strategy": make_strategy, "cluster": make_cluster, "stop": lambda given: Stop(**given)}
+    return makers[key](value) if key in makers else make_part(key, value)
+
+
+def _seeds(value: Any, verdict: Verdict) -> int:
+    if isinstance(value, int) and 1 <= value <= MOST_SEEDS:
+        return value
+    verdict.errors["rest"] = f"seeds: expected a whole number from 1 to {MOST_SEEDS}, got {value!r}"
+    return 1
+
+
+def place_of(message: str) -> str:
+    """Return the section that a message is about, by the word it begins with.
+
+    >>> place_of("k_bsp: k = 50"), place_of("consistency 'ssp': -1"), place_of("batch_size: too small")
+    ('strategy', 'strategy', 'rest')
+    """
+    head = message.replace(":", " ").split()[0].partition(".")[0] if message.strip() else ""
+    if head in SECTIONS:
+        return head
+    inside = (*DOMAINS, "switching")
+    named = head in CATALOGUE or any(head in REGISTRY.get(domain, {}) for domain in inside)
+    return "strategy" if named or head in inside or head == "switch" else "rest"
+
+
+def _disable(plain: Mapping[str, Any], rest: Mapping[str, Any], verdict: Verdict) -> None:
+    """Say which strategies and parts cannot be taken with the rest as it is."""
+    size = (len(verdict.speeds), rest.get("batch_size", 128)) if verdict.speeds else None
+    strategy = plain.get("strategy", {})
+    verdict.disabled["strategy"] = {
+        name: why for name in CATALOGUE if (why := _refusal({"name": name}, size)) is not None
+    }
+    if "consistency" not in strategy:
+        return
+    for domain in DOMAINS:
+        found = {}
+        for name in REGISTRY.get(domain, {}):
+            if name != strategy.get(domain, {}).get("name"):
+                why = _refusal({**strategy, domain: {"name": name}}, None)
+                if why is not None:
+                    found[name] = why
+        verdict.disabled[f"strategy.{domain}"] = found
+
+
+def _refusal(strategy: Mapping[str, Any], size: tuple[int, Any] | None) -> str | None:
+    """Return why a strategy cannot be, or not on a cluster of that many workers with that global batch."""
+    try:
+        made = make_strategy(strategy)
+        if size is not None and isinstance(size[1], int):
+            made.check(*size)
+    except SpecError as error:
+        return str(error).partition(": ")[2] or str(error)
+    return None
+
+
+def without_none(value: Any) -> Any:
+    """Return nested mappings without the entries that were left empty."""
+    if isinstance(value, Mapping):
+        return {name: without_none(below) for name, below in value.items() if below is not None and below != ""}
+    return value
+
+
+def as_values(experiment: Experiment) -> dict[str, Any]:
+    """Return the panel's values that show an experiment."""
+    spec = experiment.spec()
+    sections = {key: spec.pop(key) for key in SECTIONS if key in spec}
+    return {**sections, "strategy": _shown(experiment), "rest": spec}
+
+
+def _shown(experiment: Experiment) -> dict[str, Any]:
+    """Return the strategy as a name with its parameters if the catalogue has it, else part by part."""
+    strategy = experiment.strategy
+    spec: dict[str, Any] = strategy.spec()
+    entry = CATALOGUE.get(strategy.name)
+    if entry is None:
+        return spec
+    if "first" in spec:
+        named = {"name": strategy.name, "rule": spec["rule"]}
+        named |= {key: {"name": spec[key]["name"]} for key in ("first", "second")}
+        named |= {key: spec[key] for key in ("carry_momentum", "cost_s")}
+    else:
+        values = {k: v for domain in DOMAINS for k, v in spec[domain].items() if k in entry.parameters}
+        named = {"name": strategy.name, **values}
+    return named if make_strategy(named).spec() == spec else spec
+
+
+def as_python(experiment: Experiment, seeds: int = 1) -> str:
+    """Return a script that makes the same run: equal log, equal digest.
+
+    What equals the default is left out.
+    """
+    text = f"experiment = ps.Experiment(\n{_arguments(experiment)})\n"
+    if seeds == 1:
+        text += "run = ps.run(experiment)\nprint(run.log.digest())\n"
+    else:
+        text += f"runs = [ps.run(experiment.but(seed=experiment.seed + i)) for i in range({seeds})]\n"
+        text += "for run in runs:\n    print(run.log.digest())\n"
+    return f"import psbench as ps\n\n{text}"
+
+
+def _arguments(experiment: Experiment) -> str:
+    spec, plain = experiment.spec(), Experiment().spec()
+    spec["strategy"] = _brief(_shown(experiment), make_strategy)
+    for key in ("data", "model", "cluster", "sharding", "optimizer"):
+        spec[key] = _brief(spec[key], lambda value, key=key: _section(key, value))  # type: ignore[misc]
+        plain[key] = _brief(plain[key], lambda value, key=key: _section(key, value))  # type: ignore[misc]
+    # always said, so that the script reads by itself
+    said = ("data", "model", "cluster", "strategy", "stop", "seed")
+    kept = {name: value for name, value in spec.items() if name in said or value != plain.get(name)}
+    return "".join(f"    {name}={pprint.pformat(value, width=90, sort_dicts=False)},\n" for name, value in kept.items())
+
+
+def _brief(value: dict[str, Any], make: Any) -> Any:
+    """Return the shortest mapping, or name, that makes the same thing."""
+    whole = _spec(make(value))
+    kept = dict(value)
+    for key in [key for key in value if key != "name"]:
+        fewer = {name: item for name, item in kept.items() if name != key}
+        try:
+            if _spec(make(fewer)) == whole:
+                kept = fewer
+        except SpecError:
+            continue
+    return kept["name"] if set(kept) == {"name"} else kept
+
+
+def _spec(made: Any) -> Any:
+    return made.spec() if hasattr(made, "spec") else made.model_dump(mode="json") if isinstance(made, BaseModel) else made

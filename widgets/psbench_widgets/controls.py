@@ -1,0 +1,173 @@
+"""What the panel offers, made from the parts' own declarations: nothing here names a strategy or a part.
+
+A control is plain data that the page draws: kind, default, limits, unit, description and source of one
+field. A part or strategy that is registered appears by itself.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal, Union, get_args, get_origin
+
+import yaml
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+
+from psbench.core.part import REGISTRY, Part
+from psbench.core.strategy import DOMAINS, Strategy
+from psbench.experiment import Experiment, Stop
+from psbench.strategies import CATALOGUE, Published
+
+#: fields of an experiment that are sections of the panel, in the order shown, and their headings
+SECTIONS = {
+    "data": "Data",
+    "model": "Model",
+    "cluster": "Cluster",
+    "strategy": "Strategy",
+    "sharding": "Sharding",
+    "optimizer": "Optimizer",
+    "stop": "Stop when",
+}
+#: fields of an experiment that the panel leaves out: it writes no folder while a run goes on
+_ELSEWHERE = {*SECTIONS, "checkpoint_every"}
+_LIMITS = {"ge": "min", "gt": "above", "le": "max", "lt": "below"}
+
+
+def form() -> dict[str, Any]:
+    """Return everything that the page needs to draw the controls."""
+    rest = {name: info for name, info in Experiment.model_fields.items() if name not in _ELSEWHERE}
+    return {
+        "sections": [{"key": key, "title": title} for key, title in SECTIONS.items()],
+        "domains": {domain: [option(part) for part in parts.values()] for domain, parts in REGISTRY.items()},
+        "compose": list(DOMAINS),
+        "lr_scaling": control("lr_scaling", Strategy.model_fields["lr_scaling"]),
+        "strategies": [published(entry) for entry in CATALOGUE.values()],
+        "stop": fields(Stop.model_fields),
+        "rest": fields(rest),
+    }
+
+
+def published(entry: Any) -> dict[str, Any]:
+    """Return a strategy of the catalogue as an option; `parts` is what it is composed of."""
+    parts = {domain: cls.name for domain, cls in entry.part_classes.items()} if isinstance(entry, Published) else None
+    offered = fields(entry.parameters)
+    if parts is None:
+        _take_defaults(offered, entry())
+    return {
+        "name": entry.name,
+        "summary": entry.summary,
+        "source": entry.source,
+        "fields": offered,
+        "parts": parts,
+        "lr_scaling": getattr(entry, "lr_scaling", None),
+    }
+
+
+def _take_defaults(offered: list[dict[str, Any]], made: Any) -> None:
+    """Fill in what a pair of strategies declares without a default: its strategies and its rule."""
+    for found in offered:
+        value = getattr(made, found["name"])
+        if found["kind"] == "strategy":
+            found["default"] = {"name": value.name}
+        elif found["kind"] == "part":
+            found["default"] = value.model_dump(mode="json")
+
+
+def option(part: type[Part]) -> dict[str, Any]:
+    """Return a part as an option with its controls."""
+    summary = (part.__doc__ or "").strip().partition("\n")[0]
+    return {"name": part.name, "summary": summary, "source": part.source, "fields": fields(part.model_fields)}
+
+
+def fields(declared: Mapping[str, FieldInfo]) -> list[dict[str, Any]]:
+    """Return a control for each field."""
+    return [control(name, info) for name, info in declared.items()]
+
+
+def control(name: str, info: FieldInfo) -> dict[str, Any]:
+    """Return the control of one field.
+
+    `kind` is integer, number, bool, choice, text, part (of `domain`), strategy, or yaml for anything else.
+    """
+    extra = info.json_schema_extra if isinstance(info.json_schema_extra, dict) else {}
+    found = {
+        "name": name,
+        "label": name.removesuffix(f"_{extra.get('unit', '')}").replace("_", " "),
+        "description": info.description or "",
+        "unit": extra.get("unit", ""),
+        "source": extra.get("source", ""),
+        **_kind(name, info),
+        **_limits(info.metadata),
+    }
+    return found | {"default": _default(info, found["kind"])}
+
+
+def _kind(name: str, info: FieldInfo) -> dict[str, Any]:
+    bare, optional = _without_none(info.annotation)
+    found: dict[str, Any] = {"kind": "yaml"}
+    if get_origin(bare) is Literal:
+        found = {"kind": "choice", "choices": list(get_args(bare))}
+    elif isinstance(bare, type) and issubclass(bare, Part):
+        found = {"kind": "part", "domain": bare.domain}
+    elif isinstance(bare, type) and issubclass(bare, Strategy):
+        found = {"kind": "strategy"}
+    elif bare in _SIMPLE:
+        found = {"kind": _SIMPLE[bare]}
+    return found | {"optional": optional}
+
+
+_SIMPLE: dict[Any, str] = {bool: "bool", int: "integer", float: "number", str: "text"}
+
+
+def _without_none(annotation: Any) -> tuple[Any, bool]:
+    """Return the annotation without None, and whether None was allowed."""
+    if get_origin(annotation) not in (Union, types.UnionType):
+        return annotation, False
+    kept = [arg for arg in get_args(annotation) if arg is not type(None)]
+    bare = kept[0] if len(kept) == 1 else annotation
+    return bare, len(kept) < len(get_args(annotation))
+
+
+def _limits(metadata: Iterable[Any]) -> dict[str, Any]:
+    return {
+        ours: getattr(item, theirs)
+        for item in metadata
+        for theirs, ours in _LIMITS.items()
+        if getattr(item, theirs, None) is not None
+    }
+
+
+def _default(info: FieldInfo, kind: str) -> Any:
+    value = info.get_default(call_default_factory=True)
+    if value is PydanticUndefined or kind == "strategy":
+        return None
+    if isinstance(value, BaseModel):
+        value = value.model_dump(mode="json")
+    return as_yaml(value) if kind == "yaml" and value is not None else value
+
+
+def as_yaml(value: Any) -> str:
+    """Return a value as one line of YAML, as a person would type it."""
+    plain = list(value) if isinstance(value, tuple) else value
+    return yaml.safe_dump(plain, default_flow_style=True, width=10_000).strip().removesuffix("...").strip()
+
+
+def read(value: Any) -> Any:
+    """Return values as the page sends them with what was typed as YAML read.
+
+    Raises
+    ------
+    yaml.YAMLError
+
+    Examples
+    --------
+    >>> read({"speed": {"$yaml": "[1, 0.5]"}, "workers": 2})
+    {'speed': [1, 0.5], 'workers': 2}
+    """
+    if isinstance(value, Mapping):
+        if set(value) == {"$yaml"}:
+            return yaml.safe_load(value["$yaml"])
+        return {name: read(below) for name, below in value.items()}
+    return [read(item) for item in value] if isinstance(value, list) else value

@@ -1,0 +1,326 @@
+"""The charts of a run under way: psbench's own, given rows as the log grows.
+
+Each figure is a chart of `psbench.charts` drawn over a named data set, and the table that fills it. A
+refresh that takes long is done seldom, so that charts never take more than a small share of the time.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from psbench import charts, metrics
+from psbench.charts import tables
+from psbench.core.log import EventLog, Kind
+from psbench.experiment import Experiment
+from psbench.runs import Run
+from psbench_widgets.livechart import LiveChart
+
+#: a refresh that took t is not repeated for this many t: charts take at most a fiftieth of one core's time
+PATIENCE = 50
+#: spans in the moving window of the timeline: about as many as can be told apart at its width
+SPANS = 260
+
+
+@dataclass
+class Sight:
+    """What the figures are drawn from: a run that may still be under way.
+
+    `spans` are those of the timeline, computed once for all figures of a refresh.
+    """
+
+    run: Run
+    label: str
+    spans: pd.DataFrame = field(default_factory=pd.DataFrame)
+
+    @property
+    def strategy(self) -> str:
+        """The strategy's name, which gives the colour."""
+        return str(self.run.meta.get("strategy") or self.label)
+
+
+Table = Callable[[Sight], pd.DataFrame]
+Spec = Callable[[Sight, pd.DataFrame], Any]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One figure: its group on the page, its chart, and its table.
+
+    `grows` says that rows are only ever added; the others are replaced at each refresh. `slow` ones are
+    refreshed apart from the curves, because they look at the whole log.
+    """
+
+    key: str
+    group: str
+    title: str
+    spec: Spec
+    table: Table
+    note: str = ""
+    grows: bool = False
+    slow: bool = True
+    wide: bool = False
+
+
+def _curve(y: str) -> Spec:
+    def spec(sight: Sight, _: pd.DataFrame, x: str = "time_s") -> Any:
+        return charts.curve("source", y, x, labels=[sight.label], strategies=[sight.strategy], height=190)
+
+    return spec
+
+
+def _evaluated(y: str) -> Table:
+    def table(sight: Sight) -> pd.DataFrame:
+        frame = tables.evaluation_table(sight.run, sight.label)
+        return frame[["label", *charts.AXES, y]] if y in frame else pd.DataFrame()
+
+    return table
+
+
+def _training(sight: Sight) -> pd.DataFrame:
+    return tables.training_table(sight.run, sight.label)
+
+
+def _recent(sight: Sight) -> pd.DataFrame:
+    """Return the last spans, all workers cut at the same moment."""
+    spans = sight.spans
+    if spans.empty:
+        return spans
+    starts = np.sort(spans["start_s"].to_numpy())
+    return charts.window(spans, float(starts[-min(len(starts), SPANS)]), SPANS)
+
+
+def _idle(sight: Sight) -> pd.DataFrame:
+    return metrics.idle(sight.run.log, sight.spans)[["worker", "reason", "fraction"]]
+
+
+def _counts(quantity: str) -> Table:
+    def table(sight: Sight) -> pd.DataFrame:
+        measure = metrics.staleness if quantity == "staleness" else metrics.clock_lead
+        return charts.counts(measure(sight.run.log)[quantity].to_numpy(), sight.label)
+
+    return table
+
+
+def _histogram(quantity: str) -> Spec:
+    return lambda sight, _: charts.histogram(
+        "source", quantity, labels=[sight.label], strategies=[sight.strategy]
+    )
+
+
+def _traffic(sight: Sight) -> pd.DataFrame:
+    total = metrics.total_bytes(sight.run.log)
+    return pd.DataFrame({"label": sight.label, "direction": list(total), "bytes": list(total.values())})
+
+
+def _labels(sight: Sight) -> pd.DataFrame:
+    found = tables.label_table(sight.run)
+    return pd.DataFrame() if found is None else found
+
+
+PLANS = (
+    Plan(
+        *("val_accuracy", "learn", "Validation accuracy", _curve("val_accuracy"), _evaluated("val_accuracy")),
+        grows=True,
+        slow=False,
+    ),
+    Plan(
+        *("train_loss", "learn", "Training loss", _curve("train_loss"), _training),
+        note="mean over the last quarter of an epoch",
+        grows=True,
+        slow=False,
+    ),
+    Plan(
+        *("val_loss", "learn", "Validation loss", _curve("val_loss"), _evaluated("val_loss")),
+        grows=True,
+        slow=False,
+    ),
+    Plan(
+        *("timeline", "workers", "What each worker does"),
+        lambda sight, _: charts.timeline_chart("source"),
+        _recent,
+        note="point at a wait to see why, and for whom",
+        wide=True,
+    ),
+    Plan(
+        *("time_use", "workers", "Where the time goes"),
+        lambda sight, _: charts.time_use_chart("source"),
+        lambda sight: tables.worker_time_table(sight.spans),
+    ),
+    Plan(
+        *("idle", "workers", "Waiting, by reason"),
+        lambda sight, table: charts.idle_chart("source", reasons=sorted(set(table["reason"]))),
+        _idle,
+    ),
+    Plan(
+        *("share", "workers", "Whose pushes were applied"),
+        lambda sight, _: charts.share_chart("source", labels=[sight.label], strategies=[sight.strategy]),
+        lambda sight: tables.share_table(sight.run, sight.label)[["label", "worker", "applied", "share", "equal"]],
+        note="dashed: an equal share",
+    ),
+    Plan(*("staleness", "updates", "Staleness"), _histogram("staleness"), _counts("staleness"), note="0 is fresh"),
+    Plan(*("lead", "updates", "Clock lead"), _histogram("lead"), _counts("lead"), note="what SSP bounds"),
+    Plan(
+        *("traffic", "updates", "Bytes sent"),
+        lambda sight, _: charts.traffic_chart("source"),
+        _traffic,
+    ),
+    Plan(
+        *("batch_size", "updates", "Batch size of each worker"),
+        lambda sight, _: charts.batch_size_chart("source"),
+        lambda sight: metrics.batch_sizes(sight.run.log),
+    ),
+    Plan(
+        *("rule", "updates", "What the switch rule saw"),
+        lambda sight, _: charts.rule_chart("source"),
+        lambda sight: tables.rule_table(sight.run),
+        note="dashed: its threshold",
+    ),
+    Plan(*("labels", "data", "Who trains on which labels"), lambda sight, _: charts.label_chart("source"), _labels),
+)
+
+
+class Figures:
+    """The live charts of one panel: they show one run at a time.
+
+    Parameters
+    ----------
+    renderer : "canvas" or "svg"
+    """
+
+    def __init__(self, renderer: str = "canvas") -> None:
+        self.charts = {plan.key: LiveChart(title=plan.title, note=plan.note, renderer=renderer) for plan in PLANS}
+        self._sent: dict[str, int] = {}
+        self._marks = 0
+        self._shapes: dict[str, Any] = {}
+        self._due = {False: 0.0, True: 0.0}
+        self._sight: Sight | None = None
+        self.x = "time_s"
+
+    def layout(self) -> list[dict[str, Any]]:
+        """Return where each chart stands on the page."""
+        return [
+            {"uid": self.charts[plan.key].uid, "key": plan.key, "group": plan.group, "wide": plan.wide}
+            for plan in PLANS
+        ]
+
+    def show(self, experiment: Experiment, log: EventLog, meta: dict[str, Any], label: str) -> None:
+        """Begin to show another run."""
+        self._sight = Sight(Run(experiment, log, meta), label)
+        self._sent.clear()
+        self._shapes.clear()
+        self._marks = 0
+        self._due = {False: 0.0, True: 0.0}
+        for chart in self.charts.values():
+            chart.clear()
+            chart.state = "empty"
+        self._draw_curves()
+
+    def axis(self, x: str) -> None:
+        """Draw the curves against another axis, with the rows they have."""
+        self.x = x
+        if self._sight is not None:
+            self._draw_curves()
+
+    def _draw_curves(self) -> None:
+        assert self._sight is not None
+        for plan in PLANS:
+            if plan.grows:
+                chart = plan.spec(self._sight, pd.DataFrame(), self.x)  # type: ignore[call-arg]
+                self.charts[plan.key].spec = _bare(chart)
+
+    def refresh(self, final: bool = False) -> None:
+        """Bring the charts up to the log, as far as their turn has come; all of them if `final`."""
+        if self._sight is None or not len(self._sight.run.log):
+            return
+        for slow in (False, True):
+            began = time.perf_counter()
+            if not final and began < self._due[slow]:
+                continue
+            self._refresh(slow, final)
+            now = time.perf_counter()
+            self._due[slow] = now + PATIENCE * (now - began)
+
+    def _refresh(self, slow: bool, final: bool) -> None:
+        sight = self._sight
+        assert sight is not None
+        rows = sight.run.log.rows()
+        if slow:
+            if not (rows["kind"] == Kind.PUSH).any():
+                return
+            sight.spans = metrics.timeline(sight.run.log)
+        for plan in PLANS:
+            if plan.slow == slow:
+                self._fill(plan, sight, final)
+        if not slow:
+            self._mark(sight)
+
+    def _fill(self, plan: Plan, sight: Sight, final: bool) -> None:
+        table = plan.table(sight)
+        chart = self.charts[plan.key]
+        if not table.empty:
+            if plan.grows:
+                self._append(plan.key, table)
+            else:
+                self._redraw(plan, sight, table)
+                chart.replace(_columns(table))
+        chart.state = "done" if final else "live" if len(table) else "empty"
+
+    def _append(self, key: str, table: pd.DataFrame) -> None:
+        sent = self._sent.get(key, 0)
+        if len(table) > sent:
+            step = -(-(len(table) - sent) // charts.POINTS)  # a burst is thinned like any long line
+            self.charts[key].append(_columns(table.iloc[sent::step]))
+            self._sent[key] = len(table)
+
+    def _redraw(self, plan: Plan, sight: Sight, table: pd.DataFrame) -> None:
+        """Make the specification if this is the first table, or if what its scales name has changed."""
+        shape = tuple(sorted(set(table["reason"].astype(str)))) if plan.key == "idle" else ()
+        if self._shapes.get(plan.key) != shape:
+            self._shapes[plan.key] = shape
+            self.charts[plan.key].spec = _bare(plan.spec(sight, table))
+
+    def _mark(self, sight: Sight) -> None:
+        """Mark new switches in the curves."""
+        found = tables.switch_table(sight.run, sight.label)
+        if len(found) > self._marks:
+            columns = _columns(found)
+            for plan in PLANS:
+                if plan.grows:
+                    self.charts[plan.key].replace(columns, source="marks")
+            self._marks = len(found)
+
+    def close(self) -> None:
+        """Close the charts' channels to the page."""
+        for chart in self.charts.values():
+            chart.close()
+
+
+def static(figure: charts.Figure) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Return a finished figure's specification with its data named "source", and the data."""
+    spec = _bare(figure.chart)
+    rows = spec.get("data", {}).get("values", [])
+    return spec | {"data": {"name": "source"}}, rows
+
+
+def as_columns(rows: Sequence[dict[str, Any]]) -> dict[str, list[Any]]:
+    """Return rows as columns; what a row lacks is None."""
+    names = dict.fromkeys(name for row in rows for name in row)
+    return {name: [row.get(name) for row in rows] for name in names}
+
+
+def _bare(chart: Any) -> dict[str, Any]:
+    """Return a chart's specification without its title, which the page shows itself."""
+    found = charts.spec(chart)
+    found.pop("title", None)
+    found.pop("$schema", None)
+    return found
+
+
+def _columns(table: pd.DataFrame) -> dict[str, list[Any]]:
+    return as_columns(charts.records(table)) if len(table) else {}
