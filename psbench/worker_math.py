@@ -51,7 +51,7 @@ def _as_views(tensors: Sequence[Tensor], flat: Tensor) -> None:
 
 
 class Batches:
-    """The mini-batches of one worker: its shard reshuffled on every pass, cut without a remainder.
+    """The mini-batches of one worker: its shard, reshuffled on every pass unless it is `ordered`.
 
     A batch that reaches the end of a pass goes on with the next, so every batch has the size asked for.
 
@@ -62,8 +62,10 @@ class Batches:
     worker : int
     """
 
-    def __init__(self, shard: npt.NDArray[np.int64], streams: Streams, worker: int) -> None:
-        self._shard, self._streams, self._worker = shard, streams, worker
+    def __init__(
+        self, shard: npt.NDArray[np.int64], streams: Streams, worker: int, ordered: bool = False
+    ) -> None:
+        self._shard, self._streams, self._worker, self._ordered = shard, streams, worker, ordered
         self._passes = 0
         self._left = shard[:0]
 
@@ -72,12 +74,15 @@ class Batches:
         taken = self._left[:size]
         self._left = self._left[size:]
         while len(taken) < size:
-            rng = self._streams.generator("shuffle", self._worker, self._passes)
-            self._passes += 1
-            fresh = rng.permutation(self._shard)
+            fresh = self._next_pass()
             more = size - len(taken)
             taken, self._left = np.concatenate([taken, fresh[:more]]), fresh[more:]
         return taken
+
+    def _next_pass(self) -> npt.NDArray[np.int64]:
+        rng = self._streams.generator("shuffle", self._worker, self._passes)
+        self._passes += 1
+        return self._shard if self._ordered else rng.permutation(self._shard)
 
 
 @dataclass(slots=True)
@@ -108,13 +113,20 @@ class Trainer:
     shards : list of int64 arrays
         Indices into the training set, one array a worker.
     streams : Streams
+    ordered : bool
+        Whether the order within a shard is to be kept (SelDP).
     """
 
     def __init__(
-        self, model: FlatModel, data: Dataset, shards: Sequence[npt.NDArray[np.int64]], streams: Streams
+        self,
+        model: FlatModel,
+        data: Dataset,
+        shards: Sequence[npt.NDArray[np.int64]],
+        streams: Streams,
+        ordered: bool = False,
     ) -> None:
         self.model, self.data, self._streams = model, data, streams
-        self._batches = [Batches(shard, streams, worker) for worker, shard in enumerate(shards)]
+        self._batches = [Batches(shard, streams, worker, ordered) for worker, shard in enumerate(shards)]
         self._steps = [0] * len(shards)
 
     def start(self, worker: int, batch_size: int) -> Job:
