@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -10,7 +11,7 @@ import yaml
 from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 
 from psbench.clusters import Cluster, make_cluster
-from psbench.core.part import Part, Specification, explain, make_part, parameter
+from psbench.core.part import Part, Specification, Switching, explain, make_part, parameter
 from psbench.core.strategy import AnyStrategy, Strategy, SwitchingStrategy
 from psbench.data import DataSource
 from psbench.errors import ParameterError, UnknownName
@@ -19,6 +20,9 @@ from psbench.optim import Optimizer
 from psbench.sharding import Sharding
 from psbench.specfile import read_yaml, set_path
 from psbench.strategies import make_strategy
+
+#: what Dask can connect to
+_ADDRESS = re.compile(r"(tcp|tls|ws|wss|ucx)://(\[[0-9a-fA-F:]+\]|[^\s/:\[\]]+):[0-9]{1,5}(/\S*)?")
 
 
 class Stop(Specification):
@@ -34,9 +38,7 @@ class Stop(Specification):
     seconds: float | None = parameter(None, "time of the run: virtual or wall", unit="s", gt=0)
     updates: int | None = parameter(None, "versions of the model", unit="updates", gt=0)
     target_accuracy: float | None = parameter(None, "validation accuracy", gt=0, le=1)
-    patience: int | None = parameter(
-        None, "epochs without a better validation loss", unit="epochs", gt=0
-    )
+    patience: int | None = parameter(None, "epochs without a better validation loss", unit="epochs", gt=0)
 
     def __init__(self, **values: Any) -> None:
         try:
@@ -51,9 +53,10 @@ class Stop(Specification):
         return self
 
     @property
-    def needs_validation(self) -> bool:
-        """Whether a rule reads the validation set."""
-        return self.target_accuracy is not None or self.patience is not None
+    def reads_validation(self) -> str:
+        """The rule that reads the validation set; empty if none does."""
+        rules = ("target_accuracy", "patience")
+        return next((f"stop.{name}" for name in rules if getattr(self, name) is not None), "")
 
 
 class Experiment(Specification):
@@ -135,21 +138,56 @@ class Experiment(Specification):
     @field_validator("stop", mode="before")
     @classmethod
     def _stop(cls, value: Any) -> Stop:
-        return value if isinstance(value, Stop) else Stop(**value)
+        if isinstance(value, Stop):
+            return value
+        if not isinstance(value, Mapping):
+            raise ParameterError(f"stop: expected a mapping such as {{epochs: 20}}, got {value!r}")
+        return Stop(**value)
+
+    @field_validator("scheduler")
+    @classmethod
+    def _address(cls, value: str | None) -> str | None:
+        if value is not None and not _ADDRESS.fullmatch(value):
+            raise ParameterError(f"scheduler: {value!r} is not an address such as tcp://192.168.0.10:8786")
+        return value
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
         workers = self.num_workers
         if self.batch_size < workers:
             raise ParameterError(
-                f"batch_size: {self.batch_size} samples cannot be shared by {workers} workers; give at least {workers}"
+                f"batch_size: {self.batch_size} samples cannot be shared by {workers} workers; "
+                f"give at least {workers}"
             )
         self.strategy.check(workers, self.batch_size)
         if self.scheduler is not None and self.backend != "dask":
             raise ParameterError("scheduler: only the dask backend has one; set backend: dask")
-        if self.timing_only and self.backend != "simulated":
-            raise ParameterError("timing_only: only the simulated backend can leave out the gradients")
+        if self.rule is not None and self.rule.needs_epochs and self.stop.epochs is None:
+            raise ParameterError(
+                f"switch rule {self.rule.name!r} needs to know the number of epochs: set stop.epochs, "
+                "or use the rule 'empirical'"
+            )
+        if self.timing_only:
+            self._can_do_without_gradients()
         return self
+
+    def _can_do_without_gradients(self) -> None:
+        if self.backend != "simulated":
+            raise ParameterError("timing_only: only the simulated backend can leave out the gradients")
+        if reader := self.reads_validation:
+            raise ParameterError(f"timing_only: nothing is evaluated, but {reader} needs validation values")
+
+    @property
+    def rule(self) -> Switching | None:
+        """The rule that changes the strategy; None if it never changes."""
+        return self.strategy.rule if isinstance(self.strategy, SwitchingStrategy) else None
+
+    @property
+    def reads_validation(self) -> str:
+        """What needs validation data, in words; empty if nothing does."""
+        if self.rule is not None and self.rule.needs_validation:
+            return f"switch rule {self.rule.name!r}"
+        return self.stop.reads_validation
 
     @property
     def num_workers(self) -> int:
@@ -174,7 +212,7 @@ class Experiment(Specification):
         """Return the specification as YAML, and write it to `path` if given."""
         text = yaml.safe_dump(self.spec(), sort_keys=False)
         if path is not None:
-            Path(path).write_text(text)
+            Path(path).write_text(text, encoding="utf-8")
         return text
 
     @classmethod
@@ -198,11 +236,17 @@ class Experiment(Specification):
     def from_spec(
         cls, spec: Mapping[str, Any], settings: Mapping[str, Any] | None = None, where: str = "experiment"
     ) -> Experiment:
-        """Make an experiment from plain data, with some dotted paths set to other values."""
+        """Make an experiment from plain data, with some dotted paths set to other values.
+
+        A path below a field that `spec` does not give changes the default.
+        """
         values = dict(spec)
         for path, value in (settings or {}).items():
+            field, below, _ = path.partition(".")
+            if below and values.get(field) is None:
+                values[field] = cls().spec().get(field)
             set_path(values, path, value)
-        for unknown in values.keys() - cls.model_fields.keys():
+        for unknown in (name for name in values if name not in cls.model_fields):
             raise UnknownName(f"field of {where}", str(unknown), cls.model_fields)
         return cls(**values)
 

@@ -51,15 +51,13 @@ class Problem:
         Raises
         ------
         DataError, ParameterError
-            If the data cannot be had, a shard is empty, or a stop rule needs validation data that is not there.
+            If the data cannot be had, does not fit the model, is too small for the batch or a worker's shard,
+            or has no validation part although a stop or switch rule needs one.
         """
         streams = Streams(experiment.seed)
         profile = experiment.cluster.profile()
         data = experiment.data.load(streams)
-        if experiment.stop.needs_validation and not len(data.val_y):
-            raise ParameterError(
-                f"stop: target_accuracy and patience need validation data, and data {data.name!r} has none"
-            )
+        _check_size(experiment, data)
         shards: Sequence[npt.NDArray[np.int64]] = []
         if not experiment.timing_only:
             features = data.train_x.numpy().reshape(len(data.train_x), -1)
@@ -103,7 +101,8 @@ class Problem:
 
     def trainer(self) -> Trainer:
         """Return what computes the workers' steps."""
-        return Trainer(self.model, self.data, self.shards, self.streams)
+        ordered = self.experiment.sharding.ordered
+        return Trainer(self.model, self.data, self.shards, self.streams, ordered)
 
     def evaluator(self) -> Evaluator:
         """Return what evaluates a model."""
@@ -111,7 +110,11 @@ class Problem:
 
     def facts(self) -> dict[str, Any]:
         """Return what a run's record says about the problem, as plain data."""
-        counts = label_counts(self.shards, self.data.train_y.numpy(), len(self.data.classes)) if self.shards else None
+        counts = (
+            label_counts(self.shards, self.data.train_y.numpy(), len(self.data.classes))
+            if self.shards
+            else None
+        )
         return {
             "num_workers": self.profile.num_workers,
             "dataset_size": self.dataset_size,
@@ -122,6 +125,17 @@ class Problem:
             "label_counts": None if counts is None else counts.tolist(),
             "speeds": [float(speed) for speed in self.profile.speed],
         }
+
+
+def _check_size(experiment: Experiment, data: Dataset) -> None:
+    reader = experiment.reads_validation
+    if reader and not len(data.val_y):
+        raise ParameterError(f"{reader} needs validation data, and data {data.name!r} has none")
+    size = len(data.train_y)
+    if size < experiment.batch_size and not experiment.timing_only:
+        raise ParameterError(
+            f"batch_size: {experiment.batch_size} samples, but data {data.name!r} has only {size} to train on"
+        )
 
 
 def largest_remainder(total: int, shares: Sequence[float]) -> list[int]:

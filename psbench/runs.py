@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import platform
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -16,17 +16,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch import Tensor
 
-from psbench.backends.base import Control, Observer, Outcome
+from psbench.backends.base import Control, Observer, Outcome, stop_on_interrupt
 from psbench.checkpoint import Checkpoint
 from psbench.core.log import EventLog
 from psbench.core.strategy import AnyStrategy
 from psbench.errors import DataError, SpecError
 from psbench.experiment import Experiment
 from psbench.problem import Problem
-from psbench.storage import read_log, write_log
+from psbench.storage import check_writable, put_log, read_log, whole
 
 if TYPE_CHECKING:
     import altair as alt
+
+#: beside the model; they take their places from last to first
+_FILES = ("run.json", "log.parquet", "experiment.yaml")
 
 
 @dataclass
@@ -84,13 +87,19 @@ class Run:
         SpecError
             If the folder cannot be written.
         """
-        folder = writable(folder)
-        self.experiment.to_yaml(folder / "experiment.yaml")
-        write_log(self.log, folder / "log.parquet")
-        _write_json(folder / "run.json", {"meta": self.meta, "summary": self.summary()})
-        if self.parameters is not None and self.buffers is not None:
-            tensors = {"parameters": self.parameters, "buffers": self.buffers}
-            Checkpoint(tensors, {}).save(folder / "model.npz")
+        folder = Path(folder)
+        check_writable(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        record = {"meta": self.meta, "summary": self.summary()}
+        # all files are written before the first takes its place; the record, which makes it a run, is last
+        with ExitStack() as files:
+            into = {name: files.enter_context(whole(folder / name)) for name in _FILES}
+            into["run.json"].write_text(json.dumps(record, indent=1, allow_nan=False), encoding="utf-8")
+            put_log(self.log, into["log.parquet"], ".parquet")
+            self.experiment.to_yaml(into["experiment.yaml"])
+            if self.parameters is not None and self.buffers is not None:
+                tensors = {"parameters": self.parameters, "buffers": self.buffers}
+                Checkpoint(tensors, {}).save(folder / "model.npz")
         return folder
 
     @classmethod
@@ -135,7 +144,8 @@ def run(
     observer : callable or None
         Called often with the log, from the thread that runs; must be quick.
     control : Control or None
-        Lets another thread stop the run or switch now. Ctrl-C stops too; what was computed is kept.
+        Lets another thread stop the run or switch now. Ctrl-C stops too, keeping what was computed; a second
+        Ctrl-C aborts.
     folder : path or None
         Where checkpoints are written, and where the run is saved when it has ended.
     problem : Problem or None
@@ -148,10 +158,13 @@ def run(
     """
     control = control or Control()
     log = EventLog() if log is None else log
-    target = None if folder is None else writable(folder)
+    target = None if folder is None else Path(folder)
+    if target is not None:
+        check_writable(target)
     problem = Problem.build(experiment) if problem is None else problem
     began = time.perf_counter()
-    outcome = _backend(experiment)(problem, log, control, observer, target)
+    with stop_on_interrupt(control):
+        outcome = _backend(experiment)(problem, log, control, observer, target)
     meta = _meta(experiment, problem, outcome, time.perf_counter() - began)
     done = Run(experiment, log, meta, outcome.parameters, outcome.buffers)
     if target is not None:
@@ -169,32 +182,12 @@ def _backend(experiment: Experiment) -> Callable[..., Outcome]:
     return run_simulated
 
 
-def writable(folder: str | Path) -> Path:
-    """Make a folder if need be and check that files can be written there.
-
-    Raises
-    ------
-    SpecError
-    """
-    folder = Path(folder)
-    probe = folder / f".psbench-{os.getpid()}"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        probe.write_bytes(b"psbench")
-    except OSError as error:
-        raise SpecError(f"{folder}: cannot be written: {error.strerror}; choose another output folder") from None
-    finally:
-        if folder.is_dir():
-            probe.unlink(missing_ok=True)
-    return folder
-
-
 def params_digest(parameters: Tensor | None, buffers: Tensor | None) -> str | None:
     """Return the SHA-256 of the model's bytes; None without a model."""
     if parameters is None or buffers is None:
         return None
-    content = hashlib.sha256(np.ascontiguousarray(parameters.numpy()))
-    content.update(np.ascontiguousarray(buffers.numpy()))
+    content = hashlib.sha256(np.ascontiguousarray(parameters.numpy()).data)
+    content.update(np.ascontiguousarray(buffers.numpy()).data)
     return content.hexdigest()
 
 
@@ -203,7 +196,11 @@ def lr_convention(strategy: AnyStrategy, lr: float, num_workers: int) -> str:
     words = []
     for composition in strategy.compositions:
         scaled = composition.lr_scaling == "by_share"
-        rule = f"lr k/n = {lr:g} k/{num_workers} for an update of k pushes" if scaled else f"lr = {lr:g} an update"
+        rule = (
+            f"lr k/n = {lr:g} k/{num_workers} for an update of k pushes"
+            if scaled
+            else f"lr = {lr:g} an update"
+        )
         words.append(f"{composition.name}: {rule}")
     return "; ".join(words)
 
@@ -219,7 +216,9 @@ def _meta(experiment: Experiment, problem: Problem, outcome: Outcome, wall_s: fl
         "reason": outcome.reason,
         "target_accuracy": experiment.stop.target_accuracy,
         "params_digest": params_digest(outcome.parameters, outcome.buffers),
-        "lr_convention": lr_convention(experiment.strategy, experiment.optimizer.lr, problem.profile.num_workers),
+        "lr_convention": lr_convention(
+            experiment.strategy, experiment.optimizer.lr, problem.profile.num_workers
+        ),
         "versions": versions(),
         "wall_s": wall_s,
         **problem.facts(),
@@ -231,9 +230,3 @@ def versions() -> dict[str, str]:
     """Return the versions that results may depend on."""
     names = ("psbench", "torch", "numpy", "scikit-learn", "distributed")
     return {"python": platform.python_version()} | {name: metadata.version(name) for name in names}
-
-
-def _write_json(path: Path, content: Any) -> None:
-    part = path.with_name(path.name + ".part")
-    part.write_text(json.dumps(content, indent=1, allow_nan=False))
-    os.replace(part, path)

@@ -12,6 +12,10 @@ import yaml
 from psbench.errors import SpecError
 
 
+def _error(problem: str, node: yaml.Node) -> yaml.YAMLError:
+    return yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
+
+
 class _Loader(yaml.SafeLoader):
     """Plain data only; a key given twice is an error, and 1e-3 is a number as in YAML 1.2."""
 
@@ -19,9 +23,10 @@ class _Loader(yaml.SafeLoader):
         seen = set()
         for key_node, _ in node.value:
             key = self.construct_object(key_node, deep=True)
+            if not isinstance(key, str):
+                raise _error(f"{key!r} is not a name", key_node)
             if key in seen:
-                twice = f"{key!r} is given twice"
-                raise yaml.constructor.ConstructorError(None, None, twice, key_node.start_mark)
+                raise _error(f"{key!r} is given twice", key_node)
             seen.add(key)
         return super().construct_mapping(node, deep)
 

@@ -1,31 +1,78 @@
-"""Event logs on disk: Parquet and JSON."""
+"""Files written whole or not at all; event logs as Parquet and JSON."""
 
 from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from psbench.core.log import ROW, EventLog, Kind
-from psbench.errors import DataError
+from psbench.errors import DataError, SpecError
 
 FORMAT = 1  #: of the files; a reader refuses another
 
 
-def write_log(log: EventLog, path: Path) -> None:
-    """Write a log as Parquet (`.parquet`) or JSON (`.json`), whole or not at all."""
+@contextmanager
+def whole(path: Path) -> Iterator[Path]:
+    """Give a neighbour of `path` to write to; it takes the place of `path` if the block succeeds.
+
+    Raises
+    ------
+    SpecError
+        If the file cannot be written there; nothing is left then.
+    """
     part = path.with_name(path.name + ".part")
     try:
-        if path.suffix == ".json":
-            part.write_text(_as_json(log))
-        else:
-            _write_parquet(log, part)
+        yield part
         os.replace(part, path)
+    except OSError as error:
+        raise SpecError(f"{path}: cannot be written: {error.strerror or error}") from None
     finally:
-        part.unlink(missing_ok=True)
+        with suppress(OSError):
+            part.unlink(missing_ok=True)
+
+
+def check_writable(folder: Path) -> None:
+    """Check that files can be written to a folder, which is made on trial if it is not there.
+
+    Raises
+    ------
+    SpecError
+    """
+    made = [each for each in (folder, *folder.parents) if not each.exists()]
+    probe = folder / f".psbench-{os.getpid()}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe.write_bytes(b"psbench")
+    except OSError as error:
+        raise SpecError(
+            f"{folder}: cannot be written: {error.strerror}; choose another output folder"
+        ) from None
+    finally:
+        with suppress(OSError):
+            probe.unlink()
+        with suppress(OSError):
+            for each in made:
+                each.rmdir()
+
+
+def write_log(log: EventLog, path: Path) -> None:
+    """Write a log as Parquet (`.parquet`) or JSON (`.json`), whole or not at all."""
+    with whole(path) as part:
+        put_log(log, part, path.suffix)
+
+
+def put_log(log: EventLog, path: Path, suffix: str) -> None:
+    """Write a log in the format that `suffix` names."""
+    if suffix == ".json":
+        path.write_text(_as_json(log), encoding="utf-8")
+    else:
+        _write_parquet(log, path)
 
 
 def read_log(path: Path) -> EventLog:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -55,6 +57,28 @@ class Control:
             self._asked.clear()
             self.pending = self.stopping
             return asked
+
+
+@contextmanager
+def stop_on_interrupt(control: Control) -> Iterator[None]:
+    """Let the first Ctrl-C stop a run, and the second interrupt it as usual.
+
+    Only in the main thread, and only where nobody else has laid hands on the signal.
+    """
+    usual = signal.default_int_handler
+    mine = threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGINT) is usual
+
+    def first(number: int, frame: Any) -> None:
+        signal.signal(signal.SIGINT, usual)
+        control.stop()
+
+    if mine:
+        signal.signal(signal.SIGINT, first)
+    try:
+        yield
+    finally:
+        if mine:
+            signal.signal(signal.SIGINT, usual)
 
 
 @dataclass

@@ -276,9 +276,14 @@ class Placement(Part):
 
 
 class Switching(Part):
-    """When to change to another composition; asked by hand, every rule switches."""
+    """When to change to another composition; asked by hand, every rule switches.
+
+    `needs_epochs`: asks how many epochs the run has; `needs_validation`: reads the validation loss.
+    """
 
     domain: ClassVar[str] = "switching"
+    needs_epochs: ClassVar[bool] = False
+    needs_validation: ClassVar[bool] = False
 
     def on_applied(self, view: ClusterView) -> list[Action]:
         """Look at a new version."""

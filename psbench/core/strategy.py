@@ -152,6 +152,7 @@ class SwitchingStrategy(Specification):
         """Raise ParameterError if a part cannot work on a cluster of that size."""
         for strategy in self.compositions:
             strategy.check(num_workers, global_batch)
+        self.rule.check(num_workers, global_batch)
 
     def spec(self) -> dict[str, Any]:
         """Return plain data from which an equal strategy can be made."""

@@ -38,6 +38,7 @@ class After(Switching):
 
     name: ClassVar[str] = "after"
     source: ClassVar[str] = "Strategy-Switch 2025, alpha %"
+    needs_epochs: ClassVar[bool] = True
 
     fraction: float = parameter(
         0.25, "share of the epochs under the first strategy", source="Strategy-Switch 2025", ge=0, le=1
@@ -95,6 +96,7 @@ class Empirical(Switching):
 
     name: ClassVar[str] = "empirical"
     source: ClassVar[str] = "thesis eq. 4.1"
+    needs_validation: ClassVar[bool] = True
 
     window: int = parameter(5, "changes of the loss to average over", unit="epochs", source="thesis eq. 4.1", ge=1)
     threshold: float = parameter(
