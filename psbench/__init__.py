@@ -1,1 +1,98 @@
-"""See, measure and learn how data-parallel training behaves under different synchronisation strategies."""
+"""See, measure and learn how data-parallel training behaves under different synchronisation strategies.
+
+>>> import psbench as ps
+>>> ssp = ps.strategies.ssp(staleness_bound=3)
+>>> run = ps.run(ps.Experiment(strategy=ssp, data="digits", stop={"epochs": 1}))
+>>> run.summary()["status"]
+'finished'
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from psbench import strategies as strategies
+    from psbench.backends.base import Control as Control
+    from psbench.backends.replay import replay as replay
+    from psbench.comparison import Comparison as Comparison
+    from psbench.comparison import compare as compare
+    from psbench.core.log import EventLog as EventLog
+    from psbench.core.strategy import Strategy as Strategy
+    from psbench.core.strategy import SwitchingStrategy as SwitchingStrategy
+    from psbench.errors import BackendError as BackendError
+    from psbench.errors import DataError as DataError
+    from psbench.errors import ProtocolError as ProtocolError
+    from psbench.errors import PsbenchError as PsbenchError
+    from psbench.errors import SpecError as SpecError
+    from psbench.experiment import Experiment as Experiment
+    from psbench.experiment import Stop as Stop
+    from psbench.report import write_report as write_report
+    from psbench.runs import Run as Run
+    from psbench.runs import run as run
+
+    __version__: str
+
+#: where each name lives; a module is loaded when one of its names is first asked for, so that
+#: `import psbench` needs neither torch nor anything else that is large
+_HOMES = {
+    "BackendError": "psbench.errors",
+    "Comparison": "psbench.comparison",
+    "Control": "psbench.backends.base",
+    "DataError": "psbench.errors",
+    "EventLog": "psbench.core.log",
+    "Experiment": "psbench.experiment",
+    "ProtocolError": "psbench.errors",
+    "PsbenchError": "psbench.errors",
+    "Run": "psbench.runs",
+    "SpecError": "psbench.errors",
+    "Stop": "psbench.experiment",
+    "Strategy": "psbench.core.strategy",
+    "SwitchingStrategy": "psbench.core.strategy",
+    "compare": "psbench.comparison",
+    "replay": "psbench.backends.replay",
+    "run": "psbench.runs",
+    "write_report": "psbench.report",
+}
+
+__all__ = [
+    "BackendError",
+    "Comparison",
+    "Control",
+    "DataError",
+    "EventLog",
+    "Experiment",
+    "ProtocolError",
+    "PsbenchError",
+    "Run",
+    "SpecError",
+    "Stop",
+    "Strategy",
+    "SwitchingStrategy",
+    "__version__",
+    "compare",
+    "replay",
+    "run",
+    "strategies",
+    "write_report",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module 'psbench' has no attribute {name!r}")
+    value = globals()[name] = _load(name)
+    return value
+
+
+def _load(name: str) -> Any:
+    if name == "strategies":
+        return import_module("psbench.strategies")
+    if name == "__version__":
+        return import_module("importlib.metadata").version("psbench")
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
