@@ -79,7 +79,7 @@ class Account:
         return min(self._clocks.values(), default=0)
 
     def _level(self) -> None:
-        """A hand-over sets all clocks equal."""
+        """Set all clocks equal, as a hand-over does."""
         top = max(self._clocks.values(), default=0)
         self._clocks = dict.fromkeys(self._clocks, top)
 
@@ -91,11 +91,15 @@ class Account:
         return min(max(known), 1.0) if known else None
 
     def words(self, backend: str) -> str:
-        """Return the state as a sentence, as "epoch 7 of 20, virtual 03:12, ssp: workers 2 and 5 wait for 8"."""
+        """Return the state as in "epoch 7 of 20, virtual 03:12, ssp: workers 2 and 5 wait for 8"."""
         stop = self._stop
         most = f" of {stop.epochs:g}" if stop.epochs else ""
         # an epoch is under way from its first sample on, the last one until the end
-        epoch = min(math.floor(self.epoch) + 1, math.ceil(stop.epochs)) if stop.epochs else math.floor(self.epoch) + 1
+        epoch = (
+            min(math.floor(self.epoch) + 1, math.ceil(stop.epochs))
+            if stop.epochs
+            else math.floor(self.epoch) + 1
+        )
         clock = "virtual" if backend == "simulated" else "wall"
         name = self._names[self.composition] if self.composition < len(self._names) else ""
         return f"epoch {epoch}{most}, {clock} {clock_time(self.now)}, {name}: {self._waiting()}"
@@ -116,7 +120,13 @@ class Account:
 
 
 def _workers(ids: Sequence[int]) -> str:
-    return f"worker {ids[0]}" if len(ids) == 1 else f"{len(ids)} workers" if len(ids) > _LISTED else f"workers {_list(ids)}"
+    return (
+        f"worker {ids[0]}"
+        if len(ids) == 1
+        else f"{len(ids)} workers"
+        if len(ids) > _LISTED
+        else f"workers {_list(ids)}"
+    )
 
 
 def _list(ids: Sequence[int]) -> str:
