@@ -25,12 +25,12 @@ COLUMNS: dict[str, tuple[str, str, float, str]] = {
     "n": ("seeds", "d", 1, ""),
     "time_s": ("time (s)", ".4g", 1, ""),
     "speed_up": ("speed-up", ".2f", 1, " ×"),
-    "val_accuracy": ("validation accuracy", ".1f", 100, " %"),
-    "time_to_target_s": ("time to target (s)", ".3g", 1, ""),
+    "val_accuracy": ("accuracy", ".1f", 100, " %"),
+    "time_to_target_s": ("to target (s)", ".3g", 1, ""),
     "updates": ("updates", ".0f", 1, ""),
-    "staleness_mean": ("mean staleness", ".2f", 1, ""),
-    "staleness_max": ("max", ".0f", 1, ""),
-    "clock_lead_max": ("max clock lead", ".0f", 1, ""),
+    "staleness_mean": ("staleness", ".2f", 1, ""),
+    "staleness_max": ("largest", ".0f", 1, ""),
+    "clock_lead_max": ("clock lead", ".0f", 1, ""),
     "idle_fraction": ("idle", ".1f", 100, " %"),
     "bytes": ("MB sent", ".4g", 1, ""),
     "switch_epoch": ("switch at epoch", ".1f", 1, ""),
@@ -40,6 +40,8 @@ _MEASURED = (
     *("time_s", "val_accuracy", "time_to_target_s", "updates", "staleness_mean", "staleness_max"),
     *("clock_lead_max", "idle_fraction", "bytes", "switch_epoch"),
 )
+#: whose interval is shown in the table as text; the data frame has all
+_WITH_INTERVAL = ("time_s", "val_accuracy", "time_to_target_s", "switch_epoch")
 #: what is waited for under these names is everybody: the usual yardstick
 _YARDSTICKS = ("all_reduce", "bsp")
 
@@ -84,13 +86,14 @@ class Comparison:
             return "unequal budgets: " + "; ".join(
                 f"{n}: {_words(_budget(r[0]))}" for n, r in self.groups.items()
             )
-        return f"equal budget: {_words(_budget(self.runs[0]))}"
+        words = _words(_budget(self.runs[0]))
+        return f"equal budget: {words}" if len(self.groups) > 1 else words
 
     @property
     def warnings(self) -> list[str]:
         """What a reader must know before believing a difference."""
         found = [] if "unequal" not in self.budget else [f"{self.budget}: compare with care"]
-        if any(len(runs) < 3 for runs in self.groups.values()):
+        if len(self.groups) > 1 and any(len(runs) < 3 for runs in self.groups.values()):
             found.append("fewer than three seeds: differences may be chance")
         for label, runs in self.groups.items():
             for run in runs:
@@ -125,6 +128,7 @@ class Comparison:
         """Return headings and rows as text, without columns that are empty everywhere."""
         frame = self.table()
         names = [name for name in COLUMNS if frame[name].notna().any()]
+        names = [name for name in names if name != "speed_up" or len(frame) > 1]
         rows = [[_cell(record, name) for name in names] for record in frame.to_dict("records")]
         return [COLUMNS[name][0] for name in names], rows
 
@@ -154,13 +158,18 @@ class Comparison:
     @property
     def remarks(self) -> list[str]:
         """What the table's numbers mean, and the warnings."""
-        lines = [self.budget, f"speed-up against {self.baseline}"]
+        lines = [self.budget]
+        if len(self.groups) > 1:
+            lines.append(f"speed-up against {self.baseline}")
         if any(len(runs) > 1 for runs in self.groups.values()):
-            lines[1] += "; ± is the half-width of a 95 % interval over seeds (t distribution)"
+            lines.append("± is the half-width of a 95 % interval over seeds (t distribution)")
         if self.target is not None:
             lines.append(f"target: validation accuracy {self.target:.4g}")
-        rates = {label: runs[0].meta.get("lr_convention") for label, runs in self.groups.items()}
-        lines += [f"learning rate of {label}: {rate}" for label, rate in rates.items() if rate]
+        rates = [rate for runs in self.groups.values() if (rate := runs[0].meta.get("lr_convention"))]
+        # a switching strategy names those of its two strategies, so lines would repeat
+        lines += [
+            f"learning rate of {rate}" for rate in dict.fromkeys(r for x in rates for r in x.split("; "))
+        ]
         return lines + [f"warning: {text}" for text in self.warnings]
 
     def report(self, path: str | Path) -> Path:
@@ -226,7 +235,9 @@ def compare(
     groups = _grouped(finished)
     if baseline is not None and baseline not in groups:
         raise ParameterError(f"compare: no run is called {baseline!r} (there are: {', '.join(groups)})")
-    return Comparison(groups, baseline or _yardstick(groups), _common(finished) if target is None else target)
+    if target is None and len(groups) > 1:
+        target = _common(finished)
+    return Comparison(groups, baseline or _yardstick(groups), target)
 
 
 def _finished(item: Run | Experiment, seeds: int, done: Callable[[Run], None] | None) -> list[Run]:
@@ -332,6 +343,6 @@ def _cell(record: Mapping[Any, Any], name: str) -> str:
     if value is None or value != value:
         return "–"
     text = format(value * factor if factor != 1 else value, form)
-    if half is not None and half == half and half > 0:
+    if name in _WITH_INTERVAL and half is not None and half == half:
         text += f" ± {half * factor:.2g}"
     return text + unit

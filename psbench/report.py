@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 TABLE_ROWS = 60
 
 #: what the page may load: nothing; Vega makes functions of its expressions, hence 'unsafe-eval'
-_POLICY = "default-src 'none'; script-src 'unsafe-inline' 'unsafe-eval'; style-src 'unsafe-inline'; img-src data:"
+_POLICY = "default-src 'none'; script-src 'unsafe-inline' 'unsafe-eval'; style-src 'unsafe-inline'"
 
 
 def write_report(path: str | Path, what: Comparison | Run | Sequence[Run]) -> Path:
@@ -199,7 +199,8 @@ def _asset(name: str) -> str:
 def _title(comparison: Comparison) -> str:
     labels = list(comparison.groups)
     if len(labels) == 1:
-        return f"{labels[0]}: {comparison.runs[0].meta.get('name') or 'a run'}"
+        name = comparison.runs[0].meta.get("name") or labels[0]
+        return str(name) if name == labels[0] else f"{name}: {labels[0]}"
     return f"{', '.join(labels[:-1])} and {labels[-1]} compared"
 
 
@@ -230,7 +231,7 @@ def _overview(comparison: Comparison, figures: _Figures) -> str:
         "<section><h2>Results</h2>"
         + _findings(comparison)
         + f'<div class="wide">{_cells_table(*comparison.cells(), look=_swatches(comparison))}</div>'
-        + "".join(f'<p class="note">{html.escape(line)}</p>' for line in _plain_remarks(comparison))
+        + f'<p class="note">{html.escape(" ".join(_plain_remarks(comparison)))}</p>'
         + _warnings(comparison.warnings)
         + figures.grid(curves)
         + "</section>"

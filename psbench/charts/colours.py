@@ -76,12 +76,12 @@ PHASES: dict[str, str] = {
     "cancelled": PURPLE,
 }
 
-#: why a worker waits
+#: why a worker waits; none is the colour of a phase that is work
 REASONS: dict[str, str] = {
-    "barrier": BLUE,
+    "barrier": "#6B7794",
     "staleness bound": GREEN,
     "k pushes": PURPLE,
-    "vote": ORANGE,
+    "vote": "#A2704C",
     "switch": OLIVE,
     "hand-over": VERMILLION,
     "answer": GREY,
@@ -124,7 +124,7 @@ def _free(label: str, taken: list[Look]) -> Look:
 
 def reason_colours(reasons: Iterable[str]) -> dict[str, str]:
     """Return the colour of each reason to wait; one that is not in the table gets one by its name."""
-    spare = (SKY, ORANGE, GREY, PURPLE, GREEN)
+    spare = (OLIVE, GREY, PURPLE, GREEN, VERMILLION)
     return {
         reason: REASONS.get(reason, spare[zlib.crc32(reason.encode()) % len(spare)]) for reason in reasons
     }

@@ -20,13 +20,17 @@ AXES = {
     "bytes": "bytes sent, up and down",
 }
 
-#: what a curve may show: column and (axis title, format, title of the chart)
+#: what a curve may show: column and (axis title, format of its numbers, title of the chart)
 VALUES = {
     "val_accuracy": ("validation accuracy", ".0%", "Validation accuracy"),
     "val_loss": ("validation loss", "", "Validation loss"),
     "train_loss": ("training loss", "", "Training loss"),
     "samples_per_s": ("samples applied per second", "~s", "Throughput"),
 }
+
+#: put before labels where bands and points are coloured: Vega-Lite merges the legends of equal domains,
+#: and ours is to show lines
+_LOOK = "look of "
 
 
 def curve(
@@ -60,26 +64,30 @@ def curve(
     labels = labels_of(data, labels)
     table = data if isinstance(data, str) else thin(data)
     y_title, y_format, title = VALUES.get(y, (y, "", y))
-    base = alt.Chart().encode(x=_x(x), color=_colour(labels, strategies))
+    colour = _colour(labels, strategies)
+    fill = alt.Fill("look:N", scale=_scale(labels, strategies, "colour", _LOOK), legend=None)
+    base = alt.Chart().transform_calculate(look=f"'{_LOOK}' + datum.label").encode(x=_x(x))
     shown = base.transform_filter(f"isValid(datum['{y}'])")
     layers: list[alt.Chart] = []
     if not isinstance(table, str) and f"{y}_low" in table and table[f"{y}_low"].notna().any():
-        layers.append(_band(base, y))
+        layers.append(_band(base, y, fill))
     scale = alt.Scale(zero=False, padding=4)
     tooltip = [
         alt.Tooltip("label:N"),
         alt.Tooltip(f"{x}:Q", format=".4~g"),
         alt.Tooltip(f"{y}:Q", format=".4~g"),
     ]
-    line = shown.mark_line(clip=True, interpolate="linear").encode(
+    line = shown.mark_line(clip=True).encode(
         y=alt.Y(f"{y}:Q", title=y_title, scale=scale, axis=alt.Axis(format=y_format or "~g", tickCount=6)),
+        color=colour,
         strokeDash=_dash(labels, strategies),
         tooltip=tooltip,
     )
     layers.append(line)
     if _few(table, labels, y):
-        layers.append(_points(shown, y, labels, strategies, tooltip))
-    layers += _events(base)
+        shape = alt.Shape("look:N", scale=_scale(labels, strategies, "shape", _LOOK), legend=None)
+        layers.append(_points(shown, y, fill, shape, tooltip))
+    layers += _events(base, colour, fill)
     return alt.LayerChart(
         layer=layers,
         data=source(table),
@@ -96,35 +104,35 @@ def _x(x: str) -> alt.X:
 
 
 def _colour(labels: list[str], strategies: Sequence[str] | None) -> alt.Color:
-    found = looks(labels, strategies)
-    scale = alt.Scale(domain=labels, range=[found[label].colour for label in labels])
-    return alt.Color(
-        "label:N", scale=scale, legend=alt.Legend(title=None, symbolType="stroke", symbolSize=300)
-    )
+    legend = alt.Legend(title=None, symbolType="stroke", symbolSize=400)
+    return alt.Color("label:N", scale=_scale(labels, strategies, "colour"), legend=legend)
 
 
 def _dash(labels: list[str], strategies: Sequence[str] | None) -> alt.StrokeDash:
+    legend = alt.Legend(title=None, symbolType="stroke", symbolSize=400)
+    return alt.StrokeDash("label:N", scale=_scale(labels, strategies, "dash"), legend=legend)
+
+
+def _scale(labels: list[str], strategies: Sequence[str] | None, channel: str, before: str = "") -> alt.Scale:
     found = looks(labels, strategies)
-    scale = alt.Scale(domain=labels, range=[found[label].dash for label in labels])
-    return alt.StrokeDash("label:N", scale=scale, legend=alt.Legend(title=None))
+    domain = [f"{before}{label}" for label in labels]
+    return alt.Scale(domain=domain, range=[getattr(found[label], channel) for label in labels])
 
 
-def _band(base: alt.Chart, y: str) -> alt.Chart:
+def _band(base: alt.Chart, y: str, fill: alt.Fill) -> alt.Chart:
     area: alt.Chart = (
         base.transform_filter(f"isValid(datum['{y}_low'])")
-        .mark_area(opacity=0.16, clip=True)
-        .encode(y=alt.Y(f"{y}_low:Q"), y2=alt.Y2(f"{y}_high"))
+        .mark_area(fillOpacity=0.14, clip=True)
+        .encode(y=alt.Y(f"{y}_low:Q"), y2=alt.Y2(f"{y}_high"), fill=fill)
     )
     return area
 
 
 def _points(
-    shown: alt.Chart, y: str, labels: list[str], strategies: Sequence[str] | None, tooltip: list[alt.Tooltip]
+    shown: alt.Chart, y: str, fill: alt.Fill, shape: alt.Shape, tooltip: list[alt.Tooltip]
 ) -> alt.Chart:
-    found = looks(labels, strategies)
-    scale = alt.Scale(domain=labels, range=[found[label].shape for label in labels])
-    points: alt.Chart = shown.mark_point(filled=True, size=34, opacity=0.9, clip=True).encode(
-        y=alt.Y(f"{y}:Q"), shape=alt.Shape("label:N", scale=scale, legend=None), tooltip=tooltip
+    points: alt.Chart = shown.mark_point(size=34, strokeWidth=0, fillOpacity=1, clip=True).encode(
+        y=alt.Y(f"{y}:Q"), fill=fill, shape=shape, tooltip=tooltip
     )
     return points
 
@@ -134,11 +142,13 @@ def _few(table: Data, labels: list[str], y: str) -> bool:
     return not isinstance(table, str) and y in table and table[y].notna().sum() <= 60 * max(len(labels), 1)
 
 
-def _events(base: alt.Chart) -> list[alt.Chart]:
+def _events(base: alt.Chart, colour: alt.Color, fill: alt.Fill) -> list[alt.Chart]:
     marked = base.transform_filter("isValid(datum.event)")
-    rule = marked.mark_rule(strokeWidth=1.5, strokeDash=[4, 3]).encode(tooltip=["label:N", "event:N"])
-    text = marked.mark_text(align="left", dx=5, dy=6, baseline="top", fontWeight=600).encode(
-        y=alt.value(0), text="event:N"
+    rule = marked.mark_rule(strokeWidth=1.5, strokeDash=[4, 3]).encode(
+        color=colour, tooltip=["label:N", "event:N"]
+    )
+    text = marked.mark_text(align="right", dx=-5, dy=4, baseline="top", fontWeight=600).encode(
+        y=alt.value(0), text="event:N", fill=fill
     )
     return [rule, text]
 
@@ -156,7 +166,7 @@ def with_seeds(table: pd.DataFrame, values: Sequence[str]) -> pd.DataFrame:
     -------
     DataFrame
         One row for each label and point that every seed reached: means, `{value}_low`, `{value}_high`
-        (t distribution; missing with one seed) and `n`.
+        (t distribution, cut to what is possible; missing with one seed) and `n`.
 
     Notes
     -----
@@ -172,10 +182,14 @@ def with_seeds(table: pd.DataFrame, values: Sequence[str]) -> pd.DataFrame:
         row |= {name: group[name].mean() for name in axes}
         for value in values:
             mean, half = interval(group[value].to_numpy())
-            row |= {value: mean, f"{value}_low": _minus(mean, half), f"{value}_high": _minus(mean, half, -1)}
+            row |= {value: mean} | _limits(value, mean, half)
         rows.append(row)
     return pd.DataFrame(rows)
 
 
-def _minus(mean: float, half: float | None, sign: int = 1) -> float | None:
-    return None if half is None else mean - sign * half
+def _limits(value: str, mean: float, half: float | None) -> dict[str, float | None]:
+    """Return the ends of the band, cut to what the value can be: an accuracy above 1 says nothing."""
+    if half is None:
+        return {f"{value}_low": None, f"{value}_high": None}
+    highest = 1.0 if value.endswith("accuracy") else float("inf")
+    return {f"{value}_low": max(mean - half, 0.0), f"{value}_high": min(mean + half, highest)}

@@ -175,7 +175,7 @@ def rule_chart(data: Data, title: str = "What the switch rule saw") -> alt.Layer
     )
     threshold = seen.mark_line(strokeDash=[6, 4], color="#D55E00").encode(y=alt.Y("threshold:Q"))
     marked = base.transform_filter("isValid(datum.event)")
-    rule = marked.mark_rule(strokeWidth=1.5, strokeDash=[4, 3], tooltip=True)
+    rule = marked.mark_rule(strokeWidth=1.5, strokeDash=[4, 3])
     text = marked.mark_text(align="right", dx=-5, dy=6, baseline="top", fontWeight=600).encode(
         y=alt.value(0), text="event:N"
     )

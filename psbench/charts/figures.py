@@ -56,6 +56,8 @@ def spec(chart: alt.TopLevelMixin) -> dict[str, Any]:
     """
     plain: dict[str, Any] = chart.to_dict()
     plain.pop("config", None)
+    if plain.get("width") == "container":
+        plain["autosize"] = {"type": "fit-x", "contains": "padding"}
     return plain
 
 
@@ -119,6 +121,14 @@ def curves(
     return figures
 
 
+def _note(table: pd.DataFrame, y: str, marks: pd.DataFrame) -> str:
+    """Say how to read what several seeds add to a chart."""
+    if f"{y}_low" not in table or not table[f"{y}_low"].notna().any():
+        return ""
+    switches = "; switches are at their mean over seeds" if len(marks) else ""
+    return f"Means over seeds, with 95 % intervals as bands{switches}."
+
+
 def _training(
     runs: Sequence[Run],
     labels: Sequence[str],
@@ -141,9 +151,10 @@ def _training(
 def _switch_marks(runs: Sequence[Run], labels: Sequence[str]) -> pd.DataFrame:
     """Return where runs switched; over seeds of one label the mean of their n-th switches."""
     found = pd.concat([tables.switch_table(run, label) for run, label in zip(runs, labels, strict=True)])
-    found["nth"] = found.groupby(level=0).ngroup() if len(found) else 0
-    means = found.groupby(["label", "nth", "event"], sort=False)[list(AXES)].mean(numeric_only=True)
-    return means.reset_index().drop(columns="nth")
+    found[list(AXES)] = found[list(AXES)].astype(float)  # an empty table's columns have no type
+    return (
+        found.groupby(["label", found.index, "event"], sort=False)[list(AXES)].mean().reset_index()[[*found]]
+    )
 
 
 def worker_figures(run: Run, label: str | None = None, strategy: str | None = None) -> list[Figure]:
@@ -153,7 +164,7 @@ def worker_figures(run: Run, label: str | None = None, strategy: str | None = No
     figures = [*_timelines(run, spans), *_times(run, spans)]
     figures += _counted(run, label, strategy or label)
     sizes = metrics.batch_sizes(run.log)
-    if sizes["batch_size"].nunique() > 1:
+    if (sizes.groupby("worker")["batch_size"].nunique() > 1).any():
         figures.append(Figure(batch_size_chart(sizes), sizes))
     return figures + switch_figures(run)
 
@@ -180,14 +191,21 @@ def _times(run: Run, spans: pd.DataFrame) -> list[Figure]:
 
 def _counted(run: Run, label: str, strategy: str) -> list[Figure]:
     shares = tables.share_table(run, label)
-    stale = counts(metrics.staleness(run.log)["staleness"].to_numpy(), label)
-    lead = counts(metrics.clock_lead(run.log)["lead"].to_numpy(), label)
-    note = "Dashed: an equal share."
-    return [
-        Figure(share_chart(shares, strategies=[strategy]), shares.drop(columns="equal"), note),
-        Figure(histogram(stale, "staleness", labels=[label], strategies=[strategy]), stale, "0 is fresh."),
-        Figure(histogram(lead, "lead", labels=[label], strategies=[strategy]), lead, "What SSP bounds."),
+    figures = [
+        Figure(
+            share_chart(shares, strategies=[strategy]),
+            shares.drop(columns="equal"),
+            "Dashed: an equal share.",
+        )
     ]
+    for quantity, values in (
+        ("staleness", metrics.staleness(run.log)),
+        ("lead", metrics.clock_lead(run.log)),
+    ):
+        table = counts(values[quantity].to_numpy(), label)
+        if len(table) > 1:  # one bar says nothing
+            figures.append(Figure(histogram(table, quantity, strategies=[strategy]), table))
+    return figures
 
 
 def switch_figures(run: Run) -> list[Figure]:

@@ -9,6 +9,8 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
+from psbench.errors import ParameterError
+
 #: a table, or the name under which a view will be given rows (`alt.NamedData`)
 Data: TypeAlias = pd.DataFrame | str
 
@@ -46,13 +48,13 @@ def thin(table: pd.DataFrame, by: str = "label", points: int = POINTS) -> pd.Dat
     return table[keep]
 
 
-def labels_of(data: Data, labels: Sequence[str] | None) -> list[str]:
+def labels_of(data: Data, labels: Sequence[str] | None, column: str = "label") -> list[str]:
     """Return the labels in the order given, or as they first appear in the table."""
     if labels is not None:
         return list(labels)
     if isinstance(data, str):
-        raise ValueError(f"data set {data!r} is streamed: say which labels it will have")
-    return [str(label) for label in dict.fromkeys(data["label"])]
+        raise ParameterError(f"data set {data!r} is streamed: say which values of {column!r} it will have")
+    return [str(label) for label in dict.fromkeys(data[column])]
 
 
 def _plain(value: Any) -> Any:

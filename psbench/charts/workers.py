@@ -11,16 +11,20 @@ import pandas as pd
 from psbench.charts.colours import PHASES, looks, reason_colours
 from psbench.charts.source import Data, labels_of, source, thin
 
-#: thickness of a phase's bar, in pixels: what is done is thick, waiting is thin
-_THICKNESS = {"compute": 13, "pull": 9, "send": 9, "wait": 3, "cancelled": 7}
+#: thickness of a phase's bar, as a share of its line: what is done is thick, waiting is thin
+_THICKNESS = {"compute": 0.9, "pull": 0.6, "send": 0.6, "wait": 0.16, "cancelled": 0.4}
 _STEP = 17
 #: more spans than this cannot be told apart on a screen
 SPANS = 400
+#: more cells than this have no room for a number
+NUMBERS = 240
 #: more workers than this do not fit; some are left out, evenly
 WORKERS = 24
 
 
-def timeline_chart(data: Data, title: str = "What each worker does", height: int | None = None) -> alt.Chart:
+def timeline_chart(
+    data: Data, title: str = "What each worker does", height: int | None = None
+) -> alt.LayerChart:
     """Draw spans of `metrics.timeline` as bars along time, one line per worker.
 
     Phases differ in colour and in thickness; a wait is a thin line. The tooltip says why and for whom.
@@ -34,35 +38,36 @@ def timeline_chart(data: Data, title: str = "What each worker does", height: int
     height : int, pixels, optional
         By default 17 for each worker.
     """
-    names = list(PHASES)
-    chart: alt.Chart = (
-        alt.Chart(source(data))
-        .mark_bar(cornerRadius=1)
-        .encode(
-            x=alt.X("start_s:Q", title="time (s)", scale=alt.Scale(zero=False, nice=False)),
-            x2=alt.X2("end_s"),
-            y=alt.Y("worker:O", title="worker", axis=alt.Axis(grid=False)),
-            color=alt.Color(
-                "phase:N",
-                scale=alt.Scale(domain=names, range=list(PHASES.values())),
-                legend=alt.Legend(title=None, symbolType="square"),
-            ),
-            size=alt.Size(
-                "phase:N", scale=alt.Scale(domain=names, range=[_THICKNESS[n] for n in names]), legend=None
-            ),
-            tooltip=[
-                alt.Tooltip("worker:O"),
-                alt.Tooltip("phase:N"),
-                alt.Tooltip("reason:N"),
-                alt.Tooltip("waited_for:O", title="waited for worker"),
-                alt.Tooltip("start_s:Q", title="from (s)", format=".4~f"),
-                alt.Tooltip("end_s:Q", title="to (s)", format=".4~f"),
-            ],
-        )
-        .properties(width="container", height=height or alt.Step(_STEP), title=title)
-        .properties(description="Timeline: spans of computing, receiving, sending and waiting of each worker")
+    colours = alt.Scale(domain=list(PHASES), range=list(PHASES.values()))
+    base = alt.Chart().encode(
+        x=alt.X("start_s:Q", title="time (s)", scale=alt.Scale(zero=False, nice=False)),
+        x2=alt.X2("end_s"),
+        y=alt.Y("worker:O", title="worker", axis=alt.Axis(grid=False)),
+        color=alt.Color("phase:N", scale=colours, legend=alt.Legend(title=None, symbolType="square")),
+        tooltip=[
+            alt.Tooltip("worker:O"),
+            alt.Tooltip("phase:N"),
+            alt.Tooltip("reason:N"),
+            alt.Tooltip("waited_for:O", title="waited for worker"),
+            alt.Tooltip("start_s:Q", title="from (s)", format=".5~g"),
+            alt.Tooltip("end_s:Q", title="to (s)", format=".5~g"),
+        ],
     )
-    return chart
+    layers = [
+        base.transform_filter(alt.datum.phase == phase).mark_bar(
+            height=alt.RelativeBandSize(share), cornerRadius=0
+        )
+        for phase, share in _THICKNESS.items()
+        if isinstance(data, str) or phase in set(data["phase"])
+    ]
+    return alt.LayerChart(
+        layer=layers,
+        data=source(data),
+        width="container",
+        height=height or alt.Step(_STEP),
+        title=title,
+        description="Timeline: spans of computing, receiving, sending and waiting of each worker",
+    )
 
 
 def window(spans: pd.DataFrame, start_s: float = 0.0, limit: int = SPANS) -> pd.DataFrame:
@@ -117,7 +122,7 @@ def idle_chart(
     title : str
     """
     if reasons is None:
-        reasons = labels_of(data if isinstance(data, str) else data.rename(columns={"reason": "label"}), None)
+        reasons = labels_of(data, None, "reason")
     return _stacked(data, rows, "reason", reason_colours(reasons), title, "share of time spent waiting")
 
 
@@ -128,7 +133,12 @@ def _stacked(data: Data, rows: str, by: str, colours: dict[str, str], title: str
         .transform_calculate(order=f"indexof({names}, datum['{by}'])")
         .mark_bar(size=13)
         .encode(
-            x=alt.X("fraction:Q", title=x_title, axis=alt.Axis(format=".0%"), scale=alt.Scale(domainMax=1)),
+            x=alt.X(
+                "fraction:Q",
+                title=x_title,
+                axis=alt.Axis(format=".0%", tickCount=5),
+                scale=alt.Scale(domain=[0, 1], clamp=True),
+            ),
             y=alt.Y(f"{rows}:O", title=rows if rows == "worker" else None, sort=None),
             color=alt.Color(
                 f"{by}:N",
@@ -213,8 +223,8 @@ def batch_size_chart(data: Data, title: str = "Batch size of each worker") -> al
     return chart
 
 
-def label_chart(data: Data, title: str = "Who trains on which labels") -> alt.Chart:
-    """Draw how many samples of each class lie in each worker's shard.
+def label_chart(data: Data, title: str = "Who trains on which labels") -> alt.LayerChart:
+    """Draw how many samples of each class lie in each worker's shard; small tables also show the numbers.
 
     Parameters
     ----------
@@ -222,19 +232,25 @@ def label_chart(data: Data, title: str = "Who trains on which labels") -> alt.Ch
         Columns `worker`, `class`, `samples`.
     title : str
     """
-    chart: alt.Chart = (
-        alt.Chart(source(data))
-        .mark_rect(cornerRadius=2)
-        .encode(
-            x=alt.X("class:N", title="class", sort=None, axis=alt.Axis(labelAngle=0, labelLimit=70)),
-            y=alt.Y("worker:O", title="worker"),
-            color=alt.Color(
-                "samples:Q",
-                scale=alt.Scale(scheme="viridis", domainMin=0),
-                legend=alt.Legend(title="samples"),
-            ),
-            tooltip=["worker:O", "class:N", "samples:Q"],
-        )
-        .properties(width="container", height=alt.Step(_STEP), title=title, description=title)
+    base = alt.Chart().encode(
+        x=alt.X("class:N", title="class", sort=None, axis=alt.Axis(labelAngle=0, labelLimit=70)),
+        y=alt.Y("worker:O", title="worker"),
+        tooltip=["worker:O", "class:N", "samples:Q"],
     )
-    return chart
+    # opacity of one colour reads the same on light and dark; at most 0.7, so that numbers stay readable
+    scale = alt.Scale(range=[0.04, 0.7], domainMin=0)
+    layers: list[alt.Chart] = [
+        base.mark_rect(fill=PHASES["compute"]).encode(
+            fillOpacity=alt.FillOpacity("samples:Q", scale=scale, legend=None)
+        )
+    ]
+    if not isinstance(data, str) and len(data) <= NUMBERS:
+        layers.append(base.mark_text().encode(text="samples:Q"))
+    return alt.LayerChart(
+        layer=layers,
+        data=source(data),
+        width="container",
+        height=alt.Step(_STEP + 3),
+        title=title,
+        description="Samples of each class in each worker's shard",
+    )
