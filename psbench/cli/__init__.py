@@ -1,0 +1,63 @@
+"""The command line: `psbench run | compare | list | report | replay | lab`."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Sequence
+
+import typer
+
+from psbench.cli.app import app
+from psbench.errors import DataError, PsbenchError, SpecError
+
+#: exit codes: as usual for a shell, a wrong command is 2, an interrupt 130; 70 is "internal software error"
+FAILED, USAGE, INTERNAL, INTERRUPTED = 1, 2, 70, 130
+
+_Usage: type[typer.BadParameter] = typer.BadParameter.__bases__[0]  # typer exports only this one kind
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command and return its exit code.
+
+    Parameters
+    ----------
+    argv : sequence of str, optional
+        Without the program's name; by default those of the process.
+
+    Returns
+    -------
+    int
+        0 if all went well; 1 if a run failed or diverged; 2 for a command, specification or file that
+        cannot be, before anything is computed; 70 for an error in psbench; 130 after Ctrl-C.
+    """
+    argv = list(sys.argv[1:] if argv is None else argv)
+    try:
+        code = typer.main.get_command(app).main(argv, prog_name="psbench", standalone_mode=False)
+    except _Usage as error:
+        context = error.ctx.command_path if error.ctx else "psbench"
+        return _fail(f"{error.format_message().rstrip('.')}; see {context} --help", USAGE)
+    except (KeyboardInterrupt, typer.Abort):
+        return _fail("interrupted", INTERRUPTED)
+    except BrokenPipeError:  # the reader of our output has gone, as `| head` does
+        sys.stderr.close()
+        return 0
+    except PsbenchError as error:
+        _trace(argv)
+        return _fail(str(error), USAGE if isinstance(error, (SpecError, DataError)) else FAILED)
+    except Exception as error:
+        _trace(argv)
+        what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        return _fail(f"internal: {what} (use --debug for the traceback)", INTERNAL)
+    return code if isinstance(code, int) else 0
+
+
+def _fail(message: str, code: int) -> int:
+    """Print one line, whatever the message is made of."""
+    print("error:", " ".join(message.split()), file=sys.stderr)
+    return code
+
+
+def _trace(argv: Sequence[str]) -> None:
+    if "--debug" in argv:
+        traceback.print_exc()

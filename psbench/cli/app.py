@@ -1,0 +1,287 @@
+"""The commands. Each imports what it needs when it runs, so that `--help` answers at once."""
+
+from __future__ import annotations
+
+import json
+import sys
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from psbench.experiment import Experiment
+    from psbench.runs import Run
+
+app = typer.Typer(
+    help="Run, compare and look at data-parallel training under different synchronisation strategies.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+Kind = Enum(  # type: ignore[misc]
+    "Kind",
+    {
+        k: k
+        for k in ("strategies", "parts", "sharding", "rules", "datasets", "models", "clusters", "optimizers")
+    },
+    type=str,
+)
+
+Settings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="PATH=VALUE",
+        help="Change one value of the specification, written as YAML; may be given often. "
+        "For example strategy=asp, strategy.staleness_bound=5, stop={updates: 100}.",
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on standard output.")]
+Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        import psbench
+
+        print(psbench.__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command("run")
+def run_command(
+    spec: Annotated[
+        Path | None,
+        typer.Argument(metavar="SPEC.yaml", help="The specification; without one, the defaults."),
+    ] = None,
+    settings: Settings = None,
+    backend: Annotated[str | None, typer.Option(help="Where the run takes place: simulated or dask.")] = None,
+    scheduler: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS", help="A running Dask scheduler, as tcp://host:8786; needs --backend dask."
+        ),
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Root of every random stream.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Save the run here: specification, log, summary, model."),
+    ] = None,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> int:
+    """Run one experiment and print its summary.
+
+    Ctrl-C stops the run and keeps what it has; a second Ctrl-C aborts.
+
+    \b
+    Examples:
+      psbench run experiment.yaml --out runs/first
+      psbench run experiment.yaml --set strategy.staleness_bound=5 --seed 1
+      psbench run --set strategy=ssp --set cluster=hermes --set stop.epochs=5 --json
+      psbench run experiment.yaml --backend dask --scheduler tcp://10.0.0.1:8786
+    """  # noqa: D301
+    from psbench.cli.words import summary_text
+
+    values = _settings(settings) | _given(backend=backend, scheduler=scheduler, seed=seed)
+    done, interrupted = _run(_experiment(spec, values), out)
+    summary = done.summary()
+    print(_as_json(summary) if as_json else summary_text(summary))
+    if out is not None:
+        _say(f"saved in {out}")
+    return _verdict([done], interrupted)
+
+
+@app.command("compare")
+def compare_command(
+    specs: Annotated[
+        list[Path], typer.Argument(metavar="SPEC.yaml...", help="The specifications to compare.")
+    ],
+    seeds: Annotated[
+        int, typer.Option(min=1, help="Seeds of each, from its own on; intervals need at least two.")
+    ] = 3,
+    settings: Settings = None,
+    target: Annotated[
+        float | None,
+        typer.Option(
+            min=0, max=1, help="Validation accuracy for the time to target; else the best all reach."
+        ),
+    ] = None,
+    baseline: Annotated[
+        str | None, typer.Option(metavar="STRATEGY", help="What speed-ups refer to; else All-Reduce or BSP.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Save every run here, and report.html.")
+    ] = None,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> int:
+    """Run experiments over several seeds and print one table.
+
+    \b
+    Examples:
+      psbench compare bsp.yaml asp.yaml ssp.yaml --seeds 5 --out runs/comparison
+      psbench compare bsp.yaml asp.yaml --set cluster=c1 --target 0.95 --json
+    """  # noqa: D301
+    from psbench.cli.batch import check_all, named
+    from psbench.comparison import compare
+
+    values = _settings(settings)
+    experiments = named(specs, [_experiment(spec, values) for spec in specs])
+    check_all(experiments, out)
+    done: list[Run] = []
+    interrupted = False
+    planned = [one.but(seed=one.seed + extra) for one in experiments for extra in range(seeds)]
+    for number, experiment in enumerate(planned, 1):
+        folder = None if out is None else out / f"{experiment.title}-seed{experiment.seed}"
+        label = f"[{number}/{len(planned)}] {experiment.title} seed {experiment.seed}"
+        finished, interrupted = _run(experiment, folder, label)
+        done.append(finished)
+        if interrupted:
+            break
+    comparison = compare(done, target=target, baseline=baseline)
+    print(_as_json(comparison.to_dict()) if as_json else comparison.text(), end="\n" if as_json else "")
+    if out is not None:
+        _say(f"saved in {out}; open {comparison.report(out / 'report.html')}")
+    return _verdict(done, interrupted)
+
+
+@app.command("list")
+def list_command(
+    kind: Annotated[Kind, typer.Argument(help="What to list.")],
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """List what there is, with parameters, defaults, units, ranges and sources.
+
+    \b
+    Examples:
+      psbench list strategies
+      psbench list clusters --json
+    """  # noqa: D301
+    from psbench.cli.catalogue import entries, print_entries
+
+    found = entries(kind.value)
+    if as_json:
+        print(_as_json(found))
+    else:
+        print_entries(found, with_domain=kind.value == "parts")
+
+
+@app.command("report")
+def report_command(
+    folders: Annotated[
+        list[Path], typer.Argument(metavar="DIR...", help="Saved runs, or folders of saved runs.")
+    ],
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The HTML file; else report.html in the first folder.")
+    ] = None,
+    debug: Debug = False,
+) -> None:
+    """Write one HTML file about saved runs; it opens with no internet.
+
+    \b
+    Examples:
+      psbench report runs/first
+      psbench report runs/bsp runs/asp --out bsp-asp.html
+    """  # noqa: D301
+    from psbench.cli.batch import load_all
+    from psbench.report import write_report
+
+    print(write_report(out or folders[0] / "report.html", load_all(folders)))
+
+
+@app.command("replay")
+def replay_command(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A saved run.")], debug: Debug = False
+) -> None:
+    """Take every decision of a saved run again, and tell the first that differs.
+
+    \b
+    Example:
+      psbench replay runs/first
+    """  # noqa: D301
+    from psbench.backends.replay import replay
+    from psbench.runs import Run
+
+    rows = replay(Run.load(folder))
+    print(f"{rows} rows compared: every decision is the same")
+
+
+@app.command("lab")
+def lab_command(
+    folder: Annotated[
+        Path | None, typer.Argument(metavar="DIR", help="Folder to open; else the notebooks.")
+    ] = None,
+    debug: Debug = False,
+) -> int:
+    """Start JupyterLab on the notebooks."""
+    from psbench.cli.lab import start_lab
+
+    return start_lab(folder)
+
+
+def _run(experiment: Experiment, folder: Path | None, label: str = "") -> tuple[Run, bool]:
+    """Run with progress on standard error; return the run and whether it was interrupted."""
+    from psbench.backends.base import Control
+    from psbench.cli.monitor import Monitor
+    from psbench.problem import Problem
+    from psbench.runs import run
+    from psbench.storage import check_writable
+
+    if folder is not None:
+        check_writable(folder)
+    problem, control = Problem.build(experiment), Control()
+    with Monitor(label or experiment.title, experiment, problem.facts(), control) as monitor:
+        done = run(experiment, observer=monitor, control=control, folder=folder, problem=problem)
+    return done, control.stopping
+
+
+def _verdict(done: list[Run], interrupted: bool) -> int:
+    from psbench.cli import FAILED, INTERRUPTED
+
+    if interrupted:
+        _say("stopped by Ctrl-C; what was computed is kept")
+        return INTERRUPTED
+    diverged = [run for run in done if run.meta["status"] == "diverged"]
+    for run in diverged:
+        _say(f"error: {run.meta['name']}, seed {run.meta['seed']}, diverged: {run.meta['reason']}")
+    return FAILED if diverged else 0
+
+
+def _experiment(spec: Path | None, values: dict[str, Any]) -> Experiment:
+    from psbench.experiment import Experiment
+
+    return Experiment.from_spec({}, values) if spec is None else Experiment.from_yaml(spec, values)
+
+
+def _settings(texts: list[str] | None) -> dict[str, Any]:
+    from psbench.specfile import parse_setting
+
+    return dict(parse_setting(text) for text in texts or ())
+
+
+def _given(**values: Any) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _as_json(content: Any) -> str:
+    return json.dumps(content, indent=1, allow_nan=False, ensure_ascii=False)
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

@@ -1,0 +1,67 @@
+"""Several experiments or several saved runs at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from psbench.errors import DataError, SpecError
+from psbench.experiment import Experiment
+from psbench.problem import Problem
+from psbench.runs import Run
+from psbench.storage import check_writable
+
+
+def named(files: Sequence[Path], experiments: Sequence[Experiment]) -> list[Experiment]:
+    """Give experiments of the same title their files' names, so that each has a folder of its own.
+
+    Raises
+    ------
+    SpecError
+        If two are still called the same, or a name cannot be that of a folder.
+    """
+    titles = [experiment.title for experiment in experiments]
+    found = [
+        one if one.name or titles.count(one.title) == 1 else one.but(name=file.stem)
+        for file, one in zip(files, experiments, strict=True)
+    ]
+    for file, one in zip(files, found, strict=True):
+        if any(other is not one and other.title == one.title for other in found):
+            raise SpecError(
+                f"{file}: another specification is called {one.title!r} too; give it another name"
+            )
+        if Path(one.title).name != one.title:
+            raise SpecError(f"{file}: the name {one.title!r} cannot be that of a folder")
+    return found
+
+
+def check_all(experiments: Sequence[Experiment], folder: Path | None) -> None:
+    """Find out before the first run starts what would end the last one.
+
+    Raises
+    ------
+    SpecError, DataError
+    """
+    if folder is not None:
+        check_writable(folder)
+    for experiment in experiments:
+        Problem.build(experiment)
+
+
+def load_all(folders: Sequence[Path]) -> list[Run]:
+    """Load saved runs; a folder that is none may hold some.
+
+    Raises
+    ------
+    DataError
+    """
+    return [Run.load(found) for folder in folders for found in _runs_in(folder)]
+
+
+def _runs_in(folder: Path) -> list[Path]:
+    if (folder / "run.json").is_file():
+        return [folder]
+    found = sorted(path.parent for path in folder.glob("*/run.json"))
+    if not found:
+        raise DataError(f"{folder}: is not the folder of a run (it has no run.json), and holds none")
+    return found

@@ -1,0 +1,103 @@
+"""How a run is going, on standard error: a bar in a terminal, a few plain lines elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, Self
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn
+from rich.table import Column
+
+from psbench.backends.base import Control
+from psbench.core.log import EventLog
+from psbench.experiment import Experiment
+from psbench.progress import Account, time_left
+
+#: seconds between two looks at the log: a bar need not move faster, and a log file should not fill up
+BAR_EVERY_S, LINE_EVERY_S = 0.1, 5.0
+
+
+class Monitor:
+    """An observer of one run; a context manager.
+
+    Parameters
+    ----------
+    label : str
+        What the run is called.
+    experiment : Experiment
+    facts : mapping
+        `dataset_size` and `num_workers`.
+    control : Control
+        Whether somebody has asked the run to stop.
+    """
+
+    def __init__(
+        self, label: str, experiment: Experiment, facts: Mapping[str, Any], control: Control
+    ) -> None:
+        names = [composition.name for composition in experiment.strategy.compositions]
+        self._label, self._backend, self._control = label, experiment.backend, control
+        self._account = Account(experiment.stop, {**facts, "compositions": names})
+        self._read = 0
+        self._began = time.monotonic()
+        self._bar = _Bar(label) if sys.stderr.isatty() else None
+        self._every = BAR_EVERY_S if self._bar else LINE_EVERY_S
+        self._next = self._began + (0.0 if self._bar else 1.0)  # a run of a second needs no line
+
+    def __enter__(self) -> Self:
+        if self._bar:
+            self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bar:
+            self._bar.stop()
+
+    def __call__(self, log: EventLog) -> None:
+        """Look at the log, unless that was done a moment ago."""
+        now = time.monotonic()
+        if now < self._next or len(log) == self._read:
+            return
+        self._next = now + self._every
+        end = len(log)
+        self._account.read(log, self._read, end)
+        self._read = end
+        self._show(now - self._began)
+
+    def _show(self, spent_s: float) -> None:
+        fraction = self._account.fraction()
+        state = "stopping" if self._control.stopping else self._account.words(self._backend)
+        left = time_left(fraction, spent_s)
+        if self._bar:
+            self._bar.show(fraction, state, left)
+            return
+        share = "" if fraction is None else f"{fraction:4.0%}, "
+        print(f"{self._label}: {share}{state}" + (f", {left}" if left else ""), file=sys.stderr, flush=True)
+
+
+class _Bar:
+    """The bar, and what a terminal shows beside it."""
+
+    def __init__(self, label: str) -> None:
+        state = Column(ratio=1, no_wrap=True, overflow="ellipsis")
+        self._progress = Progress(
+            TextColumn("{task.description}", markup=False),
+            BarColumn(bar_width=24),
+            TaskProgressColumn(),
+            TextColumn("{task.fields[left]}"),
+            TextColumn("{task.fields[state]}", markup=False, style="dim", table_column=state),
+            console=Console(stderr=True),
+            transient=True,
+            expand=True,
+        )
+        self._task: TaskID = self._progress.add_task(label, total=None, state="", left="")
+        self.start, self.stop = self._progress.start, self._progress.stop
+
+    def show(self, fraction: float | None, state: str, left: str) -> None:
+        known: dict[str, Any] = {} if fraction is None else {"total": 1.0, "completed": fraction}
+        self._progress.update(self._task, state=state, left=left, **known)

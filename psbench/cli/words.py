@@ -1,0 +1,46 @@
+"""A run's summary as lines for a person."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+
+def summary_text(summary: Mapping[str, Any]) -> str:
+    """Return the summary, a line for each thing measured; what was not measured is left out."""
+    lines = [(label, text) for label, text in _lines(summary) if text]
+    width = max(len(label) for label, _ in lines)
+    return "\n".join(f"{label:<{width}}  {text}" for label, text in lines)
+
+
+def _lines(s: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    pushes, final, staleness = s["pushes"], s["final"], s["staleness"]
+    yield "run", f"{s['name']}, seed {s['seed']}, {s['backend']}, {s['workers']} workers"
+    yield "ended", f"{s['status']}: {s['reason']}"
+    yield "time", f"{s['time_s']:.4g} s" + (" (virtual)" if s["backend"] == "simulated" else "")
+    yield "epochs", f"{s['epochs']:.4g}, {s['updates']} updates, {s['steps']} steps"
+    yield "pushes", ", ".join(f"{count} {what}" for what, count in pushes.items() if count) or "none"
+    yield "validation", _joined(loss=(final["val_loss"], ".4g"), accuracy=(final["val_accuracy"], ".1%"))
+    yield "training", _joined(loss=(final["train_loss"], ".4g"))
+    yield "to target", "" if s["time_to_target_s"] is None else f"{s['time_to_target_s']:.4g} s"
+    yield "staleness", _joined(mean=(staleness["mean"], ".3g"), largest=(staleness["max"], "d"))
+    yield (
+        "waiting",
+        ", ".join(f"{share:.0%}" for share in s["idle_fraction"][:12]) + _more(s["idle_fraction"]),
+    )
+    yield "sent", f"{s['bytes']['up'] / 1e6:.4g} MB up, {s['bytes']['down'] / 1e6:.4g} MB down"
+    for change in s["switches"]:
+        where = f"at epoch {change['epoch']:.3g}, {change['time_s']:.4g} s: {change['reason']}"
+        yield "switch", f"{change['from']} to {change['to']} {where}"
+    yield "learning rate", s["lr_convention"] or ""
+    yield "digest", s["digest"][:16]
+    for warning in s["warnings"]:
+        yield "warning", warning
+
+
+def _joined(**values: tuple[float | None, str]) -> str:
+    return ", ".join(f"{name} {value:{form}}" for name, (value, form) in values.items() if value is not None)
+
+
+def _more(values: list[float]) -> str:
+    return f" and {len(values) - 12} more" if len(values) > 12 else ""
