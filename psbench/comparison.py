@@ -16,6 +16,8 @@ from psbench.errors import ParameterError
 from psbench.metrics import end_of, evaluations, interval, time_to_target
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from psbench.experiment import Experiment
     from psbench.runs import Run
 
@@ -25,12 +27,12 @@ COLUMNS: dict[str, tuple[str, str, float, str]] = {
     "n": ("seeds", "d", 1, ""),
     "time_s": ("time (s)", ".4g", 1, ""),
     "speed_up": ("speed-up", ".2f", 1, " ×"),
-    "val_accuracy": ("accuracy", ".1f", 100, " %"),
-    "time_to_target_s": ("to target (s)", ".3g", 1, ""),
+    "val_accuracy": ("val. accuracy", ".1f", 100, " %"),
+    "time_to_target_s": ("time to target (s)", ".3g", 1, ""),
     "updates": ("updates", ".0f", 1, ""),
-    "staleness_mean": ("staleness", ".2f", 1, ""),
-    "staleness_max": ("largest", ".0f", 1, ""),
-    "clock_lead_max": ("clock lead", ".0f", 1, ""),
+    "staleness_mean": ("staleness mean", ".2f", 1, ""),
+    "staleness_max": ("staleness max", ".0f", 1, ""),
+    "clock_lead_max": ("clock lead max", ".0f", 1, ""),
     "idle_fraction": ("idle", ".1f", 100, " %"),
     "bytes": ("MB sent", ".4g", 1, ""),
     "switch_epoch": ("switch at epoch", ".1f", 1, ""),
@@ -141,15 +143,14 @@ class Comparison:
             By default as wide as the terminal.
         """
         from rich.console import Console
-        from rich.table import Table
 
         headings, rows = self.cells()
         console = Console(width=width, record=True, file=StringIO())
-        table = Table(box=None, pad_edge=False, header_style="bold")
-        for place, heading in enumerate(headings):
-            table.add_column(heading, justify="right" if place else "left", no_wrap=not place)
-        for row in rows:
-            table.add_row(*row)
+        table = _rich_table(headings, rows)
+        wanted = console.measure(table, options=console.options.update(max_width=1000)).maximum
+        if wanted > console.width:  # one column a strategy is narrower
+            sides = [list(side) for side in zip(headings, *rows, strict=True)]
+            table = _rich_table(sides[0], sides[1:])
         console.print(table)
         for line in self.remarks:
             console.print(line, highlight=False, style="dim")
@@ -197,6 +198,17 @@ class Comparison:
         from psbench.report import comparison_html
 
         return comparison_html(self)
+
+
+def _rich_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for place, heading in enumerate(headings):
+        table.add_column(heading, justify="left" if place == 0 else "right", overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    return table
 
 
 def compare(
@@ -256,12 +268,12 @@ def _finished(item: Run | Experiment, seeds: int, done: Callable[[Run], None] | 
 
 
 def _grouped(runs: Sequence[Run]) -> dict[str, list[Run]]:
-    """Group runs by everything but their seed, and name each group as briefly as tells them apart."""
+    """Group runs by everything but their seed; call each by its name, and what tells equal names apart."""
     found: dict[str, list[Run]] = {}
     for run in runs:
         found.setdefault(json.dumps(_identity(run), sort_keys=True), []).append(run)
     groups = list(found.values())
-    names = [str(group[0].meta.get("strategy") or "run") for group in groups]
+    names = [str(group[0].meta.get("name") or group[0].meta.get("strategy") or "run") for group in groups]
     return {_label(i, names, groups): group for i, group in enumerate(groups)}
 
 

@@ -160,6 +160,33 @@ def compare_command(
     return _verdict(done, interrupted)
 
 
+@app.command("demo")
+def demo_command(
+    out: Annotated[Path, typer.Option(metavar="FILE", help="The HTML report.")] = Path("demo.html"),
+    with_live: Annotated[
+        bool, typer.Option("--live/--no-live", help="Also run on a local Dask cluster.")
+    ] = True,
+    debug: Debug = False,
+) -> int:
+    """Compare three strategies in virtual time, run one live on Dask, and write a report."""
+    from psbench.cli.demo import introduction, planned
+    from psbench.comparison import compare
+    from psbench.storage import check_writable
+
+    check_writable(out.parent)
+    _say(introduction(out))
+    done: list[Run] = []
+    for label, experiment in planned(with_live):
+        finished, interrupted = _run(experiment, None, label)
+        done.append(finished)
+        if interrupted:
+            break
+    comparison = compare(done)
+    print(comparison.text(), end="")
+    _say(f"open {comparison.report(out)} in a browser; it needs no internet")
+    return _verdict(done, interrupted)
+
+
 @app.command("list")
 def list_command(
     kind: Annotated[Kind, typer.Argument(help="What to list.")],
