@@ -35,6 +35,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         code = typer.main.get_command(app).main(argv, prog_name="psbench", standalone_mode=False)
     except _Usage as error:
+        if not error.format_message():  # there was no command, and the help has been shown
+            return USAGE
         context = error.ctx.command_path if error.ctx else "psbench"
         return _fail(f"{error.format_message().rstrip('.')}; see {context} --help", USAGE)
     except (KeyboardInterrupt, typer.Abort):

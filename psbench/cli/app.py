@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,15 +20,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
-)
-
-Kind = Enum(  # type: ignore[misc]
-    "Kind",
-    {
-        k: k
-        for k in ("strategies", "parts", "sharding", "rules", "datasets", "models", "clusters", "optimizers")
-    },
-    type=str,
 )
 
 Settings = Annotated[
@@ -154,7 +144,9 @@ def compare_command(
         if interrupted:
             break
     comparison = compare(done, target=target, baseline=baseline)
-    print(_as_json(comparison.to_dict()) if as_json else comparison.text(), end="\n" if as_json else "")
+    print(
+        _as_json(comparison.to_dict()) if as_json else comparison.text(_width()), end="\n" if as_json else ""
+    )
     if out is not None:
         _say(f"saved in {out}; open {comparison.report(out / 'report.html')}")
     return _verdict(done, interrupted)
@@ -182,14 +174,20 @@ def demo_command(
         if interrupted:
             break
     comparison = compare(done)
-    print(comparison.text(), end="")
+    print(comparison.text(_width()), end="")
     _say(f"open {comparison.report(out)} in a browser; it needs no internet")
     return _verdict(done, interrupted)
 
 
 @app.command("list")
 def list_command(
-    kind: Annotated[Kind, typer.Argument(help="What to list.")],
+    kind: Annotated[
+        str,
+        typer.Argument(
+            metavar="KIND",
+            help="strategies, parts, sharding, rules, datasets, models, clusters or optimizers.",
+        ),
+    ],
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -202,11 +200,11 @@ def list_command(
     """  # noqa: D301
     from psbench.cli.catalogue import entries, print_entries
 
-    found = entries(kind.value)
+    found = entries(kind)
     if as_json:
         print(_as_json(found))
     else:
-        print_entries(found, with_domain=kind.value == "parts")
+        print_entries(found, with_domain=kind == "parts")
 
 
 @app.command("report")
@@ -276,6 +274,11 @@ def _run(experiment: Experiment, folder: Path | None, label: str = "") -> tuple[
     with Monitor(label or experiment.title, experiment, problem.facts(), control) as monitor:
         done = run(experiment, observer=monitor, control=control, folder=folder, problem=problem)
     return done, control.stopping
+
+
+def _width() -> int | None:
+    """Leave the width to the terminal, or where there is none take one that cuts no table."""
+    return None if sys.stdout.isatty() else 200
 
 
 def _verdict(done: list[Run], interrupted: bool) -> int:

@@ -13,6 +13,7 @@ from pydantic_core import PydanticUndefined
 
 from psbench.core.part import REGISTRY, Part
 from psbench.core.strategy import DOMAINS, Strategy, SwitchingStrategy
+from psbench.errors import UnknownName
 
 #: what may be listed, and the domains of parts that are shown then
 KINDS: dict[str, tuple[str, ...]] = {
@@ -36,10 +37,16 @@ def entries(kind: str) -> list[dict[str, Any]]:
     list of dict
         `domain`, `name`, `summary`, `source` and `parameters`: each with `name`, `default`, `unit`, `range`,
         `summary` and `source`.
+
+    Raises
+    ------
+    UnknownName
     """
     from psbench import clusters, data, models, optim, sharding
     from psbench.strategies import CATALOGUE
 
+    if kind not in KINDS:
+        raise UnknownName("kind of things to list", kind, KINDS)
     _ = (clusters, data, models, optim, sharding)  # imported so that their parts are registered
     if kind == "strategies":
         return [_published(entry) for entry in CATALOGUE.values()]

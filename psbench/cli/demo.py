@@ -40,9 +40,7 @@ def live() -> Experiment:
 
 def planned(with_live: bool) -> list[tuple[str, Experiment]]:
     """Return every run of the demo with what to call it while it runs."""
-    runs = [
-        (f"{one.title}, seed {seed}", one.but(seed=seed)) for one in simulated() for seed in range(SEEDS)
-    ]
+    runs = [(f"{one.title}, seed {seed}", one.but(seed=seed)) for one in simulated() for seed in range(SEEDS)]
     if with_live:
         runs.append(("strategy_switch, live on a Dask cluster of this machine", live()))
     return [(f"[{number}/{len(runs)}] {label}", one) for number, (label, one) in enumerate(runs, 1)]

@@ -30,9 +30,7 @@ from psbench.errors import ParameterError, UnknownName
 REGISTRY: dict[str, dict[str, type[Part]]] = {}
 
 
-def parameter(
-    default: Any, description: str, *, unit: str = "", source: str = "", **limits: Any
-) -> Any:
+def parameter(default: Any, description: str, *, unit: str = "", source: str = "", **limits: Any) -> Any:
     """Declare a hyper-parameter: default, meaning, unit, where it comes from, and its limits.
 
     `limits` are pydantic's (`ge`, `gt`, `le`, `lt`). `unit` and `source` show up in tooltips and tables.
@@ -343,7 +341,7 @@ def explain(error: ValidationError, model: type[BaseModel], where: str) -> Param
     if first["type"] == "extra_forbidden":
         return UnknownName(f"parameter of {where}", str(first["loc"][-1]), model.model_fields)
     got = "" if first["type"] == "missing" else f", got {first['input']!r}"
-    message = first["msg"][0].lower() + first["msg"][1:]
+    message = first["msg"][0].lower() + first["msg"][1:].replace("valid tuple", "list")  # as YAML calls it
     return ParameterError(f"{where}: {path}: {message}{got}" if path else f"{where}: {message}{got}")
 
 
