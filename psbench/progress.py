@@ -115,7 +115,7 @@ class Account:
             slowest = min((self._clocks[w] for w in under_way), default=0)
             under_way = [w for w in under_way if self._clocks[w] == slowest]
         verb = "waits" if len(waiting) == 1 else "wait"
-        whom = f" for {_list(under_way)}" if under_way else ""
+        whom = f" for {_workers(under_way)}" if under_way else ""
         return f"{_workers(waiting)} {verb}{whom}{reason}"
 
 
@@ -130,8 +130,6 @@ def _workers(ids: Sequence[int]) -> str:
 
 
 def _list(ids: Sequence[int]) -> str:
-    if len(ids) > _LISTED:
-        return f"{len(ids)} others"
     texts = [str(i) for i in ids]
     return " and ".join(filter(None, (", ".join(texts[:-1]), texts[-1])))
 
