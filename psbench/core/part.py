@@ -319,8 +319,9 @@ def make_part(domain: str, value: Any) -> Part:
         value = {"name": value}
     known = REGISTRY.get(domain, {})
     if not isinstance(value, dict) or not isinstance(value.get("name"), str):
+        names = ", ".join(sorted(known))
         raise ParameterError(
-            f"{domain}: expected a name or a mapping with a name, got {value!r} (known: {', '.join(sorted(known))})"
+            f"{domain}: expected a name or a mapping with a name, got {value!r} (known: {names})"
         )
     values = dict(value)
     name = values.pop("name")
