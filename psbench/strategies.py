@@ -74,7 +74,9 @@ class Published:
         for domain, part in self.part_classes.items():
             own = {name: values.pop(name) for name in part.model_fields if name in values}
             if domain in replaced and own:
-                raise ParameterError(f"strategy {self.name!r}: give {', '.join(own)} inside {domain}, which you replace")
+                raise ParameterError(
+                    f"strategy {self.name!r}: give {', '.join(own)} inside {domain}, which you replace"
+                )
             settings[domain] = replaced.get(domain) or part(**own)
         for unknown in values:
             raise UnknownName(
@@ -121,7 +123,9 @@ class PublishedSwitch:
             raise UnknownName(f"parameter of strategy {self.name!r}", unknown, SwitchingStrategy.model_fields)
         first, second = (_single(values.pop(key, default)) for key, default in self._pair())
         rule = values.pop("rule", None) or self.rule()
-        return SwitchingStrategy(**{"name": self.name, "first": first, "second": second, "rule": rule} | values)
+        return SwitchingStrategy(
+            **{"name": self.name, "first": first, "second": second, "rule": rule} | values
+        )
 
     def _pair(self) -> list[tuple[str, str]]:
         return [("first", self.first), ("second", self.second)]
@@ -155,6 +159,12 @@ k_batch_bsp = Published(
     "Dutta et al. 2018 (K-batch-sync); thesis 3.2.2",
     {"consistency": consistency.KBatchBSP},
 )
+backup_workers = Published(
+    "backup_workers",
+    "a barrier that does without the last few: their gradients are dropped",
+    "Chen et al. 2016",
+    {"consistency": consistency.BackupWorkers},
+)
 k_asp = Published(
     "k_asp",
     "k workers make a version, whatever they started from, and wait for it",
@@ -187,7 +197,10 @@ strategy_switch = PublishedSwitch(
 
 CATALOGUE: dict[str, Published | PublishedSwitch] = {
     entry.name: entry
-    for entry in (bsp, asp, ssp, k_bsp, k_batch_bsp, k_asp, k_batch_asp, all_reduce, strategy_switch)
+    for entry in (
+        *(bsp, asp, ssp, k_bsp, k_batch_bsp, backup_workers, k_asp, k_batch_asp),
+        *(all_reduce, strategy_switch),
+    )
 }
 
 

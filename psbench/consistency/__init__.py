@@ -3,7 +3,7 @@
 from psbench.consistency.asp import ASP
 from psbench.consistency.bsp import BSP
 from psbench.consistency.k_async import KASP, KBatchASP
-from psbench.consistency.k_sync import KBSP, KBatchBSP
+from psbench.consistency.k_sync import KBSP, BackupWorkers, KBatchBSP
 from psbench.consistency.ssp import SSP
 
-__all__ = ["ASP", "BSP", "KASP", "KBSP", "SSP", "KBatchASP", "KBatchBSP"]
+__all__ = ["ASP", "BSP", "KASP", "KBSP", "SSP", "BackupWorkers", "KBatchASP", "KBatchBSP"]

@@ -43,7 +43,7 @@ class KASP(Consistency):
     k: int = parameter(2, "pushes that complete a version", unit="pushes", source=SOURCE, ge=1)
 
     def check(self, num_workers: int, global_batch: int) -> None:
-        """k different workers must exist."""
+        """Require k different workers to exist."""
         _at_most_n(self, self.k, num_workers)
 
     def on_push(self, push: Push, view: ClusterView) -> list[Action]:

@@ -1,6 +1,6 @@
-"""k-BSP and k-batch-BSP: commit on the first k pushes and void the rest.
+"""k-BSP, k-batch-BSP and backup workers: commit on the first so many pushes and void the rest.
 
-Dutta et al. call them K-sync and K-batch-sync.
+Dutta et al. call the first two K-sync and K-batch-sync.
 """
 
 from __future__ import annotations
@@ -16,14 +16,18 @@ from psbench.errors import ParameterError
 SOURCE = "Dutta et al., Slow and Stale Gradients Can Win the Race; thesis 3.2.2, Table 3.2"
 
 
-class _KSync(Consistency):
-    """What the two share: after k pushes of the current version, commit and restart everybody."""
+BACKUP_SOURCE = "Chen et al. 2016, Revisiting Distributed Synchronous SGD"
+
+
+class _FirstPushes(Consistency):
+    """What all share: after so many pushes of the current version, commit and restart everybody."""
 
     source: ClassVar[str] = SOURCE
 
-    k: int = parameter(2, "pushes that complete a version", unit="pushes", source=SOURCE, ge=1)
     cancel: Literal["immediate", "on_arrival"] = parameter(
-        "immediate", "stop late work at the commit, or drop its result when it arrives", source="protocols 1.3 (c)"
+        "immediate",
+        "stop late work at the commit, or drop its result when it arrives",
+        source="protocols 1.3 (c)",
     )
 
     @property
@@ -45,7 +49,7 @@ class _KSync(Consistency):
         raise NotImplementedError
 
     def _needed(self, view: ClusterView) -> int:
-        return self.k
+        raise NotImplementedError
 
     def _commit(self, view: ClusterView) -> list[Action]:
         if not view.pending or len(view.pending) < self._needed(view):
@@ -58,7 +62,14 @@ class _KSync(Consistency):
         ]
 
 
-class KBSP(_KSync):
+class _FirstWorkers(_FirstPushes):
+    """The pushes are of different workers: who has pushed waits for the commit."""
+
+    def _wait(self, push: Push) -> list[Action]:
+        return [Hold(push.worker, "k pushes")]
+
+
+class KBSP(_FirstWorkers):
     """Commit the first k pushes, of k different workers; void the work of the other n - k; restart all.
 
     Parameters
@@ -86,18 +97,66 @@ class KBSP(_KSync):
 
     name: ClassVar[str] = "k_bsp"
 
+    k: int = parameter(2, "pushes that complete a version", unit="pushes", source=SOURCE, ge=1)
+
     def check(self, num_workers: int, global_batch: int) -> None:
-        """k different workers must exist."""
+        """Require k different workers to exist."""
         _at_most_n(self, self.k, num_workers)
 
     def _needed(self, view: ClusterView) -> int:
         return min(self.k, view.num_active)
 
-    def _wait(self, push: Push) -> list[Action]:
-        return [Hold(push.worker, "k pushes")]
+
+class BackupWorkers(_FirstWorkers):
+    """Commit the first n - spares pushes, of different workers; the late ones are dropped; restart all.
+
+    Parameters
+    ----------
+    spares : int, workers, 0 <= spares < n
+        b of the paper: workers beyond those whose gradients make a version.
+    cancel : "immediate" or "on_arrival"
+        The paper drops a late gradient when it arrives; "immediate" also spares the worker the rest of it.
+
+    Notes
+    -----
+    Reduces to: BSP when spares = 0; k-BSP with k = n - spares, which states the same rule by what is used
+    instead of by what is spare.
+    Our reading: a version needs N = n - spares gradients of the cluster as specified, so workers that fail
+    use up the spares; with fewer than N left, all of them are enough and the mean is over those.
+
+    Source
+    ------
+    Chen et al. (2016), "Revisiting Distributed Synchronous SGD"; `protocols` 1.4.
+
+    Examples
+    --------
+    >>> BackupWorkers(spares=1).cancel
+    'on_arrival'
+    """
+
+    name: ClassVar[str] = "backup_workers"
+    source: ClassVar[str] = BACKUP_SOURCE
+
+    spares: int = parameter(
+        1, "workers whose gradient a version can do without", unit="workers", source=BACKUP_SOURCE, ge=0
+    )
+    cancel: Literal["immediate", "on_arrival"] = parameter(
+        "on_arrival", "stop late work at the commit, or drop its result when it arrives", source=BACKUP_SOURCE
+    )
+
+    def check(self, num_workers: int, global_batch: int) -> None:
+        """Require somebody who is not a spare."""
+        if self.spares >= num_workers:
+            raise ParameterError(
+                f"{self.name}: {self.spares} of {num_workers} workers are spares, so no push is waited for; "
+                f"give spares between 0 and {num_workers - 1}"
+            )
+
+    def _needed(self, view: ClusterView) -> int:
+        return min(view.num_workers - self.spares, view.num_active)
 
 
-class KBatchBSP(_KSync):
+class KBatchBSP(_FirstPushes):
     """Commit the first k mini-batches, possibly several of one worker; void the rest; restart all.
 
     A worker that has pushed starts another mini-batch at once on the same version.
@@ -124,6 +183,11 @@ class KBatchBSP(_KSync):
 
     name: ClassVar[str] = "k_batch_bsp"
     waits_for = "none"
+
+    k: int = parameter(2, "pushes that complete a version", unit="pushes", source=SOURCE, ge=1)
+
+    def _needed(self, view: ClusterView) -> int:
+        return self.k
 
     def _wait(self, push: Push) -> list[Action]:
         return [Release(push.worker)]

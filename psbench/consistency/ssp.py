@@ -41,7 +41,11 @@ class SSP(Consistency):
     singly: ClassVar[bool] = True
 
     staleness_bound: int = parameter(
-        3, "largest lead over the slowest worker at the start of a step", unit="steps", source="Ho et al. 2013", ge=0
+        3,
+        "largest lead over the slowest worker at the start of a step",
+        unit="steps",
+        source="Ho et al. 2013",
+        ge=0,
     )
 
     def on_push(self, push: Push, view: ClusterView) -> list[Action]:
@@ -56,7 +60,7 @@ class SSP(Consistency):
         return actions
 
     def on_leave(self, worker: int, view: ClusterView) -> list[Action]:
-        """The slowest may have gone: ask again who may go on."""
+        """Ask again who may go on: the slowest may have gone."""
         return self._free(view)
 
     def _free(self, view: ClusterView) -> list[Action]:
