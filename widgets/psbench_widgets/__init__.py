@@ -1,5 +1,13 @@
-"""The notebook layer of psbench: a panel, charts that move, and the bridge between a run and the page."""
+"""The notebook layer of psbench: a panel, charts that move, and the bridge between a run and the page.
 
+::
+
+    from psbench_widgets import Lab
+    Lab()
+"""
+
+from psbench_widgets.bridge import Bridge, Job
+from psbench_widgets.lab import Lab
 from psbench_widgets.livechart import LiveChart
 
-__all__ = ["LiveChart"]
+__all__ = ["Bridge", "Job", "Lab", "LiveChart"]

@@ -19,7 +19,9 @@ from typing import Any, Literal, Protocol
 
 from psbench.core.log import EventLog
 from psbench.experiment import Experiment
+from psbench.problem import Problem
 from psbench.runs import Control, Run
+from psbench.runs import run as run_experiment
 
 Status = Literal["queued", "running", "finished", "stopped", "diverged", "failed", "cancelled"]
 

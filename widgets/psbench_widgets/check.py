@@ -16,10 +16,10 @@ from psbench.core.strategy import DOMAINS
 from psbench.errors import SpecError
 from psbench.experiment import Experiment, Stop
 from psbench.strategies import CATALOGUE, make_strategy
-from psbench_widgets.controls import SECTIONS, read
+from psbench_widgets.controls import SECTIONS, SEEDS, read
 
 #: largest number of seeds that one press may queue
-MOST_SEEDS = 30
+MOST_SEEDS: int = SEEDS["max"]
 
 
 @dataclass
@@ -144,7 +144,7 @@ def as_values(experiment: Experiment) -> dict[str, Any]:
     """Return the panel's values that show an experiment."""
     spec = experiment.spec()
     sections = {key: spec.pop(key) for key in SECTIONS if key in spec}
-    return {**sections, "strategy": _shown(experiment), "rest": spec}
+    return {**sections, "strategy": _shown(experiment), "rest": spec | {"seeds": 1}}
 
 
 def _shown(experiment: Experiment) -> dict[str, Any]:

@@ -32,6 +32,13 @@ SECTIONS = {
 }
 #: fields of an experiment that the panel leaves out: it writes no folder while a run goes on
 _ELSEWHERE = {*SECTIONS, "checkpoint_every"}
+#: the panel's own control: not part of an experiment, but how many of them a press queues
+SEEDS = {
+    "name": "seeds",
+    "label": "seeds",
+    "description": "runs to queue: this seed, the next, and so on; compared with an interval",
+    **{"unit": "runs", "source": "", "kind": "integer", "optional": False, "min": 1, "max": 30, "default": 1},
+}
 _LIMITS = {"ge": "min", "gt": "above", "le": "max", "lt": "below"}
 
 
@@ -45,7 +52,7 @@ def form() -> dict[str, Any]:
         "lr_scaling": control("lr_scaling", Strategy.model_fields["lr_scaling"]),
         "strategies": [published(entry) for entry in CATALOGUE.values()],
         "stop": fields(Stop.model_fields),
-        "rest": fields(rest),
+        "rest": [*fields(rest), SEEDS],
     }
 
 

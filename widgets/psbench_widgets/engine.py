@@ -12,6 +12,8 @@ import anywidget
 import traitlets
 from ipywidgets import widget_serialization
 
+from psbench.charts import theme
+
 STATIC = Path(__file__).parent / "static"
 
 _lock = threading.Lock()
@@ -29,13 +31,15 @@ class Engine(anywidget.AnyWidget):  # type: ignore[misc]
 
     _esm = STATIC / "engine.js"
     key = traitlets.Unicode().tag(sync=True)
+    #: the look of every chart, here as in the report
+    themes = traitlets.Dict().tag(sync=True)
 
 
 def engine() -> Engine:
     """Return the engine of this process, made at the first call and again if somebody closed it."""
     with _lock:
         if not _engines or _engines[0].comm is None:
-            _engines[:] = [Engine(key=version())]
+            _engines[:] = [Engine(key=version(), themes={"light": theme(), "dark": theme(dark=True)})]
         return _engines[0]
 
 

@@ -25,6 +25,8 @@ from psbench_widgets.livechart import LiveChart
 PATIENCE = 50
 #: spans in the moving window of the timeline: about as many as can be told apart at its width
 SPANS = 260
+#: points of a curve beyond which it is thinned to `charts.POINTS`
+LONGEST = 4 * charts.POINTS
 
 
 @dataclass
@@ -69,7 +71,8 @@ class Plan:
 
 def _curve(y: str) -> Spec:
     def spec(sight: Sight, _: pd.DataFrame, x: str = "time_s") -> Any:
-        return charts.curve("source", y, x, labels=[sight.label], strategies=[sight.strategy], height=190)
+        chart = charts.curve("source", y, x, labels=[sight.label], strategies=[sight.strategy], height=190)
+        return _without_legend(_bare(chart))
 
     return spec
 
@@ -196,7 +199,7 @@ class Figures:
     def __init__(self, renderer: str = "canvas") -> None:
         self.charts = {plan.key: LiveChart(title=plan.title, note=plan.note, renderer=renderer) for plan in PLANS}
         self._sent: dict[str, int] = {}
-        self._marks = 0
+        self._marked: dict[str, int] = {}
         self._shapes: dict[str, Any] = {}
         self._due = {False: 0.0, True: 0.0}
         self._sight: Sight | None = None
@@ -214,7 +217,7 @@ class Figures:
         self._sight = Sight(Run(experiment, log, meta), label)
         self._sent.clear()
         self._shapes.clear()
-        self._marks = 0
+        self._marked.clear()
         self._due = {False: 0.0, True: 0.0}
         for chart in self.charts.values():
             chart.clear()
@@ -257,26 +260,28 @@ class Figures:
         for plan in PLANS:
             if plan.slow == slow:
                 self._fill(plan, sight, final)
-        if not slow:
-            self._mark(sight)
 
     def _fill(self, plan: Plan, sight: Sight, final: bool) -> None:
         table = plan.table(sight)
         chart = self.charts[plan.key]
         if not table.empty:
             if plan.grows:
-                self._append(plan.key, table)
+                self._append(plan.key, table.assign(event=None), self._marks(sight))
             else:
                 self._redraw(plan, sight, table)
                 chart.replace(_columns(table))
         chart.state = "done" if final else "live" if len(table) else "empty"
 
-    def _append(self, key: str, table: pd.DataFrame) -> None:
-        sent = self._sent.get(key, 0)
-        if len(table) > sent:
-            step = -(-(len(table) - sent) // charts.POINTS)  # a burst is thinned like any long line
-            self.charts[key].append(_columns(table.iloc[sent::step]))
-            self._sent[key] = len(table)
+    def _append(self, key: str, table: pd.DataFrame, marks: pd.DataFrame) -> None:
+        """Add the rows that are new, and a row for each new switch; thin the line when it gets long."""
+        chart, sent, marked = self.charts[key], self._sent.get(key, 0), self._marked.get(key, 0)
+        new = [table.iloc[sent:], marks.reindex(columns=table.columns).iloc[marked:]]
+        if chart.count() + len(new[0]) > LONGEST:
+            every = [charts.thin(table), marks.reindex(columns=table.columns)]
+            chart.replace(_columns(_stack(every)))
+        elif len(new[0]) + len(new[1]):
+            chart.append(_columns(_stack(new)))
+        self._sent[key], self._marked[key] = len(table), len(marks)
 
     def _redraw(self, plan: Plan, sight: Sight, table: pd.DataFrame) -> None:
         """Make the specification if this is the first table, or if what its scales name has changed."""
@@ -285,15 +290,9 @@ class Figures:
             self._shapes[plan.key] = shape
             self.charts[plan.key].spec = _bare(plan.spec(sight, table))
 
-    def _mark(self, sight: Sight) -> None:
-        """Mark new switches in the curves."""
-        found = tables.switch_table(sight.run, sight.label)
-        if len(found) > self._marks:
-            columns = _columns(found)
-            for plan in PLANS:
-                if plan.grows:
-                    self.charts[plan.key].replace(columns, source="marks")
-            self._marks = len(found)
+    def _marks(self, sight: Sight) -> pd.DataFrame:
+        """Return the switches as rows of a curve."""
+        return tables.switch_table(sight.run, sight.label)
 
     def close(self) -> None:
         """Close the charts' channels to the page."""
@@ -304,7 +303,8 @@ class Figures:
 def static(figure: charts.Figure) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """Return a finished figure's specification with its data named "source", and the data."""
     spec = _bare(figure.chart)
-    rows = spec.get("data", {}).get("values", [])
+    inside: dict[str, Any] = spec.pop("datasets", {})  # Altair names inline data by its digest
+    rows = inside.get(spec["data"].get("name", ""), spec["data"].get("values", []))
     return spec | {"data": {"name": "source"}}, rows
 
 
@@ -314,12 +314,25 @@ def as_columns(rows: Sequence[dict[str, Any]]) -> dict[str, list[Any]]:
     return {name: [row.get(name) for row in rows] for name in names}
 
 
+def _without_legend(spec: dict[str, Any]) -> dict[str, Any]:
+    """Take the legends away: with one line they say nothing, and the panel says which run it is."""
+    for layer in spec["layer"]:
+        for name in {"color", "strokeDash"} & layer["encoding"].keys():
+            layer["encoding"][name] |= {"legend": None}
+    return spec
+
+
 def _bare(chart: Any) -> dict[str, Any]:
     """Return a chart's specification without its title, which the page shows itself."""
-    found = charts.spec(chart)
+    found = chart if isinstance(chart, dict) else charts.spec(chart)
     found.pop("title", None)
     found.pop("$schema", None)
     return found
+
+
+def _stack(parts: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    """Put tables with the same columns below each other; objects, so that empty columns keep no type."""
+    return pd.concat([part.astype(object) for part in parts], ignore_index=True)
 
 
 def _columns(table: pd.DataFrame) -> dict[str, list[Any]]:

@@ -88,6 +88,12 @@ class LiveChart(Rendered):
                 self._tables[source] = _Table(era=table.era + 1)
             self._tell([table.part(source, 0) for source, table in self._tables.items()], {})
 
+    def count(self, source: str = "source") -> int:
+        """Return how many rows are kept of a data set."""
+        with self._lock:
+            table = self._tables.get(source)
+            return table.next - table.start if table else 0
+
     def rows(self, source: str = "source") -> list[dict[str, Any]]:
         """Return the rows that are kept of a data set."""
         with self._lock:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import socket
-import threading
-from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -65,48 +63,3 @@ def _models(shape: tuple[int, ...]) -> dict[str, str]:
         except SpecError as error:
             found[name] = str(error)
     return found
-
-
-class Prober:
-    """Probes the newest experiment in a thread of its own; those overtaken meanwhile are never looked at.
-
-    Parameters
-    ----------
-    tell : callable
-        Gets (number, what was found), from that thread.
-    """
-
-    def __init__(self, tell: Callable[[int, dict[str, Any]], None]) -> None:
-        self._tell = tell
-        self._lock = threading.Lock()
-        self._next: tuple[int, Experiment] | None = None
-        self._thread: threading.Thread | None = None
-
-    def ask(self, number: int, experiment: Experiment) -> None:
-        """Probe an experiment soon."""
-        with self._lock:
-            self._next = number, experiment
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._work, name="psbench-probe", daemon=True)
-                self._thread.start()
-
-    def close(self, timeout_s: float = 30.0) -> None:
-        """Forget what is asked and wait for the thread to end."""
-        with self._lock:
-            self._next, thread = None, self._thread
-        if thread is not None and thread is not threading.current_thread():
-            thread.join(timeout_s)
-
-    def _work(self) -> None:
-        while True:
-            with self._lock:
-                asked, self._next = self._next, None
-                if asked is None:
-                    self._thread = None
-                    return
-            number, experiment = asked
-            try:
-                found = probe(experiment)
-            except Exception as error:  # a broken plug-in must not silence the panel
-                found = {"errors": {"rest": f"{type(error).__name__}: {error}"}, "disabled": {}}
-            self._tell(number, found)

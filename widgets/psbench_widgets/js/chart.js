@@ -58,7 +58,7 @@ class ChartView {
   look() {
     const title = this.model.get("title") || "chart";
     this.heading.textContent = title;
-    this.note.textContent = this.model.get("note") || "";
+    this.note.textContent = this.note.title = this.model.get("note") || "";
     this.figure.dataset.rows = String(this.shown);
     this.figure.dataset.state = this.failed ? "error" : this.view ? this.model.get("state") : "loading";
     this.figure.setAttribute("aria-label", `${title}: chart with ${this.shown} rows; a table of them can be shown`);
@@ -94,6 +94,7 @@ class ChartView {
         actions: false,
         tooltip: { theme: "custom" },
         ast: false,
+        logLevel: vega.Error, // it warns of every scale that has no data yet
       });
       if (this.gone || turn !== this.turn) {
         made.finalize();

@@ -1,8 +1,10 @@
 // The one script of a notebook: charts and panel. The widgets' own scripts are two lines that wait for it.
 import { mountChart } from "./chart.js";
+import { mountLab } from "./lab.js";
 import { addStyle } from "./style.js";
+import { setThemes } from "./theme.js";
 
-const mounts = { chart: mountChart };
+const mounts = { chart: mountChart, lab: mountLab };
 
 // Show the widget `model` of some kind; the model is asked for by its id, because the proxy that anywidget
 // hands to a view forgets its listeners when that one view goes.
@@ -14,6 +16,7 @@ async function render(kind, { model, el }) {
 
 export default {
   initialize({ model }) {
+    setThemes(model.get("themes"));
     // several notebooks of one page may run different versions: each waits for its own
     const key = `psbench-${model.get("key")}`;
     const slot = (globalThis[key] ??= {});

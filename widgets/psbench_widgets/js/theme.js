@@ -13,24 +13,17 @@ export function isDark() {
   return window.matchMedia?.("(prefers-color-scheme: dark)").matches ?? false;
 }
 
+let themes = { light: {}, dark: {} };
+
+// The configurations that Python gives: those of the report.
+export function setThemes(given) {
+  themes = given;
+}
+
 // What a Vega-Lite configuration needs so that a chart is readable on the page's own background.
 export function chartConfig() {
-  const dark = isDark();
-  const text = css("--jp-ui-font-color1", dark ? "#e0e0e0" : "#212121");
-  const muted = css("--jp-ui-font-color2", dark ? "#b0b0b0" : "#616161");
-  const grid = dark ? "rgba(255,255,255,0.10)" : "rgba(0,0,0,0.08)";
-  const line = dark ? "rgba(255,255,255,0.30)" : "rgba(0,0,0,0.25)";
-  const font = css("--jp-ui-font-family", "system-ui, sans-serif");
-  return {
-    background: "transparent",
-    font,
-    axis: { labelColor: muted, titleColor: muted, gridColor: grid, domainColor: line, tickColor: line },
-    header: { labelColor: muted, titleColor: muted },
-    legend: { labelColor: text, titleColor: muted },
-    title: { color: text, subtitleColor: muted },
-    text: { color: text },
-    view: { stroke: "transparent" },
-  };
+  const base = isDark() ? themes.dark : themes.light;
+  return { ...base, background: "transparent", font: css("--jp-ui-font-family", "system-ui, sans-serif") };
 }
 
 const listeners = new Set();

@@ -1,0 +1,228 @@
+// The controls, drawn from what Python says about each field. Nothing here knows a strategy or a part.
+import { h } from "./dom.js";
+
+const hint = (item) => [item.description || item.summary, item.source && `Source: ${item.source}`].filter(Boolean).join("\n");
+const shown = (value) => {
+  if (value === null || value === undefined) return "";
+  if (typeof value === "object") return "$yaml" in value ? value.$yaml : JSON.stringify(value);
+  return String(value);
+};
+const defaults = (fields) => Object.fromEntries(fields.filter((f) => f.default !== null).map((f) => [f.name, f.kind === "yaml" ? { $yaml: f.default } : structuredClone(f.default)]));
+
+export class Form {
+  // form: see controls.form(); values: what the controls show; changed(): called after every change
+  constructor(form, values, changed) {
+    this.form = form;
+    this.values = values;
+    this.changed = changed;
+    this.sections = new Map();
+    this.disabled = {};
+    this.selects = []; // [select, choice] whose options may be disabled
+    this.element = h("div", { class: "psb-form" });
+    this.draw();
+  }
+
+  draw() {
+    const open = new Set([...this.sections].filter(([, s]) => s.element.open).map(([key]) => key));
+    if (!this.sections.size) open.add("strategy");
+    this.sections.clear();
+    this.selects = [];
+    const sections = [...this.form.sections, { key: "rest", title: "Seed, batch, backend" }];
+    // what people change most comes first
+    const order = ["strategy", "data", "model", "cluster", "sharding"];
+    sections.sort((a, b) => (order.indexOf(a.key) + 99) % 99 - ((order.indexOf(b.key) + 99) % 99));
+    this.element.replaceChildren(...sections.map((section) => this.section(section, open.has(section.key))));
+    this.applyDisabled();
+    this.summarise();
+  }
+
+  section({ key, title }, open) {
+    const chosen = h("span", { class: "psb-chosen" });
+    const body = h("div", { class: "psb-section-body" });
+    const error = h("div", { class: "psb-error", role: "alert", hidden: true });
+    const picture = h("div", { class: "psb-picture" });
+    const element = h("details", { class: `psb-section psb-section-${key}`, open }, h("summary", {}, h("span", { class: "psb-section-title" }, title), chosen), body, picture, error);
+    this.sections.set(key, { element, body, chosen, error, picture });
+    this.fill(key);
+    return element;
+  }
+
+  fill(key) {
+    const { body } = this.sections.get(key);
+    this.selects = this.selects.filter(([select]) => !body.contains(select));
+    body.replaceChildren(...this.content(key));
+  }
+
+  content(key) {
+    if (key === "strategy") return this.strategy();
+    if (key === "stop" || key === "rest") {
+      this.values[key] ??= {};
+      return this.fields(this.form[key], this.values[key], key);
+    }
+    return this.part(key, this.values[key], (value) => (this.values[key] = value), key, key);
+  }
+
+  // ---------------------------------------------------------------- parts and strategies
+
+  part(domain, value, put, key, choice) {
+    return this.choose(this.form.domains[domain] ?? [], value, put, key, choice);
+  }
+
+  choose(options, value, put, key, choice) {
+    const current = options.find((o) => o.name === value?.name) ?? options[0];
+    const select = h("select", { class: "psb-select", title: hint(current), "aria-label": choice.replaceAll(".", " ") });
+    for (const o of options) select.append(h("option", { value: o.name, title: hint(o), selected: o === current }, o.name.replaceAll("_", " ")));
+    select.onchange = () => {
+      const option = options.find((o) => o.name === select.value);
+      put({ name: option.name, ...defaults(option.fields) });
+      this.fill(key);
+      this.touched(true);
+    };
+    this.selects.push([select, choice]);
+    const summary = h("p", { class: "psb-summary", title: hint(current) }, current.summary);
+    return [select, summary, ...this.fields(current.fields, value ?? {}, key, options)];
+  }
+
+  strategy() {
+    const value = this.values.strategy;
+    const composed = "consistency" in value;
+    const mode = (label, on, click) => h("button", { type: "button", class: "psb-mode", "aria-pressed": String(on), onclick: click }, label);
+    const modes = h(
+      "div",
+      { class: "psb-modes", role: "group", "aria-label": "how to choose a strategy" },
+      mode("published", !composed, () => composed && this.setStrategy(this.named("ssp"))),
+      mode("composed", composed, () => !composed && this.setStrategy(this.compose(value))),
+    );
+    if (!composed) {
+      return [modes, ...this.choose(this.form.strategies, value, (v) => (this.values.strategy = v), "strategy", "strategy")];
+    }
+    const rows = this.form.compose.map((domain) =>
+      h("div", { class: "psb-domain" }, h("div", { class: "psb-domain-name" }, domain), ...this.part(domain, value[domain], (v) => (value[domain] = v), "strategy", `strategy.${domain}`)),
+    );
+    return [modes, ...this.fields([this.form.lr_scaling], value, "strategy"), ...rows];
+  }
+
+  named(name) {
+    const entry = this.form.strategies.find((s) => s.name === name) ?? this.form.strategies[0];
+    return { name: entry.name, ...defaults(entry.fields) };
+  }
+
+  // Take a published strategy apart, with its parameters, as the beginning of one's own.
+  compose(value) {
+    let entry = this.form.strategies.find((s) => s.name === value.name);
+    if (!entry?.parts) entry = this.form.strategies.find((s) => s.parts);
+    const made = { name: "custom", lr_scaling: entry.lr_scaling };
+    for (const domain of this.form.compose) {
+      const option = this.form.domains[domain].find((o) => o.name === entry.parts[domain]);
+      made[domain] = { name: option.name, ...defaults(option.fields) };
+      for (const f of option.fields) if (entry.name === value.name && f.name in value) made[domain][f.name] = value[f.name];
+    }
+    return made;
+  }
+
+  setStrategy(value) {
+    this.values.strategy = value;
+    this.fill("strategy");
+    this.touched(true);
+  }
+
+  // ---------------------------------------------------------------- fields
+
+  fields(fields, values, key, rivals = []) {
+    // what every option has in common is rarely what one came for: it goes below, once there is much of it
+    const common = rivals.length > 1 && fields.length > 4 ? new Set(fields.map((f) => f.name).filter((n) => rivals.every((r) => r.fields.some((f) => f.name === n)))) : new Set();
+    const draw = (f) => this.field(f, values, key);
+    const near = fields.filter((f) => !common.has(f.name)).map(draw);
+    const far = fields.filter((f) => common.has(f.name)).map(draw);
+    return far.length ? [...near, h("details", { class: "psb-more" }, h("summary", {}, `${far.length} more`), far)] : near;
+  }
+
+  field(f, values, key) {
+    const label = h("span", { class: "psb-label" }, f.label, f.unit && h("span", { class: "psb-unit" }, f.unit));
+    if (f.kind === "part" || f.kind === "strategy") {
+      const options = f.kind === "part" ? this.form.domains[f.domain] ?? [] : this.form.strategies.filter((s) => s.parts);
+      values[f.name] ??= structuredClone(f.default);
+      return h("div", { class: "psb-nested", title: hint(f) }, label, this.choose(options, values[f.name], (v) => (values[f.name] = v), key, `${key}.${f.name}`));
+    }
+    const input = this.input(f, values);
+    input.classList.add("psb-input");
+    input.dataset.field = f.name;
+    return h("label", { class: "psb-field", title: hint(f) }, label, input);
+  }
+
+  input(f, values) {
+    const put = (value) => {
+      values[f.name] = value;
+      this.touched();
+    };
+    const value = f.name in values ? values[f.name] : f.default;
+    if (f.kind === "bool") return h("input", { type: "checkbox", checked: Boolean(value), onchange: (e) => put(e.target.checked) });
+    if (f.kind === "choice") {
+      const select = h("select", { onchange: (e) => put(f.choices[e.target.selectedIndex]) });
+      for (const c of f.choices) select.append(h("option", { selected: c === value }, String(c).replaceAll("_", " ")));
+      return select;
+    }
+    if (f.kind === "integer" || f.kind === "number") return this.number(f, value, put);
+    const text = f.kind === "yaml" ? (v) => ({ $yaml: v }) : (v) => v;
+    return h("input", { type: "text", value: shown(value), placeholder: f.optional ? "none" : "", spellcheck: "false", oninput: (e) => put(e.target.value === "" ? null : text(e.target.value)) });
+  }
+
+  number(f, value, put) {
+    const limit = { min: f.min ?? f.above, max: f.max ?? f.below };
+    const input = h("input", { type: "number", step: f.kind === "integer" ? "1" : "any", value: shown(value), placeholder: f.optional ? "none" : "", ...limit });
+    input.oninput = () => {
+      const given = input.value === "" ? (input.validity.badInput ? "?" : null) : Number(input.value);
+      input.classList.toggle("psb-wrong", !input.validity.valid || (f.above !== undefined && given !== null && given <= f.above) || (f.below !== undefined && given !== null && given >= f.below));
+      put(given);
+    };
+    return input;
+  }
+
+  // ---------------------------------------------------------------- what Python says about it
+
+  touched(redraw = false) {
+    if (redraw) this.applyDisabled();
+    this.summarise();
+    this.changed();
+  }
+
+  summarise() {
+    for (const [key, { chosen }] of this.sections) {
+      const value = this.values[key] ?? {};
+      let text = value.name?.replaceAll("_", " ") ?? "";
+      if (key === "strategy" && value.first) text = `${value.first.name} → ${value.second.name}`.replaceAll("_", " ");
+      if (key === "stop") text = Object.entries(value).filter(([, v]) => v !== null).map(([k, v]) => `${v} ${k.replaceAll("_", " ")}`).join(", ");
+      if (key === "rest") text = `seed ${value.seed}, ${value.backend}`;
+      chosen.textContent = text;
+    }
+  }
+
+  // Messages beside the controls; returns whether there are none.
+  errors(errors) {
+    for (const [key, { error, element }] of this.sections) {
+      const text = errors[key] ?? "";
+      error.textContent = text;
+      error.hidden = !text;
+      element.classList.toggle("psb-bad", Boolean(text));
+      if (text) element.open = true;
+    }
+    return !Object.keys(errors).length;
+  }
+
+  disable(disabled) {
+    Object.assign(this.disabled, disabled);
+    this.applyDisabled();
+  }
+
+  applyDisabled() {
+    for (const [select, choice] of this.selects) {
+      const reasons = this.disabled[choice] ?? {};
+      for (const option of select.options) {
+        const why = reasons[option.value];
+        option.disabled = Boolean(why) && !option.selected;
+        option.textContent = option.value.replaceAll("_", " ") + (option.disabled ? ` – ${why}` : "");
+        if (why) option.title = why;
+      }
+    }
+  }
+}

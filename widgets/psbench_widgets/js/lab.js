@@ -1,0 +1,283 @@
+// The panel: picks on the left; buttons, progress, charts and the table of runs on the right.
+import { h } from "./dom.js";
+import { Form } from "./form.js";
+import { labels, speeds } from "./pictures.js";
+import { comparisonTable, runsTable } from "./runs.js";
+import { mountChart } from "./chart.js";
+
+const GROUPS = { learn: "Learning", workers: "Who works, who waits, and why", updates: "Updates, staleness and traffic", data: "Data" };
+const SETTLE_MS = 120; // a person who types is not asked about every letter
+
+export function mountLab(model, el) {
+  const lab = new Lab(model, el);
+  return () => lab.dispose();
+}
+
+class Lab {
+  constructor(model, el) {
+    this.model = model;
+    this.view = crypto.randomUUID?.() ?? String(Math.random());
+    this.charts = new Map(); // uid -> { slot, end }
+    this.seq = 0;
+    this.ok = true;
+    this.send = (message) => model.send({ view: this.view, ...message });
+    this.build(el);
+    this.handlers = [
+      ["msg:custom", (message) => this.onMessage(message)],
+      ["change:status", () => this.onStatus()],
+      ["change:runs", () => this.onRuns()],
+      ["change:table", () => this.onTable()],
+      ["change:watch", () => this.place("watch", this.watch)],
+      ["change:overlay", () => this.place("overlay", this.overlay)],
+    ];
+    for (const [name, handler] of this.handlers) model.on(name, handler);
+    this.send({ kind: "hello" });
+    this.onStatus();
+    this.onRuns();
+    this.onTable();
+    this.place("watch", this.watch);
+    this.place("overlay", this.overlay);
+    this.ask();
+  }
+
+  // ---------------------------------------------------------------- the frame
+
+  build(el) {
+    const button = (text, name, title, click) => h("button", { type: "button", class: `psb-button psb-${name}`, title, onclick: click }, text);
+    this.run = button("▶ Run", "run", "Run what is picked on the left", () => this.press());
+    this.stop = button("■ Stop", "stop", "Stop the run under way; what it did is kept", () => this.send({ kind: "stop" }));
+    this.switch = button("⇄ Switch now", "switch", "Change to the other strategy now", () => this.send({ kind: "switch" }));
+    this.answer = h("span", { class: "psb-answer", role: "status" });
+    this.words = h("span", { class: "psb-words" });
+    this.left = h("span", { class: "psb-left" });
+    this.echo = h("div", { class: "psb-echo" });
+    this.meter = h("div", { class: "psb-meter-fill" });
+    this.progress = h("div", { class: "psb-meter", role: "progressbar", "aria-valuemin": "0", "aria-valuemax": "100", "aria-label": "progress of the run" }, this.meter);
+    this.trouble = h("details", { class: "psb-traceback", hidden: true });
+    this.form = new Form(this.model.get("form"), structuredClone(this.model.get("values")), () => this.changed());
+    const main = h(
+      "main",
+      { class: "psb-main" },
+      h("div", { class: "psb-buttons" }, this.run, this.stop, this.switch, this.answer),
+      h("div", { class: "psb-state" }, this.words, this.left),
+      this.progress,
+      this.echo,
+      this.trouble,
+      this.tabs(),
+    );
+    this.element = h("div", { class: "psb-lab", "data-view": this.view }, h("div", { class: "psb-columns" }, h("aside", { class: "psb-picks", "aria-label": "what to run" }, this.form.element), main));
+    el.append(this.element);
+  }
+
+  tabs() {
+    const pages = { watch: ["Watch", this.watchPage()], compare: ["Compare", this.comparePage()], take: ["Take away", this.takePage()] };
+    const bar = h("div", { class: "psb-tabs", role: "tablist" });
+    const select = (key) => {
+      for (const [name, [, page]] of Object.entries(pages)) {
+        page.hidden = name !== key;
+        bar.querySelector(`.psb-tab-${name}`).setAttribute("aria-selected", String(name === key));
+      }
+    };
+    for (const [key, [title]] of Object.entries(pages)) {
+      bar.append(h("button", { type: "button", role: "tab", class: `psb-tab psb-tab-${key}`, onclick: () => select(key) }, title));
+    }
+    this.selectTab = select;
+    this.axis = h("select", { class: "psb-axis", "aria-label": "what curves are drawn against" });
+    for (const name of Object.keys(this.model.get("axes"))) this.axis.append(h("option", { value: name }, { time_s: "time", epoch: "epochs" }[name] ?? name.replaceAll("_", " ")));
+    this.axis.onchange = () => this.send({ kind: "axis", x: this.axis.value });
+    bar.append(h("label", { class: "psb-axis-label" }, "against ", this.axis));
+    const body = h("div", {}, bar, Object.values(pages).map(([, page]) => page));
+    select("watch");
+    return body;
+  }
+
+  watchPage() {
+    this.watch = h("div", { class: "psb-page psb-watch", role: "tabpanel" });
+    this.hint = h("p", { class: "psb-empty" }, "Press Run: the charts appear here and move while it runs.");
+    this.grids = {};
+    this.watch.append(this.hint);
+    for (const [group, title] of Object.entries(GROUPS)) {
+      this.grids[group] = h("div", { class: "psb-grid" });
+      this.watch.append(h("section", { class: "psb-group" }, h("h3", {}, title), this.grids[group]));
+    }
+    return this.watch;
+  }
+
+  comparePage() {
+    this.runs = h("div", { class: "psb-scroll" });
+    this.table = h("div", { class: "psb-scroll" });
+    this.overlay = h("div", { class: "psb-grid" });
+    this.grids.compare = this.overlay;
+    this.target = h("input", { class: "psb-input psb-target", type: "number", min: "0", max: "1", step: "0.01", placeholder: "reached by all", "aria-label": "target accuracy" });
+    this.target.onchange = () => this.send({ kind: "target", value: this.target.value });
+    this.folder = h("input", { class: "psb-input psb-folder", value: this.model.get("folder"), "aria-label": "folder for runs", spellcheck: "false" });
+    const act = (text, kind, title) => h("button", { type: "button", class: `psb-button psb-${kind}`, title, onclick: () => this.send({ kind, folder: this.folder.value }) }, text);
+    const files = h("div", { class: "psb-line" }, h("label", {}, "folder ", this.folder), act("Save ticked", "save", "Write each ticked run to a folder of its own"), act("Load", "load", "Read the runs that lie in the folder"), h("label", {}, "target accuracy ", this.target));
+    return h("div", { class: "psb-page psb-compare", role: "tabpanel" }, this.runs, files, this.table, this.overlay);
+  }
+
+  takePage() {
+    this.python = h("pre", { class: "psb-code psb-python", tabindex: "0" });
+    this.yaml = h("pre", { class: "psb-code psb-yaml", tabindex: "0" });
+    const copy = (place) => h("button", { type: "button", class: "psb-small", onclick: () => navigator.clipboard?.writeText(place.textContent) }, "copy");
+    const report = h("button", { type: "button", class: "psb-button psb-report", onclick: () => this.send({ kind: "report" }) }, "Write report");
+    return h(
+      "div",
+      { class: "psb-page psb-take", role: "tabpanel" },
+      h("div", { class: "psb-line" }, report, h("span", { class: "psb-muted" }, "one HTML file of the ticked runs that opens without internet")),
+      h("h3", {}, "Python: the same run, the same digest ", copy(this.python)),
+      this.python,
+      h("h3", {}, "YAML ", copy(this.yaml)),
+      this.yaml,
+    );
+  }
+
+  // ---------------------------------------------------------------- the controls
+
+  changed() {
+    clearTimeout(this.timer);
+    this.timer = setTimeout(() => this.ask(), SETTLE_MS);
+  }
+
+  ask() {
+    clearTimeout(this.timer);
+    this.seq += 1;
+    this.send({ kind: "check", seq: this.seq, values: this.form.values });
+  }
+
+  press() {
+    if (this.run.disabled) return;
+    // one message with everything: what takes effect is what is shown now
+    this.send({ kind: "run", values: this.form.values });
+    this.selectTab("watch");
+  }
+
+  onMessage(message) {
+    if (message.kind === "who") this.send({ kind: "hello" });
+    if (message.kind === "answer") {
+      this.answer.textContent = message.text;
+      this.answer.classList.toggle("psb-wrong", message.wrong);
+    }
+    if (message.kind === "values") {
+      this.form.values = structuredClone(message.values);
+      this.form.draw();
+      this.ask();
+    }
+    if (message.seq !== this.seq) return; // about values that have changed since
+    if (message.kind === "verdict") this.onVerdict(message);
+    if (message.kind === "probe") this.onProbe(message);
+  }
+
+  onVerdict({ errors, disabled, speeds: values, yaml, python }) {
+    this.allow(this.form.errors(errors));
+    this.form.disable(disabled);
+    this.form.sections.get("cluster").picture.replaceChildren(...speeds(values, (edited) => this.editSpeeds(edited)));
+    this.python.textContent = python ?? "";
+    this.yaml.textContent = yaml ?? "";
+  }
+
+  onProbe({ errors, disabled, label_counts: counts, classes }) {
+    if (Object.keys(errors).length) this.allow(this.form.errors(errors));
+    this.form.disable(disabled);
+    this.form.sections.get("sharding").picture.replaceChildren(...labels(counts, classes ?? []));
+  }
+
+  allow(ok) {
+    this.ok = ok;
+    this.run.disabled = !ok;
+    this.run.title = ok ? "Run what is picked on the left" : "Mend what is marked on the left first";
+  }
+
+  // A cluster whose speeds were changed by hand is nobody's test bed any more.
+  editSpeeds(values) {
+    const { name: _, ...kept } = this.form.values.cluster;
+    const custom = this.form.form.domains.cluster.find((option) => option.name === "custom");
+    const own = new Set(custom.fields.map((field) => field.name));
+    const carried = Object.fromEntries(Object.entries(kept).filter(([key]) => own.has(key) && key !== "memory_gb"));
+    this.form.values.cluster = { ...carried, name: "custom", workers: values.length, speed: { $yaml: `[${values.join(", ")}]` } };
+    this.form.fill("cluster");
+    this.form.touched(true);
+  }
+
+  // ---------------------------------------------------------------- the state
+
+  onStatus() {
+    const status = this.model.get("status");
+    const running = status.running !== null && status.running !== undefined;
+    this.stop.disabled = !running;
+    this.switch.disabled = !(running && status.can_switch);
+    this.switch.title = running && !status.can_switch ? "This run has one strategy: pick strategy_switch to have two" : "Change to the other strategy now";
+    const queued = status.queued?.length ? `, ${status.queued.length} queued` : "";
+    this.words.textContent = running ? status.words + queued : "";
+    this.left.textContent = running ? status.left ?? "" : "";
+    this.echo.textContent = running ? `running ${status.running}: ${status.echo}` : "";
+    const fraction = running ? status.fraction : null;
+    this.meter.style.width = `${100 * (fraction ?? 0)}%`;
+    this.progress.classList.toggle("psb-unknown", running && fraction === null);
+    this.progress.setAttribute("aria-valuenow", String(Math.round(100 * (fraction ?? 0))));
+    this.element.dataset.running = running ? String(status.running) : "";
+    this.trouble.hidden = !status.trouble;
+    if (status.trouble) this.trouble.replaceChildren(h("summary", {}, `The panel had trouble: ${status.trouble.trim().split("\n").at(-1)}`), h("pre", {}, status.trouble));
+    if (running) this.hint.hidden = true;
+    this.sayLast();
+  }
+
+  // What became of the newest run, once nothing runs.
+  sayLast() {
+    const last = this.model.get("runs")[0];
+    if (!last || this.element.dataset.running || this.said === `${last.number} ${last.status}`) return;
+    this.said = `${last.number} ${last.status}`;
+    const why = last.status === "failed" ? last.error.trim().split("\n").at(-1) : last.reason;
+    this.answer.textContent = `run ${last.number} ${last.status}${why ? `: ${why}` : ""}`;
+    this.answer.classList.toggle("psb-wrong", ["failed", "diverged"].includes(last.status));
+  }
+
+  onRuns() {
+    const runs = this.model.get("runs");
+    this.runs.replaceChildren(runsTable(runs, this.send));
+    const tab = this.element.querySelector(".psb-tab-compare");
+    tab.textContent = runs.length ? `Compare (${runs.length})` : "Compare";
+    this.sayLast();
+    if (runs.some((run) => run.can_compare)) this.hint.hidden = true;
+  }
+
+  onTable() {
+    this.table.replaceChildren(...comparisonTable(this.model.get("table")));
+  }
+
+  // ---------------------------------------------------------------- charts
+
+  async place(trait) {
+    const wanted = this.model.get(trait);
+    const uids = new Set(wanted.map(({ uid }) => uid));
+    for (const [uid, chart] of this.charts) {
+      if (chart.trait === trait && !uids.has(uid)) {
+        chart.end?.();
+        chart.slot.remove();
+        this.charts.delete(uid);
+      }
+    }
+    for (const { uid, group, wide, key } of wanted) {
+      if (this.charts.has(uid)) continue;
+      const slot = h("div", { class: `psb-slot${wide ? " psb-wide" : ""}`, "data-key": key ?? "" });
+      const chart = { trait, slot };
+      this.charts.set(uid, chart);
+      this.grids[group].append(slot);
+      const child = await this.model.widget_manager.get_model(uid);
+      if (this.charts.get(uid) === chart) chart.end = mountChart(child, slot);
+    }
+  }
+
+  dispose() {
+    clearTimeout(this.timer);
+    for (const [name, handler] of this.handlers) this.model.off(name, handler);
+    for (const chart of this.charts.values()) chart.end?.();
+    this.charts.clear();
+    try {
+      this.send({ kind: "bye" });
+    } catch {
+      // the kernel or the page is gone, and with it whom to tell
+    }
+    this.element.remove();
+  }
+}

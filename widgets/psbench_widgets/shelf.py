@@ -1,0 +1,171 @@
+"""The runs of a panel: those under way, those that failed, and the finished ones that can be compared."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from psbench import charts
+from psbench.comparison import Comparison, compare
+from psbench.errors import DataError, ParameterError
+from psbench.experiment import Experiment
+from psbench.runs import Run
+from psbench_widgets.bridge import Job
+
+
+@dataclass(eq=False)
+class Entry:
+    """One line of the table of runs."""
+
+    number: int
+    experiment: Experiment
+    status: str
+    name: str = ""
+    run: Run | None = None
+    summary: dict[str, Any] | None = None
+    error: str = ""
+    ticked: bool = False
+
+    @property
+    def label(self) -> str:
+        """What it is called: as a person named it, else by its strategy."""
+        return self.name or self.experiment.title
+
+    def plain(self) -> dict[str, Any]:
+        """Return the line as the page draws it."""
+        experiment, strategy = self.experiment, str(self.experiment.strategy.name)
+        look = charts.STRATEGIES.get(strategy)
+        found = {
+            "number": self.number,
+            "label": self.label,
+            "strategy": strategy,
+            "colour": look.colour if look else "#7B8087",
+            "about": f"{experiment.data.name}, {experiment.model.name}, {experiment.cluster.name}",
+            "seed": experiment.seed,
+            "status": self.status,
+            "error": self.error,
+            "ticked": self.ticked,
+            "can_compare": self.run is not None,
+        }
+        return found | (_measures(self.summary) if self.summary else {})
+
+
+def _measures(summary: dict[str, Any]) -> dict[str, Any]:
+    names = ("epochs", "time_s", "updates", "best_val_accuracy", "reason", "digest")
+    idle = summary["idle_fraction"]
+    return {name: summary[name] for name in names} | {
+        "val_accuracy": summary["final"]["val_accuracy"],
+        "idle": sum(idle) / len(idle) if idle else None,
+        "warnings": summary["warnings"],
+    }
+
+
+class Shelf:
+    """All runs of a panel, by number; safe to use from any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._entries: dict[int, Entry] = {}
+
+    def note(self, job: Job, status: str) -> None:
+        """Take over a job's status, and its run when it has one; a finished run is ticked."""
+        summary = job.run.summary() if job.run is not None else None
+        with self._lock:
+            entry = self._entries.get(job.number)
+            if entry is None:
+                entry = self._entries[job.number] = Entry(job.number, job.experiment, status)
+            if job.run is not None and entry.run is None:
+                entry.run, entry.summary = job.run, summary
+                entry.ticked = job.run.meta["status"] != "diverged"
+            entry.status, entry.error = status, job.error
+
+    def add(self, run: Run, number: int, name: str = "") -> Entry:
+        """Put a run there that was not made in this panel."""
+        entry = Entry(number, run.experiment, str(run.meta.get("status", "finished")), name, run, run.summary())
+        entry.ticked = True
+        with self._lock:
+            self._entries[number] = entry
+        return entry
+
+    def __getitem__(self, number: int) -> Entry:
+        with self._lock:
+            if number not in self._entries:
+                raise ParameterError(f"there is no run {number} (there are: {sorted(self._entries)})")
+            return self._entries[number]
+
+    def __contains__(self, number: int) -> bool:
+        return number in self._entries
+
+    def tick(self, number: int, on: bool) -> None:
+        """Choose whether a run is compared."""
+        self[number].ticked = on
+
+    def rename(self, number: int, name: str) -> None:
+        """Call a run something else; an empty name gives it its own back."""
+        self[number].name = name.strip()
+
+    def remove(self, number: int) -> None:
+        """Take a run that is over out of the table."""
+        with self._lock:
+            if self[number].status in ("queued", "running"):
+                raise ParameterError(f"run {number} is {self[number].status}: stop it first")
+            del self._entries[number]
+
+    def plain(self) -> list[dict[str, Any]]:
+        """Return the table of runs as the page draws it, newest first."""
+        with self._lock:
+            return [entry.plain() for _, entry in sorted(self._entries.items(), reverse=True)]
+
+    def ticked(self) -> list[Entry]:
+        """The runs that are compared."""
+        with self._lock:
+            return [e for _, e in sorted(self._entries.items()) if e.ticked and e.run is not None]
+
+    def compare(self, target: float | None = None) -> Comparison | None:
+        """Return the comparison of the ticked runs, by the names that they have here; None without any."""
+        entries = self.ticked()
+        if not entries:
+            return None
+        named = {id(entry.run): entry.name for entry in entries}
+        found = compare([entry.run for entry in entries if entry.run is not None], target=target)
+        renamed: dict[str, str] = {}
+        for label, runs in found.groups.items():
+            name = next(filter(None, (named[id(run)] for run in runs)), label)
+            renamed[label] = name if name not in renamed.values() else f"{name} ({label})"
+        groups = {renamed[label]: runs for label, runs in found.groups.items()}
+        return Comparison(groups, renamed[found.baseline], found.target)
+
+    def save(self, folder: str | Path) -> list[Path]:
+        """Write every ticked run to a folder of its own inside `folder`."""
+        return [_write(entry, Path(folder)) for entry in self.ticked()]
+
+    def load(self, folder: str | Path, number: Callable[[], int]) -> list[Entry]:
+        """Read the run in `folder`, or every run in a folder below it.
+
+        Raises
+        ------
+        DataError
+            If there is none, or one cannot be read; then nothing is added.
+        """
+        folder = Path(folder)
+        if (folder / "run.json").is_file():
+            places = [folder]
+        else:
+            places = sorted(path.parent for path in folder.glob("*/run.json"))
+        if not places:
+            raise DataError(f"{folder}: has no run, nor do the folders in it (no run.json)")
+        return [self.add(run, number()) for run in [Run.load(place) for place in places]]
+
+
+def _write(entry: Entry, folder: Path) -> Path:
+    assert entry.run is not None
+    name = re.sub(r"[^\w.-]+", "-", f"{entry.label}-{entry.experiment.data.name}-seed{entry.experiment.seed}")
+    place, again = folder / name, 1
+    while place.exists():
+        again += 1
+        place = folder / f"{name}-{again}"
+    return entry.run.save(place)
