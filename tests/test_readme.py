@@ -1,0 +1,84 @@
+"""Every code block of the README runs, and what it shows is what one gets."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+from psbench.cli import main
+from psbench.experiment import Experiment
+from psbench.strategies import CATALOGUE
+
+ROOT = Path(__file__).parent.parent
+TEXT = (ROOT / "README.md").read_text()
+BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```", TEXT, re.MULTILINE | re.DOTALL)
+
+
+def blocks(language: str) -> list[str]:
+    return [body for found, body in BLOCKS if found == language]
+
+
+def lines_of(language: str, program: str) -> list[list[str]]:
+    """The shell lines that call `program`, as words."""
+    lines = [shlex.split(line, comments=True) for body in blocks(language) for line in body.splitlines()]
+    return [words for words in lines if words[:1] == [program]]
+
+
+@pytest.mark.slow
+def test_python_blocks_run_in_order_and_print_what_is_shown(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    space: dict[str, object] = {"__name__": "readme"}
+    printed = []
+    for body in blocks("python"):
+        exec(compile(body, "README.md", "exec"), space)
+        printed.append(capsys.readouterr().out)
+    # virtual times, staleness and bytes depend on no CPU's arithmetic; accuracies may, in the last digit
+    shown = blocks("text")[0]
+    for name in ("time (s)", "speed-up", "updates", "staleness mean", "staleness max", "idle", "MB sent"):
+        row = next(line for line in shown.splitlines() if line.startswith(name))
+        assert row.split() in [line.split() for line in printed[0].splitlines()], name
+    assert (tmp_path / "compare.html").stat().st_size > 100_000
+
+
+def test_yaml_blocks_are_experiments() -> None:
+    for body in blocks("yaml"):
+        values = yaml.safe_load(body)
+        experiment = Experiment.from_spec(values)
+        assert Experiment.from_spec(experiment.spec()) == experiment
+
+
+@pytest.mark.slow
+def test_psbench_lines_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    called = lines_of("bash", "psbench")
+    assert len(called) >= 4
+    for words in called:
+        assert main(words[1:]) == 0, words
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
+def test_make_lines_are_targets() -> None:
+    called = lines_of("bash", "make")
+    assert {"demo", "test", "quick", "bench"} <= {words[1] for words in called}
+    for words in called:
+        subprocess.run(["make", "-n", *words[1:]], cwd=ROOT, check=True, capture_output=True)
+
+
+def test_the_table_of_strategies_is_the_catalogue() -> None:
+    rows = re.findall(r"^\| `(\w+)` \| (.+) \| (.+) \| `(\w+)` \|$", TEXT, re.MULTILINE)
+    assert rows == [(e.name, e.summary, e.source, e.notebook) for e in CATALOGUE.values()]
+
+
+def test_the_notebooks_it_names_exist() -> None:
+    named = set(re.findall(r"(?:notebooks/)?(\d\d_\w+)", TEXT))
+    assert named
+    for name in named:
+        assert (ROOT / "notebooks" / f"{name}.ipynb").is_file(), name
