@@ -23,7 +23,7 @@ from psbench.backends.dask.names import CLIENT, CONDUCTOR, EVALUATOR, server_nam
 from psbench.backends.dask.wire import JSON, Address, Letter, Link, unpack
 from psbench.checkpoint import Checkpoint
 from psbench.core.log import ROW, EventLog
-from psbench.errors import BackendError, ParameterError, PsbenchError, ServerLost
+from psbench.errors import BackendError, Cancelled, ParameterError, PsbenchError, ServerLost
 from psbench.experiment import Experiment
 from psbench.problem import Problem
 
@@ -116,6 +116,7 @@ class _Run:
         self._checkpoints: list[str] = []
         self._outcome: Outcome | None = None
         self._stop_sent = False
+        self._warming: list[Future] = []
 
     def run(self) -> Outcome:
         """Run to the end; whatever happens, no task is left behind."""
@@ -154,7 +155,6 @@ class _Run:
             self.client.submit(tasks.warm_up, workers=[address], pure=False, key=f"{self._topic}-warm-{i}")
             for i, address in enumerate(sorted(rest))
         ]
-        self._await_role = time.monotonic()
 
     def _shards(self) -> list[str]:
         return [role for role in self.placed if role.startswith("server ")]
@@ -178,6 +178,8 @@ class _Run:
                 self._addresses[told["name"]] = Address(*told["address"])
 
     def _check_starting(self, role: str, deadline: float) -> None:
+        if self.control.stopping:
+            raise Cancelled("stopped by hand before training began")
         if self._futures[role].done():
             self._raise_failure(role)
         if time.monotonic() > deadline:
@@ -297,7 +299,7 @@ class _Run:
         if link is not None:
             link.tell({"do": "stop"})
             link.close()
-        futures = [*self._futures.values(), *getattr(self, "_warming", [])]
+        futures = [*self._futures.values(), *self._warming]
         try:
             self._wait(futures)
         except TimeoutError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
@@ -11,7 +12,7 @@ import dask
 import psutil
 from distributed import Client, LocalCluster
 
-from psbench.errors import BackendError
+from psbench.errors import BackendError, ParameterError
 
 logger = logging.getLogger(__name__)
 
@@ -28,7 +29,7 @@ def connected(scheduler: str | None, num_roles: int) -> Iterator[Client]:
 
     Raises
     ------
-    BackendError
+    ParameterError
         If the scheduler does not answer.
     """
     if scheduler is not None:
@@ -36,6 +37,8 @@ def connected(scheduler: str | None, num_roles: int) -> Iterator[Client]:
             yield client
         return
     with _local_cluster(num_roles) as cluster, _client(cluster.scheduler_address) as client:
+        # Ctrl-C reaches every process of the terminal's group; here it must stop the run, not break it
+        client.run(signal.signal, signal.SIGINT, signal.SIG_IGN)
         yield client
 
 
@@ -44,8 +47,8 @@ def _client(address: str) -> Iterator[Client]:
     try:
         client = Client(address, timeout=CONNECT_S, set_as_default=False)
     except (OSError, ValueError) as error:
-        raise BackendError(
-            f"no Dask scheduler answers at {address!r} within {CONNECT_S:g} s; "
+        raise ParameterError(
+            f"scheduler: no Dask scheduler answers at {address!r} within {CONNECT_S:g} s; "
             "start one with `dask scheduler`, or leave `scheduler` out for a cluster on this machine"
         ) from error
     try:

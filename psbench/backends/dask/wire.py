@@ -102,13 +102,18 @@ class _Socket:
         self._socket.send(payload.numpy(), copy=not large)
 
     @property
+    def has_letter(self) -> bool:
+        """Whether a letter can be read at once."""
+        return bool(self._socket.getsockopt(zmq.EVENTS) & zmq.POLLIN)  # type: ignore[operator]
+
+    @property
     def handle(self) -> zmq.Socket[bytes]:
         """The socket, for a poller that waits on several."""
         return self._socket
 
-    def close(self) -> None:
+    def close(self, linger: int | None = None) -> None:
         """Close the socket, after sending what is left or `_LINGER_MS`, and its thread."""
-        self._socket.close()
+        self._socket.close(linger)
         self._context.term()
 
     def __enter__(self) -> Self:
@@ -282,11 +287,12 @@ class Link(_Socket):
         """Send plain data; see `send`."""
         self.send(JSON, json.dumps(plain).encode(), payload)
 
-    def close(self) -> None:
+    def close(self, linger: int | None = None) -> None:
         """Close the connection and what watches it."""
+        nobody_listens = self.lost
         self._socket.disable_monitor()
         self._monitor.close()
-        super().close()
+        super().close(0 if nobody_listens else linger)
 
 
 def is_loopback(host: str) -> bool:

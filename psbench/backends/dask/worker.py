@@ -118,6 +118,8 @@ class Worker:
 
     def _interrupted(self, seconds: float) -> bool:
         """Wait so long, or until a new release makes the work void; obey other orders meanwhile."""
+        if seconds <= 0 and not self.link.has_letter:
+            return False  # nearly always, and much quicker to find out than by trying to read
         until = time.monotonic() + seconds
         while True:
             left = until - time.monotonic()

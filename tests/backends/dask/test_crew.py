@@ -1,0 +1,235 @@
+"""Everything of the Dask backend but Dask: threads on loopback, deaths at exactly the wrong moment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from crew import Crew, Killed
+
+from psbench.backends.base import Control
+from psbench.backends.dask.conductor import PeerFailed
+from psbench.backends.dask.worker import Worker
+from psbench.backends.simulated import run_simulated
+from psbench.core.log import EventLog, Kind
+from psbench.errors import WorkerLost
+from psbench.experiment import Experiment
+from psbench.problem import Problem
+
+pytestmark = pytest.mark.timeout(60)
+
+
+@pytest.fixture(autouse=True)
+def one_torch_thread() -> Any:
+    """Torch takes as many threads as there are cores, which a crew of threads does not stand."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def experiment(strategy: Any, workers: int = 3, **changes: Any) -> Experiment:
+    settings: dict[str, Any] = {
+        "strategy": strategy,
+        "cluster": {"workers": workers, "step_time": "constant"},
+        "batch_size": 24,
+        "stop": {"updates": 12},
+        "backend": "dask",
+    }
+    return Experiment(**settings | changes)
+
+
+def simulated(experiment: Experiment) -> Any:
+    return run_simulated(Problem.build(experiment), EventLog(), Control())
+
+
+def kinds(crew: Crew) -> list[int]:
+    return [int(kind) for kind in crew.log.rows()["kind"]]
+
+
+def test_one_worker_gives_the_simulated_parameters_bit_for_bit() -> None:
+    spec = experiment("asp", workers=1)
+    assert torch.equal(Crew(spec).run().parameters, simulated(spec).parameters)
+
+
+def test_one_worker_of_all_reduce_gives_the_simulated_parameters_bit_for_bit() -> None:
+    spec = experiment("all_reduce", workers=1)
+    assert torch.equal(Crew(spec).run().parameters, simulated(spec).parameters)
+
+
+@pytest.mark.parametrize("servers", [1, 3])
+def test_bsp_equals_the_simulated_run_whatever_the_number_of_servers(servers: int) -> None:
+    spec = experiment({"name": "bsp", "placement": {"name": "parameter_server", "servers": servers}})
+    crew = Crew(spec).run()
+    assert torch.equal(crew.parameters, simulated(spec).parameters)
+
+
+def test_all_reduce_keeps_the_replicas_identical_and_equals_bsp_to_rounding() -> None:
+    crew = Crew(experiment("all_reduce")).run()
+    replicas = [worker._replica.parameters for worker in crew.workers.values()]
+    assert all(torch.equal(replica, crew.parameters) for replica in replicas)
+    torch.testing.assert_close(crew.parameters, simulated(experiment("bsp")).parameters, rtol=1e-5, atol=1e-6)
+
+
+def test_running_statistics_are_averaged_alike_under_bsp_and_all_reduce() -> None:
+    small = {"data": {"name": "digits"}, "model": "resnet20", "stop": {"updates": 2}}
+    ring, server = (Crew(experiment(s, workers=2, **small)).run() for s in ("all_reduce", "bsp"))
+    torch.testing.assert_close(ring.parameters, server.parameters, rtol=1e-4, atol=1e-4)
+    statistics = [worker._replica.buffers for worker in ring.workers.values()]
+    assert len(statistics[0])
+    assert torch.equal(*statistics)
+    torch.testing.assert_close(
+        statistics[0], server.conductor.keeper._own.server.buffers, rtol=1e-4, atol=1e-5
+    )
+
+
+class DiesInItsFifthStep(Worker):
+    """Worker 1 is lost while it computes."""
+
+    def _step(self, released: Any) -> None:
+        if self.worker == 1 and released.ticket == 5:
+            raise Killed
+        super()._step(released)
+
+
+def stop_when(true: Callable[[Crew], bool]) -> Callable[[Crew, Any], None]:
+    """Return what asks to stop, once, when the log shows what a test waits for."""
+    asked: list[bool] = []
+
+    def on_rows(crew: Crew, link: Any) -> None:
+        if not asked and true(crew):
+            asked.append(True)
+            link.tell({"do": "stop"})
+
+    return on_rows
+
+
+def survivors_went_on(crew: Crew) -> bool:
+    """Whether there are ten versions since a worker left."""
+    seen = kinds(crew)
+    return Kind.LEAVE in seen and seen[seen.index(Kind.LEAVE) :].count(Kind.APPLY) >= 20
+
+
+THREE_SERVERS = {"name": "asp", "placement": {"name": "parameter_server", "servers": 3}}
+
+
+@pytest.mark.parametrize("strategy", ["bsp", "asp", "ssp", "k_bsp", "k_asp", "all_reduce", THREE_SERVERS])
+def test_a_lost_worker_is_done_without(strategy: Any) -> None:
+    spec = experiment(strategy, stop={"updates": 10**9})
+    crew = Crew(spec, DiesInItsFifthStep).run(stop_when(survivors_went_on))
+    assert crew.error is None
+    assert crew.outcome["status"] == "stopped"
+    assert crew.outcome["facts"]["lost_workers"] == [1]
+    assert kinds(crew).count(Kind.LEAVE) == 1
+
+
+class DiesInTheRing(Worker):
+    """Worker 1 is lost in its fourth ring, before it has received piece number `step`."""
+
+    step = 0
+
+    def _await_piece(self, number: int, step: int) -> torch.Tensor:
+        self.rings = getattr(self, "rings", set()) | {number}
+        if self.worker == 1 and len(self.rings) == 4 and step == type(self).step:
+            raise Killed
+        return super()._await_piece(number, step)
+
+
+@pytest.mark.parametrize("step", [0, 1, 2, 3])
+def test_a_ring_that_loses_a_member_is_settled_among_the_survivors(step: int) -> None:
+    dying = type("Dying", (DiesInTheRing,), {"step": step})
+    crew = Crew(experiment("all_reduce"), dying).run()
+    assert crew.error is None
+    assert crew.outcome["facts"]["lost_workers"] == [1]
+    survivors = [crew.workers[w]._replica.parameters for w in (0, 2)]
+    assert torch.equal(*survivors)
+    assert torch.equal(survivors[0], crew.parameters)
+    made = crew.log.of_kind(Kind.APPLY)["version"]
+    assert sorted(set(made.tolist())) == list(range(1, 13))
+
+
+class AllDie(Worker):
+    """Everybody is lost in the third step."""
+
+    def _step(self, released: Any) -> None:
+        if released.ticket == 3:
+            raise Killed
+        super()._step(released)
+
+
+@pytest.mark.parametrize("strategy", ["asp", "bsp", "all_reduce"])
+def test_nobody_left_ends_the_run(strategy: str) -> None:
+    crew = Crew(experiment(strategy, workers=2), AllDie).run()
+    assert isinstance(crew.error, WorkerLost)
+
+
+class Fails(Worker):
+    """Worker 1 has a bug."""
+
+    def _step(self, released: Any) -> None:
+        if self.worker == 1 and released.ticket == 2:
+            raise ZeroDivisionError("a bug of worker 1")
+        super()._step(released)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_failing_worker_ends_the_run_with_its_traceback() -> None:
+    crew = Crew(experiment("asp"), Fails).run()
+    assert isinstance(crew.error, PeerFailed)
+    assert "a bug of worker 1" in str(crew.error)
+    assert "in _step" in str(crew.error)
+
+
+def test_a_switch_moves_model_and_momentum_both_ways() -> None:
+    for first, second in (("all_reduce", "bsp"), ("bsp", "all_reduce")):
+        pair = {"name": "strategy_switch", "first": first, "second": second, "carry_momentum": True}
+        spec = experiment(pair | {"rule": {"name": "after", "fraction": 0.5}}, stop={"epochs": 0.2})
+        crew = Crew(spec).run()
+        assert kinds(crew).count(Kind.HANDOVER) == 1
+        assert len(crew.checkpoints) == 1
+        plain = simulated(experiment("bsp", stop={"epochs": 0.2}))
+        torch.testing.assert_close(crew.parameters, plain.parameters, rtol=1e-4, atol=1e-5)
+
+
+def test_without_its_momentum_a_switch_gives_another_model() -> None:
+    pair = {"name": "strategy_switch", "first": "all_reduce", "second": "bsp"}
+    spec = experiment(pair | {"rule": {"name": "after", "fraction": 0.5}}, stop={"epochs": 0.2})
+    torch.testing.assert_close(Crew(spec).run().parameters, simulated(spec).parameters, rtol=1e-4, atol=1e-5)
+
+
+def test_a_switch_by_hand_and_then_a_stop() -> None:
+    asked: list[str] = []
+
+    def on_rows(crew: Crew, link: Any) -> None:
+        if "switch" not in asked and len(crew.log) > 20:
+            asked.append("switch")
+            link.tell({"do": "switch", "to": None})
+        if "stop" not in asked and Kind.HANDOVER in kinds(crew):
+            asked.append("stop")
+            link.tell({"do": "stop"})
+
+    pair = {"name": "strategy_switch", "first": "all_reduce", "second": "asp", "rule": "manual"}
+    crew = Crew(experiment(pair, stop={"updates": 10**9})).run(on_rows)
+    assert crew.outcome["status"] == "stopped"
+    assert kinds(crew).count(Kind.ASKED) == 1
+
+
+def test_a_slow_worker_of_the_profile_is_emulated() -> None:
+    spec = experiment("asp", workers=2, cluster={"workers": 2, "speed": [1, 0.1]}, stop={"updates": 10**9})
+
+    def slow_pushed(crew: Crew) -> bool:
+        return int((crew.log.of_kind(Kind.PUSH)["worker"] == 1).sum()) >= 5
+
+    pushes = Crew(spec).run(stop_when(slow_pushed)).log.of_kind(Kind.PUSH)
+    fast, slow = (pushes["compute_s"][pushes["worker"] == w] for w in (0, 1))
+    assert len(fast) > len(slow)
+    assert min(slow) > 3 * min(fast)  # ten times, less what a step's own time varies
+
+
+def test_a_diverging_run_names_the_push() -> None:
+    spec = experiment("asp", workers=2, optimizer={"name": "sgd", "lr": 1e30}, stop={"updates": 1000})
+    crew = Crew(spec).run()
+    assert crew.outcome["status"] == "diverged"
+    assert "of worker" in crew.outcome["reason"]

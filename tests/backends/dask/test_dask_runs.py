@@ -1,0 +1,260 @@
+"""Runs on real Dask workers: parameters, deaths of processes, requests from outside, nothing left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import torch
+from distributed import Client
+
+from psbench.backends.base import Control
+from psbench.backends.dask.cluster import _local_cluster, place
+from psbench.backends.dask.client import roles_of
+from psbench.core.log import EventLog, Kind
+from psbench.errors import BackendError, ParameterError, ServerLost
+from psbench.experiment import Experiment
+from psbench.runs import Run, run
+
+pytestmark = [pytest.mark.dask, pytest.mark.timeout(180)]
+
+#: enough for three workers, two servers and the evaluator
+PROCESSES = 6
+FOREVER = {"updates": 10**9}
+
+
+@pytest.fixture(scope="module")
+def scheduler() -> Iterator[str]:
+    """A cluster that is there already: what an engineer gives the address of."""
+    with _local_cluster(PROCESSES) as cluster:
+        yield cluster.scheduler_address
+
+
+@pytest.fixture
+def client(scheduler: str) -> Iterator[Client]:
+    with Client(scheduler, set_as_default=False) as client:
+        yield client
+        # whom a test killed, its nanny has started again
+        client.wait_for_workers(PROCESSES, timeout=60)
+
+
+def experiment(strategy: Any, scheduler: str | None, workers: int = 3, **changes: Any) -> Experiment:
+    settings: dict[str, Any] = {
+        "strategy": strategy,
+        "cluster": {"workers": workers, "step_time": "constant"},
+        "batch_size": 24,
+        "stop": {"updates": 20},
+        "backend": "dask",
+        "scheduler": scheduler,
+    }
+    return Experiment(**settings | changes)
+
+
+def simulated(spec: Experiment) -> Run:
+    return run(spec.but(backend="simulated", scheduler=None))
+
+
+def test_one_worker_gives_the_simulated_parameters_bit_for_bit(scheduler: str) -> None:
+    spec = experiment("asp", scheduler, workers=1)
+    assert run(spec).meta["params_digest"] == simulated(spec).meta["params_digest"]
+
+
+def test_bsp_equals_the_simulated_run(scheduler: str) -> None:
+    spec = experiment({"name": "bsp", "placement": {"name": "parameter_server", "servers": 2}}, scheduler)
+    assert run(spec).meta["params_digest"] == simulated(spec).meta["params_digest"]
+
+
+def test_all_reduce_equals_bsp_to_rounding(scheduler: str) -> None:
+    live, server = run(experiment("all_reduce", scheduler)), simulated(experiment("bsp", scheduler))
+    torch.testing.assert_close(live.parameters, server.parameters, rtol=1e-5, atol=1e-6)
+    assert live.meta["status"] == "finished"
+    assert [row["epoch"] for row in live.log.evaluations()][0] == 0
+
+
+def process_of(client: Client, role: str) -> int:
+    """Return the process that the task of a role runs in."""
+    for address, keys in client.processing().items():
+        if any(str(key).endswith(role.replace(" ", "-")) for key in keys):
+            return int(client.run(os.getpid, workers=[address])[address])
+    raise AssertionError(f"no task of {role} is running")
+
+
+class Killer:
+    """An observer that kills a role's process once training is under way, and stops when others have gone on."""
+
+    def __init__(self, client: Client, role: str, control: Control | None = None) -> None:
+        self.client, self.role, self.control = client, role, control
+        self.killed_s = self.seen_s = 0.0
+
+    def __call__(self, log: EventLog) -> None:
+        kinds = log.rows()["kind"].tolist()
+        if not self.killed_s and kinds.count(Kind.PUSH) > 20:
+            os.kill(process_of(self.client, self.role), signal.SIGKILL)
+            self.killed_s = time.monotonic()
+        if Kind.LEAVE in kinds:
+            self.seen_s = self.seen_s or time.monotonic()
+            if self.control and kinds[kinds.index(Kind.LEAVE) :].count(Kind.APPLY) > 20:
+                self.control.stop()
+
+
+@pytest.mark.parametrize("strategy", ["asp", "bsp", "all_reduce"])
+def test_the_others_go_on_when_a_worker_is_killed(strategy: str, scheduler: str, client: Client) -> None:
+    control = Control()
+    killer = Killer(client, "worker 1", control)
+    done = run(experiment(strategy, scheduler, stop=FOREVER), observer=killer, control=control)
+    assert done.meta["status"] == "stopped"
+    assert done.meta["lost_workers"] == [1]
+    assert killer.seen_s - killer.killed_s < 5  # a quarter of a second on an idle machine
+    assert torch.isfinite(done.parameters).all()
+
+
+@pytest.mark.parametrize("role", ["conductor", "server 1"])
+def test_a_killed_server_ends_the_run_and_names_the_checkpoint(
+    role: str, scheduler: str, client: Client, tmp_path: Path
+) -> None:
+    placement = {"name": "parameter_server", "servers": 2}
+    spec = experiment({"name": "asp", "placement": placement}, scheduler, 2, stop=FOREVER, checkpoint_every=0.05)
+    with pytest.raises(ServerLost, match=r"server.* is gone.*the last checkpoint is .*\.npz") as lost:
+        run(spec, observer=Killer(client, role), folder=tmp_path)
+    assert Path(str(lost.value).split("checkpoint is ")[1]).is_file()
+
+
+def test_a_worker_that_raises_shows_its_own_traceback(
+    scheduler: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(experiment: Experiment, key: bytes, worker: int, servers: Any) -> None:
+        from psbench.backends.dask.tasks import _report
+        from psbench.backends.dask.wire import Link
+
+        with Link(servers[0], key, "worker 0") as link:
+            _report(link, lambda: {}["a bug of worker 0"])
+
+    monkeypatch.setattr("psbench.backends.dask.tasks.train", broken)
+    with pytest.raises(BackendError, match=r"(?s)worker 0 failed.*Traceback.*a bug of worker 0"):
+        run(experiment("asp", scheduler, 1))
+
+
+def test_stop_and_switch_by_hand(scheduler: str) -> None:
+    control = Control()
+    pair = {"name": "strategy_switch", "first": "all_reduce", "second": "asp", "rule": "manual"}
+    threads: list[str] = []
+
+    def observer(log: EventLog) -> None:
+        threads.append(threading.current_thread().name)
+        kinds = log.rows()["kind"].tolist()
+        if Kind.ASKED not in kinds and len(threads) == 2:
+            control.switch()
+        if Kind.HANDOVER in kinds and kinds[kinds.index(Kind.HANDOVER) :].count(Kind.APPLY) > 10:
+            control.stop()
+
+    log = EventLog()
+    done = run(experiment(pair, scheduler, stop=FOREVER), observer=observer, control=control, log=log)
+    assert done.log is log
+    assert done.meta["status"] == "stopped"
+    assert set(threads) == {threading.current_thread().name}
+    assert log.rows()["kind"].tolist().count(Kind.HANDOVER) == 1
+
+
+def test_an_error_of_the_observer_ends_the_run(scheduler: str, client: Client) -> None:
+    def observer(log: EventLog) -> None:
+        raise LookupError("the chart is gone")
+
+    with pytest.raises(LookupError, match="the chart is gone"):
+        run(experiment("asp", scheduler, 2, stop=FOREVER), observer=observer)
+    assert not any(client.processing().values())
+
+
+def test_nothing_of_a_run_stays_on_the_cluster(scheduler: str, client: Client) -> None:
+    before = client.run(open_sockets)
+    run(experiment("all_reduce", scheduler, 2))
+    assert not any(client.processing().values())
+    assert not client.run_on_scheduler(lambda dask_scheduler: [str(key) for key in dask_scheduler.tasks])
+    after = client.run(open_sockets)
+    assert after == before
+
+
+def open_sockets() -> tuple[int, int]:
+    """Return how many ports this process listens on, and how many ZeroMQ threads it has."""
+    process = psutil.Process()
+    listening = [c for c in process.net_connections("tcp") if c.status == psutil.CONN_LISTEN]
+    names = [Path(f"/proc/self/task/{thread.id}/comm").read_text() for thread in process.threads()]
+    return len(listening), sum("ZMQ" in name for name in names)
+
+
+def test_a_cluster_of_our_own_is_gone_afterwards_and_listens_on_loopback_only() -> None:
+    me = psutil.Process()
+    environment, children = dict(os.environ), set(me.children(recursive=True))
+    hosts: set[str] = set()
+
+    def observer(log: EventLog) -> None:
+        for process in [me, *me.children(recursive=True)]:
+            connections = process.net_connections("inet")
+            hosts.update(c.laddr.ip for c in connections if c.status == psutil.CONN_LISTEN)
+
+    done = run(experiment("asp", None, 1), observer=observer)
+    assert done.meta["status"] == "finished"
+    assert hosts == {"127.0.0.1"}
+    left = [child for child in me.children(recursive=True) if child not in children]
+    assert [child for child in left if "resource_tracker" not in " ".join(child.cmdline())] == []
+    assert dict(os.environ) == environment
+
+
+def test_ctrl_c_in_a_terminal_keeps_what_was_computed(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import os, signal\n"
+        "sent = []\n"
+        "from psbench.experiment import Experiment\n"
+        "from psbench.runs import run\n"
+        "def observer(log):\n"
+        "    if len(log) > 50 and not sent:\n"
+        "        sent.append(os.killpg(0, signal.SIGINT))\n"
+        "if __name__ == '__main__':\n"
+        "    done = run(Experiment(strategy='asp', cluster={'workers': 1}, backend='dask',"
+        " stop={'updates': 10**9}), observer=observer)\n"
+        "    print(done.meta['status'], len(done.log) > 50)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, str(script)], capture_output=True, text=True, timeout=120, start_new_session=True
+    )
+    assert done.stdout.split() == ["stopped", "True"], done.stderr
+
+
+def test_a_scheduler_that_does_not_answer() -> None:
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        address = f"tcp://127.0.0.1:{silent.getsockname()[1]}"
+        with pytest.raises(BackendError, match="no Dask scheduler answers at"):
+            run(experiment("asp", address, 1))
+
+
+def test_too_few_dask_workers_are_named(scheduler: str) -> None:
+    with pytest.raises(BackendError, match="has 6 workers with 6 threads, and the run needs 10"):
+        run(experiment("asp", scheduler, 8))
+
+
+def test_failures_of_the_profile_are_refused() -> None:
+    cluster = {"workers": 2, "failures": [{"worker": 0, "at_s": 1}]}
+    with pytest.raises(ParameterError, match="failures are simulated only"):
+        run(experiment("asp", None, cluster=cluster))
+
+
+def test_roles_and_their_places() -> None:
+    roles = roles_of(experiment("bsp", None, 2))
+    assert roles == ["conductor", "worker 0", "worker 1", "evaluator"]
+    assert place(roles, {"a": 1, "b": 1, "c": 1, "d": 1}, None) == dict(zip(roles, "abcd", strict=True))
+    shared = place(roles, {"big": 3, "small": 1}, None)
+    assert shared == {"conductor": "small", "worker 0": "big", "worker 1": "big", "evaluator": "big"}
+    with pytest.raises(BackendError, match="needs 4"):
+        place(roles, {"a": 3}, None)

@@ -1,0 +1,88 @@
+"""The ring against torch's own all-reduce, and against itself."""
+
+from __future__ import annotations
+
+import queue
+import threading
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from psbench.backends.dask.ring import all_reduce
+from psbench.backends.dask.slices import slices
+
+pytestmark = pytest.mark.timeout(60)
+
+
+def ring(vectors: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Reduce in threads, with queues for a wire."""
+    size = len(vectors)
+    inboxes = [queue.SimpleQueue[tuple[int, torch.Tensor]]() for _ in vectors]
+    results = [vector.clone() for vector in vectors]
+
+    def member(place: int) -> None:
+        def receive(step: int) -> torch.Tensor:
+            number, piece = inboxes[place].get(timeout=10)
+            assert number == step
+            return piece
+
+        following = inboxes[(place + 1) % size]
+        all_reduce(results[place], place, size, lambda s, p: following.put((s, p.clone())), receive)
+
+    threads = [threading.Thread(target=member, args=(place,)) for place in range(size)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return results
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5])
+@pytest.mark.parametrize("length", [1, 4, 1001])
+def test_everybody_gets_the_sum_bit_for_bit_the_same(size: int, length: int) -> None:
+    generator = torch.Generator().manual_seed(size)
+    vectors = [torch.randn(length, generator=generator) for _ in range(size)]
+    results = ring(vectors)
+    assert all(torch.equal(result, results[0]) for result in results)
+    torch.testing.assert_close(results[0], torch.stack(vectors).sum(0), rtol=1e-5, atol=1e-6)
+
+
+def test_the_sum_is_the_same_every_time() -> None:
+    generator = torch.Generator().manual_seed(1)
+    vectors = [torch.randn(100, generator=generator) for _ in range(4)]
+    assert torch.equal(ring(vectors)[0], ring(vectors)[0])
+
+
+def gloo(
+    rank: int, vectors: list[torch.Tensor], store: str, answers: queue.SimpleQueue[torch.Tensor]
+) -> None:
+    group = dist.ProcessGroupGloo(
+        dist.PrefixStore("ring", dist.FileStore(store, len(vectors))), rank, len(vectors)
+    )
+    mine = vectors[rank].clone()
+    group.allreduce([mine]).wait()
+    answers.put(mine)
+
+
+def test_it_agrees_with_gloo(tmp_path: object) -> None:
+    generator = torch.Generator().manual_seed(2)
+    vectors = [torch.randn(1000, generator=generator) for _ in range(3)]
+    answers: queue.SimpleQueue[torch.Tensor] = queue.SimpleQueue()
+    threads = [
+        threading.Thread(target=gloo, args=(rank, vectors, f"{tmp_path}/store", answers)) for rank in range(3)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    torch.testing.assert_close(ring(vectors)[0], answers.get(timeout=10), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(("length", "count"), [(10, 3), (2, 5), (0, 2), (7, 7)])
+def test_slices_cover_everything_once(length: int, count: int) -> None:
+    parts = slices(length, count)
+    assert len(parts) == count
+    assert [i for part in parts for i in range(length)[part]] == list(range(length))
+    sizes = [part.stop - part.start for part in parts]
+    assert max(sizes) - min(sizes) <= 1
