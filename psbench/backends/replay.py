@@ -91,7 +91,9 @@ def _feed(engine: Engine, row: Any, recorded: EventLog, at: int) -> None:
     try:
         engine.handle(event, float(row["time_s"]))
     except ProtocolError as error:
-        raise ReplayMismatch(f"row {at}: after {describe(recorded, at)} the parts now fail: {error}") from error
+        raise ReplayMismatch(
+            f"row {at}: after {describe(recorded, at)} the parts now fail: {error}"
+        ) from error
 
 
 def _event(engine: Engine, row: Any, text: str) -> ev.Event:
@@ -116,7 +118,7 @@ def _event(engine: Engine, row: Any, text: str) -> ev.Event:
 
 def _message(what: str, worker: int, ticket: int, row: Any, stats: Any = None) -> ev.Event:
     if what == "vote":
-        return ev.Vote(worker, ticket, float(row["loss"]))
+        return ev.Vote(worker, ticket, float(row["loss"]) if stats is None else stats)
     if what == "report":
         return ev.Report(worker, ticket, stats or {})
     return ev.Push(

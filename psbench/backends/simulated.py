@@ -27,8 +27,9 @@ from psbench.core import events as ev
 from psbench.core.actions import Action
 from psbench.core.log import EventLog, Kind, plain_json
 from psbench.core.part import Placement
+from psbench.core.strategy import AnyStrategy
 from psbench.core.view import Status
-from psbench.errors import Deadlock, ProtocolError, WorkerLost
+from psbench.errors import Deadlock, ParameterError, ProtocolError, WorkerLost
 from psbench.problem import Problem
 from psbench.server_math import finite
 from psbench.worker_math import Job
@@ -99,7 +100,9 @@ class Simulation:
         folder: Path | None = None,
     ) -> None:
         experiment = problem.experiment
-        self.problem, self.log, self.control, self.observer, self.folder = problem, log, control, observer, folder
+        _refuse_what_is_not_played(experiment.strategy)
+        self.problem, self.log, self.control = problem, log, control
+        self.observer, self.folder = observer, folder
         self.engine = problem.engine(log)
         self.ending = Ending(experiment.stop, experiment.evaluate_every)
         self.gradients = not experiment.timing_only
@@ -114,7 +117,8 @@ class Simulation:
         self._payloads: dict[int, tuple[Tensor, Tensor]] = {}
         self._snapshots = _Snapshots()
         self._now = 0.0
-        self._free_at = 0.0  # no worker starts before: a ring or a hand-over is under way
+        self._ring_ends = 0.0  # a ring leaves its result with the workers; nobody starts before
+        self._handed_over = 0.0  # until then a hand-over is under way and nothing is sent
         self._evaluated = -1  # the last version that was evaluated
         self._unseen: ev.Evaluated | None = None  # the evaluation that the engine has not handled yet
         self._reason = self._status = ""
@@ -196,22 +200,17 @@ class Simulation:
             raise WorkerLost(f"every worker is gone at {self._now:.3f} s; nobody is left to train")
 
     def _stalled(self) -> None:
-        waiting = [
-            f"worker {w.id} at clock {w.clock}: {w.hold_reason or w.status.name.lower()}"
-            for w in self.engine.view.workers.values()
-            if w.status != Status.GONE
-        ]
-        raise Deadlock(f"at {self._now:.3f} s no worker can ever go on; " + "; ".join(waiting))
+        raise Deadlock(f"at {self._now:.3f} s no worker can ever go on; {self.engine.view.waits()}")
 
     # ---------------------------------------------------------------- a worker's step
 
     def _release(self, release: act.Release) -> None:
         worker = release.worker
+        sent = max(self._now, self._handed_over)
         if release.send and not self._collective:
-            begins = self.network.down(worker, self._bytes_down, self._now)
+            begins = self.network.down(worker, self._bytes_down, sent)
         else:
-            begins = self.network.message(worker, self._now)
-        begins = max(begins, self._free_at)
+            begins = max(self.network.message(worker, sent), self._ring_ends)
         samples = self.engine.view.workers[worker].batch_size
         job = None
         if self.gradients:
@@ -268,8 +267,8 @@ class Simulation:
     def _diverged(self, number: int, flight: _Flight, loss: float) -> None:
         self._end(
             "diverged",
-            f"push {number} of worker {flight.worker}, computed on version {flight.version} at {self._now:.3f} s, "
-            f"has loss {loss}: lower the learning rate",
+            f"push {number} of worker {flight.worker}, computed on version {flight.version} at "
+            f"{self._now:.3f} s, has loss {loss}: lower the learning rate",
         )
 
     def _forget(self, worker: int) -> None:
@@ -303,7 +302,7 @@ class Simulation:
     def _apply(self, apply: act.Apply) -> None:
         if self._collective:
             workers = [push.worker for push in apply.pushes]
-            self._free_at = self._now + self.network.ring(self.problem.model_bytes, workers)
+            self._ring_ends = self._now + self.network.ring(self.problem.model_bytes, workers)
         if self.gradients:
             payloads = [self._payloads.pop(push.id) for push in apply.pushes]
             self.server.apply(
@@ -335,7 +334,7 @@ class Simulation:
     def _hand_over(self, handover: act.Handover) -> None:
         if not handover.carry_momentum:
             self.server.forget_momentum()
-        self._free_at = max(self._free_at, self._now) + handover.cost_s
+        self._handed_over = max(self._ring_ends, self._now) + handover.cost_s
         self._place(self.problem.experiment.strategy.compositions[handover.to].placement)
         self._checkpoint(f"switch-version-{self.engine.view.version}")
 
@@ -348,7 +347,7 @@ class Simulation:
     # ---------------------------------------------------------------- looking, storing, ending
 
     def _evaluate(self, number: int) -> None:
-        """Evaluate the current version; costs no virtual time (a node of its own does it, as in the thesis)."""
+        """Evaluate the current version; costs no virtual time, as a node of its own does it."""
         if not self.gradients:
             return
         view = self.engine.view
@@ -373,7 +372,8 @@ class Simulation:
     def _checkpoint(self, label: str) -> None:
         if self.folder is None:
             return
-        state = {"time_s": self._now, "engine": self.engine.state_dict(), "spec": self.problem.experiment.spec()}
+        spec = self.problem.experiment.spec()
+        state = {"time_s": self._now, "engine": self.engine.state_dict(), "spec": spec}
         path = Checkpoint.of(self.server, state).save(self.folder / "checkpoints" / f"{label}.npz")
         self._checkpoints.append(str(path))
 
@@ -407,6 +407,20 @@ _PERFORM: dict[type, Callable[[Simulation, Any], None]] = {
     act.Measure: Simulation._measure,
     act.Handover: Simulation._hand_over,
 }
+
+
+def _refuse_what_is_not_played(strategy: AnyStrategy) -> None:
+    """Refuse parts that ask workers for more than a gradient after every step: nobody here would obey."""
+    for composition in strategy.compositions:
+        c, a = composition.communication, composition.aggregation
+        silent = c.pushes == "always" and not (c.local or c.overlaps)
+        readers = [part.name for part in composition.parts if part.reads]
+        odd = [*([] if silent else [c.name]), *([] if a.payload == "gradient" else [a.name]), *readers]
+        if odd:
+            raise ParameterError(
+                f"strategy {composition.name!r}: the simulated backend plays workers that push a gradient "
+                f"after every step and report nothing else; {', '.join(odd)} needs more"
+            )
 
 
 def run_simulated(

@@ -51,10 +51,5 @@ class BSP(Consistency):
     def _open(self, view: ClusterView) -> list[Action]:
         if view.num_computing:
             return []
-        commit: list[Action] = [Commit(_in_worker_order(view))] if view.pending else []
+        commit: list[Action] = [Commit(view.buffered())] if view.pending else []
         return commit + [Release(worker) for worker in view.waiting]
-
-
-def _in_worker_order(view: ClusterView) -> list[Push]:
-    # sums of floats depend on their order: the same order as a single process would take
-    return sorted(view.pending.values(), key=lambda push: push.worker)

@@ -56,7 +56,7 @@ class _FirstPushes(Consistency):
             return []
         late = view.computing if self.cancel == "immediate" else []
         return [
-            Commit(list(view.pending.values())),
+            Commit(view.buffered()),
             *[Cancel(worker) for worker in late],
             *[Release(worker) for worker in sorted({*late, *view.waiting})],
         ]
@@ -64,6 +64,10 @@ class _FirstPushes(Consistency):
 
 class _FirstWorkers(_FirstPushes):
     """The pushes are of different workers: who has pushed waits for the commit."""
+
+    def on_join(self, worker: int, view: ClusterView) -> list[Action]:
+        """Hold one that is back while a push from its earlier life still counts: k *different* workers."""
+        return hold_if_pending(worker, view)
 
     def _wait(self, push: Push) -> list[Action]:
         return [Hold(push.worker, "k pushes")]
@@ -193,7 +197,15 @@ class KBatchBSP(_FirstPushes):
         return [Release(push.worker)]
 
 
+def hold_if_pending(worker: int, view: ClusterView) -> list[Action]:
+    """Answer a newcomer: it begins at once, unless it is back and its last push is still pending."""
+    if any(push.worker == worker for push in view.pending.values()):
+        return [Hold(worker, "k pushes")]
+    return [Release(worker)]
+
+
 def _at_most_n(part: Consistency, k: int, num_workers: int) -> None:
+    """Raise ParameterError if there are fewer than k workers."""
     if k > num_workers:
         raise ParameterError(
             f"{part.name}: k = {k} different workers, but the cluster has {num_workers}; "

@@ -82,6 +82,7 @@ class Engine:
         self._inbox: deque[ev.Event] = deque()
         self._asker: str | None = None  # who waits for `Measured`
         self._drain: act.SwitchTo | None = None
+        self._swept = True  # whether those under way when the switch began were seen to
         self._parked: set[int] = set()  # workers whose release a switch withholds
         self.rule: Switching | None = None
         if isinstance(strategy, SwitchingStrategy):
@@ -162,7 +163,8 @@ class Engine:
         if worker.ticket != vote.ticket or worker.status != Status.COMPUTING:
             self._void(vote.worker, vote.ticket, "vote")
             return
-        self._record(Kind.VOTE, worker=vote.worker, loss=vote.value)
+        # the text keeps all digits, which a replay needs to decide the same
+        self._record(Kind.VOTE, worker=vote.worker, loss=vote.value, text=plain_json(vote.value))
         worker.status = Status.VOTED
         self.view.num_computing -= 1
         self._unanswered.add(vote.worker)
@@ -172,7 +174,8 @@ class Engine:
             self._todo.extend(self.composition.communication.on_vote(vote, self.view))
 
     def _report(self, report: ev.Report) -> None:
-        if self.view.workers[report.worker].ticket != report.ticket:
+        worker = self.view.workers[report.worker]
+        if worker.ticket != report.ticket or worker.status != Status.COMPUTING:
             self._void(report.worker, report.ticket, "report")
             return
         self._record(Kind.REPORT, worker=report.worker, text=plain_json(report.stats))
@@ -225,8 +228,13 @@ class Engine:
 
     def _asked(self, event: ev.Asked) -> None:
         self._record(Kind.ASKED, id=-1 if event.to is None else event.to)
+        last = len(self.strategy.compositions) - 1
         if self.rule is None:
             self._todo.append(act.Note("asked to switch, but this strategy has nothing to switch to"))
+        elif event.to is not None and not 0 <= event.to <= last:
+            self._todo.append(act.Note(f"asked to switch to {event.to}, but there are only 0 to {last}"))
+        elif self._drain is not None:
+            self._todo.append(act.Note("asked to switch, but a switch is under way"))
         else:
             self._todo.extend(self.rule.on_asked(event, self.view))
 
@@ -271,15 +279,18 @@ class Engine:
     def _commit(self, commit: act.Commit) -> None:
         if not commit.pushes:
             raise ProtocolError("a commit needs at least one push")
-        self._todo.extendleft(reversed(self._on_commit(commit.pushes, self.view)))
+        actions = self._on_commit(commit.pushes, self.view)
+        if not actions:
+            raise ProtocolError(f"{self.composition.aggregation.name!r} answers a commit with nothing")
+        self._todo.extendleft(reversed(actions))
 
     def _apply(self, apply: act.Apply) -> None:
         view, log, pushes = self.view, self.log, apply.pushes
+        if len(apply.weights) != len(pushes):
+            raise ProtocolError(f"{len(pushes)} pushes are applied with {len(apply.weights)} weights")
         view.version = version = view.version + 1
         scale = len(pushes) / view.num_workers if self._by_share else 1.0
-        self._out.append(
-            act.Apply(pushes, apply.weights, apply.rule, apply.keep, scale, version, view.epoch)
-        )
+        self._out.append(act.Apply(pushes, apply.weights, apply.rule, apply.keep, scale, version, view.epoch))
         view.committed += len(pushes)
         for push, weight in zip(pushes, apply.weights, strict=True):
             if view.pending.pop(push.id, None) is None:
@@ -302,6 +313,8 @@ class Engine:
         if status is COMPUTING or status is GONE:
             raise ProtocolError(f"worker {release.worker} was released, but it is {status.name.lower()}")
         step = release.then == "step"
+        if not step and status is not Status.VOTED:
+            raise ProtocolError(f"worker {release.worker} was told to push, but it has not voted")
         if self._drain is not None and step:
             self._withhold(release.worker)
             return
@@ -316,7 +329,7 @@ class Engine:
         worker.hold_reason = ""
         view.num_computing += 1
         load = view.version if step else worker.base_version
-        send = self._collective or (step and worker.base_version != load)
+        send = step and (self._collective or worker.base_version != load)
         worker.base_version = load
         self._out.append(act.Release(release.worker, release.then, orders, load, send, ticket))
         log = self.log
@@ -331,8 +344,11 @@ class Engine:
     def _hold(self, hold: act.Hold) -> None:
         if not hold.reason:
             raise ProtocolError(f"worker {hold.worker} is held without a reason")
+        worker = self.view.workers[hold.worker]
+        if worker.status in (Status.COMPUTING, Status.GONE):
+            raise ProtocolError(f"worker {hold.worker} is held, but it is {worker.status.name.lower()}")
         self._unanswered.discard(hold.worker)
-        self.view.workers[hold.worker].hold_reason = hold.reason
+        worker.hold_reason = hold.reason
         self._out.append(hold)
         self._record(Kind.HOLD, worker=hold.worker, text=hold.reason)
 
@@ -361,11 +377,15 @@ class Engine:
         self._record(Kind.TELL, worker=tell.worker, text=plain_json(tell.orders))
 
     def _measure(self, measure: act.Measure) -> None:
+        if not hasattr(getattr(self.composition, measure.asker, None), "on_measured"):
+            raise ProtocolError(f"{measure.asker!r} asks for numbers, but has no on_measured to take them")
         self._asker = measure.asker
         self._out.append(measure)
         self._record(Kind.MEASURE, text=plain_json([measure.asker, measure.needs]))
 
     def _wake(self, wake: act.Wake) -> None:
+        if not wake.at >= self.view.now:
+            raise ProtocolError(f"asked to be woken at {wake.at} s, but it is {self.view.now} s already")
         self._out.append(wake)
         self._record(Kind.WAKE, compute_s=wake.at, text=wake.key)
 
@@ -376,21 +396,23 @@ class Engine:
     # ---------------------------------------------------------------- switching
 
     def _switch(self, switch: act.SwitchTo) -> None:
-        """Begin to drain: withhold every step from now on, and see that those under way come to an end."""
-        view = self.view
-        if self._drain is not None or switch.to == view.composition:
-            self._todo.append(act.Note("asked to switch while switching, or to what is in force: nothing to do"))
-            return
+        """Begin to drain: withhold every step from now on; nothing to do if that is under way or in force."""
         if not 0 <= switch.to < len(self.strategy.compositions):
             raise ProtocolError(f"there is no composition {switch.to} to switch to")
-        self._drain = switch
-        for worker in view.workers.values():
+        if self._drain is None and switch.to != self.view.composition:
+            self._drain, self._swept = switch, False
+
+    def _sweep(self, switch: act.SwitchTo) -> None:
+        """See that those under way come to an end; who they are is known when the answer is complete."""
+        self._swept = True
+        sure = self.composition.communication.pushes == "always"
+        for worker in self.view.workers.values():
             if worker.status == Status.VOTED:
                 self._todo.append(act.Release(worker.id, then="push"))
             elif worker.status == Status.COMPUTING and switch.drain == "cancel":
                 self._todo.append(act.Cancel(worker.id))
                 self._todo.append(act.Release(worker.id))
-            elif worker.status == Status.COMPUTING and self.composition.communication.pushes != "always":
+            elif worker.status == Status.COMPUTING and not sure:
                 self._todo.append(act.Tell(worker.id, {"push": True}))
 
     def _withhold(self, worker: int) -> None:
@@ -402,16 +424,27 @@ class Engine:
     def _drain_further(self) -> None:
         """With nobody under way: empty the buffer, then hand over."""
         view, switch = self.view, self._drain
-        if view.num_computing or any(w.status == Status.VOTED for w in view.workers.values()):
+        assert switch is not None
+        if not self._swept:
+            self._sweep(switch)
+        busy = view.num_computing or any(w.status == Status.VOTED for w in view.workers.values())
+        if self._todo or busy:
             return
         if view.pending:
-            self._todo.extend(self.composition.consistency.on_drained(view))
-            if not self._todo:
-                raise ProtocolError("a switch found pushes that on_drained neither commits nor discards")
+            self._todo.extend(self._emptying())
             return
-        assert switch is not None
         self._drain = None
         self._hand_over(switch)
+
+    def _emptying(self) -> list[Action]:
+        actions = self.composition.consistency.on_drained(self.view)
+        named = {push.id for a in actions if isinstance(a, act.Commit) for push in a.pushes}
+        named |= {a.push.id for a in actions if isinstance(a, act.Discard)}
+        if not named >= self.view.pending.keys():
+            raise ProtocolError(
+                f"{self.composition.consistency.name!r}: on_drained must commit or discard every pending push"
+            )
+        return actions
 
     def _hand_over(self, switch: act.SwitchTo) -> None:
         view, strategy = self.view, self.strategy
@@ -425,7 +458,8 @@ class Engine:
             compute_s=strategy.cost_s, text=switch.reason,
         )  # fmt: skip
         self._install(switch.to)
-        clock = max(w.clock for w in view.workers.values() if w.status != Status.GONE)
+        here = [w.clock for w in view.workers.values() if w.status != Status.GONE]
+        clock = max(here, default=view.min_clock)  # all may have gone while the last of them drained
         for worker in view.workers.values():
             if worker.status != Status.GONE:
                 worker.status = Status.NEW

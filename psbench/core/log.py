@@ -24,7 +24,7 @@ class Kind(IntEnum):
     JOIN = 0  #: worker
     LEAVE = 1  #: worker, text = reason
     PUSH = 2  #: worker, id, version = base, samples, steps, bytes (up), compute_s, send_s, loss, text = stats
-    VOTE = 3  #: worker, loss = value
+    VOTE = 3  #: worker, loss = value, text = the same with all its digits
     REPORT = 4  #: worker, text = stats
     TIMER = 5  #: text = key
     MEASURED = 6  #: text = facts
@@ -96,9 +96,8 @@ class EventLog:
     ) -> None:
         """Append one row; the columns' meaning for each kind is in `Kind`."""
         number = self.number(text) if text else 0
-        self.append(
-            pack_row(time_s, kind, worker, id, version, samples, steps, bytes, compute_s, send_s, loss, number)
-        )
+        row = (time_s, kind, worker, id, version, samples, steps, bytes, compute_s, send_s, loss, number)
+        self.append(pack_row(*row))
 
     def number(self, text: str) -> int:
         """Return the number of a text, which is stored if it is new."""

@@ -152,7 +152,7 @@ class Consistency(Part):
         """Empty the buffer before a switch; by default its pushes are committed together."""
         from psbench.core.actions import Commit
 
-        return [Commit(list(view.pending.values()))] if view.pending else []
+        return [Commit(view.buffered())] if view.pending else []
 
 
 class Aggregation(Part):

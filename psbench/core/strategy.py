@@ -89,9 +89,11 @@ class Strategy(Specification):
 
     def spec(self) -> dict[str, Any]:
         """Return plain data from which an equal strategy can be made."""
-        return {"name": self.name} | {p.domain: p.model_dump(mode="json") for p in self.parts} | {
-            "lr_scaling": self.lr_scaling
-        }
+        return (
+            {"name": self.name}
+            | {p.domain: p.model_dump(mode="json") for p in self.parts}
+            | {"lr_scaling": self.lr_scaling}
+        )
 
 
 class SwitchingStrategy(Specification):
@@ -139,7 +141,8 @@ class SwitchingStrategy(Specification):
         for strategy in self.compositions:
             if strategy.communication.overlaps:
                 raise ParameterError(
-                    f"strategy {strategy.name!r} cannot be switched: its overlapped exchanges cannot be drained"
+                    f"strategy {strategy.name!r} cannot be switched: "
+                    "its overlapped exchanges cannot be drained"
                 )
         return self
 
@@ -195,7 +198,7 @@ def misfits(strategy: Strategy) -> list[str]:
             a.one_at_a_time and not c.singly,
             f"{a.name}: weighs one push against its own state; {c.name} commits several",
         ),
-        (s.needs_barrier and not c.barrier, f"{s.name}: batches are cut anew at a barrier; {c.name} has none"),
+        (s.needs_barrier and not c.barrier, f"{s.name}: cuts batches anew at a barrier; {c.name} has none"),
         (
             p.collective and (not c.barrier or c.cancels),
             f"{p.name}: a collective operation needs everybody, which {c.name} does not give",

@@ -92,6 +92,21 @@ class ClusterView:
         """Ids of the workers under way, in order."""
         return sorted(w.id for w in self.workers.values() if w.status == Status.COMPUTING)
 
+    def buffered(self) -> list[Push]:
+        """Return the pending pushes in worker order, each worker's in the order of arrival.
+
+        Sums of floats depend on their order; this one is what a single process would take.
+        """
+        return sorted(self.pending.values(), key=lambda push: push.worker)
+
+    def waits(self) -> str:
+        """Say of every worker that has not left what it waits for."""
+        return "; ".join(
+            f"worker {w.id} at clock {w.clock}: {w.hold_reason or w.status.name.lower()}"
+            for w in self.workers.values()
+            if w.status != Status.GONE
+        )
+
     def clock_lead(self, worker: int) -> int:
         """Exchanges by which `worker` is ahead of the slowest active worker."""
         return self.workers[worker].clock - self.min_clock
@@ -145,7 +160,7 @@ class ClusterView:
             setattr(self, name, state[name])
         self.workers = {w["id"]: WorkerView(**w | {"status": Status(w["status"])}) for w in state["workers"]}
         self.pending = {p["id"]: Push(**p) for p in state["pending"]}
-        self.clock_counts = {clock: count for clock, count in state["clock_counts"]}
+        self.clock_counts = dict(state["clock_counts"])
         self.rng.bit_generator.state = state["rng"]
 
 

@@ -2,18 +2,34 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import ClassVar
 
 from pydantic import PrivateAttr
 
 from psbench.core.actions import Action, Note, SwitchTo
-from psbench.core.events import Evaluated
+from psbench.core.events import Asked, Evaluated
 from psbench.core.part import Switching, parameter
 from psbench.core.view import ClusterView
 from psbench.errors import ParameterError
 
 
-class After(Switching):
+class _Once(Switching):
+    """What the published rules share: they switch once, and who switches by hand has the last word."""
+
+    _done: bool = PrivateAttr(default=False)
+
+    def on_asked(self, event: Asked, view: ClusterView) -> list[Action]:
+        """Switch now, and never again of one's own accord."""
+        self._done = True
+        return super().on_asked(event, view)
+
+    def _switch_once(self, reason: str) -> list[Action]:
+        self._done = True
+        return [SwitchTo(1, reason)]
+
+
+class After(_Once):
     """Switch when a fraction of the epochs is done.
 
     Parameters
@@ -57,16 +73,18 @@ class After(Switching):
         return self._switch(view)
 
     def _switch(self, view: ClusterView) -> list[Action]:
+        if self._done:
+            return []
         # nearest whole epoch, halves upwards; a run of part of an epoch is cut where it says
         epochs = view.epochs or 0.0
         until = self.fraction * epochs
         until = int(until + 0.5) if epochs >= 2 else until
-        if view.composition != 0 or until >= epochs or view.epoch < until:
+        if until >= epochs or view.epoch < until:
             return []
-        return [SwitchTo(1, f"after {self.fraction:.0%} of the epochs")]
+        return self._switch_once(f"after {self.fraction:.0%} of the epochs")
 
 
-class Empirical(Switching):
+class Empirical(_Once):
     """Switch when the validation loss has stopped changing.
 
     After every epoch k with more than `window` validation losses v:
@@ -98,7 +116,9 @@ class Empirical(Switching):
     source: ClassVar[str] = "thesis eq. 4.1"
     needs_validation: ClassVar[bool] = True
 
-    window: int = parameter(5, "changes of the loss to average over", unit="epochs", source="thesis eq. 4.1", ge=1)
+    window: int = parameter(
+        5, "changes of the loss to average over", unit="epochs", source="thesis eq. 4.1", ge=1
+    )
     threshold: float = parameter(
         0.01, "mean relative change below which to switch", source="thesis eq. 4.1", gt=0, le=1
     )
@@ -111,13 +131,14 @@ class Empirical(Switching):
                 "switch rule 'empirical' reads the validation loss, and this data set has no validation data"
             )
         self._losses = [*self._losses, event.values["val_loss"]][-self.window - 1 :]
-        if view.composition != 0 or len(self._losses) <= self.window:
+        if self._done or len(self._losses) <= self.window:
             return []
         change = relative_change(self._losses)
         note = Note(f"rule empirical value={change:.6g} threshold={self.threshold:.6g} epoch={event.epoch}")
-        if change >= self.threshold:
+        if not change < self.threshold:  # also when it is not a number
             return [note]
-        return [note, SwitchTo(1, f"loss changed by {change:.2%} an epoch, below {self.threshold:.2%}")]
+        why = f"loss changed by {change:.2%} an epoch, below {self.threshold:.2%}"
+        return [note, *self._switch_once(why)]
 
 
 class Manual(Switching):
@@ -135,5 +156,5 @@ class Manual(Switching):
 
 def relative_change(losses: list[float]) -> float:
     """Return the mean of abs(v_i - v_(i-1)) / v_(i-1) over consecutive losses; 0 where v_(i-1) is 0."""
-    pairs = list(zip(losses[:-1], losses[1:], strict=True))
+    pairs = list(pairwise(losses))
     return sum(abs(new - old) / old for old, new in pairs if old) / len(pairs)
