@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from psbench.charts.colours import looks
-from psbench.charts.source import Data, labels_of, source
+from psbench.charts.source import Data, height_of, labels_of, source
 
 #: what is counted: axis title, unit of a count, title of the chart
 QUANTITIES = {
@@ -118,7 +118,7 @@ def spread_chart(
         layer=[bar, mean, largest],
         data=source(data),
         width="container",
-        height=alt.Step(28),
+        height=height_of(data, "label", 28),
         title=alt.Title(title, subtitle="bar: 5th to 95th percentile, tick: mean, point: largest"),
         description=f"{title}: 5th percentile, mean, 95th percentile and largest value",
     )
@@ -145,7 +145,10 @@ def traffic_chart(data: Data, title: str = "Bytes sent") -> alt.Chart:
             tooltip=["label:N", "direction:N", alt.Tooltip("bytes:Q", format=".4~s")],
         )
         .properties(
-            width="container", height=alt.Step(28), title=title, description="Bytes sent to and from workers"
+            width="container",
+            height=height_of(data, "label", 28),
+            title=title,
+            description="Bytes sent to and from workers",
         )
     )
     return chart

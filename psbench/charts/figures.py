@@ -56,8 +56,6 @@ def spec(chart: alt.TopLevelMixin) -> dict[str, Any]:
     """
     plain: dict[str, Any] = chart.to_dict()
     plain.pop("config", None)
-    if plain.get("width") == "container":
-        plain["autosize"] = {"type": "fit-x", "contains": "padding"}
     return plain
 
 

@@ -23,7 +23,9 @@
     const config = inDark.matches ? dark : light;
     const place = document.getElementById(`chart-${number}`);
     const old = views.get(number);
-    const { finalize } = await vegaEmbed(place, spec, { config, renderer: "svg", actions: false, tooltip: { theme: inDark.matches ? "dark" : "light" } });
+    const theme = inDark.matches ? "dark" : "light";
+    const options = { config, renderer: "svg", actions: false, tooltip: { theme } };
+    const { finalize } = await vegaEmbed(place, spec, options);
     old?.();
     views.set(number, finalize);
     place.dataset.state = "drawn";

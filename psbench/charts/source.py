@@ -57,6 +57,12 @@ def labels_of(data: Data, labels: Sequence[str] | None, column: str = "label") -
     return [str(label) for label in dict.fromkeys(data[column])]
 
 
+def height_of(data: Data, column: str, step: int) -> int | alt.Step:
+    """Return the height of a chart with one line of `step` pixels for each value of a column."""
+    # in pixels where the number is known: Vega-Lite warns of a step in a chart as wide as its page
+    return alt.Step(step) if isinstance(data, str) else step * max(data[column].nunique(), 1)
+
+
 def _plain(value: Any) -> Any:
     if value is None or value is pd.NA:
         return None

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from psbench.charts.colours import PHASES, looks, reason_colours
-from psbench.charts.source import Data, labels_of, source, thin
+from psbench.charts.source import Data, height_of, labels_of, source, thin
 
 #: thickness of a phase's bar, as a share of its line: what is done is thick, waiting is thin
 _THICKNESS = {"compute": 0.9, "pull": 0.6, "send": 0.6, "wait": 0.16, "cancelled": 0.4}
@@ -64,7 +64,7 @@ def timeline_chart(
         layer=layers,
         data=source(data),
         width="container",
-        height=height or alt.Step(_STEP),
+        height=height or height_of(data, "worker", _STEP),
         title=title,
         description="Timeline: spans of computing, receiving, sending and waiting of each worker",
     )
@@ -149,7 +149,10 @@ def _stacked(data: Data, rows: str, by: str, colours: dict[str, str], title: str
             tooltip=[f"{rows}:O", f"{by}:N", alt.Tooltip("fraction:Q", format=".1%")],
         )
         .properties(
-            width="container", height=alt.Step(_STEP + 2), title=title, description=f"{title}: {x_title}"
+            width="container",
+            height=height_of(data, rows, _STEP + 2),
+            title=title,
+            description=f"{title}: {x_title}",
         )
     )
     return chart
@@ -250,7 +253,7 @@ def label_chart(data: Data, title: str = "Who trains on which labels") -> alt.La
         layer=layers,
         data=source(data),
         width="container",
-        height=alt.Step(_STEP + 3),
+        height=height_of(data, "worker", _STEP + 3),
         title=title,
         description="Samples of each class in each worker's shard",
     )

@@ -67,6 +67,6 @@ def test_a_million_rows_take_about_a_second():
         part["samples"], part["steps"] = 4, 1
         part["version"] = number + (kind == Kind.APPLY)
     log = EventLog.from_columns({name: rows[name] for name in ROW.names}, [""])
-    begun = time.perf_counter()
+    begun = time.process_time()
     summarise(log, {"dataset_size": 1000})
-    assert time.perf_counter() - begun < 6
+    assert time.process_time() - begun < 6

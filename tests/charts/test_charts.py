@@ -1,0 +1,195 @@
+"""Charts are tested as dictionaries, and against the schema of Vega-Lite."""
+
+from __future__ import annotations
+
+import json
+from importlib import resources
+from itertools import pairwise
+
+import altair as alt
+import jsonschema
+import numpy as np
+import pandas as pd
+import pytest
+
+from psbench import charts, metrics
+from psbench.charts import colours
+from psbench.errors import ParameterError
+from psbench.strategies import CATALOGUE
+
+
+@pytest.fixture(scope="module")
+def validator() -> jsonschema.Draft7Validator:
+    folder = resources.files("altair.vegalite.v6.schema")
+    return jsonschema.Draft7Validator(json.loads(folder.joinpath("vega-lite-schema.json").read_text()))
+
+
+def fields(spec: object) -> set[str]:
+    """Every field that an encoding of the chart reads."""
+    if isinstance(spec, dict):
+        own = {spec["field"]} if isinstance(spec.get("field"), str) else set()
+        return own.union(*(fields(value) for value in spec.values()))
+    return set().union(*(fields(value) for value in spec)) if isinstance(spec, list) else set()
+
+
+def rows(spec: dict) -> list[dict]:
+    """The data of a chart: Altair keeps it by name."""
+    return spec["datasets"][spec["data"]["name"]]
+
+
+def test_every_figure_of_real_runs_is_valid_vega_lite_and_reads_columns_that_are_there(runs, validator):
+    switching = runs[-1]
+    figures = [
+        *charts.curves(runs, [run.meta["strategy"] for run in runs]),
+        *charts.worker_figures(switching),
+        *charts.label_figures(switching),
+        *charts.comparison_figures(
+            {"asp": runs[2:4], "strategy_switch": [switching]}, {n: n for n in ("asp", "strategy_switch")}
+        ),
+    ]
+    titles = [figure.spec["title"] for figure in figures]
+    assert "What each worker does: the beginning" in titles
+    assert any(isinstance(title, str) and "the switch to asp" in title for title in titles)
+    for figure in figures:
+        spec = figure.spec
+        validator.validate(spec)
+        assert json.loads(json.dumps(spec, allow_nan=False)) == spec
+        assert spec["description"]
+        columns = set(rows(spec)[0]) | {"look", "order"}  # the two that a chart computes
+        assert fields(spec) - {"mean(equal)"} <= columns, spec["title"]
+        assert len(figure.table)
+
+
+def test_the_chart_of_a_run_is_valid_and_has_a_background(runs, validator):
+    spec = charts.run_chart(runs[-1], x="epoch").to_dict()
+    validator.validate(spec)
+    assert spec["config"]["background"] == "#ffffff"
+    assert len(spec["vconcat"]) >= 7
+
+
+@pytest.mark.parametrize(
+    "chart",
+    [
+        charts.curve("rows", "train_loss", "bytes", labels=["asp", "ssp"]),
+        charts.timeline_chart("rows"),
+        charts.time_use_chart("rows"),
+        charts.idle_chart("rows", reasons=["barrier"]),
+        charts.share_chart("rows", labels=["asp"]),
+        charts.histogram("rows", "lead", labels=["asp"]),
+        charts.spread_chart("rows", labels=["asp"]),
+        charts.traffic_chart("rows"),
+        charts.batch_size_chart("rows"),
+        charts.rule_chart("rows"),
+        charts.label_chart("rows"),
+    ],
+    ids=lambda chart: str(chart.title),
+)
+def test_every_chart_can_be_streamed(chart, validator):
+    spec = charts.spec(chart)
+    validator.validate(spec)
+    assert spec["data"] == {"name": "rows"}
+    assert "config" not in spec
+
+
+def test_a_streamed_chart_needs_to_know_its_labels():
+    with pytest.raises(ParameterError, match=r"'rows' is streamed: say which values of 'label'"):
+        charts.curve("rows")
+
+
+def test_switches_are_marked_in_the_colour_of_their_strategy(runs):
+    (figure, *_) = charts.curves(runs, [run.meta["strategy"] for run in runs])
+    marked = [row for row in rows(figure.spec) if row.get("event")]
+    (switch,) = runs[-1].summary()["switches"]
+    assert [(row["label"], row["event"]) for row in marked] == [("strategy_switch", "switch to asp")]
+    assert marked[0]["epoch"] == pytest.approx(switch["epoch"], rel=1e-4)
+
+
+def test_seeds_become_a_mean_with_an_interval():
+    table = pd.DataFrame(
+        {
+            "label": "asp",
+            "seed": [0, 1, 0, 1, 0],
+            "point": [0, 0, 1, 1, 2],
+            "time_s": [1.0, 3.0, 4.0, 6.0, 9.0],
+            "val_accuracy": [0.5, 0.7, 0.9, 0.9, 1.0],
+        }
+    )
+    mean = charts.with_seeds(table, ["val_accuracy"])
+    assert mean["time_s"].tolist() == [2.0, 5.0]  # the third evaluation was reached by one seed only
+    assert mean["val_accuracy"].tolist() == pytest.approx([0.6, 0.9])
+    assert mean["val_accuracy_low"].tolist() == pytest.approx([0.0, 0.9])  # 0.6 - 12.706 * 0.1, cut at 0
+    assert mean["val_accuracy_high"].tolist() == pytest.approx([1.0, 0.9])
+
+
+def test_lines_are_thinned_but_keep_their_ends_and_events():
+    n = 50_000
+    table = pd.DataFrame({"label": ["a"] * n + ["b"] * 10, "time_s": np.arange(n + 10.0), "event": None})
+    table.loc[777, "event"] = "switch"
+    thin = charts.thin(table)
+    assert 1000 <= (thin["label"] == "a").sum() <= 1002
+    assert (thin["label"] == "b").sum() == 10
+    assert {0.0, 777.0, n - 1.0} <= set(thin["time_s"])
+
+
+def test_a_window_of_a_timeline_is_readable(runs):
+    spans = metrics.timeline(runs[2].log)
+    piece = charts.window(spans, 0.0, limit=30)
+    assert len(piece) <= 30 + spans["worker"].nunique()
+    assert piece["end_s"].max() < spans["end_s"].max()
+    assert piece.groupby("worker")["end_s"].max().nunique() == 1  # all workers are cut at the same time
+    middle = spans["end_s"].max() / 2
+    around = charts.around(spans, middle, limit=30)
+    assert around["start_s"].min() < middle < around["end_s"].max()
+    many = pd.concat([spans.assign(worker=spans["worker"] + 3 * i) for i in range(40)])
+    assert charts.window(many)["worker"].nunique() <= 24
+
+
+def test_histograms_count_everything_once():
+    table = charts.counts(np.array([0, 0, 1, 99]), "asp", bins=40)
+    assert table["count"].sum() == 4
+    assert table["share"].sum() == pytest.approx(1)
+    assert table["value"].iloc[-1] <= 99 < table["value_end"].iloc[-1]
+    assert len(table) <= 40
+
+
+def luminance(colour: str) -> float:
+    parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def contrast(a: str, b: str) -> float:
+    high, low = sorted((luminance(a), luminance(b)), reverse=True)
+    return (high + 0.05) / (low + 0.05)
+
+
+def test_every_strategy_of_the_catalogue_has_a_look_of_its_own():
+    assert set(CATALOGUE) <= set(colours.STRATEGIES)
+    drawn = [(look.colour, tuple(look.dash)) for look in colours.STRATEGIES.values()]
+    assert len(set(drawn)) == len(drawn)
+
+
+@pytest.mark.parametrize("name", colours.STRATEGIES)
+def test_lines_can_be_seen_on_light_and_on_dark(name):
+    colour = colours.STRATEGIES[name].colour
+    assert contrast(colour, "#ffffff") >= 3
+    assert contrast(colour, "#15191f") >= 3
+
+
+def test_a_strategy_looks_the_same_whoever_is_beside_it():
+    alone = charts.looks(["ssp"])["ssp"]
+    assert charts.looks(["asp", "mine", "ssp"])["ssp"] == alone
+    variants = charts.looks(["ssp (staleness_bound=1)", "ssp (staleness_bound=5)"], ["ssp", "ssp"])
+    first, second = variants.values()
+    assert first == alone
+    assert (first.colour, first.dash) != (second.colour, second.dash)
+    many = charts.looks([f"mine {i}" for i in range(12)]).values()
+    assert all((a.colour, a.dash) != (b.colour, b.dash) for a, b in pairwise(many))
+
+
+def test_phases_and_reasons_do_not_share_the_colour_of_work():
+    assert charts.PHASES["compute"] not in charts.REASONS.values()
+
+
+def test_charts_set_no_global_theme():
+    assert alt.theme.active == "default"
