@@ -108,12 +108,8 @@ def curves(
     for y in values:
         shown = table[[c for c in table if c in ("label", "n", *AXES, y, f"{y}_low", f"{y}_high")]]
         both = pd.concat([shown.astype(object), marks.astype(object)], ignore_index=True)
-        note = (
-            "Bands: 95 % interval over seeds."
-            if f"{y}_low" in shown and shown[f"{y}_low"].notna().any()
-            else ""
-        )
-        figures.append(Figure(curve(both, y, x, labels=names, strategies=known), shown, note))
+        chart = curve(both, y, x, labels=names, strategies=known)
+        figures.append(Figure(chart, shown, _note(shown, y, marks)))
     if "train_loss" not in values:
         figures += _training(runs, labels, names, known, marks, x)
     return figures
