@@ -7,6 +7,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 import torch
@@ -74,9 +75,9 @@ class Checkpoint:
             If the file is missing, cut short, or no checkpoint.
         """
         try:
-            with np.load(path, allow_pickle=False) as file:
-                arrays = {name: file[name] for name in file.files}
+            with path.open("rb") as file, np.load(file, allow_pickle=False) as content:
+                arrays = {name: content[name] for name in content.files}
             state = json.loads(str(arrays.pop("state")))
-        except (OSError, ValueError, KeyError, EOFError) as error:
+        except (OSError, ValueError, KeyError, EOFError, BadZipFile) as error:
             raise DataError(f"{path}: is not a checkpoint that can be read ({error})") from None
         return cls({name: torch.from_numpy(array) for name, array in arrays.items()}, state)

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 #: beside the model; they take their places from last to first
 _FILES = ("run.json", "log.parquet", "experiment.yaml")
+#: of a record; metrics and replay cannot do without
+_NEEDED = ("status", "num_workers", "dataset_size", "model_bytes")
 
 
 @dataclass
@@ -112,17 +114,26 @@ class Run:
             If a file is missing or cut short.
         """
         folder = Path(folder)
-        if not (folder / "run.json").is_file():
-            raise DataError(f"{folder}: is not the folder of a run (it has no run.json)")
-        try:
-            meta = json.loads((folder / "run.json").read_text())["meta"]
-        except (OSError, ValueError, KeyError) as error:
-            raise DataError(f"{folder / 'run.json'}: is not the record of a run ({error})") from None
+        meta = _read_meta(folder)
         run = cls(Experiment.from_yaml(folder / "experiment.yaml"), read_log(folder / "log.parquet"), meta)
         if (folder / "model.npz").is_file():
             tensors = Checkpoint.load(folder / "model.npz").tensors
             run.parameters, run.buffers = tensors["parameters"], tensors["buffers"]
         return run
+
+
+def _read_meta(folder: Path) -> dict[str, Any]:
+    path = folder / "run.json"
+    if not path.is_file():
+        raise DataError(f"{folder}: is not the folder of a run (it has no run.json)")
+    try:
+        meta: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))["meta"]
+        missing = [name for name in _NEEDED if name not in meta]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DataError(f"{path}: is not the record of a run ({error})") from None
+    if missing:
+        raise DataError(f"{path}: is not the record of a run (it has no {', '.join(missing)})")
+    return meta
 
 
 def run(

@@ -1,0 +1,474 @@
+"""Bad input: one clear line, exit code 2, before any training starts, and nothing left behind."""
+
+from __future__ import annotations
+
+import errno
+import json
+import socket
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from psbench.cli import main
+
+COMPOSED = "strategy.consistency"
+DEFAULT_STOP = "stop: {epochs: 1}"
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is typed, and what the answer must name; `{tmp}` stands for the test's folder."""
+
+    name: str
+    says: tuple[str, ...]
+    sets: tuple[str, ...] = ()
+    spec: str | bytes | None = None
+    args: tuple[str, ...] = ()
+
+
+def bad(name: str, sets: str | tuple[str, ...], *says: str, args: tuple[str, ...] = ()) -> Case:
+    return Case(name, says, (sets,) if isinstance(sets, str) else sets, args=args)
+
+
+def bad_file(name: str, spec: str | bytes, *says: str) -> Case:
+    return Case(name, says, spec=spec)
+
+
+UNKNOWN = [
+    bad("strategy", "strategy=sssp", "unknown strategy 'sssp'", "did you mean 'ssp'?"),
+    bad("strategy with parameters", "strategy={name: k_bps, k: 2}", "did you mean 'k_bsp'?"),
+    bad("consistency", "strategy={consistency: n_softsink}", "consistency part 'n_softsink'", "'n_softsync'?"),
+    bad("aggregation", "strategy={name: asp, aggregation: meen}", "aggregation part 'meen'", "'mean'"),
+    bad("communication", "strategy={name: asp, communication: every_stepp}", "did you mean 'every_step'?"),
+    bad("stragglers", "strategy={name: asp, stragglers: fixd}", "did you mean 'fixed'?"),
+    bad("placement", "strategy={name: asp, placement: all_reduced}", "did you mean 'all_reduce'?"),
+    bad("data", "data=mnits", "'mnits'", "did you mean 'mnist'?"),
+    bad("model", "model=resnet200", "'resnet200'", "did you mean 'resnet20'?"),
+    bad("cluster", "cluster=herms", "'herms'", "did you mean 'hermes'?"),
+    bad("sharding", "sharding=dirichlett", "did you mean 'dirichlet'?"),
+    bad("rule", "strategy.rule=emprical", "did you mean 'empirical'?"),
+    bad("optimizer", "optimizer=addam", "did you mean 'adam'?"),
+    bad("step time", "cluster.step_time=paretto", "did you mean 'pareto'?"),
+    bad("field", "optimiser=adam", "unknown field", "'optimiser'", "did you mean 'optimizer'?"),
+    bad("field of stop", "stop={epoch: 3}", "'epoch'", "did you mean 'epochs'?"),
+    bad(
+        "parameter of a strategy",
+        "strategy={name: ssp, stalenes_bound: 5}",
+        "did you mean 'staleness_bound'?",
+    ),
+    bad("parameter of a switch", "strategy.costs=1", "did you mean 'cost_s'?"),
+    bad("parameter of a rule", "strategy.rule={name: empirical, windw: 5}", "did you mean 'window'?"),
+    bad("parameter of a model", "model={name: mlp, hiden: [10]}", "did you mean 'hidden'?"),
+    bad("parameter of an optimizer", "optimizer.momentun=0.5", "did you mean 'momentum'?"),
+    bad("parameter of a cluster", "cluster.latency=0.1", "did you mean 'latency_s'?"),
+    bad("parameter of a slowdown", "cluster.slowdowns=[{worker: 0, form_s: 1}]", "did you mean 'from_s'?"),
+    bad("backend", "backend=dusk", "backend", "'simulated' or 'dask'", "'dusk'"),
+]
+
+OUT_OF_RANGE = [
+    bad("negative staleness bound", "strategy={name: ssp, staleness_bound: -1}", "staleness_bound", "-1"),
+    bad("k of nought", "strategy={name: k_asp, k: 0}", "k_asp", "greater than or equal to 1", "got 0"),
+    bad("fraction above one", "strategy.rule={name: after, fraction: 1.5}", "fraction", "1.5"),
+    bad("window of nought", "strategy.rule.window=0", "window", "got 0"),
+    bad("rate of nought", "optimizer.lr=0", "lr", "greater than 0"),
+    bad("momentum of one", "optimizer.momentum=1", "momentum", "less than 1"),
+    bad("not a number", "optimizer.lr=.nan", "optimizer 'sgd': lr", "finite"),
+    bad("infinite", "stop.epochs=.inf", "stop: epochs", "finite"),
+    bad("infinite parameter of a part", "strategy.cost_s=.inf", "cost_s", "finite"),
+    bad("batch of nought", "batch_size=0", "batch_size", "greater than 0"),
+    bad("negative seed", "seed=-1", "seed", "-1"),
+    bad("accuracy above one", "stop.target_accuracy=90", "target_accuracy", "less than or equal to 1"),
+    bad("no workers", "cluster={workers: 0}", "workers", "greater than or equal to 1"),
+    bad("negative speed", "cluster={workers: 2, speed: [1, -1]}", "speed of worker 1", "-1"),
+    bad("no threads", "threads=0", "threads", "got 0"),
+    bad("spread above one", "cluster.step_time={name: shifted_exponential, spread: 2}", "spread", "got 2"),
+    bad("too many servers", "strategy={name: asp, servers: 1000}", "servers", "1000"),
+    bad("no neurons", "model.hidden=[0]", "hidden", "got 0"),
+    bad("alpha of nought", "sharding={name: dirichlet, alpha: 0}", "alpha", "greater than 0"),
+    bad("never evaluated", "evaluate_every=0", "evaluate_every", "greater than 0"),
+]
+
+WRONG_KIND = [
+    bad("a text for a number", "batch_size=many", "batch_size", "number", "'many'"),
+    bad("a number in quotes", "optimizer.lr='0.1'", "lr", "number", "'0.1'"),
+    bad("yes for a number", "seed=true", "seed", "number", "True"),
+    bad("half a sample", "batch_size=12.5", "batch_size", "12.5"),
+    bad("a word for a speed", "cluster={workers: 1, speed: fast}", "speed", "number", "'fast'"),
+    bad("a number for a list", "cluster.joins=3", "joins", "list"),
+    bad("a number for data", "data=5", "data: expected a name or a mapping", "got 5"),
+    bad("a list for a strategy", "strategy=[asp, bsp]", "strategy: expected a name or a mapping"),
+    bad("a number for stop", "stop=20", "stop: expected a mapping", "20"),
+    bad("nothing for a seed", "seed=", "seed", "got None"),
+    bad("an empty stop", "stop={}", "stop: give at least one of epochs"),
+    bad("a strategy without a name", "strategy={k: 3}", "strategy: give a name of the catalogue"),
+    bad("a part without a name", "optimizer={lr: 0.1}", "optimizer: expected a name", "adam, sgd"),
+]
+
+IMPOSSIBLE = [
+    bad("k above the workers", "strategy={name: k_bsp, k: 10}", "k = 10", "the cluster has 9"),
+    bad("k above the workers, inside a switch", "strategy.first={name: k_asp, k: 10}", "k = 10"),
+    bad("a batch smaller than the workers", "batch_size=8", "batch_size: 8", "9 workers"),
+    bad("a batch larger than the data", "batch_size=5000", "batch_size: 5000", "1438"),
+    bad(
+        "an empty shard", ("sharding=labels_per_worker", "cluster=hermes"), "labels_per_worker", "12 workers"
+    ),
+    bad(
+        "more workers than samples",
+        ("cluster={workers: 2000}", "batch_size=2000", "data={name: mixture, num_samples: 500}"),
+        *("400", "2000"),
+    ),
+    bad("a smallest shard too large", "sharding={name: dirichlet, min_size: 1000}", "min_size"),
+    bad(
+        "target accuracy without validation data",
+        ("data={name: digits, val_fraction: 0}", "strategy=asp", "stop={target_accuracy: 0.9}"),
+        *("stop.target_accuracy needs validation data", "'digits'"),
+    ),
+    bad(
+        "patience without validation data",
+        ("data={name: digits, val_fraction: 0}", "strategy=asp", "stop={epochs: 5, patience: 2}"),
+        "stop.patience needs validation data",
+    ),
+    bad(
+        "the empirical rule without validation data",
+        "data={name: digits, val_fraction: 0}",
+        *("'empirical' needs validation data", "'digits'"),
+    ),
+    bad("after without epochs", ("strategy.rule=after", "stop={updates: 5}"), "'after'", "set stop.epochs"),
+    bad("a switch inside a switch", "strategy.first=strategy_switch", "cannot themselves switch"),
+    bad("three speeds for four workers", "cluster={workers: 4, speed: [1, 1, 1]}", "3 values for 4 workers"),
+    bad("two latencies for nine workers", "cluster.latency_s=[0.1, 0.2]", "latency_s", "2", "9"),
+    bad("a failure of nobody", "cluster.failures=[{worker: 9, at_s: 1}]", "worker 9", "0 to 8"),
+    bad(
+        "a slowdown backwards",
+        "cluster.slowdowns=[{worker: 0, from_s: 2, to_s: 1, factor: 2}]",
+        "from_s = 2 must be before to_s = 1",
+    ),
+    bad("gradients left out on dask", ("timing_only=true", "backend=dask", "strategy=asp"), "timing_only"),
+    bad("nothing evaluated, but a rule asks", "timing_only=true", "timing_only", "'empirical'"),
+    bad("a scheduler for the simulator", "scheduler=tcp://127.0.0.1:8786", "set backend: dask"),
+    bad("no address", ("backend=dask", "scheduler=localhost"), "'localhost' is not an address", "tcp://"),
+    bad("a ring without a barrier", "strategy={name: asp, placement: all_reduce}", "all_reduce", "asp"),
+    bad(
+        "a ring that is cancelled",
+        "strategy={name: k_bsp, k: 2, placement: all_reduce}",
+        *("collective", "everybody", "k_bsp"),
+    ),
+    bad(
+        "a parameter of a part that is replaced",
+        "strategy={name: asp, servers: 2, placement: {name: parameter_server}}",
+        "give servers inside placement",
+    ),
+    bad("a model that needs larger images", "model=lenet", "lenet", "8 x 8"),
+    bad("a model that needs images", ("model=cnn", "data=mixture"), "cnn", "images"),
+    bad("fewer samples than classes", "data={name: mixture, num_samples: 3}", "3 samples", "5 classes"),
+]
+
+FILES = [
+    bad_file("not YAML", "strategy: [asp", "spec.yaml, line 1", "not YAML"),
+    bad_file("a tab", "strategy:\n\tname: asp\n", "spec.yaml, line 2", "not YAML"),
+    bad_file("a list", "- asp\n- bsp\n", "spec.yaml", "expected a mapping", "list"),
+    bad_file("a word", "asp\n", "spec.yaml", "expected a mapping", "str"),
+    bad_file("empty", "", "spec.yaml", "expected a mapping", "found nothing"),
+    bad_file("binary", bytes(range(256)), "spec.yaml", "not a text file"),
+    bad_file("control characters", b"strategy: \x00asp", "spec.yaml", "not YAML"),
+    bad_file("a key twice", "seed: 1\nstrategy: asp\nseed: 2\n", "line 3", "'seed' is given twice"),
+    bad_file(
+        "a key twice, deeper", "strategy: {name: ssp, staleness_bound: 1, staleness_bound: 2}", "given twice"
+    ),
+    bad_file("a key that is no name", "strategy: {1: 2}", "1 is not a name"),
+    bad_file("an object of Python's", "data: !!python/object/apply:os.getcwd []", "not YAML", "python"),
+    bad_file("an anchor that is not there", "data: *nowhere", "not YAML", "nowhere"),
+    bad_file("a typo in a field", f"startegy: asp\n{DEFAULT_STOP}", "spec.yaml", "did you mean 'strategy'?"),
+]
+
+SETTINGS = [
+    bad("no equals sign", "strategy", "--set strategy", "path=value"),
+    bad("no path", "=5", "--set =5", "path=value"),
+    bad("a path with a hole", "strategy..k=5", "--set strategy..k=5", "path=value"),
+    bad("a value that is not YAML", "strategy={name: ssp", "--set strategy={name: ssp", "not YAML"),
+    bad("a path through a number", "batch_size.k=5", "batch_size.k", "128"),
+    bad("a path to nowhere", "strategi.k=5", "did you mean 'strategy'?"),
+    Case("option: unknown backend", ("'simulated' or 'dask'",), args=("--backend", "spark")),
+    Case("option: scheduler alone", ("set backend: dask",), args=("--scheduler", "tcp://127.0.0.1:1")),
+    Case(
+        "option: malformed scheduler",
+        ("'nowhere:x'",),
+        args=("--backend", "dask", "--scheduler", "nowhere:x"),
+    ),
+    Case("option: a seed that is none", ("--seed", "integer"), args=("--seed", "one")),
+    Case("option: misspelt", ("--sede", "--seed"), args=("--sede", "1")),
+]
+
+DATA = [
+    bad(
+        "no such folder",
+        "data={name: mnist, root: '{tmp}/nowhere'}",
+        "train-images-idx3-ubyte",
+        "PSBENCH_DATA",
+    ),
+    bad("truncated images", "data={name: mnist, root: '{tmp}/truncated'}", "train-images", "truncated"),
+    bad("not MNIST", "data={name: mnist, root: '{tmp}/other'}", "train-images", "not an IDX file"),
+    bad(
+        "labels missing", "data={name: mnist, root: '{tmp}/unlabelled'}", "train-labels-idx1-ubyte is missing"
+    ),
+    bad("too few labels", "data={name: mnist, root: '{tmp}/short'}", "train-images", "labels"),
+    bad("damaged CIFAR-10", "data={name: cifar10, root: '{tmp}/cifar'}", "data_batch_1", "damaged"),
+    bad("a folder that is not there", "data={name: folder, path: '{tmp}/nowhere'}", "{tmp}/nowhere", "path"),
+    bad("a folder without classes", "data={name: folder, path: '{tmp}/flat'}", "flat", "subfolder"),
+    bad(
+        "an image that is none", "data={name: folder, path: '{tmp}/images'}", "0.png", "not a readable image"
+    ),
+]
+
+ALL = {
+    f"{group}: {case.name}": case
+    for group, cases in {
+        **{"unknown": UNKNOWN, "range": OUT_OF_RANGE, "kind": WRONG_KIND, "impossible": IMPOSSIBLE},
+        **{"file": FILES, "settings": SETTINGS, "data": DATA},
+    }.items()
+    for case in cases
+}
+
+
+def idx(*shape: int, missing: int = 0) -> bytes:
+    """Return an IDX file of zeros, cut short by some."""
+    size = 1
+    for length in shape:
+        size *= length
+    return b"\0\0\x08" + bytes([len(shape)]) + struct.pack(f">{len(shape)}I", *shape) + bytes(size - missing)
+
+
+def write(path: Path, content: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """The files that cases of the group "data" are about."""
+    for name, images, labels in (
+        ("truncated", idx(10, 28, 28, missing=9), idx(10)),
+        ("other", b"<html>not found</html>", idx(10)),
+        ("short", idx(10, 28, 28), idx(7)),
+    ):
+        write(tmp_path / name / "MNIST/raw/train-images-idx3-ubyte", images)
+        write(tmp_path / name / "MNIST/raw/train-labels-idx1-ubyte", labels)
+    write(tmp_path / "unlabelled/MNIST/raw/train-images-idx3-ubyte", idx(10, 28, 28))
+    write(tmp_path / "cifar/cifar-10-batches-py/data_batch_1", b"not a pickle of theirs")
+    write(tmp_path / "flat/0.png", b"")
+    write(tmp_path / "images/cat/0.png", b"no image")
+    return tmp_path
+
+
+@pytest.fixture
+def no_training(monkeypatch):
+    """Fail if a backend is started."""
+
+    def started(experiment):
+        raise AssertionError("training has started")
+
+    monkeypatch.setattr("psbench.runs._backend", started)
+
+
+def refused(capsys, argv: list[str]) -> str:
+    """Return the one line that refuses a command."""
+    code = main(argv)
+    out, err = capsys.readouterr()
+    assert code == 2, err
+    assert out == ""
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1
+    assert "Traceback" not in err
+    return err
+
+
+@pytest.mark.parametrize("case", ALL.values(), ids=ALL)
+@pytest.mark.usefixtures("no_training")
+def test_refused_in_one_line_before_anything_starts(case, folder, capsys):
+    argv = ["run", "--out", str(folder / "out")]
+    if case.spec is not None:
+        content = case.spec if isinstance(case.spec, bytes) else case.spec.encode()
+        write(folder / "spec.yaml", content)
+        argv.append(str(folder / "spec.yaml"))
+    for setting in case.sets:
+        argv += ["--set", setting.replace("{tmp}", str(folder))]
+    before = sorted(folder.rglob("*"))
+    line = refused(capsys, [*argv, *case.args])
+    for fragment in case.says:
+        assert fragment.replace("{tmp}", str(folder)) in line
+    assert sorted(folder.rglob("*")) == before
+
+
+def test_there_are_at_least_45_cases():
+    assert len(ALL) >= 45
+
+
+@pytest.mark.usefixtures("no_training")
+def test_data_folder_of_the_environment_that_is_not_there(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("PSBENCH_DATA", str(tmp_path / "nowhere"))
+    line = refused(capsys, ["run", "--set", "data=fashion_mnist", "--set", "model=cnn"])
+    assert str(tmp_path / "nowhere") in line
+
+
+@pytest.mark.parametrize("target", ["file", "file/below", "/proc/psbench"])
+@pytest.mark.usefixtures("no_training")
+def test_output_folder_that_cannot_be(target, tmp_path, capsys):
+    (tmp_path / "file").write_text("mine")
+    line = refused(capsys, ["run", "--out", str(tmp_path / target)])
+    assert target in line
+    assert "choose another output folder" in line
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EROFS, errno.EACCES])
+@pytest.mark.usefixtures("no_training")
+def test_output_folder_that_is_full_or_read_only(error, tmp_path, capsys, monkeypatch):
+    def fail(self, data):
+        raise OSError(error, "cannot write")
+
+    monkeypatch.setattr(Path, "write_bytes", fail)
+    assert "cannot write" in refused(capsys, ["run", "--out", str(tmp_path / "a/b")])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_disk_that_fills_up_while_a_run_is_saved_leaves_no_half_run(tmp_path, capsys, monkeypatch):
+    def fail(*args):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("psbench.runs.put_log", fail)
+    argv = ["run", "--set", "stop={updates: 2}", "--set", "strategy=bsp", "--out", str(tmp_path / "out")]
+    assert "No space left on device" in refused_after_run(capsys, argv)
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+def refused_after_run(capsys, argv: list[str]) -> str:
+    assert main(argv) == 2
+    return capsys.readouterr().err.strip().splitlines()[-1]
+
+
+@pytest.mark.dask
+@pytest.mark.usefixtures("folder")
+def test_scheduler_that_does_not_answer(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("psbench.backends.dask.cluster.CONNECT_S", 1.0)
+    with socket.socket() as silent:  # bound but not listening: nobody answers there
+        silent.bind(("127.0.0.1", 0))
+        address = f"tcp://127.0.0.1:{silent.getsockname()[1]}"
+        argv = ["run", "--set", "strategy=asp", "--out", str(tmp_path / "out")]
+        line = refused(capsys, [*argv, "--backend", "dask", "--scheduler", address])
+    assert address in line
+    assert not (tmp_path / "out").exists()
+
+
+# ------------------------------------------------------------------ commands on saved runs, and others
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """A run that was saved."""
+    out = tmp_path_factory.mktemp("saved") / "run"
+    settings = ["stop={updates: 3}", "strategy=asp", "cluster={workers: 2}"]
+    assert main(["run", "--out", str(out), *(word for s in settings for word in ("--set", s))]) == 0
+    return out
+
+
+@pytest.fixture
+def damaged(saved, tmp_path):
+    """A copy of the run, to be damaged."""
+    for file in saved.iterdir():
+        if file.is_file():
+            (tmp_path / file.name).write_bytes(file.read_bytes())
+    return tmp_path
+
+
+@pytest.mark.parametrize("command", ["report", "replay"])
+def test_folder_that_is_no_run(command, tmp_path, capsys):
+    line = refused(capsys, [command, str(tmp_path)])
+    assert str(tmp_path) in line
+    assert "run.json" in line
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("file", ["log.parquet", "run.json", "experiment.yaml", "model.npz"])
+@pytest.mark.parametrize("left", [0, 0.5])
+def test_truncated_files_of_a_run(file, left, damaged, capsys):
+    whole = (damaged / file).read_bytes()
+    (damaged / file).write_bytes(whole[: int(len(whole) * left)])
+    if file == "experiment.yaml" and left:
+        (damaged / file).write_bytes(whole[: whole.index(b"strategy:") + 9] + b" [")
+    assert file in refused(capsys, ["replay", str(damaged)])
+
+
+def test_log_of_another_format(damaged, capsys, monkeypatch):
+    monkeypatch.setattr("psbench.storage.FORMAT", 99)
+    assert "format 1, expected 99" in refused(capsys, ["replay", str(damaged)])
+
+
+def test_record_without_what_is_needed(damaged, capsys):
+    (damaged / "run.json").write_text(json.dumps({"meta": {}}))
+    assert "run.json" in refused(capsys, ["replay", str(damaged)])
+
+
+def test_report_that_cannot_be_written(saved, tmp_path, capsys):
+    (tmp_path / "file").write_text("")
+    target = tmp_path / "file" / "report.html"
+    assert str(tmp_path / "file") in refused(capsys, ["report", str(saved), "--out", str(target)])
+
+
+COMMANDS = {
+    "no such command": (["runn"], ("runn", "run")),
+    "no such kind": (["list", "stratgies"], ("stratgies", "did you mean 'strategies'?")),
+    "no specification": (["compare"], ("SPEC",)),
+    "no seeds": (["compare", "a.yaml", "--seeds", "0"], ("--seeds", "1")),
+    "a file that is not there": (["compare", "nowhere.yaml"], ("nowhere.yaml", "cannot be read")),
+    "a folder for a file": (["run", "/"], ("/", "cannot be read")),
+    "a folder that is not there": (["replay", "nowhere"], ("nowhere", "run.json")),
+    "an extra argument": (["replay", "a", "b"], ("b",)),
+    "a notebook folder that is not there": (["lab", "nowhere"], ("nowhere",)),
+}
+
+
+@pytest.mark.parametrize(("argv", "says"), COMMANDS.values(), ids=COMMANDS)
+@pytest.mark.usefixtures("no_training")
+def test_commands_that_cannot_be(argv, says, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    line = refused(capsys, argv)
+    for fragment in says:
+        assert fragment in line
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.usefixtures("no_training")
+def test_compare_refuses_before_its_first_run_what_would_end_its_last(tmp_path, capsys):
+    (tmp_path / "a.yaml").write_text("strategy: asp")
+    (tmp_path / "b.yaml").write_text("data: {name: mixture, num_samples: 3}")
+    specs = [str(tmp_path / name) for name in ("a.yaml", "b.yaml")]
+    assert "3 samples" in refused(capsys, ["compare", *specs, "--out", str(tmp_path / "out")])
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.usefixtures("no_training")
+def test_compare_refuses_two_of_the_same_name(tmp_path, capsys):
+    for name in ("a.yaml", "b.yaml"):
+        (tmp_path / name).write_text("{name: same, strategy: asp}")
+    line = refused(capsys, ["compare", str(tmp_path / "a.yaml"), str(tmp_path / "b.yaml")])
+    assert "'same'" in line
+
+
+def test_traceback_only_with_debug(capsys):
+    assert main(["run", "--set", "strategy=sssp", "--debug"]) == 2
+    err = capsys.readouterr().err
+    assert "Traceback" in err
+    assert err.strip().splitlines()[-1].startswith("error: unknown strategy 'sssp'")
+
+
+def test_error_of_ours_is_one_line_and_another_exit_code(capsys, monkeypatch):
+    def fail(kind):
+        raise RuntimeError("something\nunforeseen")
+
+    monkeypatch.setattr("psbench.cli.catalogue.entries", fail)
+    assert main(["list", "models"]) == 70
+    assert capsys.readouterr().err == (
+        "error: internal: RuntimeError: something unforeseen (use --debug for the traceback)\n"
+    )
