@@ -77,7 +77,14 @@ class Jupyter:
         """Write a notebook and return its address."""
         content = {
             "cells": [
-                {"cell_type": "code", "id": f"cell{i}", "metadata": {}, "source": text, "outputs": [], "execution_count": None}
+                {
+                    "cell_type": "code",
+                    "id": f"cell{i}",
+                    "metadata": {},
+                    "source": text,
+                    "outputs": [],
+                    "execution_count": None,
+                }
                 for i, text in enumerate(cells)
             ],
             "metadata": {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}},

@@ -47,7 +47,7 @@ class Sight:
 
 
 Table = Callable[[Sight], pd.DataFrame]
-Spec = Callable[[Sight, pd.DataFrame], Any]
+Spec = Callable[..., Any]
 
 
 @dataclass(frozen=True)
@@ -201,6 +201,7 @@ class Figures:
         self._sent: dict[str, int] = {}
         self._marked: dict[str, int] = {}
         self._shapes: dict[str, Any] = {}
+        self._made: dict[Any, dict[str, Any]] = {}
         self._due = {False: 0.0, True: 0.0}
         self._sight: Sight | None = None
         self.x = "time_s"
@@ -234,8 +235,24 @@ class Figures:
         assert self._sight is not None
         for plan in PLANS:
             if plan.grows:
-                chart = plan.spec(self._sight, pd.DataFrame(), self.x)  # type: ignore[call-arg]
-                self.charts[plan.key].spec = _bare(chart)
+                self.charts[plan.key].spec = self._spec(plan, self._sight, pd.DataFrame(), self.x)
+
+    def _spec(self, plan: Plan, sight: Sight, table: pd.DataFrame, *about: Any) -> dict[str, Any]:
+        """Return a specification, made once for all runs that look alike: Altair takes a while over each."""
+        key = (plan.key, sight.label, sight.strategy, about)
+        if key not in self._made:
+            self._made[key] = _bare(plan.spec(sight, table, *about) if plan.grows else plan.spec(sight, table))
+        return self._made[key]
+
+    def warm(self, experiment: Experiment) -> None:
+        """Make the specifications of a run that will probably come, so that its charts move at once."""
+        name = str(experiment.strategy.name)
+        sight = Sight(Run(experiment, EventLog(), {"strategy": name}), name)
+        for plan in PLANS:
+            if plan.grows:
+                self._spec(plan, sight, pd.DataFrame(), self.x)
+            elif plan.key != "idle":
+                self._spec(plan, sight, pd.DataFrame(), ())
 
     def refresh(self, final: bool = False) -> None:
         """Bring the charts up to the log, as far as their turn has come; all of them if `final`."""
@@ -288,7 +305,7 @@ class Figures:
         shape = tuple(sorted(set(table["reason"].astype(str)))) if plan.key == "idle" else ()
         if self._shapes.get(plan.key) != shape:
             self._shapes[plan.key] = shape
-            self.charts[plan.key].spec = _bare(plan.spec(sight, table))
+            self.charts[plan.key].spec = self._spec(plan, sight, table, shape)
 
     def _marks(self, sight: Sight) -> pd.DataFrame:
         """Return the switches as rows of a curve."""

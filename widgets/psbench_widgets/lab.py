@@ -35,6 +35,8 @@ GRACE_S = 5.0
 
 #: epochs of the panel's first experiment: long enough to watch, short enough to wait for
 EPOCHS = 40
+#: and its strategy: one in which everybody waits, then nobody, so that both can be seen in one run
+FIRST = {"name": "strategy_switch", "rule": {"name": "after", "fraction": 0.25}}
 
 #: the panels by the cell that made them: a cell that is run again closes its earlier panel
 _panels: dict[str, weakref.ref[Lab]] = {}
@@ -76,7 +78,7 @@ class Lab(Rendered):
     def __init__(
         self, experiment: Experiment | None = None, *, folder: str | Path = "runs", renderer: str = "canvas"
     ) -> None:
-        experiment = experiment or Experiment(stop={"epochs": EPOCHS})
+        experiment = experiment or Experiment(strategy=FIRST, stop={"epochs": EPOCHS})
         self._guard = threading.RLock()
         self._renderer = renderer
         self._figures = Figures(renderer)
@@ -260,6 +262,7 @@ class Lab(Rendered):
 
     def _probe(self, number: int, experiment: Experiment) -> None:
         self.send({"kind": "probe", "seq": number, **probe(experiment)})
+        self._figures.warm(experiment)
 
     def _press(self, message: dict[str, Any]) -> None:
         """Run what came with the press: it is what the panel showed."""

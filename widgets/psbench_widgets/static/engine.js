@@ -288,7 +288,7 @@ ${e.reason??""}`:""},N("td",{},r),N("td",{},N("span",{class:"psb-named"},a,i)),N
 .psb-echo { color: var(--psb-muted); font-size: 12px; min-height: 18px; margin-top: 3px; }
 .psb-traceback { color: var(--psb-bad); }
 .psb-traceback > summary { cursor: pointer; overflow-wrap: anywhere; }
-.psb-traceback pre { max-height: 260px; overflow: auto; font-size: 11px; color: var(--psb-text); background: var(--psb-soft); padding: 8px; border-radius: 6px; }
+.psb-lab .psb-traceback pre { max-height: 260px; overflow: auto; font-size: 11px; color: var(--psb-text); background: var(--psb-soft); padding: 8px; border-radius: 6px; }
 
 /* tabs */
 .psb-tabs { display: flex; gap: 2px; border-bottom: 1px solid var(--psb-line); margin: 8px 0 12px; align-items: end; }
@@ -347,5 +347,5 @@ ${e.reason??""}`:""},N("td",{},r),N("td",{},N("span",{class:"psb-named"},a,i)),N
 .psb-line label { display: flex; gap: 6px; align-items: center; white-space: nowrap; }
 .psb-lab .psb-folder { width: 150px; }
 .psb-lab .psb-target { width: 118px; }
-.psb-code { background: var(--psb-soft); border-radius: 6px; padding: 10px 12px; margin: 0; font: 12px/1.5 var(--jp-code-font-family, monospace); color: var(--psb-text); overflow: auto; max-height: 320px; white-space: pre; }
+.psb-lab pre.psb-code { background: var(--psb-soft); border-radius: 6px; padding: 10px 12px; margin: 0; font: 12px/1.5 var(--jp-code-font-family, monospace); color: var(--psb-text); overflow: auto; max-height: 320px; white-space: pre; }
 `;function RB(e){let t=e.getRootNode(),n=t instanceof ShadowRoot?t:document.head;if(n.querySelector("style[data-psbench]"))return;let r=document.createElement("style");r.dataset.psbench="",r.textContent=$B,n.append(r)}var H1e={chart:Db,lab:MB};async function Y1e(e,{model:t,el:n}){RB(n);let r=await t.widget_manager.get_model(t.get("uid"));return H1e[e](r,n)}var oCe={initialize({model:e}){yB(e.get("themes"));let t=`psbench-${e.get("key")}`,n=globalThis[t]??={};n.engine={render:Y1e},n.arrived?.(n.engine)}};export{oCe as default};

@@ -1,0 +1,180 @@
+"""The bridge: order kept, nothing lost, threads gone, a failure that leaves it alive."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from psbench.core.log import EventLog, Kind
+from psbench.experiment import Experiment
+from psbench.runs import Run
+from psbench_widgets.bridge import Bridge, Job, Status
+
+
+class Ear:
+    """A listener that writes down what it is told."""
+
+    def __init__(self) -> None:
+        self.ids: dict[int, list[int]] = {}
+        self.told: list[tuple[int, str]] = []
+        self.threads: set[str] = set()
+        self.trouble: list[str] = []
+        self.ticks = 0
+
+    def on_rows(self, job: Job, log: EventLog, start: int, stop: int) -> None:
+        self.threads.add(threading.current_thread().name)
+        self.ids.setdefault(job.number, []).extend(log.rows(start, stop)["id"].tolist())
+
+    def on_status(self, job: Job, status: Status) -> None:
+        self.threads.add(threading.current_thread().name)
+        self.told.append((job.number, status))
+
+    def on_tick(self) -> None:
+        self.ticks += 1
+
+    def on_trouble(self, text: str) -> None:
+        self.trouble.append(text)
+
+
+@pytest.fixture
+def ear() -> Ear:
+    return Ear()
+
+
+@pytest.fixture
+def experiment() -> Experiment:
+    return Experiment(stop={"epochs": 1})
+
+
+@pytest.fixture(autouse=True)
+def no_thread_is_left() -> Iterator[None]:
+    yield
+    assert [t.name for t in threading.enumerate() if t.name.startswith("psbench")] == []
+
+
+def write(job: Job, log: EventLog, numbers: range) -> None:
+    for number in numbers:
+        log.add(Kind.PUSH, number * 1e-4, worker=number % 9, id=number)
+        job.note(log)
+
+
+def over(job: Job, log: EventLog) -> Run:
+    return Run(job.experiment, log, {"status": "stopped" if job.control.stopping else "finished"})
+
+
+def test_twenty_thousand_events_a_second_in_order_and_complete(ear: Ear, experiment: Experiment) -> None:
+    def work(job: Job) -> Run:
+        log = EventLog()
+        began = time.perf_counter()
+        for part in range(20):  # at the pace of 20,000 a second, for one second
+            write(job, log, range(part * 1000, (part + 1) * 1000))
+            time.sleep(max(0.0, began + (part + 1) * 0.05 - time.perf_counter()))
+        return over(job, log)
+
+    bridge = Bridge(ear, work)
+    bridge.submit(experiment)
+    assert bridge.wait(30)
+    assert ear.ids[1] == list(range(20_000))
+    assert ear.told == [(1, "queued"), (1, "running"), (1, "finished")]
+    assert ear.threads == {"psbench-pump"}
+    assert ear.ticks > 5
+    assert ear.trouble == []
+
+
+def test_rows_are_told_before_the_end_is(ear: Ear, experiment: Experiment) -> None:
+    def work(job: Job) -> Run:
+        log = EventLog()
+        write(job, log, range(500))
+        return over(job, log)
+
+    seen: list[int] = []
+    told = ear.on_status
+
+    def on_status(job: Job, status: Status) -> None:
+        told(job, status)
+        seen.append(len(ear.ids.get(job.number, [])))
+
+    ear.on_status = on_status  # type: ignore[method-assign]
+    bridge = Bridge(ear, work)
+    for _ in range(5):
+        bridge.submit(experiment)
+    assert bridge.wait(30)
+    ends = [rows for (_, status), rows in zip(ear.told, seen, strict=True) if status == "finished"]
+    assert ends == [500] * 5
+    # one after the other, each in the order of a job's life
+    assert [n for n, status in ear.told if status == "running"] == [1, 2, 3, 4, 5]
+
+
+def test_a_failing_run_shows_its_traceback_and_the_next_one_runs(ear: Ear, experiment: Experiment) -> None:
+    def work(job: Job) -> Run:
+        if job.number == 1:
+            raise ZeroDivisionError("in worker 3")
+        return over(job, EventLog())
+
+    bridge = Bridge(ear, work)
+    first, second = bridge.submit(experiment), bridge.submit(experiment)
+    assert bridge.wait(30)
+    assert (first.status, second.status) == ("failed", "finished")
+    assert "in worker 3" in first.error
+    assert "in work" in first.error  # the run's own traceback, down to its line
+    assert second.error == ""
+
+
+def test_stop_ends_what_runs_and_cancels_what_waits(ear: Ear, experiment: Experiment) -> None:
+    started = threading.Event()
+
+    def work(job: Job) -> Run:
+        started.set()
+        while not job.control.stopping:
+            time.sleep(0.005)
+        return over(job, EventLog())
+
+    bridge = Bridge(ear, work)
+    running, waiting = bridge.submit(experiment), bridge.submit(experiment)
+    assert started.wait(10)
+    bridge.stop(waiting)
+    assert waiting.status == "cancelled"
+    bridge.stop()
+    assert bridge.wait(30)
+    assert running.status == "stopped"
+
+
+def test_close_stops_everything_and_leaves_no_thread(ear: Ear, experiment: Experiment) -> None:
+    def work(job: Job) -> Run:
+        while not job.control.stopping:
+            time.sleep(0.005)
+        return over(job, EventLog())
+
+    bridge = Bridge(ear, work)
+    jobs = [bridge.submit(experiment) for _ in range(3)]
+    assert bridge.close(30)
+    assert bridge.threads == []
+    assert all(job.is_over for job in jobs)
+    with pytest.raises(RuntimeError, match="closed"):
+        bridge.submit(experiment)
+
+
+def test_a_listener_that_fails_does_not_end_the_run(ear: Ear, experiment: Experiment) -> None:
+    def broken() -> None:
+        raise KeyError("a chart")
+
+    ear.on_tick = broken  # type: ignore[method-assign]
+    bridge = Bridge(ear, lambda job: over(job, EventLog()))
+    job = bridge.submit(experiment)
+    assert bridge.wait(30)
+    assert job.status == "finished"
+    assert any("a chart" in text for text in ear.trouble)
+
+
+def test_a_real_run_is_shown_whole(ear: Ear, experiment: Experiment) -> None:
+    bridge = Bridge(ear)
+    job = bridge.submit(experiment)
+    assert bridge.wait(60)
+    assert job.status == "finished", job.error
+    assert job.run is not None
+    np.testing.assert_array_equal(ear.ids[1], job.run.log.rows()["id"])
+    assert job.meta["dataset_size"] == job.run.meta["dataset_size"]
