@@ -1,0 +1,200 @@
+"""The specification: the YAML of the design as printed, and back again."""
+
+from __future__ import annotations
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from psbench.core.part import REGISTRY
+from psbench.core.strategy import Strategy, SwitchingStrategy
+from psbench.errors import ParameterError, SpecError
+from psbench.experiment import Experiment
+from psbench.specfile import parse_setting, parse_yaml, read_yaml
+from psbench.strategies import CATALOGUE
+
+NAMED = """
+name: strategy-switch-on-c2
+data: {name: digits}                 # digits | mnist | fashion_mnist | cifar10 | folder | mixture
+model: {name: mlp}                       # mlp | cnn | lenet | alexnet | resnet20 | resnet32 | resnet56
+cluster: {name: c2}                      # a published test bed, or {workers: 4, speed: [1, 1, 1, 0.5], ...}
+sharding: {name: stratified}
+strategy: {name: strategy_switch, rule: {name: empirical, window: 5, threshold: 0.01}}
+optimizer: {name: sgd, lr: 0.1, momentum: 0.9}
+batch_size: 128                          # global; per worker B/n
+stop: {epochs: 20}                       # any of epochs, seconds, updates, target_accuracy, patience
+seed: 0
+backend: simulated
+"""
+
+COMPOSED = """
+strategy:
+  consistency: {name: ssp, staleness_bound: 3}
+  aggregation: {name: mean}
+  communication: {name: every_step}
+  stragglers: {name: fixed}
+  placement: {name: parameter_server, servers: 2, assignment: contiguous}
+cluster: {workers: 4, speed: [1, 1, 1, 0.5]}
+"""
+
+
+def read(text: str) -> Experiment:
+    return Experiment.from_spec(parse_yaml(text, "text"))
+
+
+def test_named_strategy_as_printed_in_the_design():
+    experiment = read(NAMED)
+    assert experiment.name == "strategy-switch-on-c2"
+    assert (experiment.data.name, experiment.model.name) == ("digits", "mlp")
+    strategy = experiment.strategy
+    assert isinstance(strategy, SwitchingStrategy)
+    assert (strategy.first.name, strategy.second.name) == ("all_reduce", "asp")
+    assert (strategy.rule.name, strategy.rule.window, strategy.rule.threshold) == ("empirical", 5, 0.01)
+    assert (experiment.optimizer.lr, experiment.optimizer.momentum) == (0.1, 0.9)
+    assert (experiment.batch_size, experiment.stop.epochs, experiment.seed) == (128, 20, 0)
+    assert (experiment.cluster.name, experiment.num_workers, experiment.backend) == ("c2", 9, "simulated")
+
+
+def test_the_named_example_is_the_default():
+    assert read(NAMED) == Experiment(name="strategy-switch-on-c2")
+
+
+def test_composed_strategy_as_printed_in_the_design():
+    experiment = read(COMPOSED)
+    strategy = experiment.strategy
+    assert isinstance(strategy, Strategy)
+    assert [part.name for part in strategy.parts] == [
+        "ssp",
+        "mean",
+        "every_step",
+        "fixed",
+        "parameter_server",
+    ]
+    assert (strategy.consistency.staleness_bound, strategy.placement.servers) == (3, 2)
+    assert experiment.cluster.profile().speed == (1, 1, 1, 0.5)
+    assert experiment.title == "custom"
+
+
+def test_a_catalogue_entry_is_refined_by_its_parameters_and_by_parts():
+    refined = read(
+        "strategy: {name: ssp, staleness_bound: 7, placement: {name: parameter_server, servers: 3}}"
+    )
+    assert refined.strategy.consistency.staleness_bound == 7
+    assert refined.strategy.placement.servers == 3
+    assert refined.strategy.lr_scaling == CATALOGUE["ssp"].lr_scaling
+
+
+@pytest.mark.parametrize("name", CATALOGUE)
+def test_every_strategy_survives_yaml(name, tmp_path):
+    experiment = Experiment(strategy=name, cluster="hermes")
+    experiment.to_yaml(tmp_path / "spec.yaml")
+    assert Experiment.from_yaml(tmp_path / "spec.yaml") == experiment
+
+
+@pytest.mark.parametrize("domain", ["data", "model", "cluster", "sharding", "optimizer"])
+def test_every_part_survives_yaml(domain):
+    for name in REGISTRY[domain]:
+        experiment = Experiment(**{domain: name}, strategy="bsp", batch_size=1000)
+        assert read(experiment.to_yaml()) == experiment, name
+
+
+positive = st.floats(1e-6, 1e6, allow_subnormal=False)
+
+
+@given(
+    bound=st.integers(0, 10**6),
+    servers=st.integers(1, 64),
+    speeds=st.lists(st.floats(0.01, 100), min_size=1, max_size=6),
+    lr=positive,
+    seed=st.integers(0, 2**63),
+    epochs=positive,
+    slow=st.tuples(st.floats(0, 1e3), st.floats(1e-3, 1e3), positive),
+    milestones=st.lists(positive, max_size=3),
+    sharding=st.sampled_from(sorted(REGISTRY["sharding"])),
+)
+def test_any_experiment_survives_yaml(bound, servers, speeds, lr, seed, epochs, slow, milestones, sharding):
+    begin, lasts, factor = slow
+    experiment = Experiment(
+        strategy={"name": "ssp", "staleness_bound": bound, "servers": servers},
+        cluster={
+            "workers": len(speeds),
+            "speed": speeds,
+            "slowdowns": [{"worker": 0, "from_s": begin, "to_s": begin + lasts, "factor": factor}],
+        },
+        optimizer={"name": "adam", "lr": lr, "milestones": milestones},
+        seed=seed,
+        stop={"epochs": epochs},
+        sharding=sharding,
+    )
+    again = read(experiment.to_yaml())
+    assert again == experiment
+    assert again.to_yaml() == experiment.to_yaml()
+
+
+@pytest.mark.parametrize(
+    ("setting", "expected"),
+    [
+        ("strategy.staleness_bound=5", ("strategy.staleness_bound", 5)),
+        ("optimizer.lr=1e-3", ("optimizer.lr", 0.001)),
+        ("optimizer.lr=-2E+4", ("optimizer.lr", -20000.0)),
+        ("optimizer.lr=1.5e-3", ("optimizer.lr", 0.0015)),
+        ("cluster.speed=[1, 0.5]", ("cluster.speed", [1, 0.5])),
+        ("stop={updates: 5}", ("stop", {"updates": 5})),
+        ("name=a=b", ("name", "a=b")),
+        ("scheduler=tcp://127.0.0.1:8786", ("scheduler", "tcp://127.0.0.1:8786")),
+        ("name=2e", ("name", "2e")),
+        ("checkpoint_every=", ("checkpoint_every", None)),
+    ],
+)
+def test_values_that_are_set_are_yaml(setting, expected):
+    assert parse_setting(setting) == expected
+
+
+def test_setting_below_a_name_makes_it_a_mapping():
+    experiment = Experiment.from_spec({"strategy": "ssp"}, {"strategy.staleness_bound": 5})
+    assert experiment == Experiment(strategy={"name": "ssp", "staleness_bound": 5})
+
+
+def test_setting_below_what_is_not_given_changes_the_default():
+    experiment = Experiment.from_spec({}, {"optimizer.lr": 0.5, "stop.updates": 3, "strategy.rule.window": 2})
+    assert (experiment.optimizer.lr, experiment.optimizer.momentum) == (0.5, Experiment().optimizer.momentum)
+    assert (experiment.stop.epochs, experiment.stop.updates) == (20, 3)
+    assert (experiment.strategy.rule.window, experiment.strategy.rule.threshold) == (2, 0.01)
+
+
+def test_settings_are_made_in_their_order():
+    settings = {"strategy": "ssp", "strategy.staleness_bound": 9}
+    assert Experiment.from_spec({}, settings).strategy.consistency.staleness_bound == 9
+
+
+def test_setting_leaves_what_was_given_unchanged():
+    given_spec = {"strategy": {"name": "ssp", "staleness_bound": 1}}
+    Experiment.from_spec(given_spec, {"strategy.staleness_bound": 5})
+    assert given_spec == {"strategy": {"name": "ssp", "staleness_bound": 1}}
+
+
+def test_but_changes_a_field_and_checks_again():
+    experiment = Experiment(strategy="asp", seed=1)
+    assert experiment.but(seed=4).seed == 4
+    assert experiment.but(seed=4).but(seed=1) == experiment
+    with pytest.raises(ParameterError, match="batch_size"):
+        experiment.but(batch_size=3)
+
+
+def test_a_specification_says_everything_so_that_defaults_may_change():
+    spec = yaml.safe_load(Experiment(strategy="ssp").to_yaml())
+    assert spec["strategy"]["consistency"] == {"name": "ssp", "staleness_bound": 3}
+    assert spec["optimizer"]["lr"] == 0.1
+    assert spec["stop"] == {"epochs": 20}
+
+
+def test_yaml_may_not_make_objects(tmp_path):
+    (tmp_path / "spec.yaml").write_text("data: !!python/name:os.system")
+    with pytest.raises(SpecError, match="not YAML"):
+        read_yaml(tmp_path / "spec.yaml")
+
+
+@pytest.mark.parametrize("address", ["tcp://127.0.0.1:8786", "tls://host.example:8786", "tcp://[::1]:8786"])
+def test_addresses_of_schedulers(address):
+    assert Experiment(backend="dask", scheduler=address).scheduler == address
