@@ -73,7 +73,7 @@ PHASES: dict[str, str] = {
     "pull": SKY,
     "send": ORANGE,
     "wait": "#A3A8AF",
-    "cancelled": PURPLE,
+    "cancelled": VERMILLION,
 }
 
 #: why a worker waits; none is the colour of a phase that is work
@@ -83,7 +83,7 @@ REASONS: dict[str, str] = {
     "k pushes": PURPLE,
     "vote": "#A2704C",
     "switch": OLIVE,
-    "hand-over": VERMILLION,
+    "hand-over": "#3D9696",
     "answer": GREY,
 }
 
@@ -104,14 +104,14 @@ def looks(labels: Iterable[str], strategies: Iterable[str] | None = None) -> dic
     True
     """
     labels = list(dict.fromkeys(labels))
-    names = labels if strategies is None else list(strategies)
-    found: dict[str, Look] = {}
-    for label, name in zip(labels, names, strict=True):
-        look = STRATEGIES.get(name)
-        if look is None or look in found.values():
-            look = _free(label, list(found.values()))
-        found[label] = look
-    return found
+    names = dict(zip(labels, labels if strategies is None else strategies, strict=True))
+    # those of the table first: whoever takes a free look must not take theirs
+    first = {name: label for label, name in reversed(names.items())}
+    found = {label: STRATEGIES[name] for name, label in first.items() if name in STRATEGIES}
+    for label in labels:
+        if label not in found:
+            found[label] = _free(label, list(found.values()))
+    return {label: found[label] for label in labels}
 
 
 def _free(label: str, taken: list[Look]) -> Look:
@@ -124,7 +124,7 @@ def _free(label: str, taken: list[Look]) -> Look:
 
 def reason_colours(reasons: Iterable[str]) -> dict[str, str]:
     """Return the colour of each reason to wait; one that is not in the table gets one by its name."""
-    spare = (OLIVE, GREY, PURPLE, GREEN, VERMILLION)
+    spare = (OLIVE, GREY, PURPLE, GREEN)
     return {
         reason: REASONS.get(reason, spare[zlib.crc32(reason.encode()) % len(spare)]) for reason in reasons
     }

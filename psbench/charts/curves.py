@@ -87,7 +87,8 @@ def curve(
     if _few(table, labels, y):
         shape = alt.Shape("look:N", scale=_scale(labels, strategies, "shape", _LOOK), legend=None)
         layers.append(_points(shown, y, fill, shape, tooltip))
-    layers += _events(base, colour, fill)
+    if isinstance(table, str) or ("event" in table and table["event"].notna().any()):
+        layers += _events(base, colour, fill)
     return alt.LayerChart(
         layer=layers,
         data=source(table),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from importlib import resources
-from itertools import pairwise
 
 import altair as alt
 import jsonschema
@@ -104,6 +103,11 @@ def test_switches_are_marked_in_the_colour_of_their_strategy(runs):
     assert marked[0]["epoch"] == pytest.approx(switch["epoch"], rel=1e-4)
 
 
+def test_a_run_that_never_switches_has_no_layers_for_switches(runs):
+    (figure, *_) = charts.curves(runs[:1], ["all_reduce"])
+    assert [layer["mark"]["type"] for layer in figure.spec["layer"]] == ["line", "point"]
+
+
 def test_seeds_become_a_mean_with_an_interval():
     table = pd.DataFrame(
         {
@@ -183,12 +187,14 @@ def test_a_strategy_looks_the_same_whoever_is_beside_it():
     first, second = variants.values()
     assert first == alone
     assert (first.colour, first.dash) != (second.colour, second.dash)
-    many = charts.looks([f"mine {i}" for i in range(12)]).values()
-    assert all((a.colour, a.dash) != (b.colour, b.dash) for a, b in pairwise(many))
+    beside = charts.looks([f"mine {i}" for i in range(20)] + ["strategy_switch"])
+    drawn = [(look.colour, tuple(look.dash)) for look in beside.values()]
+    assert len(set(drawn)) == len(drawn)
+    assert beside["strategy_switch"] == colours.STRATEGIES["strategy_switch"]
 
 
-def test_phases_and_reasons_do_not_share_the_colour_of_work():
-    assert charts.PHASES["compute"] not in charts.REASONS.values()
+def test_phases_and_reasons_share_no_colour():
+    assert not {*charts.PHASES.values()} & {*charts.REASONS.values()}
 
 
 def test_charts_set_no_global_theme():
