@@ -179,6 +179,25 @@ k_batch_asp = Published(
     {"consistency": consistency.KBatchASP},
     lr_scaling="by_share",
 )
+n_softsync = Published(
+    "n_softsync",
+    "about n versions while every worker pushes once; stale pushes count for less",
+    "Gupta et al. 2016; Zhang et al. 2016; thesis 3.2.2",
+    {"consistency": consistency.NSoftsync, "aggregation": aggregation.StalenessWeighted},
+)
+con_sgd = Published(
+    "con_sgd",
+    "ssp in which every push moves the model by its n-th part",
+    "Jiang et al. 2017",
+    {"consistency": consistency.SSP},
+    lr_scaling="by_share",
+)
+dyn_sgd = Published(
+    "dyn_sgd",
+    "ssp in which a push is divided by its staleness",
+    "Jiang et al. 2017",
+    {"consistency": consistency.SSP, "aggregation": aggregation.DynSGD},
+)
 all_reduce = Published(
     "all_reduce",
     "no server: workers add up their gradients in a ring",
@@ -199,6 +218,7 @@ CATALOGUE: dict[str, Published | PublishedSwitch] = {
     entry.name: entry
     for entry in (
         *(bsp, asp, ssp, k_bsp, k_batch_bsp, backup_workers, k_asp, k_batch_asp),
+        *(n_softsync, con_sgd, dyn_sgd),
         *(all_reduce, strategy_switch),
     )
 }

@@ -32,10 +32,15 @@ class Mean(Aggregation):
 
     def on_commit(self, pushes: list[Push], view: ClusterView) -> list[Action]:
         """Weigh each push by its samples."""
-        if len(pushes) == 1:
-            return [Apply(pushes, [1.0])]
-        samples = sum(push.samples for push in pushes)
-        return [Apply(pushes, [push.samples / samples for push in pushes])]
+        return [Apply(pushes, sample_shares(pushes))]
+
+
+def sample_shares(pushes: list[Push]) -> list[float]:
+    """Return each push's share of the commit's samples."""
+    if len(pushes) == 1:
+        return [1.0]
+    samples = sum(push.samples for push in pushes)
+    return [push.samples / samples for push in pushes]
 
 
 class Sum(Aggregation):

@@ -2,8 +2,8 @@
 
 from psbench.consistency.asp import ASP
 from psbench.consistency.bsp import BSP
-from psbench.consistency.k_async import KASP, KBatchASP
+from psbench.consistency.k_async import KASP, KBatchASP, NSoftsync
 from psbench.consistency.k_sync import KBSP, BackupWorkers, KBatchBSP
 from psbench.consistency.ssp import SSP
 
-__all__ = ["ASP", "BSP", "KASP", "KBSP", "SSP", "BackupWorkers", "KBatchASP", "KBatchBSP"]
+__all__ = ["ASP", "BSP", "KASP", "KBSP", "SSP", "BackupWorkers", "KBatchASP", "KBatchBSP", "NSoftsync"]

@@ -1,17 +1,20 @@
-"""k-ASP and k-batch-ASP: commit every k pushes, however stale; nothing is voided.
+"""k-ASP, k-batch-ASP and n-softsync: commit every so many pushes, however stale; nothing is voided.
 
-Dutta et al. call them K-async and K-batch-async.
+Dutta et al. call the first two K-async and K-batch-async.
 """
 
 from __future__ import annotations
 
 from typing import ClassVar
 
-from psbench.consistency.k_sync import SOURCE, _at_most_n
+from psbench.consistency.k_sync import SOURCE, _at_most_n, hold_if_pending
 from psbench.core.actions import Action, Commit, Hold, Release
 from psbench.core.events import Push
 from psbench.core.part import Consistency, parameter
 from psbench.core.view import ClusterView
+from psbench.errors import ParameterError
+
+SOFTSYNC_SOURCE = "Gupta et al. 2016; Zhang et al. 2016; thesis 3.2.2; DBS-SGD eqs. 8-10"
 
 
 class KASP(Consistency):
@@ -50,6 +53,10 @@ class KASP(Consistency):
         """Hold the worker until k have pushed."""
         return self._commit(view) or [Hold(push.worker, "k pushes")]
 
+    def on_join(self, worker: int, view: ClusterView) -> list[Action]:
+        """Hold one that is back while a push from its earlier life still counts: k *different* workers."""
+        return hold_if_pending(worker, view)
+
     def on_leave(self, worker: int, view: ClusterView) -> list[Action]:
         """Fewer than k may be left: then they are enough."""
         return self._commit(view)
@@ -57,11 +64,25 @@ class KASP(Consistency):
     def _commit(self, view: ClusterView) -> list[Action]:
         if not view.pending or len(view.pending) < min(self.k, view.num_active):
             return []
-        pushes = sorted(view.pending.values(), key=lambda push: push.worker)
-        return [Commit(pushes), *[Release(worker) for worker in view.waiting]]
+        return [Commit(view.buffered()), *[Release(worker) for worker in view.waiting]]
 
 
-class KBatchASP(Consistency):
+class _EveryPushes(Consistency):
+    """What the last two share: commit every so many pushes; nobody ever waits."""
+
+    waits_for = "none"
+
+    def on_push(self, push: Push, view: ClusterView) -> list[Action]:
+        """Go on at once; commit if the push completes a version."""
+        full = len(view.pending) >= self._needed(view)
+        commit: list[Action] = [Commit(view.buffered())] if full else []
+        return [*commit, Release(push.worker)]
+
+    def _needed(self, view: ClusterView) -> int:
+        raise NotImplementedError
+
+
+class KBatchASP(_EveryPushes):
     """Commit every k pushes, of any staleness, possibly several of one worker; nobody ever waits.
 
     Parameters
@@ -85,11 +106,58 @@ class KBatchASP(Consistency):
 
     name: ClassVar[str] = "k_batch_asp"
     source: ClassVar[str] = SOURCE
-    waits_for = "none"
 
     k: int = parameter(2, "pushes that complete a version", unit="pushes", source=SOURCE, ge=1)
 
-    def on_push(self, push: Push, view: ClusterView) -> list[Action]:
-        """Go on at once; commit with every k-th push."""
-        full: list[Action] = [Commit(list(view.pending.values()))] if len(view.pending) >= self.k else []
-        return [*full, Release(push.worker)]
+    def _needed(self, view: ClusterView) -> int:
+        return self.k
+
+
+class NSoftsync(_EveryPushes):
+    """Commit every floor(workers / n) pushes, of any staleness, possibly several of one worker.
+
+    Parameters
+    ----------
+    n : int, 1 <= n <= number of workers
+        The splitting parameter: about n versions are made while every worker pushes once.
+
+    Notes
+    -----
+    Reduces to: k-batch-ASP with k = floor(workers / n), if staleness is not weighed; ASP when n is the number
+    of workers. n = 1 waits for as many pushes as there are workers, but has no barrier: it is not BSP.
+    The staleness of a push is about n on equal workers. `staleness_weighted` divides the rate accordingly.
+    Our reading: one worker may fill several places of a version ("just like k-batch-ASP", thesis); the number
+    of workers is that of the cluster as specified.
+
+    Source
+    ------
+    Gupta et al. (2016), "Model Accuracy and Runtime Tradeoff in Distributed Deep Learning"; Zhang et al.
+    (2016), "Staleness-aware Async-SGD"; thesis 3.2.2; `protocols` 1.5.
+
+    Examples
+    --------
+    >>> NSoftsync(n=2).n
+    2
+    """
+
+    name: ClassVar[str] = "n_softsync"
+    source: ClassVar[str] = SOFTSYNC_SOURCE
+
+    n: int = parameter(
+        2,
+        "versions made while every worker pushes once, about",
+        unit="versions",
+        source=SOFTSYNC_SOURCE,
+        ge=1,
+    )
+
+    def check(self, num_workers: int, global_batch: int) -> None:
+        """Require at least one push a version."""
+        if self.n > num_workers:
+            raise ParameterError(
+                f"{self.name}: n = {self.n} versions need as many workers, but the cluster has {num_workers}; "
+                f"give n between 1 and {num_workers}"
+            )
+
+    def _needed(self, view: ClusterView) -> int:
+        return view.num_workers // self.n

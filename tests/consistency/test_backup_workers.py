@@ -59,5 +59,5 @@ def test_a_worker_that_fails_uses_up_a_spare():
 
 
 def test_somebody_must_not_be_a_spare():
-    with pytest.raises(ParameterError, match="4 of 4 workers are spares.*between 0 and 3"):
+    with pytest.raises(ParameterError, match=r"4 of 4 workers are spares.*between 0 and 3"):
         run(strategies.backup_workers(spares=4))
