@@ -126,6 +126,11 @@ class Engine:
             out = out + self._finish()
         return out
 
+    @property
+    def measuring(self) -> bool:
+        """Whether numbers were asked for that have not come: events wait, the state cannot be written."""
+        return self._asker is not None
+
     # ---------------------------------------------------------------- events
 
     def _take(self, event: ev.Event) -> None:

@@ -1,0 +1,13 @@
+"""For whoever writes a part: a checker of the contract, scripted clusters, and a toy experiment.
+
+Nothing here needs torch but `toy_experiment`.
+
+>>> from psbench.consistency import SSP
+>>> check_strategy(SSP(staleness_bound=2), clusters=3)
+"""
+
+from psbench.testing.cluster import ScriptedCluster, random_cluster
+from psbench.testing.contract import BrokenContract, check_strategy
+from psbench.testing.toys import toy_experiment
+
+__all__ = ["BrokenContract", "ScriptedCluster", "check_strategy", "random_cluster", "toy_experiment"]

@@ -1,0 +1,371 @@
+"""Scripted clusters: an engine driven through virtual time by given step times, comings and goings.
+
+No tensor, no network, no data: what is left of a backend when only decisions matter.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import count
+from typing import Any
+
+import numpy as np
+
+from psbench.core import actions as act
+from psbench.core import events as ev
+from psbench.core.actions import Action
+from psbench.core.engine import Engine
+from psbench.core.log import EventLog
+from psbench.core.part import WorkerHalf
+from psbench.core.strategy import AnyStrategy
+from psbench.errors import Deadlock, ParameterError
+from psbench.seeds import Streams
+from psbench.strategies import make_strategy
+
+#: order of happenings at one instant, as in the simulated backend
+_MEMBERSHIP, _WORK, _TIMER = 0, 1, 2
+_BYTES = 100  # of a push; the log shows it and nothing depends on it
+
+
+class Undeclared(Exception):
+    """A part asked for a statistic that it does not declare in `reads`."""
+
+
+class Statistics(dict[str, float]):
+    """The declared statistics of a step; any other raises `Undeclared`."""
+
+    def __missing__(self, name: str) -> float:
+        raise Undeclared(name)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """Return a declared statistic; a default would hide that it is not."""
+        return self[name]
+
+
+@dataclass
+class _Flight:
+    worker: int
+    ticket: int
+    version: int
+    half: WorkerHalf
+    steps: int = 0
+    told: bool = False  # to push, after a vote
+    began: float = 0.0
+
+
+class ScriptedCluster:
+    """A cluster whose every second is given.
+
+    Parameters
+    ----------
+    strategy : anything that `make_strategy` takes
+    step_s : sequence of float, or callable (worker, number) -> float; seconds
+        The time of every step of each worker, or of its step of that number.
+    num_workers : int or None
+        Size of the cluster; the length of `step_s` if that is a sequence.
+    changes : iterable of (seconds, event)
+        What happens beside work: `Join`, `Leave`, `Asked`. A worker with a `Join` that does not follow a
+        `Leave` is not there at the start.
+    samples : int
+        Samples of a step; the data set has ten times as many as the cluster takes in one step of all.
+    epochs : float or None
+        The run's epochs, for rules that need to know.
+    val_loss : callable epoch -> float, or None
+        The validation loss at each whole epoch; None evaluates nothing.
+    deliver_void : bool
+        Whether cancelled work and that of the dead still arrives, as it may on a live cluster.
+    disguise : float
+        Added to what a push says only for the log (times, loss); no decision may depend on it.
+    measure_s : float, seconds
+        How long a `Measure` takes.
+    seed : int
+
+    Attributes
+    ----------
+    engine, log, now
+    history : list of (seconds, event or None, list of Action)
+        Everything that happened; the first has no event.
+
+    Examples
+    --------
+    >>> cluster = ScriptedCluster("bsp", step_s=[1, 4])
+    >>> cluster.run(events=2)
+    >>> cluster.now, cluster.engine.view.version
+    (4.0, 1)
+    """
+
+    def __init__(
+        self,
+        strategy: Any,
+        step_s: Sequence[float] | Callable[[int, int], float],
+        *,
+        num_workers: int | None = None,
+        changes: Iterable[tuple[float, ev.Event]] = (),
+        samples: int = 4,
+        epochs: float | None = None,
+        val_loss: Callable[[int], float] | None = None,
+        deliver_void: bool = False,
+        disguise: float = 0.0,
+        measure_s: float = 0.25,
+        seed: int = 0,
+    ) -> None:
+        self.strategy: AnyStrategy = make_strategy(strategy)
+        if num_workers is None:
+            if callable(step_s):
+                raise ParameterError("scripted cluster: give num_workers along with a callable step_s")
+            num_workers = len(step_s)
+        self.num_workers, self.step_s = num_workers, step_s
+        self.samples, self.epochs, self.seed = samples, epochs, seed
+        self.deliver_void, self.disguise, self.measure_s = deliver_void, disguise, measure_s
+        self._val_loss, self._evaluations = val_loss, 0
+        self.log, self.now = EventLog(), 0.0
+        self.engine = self.new_engine(self.log)
+        self._streams = Streams(seed)
+        self._chance: dict[int, np.random.Generator] = {}
+        self._heap: list[tuple[float, int, int, int, Any]] = []
+        self._sequence, self._ids = count(), count()
+        self._flights: dict[int, _Flight] = {}
+        self._halves: dict[int, WorkerHalf] = {}
+        self._taken = [0] * num_workers
+        self.history: list[tuple[float, ev.Event | None, list[Action]]] = []
+        late = self._schedule_changes(changes)
+        self.starters = [worker for worker in range(num_workers) if worker not in late]
+        self._perform(None, self.engine.begin(self.starters))
+
+    def new_engine(self, log: EventLog | None = None) -> Engine:
+        """Return an engine like this cluster's, at the beginning."""
+        batch = self.samples * self.num_workers
+        return Engine(
+            self.strategy,
+            num_workers=self.num_workers,
+            dataset_size=10 * batch,
+            global_batch=batch,
+            epochs=self.epochs,
+            model_bytes=_BYTES,
+            rng=Streams(self.seed).generator("strategy"),
+            log=log,
+        )
+
+    # ---------------------------------------------------------------- time
+
+    @property
+    def done(self) -> bool:
+        """Whether everybody has left and nobody will come."""
+        coming = any(isinstance(entry[4], ev.Join) for entry in self._heap)
+        return not self.engine.view.num_active and not coming
+
+    def run(self, *, events: int | None = None, until: float = float("inf")) -> None:
+        """Handle so many events, or all that happen up to that time; less if everybody leaves.
+
+        Raises
+        ------
+        Deadlock
+            If nobody can ever go on.
+        """
+        if events is None and until == float("inf"):
+            raise ParameterError("scripted cluster: say how far to run, in events or seconds")
+        handled = 0
+        while handled != events and not self.done and self._next_at() <= until:
+            self.step()
+            handled += 1
+
+    def step(self) -> list[Action]:
+        """Let the next event happen and return the engine's answer."""
+        while True:
+            if not self._heap:
+                raise Deadlock(f"at {self.now:g} s no worker can ever go on; {self.engine.view.waits()}")
+            self.now, _, _, _, happening = heapq.heappop(self._heap)
+            event = self._after_step(happening) if isinstance(happening, _Flight) else happening
+            if isinstance(event, ev.Leave):
+                self._flights.pop(event.worker, None)
+            elif isinstance(event, ev.Join):
+                self._halves.pop(event.worker, None)
+            if event is not None:
+                return self._perform(event, self.engine.handle(event, self.now))
+
+    def _next_at(self) -> float:
+        return self._heap[0][0] if self._heap else self.now
+
+    def _schedule(self, at: float, priority: int, worker: int, happening: Any) -> None:
+        heapq.heappush(self._heap, (float(at), priority, worker, next(self._sequence), happening))
+
+    def _schedule_changes(self, changes: Iterable[tuple[float, ev.Event]]) -> set[int]:
+        late: set[int] = set()
+        seen: set[int] = set()
+        for at, event in sorted(changes, key=lambda change: change[0]):
+            worker = getattr(event, "worker", -1)
+            if isinstance(event, ev.Join) and worker not in seen:
+                late.add(worker)
+            seen.add(worker)
+            self._schedule(at, _MEMBERSHIP, worker, event)
+        return late
+
+    # ---------------------------------------------------------------- workers
+
+    def _start(self, release: act.Release) -> None:
+        worker = release.worker
+        half = self._halves.get(worker) or self._new_half(worker)
+        half.on_orders(release.orders)
+        if release.then == "push":
+            flight = self._flights[worker]
+            flight.told, flight.ticket = True, release.ticket
+            self._schedule(self.now, _WORK, worker, flight)
+        else:
+            flight = _Flight(worker, release.ticket, release.load, half)
+            self._flights[worker] = flight
+            self._work(flight)
+
+    def _new_half(self, worker: int) -> WorkerHalf:
+        half = self._halves[worker] = self.engine.composition.communication.worker_half()
+        return half
+
+    def _work(self, flight: _Flight) -> None:
+        worker, number = flight.worker, self._taken[flight.worker]
+        self._taken[worker] += 1
+        seconds = self.step_s(worker, number) if callable(self.step_s) else self.step_s[worker]
+        flight.began = self.now
+        self._schedule(self.now + seconds, _WORK, worker, flight)
+
+    def _after_step(self, flight: _Flight) -> ev.Event | None:
+        """Return what the worker says after its step; nothing if it goes on, or is gone."""
+        if self._flights.get(flight.worker) is not flight:
+            return self._push(flight) if self.deliver_void else None
+        if flight.told:
+            return self._push(flight)
+        flight.steps += 1
+        stats = self._statistics(flight.worker)
+        verdict = flight.half.after_step(stats)
+        if verdict == "push":
+            return self._push(flight, stats)
+        if verdict == "vote":
+            return ev.Vote(flight.worker, flight.ticket, float(self._rng(flight.worker).random()))
+        self._work(flight)
+        return ev.Report(flight.worker, flight.ticket, stats) if verdict == "report" else None
+
+    def _push(self, flight: _Flight, stats: Statistics | None = None) -> ev.Push:
+        worker, steps = flight.worker, max(1, flight.steps)
+        if self._flights.get(worker) is flight:
+            del self._flights[worker]
+        samples = steps * self.engine.view.workers[worker].batch_size
+        compute, blur = self.now - flight.began + self.disguise, self.disguise
+        stats = self._statistics(worker) if stats is None else stats
+        place = (next(self._ids), worker, flight.ticket, flight.version)
+        return ev.Push(*place, samples, steps, _BYTES, compute, blur, 1.0 + blur, stats)
+
+    def _statistics(self, worker: int) -> Statistics:
+        names = {name for part in self.engine.composition.parts for name in part.reads}
+        return Statistics({name: float(self._rng(worker).random()) for name in sorted(names)})
+
+    def _rng(self, worker: int) -> np.random.Generator:
+        if worker not in self._chance:
+            self._chance[worker] = self._streams.generator("statistics", worker)
+        return self._chance[worker]
+
+    # ---------------------------------------------------------------- actions
+
+    def _perform(self, event: ev.Event | None, actions: list[Action]) -> list[Action]:
+        self.history.append((self.now, event, actions))
+        for action in actions:
+            if isinstance(action, act.Release):
+                self._start(action)
+            elif isinstance(action, act.Cancel):
+                self._flights.pop(action.worker, None)
+            elif isinstance(action, act.Tell):
+                self._halves[action.worker].on_orders(action.orders)
+            elif isinstance(action, act.Wake):
+                self._schedule(action.at, _TIMER, 0, ev.Timer(action.key))
+            elif isinstance(action, act.Measure):
+                facts = {name: float(self._rng(-1 % 2**31).random()) for name in action.needs}
+                self._schedule(self.now + self.measure_s, _MEMBERSHIP, -1, ev.Measured(facts))
+            elif isinstance(action, act.Handover):
+                self._halves.clear()
+            elif isinstance(action, act.Apply):
+                self._evaluate(action)
+        return actions
+
+    def _evaluate(self, apply: act.Apply) -> None:
+        view = self.engine.view
+        epoch = int(view.epoch + 1e-9)
+        if self._val_loss is not None and epoch > self._evaluations:
+            self._evaluations = epoch
+            values = {"val_loss": self._val_loss(epoch)}
+            self._schedule(self.now, _MEMBERSHIP, -1, ev.Evaluated(epoch, apply.version, values))
+
+
+def random_cluster(strategy: Any, seed: int, *, max_workers: int = 6, **options: Any) -> ScriptedCluster:
+    """Return a cluster made by chance: its size, step times, failures, rejoins and late joins.
+
+    Half of the clusters have whole-number step times, so that many things happen at once; the other half
+    have exponential ones. A strategy that may switch is also asked to, by hand.
+
+    Parameters
+    ----------
+    strategy : anything that `make_strategy` takes
+    seed : int
+    max_workers : int
+        Sizes that the strategy refuses are left out.
+    **options
+        For `ScriptedCluster`.
+
+    Raises
+    ------
+    ParameterError
+        If the strategy refuses every size.
+    """
+    made = make_strategy(strategy)
+    rng = Streams(seed).generator("cluster")
+    sizes = _sizes(made, max_workers)
+    num_workers = sizes[int(rng.integers(len(sizes)))]
+    speed = rng.uniform(0.25, 2.0, num_workers)
+    whole = bool(rng.random() < 0.5)
+    streams = Streams(seed)
+    chances = [streams.generator("step_time", worker) for worker in range(num_workers)]
+
+    def seconds(worker: int, number: int) -> float:
+        chance = chances[worker]
+        return float(chance.integers(1, 4) if whole else chance.exponential() / speed[worker])
+
+    changes = _comings_and_goings(num_workers, rng)
+    if len(made.compositions) > 1:
+        changes += [(float(rng.uniform(0, 20)), ev.Asked(to)) for to in (None, 1, 0)[: rng.integers(4)]]
+    late = bool(rng.random() < 0.5)
+    values: dict[str, Any] = {"deliver_void": late, "epochs": 20, "val_loss": float} | options
+    return ScriptedCluster(made, seconds, num_workers=num_workers, changes=changes, seed=seed, **values)
+
+
+def _sizes(strategy: AnyStrategy, most: int) -> list[int]:
+    refusal: ParameterError | None = None
+    sizes = []
+    for size in range(1, most + 1):
+        try:
+            strategy.check(size, 4 * size)
+            sizes.append(size)
+        except ParameterError as error:
+            refusal = error
+    if not sizes:
+        raise refusal or ParameterError(f"no cluster of up to {most} workers fits")
+    return sizes
+
+
+def _comings_and_goings(num_workers: int, rng: np.random.Generator) -> list[tuple[float, ev.Event]]:
+    changes: list[tuple[float, ev.Event]] = []
+    for worker in range(num_workers):
+        at = 0.0
+        if worker > 0 and rng.random() < 0.25:
+            at = _instant(rng, at)
+            changes.append((at, ev.Join(worker)))
+        while rng.random() < 0.35:
+            at = _instant(rng, at)
+            changes.append((at, ev.Leave(worker)))
+            if rng.random() < 0.3:
+                break
+            at = _instant(rng, at)
+            changes.append((at, ev.Join(worker)))
+    return changes
+
+
+def _instant(rng: np.random.Generator, after: float) -> float:
+    """Return a later time: a whole second, when others push too, or any."""
+    return after + float(rng.integers(1, 9) if rng.random() < 0.5 else rng.uniform(0.1, 9.0))

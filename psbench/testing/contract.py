@@ -1,0 +1,268 @@
+"""The contract of a strategy, checked: what any backend relies on, whatever the strategy decides.
+
+The checks need an engine and scripted clusters only. A message says what was seen, and its likely cause.
+"""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+from psbench.core.engine import Engine
+from psbench.core.log import Kind
+from psbench.core.part import Consistency, Part, Switching
+from psbench.core.strategy import AnyStrategy, Strategy, SwitchingStrategy
+from psbench.errors import Deadlock, ParameterError, ProtocolError, PsbenchError, UnansweredWorker
+from psbench.strategies import make_strategy
+from psbench.testing.cluster import ScriptedCluster, Undeclared, random_cluster
+from psbench.testing.invariants import BrokenContract, Invariants
+from psbench.testing.variants import variants
+
+#: clusters that each end of a hyper-parameter's range is run on
+_CLUSTERS_AT_ENDS = 4
+#: pushes without a single commit after which a strategy is taken to have forgotten to commit; a k-variant
+#: with a larger k than this is refused wrongly
+_PATIENCE = 2000
+
+
+def check_strategy(strategy: Any, *, clusters: int = 30, events: int = 80, seed: int = 0) -> None:
+    """Check that a strategy, or a part, keeps the contract.
+
+    It answers the worker that spoke, once, with a release or a hold and its reason; never stalls, whoever
+    fails, comes back or comes late; gives the same log for the same seed; goes on identically from a state
+    written as JSON at any event; pickles; reads only the statistics it declares; runs with its parameters
+    at both ends of their ranges; and does what its class says: `barrier`, `singly`, `waits_for`, `cancels`,
+    `staleness_bound`. At every event pushes = committed + discarded + pending, no push counts twice,
+    versions rise by one and no staleness is negative.
+
+    Parameters
+    ----------
+    strategy : strategy, name of the catalogue, mapping, part, or class of a part
+        A part is composed with plain others: a barrier if it needs one.
+    clusters : int, >= 1
+        Random clusters to run on.
+    events : int, >= 10
+        Events on each.
+    seed : int
+        Of the first cluster; the others follow.
+
+    Raises
+    ------
+    BrokenContract
+        With what was seen and the likely cause.
+
+    Examples
+    --------
+    >>> check_strategy("asp", clusters=2)
+    """
+    made = _as_strategy(strategy)
+    _check_plain_data(made)
+    for number in range(seed, seed + clusters):
+        _check_run(made, number, events)
+    for number in range(seed, seed + min(3, clusters)):
+        _check_repeats(made, number, events)
+        _check_resumes(made, number, events)
+    _check_commits(made, seed)
+    for variant in variants(made):
+        for number in range(seed, seed + min(_CLUSTERS_AT_ENDS, clusters)):
+            _check_run(variant, number, events)
+
+
+# -------------------------------------------------------------------- what is checked
+
+
+def _as_strategy(value: Any) -> AnyStrategy:
+    if isinstance(value, type) and issubclass(value, Part):
+        value = value()
+    if not isinstance(value, Part):
+        return make_strategy(value)
+    if not value.name:
+        raise BrokenContract(f"{type(value).__name__} has no name: give it `name: ClassVar[str] = ...`")
+    if isinstance(value, Switching):
+        first, second = make_strategy("bsp"), make_strategy("asp")
+        return SwitchingStrategy(name=value.name, first=first, second=second, rule=value)
+    if isinstance(value, Consistency):
+        return Strategy(name=value.name, consistency=value)
+    try:
+        return Strategy(**{"name": value.name, "consistency": "bsp", value.domain: value})
+    except ParameterError:
+        return Strategy(**{"name": value.name, "consistency": "asp", value.domain: value})
+
+
+def _check_plain_data(strategy: AnyStrategy) -> None:
+    name = strategy.name
+    try:
+        again = pickle.loads(pickle.dumps(strategy))
+        for composition in strategy.compositions:
+            pickle.dumps(composition.communication.worker_half())
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        raise BrokenContract(
+            f"{name}: does not pickle ({error}). Most likely a part keeps a function, a lock or a file, or its "
+            "class is defined inside a function; keep plain data and define classes at the top of a module"
+        ) from error
+    if again != strategy:
+        raise BrokenContract(f"{name}: differs after pickling. Most likely a part changes its own fields")
+    if make_strategy(strategy.spec()) != strategy:
+        raise BrokenContract(
+            f"{name}: its specification makes another strategy. Most likely a hyper-parameter is not a field "
+            "declared with `parameter`, or a validator changes what it is given"
+        )
+
+
+def _check_run(strategy: AnyStrategy, seed: int, events: int) -> None:
+    where = f"{_title(strategy)} on random cluster {seed}"
+    cluster = _guard(where, lambda: random_cluster(strategy, seed))
+    invariants = Invariants(where, cluster.engine)
+    invariants.look()
+    for _ in range(events):
+        if cluster.done:
+            break
+        _guard(f"{where} after {cluster.now:g} s", cluster.step)
+        invariants.look()
+
+
+def _check_repeats(strategy: AnyStrategy, seed: int, events: int) -> None:
+    first, again, other = (_played(strategy, seed, events, **o) for o in ({}, {}, {"disguise": 0.125}))
+    where = f"{_title(strategy)} on random cluster {seed}"
+    if first.log.digest() != again.log.digest():
+        raise BrokenContract(
+            f"{where}: two runs with the same seed differ. Most likely a part draws from a global random state "
+            "instead of view.rng, reads a clock instead of view.now, iterates over a set, or keeps state in a "
+            "mutable default or on its class instead of a PrivateAttr"
+        )
+    if _decisions(first) != _decisions(other):
+        raise BrokenContract(
+            f"{where}: decisions change with the loss or the times that pushes carry for the log. Most likely "
+            "a part reads push.loss, push.compute_s or push.send_s; declare the statistic in `reads` and take "
+            "it from push.stats"
+        )
+
+
+def _check_resumes(strategy: AnyStrategy, seed: int, events: int) -> None:
+    cluster = _played(strategy, seed, events)
+    where = f"{_title(strategy)} on random cluster {seed}"
+    for at in sorted({1, len(cluster.history) // 3, 2 * len(cluster.history) // 3}):
+        _check_resumes_at(where, cluster, at)
+
+
+def _check_resumes_at(where: str, cluster: ScriptedCluster, at: int) -> None:
+    engine = cluster.new_engine()
+    engine.begin(cluster.starters)
+    for now, event, _ in cluster.history[1:at]:
+        if event is not None:
+            engine.handle(event, now)
+    while engine.measuring and at < len(cluster.history):
+        now, event, _ = cluster.history[at]
+        if event is not None:
+            engine.handle(event, now)
+        at += 1
+    if engine.measuring:
+        return
+    resumed = _from_state(where, engine, cluster.new_engine())
+    for now, event, expected in cluster.history[at:]:
+        if event is not None and resumed.handle(event, now) != expected:
+            raise BrokenContract(
+                f"{where}: resumed from its state at event {at}, it decides otherwise at {now:g} s. Most likely "
+                "a part keeps what it concluded outside of its PrivateAttrs"
+            )
+
+
+def _from_state(where: str, engine: Engine, fresh: Engine) -> Engine:
+    try:
+        written = json.dumps(engine.state_dict(), sort_keys=True)
+    except TypeError as error:
+        raise BrokenContract(
+            f"{where}: the state cannot be written as JSON ({error}). A part's PrivateAttrs must hold plain "
+            "data: numbers, texts, lists, and dicts with texts as keys"
+        ) from error
+    fresh.load_state_dict(json.loads(written))
+    if json.dumps(fresh.state_dict(), sort_keys=True) != written:
+        raise BrokenContract(
+            f"{where}: the state differs after a round trip through JSON. Most likely a PrivateAttr holds a "
+            "dict whose keys are numbers, or a tuple or set; use texts as keys, and lists"
+        )
+    return fresh
+
+
+def _check_commits(strategy: AnyStrategy, seed: int) -> None:
+    size = _largest(strategy)
+    cluster = ScriptedCluster(
+        strategy, lambda worker, number: 1.0 + 0.1 * worker, num_workers=size, epochs=20, seed=seed
+    )
+    view = cluster.engine.view
+    while not view.version and view.pushes < _PATIENCE:
+        _guard(_title(strategy), cluster.step)
+    if not view.version:
+        raise BrokenContract(
+            f"{_title(strategy)}: {view.pushes} pushes and not one commit. Most likely on_push never returns a "
+            "Commit"
+        )
+
+
+# -------------------------------------------------------------------- tools
+
+
+def _title(strategy: AnyStrategy) -> str:
+    parts = [part for composition in strategy.compositions for part in composition.parts]
+    told = [
+        f"{n}={getattr(p, n)!r}" for p in parts if isinstance(p, Consistency) for n in type(p).model_fields
+    ]
+    return f"{strategy.name}({', '.join(told)})"
+
+
+def _largest(strategy: AnyStrategy) -> int:
+    for size in (6, 5, 4, 3, 2):
+        try:
+            strategy.check(size, 4 * size)
+        except ParameterError:
+            continue
+        return size
+    return 1
+
+
+def _guard(where: str, do: Callable[[], Any]) -> Any:
+    """Do something, and say of an error what its likely cause is."""
+    try:
+        return do()
+    except BrokenContract:
+        raise
+    except Undeclared as error:
+        raise BrokenContract(
+            f"{where}: a part reads the statistic {error.args[0]!r}, which none declares. Add it to the class: "
+            f"reads: ClassVar[tuple[str, ...]] = ({error.args[0]!r},)"
+        ) from error
+    except Deadlock as error:
+        raise BrokenContract(
+            f"{where}: {error}. Most likely on_push, or on_leave, does not release those who waited for what "
+            "has just happened; ask the same question in both"
+        ) from error
+    except UnansweredWorker as error:
+        raise BrokenContract(
+            f"{where}: {error}. Most likely on_push or on_join returns too little in some case"
+        ) from error
+    except ProtocolError as error:
+        raise BrokenContract(f"{where}: {error}") from error
+    except PsbenchError:
+        raise
+    except Exception as error:
+        raise BrokenContract(f"{where}: a part raised {type(error).__name__}: {error}") from error
+
+
+def _played(strategy: AnyStrategy, seed: int, events: int, **options: Any) -> ScriptedCluster:
+    cluster = random_cluster(strategy, seed, **options)
+    cluster.run(events=events)
+    return cluster
+
+
+def _decisions(cluster: ScriptedCluster) -> list[Any]:
+    """Return the log without what pushes carry for the log alone."""
+    rows = cluster.log.rows().copy()
+    pushes = rows["kind"] == Kind.PUSH
+    for name in ("compute_s", "send_s", "loss"):
+        rows[name][pushes] = 0
+    return [rows.tobytes(), cluster.log.texts]
+
+
+__all__ = ["BrokenContract", "check_strategy"]

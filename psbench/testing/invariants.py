@@ -1,0 +1,199 @@
+"""What must hold after every event, whatever the strategy: read from the log and the view."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from psbench.core.engine import Engine
+from psbench.core.log import ROW, Kind
+from psbench.core.view import Status
+from psbench.errors import ProtocolError
+
+_COLUMN = {name: number for number, name in enumerate(ROW.names or ())}
+
+
+class BrokenContract(ProtocolError):
+    """A strategy does not keep the contract; the message says what was seen and the likely cause."""
+
+
+class Invariants:
+    """Follows a run and complains at the first event after which something does not hold.
+
+    Parameters
+    ----------
+    where : str
+        What messages begin with.
+    engine : Engine
+        One that writes a log.
+    """
+
+    def __init__(self, where: str, engine: Engine) -> None:
+        if engine.log is None:
+            raise ValueError("the invariants are read from the log, and this engine writes none")
+        self.where, self.engine, self.log = where, engine, engine.log
+        self._seen = 0
+        self._now = 0.0
+        self._version = 0
+        self._pending: dict[int, tuple[int, int]] = {}  # worker and base version by push
+        self._done: set[int] = set()
+        self._last = (0, 0)  # worker and base version of the push just taken
+        self._commit: list[int] = []  # workers of the commit being read
+        self._round: set[int] = set()  # released since the last commit
+        self._pushed: set[int] = set()  # of those, who has pushed
+        self._answers: dict[int, list[str]] = {}
+        self._handed_over = False
+        self._consistency: Any = engine.strategy.compositions[0].consistency  # in force at the row being read
+
+    def look(self) -> None:
+        """Check everything that has happened since the last look.
+
+        Raises
+        ------
+        BrokenContract
+        """
+        self._answers, self._handed_over = {}, False
+        rows = self.log.rows(self._seen)
+        self._seen += len(rows)
+        for row in rows.tolist():
+            self._read(row)
+        self._close_commit()
+        self._check_answers()
+        self._check_view()
+
+    # ---------------------------------------------------------------- rows
+
+    def _read(self, row: tuple[Any, ...]) -> None:
+        kind = Kind(row[_COLUMN["kind"]])
+        if row[_COLUMN["time_s"]] < self._now:
+            self._broken(f"time runs backwards at a {kind.name} row")
+        self._now = row[_COLUMN["time_s"]]
+        if kind != Kind.APPLY or row[_COLUMN["version"]] != self._version:
+            self._close_commit()
+        reader = getattr(self, f"_{kind.name.lower()}", None)
+        if reader is not None:
+            reader(row[_COLUMN["worker"]], row[_COLUMN["id"]], row[_COLUMN["version"]], row)
+
+    def _push(self, worker: int, push: int, version: int, row: Any) -> None:
+        if push in self._pending or push in self._done:
+            self._broken(f"push {push} was counted twice")
+        self._pending[push] = worker, version
+        self._pushed.add(worker)
+
+    def _leave(self, worker: int, _id: int, _version: int, row: Any) -> None:
+        if worker not in self._pushed:
+            self._round.discard(worker)
+
+    def _apply(self, worker: int, push: int, version: int, row: Any) -> None:
+        self._take(push, "applied")
+        if not self._commit:
+            if version != self._version + 1:
+                self._broken(f"version {version} was made after version {self._version}")
+            self._version = version
+        base = self._last[1]
+        if version - 1 - base < 0:
+            self._broken(f"push {push} started from version {base}, which did not exist yet")
+        if version - 1 - base > 0 and self._consistency.barrier:
+            self._broken(f"push {push} is stale under a barrier: {version - 1 - base} versions")
+        self._commit.append(worker)
+
+    def _discard(self, worker: int, push: int, _version: int, row: Any) -> None:
+        self._take(push, "discarded")
+
+    def _take(self, push: int, what: str) -> None:
+        if push not in self._pending:
+            self._broken(f"push {push} was {what} although it was not pending: twice, perhaps")
+        self._last = self._pending.pop(push)
+        self._done.add(push)
+
+    def _release(self, worker: int, told: int, _version: int, row: Any) -> None:
+        self._answers.setdefault(worker, []).append("release")
+        self._round.add(worker)
+        self._pushed.discard(worker)
+        bound = getattr(self._consistency, "staleness_bound", None)
+        view = self.engine.view
+        here = view.workers[worker].status == Status.COMPUTING
+        if bound is not None and not told and here and view.clock_lead(worker) > bound:
+            self._broken(
+                f"worker {worker} starts a step {view.clock_lead(worker)} steps ahead of the slowest, "
+                f"but staleness_bound is {bound}. Most likely on_push compares before the push counts, or "
+                "with < where the lead may equal the bound"
+            )
+
+    def _hold(self, worker: int, _id: int, _version: int, row: Any) -> None:
+        reason = self.log.text(row[_COLUMN["text"]])
+        if reason == "switch":
+            return
+        self._answers.setdefault(worker, []).append(f"hold ({reason})")
+        if self._consistency.waits_for == "none" and self._consistency.name and reason != "vote":
+            self._broken(
+                f"worker {worker} is held ({reason}), although {self._consistency.name} declares "
+                "waits_for = 'none'; release it, or declare 'some' or 'all'"
+            )
+
+    def _cancel(self, worker: int, _id: int, _version: int, row: Any) -> None:
+        if not self._consistency.cancels and self.engine.rule is None:
+            self._broken(
+                f"worker {worker} is cancelled, although {self._consistency.name} does not declare `cancels`"
+            )
+
+    def _handover(self, _worker: int, to: int, _version: int, row: Any) -> None:
+        self._handed_over = True
+        self._consistency = self.engine.strategy.compositions[to].consistency
+        self._round.clear()
+        self._pushed.clear()
+
+    def _close_commit(self) -> None:
+        """Check a commit that has been read to its end against what the part declares."""
+        workers, self._commit = self._commit, []
+        if not workers:
+            return
+        part = self._consistency
+        if part.singly and len(workers) > 1:
+            self._broken(f"{len(workers)} pushes in one commit, although {part.name} declares `singly`")
+        if part.barrier and sorted(workers) != sorted(self._round):
+            self._broken(
+                f"a commit takes pushes of workers {sorted(workers)}, but {sorted(self._round)} were at work; "
+                f"{part.name} declares a barrier: one push of every active worker. Most likely it commits "
+                "before all have pushed, or forgets view.pending"
+            )
+        self._round -= self._pushed
+        self._pushed.clear()
+
+    # ---------------------------------------------------------------- the whole
+
+    def _check_answers(self) -> None:
+        if self._handed_over:  # who is held for a switch is released by the next composition
+            return
+        for worker, answers in self._answers.items():
+            if len(answers) > 1:
+                self._broken(
+                    f"worker {worker} was answered more than once: {', '.join(answers)}. Most likely on_push "
+                    "releases or holds it in two places"
+                )
+
+    def _check_view(self) -> None:
+        view = self.engine.view
+        if view.pushes != view.committed + view.discarded + len(view.pending):
+            self._broken(
+                f"{view.pushes} pushes, but {view.committed} committed + {view.discarded} discarded + "
+                f"{len(view.pending)} pending"
+            )
+        if set(view.pending) != set(self._pending):
+            self._broken("the pending pushes are not those that the log tells")
+        if view.version != self._version:
+            self._broken(f"version {view.version}, but the log tells {self._version} commits")
+        here = [w for w in view.workers.values() if w.status != Status.GONE]
+        facts = {
+            "num_active": (view.num_active, len(here)),
+            "num_computing": (view.num_computing, sum(w.status == Status.COMPUTING for w in here)),
+            "min_clock": (view.min_clock, min((w.clock for w in here), default=view.min_clock)),
+            "clocks": (sum(view.clock_counts.values()), len(here)),
+        }
+        for name, (kept, counted) in facts.items():
+            if kept != counted:
+                self._broken(
+                    f"view.{name} is {kept}, but counting gives {counted}; parts must not change the view"
+                )
+
+    def _broken(self, what: str) -> None:
+        raise BrokenContract(f"{self.where}, at {self._now:g} s: {what}")

@@ -1,0 +1,95 @@
+"""A strategy with each of its hyper-parameters at either end of its range."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Literal, get_args, get_origin
+
+from pydantic.fields import FieldInfo
+
+from psbench.core.part import Part
+from psbench.core.strategy import DOMAINS, AnyStrategy, Strategy, SwitchingStrategy
+from psbench.errors import ParameterError, PsbenchError
+
+#: what an unlimited number is taken to reach; the small one, for what may not exceed the number of workers
+_LARGE = (1_000_000, 4)
+_SMALL = 1e-6
+
+
+def variants(strategy: AnyStrategy, most_workers: int = 6) -> Iterator[AnyStrategy]:
+    """Yield the strategy with one hyper-parameter at one end, for all of them, where that is possible at all."""
+    for variant in _all(strategy):
+        if any(_fits(variant, size) for size in range(1, most_workers + 1)):
+            yield variant
+
+
+def _fits(strategy: AnyStrategy, size: int) -> bool:
+    try:
+        strategy.check(size, 4 * size)
+    except ParameterError:
+        return False
+    return True
+
+
+def _all(strategy: AnyStrategy) -> Iterator[AnyStrategy]:
+    if isinstance(strategy, Strategy):
+        yield from _of_composition(strategy)
+        return
+    for key in ("first", "second"):
+        for changed in _of_composition(getattr(strategy, key)):
+            yield _but(strategy, **{key: changed})
+    for rule in _of_part(strategy.rule):
+        yield _but(strategy, rule=rule)
+    yield _but(strategy, carry_momentum=not strategy.carry_momentum)
+
+
+def _of_composition(strategy: Strategy) -> Iterator[Strategy]:
+    for domain in DOMAINS:
+        for part in _of_part(getattr(strategy, domain)):
+            try:
+                changed = _but(strategy, **{domain: part})
+            except PsbenchError:  # this end does not go with the other parts
+                continue
+            assert isinstance(changed, Strategy)
+            yield changed
+
+
+def _of_part(part: Part) -> Iterator[Part]:
+    values = {name: getattr(part, name) for name in type(part).model_fields}
+    for name, field in type(part).model_fields.items():
+        for end in ends(field):
+            if end == values[name]:
+                continue
+            try:
+                yield type(part)(**values | {name: end})
+            except PsbenchError:  # another parameter forbids it
+                continue
+
+
+def ends(field: FieldInfo) -> list[Any]:
+    """Return the extreme values of a field: of a number, a choice, or a truth value."""
+    kind = field.annotation
+    if get_origin(kind) is Literal:
+        return list(get_args(kind))
+    if kind is bool:
+        return [False, True]
+    if kind not in (int, float):
+        return []
+    limits = {
+        name: getattr(m, name)
+        for m in field.metadata
+        for name in ("ge", "gt", "le", "lt")
+        if hasattr(m, name)
+    }
+    nudge = 1 if kind is int else _SMALL
+    low = limits.get("ge", limits["gt"] + nudge if "gt" in limits else None)
+    high = limits.get("le", limits["lt"] - nudge if "lt" in limits else None)
+    lows = [] if low is None else [low]
+    highs = list(_LARGE) if high is None else [high]
+    return [kind(value) for value in (*lows, *highs)]
+
+
+def _but(strategy: AnyStrategy, **changes: Any) -> AnyStrategy:
+    values = {name: getattr(strategy, name) for name in type(strategy).model_fields}
+    made: type[Strategy] | type[SwitchingStrategy] = type(strategy)
+    return made(**values | changes)
