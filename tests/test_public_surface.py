@@ -1,0 +1,118 @@
+"""The public surface and what it costs to import, the walls between folders, the lists of dependencies."""
+
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+from importlinter.cli import lint_imports
+
+import psbench
+
+ROOT = Path(__file__).resolve().parents[1]
+LARGE = (
+    "torch",
+    "torchvision",
+    "dask",
+    "distributed",
+    "zmq",
+    "altair",
+    "pandas",
+    "sklearn",
+    "pyarrow",
+    "IPython",
+)
+
+
+def test_all_is_sorted_and_is_the_whole_surface():
+    assert sorted(psbench.__all__) == psbench.__all__
+    assert dir(psbench) == psbench.__all__
+    for name in psbench.__all__:
+        assert getattr(psbench, name) is not None
+
+
+def test_all_agrees_with_what_type_checkers_see():
+    tree = ast.parse(Path(psbench.__file__).read_text())
+    guarded = next(node for node in tree.body if isinstance(node, ast.If))
+    imported = {
+        alias.asname for node in guarded.body if isinstance(node, ast.ImportFrom) for alias in node.names
+    }
+    assert imported | {"__version__"} == set(psbench.__all__)
+
+
+def test_what_is_not_there_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="nothing_of_the_kind"):
+        psbench.nothing_of_the_kind  # noqa: B018
+
+
+def test_functions_are_not_shadowed_by_modules_of_their_name():
+    import psbench.comparison
+    import psbench.runs
+
+    assert callable(psbench.run)
+    assert callable(psbench.compare)
+    assert callable(psbench.replay)
+
+
+def loaded_by(statement: str) -> set[str]:
+    """Return which large libraries a statement loads in a fresh interpreter."""
+    script = f"import sys, json\n{statement}\njson.dump(sorted(sys.modules), sys.__stdout__)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    return set(json.loads(done.stdout[done.stdout.index("[") :])) & {*LARGE}
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "import psbench",
+        "import psbench; psbench.strategies.ssp(staleness_bound=3)",
+        "import psbench; psbench.Experiment(cluster='hermes', strategy='ssp').to_yaml()",
+        "import psbench.core, psbench.clusters, psbench.sharding",
+        "import psbench.cli",
+    ],
+)
+def test_nothing_large_is_loaded_before_it_is_needed(statement):
+    assert loaded_by(statement) == set()
+
+
+@pytest.mark.parametrize(
+    "command", [["--help"], ["run", "--help"], ["list", "strategies"], ["list", "models"]]
+)
+def test_commands_that_look_things_up_load_nothing_large(command):
+    quiet = "import os; sys.stdout = open(os.devnull, 'w')"
+    assert loaded_by(f"{quiet}\nfrom psbench.cli import main\nmain({command!r})") == set()
+
+
+def test_walls_between_folders(monkeypatch, capsys):
+    monkeypatch.chdir(ROOT)
+    code = lint_imports(no_cache=True)
+    assert code == 0, capsys.readouterr().out
+
+
+# ------------------------------------------------------------------ environment.yml
+
+
+#: conda calls them otherwise
+CONDA_NAMES = {"torch": "pytorch"}
+
+
+def as_conda(requirement: str) -> str:
+    name = requirement.replace(">", " ").replace("<", " ").replace("!", " ").split()[0]
+    return CONDA_NAMES.get(name, name) + requirement.removeprefix(name)
+
+
+def test_environment_for_conda_mirrors_the_package():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    wanted = {as_conda(each) for each in (*project["dependencies"], *project["optional-dependencies"]["lab"])}
+    wanted |= {f"python{project['requires-python']}", "pip"}
+    environment = yaml.safe_load((ROOT / "environment.yml").read_text())
+    listed = {each for each in environment["dependencies"] if isinstance(each, str)}
+    assert listed == wanted
+    assert environment["dependencies"][-1] == {"pip": ["-e ."]}
+    assert environment["channels"][0] == "conda-forge"
