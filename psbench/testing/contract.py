@@ -99,8 +99,8 @@ def _check_plain_data(strategy: AnyStrategy) -> None:
             pickle.dumps(composition.communication.worker_half())
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         raise BrokenContract(
-            f"{name}: does not pickle ({error}). Most likely a part keeps a function, a lock or a file, or its "
-            "class is defined inside a function; keep plain data and define classes at the top of a module"
+            f"{name}: does not pickle ({error}). Most likely a part keeps a function, a lock or a file, or "
+            "its class is defined inside a function; keep plain data, and define classes in a module"
         ) from error
     if again != strategy:
         raise BrokenContract(f"{name}: differs after pickling. Most likely a part changes its own fields")
@@ -128,15 +128,15 @@ def _check_repeats(strategy: AnyStrategy, seed: int, events: int) -> None:
     where = f"{_title(strategy)} on random cluster {seed}"
     if first.log.digest() != again.log.digest():
         raise BrokenContract(
-            f"{where}: two runs with the same seed differ. Most likely a part draws from a global random state "
-            "instead of view.rng, reads a clock instead of view.now, iterates over a set, or keeps state in a "
-            "mutable default or on its class instead of a PrivateAttr"
+            f"{where}: two runs with the same seed differ. Most likely a part draws from a global random "
+            "state instead of view.rng, reads a clock instead of view.now, iterates over a set, or keeps state "
+            "on its class instead of in a PrivateAttr"
         )
     if _decisions(first) != _decisions(other):
         raise BrokenContract(
-            f"{where}: decisions change with the loss or the times that pushes carry for the log. Most likely "
-            "a part reads push.loss, push.compute_s or push.send_s; declare the statistic in `reads` and take "
-            "it from push.stats"
+            f"{where}: decisions change with the loss or the times that pushes carry for the log. Most "
+            "likely a part reads push.loss, push.compute_s or push.send_s; declare the statistic in `reads` "
+            "and take it from push.stats"
         )
 
 
@@ -164,8 +164,8 @@ def _check_resumes_at(where: str, cluster: ScriptedCluster, at: int) -> None:
     for now, event, expected in cluster.history[at:]:
         if event is not None and resumed.handle(event, now) != expected:
             raise BrokenContract(
-                f"{where}: resumed from its state at event {at}, it decides otherwise at {now:g} s. Most likely "
-                "a part keeps what it concluded outside of its PrivateAttrs"
+                f"{where}: resumed from its state at event {at}, it decides otherwise at {now:g} s. Most "
+                "likely a part keeps what it concluded outside of its PrivateAttrs"
             )
 
 
@@ -196,8 +196,8 @@ def _check_commits(strategy: AnyStrategy, seed: int) -> None:
         _guard(_title(strategy), cluster.step)
     if not view.version:
         raise BrokenContract(
-            f"{_title(strategy)}: {view.pushes} pushes and not one commit. Most likely on_push never returns a "
-            "Commit"
+            f"{_title(strategy)}: {view.pushes} pushes and not one commit. Most likely on_push never returns "
+            "a Commit"
         )
 
 
@@ -230,8 +230,8 @@ def _guard(where: str, do: Callable[[], Any]) -> Any:
         raise
     except Undeclared as error:
         raise BrokenContract(
-            f"{where}: a part reads the statistic {error.args[0]!r}, which none declares. Add it to the class: "
-            f"reads: ClassVar[tuple[str, ...]] = ({error.args[0]!r},)"
+            f"{where}: a part reads the statistic {error.args[0]!r}, which none declares. Add it to "
+            f"the class: reads: ClassVar[tuple[str, ...]] = ({error.args[0]!r},)"
         ) from error
     except Deadlock as error:
         raise BrokenContract(

@@ -16,6 +16,10 @@ class BrokenContract(ProtocolError):
     """A strategy does not keep the contract; the message says what was seen and the likely cause."""
 
 
+#: a hold of the engine's own, while everybody finishes before a switch
+_SWITCH = "switch"
+
+
 class Invariants:
     """Follows a run and complains at the first event after which something does not hold.
 
@@ -121,10 +125,10 @@ class Invariants:
 
     def _hold(self, worker: int, _id: int, _version: int, row: Any) -> None:
         reason = self.log.text(row[_COLUMN["text"]])
-        if reason == "switch":
+        if reason == _SWITCH:
             return
         self._answers.setdefault(worker, []).append(f"hold ({reason})")
-        if self._consistency.waits_for == "none" and self._consistency.name and reason != "vote":
+        if self._consistency.waits_for == "none" and reason != "vote":
             self._broken(
                 f"worker {worker} is held ({reason}), although {self._consistency.name} declares "
                 "waits_for = 'none'; release it, or declare 'some' or 'all'"
@@ -152,8 +156,8 @@ class Invariants:
             self._broken(f"{len(workers)} pushes in one commit, although {part.name} declares `singly`")
         if part.barrier and sorted(workers) != sorted(self._round):
             self._broken(
-                f"a commit takes pushes of workers {sorted(workers)}, but {sorted(self._round)} were at work; "
-                f"{part.name} declares a barrier: one push of every active worker. Most likely it commits "
+                f"a commit takes pushes of workers {sorted(workers)}, but {sorted(self._round)} were at "
+                f"work; {part.name} declares a barrier: one push of every active worker. Most likely it commits "
                 "before all have pushed, or forgets view.pending"
             )
         self._round -= self._pushed

@@ -17,7 +17,7 @@ _SMALL = 1e-6
 
 
 def variants(strategy: AnyStrategy, most_workers: int = 6) -> Iterator[AnyStrategy]:
-    """Yield the strategy with one hyper-parameter at one end, for all of them, where that is possible at all."""
+    """Yield the strategy with one hyper-parameter at one end, for each that some cluster takes."""
     for variant in _all(strategy):
         if any(_fits(variant, size) for size in range(1, most_workers + 1)):
             yield variant
