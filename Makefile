@@ -52,6 +52,8 @@ types: $(VENV)/.dev
 	@$(BIN)/mypy
 
 unit: $(VENV)/.dev
+	@echo '== the examples in the docstrings'
+	@$(PYTEST) --doctest-modules psbench
 	@echo '== unit, property, Dask and browser tests'
 	@$(PYTEST) --durations=10
 
