@@ -22,7 +22,8 @@ class Streams:
 
     Examples
     --------
-    >>> Streams(0).generator("shuffle", 3).integers(100) == Streams(0).generator("shuffle", 3).integers(100)
+    >>> streams = Streams(0)
+    >>> streams.integer("shuffle", 3) == streams.integer("shuffle", 3) != streams.integer("shuffle", 4)
     True
     """
 
