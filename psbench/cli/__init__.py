@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import typer
 
 from psbench.cli.app import app
-from psbench.errors import DataError, PsbenchError, SpecError
+from psbench.errors import Cancelled, DataError, PsbenchError, SpecError
 
 #: exit codes: as usual for a shell, a wrong command is 2, an interrupt 130; 70 is "internal software error"
 FAILED, USAGE, INTERNAL, INTERRUPTED = 1, 2, 70, 130
@@ -44,6 +44,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of our output has gone, as `| head` does
         sys.stderr.close()
         return 0
+    except Cancelled as error:
+        return _fail(str(error), INTERRUPTED)
     except PsbenchError as error:
         _trace(argv)
         return _fail(str(error), USAGE if isinstance(error, (SpecError, DataError)) else FAILED)

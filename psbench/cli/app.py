@@ -264,15 +264,20 @@ def _run(experiment: Experiment, folder: Path | None, label: str = "") -> tuple[
     """Run with progress on standard error; return the run and whether it was interrupted."""
     from psbench.backends.base import Control
     from psbench.cli.monitor import Monitor
+    from psbench.errors import Cancelled
     from psbench.problem import Problem
     from psbench.runs import run
     from psbench.storage import check_writable
 
     if folder is not None:
         check_writable(folder)
-    problem, control = Problem.build(experiment), Control()
-    with Monitor(label or experiment.title, experiment, problem.facts(), control) as monitor:
-        done = run(experiment, observer=monitor, control=control, folder=folder, problem=problem)
+    control = Control()
+    try:
+        problem = Problem.build(experiment)
+        with Monitor(label or experiment.title, experiment, problem.facts(), control) as monitor:
+            done = run(experiment, observer=monitor, control=control, folder=folder, problem=problem)
+    except KeyboardInterrupt:  # before the run began, or the second one
+        raise Cancelled("interrupted; the run is not kept") from None
     return done, control.stopping
 
 

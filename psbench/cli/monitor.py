@@ -19,6 +19,8 @@ from psbench.progress import Account, time_left
 
 #: seconds between two looks at the log: a bar need not move faster, and a log file should not fill up
 BAR_EVERY_S, LINE_EVERY_S = 0.1, 5.0
+#: seconds before the first line: a run that is over by then needs none
+FIRST_LINE_S = 1.0
 
 
 class Monitor:
@@ -45,7 +47,7 @@ class Monitor:
         self._began = time.monotonic()
         self._bar = _Bar(label) if sys.stderr.isatty() else None
         self._every = BAR_EVERY_S if self._bar else LINE_EVERY_S
-        self._next = self._began + (0.0 if self._bar else 1.0)  # a run of a second needs no line
+        self._next = self._began + (0.0 if self._bar else FIRST_LINE_S)
 
     def __enter__(self) -> Self:
         if self._bar:

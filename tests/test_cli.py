@@ -1,0 +1,303 @@
+"""The command line: what it prints where, what it leaves, and how it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import yaml
+
+from psbench import Run, __version__
+from psbench.cli import main
+from psbench.cli.catalogue import KINDS
+from psbench.core.part import REGISTRY
+from psbench.strategies import CATALOGUE
+
+QUICK = ("--set", "stop={updates: 6}", "--set", "cluster={workers: 3}", "--set", "strategy=ssp")
+
+
+def ok(capsys, *argv: str) -> tuple[str, str]:
+    """Run a command that must succeed; return what it printed on standard output and error."""
+    code = main(argv)
+    out, err = capsys.readouterr()
+    assert code == 0, err
+    return out, err
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """A run that was saved by the command."""
+    out = tmp_path_factory.mktemp("cli") / "run"
+    assert main(["run", *QUICK, "--seed", "5", "--out", str(out)]) == 0
+    return out
+
+
+# ------------------------------------------------------------------ run
+
+
+def test_json_is_the_summary_and_nothing_else_on_standard_output(capsys):
+    out, _ = ok(capsys, "run", *QUICK, "--json")
+    summary = json.loads(out)
+    assert (summary["strategy"], summary["updates"], summary["workers"]) == ("ssp", 6, 3)
+    assert summary["status"] == "finished"
+
+
+def test_summary_for_a_person_names_what_matters(capsys):
+    out, _ = ok(capsys, "run", *QUICK)
+    assert "ssp, seed 0, simulated, 3 workers" in out
+    assert "6 updates are done" in out
+    assert "(virtual)" in out
+
+
+def test_file_settings_and_options_in_that_order(tmp_path, capsys):
+    (tmp_path / "spec.yaml").write_text("{strategy: ssp, seed: 1, stop: {updates: 3}, cluster: {workers: 2}}")
+    spec = str(tmp_path / "spec.yaml")
+    settings = ("--set", "strategy.staleness_bound=5", "--set", "seed=2", "--seed", "3")
+    ok(capsys, "run", spec, *settings, "--out", str(tmp_path / "out"))
+    written = yaml.safe_load((tmp_path / "out/experiment.yaml").read_text())
+    assert written["strategy"]["consistency"]["staleness_bound"] == 5
+    assert (written["seed"], written["stop"]) == (3, {"updates": 3})
+
+
+def test_saved_run_is_the_run(saved):
+    run = Run.load(saved)
+    record = json.loads((saved / "run.json").read_text())
+    assert run.experiment.seed == 5
+    assert record["summary"]["digest"] == run.log.digest()
+    assert run.summary() == record["summary"]
+    assert not list(saved.glob("*.part"))
+
+
+def test_same_command_same_digest(saved, tmp_path, capsys):
+    out, _ = ok(capsys, "run", str(saved / "experiment.yaml"), "--json")
+    again = json.loads(out)
+    before = json.loads((saved / "run.json").read_text())["summary"]
+    assert (again["digest"], again["params_digest"]) == (before["digest"], before["params_digest"])
+
+
+def test_run_that_diverges_is_saved_and_says_which_push(tmp_path, capsys):
+    settings = ("--set", "optimizer.lr=1e30", "--set", "strategy=asp")
+    assert main(["run", *QUICK[:4], *settings, "--json", "--out", str(tmp_path / "out")]) == 1
+    out, err = capsys.readouterr()
+    assert json.loads(out)["status"] == "diverged"
+    assert "diverged: push" in err.splitlines()[-1]
+    assert Run.load(tmp_path / "out").meta["status"] == "diverged"
+
+
+def test_nobody_left_to_train_is_exit_code_1(capsys):
+    lost = "cluster={workers: 1, failures: [{worker: 0, at_s: 0.5}]}"
+    assert main(["run", "--set", "strategy=asp", "--set", lost]) == 1
+    line = capsys.readouterr().err.strip().splitlines()[-1]
+    assert line.startswith("error: every worker is gone")
+
+
+# ------------------------------------------------------------------ Ctrl-C, in a process of its own
+
+
+def endless(out, **options) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "psbench.cli", "run", "--set", "stop={epochs: 1000000}"]
+    command += ["--set", "strategy=asp", "--set", "cluster={workers: 2}", "--json", "--out", str(out)]
+    return subprocess.Popen(command, text=True, **options)
+
+
+def test_ctrl_c_stops_and_keeps_what_it_has(tmp_path):
+    with endless(tmp_path / "out", stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        process.stderr.readline()  # progress: it is under way
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    summary = json.loads(out)
+    assert (summary["status"], summary["reason"]) == ("stopped", "stopped by hand")
+    assert "stopped by Ctrl-C; what was computed is kept" in err
+    assert Run.load(tmp_path / "out").log.digest() == summary["digest"]
+
+
+def test_ctrl_c_before_the_run_begins_leaves_nothing(tmp_path):
+    script = (
+        "import os, signal, sys, psbench.problem as p\n"
+        "p.Problem.build = classmethod(lambda cls, e: os.kill(os.getpid(), signal.SIGINT))\n"
+        "from psbench.cli import main\n"
+        f"sys.exit(main(['run', '--out', {str(tmp_path / 'out')!r}]))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (130, "error: interrupted; the run is not kept\n")
+    assert not (tmp_path / "out").exists()
+
+
+# ------------------------------------------------------------------ progress
+
+
+def test_progress_where_there_is_no_terminal_is_a_few_plain_lines(capsys, monkeypatch):
+    monkeypatch.setattr("psbench.cli.monitor.LINE_EVERY_S", 0.0)
+    monkeypatch.setattr("psbench.cli.monitor.FIRST_LINE_S", 0.0)
+    out, err = ok(capsys, "run", "--set", "stop.epochs=3", "--set", "strategy=bsp", "--json")
+    assert json.loads(out)["updates"] > 0
+    lines = err.splitlines()
+    assert len(lines) >= 3
+    assert all(line.startswith("bsp: ") and "\x1b" not in line for line in lines)
+    assert "epoch 3 of 3" in lines[-1]
+
+
+def test_progress_in_a_terminal_is_a_bar_on_standard_error(tmp_path):
+    primary, terminal = pty.openpty()
+    with endless(tmp_path / "out", stdout=subprocess.PIPE, stderr=terminal) as process:
+        os.close(terminal)
+        shown, deadline = b"", time.monotonic() + 60
+        while b"epoch" not in shown and time.monotonic() < deadline:
+            shown += os.read(primary, 4096)
+        process.send_signal(signal.SIGINT)
+        while _more(primary):
+            pass
+        out, _ = process.communicate(timeout=60)
+    os.close(primary)
+    assert b"\x1b[" in shown
+    assert json.loads(out)["status"] == "stopped"
+
+
+def _more(descriptor: int) -> bytes:
+    try:
+        return os.read(descriptor, 4096)
+    except OSError:  # the other side has gone
+        return b""
+
+
+# ------------------------------------------------------------------ compare, report, replay
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory):
+    """Two strategies over two seeds, saved."""
+    folder = tmp_path_factory.mktemp("compare")
+    rest = "stop: {updates: 6}\ncluster: {workers: 3}\n"
+    (folder / "asp.yaml").write_text("strategy: asp\n" + rest)
+    (folder / "bsp.yaml").write_text("strategy: bsp\nseed: 7\n" + rest)
+    specs = [str(folder / name) for name in ("asp.yaml", "bsp.yaml")]
+    assert main(["compare", *specs, "--seeds", "2", "--out", str(folder / "out")]) == 0
+    return folder
+
+
+def test_compare_saves_every_run_and_a_report(compared):
+    names = sorted(path.name for path in (compared / "out").iterdir())
+    assert names == ["asp-seed0", "asp-seed1", "bsp-seed7", "bsp-seed8", "report.html"]
+    assert Run.load(compared / "out/bsp-seed8").experiment.seed == 8
+
+
+def test_compare_prints_a_table(compared, capsys):
+    out, _ = ok(capsys, "compare", str(compared / "asp.yaml"), str(compared / "bsp.yaml"), "--seeds", "2")
+    assert "equal budget: updates 6 on digits" in out
+    rows = [line.split()[0] for line in out.splitlines() if line.strip()]
+    assert {"asp", "bsp"} <= set(rows)
+
+
+def test_compare_as_json(compared, capsys):
+    argv = ("--seeds", "1", "--json", "--set", "stop={updates: 4}")
+    out, _ = ok(capsys, "compare", str(compared / "asp.yaml"), str(compared / "bsp.yaml"), *argv)
+    found = json.loads(out)
+    assert [row["strategy"] for row in found["table"]] == ["asp", "bsp"]
+    assert [row["updates"] for row in found["table"]] == [4, 4]
+
+
+def test_unnamed_specifications_of_one_strategy_are_named_by_their_files(tmp_path, capsys):
+    for bound in (1, 4):
+        spec = {"strategy": {"name": "ssp", "staleness_bound": bound}, "stop": {"updates": 4}}
+        (tmp_path / f"bound{bound}.yaml").write_text(yaml.safe_dump(spec))
+    specs = [str(tmp_path / f"bound{bound}.yaml") for bound in (1, 4)]
+    ok(capsys, "compare", *specs, "--seeds", "1", "--out", str(tmp_path / "out"))
+    assert (tmp_path / "out/bound1-seed0").is_dir()
+    assert (tmp_path / "out/bound4-seed0").is_dir()
+
+
+def test_report_of_a_folder_of_runs(compared, tmp_path, capsys):
+    out, _ = ok(capsys, "report", str(compared / "out"), "--out", str(tmp_path / "all.html"))
+    assert out.strip() == str(tmp_path / "all.html")
+    text = (tmp_path / "all.html").read_text()
+    assert "asp" in text
+    assert "bsp" in text
+
+
+def test_replay_takes_every_decision_again(saved, capsys):
+    out, _ = ok(capsys, "replay", str(saved))
+    assert out == f"{len(Run.load(saved).log)} rows compared: every decision is the same\n"
+
+
+def test_replay_of_a_run_that_decided_otherwise_is_exit_code_1(saved, tmp_path, capsys):
+    for file in saved.iterdir():
+        if file.is_file():
+            (tmp_path / file.name).write_bytes(file.read_bytes())
+    spec = yaml.safe_load((tmp_path / "experiment.yaml").read_text())
+    spec["strategy"]["consistency"]["staleness_bound"] = 0
+    (tmp_path / "experiment.yaml").write_text(yaml.safe_dump(spec))
+    assert main(["replay", str(tmp_path)]) == 1
+    line = capsys.readouterr().err
+    assert line.startswith("error: row ")
+    assert "recorded release" in line
+    assert "decided now: hold" in line
+
+
+# ------------------------------------------------------------------ list, help, lab
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_list_as_json_has_every_name_and_where_it_comes_from(kind, capsys):
+    out, _ = ok(capsys, "list", kind, "--json")
+    found = json.loads(out)
+    wanted = list(CATALOGUE) if kind == "strategies" else [n for d in KINDS[kind] for n in REGISTRY[d]]
+    assert [entry["name"] for entry in found] == wanted
+    for entry in found:
+        assert entry["summary"]
+        for each in entry["parameters"]:
+            assert set(each) == {"name", "default", "unit", "range", "summary", "source"}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_list_for_a_person_shows_every_name(kind, capsys):
+    out, _ = ok(capsys, "list", kind)
+    entries = json.loads(ok(capsys, "list", kind, "--json")[0])
+    for entry in entries:
+        assert entry["name"] in out
+        for each in entry["parameters"]:
+            assert each["name"] in out
+
+
+def test_list_says_default_unit_and_range(capsys):
+    out, _ = ok(capsys, "list", "strategies", "--json")
+    ssp = next(entry for entry in json.loads(out) if entry["name"] == "ssp")
+    bound = next(each for each in ssp["parameters"] if each["name"] == "staleness_bound")
+    assert (bound["default"], bound["unit"], bound["range"]) == (3, "steps", ">= 0")
+
+
+def test_version(capsys):
+    assert ok(capsys, "--version")[0] == f"{__version__}\n"
+
+
+@pytest.mark.parametrize("command", ["run", "compare", "list", "report", "replay"])
+def test_help_gives_examples(command, capsys):
+    out, _ = ok(capsys, command, "--help")
+    assert f"psbench {command}" in out
+    assert "Example" in out
+
+
+def test_no_command_shows_the_help(capsys):
+    assert main([]) == 2
+    out, err = capsys.readouterr()
+    assert "compare" in out + err
+    assert "error" not in err
+
+
+def test_lab_without_jupyterlab_says_how_to_get_it(capsys, monkeypatch):
+    monkeypatch.setattr("psbench.cli.lab.find_spec", lambda name: None)
+    assert main(["lab"]) == 2
+    assert "pip install 'psbench[lab]'" in capsys.readouterr().err
+
+
+def test_lab_starts_jupyterlab_on_the_folder(tmp_path, monkeypatch):
+    called = []
+    monkeypatch.setattr("psbench.cli.lab.subprocess.call", lambda command: called.append(command) or 0)
+    assert main(["lab", str(tmp_path)]) == 0
+    assert called == [[sys.executable, "-m", "jupyterlab", str(tmp_path)]]
