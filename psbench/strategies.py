@@ -179,6 +179,13 @@ k_batch_asp = Published(
     {"consistency": consistency.KBatchASP},
     lr_scaling="by_share",
 )
+dssp = Published(
+    "dssp",
+    "ssp whose fastest worker is granted more steps where that shortens its wait",
+    "Zhao et al. 2019",
+    {"consistency": consistency.DSSP},
+    lr_scaling="by_share",
+)
 n_softsync = Published(
     "n_softsync",
     "about n versions while every worker pushes once; stale pushes count for less",
@@ -218,7 +225,7 @@ CATALOGUE: dict[str, Published | PublishedSwitch] = {
     entry.name: entry
     for entry in (
         *(bsp, asp, ssp, k_bsp, k_batch_bsp, backup_workers, k_asp, k_batch_asp),
-        *(n_softsync, con_sgd, dyn_sgd),
+        *(dssp, n_softsync, con_sgd, dyn_sgd),
         *(all_reduce, strategy_switch),
     )
 }

@@ -2,8 +2,20 @@
 
 from psbench.consistency.asp import ASP
 from psbench.consistency.bsp import BSP
+from psbench.consistency.dssp import DSSP
 from psbench.consistency.k_async import KASP, KBatchASP, NSoftsync
 from psbench.consistency.k_sync import KBSP, BackupWorkers, KBatchBSP
 from psbench.consistency.ssp import SSP
 
-__all__ = ["ASP", "BSP", "KASP", "KBSP", "SSP", "BackupWorkers", "KBatchASP", "KBatchBSP", "NSoftsync"]
+__all__ = [
+    "ASP",
+    "BSP",
+    "DSSP",
+    "KASP",
+    "KBSP",
+    "SSP",
+    "BackupWorkers",
+    "KBatchASP",
+    "KBatchBSP",
+    "NSoftsync",
+]

@@ -10,7 +10,41 @@ from psbench.core.part import Consistency, parameter
 from psbench.core.view import ClusterView
 
 
-class SSP(Consistency):
+class ClockBound(Consistency):
+    """What SSP and DSSP share: each push is committed at once, and a worker that leads by too much waits."""
+
+    singly: ClassVar[bool] = True
+
+    @property
+    def bound(self) -> int:
+        """Largest lead at which a worker may start a step, and one that waits is let go."""
+        raise NotImplementedError
+
+    def on_push(self, push: Push, view: ClusterView) -> list[Action]:
+        """Commit; then this worker goes on or is held, and others go on if the slowest has advanced."""
+        may = self._may_go_on(push.worker, view)
+        actions: list[Action] = [Commit([push])]
+        if view.min_clock_rose:
+            waiting = [w for w in view.waiting if (may if w == push.worker else self._within(w, view))]
+            actions += [Release(worker) for worker in waiting]
+        elif may:
+            actions.append(Release(push.worker))
+        if not may:
+            actions.append(Hold(push.worker, "staleness bound"))
+        return actions
+
+    def on_leave(self, worker: int, view: ClusterView) -> list[Action]:
+        """Ask again who may go on: the slowest may have gone."""
+        return [Release(w) for w in view.waiting if self._within(w, view)]
+
+    def _within(self, worker: int, view: ClusterView) -> bool:
+        return view.clock_lead(worker) <= self.bound
+
+    def _may_go_on(self, worker: int, view: ClusterView) -> bool:
+        return self._within(worker, view)
+
+
+class SSP(ClockBound):
     """Commit each push at once; let a worker start a step if it leads by at most `staleness_bound`.
 
     Parameters
@@ -38,7 +72,6 @@ class SSP(Consistency):
 
     name: ClassVar[str] = "ssp"
     source: ClassVar[str] = "Ho et al. 2013, sec. 3"
-    singly: ClassVar[bool] = True
 
     staleness_bound: int = parameter(
         3,
@@ -48,20 +81,7 @@ class SSP(Consistency):
         ge=0,
     )
 
-    def on_push(self, push: Push, view: ClusterView) -> list[Action]:
-        """Commit; then this worker goes on or is held, and others go on if the slowest has advanced."""
-        actions: list[Action] = [Commit([push])]
-        if view.min_clock_rose:
-            actions += self._free(view)
-        if view.clock_lead(push.worker) > self.staleness_bound:
-            actions.append(Hold(push.worker, "staleness bound"))
-        elif not view.min_clock_rose:
-            actions.append(Release(push.worker))
-        return actions
-
-    def on_leave(self, worker: int, view: ClusterView) -> list[Action]:
-        """Ask again who may go on: the slowest may have gone."""
-        return self._free(view)
-
-    def _free(self, view: ClusterView) -> list[Action]:
-        return [Release(w) for w in view.waiting if view.clock_lead(w) <= self.staleness_bound]
+    @property
+    def bound(self) -> int:
+        """The staleness bound."""
+        return self.staleness_bound
