@@ -39,7 +39,9 @@ def bad_file(name: str, spec: str | bytes, *says: str) -> Case:
 UNKNOWN = [
     bad("strategy", "strategy=sssp", "unknown strategy 'sssp'", "did you mean 'ssp'?"),
     bad("strategy with parameters", "strategy={name: k_bps, k: 2}", "did you mean 'k_bsp'?"),
-    bad("consistency", "strategy={consistency: n_softsink}", "consistency part 'n_softsink'", "'n_softsync'?"),
+    bad(
+        "consistency", "strategy={consistency: n_softsink}", "consistency part 'n_softsink'", "'n_softsync'?"
+    ),
     bad("aggregation", "strategy={name: asp, aggregation: meen}", "aggregation part 'meen'", "'mean'"),
     bad("communication", "strategy={name: asp, communication: every_stepp}", "did you mean 'every_step'?"),
     bad("stragglers", "strategy={name: asp, stragglers: fixd}", "did you mean 'fixed'?"),
