@@ -9,12 +9,14 @@ time, from a snapshot of the version it was released with; cancelled work is nev
 
 from __future__ import annotations
 
-import heapq
+from bisect import insort
+from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from heapq import heappop, heappush
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -36,6 +38,7 @@ from psbench.worker_math import Job
 
 #: order of happenings at one instant: who leaves or joins, then pushes, then timers
 _MEMBERSHIP, _WORK, _TIMER = 0, 1, 2
+_NAN = float("nan")
 #: events between two looks of an observer: often enough to move a chart, too seldom to be felt
 OBSERVE_EVERY = 256
 
@@ -50,8 +53,11 @@ class _Flight:
     samples: int
     job: Job | None
     compute_s: float
-    sent: bool = False  # computed, and now on its way to the server
     send_s: float = 0.0
+
+
+#: time, priority, worker, sequence, what happens
+_Entry: TypeAlias = tuple[float, int, int, int, Any]
 
 
 class _Snapshots:
@@ -110,18 +116,21 @@ class Simulation:
         if self.gradients:
             self.trainer, self.evaluator = problem.trainer(), problem.evaluator()
         self.step_times = StepTimes(problem.profile, problem.streams)
-        self._heap: list[tuple[float, int, int, int, Any]] = []
+        self._heap: list[_Entry] = []
+        #: results on their way, the first to arrive first: a shared link makes that the order of sending
+        self._arriving: deque[_Entry] = deque()
         self._sequence = count()
         self._push_ids = count()
         self._flights: dict[int, _Flight] = {}
         self._payloads: dict[int, tuple[Tensor, Tensor]] = {}
         self._snapshots = _Snapshots()
         self._now = 0.0
+        self._deadline = float("inf") if experiment.stop.seconds is None else experiment.stop.seconds
         self._ring_ends = 0.0  # a ring leaves its result with the workers; nobody starts before
         self._handed_over = 0.0  # until then a hand-over is under way and nothing is sent
         self._evaluated = -1  # the last version that was evaluated
         self._unseen: ev.Evaluated | None = None  # the evaluation that the engine has not handled yet
-        self._reason = self._status = ""
+        self._status = self._reason = ""
         self._checkpoints: list[str] = []
         self._next_checkpoint = experiment.checkpoint_every or float("inf")
         #: nothing can be due before that many samples and that version
@@ -141,28 +150,34 @@ class Simulation:
             When every worker is gone.
         """
         self._begin()
-        heap, seconds = self._heap, self.problem.experiment.stop.seconds
-        handled = 0
-        while not self._status:
+        for handled in count(1):  # a `for` loop, because CPython 3.11 does not specialise a long `while`
+            if self._status:
+                break
             if self.control.pending:
                 self._attend()
-                continue
-            if not heap:
-                self._stalled()
-            if seconds is not None and heap[0][0] >= seconds:
-                self._now = self.engine.view.now = seconds
-                self._end("finished", self.ending.at(seconds))
-                break
-            self._now, _, _, _, happening = heap[0]
-            if type(happening) is _Flight:
-                self._arrive(happening)
             else:
-                heapq.heappop(heap)
-                self._happen(happening)
-            handled += 1
+                self._next()
             if handled % OBSERVE_EVERY == 0:
                 self._show()
         return self._finish()
+
+    def _next(self) -> None:
+        """Take the first happening."""
+        heap, arriving = self._heap, self._arriving
+        if not heap and not arriving:
+            self._stalled()
+        arrives = not heap or (arriving and arriving[0] < heap[0])
+        self._now, _, _, _, happening = arriving.popleft() if arrives else heappop(heap)
+        if self._now >= self._deadline:
+            self._now = self.engine.view.now = self._deadline
+            self._end("finished", self.ending.at(self._deadline))
+        elif type(happening) is not _Flight:
+            self._happen(happening)
+        elif self._flights.get(happening.worker) is happening:  # else cancelled, or its worker has gone
+            if arrives:
+                self._push(happening)
+            else:
+                self._send(happening)
 
     def _begin(self) -> None:
         profile = self.problem.profile
@@ -176,7 +191,7 @@ class Simulation:
         self._perform(self.engine.begin(profile.starters))
 
     def _schedule(self, time: float, priority: int, worker: int, happening: Any) -> None:
-        heapq.heappush(self._heap, (time, priority, worker, next(self._sequence), happening))
+        heappush(self._heap, (time, priority, worker, next(self._sequence), happening))
 
     def _handle(self, event: ev.Event) -> None:
         self._perform(self.engine.handle(event, self._now))
@@ -206,7 +221,7 @@ class Simulation:
 
     def _release(self, release: act.Release) -> None:
         worker = release.worker
-        sent = max(self._now, self._handed_over)
+        sent = self._now if self._now > self._handed_over else self._handed_over
         if release.send and not self._collective:
             begins = self.network.down(worker, self._bytes_down, sent)
         else:
@@ -219,34 +234,27 @@ class Simulation:
         compute_s = self.step_times.next(worker, samples, begins)
         flight = _Flight(worker, release.ticket, release.load, samples, job, compute_s)
         self._flights[worker] = flight
-        self._schedule(begins + compute_s, _WORK, worker, flight)
+        heappush(self._heap, (begins + compute_s, _WORK, worker, next(self._sequence), flight))
 
-    def _arrive(self, flight: _Flight) -> None:
-        """Take the first happening: a step has been computed, or its result has reached the server."""
-        worker = flight.worker
-        if self._flights.get(worker) is flight:  # else cancelled, or its worker has gone
-            if not flight.sent:
-                flight.sent = True
-                arrives = self._arrival(worker)
-                flight.send_s = arrives - self._now
-                entry = (arrives, _WORK, worker, next(self._sequence), flight)
-                heapq.heapreplace(self._heap, entry)
-                return
-            del self._flights[worker]
-            heapq.heappop(self._heap)
-            self._push(flight)
+    def _send(self, flight: _Flight) -> None:
+        """Send what a step gave."""
+        worker, now = flight.worker, self._now
+        if self._collective:  # only the word that the gradient is there travels
+            arrives = self.network.message(worker, now)
         else:
-            heapq.heappop(self._heap)
-
-    def _arrival(self, worker: int) -> float:
-        """Return when a result has arrived; in a collective only the word that it is there travels."""
-        if self._collective:
-            return self.network.message(worker, self._now)
-        return self.network.up(worker, self._bytes_up, self._now)
+            arrives = self.network.up(worker, self._bytes_up, now)
+        flight.send_s = arrives - now
+        entry = (arrives, _WORK, worker, next(self._sequence), flight)
+        arriving = self._arriving
+        if not arriving or arriving[-1] < entry:
+            arriving.append(entry)
+        else:
+            insort(arriving, entry)
 
     def _push(self, flight: _Flight) -> None:
+        del self._flights[flight.worker]
         number = next(self._push_ids)
-        loss = float("nan")
+        loss = _NAN
         if flight.job is not None:
             step = self.trainer.result(flight.job, *self._snapshots.get(flight.version))
             self._snapshots.drop(flight.version)

@@ -2,7 +2,8 @@
 
 `Commit` and `SwitchTo` are the engine's own business and never reach a backend. `Release` and `Apply`
 are completed by the engine: a part writes `Release(worker)`, the backend receives it with the version
-to load and a ticket. Actions are never changed after they are made.
+to load and a ticket. It completes them in place, so a part makes a new one each time and keeps none.
+Once they are handed out, actions are never changed.
 """
 
 from __future__ import annotations

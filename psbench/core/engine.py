@@ -15,7 +15,7 @@ import numpy as np
 from psbench.core import actions as act
 from psbench.core import events as ev
 from psbench.core.actions import Action
-from psbench.core.log import EventLog, Kind, pack_row, plain_json
+from psbench.core.log import EventLog, Kind, pack_apply, pack_release, pack_row, plain_json
 from psbench.core.part import Part, Switching
 from psbench.core.strategy import AnyStrategy, Strategy, SwitchingStrategy
 from psbench.core.view import ClusterView, Status, WorkerView
@@ -119,10 +119,13 @@ class Engine:
         if self._asker is not None and type(event) is not ev.Measured:
             self._inbox.append(event)
             return []
-        self._take(event)
+        view.min_clock_rose = False
+        _EVENTS[type(event)](self, event)
         out = self._finish()
         while self._inbox and self._asker is None:
-            self._take(self._inbox.popleft())
+            view.min_clock_rose = False
+            waiting = self._inbox.popleft()
+            _EVENTS[type(waiting)](self, waiting)
             out = out + self._finish()
         return out
 
@@ -132,10 +135,6 @@ class Engine:
         return self._asker is not None
 
     # ---------------------------------------------------------------- events
-
-    def _take(self, event: ev.Event) -> None:
-        self.view.min_clock_rose = False
-        _EVENTS[type(event)](self, event)
 
     def _push(self, push: ev.Push) -> None:
         view, log = self.view, self.log
@@ -291,60 +290,59 @@ class Engine:
 
     def _apply(self, apply: act.Apply) -> None:
         view, log, pushes = self.view, self.log, apply.pushes
-        if len(apply.weights) != len(pushes):
-            raise ProtocolError(f"{len(pushes)} pushes are applied with {len(apply.weights)} weights")
-        view.version = version = view.version + 1
-        scale = len(pushes) / view.num_workers if self._by_share else 1.0
-        self._out.append(act.Apply(pushes, apply.weights, apply.rule, apply.keep, scale, version, view.epoch))
-        view.committed += len(pushes)
-        for push, weight in zip(pushes, apply.weights, strict=True):
-            if view.pending.pop(push.id, None) is None:
+        count, pending = len(pushes), view.pending
+        if len(apply.weights) != count:
+            raise ProtocolError(f"{count} pushes are applied with {len(apply.weights)} weights")
+        apply.version = view.version = version = view.version + 1
+        apply.epoch = view.samples / view.dataset_size
+        apply.lr_scale = count / view.num_workers if self._by_share else 1.0
+        self._out.append(apply)
+        view.committed += count
+        for push, weight in zip(pushes, apply.weights):  # noqa: B905  (checked above; strict costs as much)
+            if pending.pop(push.id, None) is None:
                 raise ProtocolError(f"push {push.id} is committed twice, or was discarded before")
             view.samples += push.samples
             if log is not None:
                 # fmt: off
-                log.append(pack_row(
-                    view.now, _APPLY, push.worker, push.id, version, push.samples, push.steps,
-                    0, 0.0, 0.0, weight, 0,
+                log.append(pack_apply(
+                    view.now, _APPLY, push.worker, push.id, version, push.samples, push.steps, weight
                 ))
                 # fmt: on
         for hook in self._after_apply:  # first in line: a switch withholds the releases that follow
             self._todo.extendleft(reversed(hook(view)))
 
     def _release(self, release: act.Release) -> None:
-        view = self.view
-        worker = view.workers[release.worker]
+        view, number = self.view, release.worker
+        worker = view.workers[number]
         status = worker.status
         if status is COMPUTING or status is GONE:
-            raise ProtocolError(f"worker {release.worker} was released, but it is {status.name.lower()}")
+            raise ProtocolError(f"worker {number} was released, but it is {status.name.lower()}")
         step = release.then == "step"
         if not step and status is not Status.VOTED:
             raise ProtocolError(f"worker {release.worker} was told to push, but it has not voted")
         if self._drain is not None and step:
-            self._withhold(release.worker)
+            self._withhold(number)
             return
-        self._unanswered.discard(release.worker)
-        orders = release.orders
+        self._unanswered.discard(number)
         for hook in self._order_hooks:
-            orders = {**orders, **hook(release.worker, view)}
-        if "batch_size" in orders:
+            release.orders = {**release.orders, **hook(number, view)}
+        orders = release.orders
+        if orders and "batch_size" in orders:
             worker.batch_size = orders["batch_size"]
-        worker.ticket = ticket = worker.ticket + 1
+        release.ticket = worker.ticket = worker.ticket + 1
         worker.status = COMPUTING
         worker.hold_reason = ""
         view.num_computing += 1
-        load = view.version if step else worker.base_version
-        send = step and (self._collective or worker.base_version != load)
+        release.load = load = view.version if step else worker.base_version
+        release.send = send = step and (self._collective or worker.base_version != load)
         worker.base_version = load
-        self._out.append(act.Release(release.worker, release.then, orders, load, send, ticket))
+        self._out.append(release)
         log = self.log
         if log is not None:
             text = log.number(plain_json(orders)) if orders else 0
             size = self._bytes_down if send else 0
             told = 0 if step else 1
-            log.append(
-                pack_row(view.now, _RELEASE, release.worker, told, load, 0, 0, size, 0.0, 0.0, 0.0, text)
-            )
+            log.append(pack_release(view.now, _RELEASE, number, told, load, size, text))
 
     def _hold(self, hold: act.Hold) -> None:
         if not hold.reason:
