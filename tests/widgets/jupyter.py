@@ -180,7 +180,7 @@ class Page:
         self.page.click('.lm-MenuBar-itemLabel:text-is("Settings")')
         self.page.hover('.lm-Menu-itemLabel:text-is("Theme")')
         self.page.click(f'.lm-Menu-itemLabel:text-is("{name}")')
-        self.page.wait_for_selector(f'body[data-jp-theme-name="{name}"]')
+        self.page.wait_for_selector(f'body[data-jp-theme-name="{name}"]', state="attached")
 
 
 def _free_port() -> int:

@@ -1,0 +1,191 @@
+"""The panel as a person uses it: pick, run, switch, stop, reload, compare, take away; light and dark."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .jupyter import ROOT, Page
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
+
+CELLS = [
+    "from psbench_widgets import Lab\nlab = Lab(renderer='svg', folder='kept')\nlab",
+    "print('answer', 6 * 7)",
+    "print('count', lab._figures.charts['val_accuracy'].count(), lab._figures.charts['train_loss'].count())",
+    "import threading\nprint('threads', [t.name for t in threading.enumerate() if t.name.startswith('psbench')])",
+]
+ROWS = "(key) => Number(document.querySelector(`.psb-slot[data-key=${key}] .psb-chart`)?.dataset.rows ?? 0)"
+
+
+def panel(page: Page, name: str) -> Any:
+    """Open a notebook with a panel that is ready to run."""
+    page.open(name, CELLS)
+    page.page.keyboard.press("Control+b")  # the file browser takes room that a panel can use
+    page.run_all()
+    page.page.wait_for_selector(".psb-lab button.psb-run:enabled", timeout=60_000)
+    # somebody else's warm-up would be measured too: wait for the first probe
+    page.page.wait_for_selector(".psb-labels", state="attached", timeout=60_000)
+    return page.page
+
+
+def pick(web: Any, section: str, field: str, value: str) -> None:
+    place = web.locator(f".psb-section-{section}")
+    if place.get_attribute("open") is None:
+        place.locator("> summary").click()
+    place.locator(f'[data-field="{field}"]').fill(value)
+
+
+def rows(web: Any, key: str) -> int:
+    return int(web.evaluate(ROWS, key))
+
+
+def wait_rows(web: Any, key: str, more_than: int) -> None:
+    web.wait_for_function(f"([key, n]) => ({ROWS})(key) > n", arg=[key, more_than], timeout=60_000)
+
+
+def wait_over(web: Any, status: str) -> None:
+    web.wait_for_function(
+        "(s) => document.querySelector('.psb-answer').textContent.includes(s)", arg=status, timeout=90_000
+    )
+    web.wait_for_selector('.psb-lab[data-running=""]')
+
+
+def test_a_person_picks_runs_switches_stops_reloads_and_compares(page: Page, screenshots: Path) -> None:
+    web = panel(page, "lab")
+    pick(web, "stop", "epochs", "3000")
+    web.locator(".psb-section-strategy .psb-select").last.select_option("manual")
+
+    web.click("button.psb-run")
+    wait_rows(web, "val_accuracy", 3)
+    before, width = rows(web, "train_loss"), web.locator(".psb-meter-fill").bounding_box()["width"]
+    wait_rows(web, "train_loss", before)
+    web.wait_for_function("(w) => document.querySelector('.psb-meter-fill').getBoundingClientRect().width > w", arg=width)
+    assert "of 3000, virtual" in (web.text_content(".psb-words") or "")
+    assert "running 1: strategy_switch · digits · mlp · c2" in (web.text_content(".psb-echo") or "")
+
+    # the kernel stays free
+    assert "answer 42" in page.run_cell(1)
+
+    web.click("button.psb-switch")
+    mark = web.locator('.psb-slot[data-key="val_accuracy"] svg text', has_text="switch to asp")
+    mark.wait_for(timeout=60_000)
+    web.wait_for_function("() => document.querySelector('.psb-words').textContent.includes(' asp: nobody waits')")
+    web.screenshot(path=screenshots / "lab-running-light.png")
+
+    page.reload()
+    wait_rows(web, "val_accuracy", 5)
+    web.locator("button.psb-stop").click()
+    wait_over(web, "run 1 stopped")
+    counted = page.run_cell(2).split("count ")[1].split()
+    web.wait_for_function(f"([key, n]) => ({ROWS})(key) === n", arg=["val_accuracy", int(counted[0])])
+    assert rows(web, "train_loss") == int(counted[1])  # complete, and no row twice
+    mark.wait_for()
+
+    web.locator(".psb-section-strategy .psb-select").first.select_option("ssp")
+    pick(web, "stop", "epochs", "8")
+    web.click("button.psb-run")
+    wait_over(web, "run 2 finished")
+    assert rows(web, "val_accuracy") == 9
+    web.screenshot(path=screenshots / "lab-watch-light.png")
+
+    web.click(".psb-tab-compare")
+    web.wait_for_selector(".psb-comparison tbody tr:nth-child(2)")
+    assert web.locator(".psb-tick:checked").count() == 2
+    overlay = web.locator(".psb-compare .psb-chart").first
+    overlay.locator('path[aria-roledescription="line mark"]').nth(1).wait_for(timeout=30_000)
+    shown = overlay.locator("svg").text_content() or ""
+    assert "ssp" in shown
+    assert "strategy_switch" in shown
+    web.select_option(".psb-axis", "epoch")
+    web.wait_for_function("() => document.querySelector('.psb-compare .psb-chart svg').textContent.includes('epochs')")
+    web.screenshot(path=screenshots / "lab-compare-light.png")
+    page.theme("JupyterLab Dark")
+    web.wait_for_timeout(1500)
+    web.screenshot(path=screenshots / "lab-compare-dark.png")
+    web.click(".psb-tab-watch")
+    web.wait_for_timeout(800)
+    web.screenshot(path=screenshots / "lab-watch-dark.png")
+
+    web.click(".psb-tab-take")
+    script = web.text_content(".psb-python") or ""
+    digest = (web.locator('tr[data-number="2"]').get_attribute("title") or "").split()[1]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    told = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
+    assert told.stdout.strip() == digest
+
+    page.theme("JupyterLab Light")
+    assert page.errors == []
+    assert page.strangers == []
+
+
+def test_wrong_values_keep_run_off_until_they_are_mended(page: Page, screenshots: Path) -> None:
+    web = panel(page, "wrong")
+    web.locator(".psb-section-strategy .psb-select").first.select_option("ssp")
+    pick(web, "strategy", "staleness_bound", "-4")
+    web.wait_for_selector("button.psb-run:disabled")
+    assert "staleness_bound" in (web.text_content(".psb-section-strategy .psb-error") or "")
+    web.screenshot(path=screenshots / "lab-wrong-value.png")
+    pick(web, "strategy", "staleness_bound", "2")
+    web.wait_for_selector("button.psb-run:enabled")
+
+    pick(web, "rest", "scheduler", "tcp://127.0.0.1:9")
+    web.locator('.psb-section-rest [data-field="backend"]').select_option("dask")
+    web.wait_for_function("() => document.querySelector('.psb-section-rest .psb-error').textContent.includes('nobody answers')")
+    web.wait_for_selector("button.psb-run:disabled")
+    pick(web, "rest", "scheduler", "")
+    web.wait_for_selector("button.psb-run:enabled")
+
+    web.click('.psb-mode:text-is("composed")')
+    placement = web.locator(".psb-domain", has_text="placement").locator("select").first
+    web.wait_for_function("() => [...document.querySelectorAll('.psb-domain option:disabled')].length > 0")
+    assert "needs everybody" in (placement.locator("option:disabled").first.text_content() or "")
+    web.screenshot(path=screenshots / "lab-composed.png")
+    assert page.errors == []
+
+
+def test_the_speeds_of_a_cluster_are_edited_in_their_picture(page: Page) -> None:
+    web = panel(page, "speeds")
+    web.locator(".psb-section-cluster > summary").click()
+    web.locator(".psb-bar input").nth(3).fill("0.1")
+    web.locator(".psb-bar input").nth(3).press("Tab")
+    web.wait_for_function("() => document.querySelector('.psb-yaml').textContent.includes('name: custom')")
+    assert "- 0.1" in (web.text_content(".psb-yaml") or "")
+    assert page.errors == []
+
+
+def test_running_the_cell_again_leaves_no_thread_behind(page: Page) -> None:
+    web = panel(page, "again")
+    pick(web, "stop", "epochs", "100000")
+    web.click("button.psb-run")
+    wait_rows(web, "val_accuracy", 1)
+    assert "psbench-run" in page.run_cell(3)
+    page.run_cell(0)
+    web.wait_for_selector(".psb-lab button.psb-run:enabled")
+    assert web.locator(".psb-lab").count() == 1
+    until = time.monotonic() + 20
+    while "psbench-run" in (told := page.run_cell(3)):
+        assert time.monotonic() < until, told
+    assert page.errors == []
+
+
+def test_a_panel_whose_cell_is_deleted_stops_its_run(page: Page) -> None:
+    web = panel(page, "deleted")
+    pick(web, "stop", "epochs", "100000")
+    web.click("button.psb-run")
+    wait_rows(web, "val_accuracy", 1)
+    web.locator(".jp-CodeCell").first.locator(".jp-InputPrompt").click()
+    web.keyboard.press("d")
+    web.keyboard.press("d")
+    web.wait_for_selector(".psb-lab", state="detached")
+    until = time.monotonic() + 30
+    while "psbench-" in (told := page.run_cell(2)):
+        assert time.monotonic() < until, told
+        time.sleep(0.5)
+    assert page.errors == []

@@ -1,0 +1,289 @@
+"""The panel without a browser: messages of the page in, traits and messages out."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import altair as alt
+import pytest
+
+from psbench import charts
+from psbench.errors import ParameterError
+from psbench.experiment import Experiment
+from psbench.runs import Run, run
+from psbench_widgets import Lab
+from psbench_widgets.check import as_python, as_values
+from psbench_widgets.probe import probe, unanswered
+
+BRIEF = Experiment(strategy="ssp", stop={"epochs": 2})
+
+
+class Panel(Lab):
+    """A panel that writes down what it sends."""
+
+    def __init__(self, *arguments: Any, **values: Any) -> None:
+        self.sent: list[dict[str, Any]] = []
+        super().__init__(*arguments, **values)
+
+    def send(self, content: Any, buffers: Any = None) -> None:
+        self.sent.append(json.loads(json.dumps(content)))
+
+    def say(self, kind: str, **rest: Any) -> None:
+        """Do what a click on the page does."""
+        self._on_message(self, {"kind": kind, **rest}, [])
+
+    def click(self, experiment: Experiment, **rest: Any) -> None:
+        values = as_values(experiment)
+        values["rest"] |= rest
+        self.say("run", values=values)
+
+    def last(self, kind: str) -> dict[str, Any]:
+        return [message for message in self.sent if message["kind"] == kind][-1]
+
+
+@pytest.fixture
+def panel(tmp_path: Path) -> Iterator[Panel]:
+    lab = Panel(BRIEF, folder=tmp_path / "runs")
+    yield lab
+    lab.close()
+    assert [t.name for t in threading.enumerate() if t.name.startswith("psbench")] == []
+
+
+def rows(panel: Panel, key: str) -> list[dict[str, Any]]:
+    return panel._figures.charts[key].rows()
+
+
+def test_a_press_runs_what_came_with_it(panel: Panel) -> None:
+    panel.click(BRIEF.but(strategy="bsp", seed=5))
+    assert panel.wait(120)
+    line = panel.runs[0]
+    assert (line["label"], line["seed"], line["status"]) == ("bsp", 5, "finished")
+    assert panel.values["strategy"]["name"] == "bsp"
+    assert panel.status["running"] is None
+    assert panel.status["trouble"] == ""
+
+
+def test_the_digest_is_that_of_the_script(panel: Panel, capsys: pytest.CaptureFixture[str]) -> None:
+    panel.click(BRIEF)
+    assert panel.wait(120)
+    exec(as_python(BRIEF), {})
+    assert capsys.readouterr().out.strip() == panel.runs[0]["digest"]
+
+
+def test_charts_show_the_whole_log(panel: Panel) -> None:
+    panel.click(BRIEF)
+    assert panel.wait(120)
+    done = panel.finished[0]
+    assert len([r for r in rows(panel, "train_loss") if r["train_loss"] is not None]) == done.summary()["steps"]
+    epochs = [e["epoch"] for e in done.log.evaluations()]
+    assert [r["epoch"] for r in rows(panel, "val_accuracy")] == pytest.approx(epochs, rel=1e-5)
+    assert sum(r["applied"] for r in rows(panel, "share")) == done.summary()["pushes"]["committed"]
+    assert {r["phase"] for r in rows(panel, "timeline")} >= {"compute", "wait"}
+    assert {r["reason"] for r in rows(panel, "idle")} >= {"staleness bound"}
+    assert max(r["value"] for r in rows(panel, "lead")) == done.summary()["clock_lead_max"] == 3
+
+
+def test_a_switch_is_marked_in_every_curve(panel: Panel) -> None:
+    switch = {"name": "strategy_switch", "rule": {"name": "after", "fraction": 0.5}}
+    panel.click(BRIEF.but(strategy=switch))
+    assert panel.wait(120)
+    for key in ("val_accuracy", "val_loss", "train_loss"):
+        assert [r["event"] for r in rows(panel, key) if r["event"]] == ["switch to asp"]
+
+
+@pytest.mark.parametrize("name", ["ssp", "strategy_switch", "k_bsp"])
+def test_chart_specifications_are_valid_vega_lite(panel: Panel, name: str) -> None:
+    panel.click(BRIEF.but(strategy=name))
+    assert panel.wait(120)
+    drawn = [chart for chart in [*panel._figures.charts.values(), *panel._pool] if chart.spec]
+    assert len(drawn) >= 15
+    for chart in drawn:
+        alt.Chart.from_dict(chart.spec, validate=True)
+        assert json.loads(json.dumps(chart.rows(), allow_nan=False)) == chart.rows()
+
+
+@pytest.mark.parametrize("x", list(charts.AXES))
+def test_curves_are_drawn_against_any_axis(panel: Panel, x: str) -> None:
+    panel.click(BRIEF)
+    assert panel.wait(120)
+    panel.say("axis", x=x)
+    panel.wait(60)
+    assert f'"field": "{x}"' in json.dumps(panel._figures.charts["val_loss"].spec)
+    assert f'"field": "{x}"' in json.dumps(panel._pool[0].spec)
+    assert all(x in row for row in rows(panel, "val_loss"))
+
+
+def test_several_seeds_become_an_interval(panel: Panel) -> None:
+    panel.click(BRIEF, seeds=3)
+    assert panel.wait(120)
+    assert sorted(line["seed"] for line in panel.runs) == [0, 1, 2]
+    assert panel.table["rows"][0][1] == "3"
+    assert "±" in " ".join(panel.table["rows"][0])
+    assert any(row.get("val_accuracy_low") is not None for row in panel._pool[0].rows())
+
+
+def test_two_strategies_are_compared(panel: Panel) -> None:
+    for name in ("bsp", "asp"):
+        panel.click(BRIEF.but(strategy=name))
+    assert panel.wait(120)
+    assert [row[0] for row in panel.table["rows"]] == ["bsp", "asp"]
+    assert "speed-up" in panel.table["headings"]
+    assert {row["label"] for row in panel._pool[0].rows()} == {"bsp", "asp"}
+    panel.say("tick", number=1, on=False)
+    panel.wait(60)
+    assert [row[0] for row in panel.table["rows"]] == ["asp"]
+
+
+def test_rename_remove_save_and_load(panel: Panel) -> None:
+    panel.click(BRIEF)
+    assert panel.wait(120)
+    digest = panel.runs[0]["digest"]
+    panel.say("rename", number=1, name="mine")
+    panel.wait(60)
+    assert panel.runs[0]["label"] == panel.table["rows"][0][0] == "mine"
+    panel.say("save", folder=panel.folder)
+    assert "saved" in panel.last("answer")["text"]
+    panel.say("remove", number=1)
+    panel.wait(60)
+    assert (panel.runs, panel.table, panel.overlay) == ([], {}, [])
+    panel.say("load", folder=panel.folder)
+    panel.wait(60)
+    assert panel.runs[0]["digest"] == digest
+    assert Run.load(next(Path(panel.folder).iterdir())).log.digest() == digest
+
+
+def test_loading_from_a_folder_without_runs_says_so(panel: Panel, tmp_path: Path) -> None:
+    panel.say("load", folder=str(tmp_path / "nothing"))
+    assert panel.last("answer")["wrong"]
+    assert "no run" in panel.last("answer")["text"]
+
+
+def test_the_report_is_written(panel: Panel) -> None:
+    panel.say("report")
+    assert "tick at least one" in panel.last("answer")["text"]
+    panel.click(BRIEF)
+    assert panel.wait(120)
+    panel.say("report")
+    assert (Path(panel.folder) / "report.html").read_text().startswith("<!")
+
+
+def test_a_failing_run_shows_its_own_traceback_and_the_panel_goes_on(panel: Panel) -> None:
+    def fails(job: Any) -> Run:
+        raise ZeroDivisionError("in worker 3 at step 17")
+
+    work, panel._bridge._work = panel._bridge._work, fails
+    panel.click(BRIEF)
+    assert panel.wait(60)
+    assert panel.runs[0]["status"] == "failed"
+    assert "in worker 3 at step 17" in panel.runs[0]["error"]
+    panel._bridge._work = work
+    panel.click(BRIEF)
+    assert panel.wait(120)
+    assert panel.runs[0]["status"] == "finished"
+
+
+def test_a_diverged_run_is_kept_but_not_compared(panel: Panel) -> None:
+    panel.click(BRIEF.but(optimizer={"name": "sgd", "lr": 1e12}, strategy="asp"))
+    assert panel.wait(120)
+    assert panel.runs[0]["status"] == "diverged"
+    assert not panel.runs[0]["ticked"]
+    assert "learning rate" in panel.runs[0]["reason"]
+
+
+def test_stop_and_switch_reach_the_run(panel: Panel) -> None:
+    long = BRIEF.but(strategy={"name": "strategy_switch", "rule": "manual"}, stop={"epochs": 100_000})
+    panel.click(long)
+    told = threading.Event()
+    panel.observe(lambda change: told.set() if (change["new"].get("fraction") or 0) > 0 else None, "status")
+    assert told.wait(60)
+    assert "epoch" in panel.status["words"]
+    assert panel.status["can_switch"]
+    assert panel.status["echo"].startswith("strategy_switch · digits · mlp · c2")
+    panel.say("switch")
+    asp = threading.Event()
+    panel.observe(lambda change: asp.set() if " asp: " in change["new"].get("words", "") else None, "status")
+    assert asp.wait(60)
+    panel.say("stop")
+    assert panel.wait(60)
+    assert panel.runs[0]["status"] == "stopped"
+    assert panel.finished[0].summary()["switches"][0]["reason"] == "asked by hand"
+
+
+def test_a_panel_that_nobody_shows_any_more_stops_its_runs(panel: Panel, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("psbench_widgets.lab.GRACE_S", 0.1)
+    panel.click(BRIEF.but(stop={"epochs": 100_000}))
+    panel.click(BRIEF)
+    panel.say("bye")
+    assert panel.last("who")
+    assert panel.wait(60)
+    assert [line["status"] for line in panel.runs] == ["cancelled", "stopped"]
+
+
+def test_a_view_that_is_still_there_keeps_the_run(panel: Panel, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("psbench_widgets.lab.GRACE_S", 0.1)
+    panel.click(BRIEF)
+    panel.say("bye")
+    panel.say("hello")
+    assert panel.wait(120)
+    assert panel.runs[0]["status"] == "finished"
+
+
+def test_checking_answers_with_what_is_wrong_and_where(panel: Panel) -> None:
+    values = as_values(BRIEF)
+    panel.say("check", seq=4, values=values)
+    assert panel.last("verdict")["errors"] == {}
+    panel.wait(60)
+    found = panel.last("probe")
+    assert found["seq"] == 4
+    assert len(found["label_counts"]) == 9
+    assert "12 x 12" in found["disabled"]["model"]["lenet"]
+    panel.say("check", seq=5, values=values | {"strategy": {"name": "ssp", "staleness_bound": -2}})
+    assert "staleness_bound" in panel.last("verdict")["errors"]["strategy"]
+    panel.say("run", values=values | {"strategy": {"name": "ssp", "staleness_bound": -2}})
+    assert panel.last("answer")["wrong"]
+    assert panel.runs == []
+
+
+def test_missing_data_and_a_silent_scheduler_are_told_beside_their_controls(tmp_path: Path) -> None:
+    missing = probe(BRIEF.but(data={"name": "folder", "path": str(tmp_path / "none")}))
+    assert "none" in missing["errors"]["data"]
+    with socket.socket() as probe_socket:
+        probe_socket.bind(("127.0.0.1", 0))
+        address = f"tcp://127.0.0.1:{probe_socket.getsockname()[1]}"
+        assert "nobody answers" in unanswered(address)
+        probe_socket.listen()
+        assert unanswered(address) == ""
+    assert "tcp://host:8786" in unanswered("nonsense")
+
+
+def test_run_says_what_is_wrong(panel: Panel) -> None:
+    panel.values = panel.values | {"stop": {}}
+    with pytest.raises(ParameterError, match="stop"):
+        panel.run()
+
+
+def test_a_message_that_makes_no_sense_changes_nothing(panel: Panel) -> None:
+    for message in ({"kind": "nonsense"}, {"kind": "tick", "number": 99, "on": True}, "text", None):
+        panel._on_message(panel, message, [])
+    assert panel.runs == []
+    assert panel.last("answer")["text"].startswith("there is no run 99")
+
+
+def test_other_panels_are_left_alone_outside_a_notebook() -> None:
+    first, second = Panel(BRIEF), Panel(BRIEF)
+    second.close()
+    first.click(BRIEF)
+    assert first.wait(120)
+    first.close()
+
+
+def test_the_shown_experiment_can_be_set(panel: Panel) -> None:
+    panel.experiment = BRIEF.but(strategy="bsp")
+    assert panel.experiment.spec() == BRIEF.but(strategy="bsp").spec()
+    assert panel.last("values")["values"]["strategy"]["name"] == "bsp"
+    assert run(panel.experiment).log.digest() == run(BRIEF.but(strategy="bsp")).log.digest()
