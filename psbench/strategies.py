@@ -186,6 +186,13 @@ dssp = Published(
     {"consistency": consistency.DSSP},
     lr_scaling="by_share",
 )
+elastic_bsp = Published(
+    "elastic_bsp",
+    "barriers where the workers' pushes are predicted to fall together, and asp in between",
+    "Zhao et al. 2019; ZipLine 2021",
+    {"consistency": consistency.ElasticBSP},
+    lr_scaling="by_share",
+)
 n_softsync = Published(
     "n_softsync",
     "about n versions while every worker pushes once; stale pushes count for less",
@@ -225,7 +232,7 @@ CATALOGUE: dict[str, Published | PublishedSwitch] = {
     entry.name: entry
     for entry in (
         *(bsp, asp, ssp, k_bsp, k_batch_bsp, backup_workers, k_asp, k_batch_asp),
-        *(dssp, n_softsync, con_sgd, dyn_sgd),
+        *(dssp, elastic_bsp, n_softsync, con_sgd, dyn_sgd),
         *(all_reduce, strategy_switch),
     )
 }

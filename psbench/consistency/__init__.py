@@ -3,6 +3,7 @@
 from psbench.consistency.asp import ASP
 from psbench.consistency.bsp import BSP
 from psbench.consistency.dssp import DSSP
+from psbench.consistency.elastic_bsp import ElasticBSP
 from psbench.consistency.k_async import KASP, KBatchASP, NSoftsync
 from psbench.consistency.k_sync import KBSP, BackupWorkers, KBatchBSP
 from psbench.consistency.ssp import SSP
@@ -15,6 +16,7 @@ __all__ = [
     "KBSP",
     "SSP",
     "BackupWorkers",
+    "ElasticBSP",
     "KBatchASP",
     "KBatchBSP",
     "NSoftsync",

@@ -1,0 +1,167 @@
+"""Elastic BSP: a barrier where all workers are predicted to push close together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from pydantic import PrivateAttr
+
+from psbench.core.actions import Action, Commit, Hold, Release
+from psbench.core.events import Push
+from psbench.core.part import Consistency, parameter
+from psbench.core.view import ClusterView
+
+SOURCE = "Zhao et al. 2019, ElasticBSP; Zhao et al. 2021, ZipLine"
+
+#: pushes after which a worker's interval is known
+_MONITORED = 2
+
+
+class ElasticBSP(Consistency):
+    """Let workers run freely, predict their pushes, and put the barrier where they fall closest together.
+
+    A superstep has two phases. While it monitors, each push is committed at once and its worker goes on.
+    When every worker has pushed twice, `zipline` chooses one predicted push of each; from then on a worker
+    waits after its own. When all wait they go on together, and the next superstep begins.
+
+    Parameters
+    ----------
+    lookahead : int, pushes, >= 1
+        R of the paper: how many future pushes of each worker are predicted.
+
+    Notes
+    -----
+    Reduces to: plain SGD with one worker. With lookahead = 1 every worker makes exactly one more step after
+    the monitoring phase; that is a barrier every third step or so and not BSP.
+    Our reading: predicted are the R pushes *after* the last one, so nobody is past its push when it is
+    chosen; pushes are committed one by one as under ASP, at the barrier too; one that joins after the
+    choice waits for the barrier, and one that leaves is no longer waited for.
+
+    Source
+    ------
+    Zhao et al. (2019), "Elastic Bulk Synchronous Parallel Model for Distributed Deep Learning", ICDM; Zhao et
+    al. (2021), "ZipLine", Machine Learning; `protocols` 2. The default is that of Hermes' comparison; the
+    authors use 15 to 960.
+
+    Examples
+    --------
+    >>> ElasticBSP(lookahead=15).lookahead
+    15
+    """
+
+    name: ClassVar[str] = "elastic_bsp"
+    source: ClassVar[str] = SOURCE
+    waits_for = "all"
+    singly: ClassVar[bool] = True
+
+    lookahead: int = parameter(
+        150,
+        "future pushes of each worker that are predicted",
+        unit="pushes",
+        source="Hermes, E-BSP",
+        ge=1,
+        le=10_000,
+    )
+
+    #: pushes that workers still have to make before this phase ends; only those that owe any
+    _owed: dict[str, int] = PrivateAttr(default_factory=dict)
+    _chosen: bool = PrivateAttr(False)  # whether the barrier of this superstep is
+
+    def on_start(self, view: ClusterView) -> list[Action]:
+        """Begin the first superstep."""
+        return self._monitor(view)
+
+    def on_push(self, push: Push, view: ClusterView) -> list[Action]:
+        """Commit; the worker goes on unless it has reached the barrier."""
+        commit = Commit([push])
+        self._pay(push.worker)
+        if not self._chosen:
+            self._choose_if_known(view)
+            return [commit, Release(push.worker)]
+        if not self._owed:
+            return [commit, *self._monitor(view)]
+        owes = str(push.worker) in self._owed
+        return [commit, Release(push.worker) if owes else Hold(push.worker, "barrier")]
+
+    def on_join(self, worker: int, view: ClusterView) -> list[Action]:
+        """Take part in the monitoring, or wait for the barrier that is chosen already."""
+        if view.num_active == 1:  # nobody else is left to be waited for
+            return self._monitor(view)
+        if self._chosen:
+            return [Hold(worker, "barrier")]
+        self._owed[str(worker)] = _MONITORED
+        return [Release(worker)]
+
+    def on_leave(self, worker: int, view: ClusterView) -> list[Action]:
+        """Wait no longer for a worker that has gone."""
+        self._owed.pop(str(worker), None)
+        if not self._chosen:
+            self._choose_if_known(view)
+            return []
+        return [] if self._owed else self._monitor(view)
+
+    def _pay(self, worker: int) -> None:
+        left = self._owed.pop(str(worker), 0) - 1
+        if left > 0:
+            self._owed[str(worker)] = left
+
+    def _monitor(self, view: ClusterView) -> list[Action]:
+        self._chosen = False
+        self._owed = {str(worker): _MONITORED for worker in view.active}
+        return [Release(worker) for worker in view.waiting]
+
+    def _choose_if_known(self, view: ClusterView) -> None:
+        """Choose the barrier once every worker's interval is known."""
+        if self._owed:
+            return
+        workers = view.active
+        steps = zipline([self._predicted(worker, view) for worker in workers])
+        self._owed = {str(worker): step for worker, step in zip(workers, steps, strict=True)}
+        self._chosen = True
+
+    def _predicted(self, worker: int, view: ClusterView) -> list[float]:
+        seen = view.workers[worker]
+        interval = seen.last_push_s - seen.previous_push_s
+        return [seen.last_push_s + step * interval for step in range(1, self.lookahead + 1)]
+
+
+def zipline(pushes: Sequence[Sequence[float]]) -> list[int]:
+    """Choose one push of each worker so that all lie closest together, and say the how manieth each is.
+
+    One walk through all pushes in time keeps each worker's latest. Whenever all have one, the span from the
+    oldest kept to the present is a candidate; the smallest wins, and of equal ones the first.
+
+    Parameters
+    ----------
+    pushes : sequence of sequences of float, seconds
+        Of each worker, ascending.
+
+    Returns
+    -------
+    list of int, >= 1
+        One a worker.
+
+    Notes
+    -----
+    Optimal: the best choice that ends at some push takes of every other worker the latest not after it, and
+    the walk looks at all of these. O(m log m) for m pushes altogether.
+
+    Source
+    ------
+    Zhao et al. (2021), "ZipLine", Theorem 1; `protocols` 2.
+
+    Examples
+    --------
+    >>> zipline([[10, 20, 30, 40], [16, 29, 42, 55], [9, 17, 25, 33]])
+    [2, 1, 2]
+    """
+    walk = sorted((at, worker, step) for worker, own in enumerate(pushes) for step, at in enumerate(own, 1))
+    kept: dict[int, tuple[float, int]] = {}  # each worker's latest push; the oldest of all comes first
+    best, chosen = float("inf"), [1] * len(pushes)
+    for at, worker, step in walk:
+        kept.pop(worker, None)
+        kept[worker] = at, step
+        if len(kept) == len(pushes) and (span := at - next(iter(kept.values()))[0]) < best:
+            best, chosen = span, [kept[w][1] for w in range(len(pushes))]
+    return chosen
