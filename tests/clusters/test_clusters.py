@@ -266,7 +266,7 @@ REFUSED = [
         two(failures=[{"worker": 1, "at_s": 2}], joins=[{"worker": 1, "at_s": 3}]),
         "worker 1 fails at 2 s, when it is not there",
     ),
-    (two(failures=3), "cluster 'custom': failures: input should be a valid tuple, got 3"),
+    (two(failures=3), "cluster 'custom': failures: input should be a list, got 3"),
     (two(joins=[{"worker": 2, "at_s": 1}]), "late join of worker 2, but the workers are 0 to 1"),
     (two(joins=[{"worker": 1, "at_s": 0}]), "late join: at_s: input should be greater than 0, got 0"),
     (two(joins=[{"worker": 1, "at_s": 1}, {"worker": 1, "at_s": 2}]), "worker 1 joins late twice"),
