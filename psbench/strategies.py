@@ -212,6 +212,14 @@ dyn_sgd = Published(
     "Jiang et al. 2017",
     {"consistency": consistency.SSP, "aggregation": aggregation.DynSGD},
 )
+dbs_sgd = Published(
+    "dbs_sgd",
+    "asp in which every worker's batch follows its speed",
+    "DBS-SGD, AEJ 2022",
+    {"consistency": consistency.ASP, "stragglers": stragglers.DBS},
+    lr_scaling="by_share",
+    notebook="10_batch_sizes",
+)
 all_reduce = Published(
     "all_reduce",
     "no server: workers add up their gradients in a ring",
@@ -233,6 +241,7 @@ CATALOGUE: dict[str, Published | PublishedSwitch] = {
     for entry in (
         *(bsp, asp, ssp, k_bsp, k_batch_bsp, backup_workers, k_asp, k_batch_asp),
         *(dssp, elastic_bsp, n_softsync, con_sgd, dyn_sgd),
+        dbs_sgd,
         *(all_reduce, strategy_switch),
     )
 }

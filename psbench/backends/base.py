@@ -5,20 +5,30 @@ from __future__ import annotations
 import signal
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from torch import Tensor
 
-from psbench.core.events import Asked
+from psbench.core.events import Asked, Push
 from psbench.core.log import EventLog
 from psbench.core.view import ClusterView
 from psbench.experiment import Stop
 
 #: called often, from the thread that runs; must be quick
 Observer: TypeAlias = Callable[[EventLog], None]
+
+#: the statistics of a push that parts may read: what a backend knows of a step anyway
+STATISTICS = ("compute_s", "send_s", "loss")
+
+
+def with_stats(push: Push, reads: Sequence[str]) -> Push:
+    """Put the statistics that parts read where they find them; the log keeps every digit of these."""
+    if reads:
+        push.stats = {name: getattr(push, name) for name in reads}
+    return push
 
 
 class Control:

@@ -21,15 +21,14 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from psbench.backends.base import Control, Ending, Observer, Outcome
+from psbench.backends.base import STATISTICS, Control, Ending, Observer, Outcome, with_stats
 from psbench.checkpoint import Checkpoint
 from psbench.clusters import Network, StepTimes
 from psbench.core import actions as act
 from psbench.core import events as ev
 from psbench.core.actions import Action
 from psbench.core.log import EventLog, Kind, plain_json
-from psbench.core.part import Placement
-from psbench.core.strategy import AnyStrategy
+from psbench.core.strategy import AnyStrategy, Strategy
 from psbench.core.view import Status
 from psbench.errors import Deadlock, ParameterError, ProtocolError, WorkerLost
 from psbench.problem import Problem
@@ -135,7 +134,7 @@ class Simulation:
         self._next_checkpoint = experiment.checkpoint_every or float("inf")
         #: nothing can be due before that many samples and that version
         self._look_at, self._last_version = 0.0, experiment.stop.updates or float("inf")
-        self._place(experiment.strategy.compositions[0].placement)
+        self._compose(experiment.strategy.compositions[0])
 
     # ---------------------------------------------------------------- the loop
 
@@ -268,7 +267,7 @@ class Simulation:
             flight.compute_s, flight.send_s, loss,
         )
         # fmt: on
-        actions = self.engine.handle(push, self._now)
+        actions = self.engine.handle(with_stats(push, self._reads), self._now)
         if not self._status:
             self._perform(actions)
 
@@ -343,10 +342,11 @@ class Simulation:
         if not handover.carry_momentum:
             self.server.forget_momentum()
         self._handed_over = max(self._ring_ends, self._now) + handover.cost_s
-        self._place(self.problem.experiment.strategy.compositions[handover.to].placement)
+        self._compose(self.problem.experiment.strategy.compositions[handover.to])
         self._checkpoint(f"switch-version-{self.engine.view.version}")
 
-    def _place(self, placement: Placement) -> None:
+    def _compose(self, composition: Strategy) -> None:
+        placement, self._reads = composition.placement, composition.reads
         size, n = self.problem.model_bytes, self.problem.profile.num_workers
         self._collective = placement.collective
         self.network = Network(self.problem.profile, placement.num_servers)
@@ -422,12 +422,12 @@ def _refuse_what_is_not_played(strategy: AnyStrategy) -> None:
     for composition in strategy.compositions:
         c, a = composition.communication, composition.aggregation
         silent = c.pushes == "always" and not (c.local or c.overlaps)
-        readers = [part.name for part in composition.parts if part.reads]
+        readers = [part.name for part in composition.parts if not set(part.reads) <= set(STATISTICS)]
         odd = [*([] if silent else [c.name]), *([] if a.payload == "gradient" else [a.name]), *readers]
         if odd:
             raise ParameterError(
                 f"strategy {composition.name!r}: the simulated backend plays workers that push a gradient "
-                f"after every step and report nothing else; {', '.join(odd)} needs more"
+                f"after every step and tell {', '.join(STATISTICS)}; {', '.join(odd)} needs more"
             )
 
 

@@ -78,6 +78,11 @@ class Strategy(Specification):
         return (self.consistency, self.aggregation, self.communication, self.stragglers, self.placement)
 
     @property
+    def reads(self) -> tuple[str, ...]:
+        """The statistics of a push or report that some part reads."""
+        return tuple(sorted({name for part in self.parts for name in part.reads}))
+
+    @property
     def compositions(self) -> tuple[Strategy, ...]:
         """The compositions that may be in force: this one."""
         return (self,)

@@ -1,5 +1,6 @@
 """How much work each worker gets."""
 
+from psbench.stragglers.dbs_sgd import DBS
 from psbench.stragglers.fixed import Fixed
 
-__all__ = ["Fixed"]
+__all__ = ["DBS", "Fixed"]

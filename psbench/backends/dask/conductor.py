@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import count
 from typing import Any
 
-from psbench.backends.base import Ending
+from psbench.backends.base import Ending, with_stats
 from psbench.backends.dask.keeper import Keeper, State, state_of, without_optimizer
 from psbench.backends.dask.letters import PUSH, Pushed
 from psbench.backends.dask.names import CLIENT, CONDUCTOR, EVALUATOR, worker_name, worker_number
@@ -200,7 +200,7 @@ class Conductor:
                 return
         else:
             self.keeper.discard(push)
-        self._events.append(push)
+        self._events.append(with_stats(push, self.engine.composition.reads))
 
     def _diverged(self, push: ev.Push) -> None:
         if self._status:
