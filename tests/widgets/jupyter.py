@@ -146,7 +146,8 @@ class Page:
                 raise TimeoutError("the kernel is not idle")
             time.sleep(0.1)
         self.page.wait_for_function(
-            "() => [...document.querySelectorAll('.jp-StatusBar-TextItem')].some((e) => e.textContent.includes('| Idle'))"
+            "() => [...document.querySelectorAll('.jp-StatusBar-TextItem')]"
+            ".some((e) => e.textContent.includes('| Idle'))"
         )
 
     def run_all(self) -> None:

@@ -19,7 +19,7 @@ CELLS = [
     "from psbench_widgets import Lab\nlab = Lab(renderer='svg', folder='kept')\nlab",
     "print('answer', 6 * 7)",
     "print('count', lab._figures.charts['val_accuracy'].count(), lab._figures.charts['train_loss'].count())",
-    "import threading\nprint('threads', [t.name for t in threading.enumerate() if t.name.startswith('psbench')])",
+    "import threading\nprint([t.name for t in threading.enumerate() if t.name.startswith('psbench')])",
 ]
 ROWS = "(key) => Number(document.querySelector(`.psb-slot[data-key=${key}] .psb-chart`)?.dataset.rows ?? 0)"
 
@@ -66,7 +66,9 @@ def test_a_person_picks_runs_switches_stops_reloads_and_compares(page: Page, scr
     wait_rows(web, "val_accuracy", 3)
     before, width = rows(web, "train_loss"), web.locator(".psb-meter-fill").bounding_box()["width"]
     wait_rows(web, "train_loss", before)
-    web.wait_for_function("(w) => document.querySelector('.psb-meter-fill').getBoundingClientRect().width > w", arg=width)
+    web.wait_for_function(
+        "(w) => document.querySelector('.psb-meter-fill').getBoundingClientRect().width > w", arg=width
+    )
     assert "of 3000, virtual" in (web.text_content(".psb-words") or "")
     assert "running 1: strategy_switch · digits · mlp · c2" in (web.text_content(".psb-echo") or "")
 
@@ -76,7 +78,9 @@ def test_a_person_picks_runs_switches_stops_reloads_and_compares(page: Page, scr
     web.click("button.psb-switch")
     mark = web.locator('.psb-slot[data-key="val_accuracy"] svg text', has_text="switch to asp")
     mark.wait_for(timeout=60_000)
-    web.wait_for_function("() => document.querySelector('.psb-words').textContent.includes(' asp: nobody waits')")
+    web.wait_for_function(
+        "() => document.querySelector('.psb-words').textContent.includes(' asp: nobody waits')"
+    )
     web.screenshot(path=screenshots / "lab-running-light.png")
 
     page.reload()
@@ -104,7 +108,9 @@ def test_a_person_picks_runs_switches_stops_reloads_and_compares(page: Page, scr
     assert "ssp" in shown
     assert "strategy_switch" in shown
     web.select_option(".psb-axis", "epoch")
-    web.wait_for_function("() => document.querySelector('.psb-compare .psb-chart svg').textContent.includes('epochs')")
+    web.wait_for_function(
+        "() => document.querySelector('.psb-compare .psb-chart svg').textContent.includes('epochs')"
+    )
     web.screenshot(path=screenshots / "lab-compare-light.png")
     page.theme("JupyterLab Dark")
     web.wait_for_timeout(1500)
@@ -117,7 +123,9 @@ def test_a_person_picks_runs_switches_stops_reloads_and_compares(page: Page, scr
     script = web.text_content(".psb-python") or ""
     digest = (web.locator('tr[data-number="2"]').get_attribute("title") or "").split()[1]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    told = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
+    told = subprocess.run(
+        [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True
+    )
     assert told.stdout.strip() == digest
 
     page.theme("JupyterLab Light")
@@ -137,7 +145,9 @@ def test_wrong_values_keep_run_off_until_they_are_mended(page: Page, screenshots
 
     pick(web, "rest", "scheduler", "tcp://127.0.0.1:9")
     web.locator('.psb-section-rest [data-field="backend"]').select_option("dask")
-    web.wait_for_function("() => document.querySelector('.psb-section-rest .psb-error').textContent.includes('nobody answers')")
+    web.wait_for_function(
+        "() => document.querySelector('.psb-section-rest .psb-error').textContent.includes('nobody answers')"
+    )
     web.wait_for_selector("button.psb-run:disabled")
     pick(web, "rest", "scheduler", "")
     web.wait_for_selector("button.psb-run:enabled")

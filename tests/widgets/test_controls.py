@@ -93,8 +93,14 @@ def test_what_the_panel_shows_is_the_experiment_it_was_given(name: str) -> None:
         *(Experiment(strategy=name) for name in NAMES),
         Experiment(strategy={"name": "ssp", "staleness_bound": 9}, optimizer={"name": "sgd", "lr": 0.3}),
         Experiment(strategy={"name": "mine", "consistency": "asp", "aggregation": "sum"}, seed=3),
-        Experiment(cluster={"workers": 2, "speed": [1, 0.5]}, batch_size=32, data={"name": "digits", "val_fraction": 0.3}),
-        Experiment(strategy=strategies.strategy_switch(first="bsp", second={"name": "ssp", "staleness_bound": 1})),
+        Experiment(
+            cluster={"workers": 2, "speed": [1, 0.5]},
+            batch_size=32,
+            data={"name": "digits", "val_fraction": 0.3},
+        ),
+        Experiment(
+            strategy=strategies.strategy_switch(first="bsp", second={"name": "ssp", "staleness_bound": 1})
+        ),
     ],
     ids=lambda experiment: experiment.strategy.name,
 )
@@ -118,7 +124,11 @@ def test_the_script_leaves_out_what_is_default() -> None:
         ({"strategy": {"name": "spp"}}, "strategy", "did you mean 'ssp'"),
         ({"strategy": {"name": "k_bsp", "k": 10}}, "strategy", "between 1 and 9"),
         ({"data": {"name": "digits", "val_fraction": 3}}, "data", "val_fraction"),
-        ({"cluster": {"name": "custom", "workers": 2, "speed": {"$yaml": "[1]"}}}, "cluster", "speed has 1 values"),
+        (
+            {"cluster": {"name": "custom", "workers": 2, "speed": {"$yaml": "[1]"}}},
+            "cluster",
+            "speed has 1 values",
+        ),
         ({"stop": {}}, "stop", "at least one"),
         ({"stop": {"epochs": -1}}, "stop", "epochs"),
         ({"rest": {"batch_size": 2}}, "rest", "give at least 9"),
@@ -128,7 +138,9 @@ def test_the_script_leaves_out_what_is_default() -> None:
         ({"cluster": {"name": "custom", "speed": {"$yaml": "[1"}}}, "rest", "not YAML"),
     ],
 )
-def test_a_wrong_value_has_its_message_beside_its_control(change: dict[str, Any], section: str, words: str) -> None:
+def test_a_wrong_value_has_its_message_beside_its_control(
+    change: dict[str, Any], section: str, words: str
+) -> None:
     values = as_values(Experiment()) | change
     verdict = check(values)
     assert verdict.experiment is None

@@ -79,7 +79,9 @@ def test_charts_show_the_whole_log(panel: Panel) -> None:
     panel.click(BRIEF)
     assert panel.wait(120)
     done = panel.finished[0]
-    assert len([r for r in rows(panel, "train_loss") if r["train_loss"] is not None]) == done.summary()["steps"]
+    assert (
+        len([r for r in rows(panel, "train_loss") if r["train_loss"] is not None]) == done.summary()["steps"]
+    )
     epochs = [e["epoch"] for e in done.log.evaluations()]
     assert [r["epoch"] for r in rows(panel, "val_accuracy")] == pytest.approx(epochs, rel=1e-5)
     assert sum(r["applied"] for r in rows(panel, "share")) == done.summary()["pushes"]["committed"]
@@ -214,7 +216,9 @@ def test_stop_and_switch_reach_the_run(panel: Panel) -> None:
     assert panel.finished[0].summary()["switches"][0]["reason"] == "asked by hand"
 
 
-def test_a_panel_that_nobody_shows_any_more_stops_its_runs(panel: Panel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_panel_that_nobody_shows_any_more_stops_its_runs(
+    panel: Panel, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("psbench_widgets.lab.GRACE_S", 0.1)
     panel.click(BRIEF.but(stop={"epochs": 100_000}))
     panel.click(BRIEF)

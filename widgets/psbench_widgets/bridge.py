@@ -17,10 +17,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
+from psbench import Control
 from psbench.core.log import EventLog
 from psbench.experiment import Experiment
 from psbench.problem import Problem
-from psbench.runs import Control, Run
+from psbench.runs import Run
 from psbench.runs import run as run_experiment
 
 Status = Literal["queued", "running", "finished", "stopped", "diverged", "failed", "cancelled"]
@@ -75,16 +76,16 @@ class Listener(Protocol):
     """What the pump tells; never called from two threads at once."""
 
     def on_rows(self, job: Job, log: EventLog, start: int, stop: int) -> None:
-        """Rows `start` to `stop` of the job's log are new."""
+        """Take rows `start` to `stop` of the job's log, which are new."""
 
     def on_status(self, job: Job, status: Status) -> None:
-        """The job changed its status; all rows written before have been told."""
+        """Take a job's new status; all rows written before it have been told."""
 
     def on_tick(self) -> None:
-        """All that was new has been told."""
+        """Know that all that was new has been told."""
 
     def on_trouble(self, text: str) -> None:
-        """The listener itself failed, with this traceback."""
+        """Take the traceback of a failure of the listener itself."""
 
 
 class Bridge:
@@ -203,7 +204,9 @@ class Bridge:
         with self._lock:
             job = self._current = self._queue.popleft() if self._queue else None
             if job is None:
-                self._runner = None  # said under the lock, so that a submission at this moment starts a new one
+                self._runner = (
+                    None  # said under the lock, so that a submission at this moment starts a new one
+                )
             return job
 
     def _run_all(self) -> None:

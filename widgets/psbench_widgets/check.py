@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pprint
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,10 +16,7 @@ from psbench.core.strategy import DOMAINS
 from psbench.errors import SpecError
 from psbench.experiment import Experiment, Stop
 from psbench.strategies import CATALOGUE, make_strategy
-from psbench_widgets.controls import SECTIONS, SEEDS, read
-
-#: largest number of seeds that one press may queue
-MOST_SEEDS: int = SEEDS["max"]
+from psbench_widgets.controls import MOST_SEEDS, SECTIONS, read
 
 
 @dataclass
@@ -78,7 +75,11 @@ def _check_sections(plain: Mapping[str, Any], verdict: Verdict) -> None:
 
 
 def _section(key: str, value: Any) -> Any:
-    makers = {"strategy": make_strategy, "cluster": make_cluster, "stop": lambda given: Stop(**given)}
+    makers: dict[str, Callable[[Any], Any]] = {
+        "strategy": make_strategy,
+        "cluster": make_cluster,
+        "stop": lambda given: Stop(**given),
+    }
     return makers[key](value) if key in makers else make_part(key, value)
 
 
@@ -136,7 +137,9 @@ def _refusal(strategy: Mapping[str, Any], size: tuple[int, Any] | None) -> str |
 def without_none(value: Any) -> Any:
     """Return nested mappings without the entries that were left empty."""
     if isinstance(value, Mapping):
-        return {name: without_none(below) for name, below in value.items() if below is not None and below != ""}
+        return {
+            name: without_none(below) for name, below in value.items() if below is not None and below != ""
+        }
     return value
 
 
@@ -182,12 +185,14 @@ def _arguments(experiment: Experiment) -> str:
     spec, plain = experiment.spec(), Experiment().spec()
     spec["strategy"] = _brief(_shown(experiment), make_strategy)
     for key in ("data", "model", "cluster", "sharding", "optimizer"):
-        spec[key] = _brief(spec[key], lambda value, key=key: _section(key, value))  # type: ignore[misc]
-        plain[key] = _brief(plain[key], lambda value, key=key: _section(key, value))  # type: ignore[misc]
+        spec[key] = _brief(spec[key], lambda value, key=key: _section(key, value))
+        plain[key] = _brief(plain[key], lambda value, key=key: _section(key, value))
     # always said, so that the script reads by itself
     said = ("data", "model", "cluster", "strategy", "stop", "seed")
     kept = {name: value for name, value in spec.items() if name in said or value != plain.get(name)}
-    return "".join(f"    {name}={pprint.pformat(value, width=90, sort_dicts=False)},\n" for name, value in kept.items())
+    return "".join(
+        f"    {name}={pprint.pformat(value, width=90, sort_dicts=False)},\n" for name, value in kept.items()
+    )
 
 
 def _brief(value: dict[str, Any], make: Any) -> Any:
@@ -205,4 +210,10 @@ def _brief(value: dict[str, Any], make: Any) -> Any:
 
 
 def _spec(made: Any) -> Any:
-    return made.spec() if hasattr(made, "spec") else made.model_dump(mode="json") if isinstance(made, BaseModel) else made
+    return (
+        made.spec()
+        if hasattr(made, "spec")
+        else made.model_dump(mode="json")
+        if isinstance(made, BaseModel)
+        else made
+    )

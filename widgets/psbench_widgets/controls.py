@@ -32,12 +32,15 @@ SECTIONS = {
 }
 #: fields of an experiment that the panel leaves out: it writes no folder while a run goes on
 _ELSEWHERE = {*SECTIONS, "checkpoint_every"}
+#: largest number of seeds that one press may queue: more are an afternoon's work, to be scripted
+MOST_SEEDS = 30
 #: the panel's own control: not part of an experiment, but how many of them a press queues
 SEEDS = {
     "name": "seeds",
     "label": "seeds",
     "description": "runs to queue: this seed, the next, and so on; compared with an interval",
-    **{"unit": "runs", "source": "", "kind": "integer", "optional": False, "min": 1, "max": 30, "default": 1},
+    **{"unit": "runs", "source": "", "kind": "integer", "optional": False},
+    **{"min": 1, "max": MOST_SEEDS, "default": 1},
 }
 _LIMITS = {"ge": "min", "gt": "above", "le": "max", "lt": "below"}
 
@@ -58,7 +61,11 @@ def form() -> dict[str, Any]:
 
 def published(entry: Any) -> dict[str, Any]:
     """Return a strategy of the catalogue as an option; `parts` is what it is composed of."""
-    parts = {domain: cls.name for domain, cls in entry.part_classes.items()} if isinstance(entry, Published) else None
+    parts = (
+        {domain: cls.name for domain, cls in entry.part_classes.items()}
+        if isinstance(entry, Published)
+        else None
+    )
     offered = fields(entry.parameters)
     if parts is None:
         _take_defaults(offered, entry())

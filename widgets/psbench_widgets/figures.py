@@ -163,10 +163,17 @@ PLANS = (
     Plan(
         *("share", "workers", "Whose pushes were applied"),
         lambda sight, _: charts.share_chart("source", labels=[sight.label], strategies=[sight.strategy]),
-        lambda sight: tables.share_table(sight.run, sight.label)[["label", "worker", "applied", "share", "equal"]],
+        lambda sight: tables.share_table(sight.run, sight.label)[
+            ["label", "worker", "applied", "share", "equal"]
+        ],
         note="dashed: an equal share",
     ),
-    Plan(*("staleness", "updates", "Staleness"), _histogram("staleness"), _counts("staleness"), note="0 is fresh"),
+    Plan(
+        *("staleness", "updates", "Staleness"),
+        _histogram("staleness"),
+        _counts("staleness"),
+        note="0 is fresh",
+    ),
     Plan(*("lead", "updates", "Clock lead"), _histogram("lead"), _counts("lead"), note="what SSP bounds"),
     Plan(
         *("traffic", "updates", "Bytes sent"),
@@ -184,7 +191,11 @@ PLANS = (
         lambda sight: tables.rule_table(sight.run),
         note="dashed: its threshold",
     ),
-    Plan(*("labels", "data", "Who trains on which labels"), lambda sight, _: charts.label_chart("source"), _labels),
+    Plan(
+        *("labels", "data", "Who trains on which labels"),
+        lambda sight, _: charts.label_chart("source"),
+        _labels,
+    ),
 )
 
 
@@ -197,7 +208,9 @@ class Figures:
     """
 
     def __init__(self, renderer: str = "canvas") -> None:
-        self.charts = {plan.key: LiveChart(title=plan.title, note=plan.note, renderer=renderer) for plan in PLANS}
+        self.charts = {
+            plan.key: LiveChart(title=plan.title, note=plan.note, renderer=renderer) for plan in PLANS
+        }
         self._sent: dict[str, int] = {}
         self._marked: dict[str, int] = {}
         self._shapes: dict[str, Any] = {}
@@ -241,7 +254,9 @@ class Figures:
         """Return a specification, made once for all runs that look alike: Altair takes a while over each."""
         key = (plan.key, sight.label, sight.strategy, about)
         if key not in self._made:
-            self._made[key] = _bare(plan.spec(sight, table, *about) if plan.grows else plan.spec(sight, table))
+            self._made[key] = _bare(
+                plan.spec(sight, table, *about) if plan.grows else plan.spec(sight, table)
+            )
         return self._made[key]
 
     def warm(self, experiment: Experiment) -> None:

@@ -68,9 +68,9 @@ class Lab(Rendered):
     form = traitlets.Dict().tag(sync=True)
     values = traitlets.Dict().tag(sync=True)
     axes = traitlets.Dict().tag(sync=True)
-    watch = traitlets.List().tag(sync=True)
-    overlay = traitlets.List().tag(sync=True)
-    runs = traitlets.List().tag(sync=True)
+    watch: Any = traitlets.List().tag(sync=True)
+    overlay: Any = traitlets.List().tag(sync=True)
+    runs: Any = traitlets.List().tag(sync=True)
     table = traitlets.Dict().tag(sync=True)
     status = traitlets.Dict().tag(sync=True)
     folder = traitlets.Unicode("runs").tag(sync=True)
@@ -246,7 +246,7 @@ class Lab(Rendered):
         self._left_s = None
 
     def _bye(self, _message: dict[str, Any]) -> None:
-        """A view has gone; another that is still there will say hello."""
+        """Note that a view has gone; another that is still there will say hello."""
         self._left_s = time.monotonic()
         self.send({"kind": "who"})
 
@@ -381,7 +381,12 @@ class Lab(Rendered):
             self.table, self.overlay = {}, []
             return
         headings, rows = comparison.cells()
-        self.table = {"headings": headings, "rows": rows, "remarks": comparison.remarks, "target": comparison.target}
+        self.table = {
+            "headings": headings,
+            "rows": rows,
+            "remarks": comparison.remarks,
+            "target": comparison.target,
+        }
         self._overlay(comparison)
 
     def _overlay(self, comparison: Comparison) -> None:

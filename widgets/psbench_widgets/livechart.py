@@ -110,7 +110,9 @@ class LiveChart(Rendered):
         have = content.get("have", {})
         with self._lock:
             self._asked = True
-            parts = [table.since(source, *have.get(source, (-1, 0))) for source, table in self._tables.items()]
+            parts = [
+                table.since(source, *have.get(source, (-1, 0))) for source, table in self._tables.items()
+            ]
             self._tell(parts, self._signals)
 
 

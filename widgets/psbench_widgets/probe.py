@@ -30,7 +30,9 @@ def probe(experiment: Experiment) -> dict[str, Any]:
         return found
     found["disabled"]["model"] = _models(problem.data.input_shape)
     facts = problem.facts()
-    return found | {name: facts[name] for name in ("classes", "label_counts", "dataset_size", "num_parameters")}
+    return found | {
+        name: facts[name] for name in ("classes", "label_counts", "dataset_size", "num_parameters")
+    }
 
 
 def unanswered(address: str) -> str:

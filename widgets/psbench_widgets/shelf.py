@@ -85,7 +85,9 @@ class Shelf:
 
     def add(self, run: Run, number: int, name: str = "") -> Entry:
         """Put a run there that was not made in this panel."""
-        entry = Entry(number, run.experiment, str(run.meta.get("status", "finished")), name, run, run.summary())
+        entry = Entry(
+            number, run.experiment, str(run.meta.get("status", "finished")), name, run, run.summary()
+        )
         entry.ticked = True
         with self._lock:
             self._entries[number] = entry
@@ -121,7 +123,7 @@ class Shelf:
             return [entry.plain() for _, entry in sorted(self._entries.items(), reverse=True)]
 
     def ticked(self) -> list[Entry]:
-        """The runs that are compared."""
+        """Return the runs that are compared."""
         with self._lock:
             return [e for _, e in sorted(self._entries.items()) if e.ticked and e.run is not None]
 

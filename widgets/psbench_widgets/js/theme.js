@@ -23,7 +23,9 @@ export function setThemes(given) {
 // What a Vega-Lite configuration needs so that a chart is readable on the page's own background.
 export function chartConfig() {
   const base = isDark() ? themes.dark : themes.light;
-  return { ...base, background: "transparent", font: css("--jp-ui-font-family", "system-ui, sans-serif") };
+  // five words of a legend must fit above the narrowest chart
+  const legend = { ...base.legend, labelFontSize: 11, symbolSize: 60, columnPadding: 5, labelOffset: 3 };
+  return { ...base, legend, background: "transparent", font: css("--jp-ui-font-family", "system-ui, sans-serif") };
 }
 
 const listeners = new Set();
