@@ -6,7 +6,9 @@ import re
 import shlex
 import shutil
 import subprocess
+import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import yaml
@@ -35,7 +37,9 @@ def test_python_blocks_run_in_order_and_print_what_is_shown(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    space: dict[str, object] = {"__name__": "readme"}
+    module = ModuleType("readme")  # a module that can be found again, as pickling a class needs
+    monkeypatch.setitem(sys.modules, "readme", module)
+    space = vars(module)
     printed = []
     for body in blocks("python"):
         exec(compile(body, "README.md", "exec"), space)
