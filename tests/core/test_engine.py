@@ -1,0 +1,498 @@
+"""The engine: void tickets, measuring, votes, reports, timers, what it refuses, its state."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, ClassVar
+
+import pytest
+from toys import Alarm, Impatient, Poll, Reporting, SilentBSP, Sizing, Weighing
+
+from psbench import strategies
+from psbench.consistency import ASP, BSP
+from psbench.core.actions import (
+    Apply,
+    Cancel,
+    Commit,
+    Discard,
+    Handover,
+    Hold,
+    Measure,
+    Note,
+    Release,
+    SwitchTo,
+    Tell,
+    Wake,
+)
+from psbench.core.engine import Engine
+from psbench.core.events import Asked, Evaluated, Join, Leave, Measured, Push, Report, Timer, Vote
+from psbench.core.log import EventLog, Kind
+from psbench.core.strategy import Strategy, SwitchingStrategy
+from psbench.core.view import Status
+from psbench.errors import Deadlock, ProtocolError, UnansweredWorker
+from psbench.testing import ScriptedCluster
+
+
+def start(strategy, workers=2, **options):
+    engine = Engine(
+        strategy, num_workers=workers, dataset_size=40, global_batch=4 * workers, log=EventLog(), **options
+    )
+    engine.begin(range(workers))
+    return engine
+
+
+def push(id, worker, ticket=1, base=0, **facts):
+    return Push(id, worker, ticket, base, samples=4, **facts)
+
+
+def kinds(engine):
+    return [Kind(kind).name for kind in engine.log.columns()["kind"]]
+
+
+def composed(consistency=None, **parts):
+    return Strategy(name="toy", consistency=consistency or BSP(), **parts)
+
+
+class Scripted(ASP):
+    """Answers every push with what a test puts here."""
+
+    answer: ClassVar[Any] = None
+
+    def on_push(self, push, view):
+        return type(self).answer(push, view)
+
+
+@pytest.fixture
+def answering(monkeypatch):
+    """Return an engine whose consistency part answers pushes by a function."""
+
+    def make(answer, workers=2, **options):
+        monkeypatch.setattr(Scripted, "answer", staticmethod(answer))
+        return start(composed(Scripted()), workers, **options)
+
+    return make
+
+
+# -------------------------------------------------------------------- tickets
+
+
+class TestVoidTickets:
+    def test_cancelled_work_never_reaches_a_part(self):
+        engine = start(strategies.k_bsp(k=1))
+        engine.handle(push(0, 0), 1.0)
+        before = engine.view.state_dict()
+        assert engine.handle(push(1, 1, ticket=1), 2.0) == []
+        assert engine.view.state_dict() == before | {"now": 2.0}
+        assert kinds(engine)[-1] == "VOID"
+
+    def test_the_dead_push_nothing(self):
+        engine = start(strategies.asp())
+        engine.handle(Leave(0), 1.0)
+        assert engine.handle(push(0, 0), 2.0) == []
+        assert engine.view.pushes == 0
+
+    def test_one_that_is_back_is_another(self):
+        engine = start(strategies.asp())
+        engine.handle(Leave(0), 1.0)
+        assert engine.handle(Join(0), 2.0) == [Release(0, load=0, ticket=2)]
+        assert engine.handle(push(0, 0, ticket=1), 3.0) == []
+        assert len(engine.handle(push(1, 0, ticket=2), 4.0)) == 2
+
+    def test_the_dead_report_nothing(self):
+        engine = start(composed(ASP(), communication=Reporting(), stragglers=Sizing()))
+        engine.handle(Leave(0), 1.0)
+        assert engine.handle(Report(0, 1, {"cost": 1.0}), 2.0) == []
+        assert kinds(engine)[-1] == "VOID"
+
+    def test_votes_of_an_older_self_count_nothing(self):
+        engine = start(composed(communication=Poll()))
+        assert engine.handle(Vote(0, 0, 1.0), 1.0) == []
+        assert kinds(engine)[-1] == "VOID"
+
+    def test_each_release_carries_a_new_ticket(self):
+        cluster = ScriptedCluster(
+            strategies.k_bsp(k=1), [1, 1.5, 2], changes=[(3.2, Leave(1)), (4.2, Join(1))]
+        )
+        cluster.run(until=20)
+        seen = {}
+        for _, _, actions in cluster.history:
+            for release in (a for a in actions if isinstance(a, Release)):
+                assert release.ticket > seen.get(release.worker, 0)
+                seen[release.worker] = release.ticket
+
+
+# -------------------------------------------------------------------- measuring
+
+
+class TestMeasure:
+    strategy = composed(ASP(), aggregation=Weighing())
+
+    def test_it_parks_the_rest_of_the_answer_and_all_later_events(self):
+        engine = start(self.strategy)
+        first, second = push(0, 0), push(1, 1)
+        assert engine.handle(first, 1.0) == [Measure("aggregation", {"model_loss": None, "distance_sq": 0})]
+        assert engine.measuring
+        assert engine.handle(second, 2.0) == []
+        assert engine.handle(Leave(0), 2.5) == []
+        assert engine.view.version == 0
+        assert engine.view.workers[0].status == Status.PUSHED
+        assert engine.handle(Measured({"model_loss": 0.25}), 3.0) == [
+            Apply([first], [0.25], keep=0.5, version=1),
+            Release(0, load=1, ticket=2),
+            Measure("aggregation", {"model_loss": None, "distance_sq": 1}),
+        ]
+        assert engine.handle(Measured({"model_loss": 0.75}), 4.0) == [
+            Apply([second], [0.75], keep=0.5, version=2, epoch=0.1),
+            Release(1, load=2, ticket=2),
+        ]
+        assert engine.view.workers[0].status == Status.GONE
+
+    def test_a_whole_run_of_it_is_answered(self):
+        cluster = ScriptedCluster(self.strategy, [1, 1, 1.5])
+        cluster.run(events=60)
+        assert cluster.engine.view.version > 10
+
+    def test_no_state_is_written_meanwhile(self):
+        engine = start(self.strategy)
+        engine.handle(push(0, 0), 1.0)
+        with pytest.raises(ProtocolError, match="while numbers are being measured"):
+            engine.state_dict()
+
+    def test_numbers_that_nobody_asked_for(self):
+        with pytest.raises(ProtocolError, match="nobody asked for"):
+            start(self.strategy).handle(Measured({}), 1.0)
+
+    def test_only_a_part_that_takes_numbers_may_ask(self, answering):
+        engine = answering(lambda push, view: [Release(push.worker), Measure("placement", {})])
+        with pytest.raises(ProtocolError, match="'placement' asks for numbers"):
+            engine.handle(push(0, 0), 1.0)
+
+
+# -------------------------------------------------------------------- votes, reports, timers
+
+
+class TestVotes:
+    def test_they_are_held_until_the_last_and_all_push_if_one_wants_to(self):
+        engine = start(composed(communication=Poll()))
+        assert engine.handle(Vote(0, 1, 0.25), 1.0) == [Hold(0, "vote")]
+        assert engine.handle(Vote(1, 1, 0.75), 2.0) == [
+            Release(w, then="push", load=0, send=False, ticket=2) for w in (0, 1)
+        ]
+        pushes = [push(w, w, ticket=2) for w in (0, 1)]
+        assert engine.handle(pushes[0], 2.0) == [Hold(0, "barrier")]
+        assert engine.handle(pushes[1], 2.0) == [
+            Apply(pushes, [0.5, 0.5], version=1),
+            *[Release(w, load=1, ticket=3) for w in (0, 1)],
+        ]
+
+    def test_all_go_on_if_nobody_wants_to_and_nothing_is_sent(self):
+        engine = start(composed(communication=Poll()))
+        engine.handle(Vote(0, 1, 0.25), 1.0)
+        assert engine.handle(Vote(1, 1, 0.125), 2.0) == [
+            Release(w, load=0, send=False, ticket=2) for w in (0, 1)
+        ]
+
+    def test_a_voter_that_leaves_is_not_waited_for(self):
+        engine = start(composed(communication=Poll()))
+        engine.handle(Vote(0, 1, 0.75), 1.0)
+        assert engine.handle(Leave(1), 2.0) == [Release(0, then="push", load=0, send=False, ticket=2)]
+
+    def test_votes_are_logged_with_all_their_digits(self):
+        engine = start(composed(communication=Poll()))
+        engine.handle(Vote(0, 1, 0.1), 1.0)
+        assert json.loads(engine.log.text(engine.log.of_kind(Kind.VOTE)["text"][0])) == 0.1
+
+    def test_only_a_voter_is_told_to_push(self, answering):
+        engine = answering(lambda push, view: [Release(push.worker, then="push")])
+        with pytest.raises(ProtocolError, match="told to push, but it has not voted"):
+            engine.handle(push(0, 0), 1.0)
+
+    def test_a_ring_costs_bytes_once_a_round_not_at_a_vote(self):
+        strategy = composed(communication=Poll(threshold=0.0), placement={"name": "all_reduce"})
+        cluster = ScriptedCluster(strategy, [1, 1])
+        cluster.run(events=8)
+        releases = cluster.log.of_kind(Kind.RELEASE)
+        assert set(releases["bytes"][releases["id"] == 1]) == {0}
+        assert set(releases["bytes"][releases["id"] == 0]) == {50}
+
+
+def test_reports_reach_the_stragglers_part_and_its_orders_travel():
+    engine = start(composed(ASP(), communication=Reporting(), stragglers=Sizing()))
+    assert engine.handle(Report(0, 1, {"cost": 0.75}), 1.0) == [Tell(0, {"batch_size": 2})]
+    assert engine.handle(Report(1, 1, {"cost": 0.25}), 1.0) == []
+    done = push(0, 0)
+    assert engine.handle(done, 2.0)[1] == Release(0, orders={"batch_size": 2}, load=1, ticket=2)
+    assert engine.view.workers[0].batch_size == 2
+    assert engine.view.workers[1].batch_size == 4
+
+
+def test_a_wake_comes_back_as_a_timer():
+    engine = start(composed(Alarm()))
+    first = push(0, 0)
+    assert engine.handle(first, 1.0) == [Apply([first], [1.0], version=1), Hold(0, "alarm"), Wake(3.0, "0")]
+    assert engine.handle(Timer("0"), 3.0) == [Release(0, load=1, ticket=2)]
+    assert engine.handle(Timer("0"), 4.0) == [Note("0 needs no waking")]
+
+
+def test_nobody_is_woken_in_the_past(answering):
+    engine = answering(lambda push, view: [Release(push.worker), Wake(view.now - 1, "late")])
+    with pytest.raises(ProtocolError, match=r"woken at 0\.0 s, but it is 1\.0 s already"):
+        engine.handle(push(0, 0), 1.0)
+
+
+# -------------------------------------------------------------------- what is refused
+
+
+class TestRefusals:
+    def test_a_worker_without_an_answer(self):
+        with pytest.raises(
+            UnansweredWorker, match=r"workers \[0\] were neither released nor held by 'toy_silent'"
+        ):
+            start(composed(SilentBSP())).handle(push(0, 0), 1.0)
+
+    def test_a_newcomer_without_an_answer(self):
+        engine = start(composed(SilentBSP()))
+        engine.composition.consistency.__class__.on_join, kept = lambda *_: [], SilentBSP.on_join
+        try:
+            with pytest.raises(UnansweredWorker, match="joins"):
+                engine.handle(Join(2), 1.0)
+        finally:
+            SilentBSP.on_join = kept
+
+    WRONG = {
+        "released twice": (
+            lambda p, v: [Release(p.worker)] * 2,
+            "worker 0 was released, but it is computing",
+        ),
+        "held after a release": (
+            lambda p, v: [Release(p.worker), Hold(p.worker, "?")],
+            "worker 0 is held, but it is computing",
+        ),
+        "held without a reason": (lambda p, v: [Hold(p.worker, "")], "held without a reason"),
+        "somebody else's release": (lambda p, v: [Release(1)], "worker 1 was released, but it is computing"),
+        "committed twice": (lambda p, v: [Commit([p]), Commit([p])], "push 0 is committed twice"),
+        "twice in a commit": (lambda p, v: [Commit([p, p])], "push 0 is committed twice"),
+        "committed and discarded": (lambda p, v: [Commit([p]), Discard(p, "?")], "not pending"),
+        "discarded and committed": (lambda p, v: [Discard(p, "?"), Commit([p])], "push 0 is committed twice"),
+        "an empty commit": (lambda p, v: [Commit([])], "at least one push"),
+        "cancelled though idle": (lambda p, v: [Cancel(p.worker)], "does not compute"),
+        "cancelled and left": (lambda p, v: [Release(0), Cancel(1)], r"workers \[1\] were neither"),
+        "a switch to nowhere": (lambda p, v: [Release(0), SwitchTo(3, "?")], "no composition 3"),
+    }
+
+    @pytest.mark.parametrize(("answer", "message"), WRONG.values(), ids=WRONG.keys())
+    def test_an_answer_that_makes_no_sense(self, answering, answer, message):
+        with pytest.raises(ProtocolError, match=message):
+            answering(answer).handle(push(0, 0), 1.0)
+
+    def test_a_second_self(self):
+        with pytest.raises(ProtocolError, match="worker 1 joined, but it is already here"):
+            start(strategies.bsp()).handle(Join(1), 1.0)
+
+    @pytest.mark.parametrize(
+        ("answer", "message"),
+        [
+            ([], "answers a commit with nothing"),
+            (lambda p: [Apply(p, [])], "1 pushes are applied with 0 weights"),
+        ],
+    )
+    def test_an_aggregation_that_makes_no_sense(self, answer, message):
+        engine = start(strategies.asp())
+        engine._on_commit = lambda pushes, view: answer(pushes) if answer else []
+        with pytest.raises(ProtocolError, match=message):
+            engine.handle(push(0, 0), 1.0)
+
+    def test_a_part_that_never_releases_is_a_deadlock_with_every_workers_reason(self, monkeypatch):
+        monkeypatch.setattr(Scripted, "answer", lambda push, view: [Hold(push.worker, f"no {push.worker}")])
+        cluster = ScriptedCluster(composed(Scripted()), [1, 2])
+        with pytest.raises(
+            Deadlock,
+            match=r"at 2 s no worker can ever go on; worker 0 at clock 1: no 0; worker 1 at clock 1: no 1",
+        ):
+            cluster.run(until=10)
+
+
+# -------------------------------------------------------------------- the view
+
+
+def test_conservation_counts_cancelled_work_apart():
+    engine = start(strategies.k_bsp(k=1), workers=3)
+    engine.handle(push(0, 0), 1.0)
+    engine.handle(Leave(2), 1.5)
+    view = engine.view
+    assert (view.pushes, view.committed, view.discarded, len(view.pending), view.cancelled) == (1, 1, 0, 0, 3)
+
+
+def test_a_model_is_sent_only_to_whom_has_it_not():
+    engine = start(strategies.k_batch_asp(k=2), model_bytes=400)
+    engine.handle(push(0, 0), 1.0)
+    engine.handle(push(1, 0, ticket=2), 2.0)
+    assert engine.log.of_kind(Kind.RELEASE)["bytes"].tolist() == [400, 400, 0, 400]
+
+
+def test_without_a_log_the_decisions_are_the_same():
+    logged, plain = (
+        start(strategies.bsp()),
+        Engine(strategies.bsp(), num_workers=2, dataset_size=40, global_batch=8),
+    )
+    plain.begin(range(2))
+    for number, worker in enumerate((1, 0)):
+        event = push(number, worker)
+        assert logged.handle(event, 1.0) == plain.handle(event, 1.0)
+
+
+# -------------------------------------------------------------------- switching
+
+
+def switching(first=None, second=None, rule=None, **options):
+    first, second = first or strategies.bsp(), second or strategies.asp()
+    return SwitchingStrategy(first=first, second=second, rule=rule or {"name": "manual"}, **options)
+
+
+class TestSwitch:
+    def test_everybody_finishes_the_buffer_is_emptied_and_all_begin_anew(self):
+        engine = start(switching(second=strategies.asp(), cost_s=2.0), workers=3)
+        first, second, third = push(0, 1), push(1, 0), push(2, 2)
+        engine.handle(first, 1.0)
+        assert engine.handle(Asked(), 1.5) == []
+        assert engine.handle(second, 2.0) == [Hold(0, "barrier")]
+        assert engine.handle(third, 3.0) == [
+            Apply([second, first, third], [1 / 3] * 3, version=1),
+            *[Hold(w, "switch") for w in range(3)],
+            Handover(0, 1, "asked by hand", cost_s=2.0),
+            *[Release(w, load=1, ticket=2) for w in range(3)],
+        ]
+        fourth = push(3, 0, ticket=2, base=1)
+        assert engine.handle(fourth, 4.0) == [
+            Apply([fourth], [1.0], lr_scale=1 / 3, version=2, epoch=0.3),
+            Release(0, load=2, ticket=3),
+        ]
+
+    def test_pending_pushes_are_committed_when_all_are_idle(self):
+        engine = start(switching(first=strategies.k_batch_asp(k=5)))
+        first, second = push(0, 0), push(1, 1)
+        engine.handle(Asked(), 0.5)
+        assert engine.handle(first, 1.0) == [Hold(0, "switch")]
+        assert engine.handle(second, 2.0) == [
+            Hold(1, "switch"),
+            Apply([first, second], [0.5, 0.5], version=1),
+            Handover(0, 1, "asked by hand"),
+            *[Release(w, load=1, ticket=2) for w in range(2)],
+        ]
+
+    def test_one_leaves_during_the_drain(self):
+        engine = start(switching())
+        done = push(0, 0)
+        engine.handle(Asked(), 0.5)
+        engine.handle(done, 1.0)
+        assert engine.handle(Leave(1), 2.0) == [
+            Apply([done], [1.0], version=1),
+            Hold(0, "switch"),
+            Handover(0, 1, "asked by hand"),
+            Release(0, load=1, ticket=2),
+        ]
+
+    def test_one_joins_during_the_drain_and_begins_with_the_others(self):
+        engine = start(switching())
+        engine.handle(Asked(), 0.5)
+        assert engine.handle(Join(2), 1.0) == [Hold(2, "switch")]
+        engine.handle(push(0, 0), 2.0)
+        answer = engine.handle(push(1, 1), 3.0)
+        assert answer[-3:] == [
+            Release(0, load=1, ticket=2),
+            Release(1, load=1, ticket=2),
+            Release(2, load=1, ticket=1),
+        ]
+
+    def test_all_leave_during_the_drain_and_one_comes_back(self):
+        engine = start(switching())
+        engine.handle(push(0, 0), 0.25)
+        engine.handle(Asked(), 0.5)
+        engine.handle(Leave(0), 1.0)
+        assert engine.handle(Leave(1), 2.0)[-1] == Handover(0, 1, "asked by hand")
+        assert engine.view.composition == 1
+        assert engine.handle(Join(1), 3.0) == [Release(1, load=1, ticket=2)]
+
+    def test_voters_are_told_to_push_and_so_are_those_who_might_never(self):
+        engine = start(switching(first=composed(communication=Poll()), second=strategies.bsp()))
+        engine.handle(Vote(0, 1, 0.125), 1.0)
+        assert engine.handle(Asked(), 2.0) == [
+            Release(0, then="push", load=0, send=False, ticket=2),
+            Tell(1, {"push": True}),
+        ]
+        assert engine.handle(Vote(1, 1, 0.125), 3.0) == [
+            Release(1, then="push", load=0, send=False, ticket=2)
+        ]
+        engine.handle(push(0, 0, ticket=2), 3.0)
+        assert Handover(0, 1, "asked by hand") in engine.handle(push(1, 1, ticket=2), 3.0)
+
+    def test_those_told_push_at_their_next_step(self):
+        reporting = composed(ASP(), communication=Reporting())
+        cluster = ScriptedCluster(switching(first=reporting), [1, 1], changes=[(0.5, Asked())])
+        cluster.run(until=1)
+        assert cluster.engine.view.composition == 1
+
+    @pytest.mark.parametrize("first", ["asp", "bsp", {"name": "k_bsp", "k": 2}, {"name": "ssp"}])
+    def test_work_under_way_may_be_cancelled_even_by_a_strategy_that_cancels_itself(self, first):
+        strategy = switching(strategies.make_strategy(first), strategies.asp(), Impatient(versions=3))
+        cluster = ScriptedCluster(strategy, [1, 1.25, 3, 5])
+        cluster.run(until=30)
+        assert len(cluster.log.of_kind(Kind.HANDOVER)["row"]) >= 2
+
+    def test_clocks_are_equal_after_it(self):
+        cluster = ScriptedCluster(
+            switching(strategies.asp(), strategies.bsp()), [1, 4], changes=[(3.5, Asked())]
+        )
+        cluster.run(until=4)
+        assert {w.clock for w in cluster.engine.view.workers.values()} == {4}
+        assert cluster.engine.view.min_clock == 4
+
+    def test_a_request_that_cannot_be_met_is_noted_and_the_run_goes_on(self):
+        engine = start(switching())
+        assert engine.handle(Asked(7), 1.0) == [Note("asked to switch to 7, but there are only 0 to 1")]
+        engine.handle(Asked(1), 1.0)
+        assert engine.handle(Asked(), 1.5) == [Note("asked to switch, but a switch is under way")]
+        assert start(strategies.bsp()).handle(Asked(), 1.0) == [
+            Note("asked to switch, but this strategy has nothing to switch to")
+        ]
+
+    def test_a_buffer_must_be_emptied(self):
+        engine = start(switching(first=strategies.k_batch_asp(k=5)))
+        engine.handle(push(0, 0), 1.0)
+        type(engine.composition.consistency).on_drained = lambda self, view: []
+        try:
+            engine.handle(Asked(), 1.5)
+            engine.handle(push(9, 0, ticket=2), 2.0)
+            with pytest.raises(ProtocolError, match="on_drained must commit or discard every pending push"):
+                engine.handle(push(10, 1), 2.0)
+        finally:
+            del type(engine.composition.consistency).on_drained
+
+    def test_rules_see_evaluations_of_either_composition(self):
+        engine = start(switching(rule=Impatient()))
+        assert engine.handle(Evaluated(1, 0, {"val_loss": 0.5}), 1.0) == [Note("saw 0.5")]
+
+
+# -------------------------------------------------------------------- state
+
+
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        composed(communication=Poll()),
+        composed(ASP(), communication=Reporting(), stragglers=Sizing()),
+        composed(Alarm()),
+        switching(rule=Impatient(drain="finish")),
+    ],
+    ids=["votes", "reports", "timers", "switches"],
+)
+def test_the_state_goes_through_json_at_every_event(strategy):
+    cluster = ScriptedCluster(strategy, [1, 1.5, 4], changes=[(5.25, Leave(1)), (9, Join(1))])
+    cluster.run(events=60)
+    engine = cluster.new_engine()
+    engine.begin(cluster.starters)
+    for now, event, expected in cluster.history[1:]:
+        resumed = cluster.new_engine()
+        resumed.load_state_dict(json.loads(json.dumps(engine.state_dict())))
+        assert resumed.handle(event, now) == expected
+        engine = resumed
