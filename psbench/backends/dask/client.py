@@ -82,8 +82,8 @@ def check(problem: Problem) -> None:
     for kind, incidents in (("failures", profile.failures), ("late joins", profile.joins)):
         if incidents:
             raise ParameterError(
-                f"cluster {profile.name!r}: its {kind} are simulated only; on dask, use a cluster without them "
-                "(to see a failure, kill a worker's process)"
+                f"cluster {profile.name!r}: its {kind} are simulated only; on dask, use a cluster without "
+                "them (to see a failure, kill a worker's process)"
             )
 
 
@@ -107,7 +107,13 @@ class _Run:
         client: Client,
         placed: dict[str, str],
     ) -> None:
-        self.problem, self.log, self.control, self.observer, self.folder = problem, log, control, observer, folder
+        self.problem, self.log, self.control, self.observer, self.folder = (
+            problem,
+            log,
+            control,
+            observer,
+            folder,
+        )
         self.client, self.placed = client, placed
         self._key = secrets.token_bytes(32)
         self._topic = f"psbench-{secrets.token_hex(8)}"
@@ -241,7 +247,9 @@ class _Run:
     def _conclude(self, plain: dict[str, Any], letter: Letter) -> None:
         state = unpack(plain["shapes"], letter.payload)
         facts = {"checkpoints": self._checkpoints} | plain["facts"]
-        self._outcome = Outcome(plain["status"], plain["reason"], state["parameters"], state["buffers"], facts)
+        self._outcome = Outcome(
+            plain["status"], plain["reason"], state["parameters"], state["buffers"], facts
+        )
 
     def _attend(self, link: Link) -> None:
         """Pass on requests from outside."""

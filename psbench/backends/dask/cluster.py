@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import signal
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from typing import Any
 
 import dask
-import psutil
-from distributed import Client, LocalCluster
+import psutil  # type: ignore[import-untyped]
+from distributed import Client, LocalCluster, Nanny, Security
+from distributed.core import connect
 
 from psbench.errors import BackendError, ParameterError
 
@@ -20,6 +24,8 @@ logger = logging.getLogger(__name__)
 CONNECT_S = 5.0
 #: seconds that processes of a cluster of our own may take to end before they are killed
 _CLOSE_S = 10.0
+#: seconds after which an idle process that does not end is killed
+_KILL_S = 1.0
 _SPAWN = "distributed.nanny.pre-spawn-environ"
 
 
@@ -38,15 +44,22 @@ def connected(scheduler: str | None, num_roles: int) -> Iterator[Client]:
         return
     with _local_cluster(num_roles) as cluster, _client(cluster.scheduler_address) as client:
         # Ctrl-C reaches every process of the terminal's group; here it must stop the run, not break it
-        client.run(signal.signal, signal.SIGINT, signal.SIG_IGN)
+        client.run(_ignore_interrupts)
         yield client
+
+
+def _ignore_interrupts() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 @contextmanager
 def _client(address: str) -> Iterator[Client]:
     try:
+        # in a thread of its own, as this one may have a loop running (in a notebook)
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(asyncio.run, _greet(address)).result()
         client = Client(address, timeout=CONNECT_S, set_as_default=False)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, TypeError) as error:
         raise ParameterError(
             f"scheduler: no Dask scheduler answers at {address!r} within {CONNECT_S:g} s; "
             "start one with `dask scheduler`, or leave `scheduler` out for a cluster on this machine"
@@ -55,6 +68,21 @@ def _client(address: str) -> Iterator[Client]:
         yield client
     finally:
         client.close(timeout=CONNECT_S)
+
+
+async def _greet(address: str) -> None:
+    """Exchange a word with the scheduler; Dask's client would wait for ever for one that is silent."""
+    arguments = Security().get_connection_args("client")
+    async with asyncio.timeout(CONNECT_S):
+        comm = await connect(address, timeout=CONNECT_S, **arguments)
+        await comm.close()
+
+
+class _QuickNanny(Nanny):  # type: ignore[misc]  # Dask is untyped
+    """Ends its process without much ado: roles end before, and a process that has loaded torch is slow to."""
+
+    async def close(self, timeout: float = _KILL_S, reason: str = "run-ended") -> Any:
+        return await super().close(timeout=_KILL_S, reason=reason)
 
 
 @contextmanager
@@ -66,10 +94,11 @@ def _local_cluster(processes: int) -> Iterator[LocalCluster]:
             n_workers=processes,
             threads_per_worker=1,
             processes=True,
+            worker_class=_QuickNanny,
             host="127.0.0.1",
             memory_limit=0,
             dashboard_address=None,
-            # with no address of its own the scheduler's page would try port 8787 first, and warn if it is taken
+            # with no address of its own the scheduler's page would try port 8787, and warn if it is taken
             scheduler_kwargs={"dashboard": False, "dashboard_address": "127.0.0.1:0"},
             silence_logs=logging.CRITICAL,  # what goes wrong is told by the run itself
         )
@@ -101,7 +130,7 @@ def _settings() -> Iterator[None]:
     spawn = {k: v for k, v in dask.config.get(_SPAWN).items() if k != "MALLOC_TRIM_THRESHOLD_"}
     settings = {
         _SPAWN: spawn,
-        "distributed.worker.profile.enabled": False,  # it interrupts the roles' loops a hundred times a second
+        "distributed.worker.profile.enabled": False,  # it interrupts the roles a hundred times a second
         "distributed.scheduler.allowed-failures": 0,  # a role is never started again elsewhere
     }
     environment = dict(os.environ)
@@ -135,8 +164,8 @@ def place(roles: Sequence[str], threads: Mapping[str, int], scheduler: str | Non
     """
     if len(roles) > sum(threads.values()):
         raise BackendError(
-            f"the Dask cluster at {scheduler} has {len(threads)} workers with {sum(threads.values())} threads, "
-            f"and the run needs {len(roles)} ({', '.join(roles)}): add Dask workers, or use a smaller cluster"
+            f"the Dask cluster at {scheduler} has {len(threads)} workers with {sum(threads.values())} "
+            f"threads, and the run needs {len(roles)} ({', '.join(roles)}): add Dask workers, or use a smaller cluster"
         )
     if len(roles) > len(threads):
         logger.warning(
@@ -145,7 +174,7 @@ def place(roles: Sequence[str], threads: Mapping[str, int], scheduler: str | Non
         )
     order = sorted(threads, key=lambda address: threads[address])  # who has room for more comes last
     load = dict.fromkeys(order, 0)
-    placed = {}
+    placed: dict[str, str] = {}
     for role in roles:
         free = [address for address in reversed(order) if load[address] < threads[address]]
         address = order[len(placed)] if len(placed) < len(order) else min(free, key=lambda a: load[a])

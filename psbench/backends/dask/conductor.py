@@ -188,7 +188,9 @@ class Conductor:
         told = Pushed.decode(letter.body)
         number = next(self._push_ids)
         send_s = max(0.0, time.monotonic() - told.sent_s)
-        size = self.engine.composition.placement.bytes_up(self.problem.model_bytes, self.engine.view.num_workers)
+        size = self.engine.composition.placement.bytes_up(
+            self.problem.model_bytes, self.engine.view.num_workers
+        )
         push = ev.Push(
             *(number, worker, told.ticket, told.version, told.samples, 1, size),
             *(told.compute_s, send_s, told.loss),
@@ -208,8 +210,8 @@ class Conductor:
         self.engine.handle(push, self._now)
         self._end(
             "diverged",
-            f"push {push.id} of worker {push.worker}, computed on version {push.base_version} at {self._now:.3f} s, "
-            f"has loss {push.loss}: lower the learning rate",
+            f"push {push.id} of worker {push.worker}, computed on version {push.base_version} "
+            f"at {self._now:.3f} s, has loss {push.loss}: lower the learning rate",
         )
 
     def _on_ready(self, sender: str, plain: dict[str, Any], letter: Letter) -> None:
@@ -269,24 +271,12 @@ class Conductor:
 
     def _perform(self, actions: Iterable[Action]) -> None:
         for action in actions:
-            kind = type(action)
-            if kind is act.Release:
-                self._release(action)  # type: ignore[arg-type]
-            elif kind is act.Apply:
-                self._apply(action)  # type: ignore[arg-type]
+            perform = _PERFORMERS.get(type(action))
+            # a Hold is silence; after a Cancel comes the Release that the worker finds between two steps
+            if perform is not None:
+                perform(self, action)
                 if self._status:
                     return  # the run ended with this version; nobody starts another step
-            elif kind is act.Discard:
-                self.keeper.discard(action.push)  # type: ignore[union-attr]
-            elif kind is act.Tell:
-                self.hub.tell(worker_name(action.worker), {"do": "orders", "orders": action.orders})  # type: ignore[union-attr]
-            elif kind is act.Wake:
-                heapq.heappush(self._timers, (action.at, action.key))  # type: ignore[union-attr]
-            elif kind is act.Handover:
-                self._hand_over(action)  # type: ignore[arg-type]
-            elif kind is act.Measure:
-                raise ProtocolError(f"{action.asker} asks for {action.needs}, which this backend cannot measure")  # type: ignore[union-attr]
-            # a Hold is silence; after a Cancel comes the Release that the worker finds between two steps
 
     def _release(self, release: act.Release) -> None:
         self.keeper.release(release, self.engine.view.workers[release.worker].batch_size)
@@ -303,6 +293,18 @@ class Conductor:
         reason = self.ending.after_update(view)
         if reason:
             self._end("finished", reason)
+
+    def _discard(self, discard: act.Discard) -> None:
+        self.keeper.discard(discard.push)
+
+    def _tell(self, tell: act.Tell) -> None:
+        self.hub.tell(worker_name(tell.worker), {"do": "orders", "orders": tell.orders})
+
+    def _wake(self, wake: act.Wake) -> None:
+        heapq.heappush(self._timers, (wake.at, wake.key))
+
+    def _measure(self, measure: act.Measure) -> None:
+        raise ProtocolError(f"{measure.asker} asks for {measure.needs}, which this backend cannot measure")
 
     def _hand_over(self, handover: act.Handover) -> None:
         """Everybody is idle: move the model from its old keeper to the new one, and store it on the way."""
@@ -472,6 +474,16 @@ _READERS: dict[str, Callable[[Conductor, str, dict[str, Any], Letter], None]] = 
     "stop": Conductor._on_stop,
     "switch": Conductor._on_switch,
     "received": Conductor._on_received,
+}
+
+_PERFORMERS: dict[type, Callable[[Conductor, Any], None]] = {
+    act.Release: Conductor._release,
+    act.Apply: Conductor._apply,
+    act.Discard: Conductor._discard,
+    act.Tell: Conductor._tell,
+    act.Wake: Conductor._wake,
+    act.Measure: Conductor._measure,
+    act.Handover: Conductor._hand_over,
 }
 
 __all__ = ["CONDUCTOR", "PING", "ROWS", "TEXTS", "Conductor", "PeerFailed", "servers_of"]

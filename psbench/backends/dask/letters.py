@@ -71,7 +71,8 @@ class Released:
     def decode(cls, body: bytes) -> Released:
         """Read the body of the letter."""
         orders = json.loads(body[_RELEASE.size :]) if len(body) > _RELEASE.size else {}
-        return cls(*_RELEASE.unpack_from(body), orders)
+        ticket, version, samples, fresh = _RELEASE.unpack_from(body)
+        return cls(ticket, version, samples, fresh, orders)
 
 
 def encode_piece(ring: int, step: int) -> bytes:

@@ -58,9 +58,7 @@ class Replicas:
         Numbers for rings and requests that nobody had before in this run.
     """
 
-    def __init__(
-        self, hub: Hub, workers: list[int], state: State | None, numbers: Iterator[int]
-    ) -> None:
+    def __init__(self, hub: Hub, workers: list[int], state: State | None, numbers: Iterator[int]) -> None:
         self._hub = hub
         self._alive = sorted(workers)
         self._ring: _Ring | None = None

@@ -96,7 +96,9 @@ class Shard:
         if order == "release":
             self._release(plain)
         elif order == "discard":
-            return self._slice.payloads.pop(tuple(plain["key"]), None) is not None or self._is_lost(plain["key"][0])
+            return self._slice.payloads.pop(tuple(plain["key"]), None) is not None or self._is_lost(
+                plain["key"][0]
+            )
         elif order == "state":
             shapes, flat = pack(state_of(self._slice.server, plain["optimizer"]))
             self.link.tell({"do": "keeper", "tag": plain["tag"], "shapes": shapes}, flat)

@@ -41,9 +41,7 @@ def train(experiment: Experiment, key: bytes, worker: int, servers: list[Address
         links = [stack.enter_context(Link(address, key, name)) for address in servers]
         rings = any(not servers_of(composition) for composition in experiment.strategy.compositions)
         hub = stack.enter_context(Hub(_host(), key)) if rings else None
-        _report(
-            links[0], lambda: Worker(_build(experiment), worker, links[0], links[1:], hub, key).run()
-        )
+        _report(links[0], lambda: Worker(_build(experiment), worker, links[0], links[1:], hub, key).run())
 
 
 def evaluate(experiment: Experiment, key: bytes, conductor: Address) -> None:

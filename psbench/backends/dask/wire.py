@@ -89,7 +89,10 @@ class _Socket:
         if not floats:
             return None
         tensor = torch.empty(floats)
-        if not self._socket.getsockopt(zmq.RCVMORE) or self._socket.recv_into(tensor.numpy()) != 4 * floats:
+        if (
+            not self._socket.getsockopt(zmq.RCVMORE)
+            or self._socket.recv_into(memoryview(tensor.numpy())) != 4 * floats
+        ):
             raise BackendError("a letter is cut short: its payload is not as long as its head says")
         return tensor
 
@@ -99,12 +102,12 @@ class _Socket:
 
     def _send_payload(self, payload: Tensor) -> None:
         large = payload.numel() * 4 >= ZERO_COPY_BYTES
-        self._socket.send(payload.numpy(), copy=not large)
+        self._socket.send(memoryview(payload.numpy()), 0, not large)
 
     @property
     def has_letter(self) -> bool:
         """Whether a letter can be read at once."""
-        return bool(self._socket.getsockopt(zmq.EVENTS) & zmq.POLLIN)  # type: ignore[operator]
+        return bool(int(self._socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN)
 
     @property
     def handle(self) -> zmq.Socket[bytes]:
@@ -273,7 +276,7 @@ class Link(_Socket):
         return Letter("", kind, head[PREFIX_BYTES:], self._payload(floats))
 
     def send(self, kind: int, body: bytes, payload: Tensor | None = None) -> None:
-        """Send a letter, into the void if the connection is lost. A large payload must not change afterwards."""
+        """Send a letter, into the void if the connection is lost; a large payload must not change later."""
         try:
             if payload is None or not len(payload):
                 self._socket.send(_PREFIX.pack(kind, 0) + body)

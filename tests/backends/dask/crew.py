@@ -1,4 +1,4 @@
-"""A whole run without Dask: the same conductor, shards, workers and evaluator, each in a thread of its own."""
+"""A whole run without Dask: the same conductor, shards, workers and evaluator, each in its thread."""
 
 from __future__ import annotations
 
