@@ -82,8 +82,17 @@ class Part(Specification):
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
         super().__pydantic_init_subclass__(**kwargs)
-        if cls.name:
-            REGISTRY.setdefault(cls.domain, {})[cls.name] = cls
+        if not cls.__dict__.get("name"):  # an inherited name is the parent's
+            return
+        known = REGISTRY.setdefault(cls.domain, {})
+        other = known.get(cls.name, cls)
+        # a cell of a notebook that is run again defines its class again
+        if (other.__module__, other.__qualname__) != (cls.__module__, cls.__qualname__):
+            raise ParameterError(
+                f"{cls.domain} {cls.name!r} is there already ({other.__module__}.{other.__qualname__}); "
+                f"give {cls.__qualname__} another name"
+            )
+        known[cls.name] = cls
 
     @model_serializer(mode="wrap")
     def _with_name(self, handler: Any) -> dict[str, Any]:
