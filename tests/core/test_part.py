@@ -1,0 +1,51 @@
+"""Names and parameters of parts."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import pytest
+
+from psbench.consistency import SSP
+from psbench.core.part import REGISTRY, Consistency, make_part
+from psbench.errors import ParameterError, UnknownName
+
+
+def test_a_subclass_without_a_name_does_not_take_its_parents_place():
+    class Nameless(SSP):
+        pass
+
+    assert Nameless.name == "ssp"
+    assert REGISTRY["consistency"]["ssp"] is SSP
+
+
+def test_a_name_is_given_once():
+    with pytest.raises(
+        ParameterError, match=r"consistency 'ssp' is there already \(psbench.consistency.ssp.SSP\)"
+    ):
+
+        class Another(Consistency):
+            name: ClassVar[str] = "ssp"
+
+    assert REGISTRY["consistency"]["ssp"] is SSP
+
+
+def test_a_class_defined_again_takes_its_own_place():
+    def define():
+        class Toy(Consistency):
+            name: ClassVar[str] = "toy_again"
+
+        return Toy
+
+    define()
+    assert define() is REGISTRY["consistency"]["toy_again"]
+
+
+def test_parts_are_made_from_names_mappings_and_parts():
+    part = SSP(staleness_bound=7)
+    assert make_part("consistency", {"name": "ssp", "staleness_bound": 7}) == part
+    assert make_part("consistency", part) is part
+    with pytest.raises(UnknownName, match="did you mean 'ssp'"):
+        make_part("consistency", "sspp")
+    with pytest.raises(ParameterError, match="is a consistency part, not a placement part"):
+        make_part("placement", part)
