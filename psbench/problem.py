@@ -16,6 +16,7 @@ from psbench.core.log import EventLog
 from psbench.data import Dataset
 from psbench.errors import ParameterError
 from psbench.experiment import Experiment
+from psbench.rounding import largest_remainder
 from psbench.seeds import Streams
 from psbench.server_math import Server
 from psbench.sharding import label_counts
@@ -136,17 +137,3 @@ def _check_size(experiment: Experiment, data: Dataset) -> None:
         raise ParameterError(
             f"batch_size: {experiment.batch_size} samples, but data {data.name!r} has only {size} to train on"
         )
-
-
-def largest_remainder(total: int, shares: Sequence[float]) -> list[int]:
-    """Cut a whole number in proportion to `shares`; the largest remainders get one more, ties the first.
-
-    >>> largest_remainder(10, [1, 1, 1])
-    [4, 3, 3]
-    """
-    exact = [total * share / sum(shares) for share in shares]
-    whole = [int(part) for part in exact]
-    order = sorted(range(len(exact)), key=lambda i: (whole[i] - exact[i], i))
-    for i in order[: total - sum(whole)]:
-        whole[i] += 1
-    return whole

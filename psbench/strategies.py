@@ -220,6 +220,13 @@ dbs_sgd = Published(
     lr_scaling="by_share",
     notebook="10_batch_sizes",
 )
+lb_bsp = Published(
+    "lb_bsp",
+    "bsp whose global batch is cut anew at every barrier, in proportion to speed",
+    "Chen et al. 2018, 2020",
+    {"consistency": consistency.BSP, "stragglers": stragglers.LBBSP},
+    notebook="10_batch_sizes",
+)
 all_reduce = Published(
     "all_reduce",
     "no server: workers add up their gradients in a ring",
@@ -241,7 +248,7 @@ CATALOGUE: dict[str, Published | PublishedSwitch] = {
     for entry in (
         *(bsp, asp, ssp, k_bsp, k_batch_bsp, backup_workers, k_asp, k_batch_asp),
         *(dssp, elastic_bsp, n_softsync, con_sgd, dyn_sgd),
-        dbs_sgd,
+        *(dbs_sgd, lb_bsp),
         *(all_reduce, strategy_switch),
     )
 }

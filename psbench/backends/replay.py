@@ -15,7 +15,7 @@ from psbench.core import events as ev
 from psbench.core.engine import Engine
 from psbench.core.log import EventLog, Kind
 from psbench.errors import ProtocolError, ReplayMismatch
-from psbench.problem import largest_remainder
+from psbench.rounding import largest_remainder
 from psbench.seeds import Streams
 
 if TYPE_CHECKING:

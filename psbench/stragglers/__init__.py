@@ -2,5 +2,6 @@
 
 from psbench.stragglers.dbs_sgd import DBS
 from psbench.stragglers.fixed import Fixed
+from psbench.stragglers.lb_bsp import LBBSP
 
-__all__ = ["DBS", "Fixed"]
+__all__ = ["DBS", "LBBSP", "Fixed"]

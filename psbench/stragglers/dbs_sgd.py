@@ -40,7 +40,8 @@ class DBS(Stragglers):
     Our reading: proportional, as the prose has it ("enlarged or reduced in equal proportion"). An iteration's
     time is what its worker computes. A batch is rounded half up, and is at least 1 and at most the training
     set. The rate of a push does not depend on its batch, which the paper leaves to future work. While worker
-    0 is away its last times stand; one that is back begins anew with the batch it began with.
+    0 is away its last times stand; one that is back begins anew with the batch it began with. All this
+    supposes that times grow with batches: where they hardly do (tiny models) batches drift to their ends.
 
     Source
     ------
