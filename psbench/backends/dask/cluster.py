@@ -165,7 +165,8 @@ def place(roles: Sequence[str], threads: Mapping[str, int], scheduler: str | Non
     if len(roles) > sum(threads.values()):
         raise BackendError(
             f"the Dask cluster at {scheduler} has {len(threads)} workers with {sum(threads.values())} "
-            f"threads, and the run needs {len(roles)} ({', '.join(roles)}): add Dask workers, or use a smaller cluster"
+            f"threads, and the run needs {len(roles)} ({', '.join(roles)}): "
+            "add Dask workers, or use a smaller cluster"
         )
     if len(roles) > len(threads):
         logger.warning(

@@ -18,7 +18,7 @@ from psbench.backends.dask.wire import JSON, Hub, Letter, Link, pack, unpack
 from psbench.backends.dask.worker import Abandoned, Stopped
 from psbench.problem import Problem
 
-_LOOK_S = 0.05
+_LOOK_MS = 50
 #: seconds that a slice sent by a worker that then died may still take to arrive
 _GRACE_S = 0.3
 
@@ -57,7 +57,7 @@ class Shard:
         """
         self.link.tell({"do": "ready"})
         while True:
-            if not self._poller.poll(_LOOK_S * 1000) and self.link.lost:
+            if not self._poller.poll(_LOOK_MS) and self.link.lost:
                 raise Abandoned("the conductor is gone")
             while (letter := self.hub.receive(0)) is not None:
                 self._take(letter)

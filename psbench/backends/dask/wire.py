@@ -89,10 +89,8 @@ class _Socket:
         if not floats:
             return None
         tensor = torch.empty(floats)
-        if (
-            not self._socket.getsockopt(zmq.RCVMORE)
-            or self._socket.recv_into(memoryview(tensor.numpy())) != 4 * floats
-        ):
+        into: Any = tensor.numpy()
+        if not self._socket.getsockopt(zmq.RCVMORE) or self._socket.recv_into(into) != 4 * floats:
             raise BackendError("a letter is cut short: its payload is not as long as its head says")
         return tensor
 
@@ -102,7 +100,8 @@ class _Socket:
 
     def _send_payload(self, payload: Tensor) -> None:
         large = payload.numel() * 4 >= ZERO_COPY_BYTES
-        self._socket.send(memoryview(payload.numpy()), 0, not large)
+        array: Any = payload.numpy()
+        self._socket.send(array, 0, not large)
 
     @property
     def has_letter(self) -> bool:

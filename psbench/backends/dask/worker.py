@@ -349,7 +349,7 @@ class Worker:
             letter = self._receive(_LOOK_S)
             if letter is None:
                 continue
-            plain = letter.plain if letter.kind == JSON else {"do": ""}
+            plain: dict[str, Any] = letter.plain if letter.kind == JSON else {"do": ""}
             if plain["do"] == "ring":
                 return plain
             if plain["do"] == "load":
