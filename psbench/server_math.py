@@ -6,6 +6,7 @@ under All-Reduce, so that one sequence of updates gives one sequence of models e
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -57,7 +58,7 @@ class Server:
     def _gradient_step(
         self, gradients: Sequence[Tensor], weights: Sequence[float], keep: float, lr: float
     ) -> None:
-        """w <- optimizer step along sum_i weight_i g_i, summed in the order given."""
+        """Take an optimizer step along sum_i weight_i g_i, summed in the order given."""
         self._optimizer.param_groups[0]["lr"] = lr
         self.parameters.grad = weighted_sum(gradients, weights)
         self._optimizer.step()
@@ -111,4 +112,5 @@ _RULES = {"gradient": Server._gradient_step}
 
 def finite(tensor: Tensor) -> bool:
     """Return whether every entry is a number."""
-    return bool(torch.isfinite(tensor).all())
+    # no sum is finite that has a nan or an infinity in it; one that overflows is looked at closely
+    return math.isfinite(tensor.sum().item()) or bool(torch.isfinite(tensor).all())

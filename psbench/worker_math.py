@@ -16,20 +16,17 @@ from psbench.seeds import Streams
 
 
 class FlatModel:
-    """A module whose parameters, gradients and floating buffers are each one flat vector.
+    """A module whose parameters and floating buffers are each one flat vector.
 
-    The module's tensors are views, so loading a model is one copy and flattening costs nothing. Whole-number
+    The module's tensors are views, so loading a model is one copy and reading it costs nothing. Whole-number
     buffers (BatchNorm's count of batches) stay with the module: nothing that is trained reads them.
     """
 
     def __init__(self, module: nn.Module) -> None:
         self.module = module
-        own = list(module.parameters())
+        self._own = own = list(module.parameters())
         self.parameters = torch.cat([p.detach().reshape(-1) for p in own]).float()
-        self.gradient = torch.zeros_like(self.parameters)
         _as_views(own, self.parameters)
-        for parameter, part in zip(own, _parts(own, self.gradient), strict=True):
-            parameter.grad = part
         stats = [b for b in module.buffers() if b.is_floating_point()]
         self.buffers = torch.cat([b.reshape(-1) for b in stats]) if stats else torch.zeros(0)
         _as_views(stats, self.buffers)
@@ -39,10 +36,15 @@ class FlatModel:
         self.parameters.copy_(parameters)
         self.buffers.copy_(buffers)
 
+    def gradient(self, loss: Tensor) -> Tensor:
+        """Return the gradient of a loss as one new vector; a parameter without influence has 0."""
+        parts = torch.autograd.grad(loss, self._own, materialize_grads=True)
+        return torch.cat([part.reshape(-1) for part in parts])
+
 
 def _parts(tensors: Sequence[Tensor], flat: Tensor) -> list[Tensor]:
     sizes = [t.numel() for t in tensors]
-    return [part.view_as(t) for t, part in zip(tensors, flat.split(sizes), strict=True)]
+    return [part.view_as(t) for t, part in zip(tensors, torch.split(flat, sizes), strict=True)]
 
 
 def _as_views(tensors: Sequence[Tensor], flat: Tensor) -> None:
@@ -144,15 +146,14 @@ class Trainer:
         """
         model = self.model
         model.load(parameters, buffers)
-        model.gradient.zero_()
-        model.module.train()
+        if not model.module.training:  # setting it again visits every submodule
+            model.module.train()
         where = torch.from_numpy(job.indices)
         inputs, labels = self.data.train_x[where], self.data.train_y[where]
         if self.data.augment is not None:
             inputs = self.data.augment(inputs, self._streams.generator("augment", job.worker, job.number))
         loss = functional.cross_entropy(model.module(inputs), labels)
-        torch.autograd.backward(loss)
-        return StepResult(model.gradient.clone(), model.buffers.clone(), loss.item())
+        return StepResult(model.gradient(loss), model.buffers.clone(), loss.item())
 
 
 class Evaluator:
@@ -169,23 +170,24 @@ class Evaluator:
     def __init__(self, model: FlatModel, data: Dataset, streams: Streams, train_sample: int = 2000) -> None:
         self.model, self.data = model, data
         order = streams.generator("evaluation").permutation(len(data.train_y))
-        sample = torch.from_numpy(np.sort(order[:train_sample]))
-        self._train = (data.train_x[sample], data.train_y[sample])
+        self._sample = torch.from_numpy(np.sort(order[:train_sample]))
 
     def evaluate(self, parameters: Tensor, buffers: Tensor) -> dict[str, float]:
         """Return `train_loss`, and `val_loss` and `val_accuracy` if there is validation data."""
         self.model.load(parameters, buffers)
         self.model.module.eval()
-        values = {"train_loss": self._over(*self._train)[0]}
-        if len(self.data.val_y):
-            values["val_loss"], values["val_accuracy"] = self._over(self.data.val_x, self.data.val_y)
+        data = self.data
+        values = {"train_loss": self._over(data.train_x, data.train_y, self._sample)[0]}
+        if len(data.val_y):
+            all_of_them = torch.arange(len(data.val_y))
+            values["val_loss"], values["val_accuracy"] = self._over(data.val_x, data.val_y, all_of_them)
         return values
 
-    def _over(self, inputs: Tensor, labels: Tensor) -> tuple[float, float]:
+    def _over(self, inputs: Tensor, labels: Tensor, where: Tensor) -> tuple[float, float]:
         loss, right = 0.0, 0
         with torch.inference_mode():
-            for x, y in zip(inputs.split(self.BATCH), labels.split(self.BATCH), strict=True):
-                logits = self.model.module(x)
+            for part in torch.split(where, self.BATCH):
+                logits, y = self.model.module(inputs[part]), labels[part]
                 loss += float(functional.cross_entropy(logits, y, reduction="sum"))
                 right += int((logits.argmax(1) == y).sum())
-        return loss / len(labels), right / len(labels)
+        return loss / len(where), right / len(where)
