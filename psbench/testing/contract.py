@@ -129,8 +129,8 @@ def _check_repeats(strategy: AnyStrategy, seed: int, events: int) -> None:
     if first.log.digest() != again.log.digest():
         raise BrokenContract(
             f"{where}: two runs with the same seed differ. Most likely a part draws from a global random "
-            "state instead of view.rng, reads a clock instead of view.now, iterates over a set, or keeps state "
-            "on its class instead of in a PrivateAttr"
+            "state instead of view.rng, reads a clock instead of view.now, iterates over a set, or keeps "
+            "state on its class instead of in a PrivateAttr"
         )
     if _decisions(first) != _decisions(other):
         raise BrokenContract(

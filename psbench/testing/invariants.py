@@ -156,8 +156,8 @@ class Invariants:
             self._broken(f"{len(workers)} pushes in one commit, although {part.name} declares `singly`")
         if part.barrier and sorted(workers) != sorted(self._round):
             self._broken(
-                f"a commit takes pushes of workers {sorted(workers)}, but {sorted(self._round)} were at "
-                f"work; {part.name} declares a barrier: one push of every active worker. Most likely it commits "
+                f"a commit takes pushes of workers {sorted(workers)}, but {sorted(self._round)} "
+                f"were at work; {part.name} declares a barrier: one push of every active worker. Most likely it commits "
                 "before all have pushed, or forgets view.pending"
             )
         self._round -= self._pushed

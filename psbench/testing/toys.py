@@ -31,6 +31,7 @@ def toy_experiment(strategy: Any = "bsp", **changes: Any) -> Experiment:
         "data": {"name": "mixture", "num_samples": 120, "num_features": 4, "num_classes": 3},
         "model": "linear",
         "cluster": toy_cluster([1.0, 0.5, 0.25]),
+        "optimizer": {"name": "sgd", "lr": 0.1},
         "batch_size": 12,
         "stop": {"epochs": 2},
     }
