@@ -1,0 +1,75 @@
+"""Memory that a simulated run holds, against what its design promises.
+
+Counted are the bytes of all live tensors, each storage once, and of the log, whenever the server is about
+to make a version: that is when a push's gradient is there too. What a step holds while it is computed
+(activations) is torch's own and not counted.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+
+import torch
+
+from psbench.backends.base import Control
+from psbench.backends.simulated import Simulation
+from psbench.core.log import EventLog
+from psbench.experiment import Experiment
+from psbench.problem import Problem
+from tests.benchmarks.measure import Pictures, Row, Rows
+
+
+def _tensor_bytes() -> int:
+    storages = {}
+    for thing in gc.get_objects():
+        if issubclass(type(thing), torch.Tensor):
+            storage = thing.untyped_storage()
+            storages[storage.data_ptr()] = storage.nbytes()
+    return sum(storages.values())
+
+
+def run() -> Rows:
+    """Measure AlexNet (990 k parameters) on twelve workers."""
+    experiment = Experiment(
+        data=Pictures(),
+        model="alexnet",
+        cluster="hermes",
+        strategy="asp",
+        batch_size=24,
+        stop={"updates": 60},
+        evaluate_every=1e9,
+        optimizer={"name": "sgd", "lr": 0.01},
+    )
+    gc.collect()
+    before = _tensor_bytes()
+    problem = Problem.build(experiment)
+    log = EventLog()
+    simulation = Simulation(problem, log, Control())
+    vector = 4 * (problem.parameters.numel() + problem.buffers.numel())
+    data = sum(
+        t.nbytes for t in (problem.data.train_x, problem.data.train_y, problem.data.val_x, problem.data.val_y)
+    )
+    worst, apply = (0.0, 0, 0), simulation.server.apply
+
+    def counted(*given: object, **more: object) -> None:
+        nonlocal worst
+        held = _tensor_bytes() - before + sys.getsizeof(log._rows)
+        versions = len(simulation._snapshots._held)
+        promised = vector * (versions + 3) + data + 40 * len(log)
+        worst = max(worst, (held / promised, held, versions))
+        apply(*given, **more)
+
+    simulation.server.apply = counted
+    simulation.run()
+    ratio, held, versions = worst
+    return [
+        Row(
+            "memory of a simulated run / parameters x (versions in flight + 3) + data + 40 bytes a row",
+            f"{held / 2**20:.1f} MiB, {versions} versions",
+            f"promised: {held / ratio / 2**20:.1f} MiB",
+            ratio,
+            1.0,
+            lower_is_better=True,
+        )
+    ]
