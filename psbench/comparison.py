@@ -18,6 +18,7 @@ from psbench.metrics import end_of, evaluations, interval, time_to_target
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from psbench.charts import Sheet
     from psbench.experiment import Experiment
     from psbench.runs import Run
 
@@ -172,6 +173,12 @@ class Comparison:
             f"learning rate of {rate}" for rate in dict.fromkeys(r for x in rates for r in x.split("; "))
         ]
         return lines + [f"warning: {text}" for text in self.warnings]
+
+    def chart(self, *names: str, x: str = "time_s", width: int = 640) -> Sheet:
+        """Return the comparison's charts, as the report shows them; see `charts.run_chart`."""
+        from psbench.charts import comparison_chart
+
+        return comparison_chart(self, *names, x=x, width=width)
 
     def report(self, path: str | Path) -> Path:
         """Write a report that opens without internet; see `report.write_report`."""

@@ -26,7 +26,7 @@ from psbench.problem import Problem
 from psbench.storage import check_writable, put_log, read_log, whole
 
 if TYPE_CHECKING:
-    import altair as alt
+    from psbench.charts import Sheet
 
 #: beside the model; they take their places from last to first
 _FILES = ("run.json", "log.parquet", "experiment.yaml")
@@ -61,11 +61,11 @@ class Run:
 
         return summarise(self.log, self.meta)
 
-    def chart(self) -> alt.TopLevelMixin:
-        """Return the run's charts, as the report and the panel show them."""
+    def chart(self, *names: str, x: str = "time_s", width: int = 640) -> Sheet:
+        """Return the run's charts, as the report and the panel show them; see `charts.run_chart`."""
         from psbench.charts import run_chart
 
-        return run_chart(self)
+        return run_chart(self, *names, x=x, width=width)
 
     def model(self) -> Any:
         """Return the final model as a torch module.

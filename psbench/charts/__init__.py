@@ -6,17 +6,21 @@ Wherever a function takes a table it also takes the name of a data set that is s
 
 from psbench.charts.colours import PHASES, REASONS, STRATEGIES, Look, looks, reason_colours
 from psbench.charts.curves import AXES, VALUES, curve, with_seeds
+from psbench.charts.display import Sheet, stack
 from psbench.charts.distributions import counts, histogram, rule_chart, spread_chart, traffic_chart
 from psbench.charts.figures import (
     Figure,
+    comparison_chart,
     comparison_figures,
     curves,
     label_figures,
     run_chart,
+    sequence_figure,
     spec,
     switch_figures,
     worker_figures,
 )
+from psbench.charts.sequence import sequence_chart, sequence_table
 from psbench.charts.source import POINTS, records, thin
 from psbench.charts.theme import theme
 from psbench.charts.workers import (
@@ -39,8 +43,10 @@ __all__ = [
     "VALUES",
     "Figure",
     "Look",
+    "Sheet",
     "around",
     "batch_size_chart",
+    "comparison_chart",
     "comparison_figures",
     "counts",
     "curve",
@@ -54,9 +60,13 @@ __all__ = [
     "records",
     "rule_chart",
     "run_chart",
+    "sequence_chart",
+    "sequence_figure",
+    "sequence_table",
     "share_chart",
     "spec",
     "spread_chart",
+    "stack",
     "switch_figures",
     "theme",
     "thin",

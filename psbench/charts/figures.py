@@ -12,8 +12,9 @@ import pandas as pd
 from psbench import metrics
 from psbench.charts import tables
 from psbench.charts.curves import AXES, curve, with_seeds
+from psbench.charts.display import Sheet, stack
 from psbench.charts.distributions import counts, histogram, rule_chart, spread_chart, traffic_chart
-from psbench.charts.theme import theme
+from psbench.charts.sequence import sequence_chart, sequence_table
 from psbench.charts.workers import (
     around,
     batch_size_chart,
@@ -24,20 +25,26 @@ from psbench.charts.workers import (
     timeline_chart,
     window,
 )
+from psbench.errors import UnknownName
 
 if TYPE_CHECKING:
+    from psbench.comparison import Comparison
     from psbench.runs import Run
 
 AnyChart = alt.Chart | alt.LayerChart
 
+#: versions that a sequence diagram shows; more messages than these make cannot be followed
+SEQUENCE_VERSIONS = 6
+
 
 @dataclass(frozen=True)
 class Figure:
-    """A chart with its table (what a screen reader reads) and a note on how to read it."""
+    """A chart with its table (what a screen reader reads), a note on how to read it, and its name."""
 
     chart: AnyChart
     table: pd.DataFrame
     note: str = ""
+    name: str = ""
 
     @property
     def spec(self) -> dict[str, Any]:
@@ -59,26 +66,42 @@ def spec(chart: alt.TopLevelMixin) -> dict[str, Any]:
     return plain
 
 
-def run_chart(run: Run, x: str = "time_s", width: int = 640) -> alt.VConcatChart:
+def run_chart(run: Run, *names: str, x: str = "time_s", width: int = 640) -> Sheet:
     """Return the charts of a run, one below the other, for a notebook cell.
 
     Parameters
     ----------
     run : Run
+    *names : str
+        Which charts, in this order; without names all but "sequence" and "labels".
     x : str
         What curves are drawn against: "time_s", "epoch", "updates" or "bytes".
     width : int, pixels
+
+    Raises
+    ------
+    UnknownName
+        If the run has no chart of that name.
     """
     figures = [*curves([run], [tables.label_of(run)], x=x), *worker_figures(run)]
-    charts = [figure.chart.properties(width=width) for figure in figures]
-    for chart in charts:
-        chart.usermeta = alt.Undefined  # belongs to the top level
-    stacked: alt.VConcatChart = alt.vconcat(*charts, spacing=34)
-    stacked = stacked.resolve_scale(
-        color="independent", size="independent", shape="independent", strokeDash="independent"
-    )
-    done: alt.VConcatChart = stacked.configure(**theme(background=None))
-    return done
+    if not names:
+        return stack([figure.chart for figure in figures], width)
+    return _chosen([*figures, *label_figures(run), sequence_figure(run)], names, width)
+
+
+def comparison_chart(comparison: Comparison, *names: str, x: str = "time_s", width: int = 640) -> Sheet:
+    """Return the charts of a comparison, one below the other; parameters as for `run_chart`."""
+    labels = [label for label, runs in comparison.groups.items() for _ in runs]
+    figures = curves(comparison.runs, labels, comparison.strategies, x)
+    figures += comparison_figures(comparison.groups, comparison.strategies)
+    return _chosen(figures, names or [figure.name for figure in figures], width)
+
+
+def _chosen(figures: Sequence[Figure], names: Sequence[str], width: int) -> Sheet:
+    known = {figure.name: figure.chart for figure in figures}
+    for unknown in (name for name in names if name not in known):
+        raise UnknownName("chart", unknown, known)
+    return stack([known[name] for name in names], width)
 
 
 def curves(
@@ -109,7 +132,7 @@ def curves(
         shown = table[[c for c in table if c in ("label", "n", *AXES, y, f"{y}_low", f"{y}_high")]]
         both = pd.concat([shown.astype(object), marks.astype(object)], ignore_index=True)
         chart = curve(both, y, x, labels=names, strategies=known)
-        figures.append(Figure(chart, shown, _note(shown, y, marks)))
+        figures.append(Figure(chart, shown, _note(shown, y, marks), y))
     if "train_loss" not in values:
         figures += _training(runs, labels, names, known, marks, x)
     return figures
@@ -139,7 +162,8 @@ def _training(
         return []
     both = pd.concat([table.astype(object), marks.astype(object)], ignore_index=True)
     note = "Mean over the samples pushed in the last quarter of an epoch; one seed."
-    return [Figure(curve(both, "train_loss", x, labels=names, strategies=known), table, note)]
+    chart = curve(both, "train_loss", x, labels=names, strategies=known)
+    return [Figure(chart, table, note, "train_loss")]
 
 
 def _switch_marks(runs: Sequence[Run], labels: Sequence[str]) -> pd.DataFrame:
@@ -159,27 +183,27 @@ def worker_figures(run: Run, label: str | None = None, strategy: str | None = No
     figures += _counted(run, label, strategy or label)
     sizes = metrics.batch_sizes(run.log)
     if (sizes.groupby("worker")["batch_size"].nunique() > 1).any():
-        figures.append(Figure(batch_size_chart(sizes), sizes))
+        figures.append(Figure(batch_size_chart(sizes), sizes, name="batch_size"))
     return figures + switch_figures(run)
 
 
 def _timelines(run: Run, spans: pd.DataFrame) -> list[Figure]:
     begin = window(spans)
     note = "Phases differ in thickness too; a thin grey line is a wait. Point at a span to see why."
-    figures = [Figure(timeline_chart(begin, "What each worker does: the beginning"), begin, note)]
+    figures = [Figure(timeline_chart(begin, "What each worker does: the beginning"), begin, note, "timeline")]
     for switch in metrics.switches(run.log, run.meta["dataset_size"], run.meta.get("compositions", ())):
         piece = around(spans, switch["time_s"])
         title = f"What each worker does: the switch to {switch['to']} at {switch['time_s']:.4g} s"
-        figures.append(Figure(timeline_chart(piece, title), piece, note))
+        figures.append(Figure(timeline_chart(piece, title), piece, note, "switch"))
     return figures
 
 
 def _times(run: Run, spans: pd.DataFrame) -> list[Figure]:
     use = tables.worker_time_table(spans)
-    figures = [Figure(time_use_chart(use), use, "From joining to leaving or the end.")]
+    figures = [Figure(time_use_chart(use), use, "From joining to leaving or the end.", "time_use")]
     idle = metrics.idle(run.log, spans)
     if len(idle):
-        figures.append(Figure(idle_chart(idle), idle))
+        figures.append(Figure(idle_chart(idle), idle, name="idle"))
     return figures
 
 
@@ -190,6 +214,7 @@ def _counted(run: Run, label: str, strategy: str) -> list[Figure]:
             share_chart(shares, strategies=[strategy]),
             shares.drop(columns="equal"),
             "Dashed: an equal share.",
+            "share",
         )
     ]
     for quantity, values in (
@@ -198,29 +223,46 @@ def _counted(run: Run, label: str, strategy: str) -> list[Figure]:
     ):
         table = counts(values[quantity].to_numpy(), label)
         if len(table) > 1:  # one bar says nothing
-            figures.append(Figure(histogram(table, quantity, strategies=[strategy]), table))
+            figures.append(Figure(histogram(table, quantity, strategies=[strategy]), table, name=quantity))
     return figures
 
 
 def switch_figures(run: Run) -> list[Figure]:
     """Return the switch rule's value against its threshold, if it computes one."""
     table = tables.rule_table(run)
-    return [Figure(rule_chart(table), table)] if table["value"].notna().any() else []
+    return [Figure(rule_chart(table), table, name="rule")] if table["value"].notna().any() else []
 
 
 def label_figures(run: Run) -> list[Figure]:
     """Return how labels are spread over the workers, if that was recorded."""
     table = tables.label_table(run)
-    return [] if table is None else [Figure(label_chart(table), table)]
+    return [] if table is None else [Figure(label_chart(table), table, name="labels")]
+
+
+def sequence_figure(run: Run, stop_s: float | None = None) -> Figure:
+    """Return who sent what to whom at the beginning of a run, as a sequence diagram.
+
+    Parameters
+    ----------
+    run : Run
+    stop_s : float, seconds, optional
+        Where it ends; by default a little after the sixth version.
+    """
+    made = metrics.pushes(run.log)[["version", "applied_s"]].dropna().drop_duplicates("version")
+    end = stop_s or float(made["applied_s"].head(SEQUENCE_VERSIONS).max() * 1.08)
+    table = sequence_table(run.log, end)
+    title = f"{tables.label_of(run)}: who sends what to whom"
+    note = "A stroke up is a push, a stroke down is a model; a dot is a new version."
+    return Figure(sequence_chart(table, run.meta["num_workers"], title), table, note, "sequence")
 
 
 def comparison_figures(groups: Mapping[str, Sequence[Run]], strategies: Mapping[str, str]) -> list[Figure]:
     """Return what compares strategies beside their curves: time use, waiting, staleness, lead, bytes."""
     use = pd.concat([tables.time_use_table(runs, label=label) for label, runs in groups.items()])
     idle = pd.concat([tables.idle_table(runs, label) for label, runs in groups.items()])
-    figures = [Figure(time_use_chart(use, "label"), use, "Over all workers and seeds.")]
+    figures = [Figure(time_use_chart(use, "label"), use, "Over all workers and seeds.", "time_use")]
     if len(idle):
-        figures.append(Figure(idle_chart(idle, "label"), idle, "Mean over workers and seeds."))
+        figures.append(Figure(idle_chart(idle, "label"), idle, "Mean over workers and seeds.", "idle"))
     figures += [_spread(groups, strategies, quantity) for quantity in ("staleness", "lead")]
     sent = pd.DataFrame(
         [
@@ -234,7 +276,7 @@ def comparison_figures(groups: Mapping[str, Sequence[Run]], strategies: Mapping[
             for direction in ("up", "down")
         ]
     )
-    return [*figures, Figure(traffic_chart(sent), sent, "Mean over seeds.")]
+    return [*figures, Figure(traffic_chart(sent), sent, "Mean over seeds.", "bytes")]
 
 
 def _spread(groups: Mapping[str, Sequence[Run]], strategies: Mapping[str, str], quantity: str) -> Figure:
@@ -242,4 +284,4 @@ def _spread(groups: Mapping[str, Sequence[Run]], strategies: Mapping[str, str], 
     found = {label: pd.concat([measure(run.log)[quantity] for run in runs]) for label, runs in groups.items()}
     table = pd.concat([tables.spread_table(values, label) for label, values in found.items() if len(values)])
     known = [strategies[label] for label in table["label"]]
-    return Figure(spread_chart(table, quantity, strategies=known), table)
+    return Figure(spread_chart(table, quantity, strategies=known), table, name=quantity)

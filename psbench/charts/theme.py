@@ -2,18 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
 LIGHT = {"text": "#1f2328", "soft": "#59636e", "line": "#d1d9e0", "grid": "#eaeef2", "paper": "#ffffff"}
 DARK = {"text": "#e6edf3", "soft": "#9aa4af", "line": "#3d444d", "grid": "#262c36", "paper": "#15191f"}
+#: the colour of the text around, more or less of it: for charts drawn as SVG within a page
+PAGE = {
+    "text": "currentColor",
+    **{
+        name: f"color-mix(in srgb, currentColor {percent}%, transparent)"
+        for name, percent in {"soft": 75, "line": 25, "grid": 12}.items()
+    },
+}
 
 
 def theme(dark: bool = False, background: str | None = "transparent") -> dict[str, Any]:
     """Return the configuration; without a background the page shows through."""
     ink = DARK if dark else LIGHT
+    return _config(ink, ink["paper"] if background is None else background)
+
+
+def page_theme() -> dict[str, Any]:
+    """Return the configuration that follows the page around the chart, light or dark; it needs SVG."""
+    return _config(PAGE, "transparent")
+
+
+def _config(ink: Mapping[str, str], background: str) -> dict[str, Any]:
     return {
-        "background": ink["paper"] if background is None else background,
+        "background": background,
         "font": FONT,
         "view": {"stroke": None},
         "axis": {

@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+import base64
+import io
+import json
+import re
+
+import pytest
+import vl_convert
+from PIL import Image
+
+from psbench import charts
+from psbench.charts.display import LIVE
+from psbench.comparison import compare
+from psbench.errors import UnknownName
+from psbench.runs import run
+
+
+def test_a_chart_shows_itself_alive_and_as_a_picture(runs):
+    bundle, metadata = runs[0].chart("val_loss", "timeline")._repr_mimebundle_()
+    assert set(bundle) == {LIVE, "image/png", "text/plain"}
+    assert bundle["text/plain"].count("\n- ") == 2
+    assert metadata[LIVE]["embed_options"]["renderer"] == "svg"  # only SVG knows currentColor
+    assert Image.open(io.BytesIO(bundle["image/png"])).format == "PNG"
+    assert "currentColor" in json.dumps(bundle[LIVE]["config"])
+
+
+def test_a_saved_chart_takes_little_space(runs):
+    bundle, _ = runs[0].chart("timeline")._repr_mimebundle_()
+    assert len(base64.b64encode(bundle["image/png"])) + len(json.dumps(bundle[LIVE])) < 120_000
+
+
+def marks(chart: dict, version: str) -> list[str]:
+    """What is drawn; the ticks of axes may differ between versions."""
+    svg = vl_convert.vegalite_to_svg(chart, vl_version=version)
+    found = re.findall(r'<path aria-label="[^"]*" role="graphics-symbol"[^>]*>', svg)
+    assert found
+    return found
+
+
+def test_vega_lite_5_draws_what_vega_lite_6_does(runs):
+    done = runs[-1]
+    for name in ["val_loss", "sequence", "labels", *(f.name for f in charts.worker_figures(done))]:
+        chart = done.chart(name).to_dict()
+        assert marks(chart, "5.20") == marks(chart, "6.4"), name
+
+
+def test_charts_can_be_chosen_by_name(runs):
+    assert len(runs[0].chart("train_loss").vconcat) == 1
+    assert len(compare(runs).chart("val_loss", "idle", x="epoch").vconcat) == 2
+    with pytest.raises(UnknownName, match="did you mean 'timeline'"):
+        runs[0].chart("time_line")
+
+
+def test_a_sequence_diagram_tells_what_became_of_each_push(tiny):
+    late = {"name": "k_bsp", "k": 1, "cancel": "on_arrival"}
+    done = run(tiny(late).but(timing_only=True, stop={"updates": 12}, cluster={"workers": 3}))
+    table = charts.sequence_table(done.log, stop_s=1e9)
+    counts = table["what"].value_counts()
+    pushes = done.summary()["pushes"]
+    assert counts["lost"] == pushes["discarded"] > 0
+    assert counts["send"] == pushes["committed"] + pushes["buffered"]
+    assert counts["version"] == done.summary()["updates"] == 12
+    assert set(table.loc[table["what"] == "send", "note"].str.extract(r"staleness (\d+)")[0]) == {"0"}
+
+
+def test_a_sequence_diagram_ends_where_it_is_told_to(runs):
+    figure = charts.sequence_figure(runs[0], stop_s=0.1)
+    assert figure.table["to_s"].max() <= 0.1
+    versions = figure.table[figure.table["what"] == "version"]
+    assert versions["note"].tolist() == [f"w{n}" for n in range(1, len(versions) + 1)]
