@@ -86,7 +86,9 @@ class DynSGD(_ByStaleness):
     Notes
     -----
     Reduces to: ConSGD (every push at lr/n) when n workers push in strict rotation; SGD with one worker.
-    It takes the optimizer's rate as it is (`lr_scaling` none): staleness is what shares it out.
+    It takes the optimizer's rate as it is (`lr_scaling` none): staleness is what shares it out. Where fast
+    workers overtake slow ones the divisors average less than n, so all steps together are longer than a
+    barrier's: a rate that BSP just bears, with momentum, may be too large here.
     Our reading: the rule that needs no older models, d = versions since the worker's pull, its own included.
     The paper's variant that keeps several versions and corrects earlier contributions is left out: a version
     once made is not made again here.

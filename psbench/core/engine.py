@@ -250,14 +250,17 @@ class Engine:
         old = view.workers.get(worker)
         if old is not None and old.status != Status.GONE:
             raise ProtocolError(f"worker {worker} joined, but it is already here")
-        sizes = self._batch_sizes
         view.workers[worker] = new = WorkerView(
-            worker, ticket=old.ticket if old else 0, batch_size=sizes[worker % len(sizes)]
+            worker, ticket=old.ticket if old else 0, batch_size=self._first_batch(worker)
         )
         view.enter_clock(new)
         view.num_active += 1
         self._unanswered.add(worker)
         self._record(Kind.JOIN, worker=worker)
+
+    def _first_batch(self, worker: int) -> int:
+        sizes = self._batch_sizes
+        return sizes[worker % len(sizes)]
 
     # ---------------------------------------------------------------- actions
 
@@ -466,6 +469,7 @@ class Engine:
         for worker in view.workers.values():
             if worker.status != Status.GONE:
                 worker.status = Status.NEW
+                worker.batch_size = self._first_batch(worker.id)  # what a straggler part ordered was its own
                 view.move_clock(worker, clock)
                 self._unanswered.add(worker.id)
         self._parked.clear()

@@ -122,3 +122,11 @@ def test_under_all_reduce_the_ring_adds_unequal_shares():
 def test_without_a_barrier_there_is_no_moment_to_cut(name):
     with pytest.raises(ParameterError, match=f"lb_bsp: cuts batches anew at a barrier; {name} has none"):
         getattr(strategies, name)(stragglers="lb_bsp")
+
+
+def test_a_switch_to_a_strategy_of_equal_work_gives_back_the_first_batches():
+    rule = {"name": "after", "fraction": 0.5}
+    done = ps.run(experiment(strategies.strategy_switch(first="lb_bsp", second="asp", rule=rule)))
+    pushes, switch = done.log.of_kind(Kind.PUSH), done.log.of_kind(Kind.HANDOVER)["row"][0]
+    assert set(pushes["samples"][pushes["row"] > switch].tolist()) == {64}
+    assert len(set(pushes["samples"][pushes["row"] < switch].tolist())) > 1
