@@ -8,8 +8,7 @@ import os
 import signal
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from typing import Any
+from contextlib import contextmanager, suppress
 
 import dask
 import psutil  # type: ignore[import-untyped]
@@ -24,8 +23,6 @@ logger = logging.getLogger(__name__)
 CONNECT_S = 5.0
 #: seconds that processes of a cluster of our own may take to end before they are killed
 _CLOSE_S = 10.0
-#: seconds after which an idle process that does not end is killed
-_KILL_S = 1.0
 _SPAWN = "distributed.nanny.pre-spawn-environ"
 
 
@@ -79,16 +76,18 @@ async def _greet(address: str) -> None:
 
 
 class _QuickNanny(Nanny):  # type: ignore[misc]  # Dask is untyped
-    """Ends its process without much ado: roles end before, and a process that has loaded torch is slow to."""
+    """Kills its process to end it: roles end before, and one that has loaded torch takes seconds to leave."""
 
-    async def close(self, timeout: float = _KILL_S, reason: str = "run-ended") -> Any:
-        return await super().close(timeout=_KILL_S, reason=reason)
+    async def kill(self, timeout: float = _CLOSE_S, reason: str = "run-ended") -> None:
+        if self.process is not None and self.process.process is not None:
+            await self.process.process.kill()
+        await super().kill(timeout=timeout, reason=reason)
 
 
 @contextmanager
 def _local_cluster(processes: int) -> Iterator[LocalCluster]:
     """Start a cluster bound to loopback, and see to it that none of its processes outlives it."""
-    before = set(psutil.Process().children(recursive=True))
+    before = set(_children())
     with _settings():
         cluster = LocalCluster(
             n_workers=processes,
@@ -102,22 +101,30 @@ def _local_cluster(processes: int) -> Iterator[LocalCluster]:
             scheduler_kwargs={"dashboard": False, "dashboard_address": "127.0.0.1:0"},
             silence_logs=logging.CRITICAL,  # what goes wrong is told by the run itself
         )
-    ours = [
-        child
-        for child in psutil.Process().children(recursive=True)
-        if child not in before and "resource_tracker" not in " ".join(child.cmdline())
-    ]
     try:
         yield cluster
     finally:
+        ours = [child for child in _children() if child not in before]
         try:
             cluster.close(timeout=_CLOSE_S)
+        except TimeoutError:
+            logger.warning("the cluster did not close within %g s", _CLOSE_S)
         finally:
             _, left = psutil.wait_procs(ours, timeout=1.0)
             for process in left:
                 logger.warning("process %d of the cluster did not end; killing it", process.pid)
                 process.kill()
             psutil.wait_procs(left, timeout=_CLOSE_S)
+
+
+def _children() -> list[psutil.Process]:
+    """Return our processes but Python's own helper, which stays until we end ourselves."""
+    found = []
+    for child in psutil.Process().children(recursive=True):
+        with suppress(psutil.Error):  # it may be gone by now
+            if "resource_tracker" not in " ".join(child.cmdline()):
+                found.append(child)
+    return found
 
 
 @contextmanager
