@@ -166,24 +166,21 @@ class ScriptedCluster:
         """
         if events is None and until == float("inf"):
             raise ParameterError("scripted cluster: say how far to run, in events or seconds")
-        handled = 0
-        while handled != events and not self.done and self._next_at() <= until:
+        last = None if events is None else len(self.history) + events
+        while len(self.history) != last and not self.done and self._next_at() <= until:
             self.step()
-            handled += 1
 
     def step(self) -> list[Action]:
-        """Let the next event happen and return the engine's answer."""
-        while True:
-            if not self._heap:
-                raise Deadlock(f"at {self.now:g} s no worker can ever go on; {self.engine.view.waits()}")
-            self.now, _, _, _, happening = heapq.heappop(self._heap)
-            event = self._after_step(happening) if isinstance(happening, _Flight) else happening
-            if isinstance(event, ev.Leave):
-                self._flights.pop(event.worker, None)
-            elif isinstance(event, ev.Join):
-                self._halves.pop(event.worker, None)
-            if event is not None:
-                return self._perform(event, self.engine.handle(event, self.now))
+        """Let the next thing happen and return the engine's answer, if that is something it is told."""
+        if not self._heap:
+            raise Deadlock(f"at {self.now:g} s no worker can ever go on; {self.engine.view.waits()}")
+        self.now, _, _, _, happening = heapq.heappop(self._heap)
+        event = self._after_step(happening) if isinstance(happening, _Flight) else happening
+        if isinstance(event, ev.Leave):
+            self._flights.pop(event.worker, None)
+        elif isinstance(event, ev.Join):
+            self._halves.pop(event.worker, None)
+        return [] if event is None else self._perform(event, self.engine.handle(event, self.now))
 
     def _next_at(self) -> float:
         return self._heap[0][0] if self._heap else self.now

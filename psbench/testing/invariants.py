@@ -47,6 +47,7 @@ class Invariants:
         self._answers: dict[int, list[str]] = {}
         self._handed_over = False
         self._consistency: Any = engine.strategy.compositions[0].consistency  # in force at the row being read
+        self.look()
 
     def look(self) -> None:
         """Check everything that has happened since the last look.
@@ -157,8 +158,8 @@ class Invariants:
         if part.barrier and sorted(workers) != sorted(self._round):
             self._broken(
                 f"a commit takes pushes of workers {sorted(workers)}, but {sorted(self._round)} "
-                f"were at work; {part.name} declares a barrier: one push of every active worker. Most likely it commits "
-                "before all have pushed, or forgets view.pending"
+                f"were at work; {part.name} declares a barrier: one push of every active worker. Most "
+                "likely it commits before all have pushed, or forgets view.pending"
             )
         self._round -= self._pushed
         self._pushed.clear()
