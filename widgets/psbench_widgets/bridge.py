@@ -229,9 +229,11 @@ class Bridge:
 
     def _pump_all(self) -> None:
         while True:
-            self._drain()
             with self._lock:
-                if self._runner is None and not self._notices:
+                idle = self._runner is None
+            self._drain()  # so the listener is told once more after the last run is over
+            with self._lock:
+                if idle and self._runner is None and not self._notices:
                     self._pump = None
                     return
             # a change of status is shown at once, rows wait for their turn

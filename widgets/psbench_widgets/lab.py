@@ -88,6 +88,7 @@ class Lab(Rendered):
         self._target: float | None = None
         self._shown: Job | None = None
         self._account: Account | None = None
+        self._compared: list[tuple[int, str]] = []  # numbers and labels of the runs that the page compares
         self._trouble = ""
         self._left_s: float | None = None
         self._checks = 0
@@ -286,6 +287,7 @@ class Lab(Rendered):
     def _change(self, action: Callable[..., None], *arguments: Any) -> None:
         action(*arguments)
         self.tell_runs()
+        self._compare_soon()
 
     def _show(self, number: int) -> None:
         """Show a finished run in the charts again."""
@@ -309,9 +311,16 @@ class Lab(Rendered):
         self.tell_status()
 
     def tell_runs(self) -> None:
-        """Show the table of runs anew, and compare the ticked ones."""
+        """Show the table of runs anew, and compare the ticked ones if they are others than before."""
         self.runs = self._shelf.plain()
-        self._compare_soon()
+        self._compare_if_changed()
+
+    def _compare_if_changed(self) -> None:
+        """Compare, once nothing runs: a dozen new charts would slow a run under way."""
+        shown = [(entry.number, entry.label) for entry in self._shelf.ticked()]
+        if shown != self._compared and self._bridge.current is None and not self._bridge.queued:
+            self._compared = shown
+            self._compare_soon()
 
     def tell_status(self) -> None:
         """Show what the run under way does."""
@@ -365,6 +374,7 @@ class Lab(Rendered):
         with self._guard:
             self._figures.refresh()
         self.tell_status()
+        self._compare_if_changed()
         if self._left_s is not None and time.monotonic() - self._left_s > GRACE_S:
             for job in self._bridge.queued:
                 self._bridge.stop(job)
