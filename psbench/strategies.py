@@ -42,7 +42,7 @@ class Published:
     source: str
     parts: Mapping[str, type[Part]] = field(default_factory=dict)
     lr_scaling: str = "none"
-    notebook: str = "02_consistency"
+    notebook: str = ""  #: the tutorial that shows it, if one does
 
     @property
     def part_classes(self) -> dict[str, type[Part]]:
@@ -136,9 +136,15 @@ bsp = Published(
     "everybody waits for everybody after every step",
     "Valiant 1990; thesis 2.1.2",
     {"consistency": consistency.BSP},
+    notebook="02_consistency",
 )
 asp = Published(
-    "asp", "nobody waits", "thesis eq. 2.3", {"consistency": consistency.ASP}, lr_scaling="by_share"
+    "asp",
+    "nobody waits",
+    "thesis eq. 2.3",
+    {"consistency": consistency.ASP},
+    lr_scaling="by_share",
+    notebook="02_consistency",
 )
 ssp = Published(
     "ssp",
@@ -146,18 +152,21 @@ ssp = Published(
     "Ho et al. 2013",
     {"consistency": consistency.SSP},
     lr_scaling="by_share",
+    notebook="02_consistency",
 )
 k_bsp = Published(
     "k_bsp",
     "the first k workers make the version; the others' work is void",
     "Dutta et al. 2018 (K-sync); thesis 3.2.2",
     {"consistency": consistency.KBSP},
+    notebook="02_consistency",
 )
 k_batch_bsp = Published(
     "k_batch_bsp",
     "the first k mini-batches make the version; other work is void",
     "Dutta et al. 2018 (K-batch-sync); thesis 3.2.2",
     {"consistency": consistency.KBatchBSP},
+    notebook="02_consistency",
 )
 backup_workers = Published(
     "backup_workers",
@@ -171,6 +180,7 @@ k_asp = Published(
     "Dutta et al. 2018 (K-async); thesis 3.2.2",
     {"consistency": consistency.KASP},
     lr_scaling="by_share",
+    notebook="02_consistency",
 )
 k_batch_asp = Published(
     "k_batch_asp",
@@ -178,6 +188,7 @@ k_batch_asp = Published(
     "Dutta et al. 2018 (K-batch-async), Lian et al. 2015; thesis 3.2.2",
     {"consistency": consistency.KBatchASP},
     lr_scaling="by_share",
+    notebook="02_consistency",
 )
 dssp = Published(
     "dssp",
@@ -218,14 +229,12 @@ dbs_sgd = Published(
     "DBS-SGD, AEJ 2022",
     {"consistency": consistency.ASP, "stragglers": stragglers.DBS},
     lr_scaling="by_share",
-    notebook="10_batch_sizes",
 )
 lb_bsp = Published(
     "lb_bsp",
     "bsp whose global batch is cut anew at every barrier, in proportion to speed",
     "Chen et al. 2018, 2020",
     {"consistency": consistency.BSP, "stragglers": stragglers.LBBSP},
-    notebook="10_batch_sizes",
 )
 all_reduce = Published(
     "all_reduce",
@@ -281,6 +290,8 @@ def make_strategy(value: Any) -> AnyStrategy:
         for unknown in values.keys() - Strategy.model_fields.keys():
             raise UnknownName("part of a strategy", unknown, Strategy.model_fields)
         return Strategy(**values)
+    if "first" in values and "second" in values:  # a switch that was given a name of its own
+        return strategy_switch(**values)
     if name is None:
         raise ParameterError("strategy: give a name of the catalogue, or compose one: at least `consistency`")
     raise UnknownName("strategy", str(name), CATALOGUE)
