@@ -9,10 +9,10 @@ time, from a snapshot of the version it was released with; cancelled work is nev
 
 from __future__ import annotations
 
+import math
 from bisect import insort
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from heapq import heappop, heappush
 from itertools import count
 from pathlib import Path
@@ -27,9 +27,10 @@ from psbench.clusters import Network, StepTimes
 from psbench.core import actions as act
 from psbench.core import events as ev
 from psbench.core.actions import Action
+from psbench.core.events import Push
 from psbench.core.log import EventLog, Kind, plain_json
 from psbench.core.strategy import AnyStrategy, Strategy
-from psbench.core.view import Status
+from psbench.core.view import ClusterView, Status
 from psbench.errors import Deadlock, ParameterError, ProtocolError, WorkerLost
 from psbench.problem import Problem
 from psbench.server_math import finite
@@ -37,25 +38,11 @@ from psbench.worker_math import Job
 
 #: order of happenings at one instant: who leaves or joins, then pushes, then timers
 _MEMBERSHIP, _WORK, _TIMER = 0, 1, 2
-_NAN = float("nan")
 #: events between two looks of an observer: often enough to move a chart, too seldom to be felt
 OBSERVE_EVERY = 256
 
 
-@dataclass(slots=True)
-class _Flight:
-    """A worker's step under way."""
-
-    worker: int
-    ticket: int
-    version: int
-    samples: int
-    job: Job | None
-    compute_s: float
-    send_s: float = 0.0
-
-
-#: time, priority, worker, sequence, what happens
+#: time, priority, worker, ticket of a push or else a sequence, what happens
 _Entry: TypeAlias = tuple[float, int, int, int, Any]
 
 
@@ -120,7 +107,9 @@ class Simulation:
         self._arriving: deque[_Entry] = deque()
         self._sequence = count()
         self._push_ids = count()
-        self._flights: dict[int, _Flight] = {}
+        #: each worker's step: its push, which is completed when it arrives, and how to compute it
+        self._under_way: dict[int, Push] = {}
+        self._jobs: dict[int, Job] = {}
         self._payloads: dict[int, tuple[Tensor, Tensor]] = {}
         self._snapshots = _Snapshots()
         self._now = 0.0
@@ -170,9 +159,9 @@ class Simulation:
         if self._now >= self._deadline:
             self._now = self.engine.view.now = self._deadline
             self._end("finished", self.ending.at(self._deadline))
-        elif type(happening) is not _Flight:
+        elif type(happening) is not Push:
             self._happen(happening)
-        elif self._flights.get(happening.worker) is happening:  # else cancelled, or its worker has gone
+        elif self._under_way.get(happening.worker) is happening:  # else cancelled, or its worker has gone
             if arrives:
                 self._push(happening)
             else:
@@ -226,63 +215,64 @@ class Simulation:
         else:
             begins = max(self.network.message(worker, sent), self._ring_ends)
         samples = self.engine.view.workers[worker].batch_size
-        job = None
         if self.gradients:
             self._snapshots.take(release.load, self.server.parameters, self.server.buffers)
-            job = self.trainer.start(worker, samples)
+            self._jobs[worker] = self.trainer.start(worker, samples)
         compute_s = self.step_times.next(worker, samples, begins)
-        flight = _Flight(worker, release.ticket, release.load, samples, job, compute_s)
-        self._flights[worker] = flight
-        heappush(self._heap, (begins + compute_s, _WORK, worker, next(self._sequence), flight))
+        ticket = release.ticket
+        push = Push(-1, worker, ticket, release.load, samples, 1, self._bytes_up, compute_s)
+        self._under_way[worker] = push
+        heappush(self._heap, (begins + compute_s, _WORK, worker, ticket, push))
 
-    def _send(self, flight: _Flight) -> None:
+    def _send(self, push: Push) -> None:
         """Send what a step gave."""
-        worker, now = flight.worker, self._now
+        worker, now = push.worker, self._now
         if self._collective:  # only the word that the gradient is there travels
             arrives = self.network.message(worker, now)
         else:
             arrives = self.network.up(worker, self._bytes_up, now)
-        flight.send_s = arrives - now
-        entry = (arrives, _WORK, worker, next(self._sequence), flight)
+        push.send_s = arrives - now
+        entry = (arrives, _WORK, worker, push.ticket, push)
         arriving = self._arriving
         if not arriving or arriving[-1] < entry:
             arriving.append(entry)
         else:
             insort(arriving, entry)
 
-    def _push(self, flight: _Flight) -> None:
-        del self._flights[flight.worker]
-        number = next(self._push_ids)
-        loss = _NAN
-        if flight.job is not None:
-            step = self.trainer.result(flight.job, *self._snapshots.get(flight.version))
-            self._snapshots.drop(flight.version)
-            self._payloads[number] = step.gradient, step.buffers
-            loss = step.loss
-            if not (loss == loss and abs(loss) != float("inf") and finite(step.gradient)):
-                self._diverged(number, flight, loss)
-        # fmt: off
-        push = ev.Push(
-            number, flight.worker, flight.ticket, flight.version, flight.samples, 1, self._bytes_up,
-            flight.compute_s, flight.send_s, loss,
-        )
-        # fmt: on
-        actions = self.engine.handle(with_stats(push, self._reads), self._now)
+    def _push(self, push: Push) -> None:
+        """Complete a push, which has arrived, and let the engine answer."""
+        del self._under_way[push.worker]
+        push.id = next(self._push_ids)
+        if self.gradients:
+            self._compute(push)
+        if self._reads:
+            push = with_stats(push, self._reads)
+        actions = self.engine.handle(push, self._now)
         if not self._status:
             self._perform(actions)
 
-    def _diverged(self, number: int, flight: _Flight, loss: float) -> None:
+    def _compute(self, push: Push) -> None:
+        job = self._jobs.pop(push.worker)
+        step = self.trainer.result(job, *self._snapshots.get(push.base_version))
+        self._snapshots.drop(push.base_version)
+        self._payloads[push.id] = step.gradient, step.buffers
+        push.loss = step.loss
+        if not (math.isfinite(step.loss) and finite(step.gradient)):
+            self._diverged(push)
+
+    def _diverged(self, push: Push) -> None:
         self._end(
             "diverged",
-            f"push {number} of worker {flight.worker}, computed on version {flight.version} at "
-            f"{self._now:.3f} s, has loss {loss}: lower the learning rate",
+            f"push {push.id} of worker {push.worker}, computed on version {push.base_version} at "
+            f"{self._now:.3f} s, has loss {push.loss}: lower the learning rate",
         )
 
     def _forget(self, worker: int) -> None:
         """Void what a worker has under way."""
-        flight = self._flights.pop(worker, None)
-        if flight is not None and flight.job is not None:
-            self._snapshots.drop(flight.version)
+        push = self._under_way.pop(worker, None)
+        if push is not None and self.gradients:
+            del self._jobs[worker]
+            self._snapshots.drop(push.base_version)
 
     # ---------------------------------------------------------------- actions
 
@@ -321,12 +311,12 @@ class Simulation:
                 keep=apply.keep,
             )
             self.server.merge_buffers([b for _, b in payloads], [push.samples for push in apply.pushes])
-        self._after_update()
-
-    def _after_update(self) -> None:
         view = self.engine.view
-        if view.samples < self._look_at and view.version < self._last_version:
-            return
+        if view.samples >= self._look_at or view.version >= self._last_version:
+            self._after_update(view)
+
+    def _after_update(self, view: ClusterView) -> None:
+        """Evaluate, write a checkpoint, or end, if one of them is due."""
         number = self.ending.due(view)
         if number is not None:
             self._evaluate(number)

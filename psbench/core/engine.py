@@ -25,7 +25,7 @@ Hook = Callable[..., list[Action]]
 
 # plain names for what every push needs: looking up a member of an enumeration costs more than using it
 COMPUTING, PUSHED, GONE = Status.COMPUTING, Status.PUSHED, Status.GONE
-_PUSH, _APPLY, _RELEASE = int(Kind.PUSH), int(Kind.APPLY), int(Kind.RELEASE)
+_PUSH, _APPLY, _RELEASE, _HOLD = map(int, (Kind.PUSH, Kind.APPLY, Kind.RELEASE, Kind.HOLD))
 
 
 class Engine:
@@ -348,15 +348,19 @@ class Engine:
             log.append(pack_release(view.now, _RELEASE, number, told, load, size, text))
 
     def _hold(self, hold: act.Hold) -> None:
+        number, log = hold.worker, self.log
         if not hold.reason:
-            raise ProtocolError(f"worker {hold.worker} is held without a reason")
-        worker = self.view.workers[hold.worker]
-        if worker.status in (Status.COMPUTING, Status.GONE):
-            raise ProtocolError(f"worker {hold.worker} is held, but it is {worker.status.name.lower()}")
-        self._unanswered.discard(hold.worker)
+            raise ProtocolError(f"worker {number} is held without a reason")
+        worker = self.view.workers[number]
+        status = worker.status
+        if status is COMPUTING or status is GONE:
+            raise ProtocolError(f"worker {number} is held, but it is {status.name.lower()}")
+        self._unanswered.discard(number)
         worker.hold_reason = hold.reason
         self._out.append(hold)
-        self._record(Kind.HOLD, worker=hold.worker, text=hold.reason)
+        if log is not None:
+            text = log.number(hold.reason)
+            log.append(pack_release(self.view.now, _HOLD, number, 0, 0, 0, text))
 
     def _cancel(self, cancel: act.Cancel) -> None:
         worker = self.view.workers[cancel.worker]

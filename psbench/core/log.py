@@ -51,10 +51,10 @@ FIELDS = (
 ROW = np.dtype([*FIELDS])
 #: packs the columns of one row, in the order of `FIELDS`; the quick way to what `EventLog.add` does
 pack_row = struct.Struct("<dBHiiiHIfffI").pack
-#: the same for the two other rows of every push, whose remaining columns are 0:
-#: time_s, kind, worker, id, version, samples, steps, loss
+#: the same for the other frequent rows, whose remaining columns are 0
+#: APPLY: time_s, kind, worker, id, version, samples, steps, loss
 pack_apply = struct.Struct("<dBHiiiH12xf4x").pack
-#: time_s, kind, worker, id, version, bytes, text
+#: RELEASE, HOLD: time_s, kind, worker, id, version, bytes, text
 pack_release = struct.Struct("<dBHii6xI12xI").pack
 
 

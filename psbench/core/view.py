@@ -21,6 +21,10 @@ class Status(IntEnum):
     GONE = 4  #: has left
 
 
+#: who may be released to take a step
+_WAITING = (Status.PUSHED, Status.NEW)
+
+
 @dataclass(slots=True)
 class WorkerView:
     """One worker, as the engine knows it; parts read, the engine writes."""
@@ -85,7 +89,7 @@ class ClusterView:
     @property
     def waiting(self) -> list[int]:
         """Ids of the workers that may be released to take a step, in order."""
-        return sorted(w.id for w in self.workers.values() if w.status in (Status.PUSHED, Status.NEW))
+        return sorted(w.id for w in self.workers.values() if w.status in _WAITING)
 
     @property
     def computing(self) -> list[int]:
