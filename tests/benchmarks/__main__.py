@@ -12,7 +12,7 @@ from rich.table import Table
 
 from tests.benchmarks.measure import Row, Skipped
 
-NAMES = ("simulated_overhead", "simulated_events", "import_time", "memory")
+NAMES = ("simulated_overhead", "simulated_events", "import_time", "memory", "live_charts")
 
 
 def main() -> None:
