@@ -1,0 +1,140 @@
+"""The simulated backend: the ends of a run, requests from outside, ties, what it refuses and keeps."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+import numpy as np
+import pytest
+
+from psbench.aggregation import Mean
+from psbench.backends.base import Control
+from psbench.backends.simulated import Simulation
+from psbench.communication import EveryStep
+from psbench.consistency import BSP
+from psbench.core.actions import Hold
+from psbench.core.log import EventLog, Kind
+from psbench.core.part import REGISTRY
+from psbench.core.strategy import Strategy
+from psbench.errors import Deadlock, ParameterError
+from psbench.problem import Problem
+from psbench.runs import run
+from psbench.testing import toy_experiment
+from psbench.testing.toys import toy_cluster
+
+
+class Stuck(BSP):
+    """Holds everybody for ever after three versions."""
+
+    name: ClassVar[str] = "stuck_consistency"
+
+    def on_push(self, push, view):
+        return super().on_push(push, view) if view.version < 3 else [Hold(push.worker, "for ever")]
+
+
+class Local(EveryStep):
+    name: ClassVar[str] = "stuck_local"
+    pushes: ClassVar[Literal["always", "alone", "together"]] = "alone"
+
+
+class Delta(Mean):
+    name: ClassVar[str] = "stuck_delta"
+    payload: ClassVar[Literal["gradient", "delta", "parameters"]] = "delta"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def forget():
+    yield
+    for known in REGISTRY.values():
+        for name in [name for name in known if name.startswith("stuck_")]:
+            del known[name]
+
+
+@pytest.mark.parametrize("timing_only", [False, True])
+def test_a_deadlock_names_every_worker_and_its_reason(timing_only):
+    strategy = Strategy(name="stuck", consistency=Stuck())
+    with pytest.raises(Deadlock) as error:
+        run(toy_experiment(strategy, timing_only=timing_only))
+    assert str(error.value) == (
+        "at 0.080 s no worker can ever go on; worker 0 at clock 4: for ever; "
+        "worker 1 at clock 4: for ever; worker 2 at clock 4: for ever"
+    )
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [{"communication": Local(), "consistency": "asp"}, {"aggregation": Delta(), "consistency": "asp"}],
+    ids=["a worker that may not push", "a payload that is no gradient"],
+)
+def test_parts_that_it_does_not_play_are_refused_and_not_ignored(parts):
+    with pytest.raises(ParameterError, match="the simulated backend plays"):
+        run(toy_experiment(Strategy(**parts)))
+
+
+class TestEnds:
+    def test_updates(self):
+        done = run(toy_experiment("asp", stop={"updates": 7}))
+        assert done.log.of_kind(Kind.APPLY)["version"][-1] == 7
+        assert done.meta["reason"] == "7 updates are done"
+
+    def test_epochs_are_done_when_every_sample_has_counted_once_each(self):
+        done = run(toy_experiment("bsp", stop={"epochs": 1.5}))
+        assert done.log.of_kind(Kind.APPLY)["samples"].sum() == 1.5 * 96
+
+    def test_seconds(self):
+        done = run(toy_experiment("bsp", stop={"seconds": 0.07}))
+        assert (done.meta["time_s"], done.log.of_kind(Kind.APPLY)["version"][-1]) == (0.07, 3)
+
+    def test_by_hand_keeps_what_there_is(self):
+        control = Control()
+
+        def observer(log):
+            if len(log.of_kind(Kind.APPLY)["row"]) > 10:
+                control.stop()
+
+        done = run(toy_experiment("asp", stop={"epochs": 500}), control=control, observer=observer)
+        assert done.meta["status"] == "stopped"
+        assert done.log.evaluations()[-1]["version"] == done.log.of_kind(Kind.APPLY)["version"][-1]
+
+    def test_a_run_that_diverges_names_the_push(self):
+        done = run(toy_experiment("bsp", optimizer={"name": "sgd", "lr": 1e38}, stop={"epochs": 50}))
+        pushes = done.log.of_kind(Kind.PUSH)
+        assert done.meta["status"] == "diverged"
+        assert done.meta["reason"].startswith(f"push {pushes['id'][-1]} of worker {pushes['worker'][-1]}, ")
+        assert done.meta["time_s"] == pushes["time_s"][-1]
+
+
+def test_a_switch_asked_for_during_a_run_takes_place_and_leaves_a_checkpoint(tmp_path):
+    control = Control()
+    control.switch()
+    strategy = {"name": "strategy_switch", "rule": {"name": "manual"}}
+    done = run(toy_experiment(strategy), control=control, folder=tmp_path)
+    assert done.log.of_kind(Kind.HANDOVER)["id"].tolist() == [1]
+    assert len(done.meta["checkpoints"]) == 1
+
+
+def test_at_one_instant_leavers_come_first_and_then_pushes_by_worker():
+    cluster = toy_cluster([1.0] * 4, failures=[{"worker": 3, "at_s": 0.004}])
+    log = run(toy_experiment("all_reduce", cluster=cluster, stop={"epochs": 1}, timing_only=True)).log
+    rows = log.rows()
+    rows = rows[(rows["time_s"] == 0.004) & np.isin(rows["kind"], [Kind.LEAVE, Kind.PUSH])]
+    told = [(Kind(row["kind"]).name, int(row["worker"])) for row in rows]
+    assert told == [("LEAVE", 3), ("PUSH", 0), ("PUSH", 1), ("PUSH", 2)]
+
+
+@pytest.mark.parametrize(("strategy", "versions"), [("asp", 4), ("k_bsp", 1), ("k_batch_asp", 4), ("bsp", 1)])
+def test_a_version_is_kept_once_and_only_while_somebody_started_from_it(strategy, versions):
+    failures = [{"worker": 1, "at_s": 0.033, "rejoin_s": 0.05}]
+    experiment = toy_experiment(strategy, cluster=toy_cluster([1.0, 0.5, 0.25, 0.3], failures=failures))
+    simulation = Simulation(Problem.build(experiment), EventLog(), Control())
+    most = 0
+    simulation._begin()
+    while not simulation._status:
+        simulation._next()
+        if simulation._status:  # with its last version a run ends, whatever is under way
+            break
+        under_way = {worker.base_version for worker in simulation.engine.view.workers.values()}
+        most = max(most, len(simulation._snapshots._held))
+        assert set(simulation._snapshots._held) <= under_way
+        assert len(simulation._payloads) == len(simulation.engine.view.pending)
+    assert most == versions
