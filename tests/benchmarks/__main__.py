@@ -12,7 +12,10 @@ from rich.table import Table
 
 from tests.benchmarks.measure import Row, Skipped
 
-NAMES = ("simulated_overhead", "simulated_events", "import_time", "memory", "live_charts")
+NAMES = (
+    *("simulated_overhead", "simulated_events", "import_time", "memory"),
+    *("live_asynchronous", "live_all_reduce"),
+)
 
 
 def main() -> None:

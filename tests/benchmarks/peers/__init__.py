@@ -1,0 +1,1 @@
+"""Programs of other frameworks, run as processes of their own; each prints its steps a second."""
