@@ -49,7 +49,7 @@ _WITH_INTERVAL = ("time_s", "val_accuracy", "time_to_target_s", "switch_epoch")
 _YARDSTICKS = ("all_reduce", "bsp")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Comparison:
     """Runs grouped by strategy; the members of a group differ in their seed only.
 
@@ -200,6 +200,9 @@ class Comparison:
 
     def __str__(self) -> str:
         return self.text()
+
+    def __repr__(self) -> str:
+        return f"<Comparison of {', '.join(self.groups)}: {len(self.runs)} runs>"
 
     def _repr_html_(self) -> str:
         from psbench.report import comparison_html

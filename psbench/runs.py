@@ -34,7 +34,7 @@ _FILES = ("run.json", "log.parquet", "experiment.yaml")
 _NEEDED = ("status", "num_workers", "dataset_size", "model_bytes")
 
 
-@dataclass
+@dataclass(repr=False)
 class Run:
     """What a run leaves.
 
@@ -54,6 +54,9 @@ class Run:
     meta: dict[str, Any]
     parameters: Tensor | None = None
     buffers: Tensor | None = None
+
+    def __repr__(self) -> str:
+        return f"<Run of {self.experiment.title}, seed {self.experiment.seed}: {self.meta.get('reason')}>"
 
     def summary(self) -> dict[str, Any]:
         """Return the run's measured quantities as plain data."""

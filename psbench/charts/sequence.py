@@ -118,7 +118,7 @@ def sequence_chart(data: Data, num_workers: int, title: str = "Who sends what to
     """
     names = "['server', " + ", ".join(f"'worker {w}'" for w in range(num_workers)) + "]"
     axis = alt.Axis(
-        grid=False,
+        grid=True,
         ticks=False,
         domain=False,
         values=list(range(num_workers + 1)),
@@ -141,9 +141,7 @@ def sequence_chart(data: Data, num_workers: int, title: str = "Who sends what to
         ),
         tooltip=["what:N", "worker:O", "note:N", alt.Tooltip("from_s:Q", format=".4~g")],
     )
-    lines = alt.Chart().transform_filter("datum.y == floor(datum.y)").transform_aggregate(groupby=["y"])
-    layers = [lines.mark_rule(strokeWidth=1, opacity=0.35).encode(y="y:Q")]
-    layers += [
+    layers = [
         _only(base, what).mark_rule(**look).encode(x2="to_s:Q", y2="y2:Q", color=colour)
         for what, look in _LOOKS.items()
         if what in seen
@@ -151,7 +149,7 @@ def sequence_chart(data: Data, num_workers: int, title: str = "Who sends what to
     version = _only(base, "version")
     layers.append(version.mark_point(filled=True, size=36, opacity=1, color="#D55E00"))
     layers.append(version.mark_text(dy=-11, fontWeight=600).encode(text="label:N"))
-    end = _only(base, "cancelled").encode(x="to_s:Q")
+    end = _only(base, "cancelled").transform_calculate(from_s="datum.to_s")
     layers.append(end.mark_point(shape="M-1,-1L1,1M1,-1L-1,1", size=30, strokeWidth=2).encode(color=colour))
     return alt.LayerChart(
         layer=layers,

@@ -5,6 +5,7 @@ import io
 import json
 import re
 
+import numpy as np
 import pytest
 import vl_convert
 from PIL import Image
@@ -69,3 +70,13 @@ def test_a_sequence_diagram_ends_where_it_is_told_to(runs):
     assert figure.table["to_s"].max() <= 0.1
     versions = figure.table[figure.table["what"] == "version"]
     assert versions["note"].tolist() == [f"w{n}" for n in range(1, len(versions) + 1)]
+
+
+def test_the_picture_keeps_rare_colours(tiny):
+    few = tiny({"name": "k_bsp", "k": 2}).but(timing_only=True, stop={"updates": 12})
+    bundle, _ = run(few).chart("sequence")._repr_mimebundle_()
+    picture = Image.open(io.BytesIO(bundle["image/png"])).convert("RGB")
+    colours = np.array([colour for _, colour in picture.getcolors(256)])
+    for phase in ("compute", "send", "cancelled"):
+        wanted = [int(charts.PHASES[phase][i : i + 2], 16) for i in (1, 3, 5)]
+        assert np.abs(colours - wanted).sum(axis=1).min() < 30, phase
