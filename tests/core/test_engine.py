@@ -483,8 +483,9 @@ class TestSwitch:
         composed(ASP(), communication=Reporting(), stragglers=Sizing()),
         composed(Alarm()),
         switching(rule=Impatient(drain="finish")),
+        switching(strategies.ssp(staleness_bound=1), rule=Impatient(drain="finish")),
     ],
-    ids=["votes", "reports", "timers", "switches"],
+    ids=["votes", "reports", "timers", "switches", "parked workers"],
 )
 def test_the_state_goes_through_json_at_every_event(strategy):
     cluster = ScriptedCluster(strategy, [1, 1.5, 4], changes=[(5.25, Leave(1)), (9, Join(1))])
