@@ -121,6 +121,12 @@ def _traffic(sight: Sight) -> pd.DataFrame:
     return pd.DataFrame({"label": sight.label, "direction": list(total), "bytes": list(total.values())})
 
 
+def _rule(sight: Sight) -> pd.DataFrame:
+    """Return what the rule computed; nothing if it computes nothing, though it may have switched."""
+    table = tables.rule_table(sight.run)
+    return table if table["value"].notna().any() else pd.DataFrame()
+
+
 def _labels(sight: Sight) -> pd.DataFrame:
     found = tables.label_table(sight.run)
     return pd.DataFrame() if found is None else found
@@ -188,7 +194,7 @@ PLANS = (
     Plan(
         *("rule", "updates", "What the switch rule saw"),
         lambda sight, _: charts.rule_chart("source"),
-        lambda sight: tables.rule_table(sight.run),
+        _rule,
         note="dashed: its threshold",
     ),
     Plan(
@@ -260,14 +266,18 @@ class Figures:
         return self._made[key]
 
     def warm(self, experiment: Experiment) -> None:
-        """Make the specifications of a run that will probably come, so that its charts move at once."""
+        """Make the specifications of a run that will probably come, so that its charts move at once.
+
+        While nothing is shown the page already draws them, empty and hidden.
+        """
         name = str(experiment.strategy.name)
         sight = Sight(Run(experiment, EventLog(), {"strategy": name}), name)
         for plan in PLANS:
-            if plan.grows:
-                self._spec(plan, sight, pd.DataFrame(), self.x)
-            elif plan.key != "idle":
-                self._spec(plan, sight, pd.DataFrame(), ())
+            if plan.key == "idle":
+                continue
+            spec = self._spec(plan, sight, pd.DataFrame(), self.x if plan.grows else ())
+            if self._sight is None:
+                self.charts[plan.key].spec = spec
 
     def refresh(self, final: bool = False) -> None:
         """Bring the charts up to the log, as far as their turn has come; all of them if `final`."""

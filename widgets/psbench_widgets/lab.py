@@ -27,7 +27,7 @@ from psbench_widgets.engine import Rendered
 from psbench_widgets.figures import Figures, as_columns, static
 from psbench_widgets.latest import Latest
 from psbench_widgets.livechart import LiveChart
-from psbench_widgets.probe import probe
+from psbench_widgets.probe import probe, warm_up
 from psbench_widgets.shelf import Shelf
 
 #: how long a panel that nobody shows any more lets its run go on: long enough to move a cell or open a view
@@ -105,6 +105,11 @@ class Lab(Rendered):
         )
         self.on_msg(self._on_message)
         _replace_panel_of_this_cell(self)
+
+    def __repr__(self) -> str:
+        """Return what a front end shows that has no widgets."""
+        name = self.values.get("strategy", {}).get("name", "?")
+        return f"<Lab: {name}, {len(self.runs)} runs; open the notebook in JupyterLab to see the panel>"
 
     # ------------------------------------------------------------------ what a person may do
 
@@ -264,6 +269,7 @@ class Lab(Rendered):
     def _probe(self, number: int, experiment: Experiment) -> None:
         self.send({"kind": "probe", "seq": number, **probe(experiment)})
         self._figures.warm(experiment)
+        warm_up()
 
     def _press(self, message: dict[str, Any]) -> None:
         """Run what came with the press: it is what the panel showed."""
@@ -340,7 +346,7 @@ class Lab(Rendered):
             "can_switch": len(experiment.strategy.compositions) > 1,
             "fraction": None,
             "left": "",
-            "words": f"loading {experiment.data.name}",
+            "words": _beginning(experiment),
         }
         if account is None or self._shown is not job:
             return found
@@ -442,6 +448,12 @@ class _Screen:
     def on_trouble(self, text: str) -> None:
         if lab := self._lab():
             lab.complain(text)
+
+
+def _beginning(experiment: Experiment) -> str:
+    """Say what happens before the first event."""
+    cluster = f", starting {experiment.num_workers} Dask workers" if experiment.backend == "dask" else ""
+    return f"loading {experiment.data.name}{cluster}"
 
 
 def _echo(experiment: Experiment) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from functools import cache
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -10,6 +11,7 @@ from psbench.core.part import REGISTRY
 from psbench.errors import PsbenchError, SpecError
 from psbench.experiment import Experiment
 from psbench.problem import Problem
+from psbench.runs import run
 from psbench_widgets.check import place_of
 
 #: why 2 s: a scheduler in the same network answers in milliseconds, and a person is waiting
@@ -33,6 +35,22 @@ def probe(experiment: Experiment) -> dict[str, Any]:
     return found | {
         name: facts[name] for name in ("classes", "label_counts", "dataset_size", "num_parameters")
     }
+
+
+@cache
+def warm_up() -> None:
+    """Take one step in a toy run, once a process.
+
+    The first step of a process loads parts of torch that take seconds; a person who presses Run should not
+    wait for them.
+    """
+    toy = {"name": "mixture", "num_samples": 64}
+    cluster = {"name": "homogeneous", "workers": 2}
+    run(
+        Experiment(
+            data=toy, model="logistic", cluster=cluster, strategy="bsp", stop={"updates": 1}, batch_size=8
+        )
+    )
 
 
 def unanswered(address: str) -> str:

@@ -176,6 +176,7 @@ class ChartView {
         view.change(name, vega.changeset().remove([...removed]).insert(added));
         any = true;
       }
+      if (any) view.resize(); // axis labels may have grown wider
       await view.runAsync();
       if (any && !this.flushed) {
         // embedded while empty, legend and axis titles are cut off until the layout is made anew
