@@ -6,6 +6,7 @@ from typing import ClassVar, Literal
 
 import numpy as np
 import pytest
+from toybox import take_out
 
 from psbench.aggregation import Mean
 from psbench.backends.base import Control
@@ -14,7 +15,6 @@ from psbench.communication import EveryStep
 from psbench.consistency import BSP
 from psbench.core.actions import Hold
 from psbench.core.log import EventLog, Kind
-from psbench.core.part import REGISTRY
 from psbench.core.strategy import Strategy
 from psbench.errors import Deadlock, ParameterError
 from psbench.problem import Problem
@@ -42,12 +42,7 @@ class Delta(Mean):
     payload: ClassVar[Literal["gradient", "delta", "parameters"]] = "delta"
 
 
-@pytest.fixture(scope="module", autouse=True)
-def forget():
-    yield
-    for known in REGISTRY.values():
-        for name in [name for name in known if name.startswith("stuck_")]:
-            del known[name]
+take_out("stuck_")
 
 
 @pytest.mark.parametrize("timing_only", [False, True])

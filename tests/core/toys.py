@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar, Literal
 
 from pydantic import PrivateAttr
+from toybox import take_out
 
 from psbench.consistency import ASP, BSP
 from psbench.core.actions import Action, Apply, Hold, Measure, Note, Release, SwitchTo, Tell, Wake
@@ -143,3 +144,6 @@ class SilentBSP(BSP):
 
     def on_push(self, push: Push, view: ClusterView) -> list[Action]:
         return [a for a in super().on_push(push, view) if not isinstance(a, Hold)]
+
+
+take_out("toy_")

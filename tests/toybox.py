@@ -1,0 +1,22 @@
+"""Parts that exist for one test module: known by name while it runs, and to nobody else."""
+
+from __future__ import annotations
+
+from psbench.core.part import REGISTRY, Part
+
+
+def take_out(prefix: str) -> list[type[Part]]:
+    """Take the parts whose name begins so out of the registry, and return them.
+
+    Every module is imported before the first test runs, and other tests list what is registered.
+    """
+    found = [part for known in REGISTRY.values() for name, part in known.items() if name.startswith(prefix)]
+    for part in found:
+        del REGISTRY[part.domain][part.name]
+    return found
+
+
+def put_in(parts: list[type[Part]]) -> None:
+    """Put parts back into the registry."""
+    for part in parts:
+        REGISTRY[part.domain][part.name] = part
