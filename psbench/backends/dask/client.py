@@ -77,7 +77,13 @@ def run_dask(
 
 
 def check(problem: Problem) -> None:
-    """Raise ParameterError for what only the simulated backend can do."""
+    """Raise ParameterError for what this backend cannot do, before anything is started."""
+    for composition in problem.experiment.strategy.compositions:
+        talk, rule = composition.communication, composition.aggregation
+        if talk.pushes != "always" or talk.local or talk.overlaps:
+            raise ParameterError(f"communication {talk.name!r}: on dask, workers push after every step only")
+        if rule.payload != "gradient" or rule.reply != "model":
+            raise ParameterError(f"aggregation {rule.name!r}: on dask, workers push gradients only")
     profile = problem.profile
     for kind, incidents in (("failures", profile.failures), ("late joins", profile.joins)):
         if incidents:

@@ -34,6 +34,9 @@ class Slice:
     def apply(self, keys: Sequence[tuple[int, int]], samples: Sequence[int], update: dict[str, Any]) -> None:
         """Apply the named payloads: (worker, ticket) in the order of the commit."""
         payloads = [self.payloads.pop(key) for key in keys]
+        if not len(self.server.buffers):
+            self.server.apply(payloads, **update)
+            return
         self.server.apply([payload[: self._length] for payload in payloads], **update)
         self.server.merge_buffers([payload[self._length :] for payload in payloads], samples)
 
