@@ -66,7 +66,7 @@ class Checkpoint:
         return path
 
     @classmethod
-    def load(cls, path: Path) -> Checkpoint:
+    def load(cls, path: str | Path) -> Checkpoint:
         """Read a checkpoint; nothing in the file is executed.
 
         Raises

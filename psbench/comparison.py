@@ -108,13 +108,17 @@ class Comparison:
     def table(self) -> pd.DataFrame:
         """Return one row per strategy: means over seeds, `{column}_ci` the half-width of the 95 % interval.
 
+        `speed_up` is missing where the backend or the cluster is not the baseline's.
+
         `_ci` is missing with one seed. Times are in seconds, `bytes` is in MB (1e6), fractions 0 to 1.
         """
         rows = [self._row(label, runs) for label, runs in self.groups.items()]
         frame = pd.DataFrame(rows)
         place = list(frame).index("time_s_ci") + 1
         own = frame.loc[frame["strategy"] == self.baseline, "time_s"].iloc[0]
-        frame.insert(place, "speed_up", own / frame["time_s"])
+        # seconds of another cluster, or of a wall clock, are not the baseline's seconds
+        alike = [_test_bed(runs[0]) == _test_bed(self.groups[self.baseline][0]) for runs in self.groups.values()]
+        frame.insert(place, "speed_up", (own / frame["time_s"]).where(alike))
         return frame
 
     def _row(self, label: str, runs: Sequence[Run]) -> dict[str, Any]:
@@ -302,7 +306,7 @@ def _label(place: int, names: list[str], groups: list[list[Run]]) -> str:
         {key for leaves in flat for key in leaves if any(leaves.get(key) != own.get(key) for leaves in flat)}
     )
     keys = [key for key in keys if key != "name" and not key.endswith(".name")] or keys
-    told = ", ".join(f"{key.rpartition('.')[2]}={own.get(key)}" for key in keys[:3])
+    told = ", ".join(f"{key.removesuffix('.name').rpartition('.')[2]}={own.get(key)}" for key in keys[:3])
     return f"{names[place]} ({told})" if len(keys) <= 3 else f"{names[place]} #{rivals.index(place) + 1}"
 
 
@@ -350,6 +354,11 @@ def _measured(run: Run, summary: Mapping[str, Any], target: float | None) -> dic
 def _budget(run: Run) -> dict[str, Any]:
     spec = run.experiment.spec()
     return {"stop": spec["stop"], "batch_size": spec["batch_size"], "data": spec["data"]["name"]}
+
+
+def _test_bed(run: Run) -> dict[str, Any]:
+    spec = run.experiment.spec()
+    return {"backend": spec["backend"], "cluster": spec["cluster"]}
 
 
 def _words(budget: Mapping[str, Any]) -> str:

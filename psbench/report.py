@@ -252,11 +252,12 @@ def _findings(comparison: Comparison) -> str:
 
 def _speed_sentence(record: dict[Any, Any], baseline: str) -> str:
     ratio, other = record["speed_up"], html.escape(baseline)
-    than = (
-        f"{ratio:.2f} times faster than {other}"
-        if ratio >= 1
-        else f"{1 / ratio:.2f} times slower than {other}"
-    )
+    if ratio != ratio:
+        than = f"on another test bed than {other}"
+    elif ratio >= 1:
+        than = f"{ratio:.2f} times faster than {other}"
+    else:
+        than = f"{1 / ratio:.2f} times slower than {other}"
     return f"<b>{html.escape(record['strategy'])}</b> took {record['time_s']:.4g} s: {than}."
 
 

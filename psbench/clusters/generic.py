@@ -28,7 +28,7 @@ class Homogeneous(Cluster):
     name: ClassVar[str] = "homogeneous"
     source: ClassVar[str] = "equal machines"
 
-    workers: int = parameter(4, "number of workers", unit="workers", ge=1, le=100_000)
+    workers: int = parameter(4, "number of workers", unit="workers", ge=1, le=65_535)
     memory_gb: float = parameter(8.0, "memory of each worker", unit="GB", gt=0, allow_inf_nan=False)
 
     def machines(self) -> list[Machine]:
@@ -55,7 +55,7 @@ class Custom(Cluster):
     name: ClassVar[str] = "custom"
     source: ClassVar[str] = "any machines"
 
-    workers: int = parameter(4, "number of workers", unit="workers", ge=1, le=100_000)
+    workers: int = parameter(4, "number of workers", unit="workers", ge=1, le=65_535)
     speed: PerWorker = parameter(1.0, "relative speed, one for all or one each; 1 is the reference")
     memory_gb: PerWorker = parameter(8.0, "memory of the workers, one for all or one each", unit="GB")
 
