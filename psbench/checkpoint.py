@@ -75,7 +75,7 @@ class Checkpoint:
             If the file is missing, cut short, or no checkpoint.
         """
         try:
-            with path.open("rb") as file, np.load(file, allow_pickle=False) as content:
+            with Path(path).open("rb") as file, np.load(file, allow_pickle=False) as content:
                 arrays = {name: content[name] for name in content.files}
             state = json.loads(str(arrays.pop("state")))
         except (OSError, ValueError, KeyError, EOFError, BadZipFile) as error:

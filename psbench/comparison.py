@@ -117,7 +117,8 @@ class Comparison:
         place = list(frame).index("time_s_ci") + 1
         own = frame.loc[frame["strategy"] == self.baseline, "time_s"].iloc[0]
         # seconds of another cluster, or of a wall clock, are not the baseline's seconds
-        alike = [_test_bed(runs[0]) == _test_bed(self.groups[self.baseline][0]) for runs in self.groups.values()]
+        yardstick = _test_bed(self.groups[self.baseline][0])
+        alike = [_test_bed(runs[0]) == yardstick for runs in self.groups.values()]
         frame.insert(place, "speed_up", (own / frame["time_s"]).where(alike))
         return frame
 

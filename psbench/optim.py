@@ -27,7 +27,9 @@ class Optimizer(Part):
 
     lr: float = parameter(0.1, "single-node learning rate", gt=0)
     weight_decay: float = parameter(0.0, "L2 penalty", ge=0)
-    milestones: tuple[float, ...] = parameter((), "epochs at which the rate is multiplied by gamma", unit="epochs")
+    milestones: tuple[float, ...] = parameter(
+        (), "epochs at which the rate is multiplied by gamma", unit="epochs"
+    )
     gamma: float = parameter(0.1, "factor of the rate at each milestone", gt=0)
 
     def rate(self, epoch: float) -> float:

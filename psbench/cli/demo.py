@@ -28,7 +28,7 @@ def simulated() -> list[Experiment]:
 
 
 def live() -> Experiment:
-    """Return the Strategy-Switch experiment for a local Dask cluster: one of three workers at half speed."""
+    """Return Strategy-Switch for a local Dask cluster: one of three workers at half speed."""
     return Experiment(
         **_SHARED,
         name="strategy_switch, live",

@@ -12,7 +12,7 @@ from psbench.problem import Problem
 from tests.benchmarks.live import has, peer, peer_python, steps_a_second
 from tests.benchmarks.measure import Row, Rows, Skipped, in_turns
 
-STEPS, BATCH, SIZES = 2000, 32, (64, 64, 10)
+STEPS, BATCH, SIZES = 1500, 32, (64, 64, 10)
 
 
 def _experiment() -> Experiment:
@@ -57,7 +57,7 @@ def run() -> Rows:
         for _, program, _ in found.values()
     ]
     ours, single, *others = in_turns(
-        [lambda: steps_a_second(_experiment(), Kind.PUSH), _single_process, *programs], 3
+        [lambda: steps_a_second(_experiment(), Kind.PUSH), _single_process, *programs], 2
     )
     what = "live ASP, MLP on digits, 2 workers, steps/s"
     words = f"{ours:,.0f} steps/s"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 
 import numpy as np
 import pytest
@@ -52,8 +51,7 @@ def test_ssp_bounds_the_lead_and_not_the_staleness(scripted):
     assert staleness(run.log)["staleness"].max() > 2
 
 
-def test_a_million_rows_take_about_a_second():
-    """Generous, as machines differ: what it rules out is a loop over rows, which takes ten times as long."""
+def test_a_million_rows_are_counted_exactly():
     steps, workers = 333_000, 50
     rows = np.zeros(workers + 3 * steps, dtype=ROW)
     rows["kind"][:workers] = Kind.JOIN
@@ -67,6 +65,10 @@ def test_a_million_rows_take_about_a_second():
         part["samples"], part["steps"] = 4, 1
         part["version"] = number + (kind == Kind.APPLY)
     log = EventLog.from_columns({name: rows[name] for name in ROW.names}, [""])
-    begun = time.process_time()
-    summarise(log, {"dataset_size": 1000})
-    assert time.process_time() - begun < 6
+    summary = summarise(log, {"dataset_size": 1000})
+    assert summary["pushes"] == {"committed": steps, "discarded": 0, "buffered": 0}
+    assert (summary["updates"], summary["epochs"], summary["staleness"]["max"]) == (
+        steps,
+        4 * steps / 1000,
+        0,
+    )

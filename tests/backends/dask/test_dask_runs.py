@@ -98,15 +98,14 @@ class Killer:
 
     def __init__(self, client: Client, role: str, control: Control | None = None) -> None:
         self.client, self.role, self.control = client, role, control
-        self.killed_s = self.seen_s = 0.0
+        self.killed = False
 
     def __call__(self, log: EventLog) -> None:
         kinds = log.rows()["kind"].tolist()
-        if not self.killed_s and kinds.count(Kind.PUSH) > 20:
+        if not self.killed and kinds.count(Kind.PUSH) > 20:
             os.kill(process_of(self.client, self.role), signal.SIGKILL)
-            self.killed_s = time.monotonic()
+            self.killed = True
         if Kind.LEAVE in kinds:
-            self.seen_s = self.seen_s or time.monotonic()
             if self.control and kinds[kinds.index(Kind.LEAVE) :].count(Kind.APPLY) > 20:
                 self.control.stop()
 
@@ -118,7 +117,6 @@ def test_the_others_go_on_when_a_worker_is_killed(strategy: str, scheduler: str,
     done = run(experiment(strategy, scheduler, stop=FOREVER), observer=killer, control=control)
     assert done.meta["status"] == "stopped"
     assert done.meta["lost_workers"] == [1]
-    assert killer.seen_s - killer.killed_s < 5  # a quarter of a second on an idle machine
     assert torch.isfinite(done.parameters).all()
 
 
