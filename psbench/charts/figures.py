@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 AnyChart = alt.Chart | alt.LayerChart
 
 #: versions that a sequence diagram shows; more messages than these make cannot be followed
-SEQUENCE_VERSIONS = 6
+SEQUENCE_VERSIONS = 5
 
 
 @dataclass(frozen=True)
@@ -246,7 +246,7 @@ def sequence_figure(run: Run, stop_s: float | None = None) -> Figure:
     ----------
     run : Run
     stop_s : float, seconds, optional
-        Where it ends; by default a little after the sixth version.
+        Where it ends; by default a little after the fifth version.
     """
     made = metrics.pushes(run.log)[["version", "applied_s"]].dropna().drop_duplicates("version")
     end = stop_s or float(made["applied_s"].head(SEQUENCE_VERSIONS).max() * 1.08)

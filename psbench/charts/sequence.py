@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from psbench import metrics
-from psbench.charts.colours import PHASES
+from psbench.charts.colours import GREEN, PHASES
 from psbench.charts.source import Data, source
 from psbench.core.log import Kind
 
@@ -147,7 +147,7 @@ def sequence_chart(data: Data, num_workers: int, title: str = "Who sends what to
         if what in seen
     ]
     version = _only(base, "version")
-    layers.append(version.mark_point(filled=True, size=36, opacity=1, color="#D55E00"))
+    layers.append(version.mark_point(filled=True, size=36, opacity=1, color=GREEN))
     layers.append(version.mark_text(dy=-11, fontWeight=600).encode(text="label:N"))
     end = _only(base, "cancelled").transform_calculate(from_s="datum.to_s")
     layers.append(end.mark_point(shape="M-1,-1L1,1M1,-1L-1,1", size=30, strokeWidth=2).encode(color=colour))

@@ -1,0 +1,105 @@
+"""The form of the notebooks; that they run is tested by `make notebooks`."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import nbformat
+import pytest
+
+FOLDER = Path(__file__).parents[2] / "notebooks"
+NAMES = [
+    "01_first_run",
+    "02_consistency",
+    "03_strategy_switch",
+    "04_data_sharding",
+    "05_dask_cluster",
+    "06_write_a_strategy",
+    "07_lab",
+]
+CHECK = "# NBVAL_CHECK_OUTPUT"
+PANEL = "application/vnd.jupyter.widget-view+json"
+#: what a notebook may weigh in a clone
+LARGEST = 300_000
+
+
+@pytest.fixture(params=NAMES)
+def notebook(request: pytest.FixtureRequest) -> nbformat.NotebookNode:
+    return nbformat.read(FOLDER / f"{request.param}.ipynb", as_version=4)
+
+
+def code(notebook: nbformat.NotebookNode) -> list[nbformat.NotebookNode]:
+    return [cell for cell in notebook.cells if cell.cell_type == "code"]
+
+
+def test_every_notebook_is_listed():
+    assert sorted(path.stem for path in FOLDER.glob("*.ipynb")) == NAMES
+
+
+def test_it_begins_with_what_will_be_seen_and_how_long_it_takes(notebook):
+    first = notebook.cells[0]
+    assert first.cell_type == "markdown"
+    assert first.source.startswith("# ")
+    assert "**You will see**" in first.source
+    assert "**Expected time:**" in first.source
+
+
+def test_it_asks_before_it_tries_and_ends_with_an_exercise(notebook):
+    headings = [
+        line
+        for cell in notebook.cells
+        if cell.cell_type == "markdown"
+        for line in cell.source.splitlines()
+        if line.startswith("## ")
+    ]
+    assert headings[0] == "## The question"
+    assert headings[-1] == "## Exercise"
+
+
+def test_sizes_come_from_one_cell_at_the_top(notebook):
+    first, *others = code(notebook)
+    assert 'SMOKE = bool(os.environ.get("PSBENCH_SMOKE"))' in first.source
+    assert " if SMOKE else " in first.source
+    assert not [cell.source for cell in others if "SMOKE" in cell.source]
+
+
+def test_it_has_no_helper_functions(notebook):
+    for cell in code(notebook):
+        for statement in ast.parse(cell.source).body:
+            assert not isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef)), cell.source
+            assert not isinstance(getattr(statement, "value", None), ast.Lambda), cell.source
+
+
+def test_it_was_run_from_top_to_bottom_without_error_or_warning(notebook):
+    assert [cell.execution_count for cell in code(notebook)] == list(range(1, len(code(notebook)) + 1))
+    outputs = [output for cell in code(notebook) for output in cell.outputs]
+    assert not [output for output in outputs if output.output_type == "error"]
+    assert not [output for output in outputs if output.get("name") == "stderr"]
+
+
+def test_checked_cells_have_the_output_to_check_against(notebook):
+    checked = [cell for cell in code(notebook) if cell.source.startswith(CHECK)]
+    assert checked
+    for cell in checked:
+        assert cell.outputs, cell.source
+        assert not any(PANEL in output.get("data", {}) for output in cell.outputs), cell.source
+
+
+def test_charts_have_a_picture_for_whoever_cannot_draw_them(notebook):
+    for cell in code(notebook):
+        for output in cell.outputs:
+            data = output.get("data", {})
+            assert ("image/png" in data) == any(kind.startswith("application/vnd.vegalite") for kind in data)
+
+
+def test_no_state_of_widgets_is_kept(notebook):
+    # a view without its state is drawn as an error, and the state is large
+    assert set(notebook.metadata) == {"kernelspec", "language_info"}
+    assert not any(PANEL in output.get("data", {}) for cell in code(notebook) for output in cell.outputs)
+
+
+def test_it_is_small_and_names_no_place_on_somebody_s_machine(notebook):
+    text = nbformat.writes(notebook)
+    assert len(text) < LARGEST
+    assert not [word for word in ("/home/", "/tmp/", "/root/", "/Users/") if word in text]
