@@ -50,6 +50,6 @@ def introduction(path: Path) -> str:
     """Return what the demo is about to do."""
     return (
         "All-Reduce, ASP and Strategy-Switch on the simulated cluster C2 (nine workers, two of them at a\n"
-        f"quarter of the speed), {SEEDS} seeds each; then Strategy-Switch live: a parameter server and three\n"
-        f"workers, one at half speed, as tasks on Dask. The report goes to {path}.\n"
+        f"quarter of the speed), {SEEDS} seeds each; then Strategy-Switch live: a parameter server and\n"
+        f"three workers, one at half speed, as tasks on Dask. The report goes to {path}.\n"
     )

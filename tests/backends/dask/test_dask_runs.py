@@ -8,7 +8,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -105,9 +104,9 @@ class Killer:
         if not self.killed and kinds.count(Kind.PUSH) > 20:
             os.kill(process_of(self.client, self.role), signal.SIGKILL)
             self.killed = True
-        if Kind.LEAVE in kinds:
-            if self.control and kinds[kinds.index(Kind.LEAVE) :].count(Kind.APPLY) > 20:
-                self.control.stop()
+        gone = kinds.index(Kind.LEAVE) if Kind.LEAVE in kinds else len(kinds)
+        if self.control and kinds[gone:].count(Kind.APPLY) > 20:
+            self.control.stop()
 
 
 @pytest.mark.parametrize("strategy", ["asp", "bsp", "all_reduce"])
