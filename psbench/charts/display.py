@@ -35,8 +35,12 @@ class Sheet(alt.VConcatChart):
 
     def _repr_mimebundle_(self, *_: Any, **__: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         spec = self.to_dict()
-        bundle = {"text/plain": self._words(), "image/png": _picture(spec), LIVE: live(spec)}
-        options = {LIVE: {"embed_options": {"renderer": "svg", "actions": False}}}
+        words = self._words()
+        bundle = {"text/plain": words, "image/png": _picture(spec), LIVE: live(spec)}
+        options = {
+            LIVE: {"embed_options": {"renderer": "svg", "actions": False}},
+            "image/png": {"alt": words},
+        }
         return bundle, options
 
     def _words(self) -> str:

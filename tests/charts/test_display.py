@@ -23,6 +23,7 @@ def test_a_chart_shows_itself_alive_and_as_a_picture(runs):
     assert bundle["text/plain"].count("\n- ") == 2
     assert metadata[LIVE]["embed_options"]["renderer"] == "svg"  # only SVG knows currentColor
     assert Image.open(io.BytesIO(bundle["image/png"])).format == "PNG"
+    assert metadata["image/png"]["alt"] == bundle["text/plain"]
     assert "currentColor" in json.dumps(bundle[LIVE]["config"])
 
 
