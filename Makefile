@@ -7,7 +7,7 @@ PYTEST ?= $(BIN)/python -m pytest -q
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test quick lint types unit notebooks lab bench clean
+.PHONY: help demo test quick lint types unit notebooks lab pictures bench clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -60,6 +60,10 @@ unit: $(VENV)/.dev
 notebooks: $(VENV)/.dev
 	@echo '== notebooks'
 	@PSBENCH_SMOKE=1 $(PYTEST) --nbval-lax notebooks
+
+pictures: $(VENV)/.dev  ## take the README's pictures anew, with the browser tests
+	@$(PYTEST) -m browser tests/widgets/test_browser_lab.py
+	@mkdir -p notebooks/pictures && cp build/screenshots/lab.webp build/screenshots/lab-compare-dark.png notebooks/pictures/
 
 bench: $(VENV)/.dev  ## speed against peers, as ratios
 	@$(BIN)/python -m tests.benchmarks

@@ -86,3 +86,10 @@ def test_the_notebooks_it_names_exist() -> None:
     assert named
     for name in named:
         assert (ROOT / "notebooks" / f"{name}.ipynb").is_file(), name
+
+
+def test_the_pictures_it_shows_exist() -> None:
+    shown = re.findall(r"!\[.+?\]\((.+?)\)", TEXT)
+    assert shown
+    for path in shown:
+        assert (ROOT / path).is_file(), path

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 import time
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 
 from .jupyter import ROOT, Page
 
@@ -24,9 +27,9 @@ CELLS = [
 ROWS = "(key) => Number(document.querySelector(`.psb-slot[data-key=${key}] .psb-chart`)?.dataset.rows ?? 0)"
 
 
-def panel(page: Page, name: str) -> Any:
+def panel(page: Page, name: str, cells: list[str] = CELLS) -> Any:
     """Open a notebook with a panel that is ready to run."""
-    page.open(name, CELLS)
+    page.open(name, cells)
     page.page.keyboard.press("Control+b")  # the file browser takes room that a panel can use
     page.run_all()
     page.page.wait_for_selector(".psb-lab button.psb-run:enabled", timeout=60_000)
@@ -55,6 +58,32 @@ def wait_over(web: Any, status: str) -> None:
         "(s) => document.querySelector('.psb-answer').textContent.includes(s)", arg=status, timeout=90_000
     )
     web.wait_for_selector('.psb-lab[data-running=""]')
+
+
+def test_the_tutorial_runs_and_the_picture_of_the_readme_moves(page: Page, screenshots: Path) -> None:
+    tutorial = json.loads((ROOT / "notebooks" / "07_lab.ipynb").read_text())
+    cells = ["".join(cell["source"]) for cell in tutorial["cells"] if cell["cell_type"] == "code"]
+    web = panel(page, "07_lab", cells[:2])
+    web.click("button.psb-run")
+    wait_over(web, "run 1 finished")
+    assert rows(web, "val_accuracy") == 21  # before the first epoch, and after each of 20
+
+    pick(web, "stop", "epochs", "1000")
+    web.click("button.psb-run")
+    wait_rows(web, "val_accuracy", 3)
+    web.evaluate("document.querySelector('.psb-main, .psb-lab').scrollIntoView()")
+    frames = []
+    for _ in range(14):
+        frames.append(Image.open(BytesIO(web.screenshot())).resize((1080, 750)))
+        web.wait_for_timeout(200)
+    frames[0].save(
+        screenshots / "lab.webp", save_all=True, append_images=frames[1:], duration=400, loop=0, quality=70
+    )
+    assert len({frame.tobytes() for frame in frames}) > 7  # it moves
+    web.locator("button.psb-stop").click()
+    wait_over(web, "run 2 stopped")
+    assert page.errors == []
+    assert page.strangers == []
 
 
 def test_a_person_picks_runs_switches_stops_reloads_and_compares(page: Page, screenshots: Path) -> None:

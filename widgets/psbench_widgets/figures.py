@@ -21,8 +21,9 @@ from psbench.experiment import Experiment
 from psbench.runs import Run
 from psbench_widgets.livechart import LiveChart
 
-#: a refresh that took t is not repeated for this many t: charts take at most a fiftieth of one core's time
-PATIENCE = 50
+#: a refresh that took t of the processor's time is not repeated for this many t, the curves (False) and
+#: the slow figures (True) each in their own turn: together at most a twentieth of one core's time
+PATIENCE = {False: 28, True: 70}
 #: spans in the moving window of the timeline: about as many as can be told apart at its width
 SPANS = 260
 #: points of a curve beyond which it is thinned to `charts.POINTS`
@@ -284,12 +285,11 @@ class Figures:
         if self._sight is None or not len(self._sight.run.log):
             return
         for slow in (False, True):
-            began = time.perf_counter()
-            if not final and began < self._due[slow]:
+            if not final and time.perf_counter() < self._due[slow]:
                 continue
+            began = time.thread_time()  # not the clock, which also counts what the run takes meanwhile
             self._refresh(slow, final)
-            now = time.perf_counter()
-            self._due[slow] = now + PATIENCE * (now - began)
+            self._due[slow] = time.perf_counter() + PATIENCE[slow] * (time.thread_time() - began)
 
     def _refresh(self, slow: bool, final: bool) -> None:
         sight = self._sight
