@@ -115,11 +115,13 @@ def looks(labels: Iterable[str], strategies: Iterable[str] | None = None) -> dic
 
 
 def _free(label: str, taken: list[Look]) -> Look:
-    """Return a look that is not taken, the same for the same label as far as possible."""
+    """Return a look that is not taken, if possible of a colour that is not, the same for the same label."""
     start = zlib.crc32(label.encode()) % 8  # among the solid ones
     in_order = OTHERS[start:] + OTHERS[:start]
+    colours = {look.colour for look in taken}
     used = {(look.colour, tuple(look.dash)) for look in taken}
-    return next((look for look in in_order if (look.colour, tuple(look.dash)) not in used), in_order[0])
+    free = [look for look in in_order if (look.colour, tuple(look.dash)) not in used]
+    return next((look for look in free if look.colour not in colours), (free or in_order)[0])
 
 
 def reason_colours(reasons: Iterable[str]) -> dict[str, str]:

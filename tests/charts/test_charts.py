@@ -183,6 +183,10 @@ def test_lines_can_be_seen_on_light_and_on_dark(name):
 def test_a_strategy_looks_the_same_whoever_is_beside_it():
     alone = charts.looks(["ssp"])["ssp"]
     assert charts.looks(["asp", "mine", "ssp"])["ssp"] == alone
+    four = charts.looks(
+        ["all_reduce", "asp", "after", "by rule"], ["all_reduce", "asp", *["strategy_switch"] * 2]
+    )
+    assert len({look.colour for look in four.values()}) == 4
     variants = charts.looks(["ssp (staleness_bound=1)", "ssp (staleness_bound=5)"], ["ssp", "ssp"])
     first, second = variants.values()
     assert first == alone
