@@ -40,8 +40,9 @@ lab: $(VENV)/.lab  ## open JupyterLab on the notebooks
 test: lint types unit notebooks  ## every check and every test
 
 quick: $(VENV)/.dev lint  ## the inner loop, under a minute
-	@echo '== quick tests'
-	@$(PYTEST) -m 'not slow and not dask and not browser'
+	@echo '== quick tests: all but the slow ones, Dask, the browser, charts, the panel and the command line'
+	@$(PYTEST) -m 'not slow and not dask and not browser' $(addprefix --ignore=tests/,widgets charts \
+	  backends test_cli.py test_bad_input.py test_public_surface.py)
 
 lint: $(VENV)/.dev
 	@echo '== ruff'
