@@ -108,7 +108,7 @@ def _event(engine: Engine, row: Any, text: str) -> ev.Event:
     if kind == Kind.LEAVE:
         return ev.Leave(worker, text)
     if kind == Kind.TIMER:
-        return ev.Timer(text)
+        return ev.Timer(text, int(row["id"]))
     if kind == Kind.MEASURED:
         return ev.Measured(json.loads(text))
     if kind == Kind.ASKED:
@@ -118,12 +118,17 @@ def _event(engine: Engine, row: Any, text: str) -> ev.Event:
 
 def _message(what: str, worker: int, ticket: int, row: Any, stats: Any = None) -> ev.Event:
     if what == "vote":
-        return ev.Vote(worker, ticket, float(row["loss"]) if stats is None else stats)
+        value = float(row["loss"]) if stats is None else stats
+        return ev.Vote(worker, ticket, value, int(row["samples"]), float(row["compute_s"]))
     if what == "report":
         return ev.Report(worker, ticket, stats or {})
+    told = dict(stats or {})
+    goes_on = bool(told.pop("goes_on", False))
     return ev.Push(
         *(int(row["id"]), worker, ticket, int(row["version"]), int(row["samples"]), int(row["steps"])),
-        *(int(row["bytes"]), float(row["compute_s"]), float(row["send_s"]), float(row["loss"]), stats),
+        *(int(row["bytes"]), float(row["compute_s"]), float(row["send_s"]), float(row["loss"])),
+        stats=told or None,
+        goes_on=goes_on,
     )
 
 

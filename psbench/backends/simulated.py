@@ -291,7 +291,7 @@ class Simulation:
         self._payloads.pop(discard.push.id, None)
 
     def _wake(self, wake: act.Wake) -> None:
-        self._schedule(wake.at, _TIMER, 0, ev.Timer(wake.key))
+        self._schedule(wake.at, _TIMER, 0, ev.Timer(wake.key, wake.composition_id))
 
     def _measure(self, measure: act.Measure) -> None:
         raise ProtocolError(f"{measure.asker} asks for {measure.needs}, which this backend cannot measure")

@@ -49,7 +49,7 @@ class BSP(Consistency):
         return self._open(view)
 
     def _open(self, view: ClusterView) -> list[Action]:
-        if view.num_computing:
+        if view.num_under_way:
             return []
         commit: list[Action] = [Commit(view.buffered())] if view.pending else []
         return commit + [Release(worker) for worker in view.waiting]

@@ -29,8 +29,8 @@ class Apply:
     """Make the next version: own state times `keep`, plus the weighted payloads, by `rule` (aggregation).
 
     `rule` names a function of `server_math`. `lr_scale` multiplies the optimizer's rate
-    (`protocols` 0.3) and `epoch` places the update in the rate's schedule; the engine fills in both, and
-    `version`, the one that this update makes.
+    (`protocols` 0.3), `momentum_scale` its momentum (a switch may reduce it), and `epoch` places the update
+    in the rate's schedule; the engine fills in these, and `version`, the one that this update makes.
     """
 
     pushes: Sequence[Push]
@@ -40,15 +40,18 @@ class Apply:
     lr_scale: float = 1.0
     version: int = -1
     epoch: float = 0.0
+    momentum_scale: float = 1.0
 
 
 @dataclass(slots=True)
 class Release:
     """Go on: take a `step`, or, after a vote, `push`.
 
-    The engine adds `load`, the version the worker starts from; `send`, whether its parameters must travel
-    (a worker that already holds that version is not sent it again); `ticket`, which every message back
-    repeats; and the `orders` of the other parts.
+    The engine adds `load`, the version the worker starts from; `send`, whether anything must travel
+    (a worker that already holds that version is not sent it again, nor one whose steps are its own);
+    `aggregate`, whether that is the last commit's aggregate, to be applied by the worker, rather than the
+    model; `ticket`, which every message back repeats; `epoch`, which places the worker's own steps in the
+    rate's schedule; and the `orders` of the other parts.
     """
 
     worker: int
@@ -57,6 +60,8 @@ class Release:
     load: int = -1
     send: bool = True
     ticket: int = -1
+    aggregate: bool = False
+    epoch: float = 0.0
 
 
 @dataclass(slots=True)
@@ -70,6 +75,21 @@ class Hold:
 @dataclass(slots=True)
 class Cancel:
     """What the worker computes is void; it now waits and must be answered in the same call."""
+
+    worker: int
+
+
+@dataclass(slots=True)
+class Drop:
+    """Do without a worker for now: what it computes is void, and it counts as gone until readmitted."""
+
+    worker: int
+    reason: str
+
+
+@dataclass(slots=True)
+class Readmit:
+    """Take a dropped worker back; to the parts it joins."""
 
     worker: int
 
@@ -92,7 +112,13 @@ class Tell:
 
 @dataclass(slots=True)
 class Measure:
-    """Numbers from tensors, please: `needs` maps a name to a push id or None."""
+    """Numbers from tensors, please: `needs` maps a name to a push id or None.
+
+    Names: `model_loss` and `train_loss` (of the current version, on fixed samples of the validation and
+    the training set), `candidate_loss` (of the model that a push proposes) and `distance_sq` (squared
+    distance from the current version to the one that a push started from). What follows a colon in a name
+    only tells several of a kind apart (`distance_sq:7`). A part declares the kinds in `measures`.
+    """
 
     asker: str
     needs: dict[str, int | None]
@@ -100,10 +126,15 @@ class Measure:
 
 @dataclass(slots=True)
 class Wake:
-    """Send a `Timer(key)` at time `at`, in seconds of the run."""
+    """Send a `Timer(key)` at time `at`, in seconds of the run.
+
+    The engine adds `composition_id`, so that what a part asked for before a hand-over does not wake the
+    parts after it.
+    """
 
     at: float
     key: str
+    composition_id: int = 0
 
 
 @dataclass(slots=True)
@@ -133,6 +164,6 @@ class Handover:
     cost_s: float = 0.0
 
 
-Action: TypeAlias = (
-    Commit | Apply | Release | Hold | Cancel | Discard | Tell | Measure | Wake | Note | SwitchTo | Handover
+Action: TypeAlias = (Commit | Apply | Release | Hold | Cancel | Drop | Readmit) | (
+    Discard | Tell | Measure | Wake | Note | SwitchTo | Handover
 )

@@ -16,7 +16,7 @@ from psbench.core import actions as act
 from psbench.core import events as ev
 from psbench.core.actions import Action
 from psbench.core.log import EventLog, Kind, pack_apply, pack_release, pack_row, plain_json
-from psbench.core.part import Part, Switching
+from psbench.core.part import Communication, Part, Switching
 from psbench.core.strategy import AnyStrategy, Strategy, SwitchingStrategy
 from psbench.core.view import ClusterView, Status, WorkerView
 from psbench.errors import ProtocolError, UnansweredWorker
@@ -24,7 +24,7 @@ from psbench.errors import ProtocolError, UnansweredWorker
 Hook = Callable[..., list[Action]]
 
 # plain names for what every push needs: looking up a member of an enumeration costs more than using it
-COMPUTING, PUSHED, GONE = Status.COMPUTING, Status.PUSHED, Status.GONE
+COMPUTING, PUSHED, VOTED, GONE = Status.COMPUTING, Status.PUSHED, Status.VOTED, Status.GONE
 _PUSH, _APPLY, _RELEASE, _HOLD = map(int, (Kind.PUSH, Kind.APPLY, Kind.RELEASE, Kind.HOLD))
 
 
@@ -82,6 +82,7 @@ class Engine:
         self._inbox: deque[ev.Event] = deque()
         self._asker: str | None = None  # who waits for `Measured`
         self._drain: act.SwitchTo | None = None
+        self._composition_id = 0  # rises with every hand-over
         self._swept = True  # whether those under way when the switch began were seen to
         self._parked: set[int] = set()  # workers whose release a switch withholds
         self.rule: Switching | None = None
@@ -97,6 +98,7 @@ class Engine:
         view.now = now
         for worker in sorted(workers):
             self._enter(worker)
+            self._record(Kind.JOIN, worker=worker)
         if self.rule is not None:
             self._todo.extend(self.rule.start(view))
         self._start_parts()
@@ -143,7 +145,7 @@ class Engine:
             self._void(push.worker, push.ticket, "push")
             return
         if log is not None:
-            text = 0 if push.stats is None else log.number(plain_json(push.stats))
+            text = 0 if push.stats is None and not push.goes_on else log.number(_told(push))
             # fmt: off
             log.append(pack_row(
                 view.now, _PUSH, push.worker, push.id, push.base_version, push.samples, push.steps,
@@ -151,6 +153,7 @@ class Engine:
             ))
             # fmt: on
         worker.status = PUSHED
+        worker.goes_on = push.goes_on
         worker.previous_push_s, worker.last_push_s = worker.last_push_s, view.now
         view.move_clock(worker, worker.clock + 1)
         view.num_computing -= 1
@@ -168,9 +171,12 @@ class Engine:
             self._void(vote.worker, vote.ticket, "vote")
             return
         # the text keeps all digits, which a replay needs to decide the same
-        self._record(Kind.VOTE, worker=vote.worker, loss=vote.value, text=plain_json(vote.value))
+        told = {"samples": vote.samples, "compute_s": vote.compute_s, "loss": vote.value}
+        self._record(Kind.VOTE, worker=vote.worker, text=plain_json(vote.value), **told)
         worker.status = Status.VOTED
+        worker.voted_samples = vote.samples
         self.view.num_computing -= 1
+        self.view.num_voted += 1
         self._unanswered.add(vote.worker)
         if self._drain is not None:
             self._todo.append(act.Release(vote.worker, then="push"))
@@ -187,33 +193,45 @@ class Engine:
 
     def _join(self, join: ev.Join) -> None:
         self._enter(join.worker)
+        self._record(Kind.JOIN, worker=join.worker)
+        self._welcome(join.worker)
+
+    def _welcome(self, worker: int) -> None:
         if self._drain is not None:
-            self._withhold(join.worker)
+            self._withhold(worker)
         else:
-            self._todo.extend(self.composition.consistency.on_join(join.worker, self.view))
+            self._todo.extend(self.composition.consistency.on_join(worker, self.view))
 
     def _leave(self, leave: ev.Leave) -> None:
-        view = self.view
-        worker = view.workers[leave.worker]
+        worker = self.view.workers[leave.worker]
+        worker.dropped = False
         if worker.status == Status.GONE:
             return
         self._record(Kind.LEAVE, worker=leave.worker, text=leave.reason)
+        self._do_without(worker)
+
+    def _do_without(self, worker: WorkerView) -> None:
+        view = self.view
         if worker.status == Status.COMPUTING:
             view.num_computing -= 1
             view.cancelled += 1
+        elif worker.status == Status.VOTED:
+            view.num_voted -= 1
         worker.status = Status.GONE
         worker.hold_reason = ""
+        worker.goes_on = False
         view.num_active -= 1
         view.leave_clock(worker)
-        self._parked.discard(leave.worker)
-        self._unanswered.discard(leave.worker)
+        self._parked.discard(worker.id)
+        self._unanswered.discard(worker.id)
         if view.num_active:
-            self._todo.extend(self.composition.communication.on_leave(leave.worker, view))
-            self._todo.extend(self.composition.consistency.on_leave(leave.worker, view))
+            self._todo.extend(self.composition.communication.on_leave(worker.id, view))
+            self._todo.extend(self.composition.consistency.on_leave(worker.id, view))
 
     def _timer(self, timer: ev.Timer) -> None:
-        self._record(Kind.TIMER, text=timer.key)
-        self._todo.extend(self.composition.consistency.on_timer(timer.key, self.view))
+        self._record(Kind.TIMER, text=timer.key, id=timer.composition_id)
+        if timer.composition_id == self._composition_id:
+            self._todo.extend(self.composition.consistency.on_timer(timer.key, self.view))
         if self.rule is not None:
             self._todo.extend(self.rule.on_timer(timer.key, self.view))
 
@@ -256,7 +274,6 @@ class Engine:
         view.enter_clock(new)
         view.num_active += 1
         self._unanswered.add(worker)
-        self._record(Kind.JOIN, worker=worker)
 
     def _first_batch(self, worker: int) -> int:
         sizes = self._batch_sizes
@@ -297,7 +314,7 @@ class Engine:
         if len(apply.weights) != count:
             raise ProtocolError(f"{count} pushes are applied with {len(apply.weights)} weights")
         apply.version = view.version = version = view.version + 1
-        apply.epoch = view.samples / view.dataset_size
+        apply.epoch = view.samples / view.dataset_size if self._rate_epoch is None else self._rate_epoch(view)
         apply.lr_scale = count / view.num_workers if self._by_share else 1.0
         self._out.append(apply)
         view.committed += count
@@ -319,13 +336,17 @@ class Engine:
         worker = view.workers[number]
         status = worker.status
         if status is COMPUTING or status is GONE:
+            if worker.dropped:
+                return  # by a part that was asked before the one that releases
             raise ProtocolError(f"worker {number} was released, but it is {status.name.lower()}")
         step = release.then == "step"
-        if not step and status is not Status.VOTED:
+        if not step and status is not VOTED:
             raise ProtocolError(f"worker {release.worker} was told to push, but it has not voted")
         if self._drain is not None and step:
-            self._withhold(number)
-            return
+            if not worker.goes_on:
+                self._withhold(number)
+                return
+            release.orders = release.orders | {"push": True}  # its steps since the last push are not lost
         self._unanswered.discard(number)
         for hook in self._order_hooks:
             release.orders = {**release.orders, **hook(number, view)}
@@ -334,11 +355,15 @@ class Engine:
             worker.batch_size = orders["batch_size"]
         release.ticket = worker.ticket = worker.ticket + 1
         worker.status = COMPUTING
+        worker.goes_on = False
         worker.hold_reason = ""
         view.num_computing += 1
-        release.load = load = view.version if step else worker.base_version
-        release.send = send = step and (self._collective or worker.base_version != load)
+        voted = status is VOTED
+        release.load = load = view.version if step and not voted else worker.base_version
+        release.send = send = not voted and (self._always_send or worker.base_version != load)
         worker.base_version = load
+        if voted or self._own_steps:
+            self._complete_for_own_steps(release, worker, status)
         self._out.append(release)
         log = self.log
         if log is not None:
@@ -347,12 +372,24 @@ class Engine:
             told = 0 if step else 1
             log.append(pack_release(view.now, _RELEASE, number, told, load, size, text))
 
+    def _complete_for_own_steps(self, release: act.Release, worker: WorkerView, status: Status) -> None:
+        """Say what a worker that steps by itself needs: the rate's epoch, and what kind of answer it gets."""
+        view = self.view
+        if status is VOTED:
+            view.num_voted -= 1
+            view.samples += worker.voted_samples if release.then == "step" else 0
+            worker.voted_samples = 0
+        release.aggregate = self._replies_aggregate and release.send and status is PUSHED
+        release.epoch = view.epoch if self._rate_epoch is None else self._rate_epoch(view)
+
     def _hold(self, hold: act.Hold) -> None:
         number, log = hold.worker, self.log
         if not hold.reason:
             raise ProtocolError(f"worker {number} is held without a reason")
         worker = self.view.workers[number]
         status = worker.status
+        if worker.dropped:
+            return
         if status is COMPUTING or status is GONE:
             raise ProtocolError(f"worker {number} is held, but it is {status.name.lower()}")
         self._unanswered.discard(number)
@@ -373,6 +410,24 @@ class Engine:
         self._unanswered.add(cancel.worker)
         self._out.append(cancel)
         self._record(Kind.CANCEL, worker=cancel.worker)
+
+    def _drop(self, drop: act.Drop) -> None:
+        worker = self.view.workers[drop.worker]
+        if worker.status is GONE or self.view.num_active == 1:
+            raise ProtocolError(f"worker {drop.worker} was dropped, but it is gone or the last one here")
+        worker.ticket += 1  # what it still sends is void
+        worker.dropped = True
+        self._out.append(drop)
+        self._record(Kind.DROP, worker=drop.worker, text=drop.reason)
+        self._do_without(worker)
+
+    def _readmit(self, readmit: act.Readmit) -> None:
+        if not self.view.workers[readmit.worker].dropped:
+            return  # it has died since
+        self._out.append(readmit)
+        self._record(Kind.READMIT, worker=readmit.worker)
+        self._enter(readmit.worker)
+        self._welcome(readmit.worker)
 
     def _discard(self, discard: act.Discard) -> None:
         push = discard.push
@@ -396,6 +451,7 @@ class Engine:
     def _wake(self, wake: act.Wake) -> None:
         if not wake.at >= self.view.now:
             raise ProtocolError(f"asked to be woken at {wake.at} s, but it is {self.view.now} s already")
+        wake.composition_id = self._composition_id
         self._out.append(wake)
         self._record(Kind.WAKE, compute_s=wake.at, text=wake.key)
 
@@ -416,10 +472,11 @@ class Engine:
         """See that those under way come to an end; who they are is known when the answer is complete."""
         self._swept = True
         sure = self.composition.communication.pushes == "always"
+        may_cancel = not self.composition.communication.overlaps  # its unpushed steps would be lost
         for worker in self.view.workers.values():
             if worker.status == Status.VOTED:
                 self._todo.append(act.Release(worker.id, then="push"))
-            elif worker.status == Status.COMPUTING and switch.drain == "cancel":
+            elif worker.status == Status.COMPUTING and switch.drain == "cancel" and may_cancel:
                 self._todo.append(act.Cancel(worker.id))
                 self._todo.append(act.Release(worker.id))
             elif worker.status == Status.COMPUTING and not sure:
@@ -437,9 +494,11 @@ class Engine:
         assert switch is not None
         if not self._swept:
             self._sweep(switch)
-        busy = view.num_computing or any(w.status == Status.VOTED for w in view.workers.values())
-        if self._todo or busy:
+        if self._todo or view.num_under_way:
             return
+        self._todo.extend(act.Release(w.id) for w in view.workers.values() if w.goes_on)
+        if self._todo:
+            return  # these compute although they have pushed: they push the rest, and stop
         if view.pending:
             self._todo.extend(self._emptying())
             return
@@ -473,10 +532,12 @@ class Engine:
         for worker in view.workers.values():
             if worker.status != Status.GONE:
                 worker.status = Status.NEW
+                worker.base_version = -1  # what it holds may be another kind of state: it is sent the model
                 worker.batch_size = self._first_batch(worker.id)  # what a straggler part ordered was its own
                 view.move_clock(worker, clock)
                 self._unanswered.add(worker.id)
         self._parked.clear()
+        self._composition_id += 1
         self._start_parts()
 
     # ---------------------------------------------------------------- parts
@@ -490,8 +551,12 @@ class Engine:
         self._on_push: Hook = now.consistency.on_push
         self._on_commit: Hook = now.aggregation.on_commit
         self._by_share = now.lr_scaling == "by_share"
-        self._collective = now.placement.collective
-        self._bytes_down = now.placement.bytes_down(self._model_bytes, n)
+        self._own_steps = now.own_steps
+        self._always_send = now.placement.collective or self._own_steps
+        self._replies_aggregate = now.aggregation.reply == "aggregate"
+        self._bytes_down = now.placement.bytes_down(now.wire_bytes(self._model_bytes), n)
+        own_rate = type(now.communication).rate_epoch is not Communication.rate_epoch
+        self._rate_epoch = now.communication.rate_epoch if own_rate else None
         watchers: list[Part] = [now.communication, now.stragglers]
         if self.rule is not None:
             watchers.append(self.rule)
@@ -520,6 +585,7 @@ class Engine:
             "rule": self.rule.state_dict() if self.rule is not None else None,
             "drain": asdict(self._drain) if self._drain is not None else None,
             "parked": sorted(self._parked),
+            "composition_id": self._composition_id,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -532,7 +598,13 @@ class Engine:
             self.rule.load_state_dict(state["rule"])
         self._drain = act.SwitchTo(**state["drain"]) if state["drain"] else None
         self._parked = set(state["parked"])
+        self._composition_id = state["composition_id"]
         self._unanswered.clear()
+
+
+def _told(push: ev.Push) -> str:
+    """Return what a push tells beside its columns, for its row's text."""
+    return plain_json((push.stats or {}) | ({"goes_on": 1.0} if push.goes_on else {}))
 
 
 def _defined(hook: str, *parts: Part) -> list[Hook]:
@@ -562,6 +634,8 @@ _ACTIONS: dict[type, Callable[[Engine, Any], None]] = {
     act.Release: Engine._release,
     act.Hold: Engine._hold,
     act.Cancel: Engine._cancel,
+    act.Drop: Engine._drop,
+    act.Readmit: Engine._readmit,
     act.Discard: Engine._discard,
     act.Tell: Engine._tell,
     act.Measure: Engine._measure,

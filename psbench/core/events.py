@@ -16,7 +16,8 @@ class Push:
 
     `base_version` is the version the work started from; `steps` mini-batches and `samples` examples
     went into it. `compute_s` and `send_s` (seconds) and `loss` (mean over its samples) describe it for
-    the log; a part may read only what it declares in `reads`, and finds that in `stats`.
+    the log; a part may read only what it declares in `reads`, and finds that in `stats`. A worker that
+    `goes_on` computes further while it waits for the answer (overlap).
     """
 
     id: int
@@ -30,15 +31,22 @@ class Push:
     send_s: float = 0.0
     loss: float = float("nan")
     stats: dict[str, float] | None = None
+    goes_on: bool = False
 
 
 @dataclass(slots=True)
 class Vote:
-    """A worker proposes a value (small) and waits to be told `step` or `push`."""
+    """A worker proposes a value (small) and waits to be told `step` or `push`.
+
+    `samples` went into the steps since it last spoke, which took `compute_s` seconds. Told to step, it
+    keeps them; told to push, they are in its push.
+    """
 
     worker: int
     ticket: int
     value: float
+    samples: int = 0
+    compute_s: float = 0.0
 
 
 @dataclass(slots=True)
@@ -67,9 +75,10 @@ class Leave:
 
 @dataclass(slots=True)
 class Timer:
-    """A `Wake` that a part asked for is due."""
+    """A `Wake` that a part asked for is due; `composition_id` says under which composition it asked."""
 
     key: str
+    composition_id: int = 0
 
 
 @dataclass(slots=True)

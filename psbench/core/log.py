@@ -24,9 +24,9 @@ class Kind(IntEnum):
     JOIN = 0  #: worker
     LEAVE = 1  #: worker, text = reason
     PUSH = 2  #: worker, id, version = base, samples, steps, bytes (up), compute_s, send_s, loss, text = stats
-    VOTE = 3  #: worker, loss = value, text = the same with all its digits
+    VOTE = 3  #: worker, samples, compute_s, loss = value, text = the same with all its digits
     REPORT = 4  #: worker, text = stats
-    TIMER = 5  #: text = key
+    TIMER = 5  #: text = key, id = composition
     MEASURED = 6  #: text = facts
     EVALUATED = 7  #: id = epoch, version, text = values
     ASKED = 8  #: id = composition asked for, -1 for the next
@@ -41,6 +41,8 @@ class Kind(IntEnum):
     MEASURE = 17  #: text = asker and needs
     WAKE = 18  #: compute_s = at, text = key
     VOID = 19  #: worker, id = ticket, text = kind of message: it came with a void ticket
+    DROP = 20  #: worker, text = reason: done without until readmitted
+    READMIT = 21  #: worker
 
 
 FIELDS = (

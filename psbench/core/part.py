@@ -8,7 +8,8 @@ part concludes while it runs is kept in private attributes (`PrivateAttr`) holdi
 from __future__ import annotations
 
 import copy
-from typing import Any, ClassVar, Literal, Self, get_args
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal, Self, TypeAlias, get_args
 
 from pydantic import (
     BaseModel,
@@ -70,6 +71,8 @@ class Part(Specification):
     source: ClassVar[str] = ""
     #: statistics of a push or report that the part reads; no other is computed
     reads: ClassVar[tuple[str, ...]] = ()
+    #: kinds of numbers that the part asks for with `Measure`
+    measures: ClassVar[tuple[str, ...]] = ()
     #: a part with a higher number makes other decisions than one with a lower
     results_version: ClassVar[int] = 1
 
@@ -169,7 +172,7 @@ class Aggregation(Part):
 
     domain: ClassVar[str] = "aggregation"
     #: what a push carries
-    payload: ClassVar[Literal["gradient", "delta", "parameters"]] = "gradient"
+    payload: ClassVar[Literal["gradient", "parameters"]] = "gradient"
     #: what a released worker receives: the model, or the commit's aggregate to apply itself
     reply: ClassVar[Literal["model", "aggregate"]] = "model"
     #: whether it weighs one push at a time against its own state
@@ -184,33 +187,72 @@ class Aggregation(Part):
         return []
 
 
+#: what a worker does after a step: go on; report and go on; vote and wait; push and wait; push and go on
+#: (overlap); or wait for the answer to a push that is under way
+Verdict: TypeAlias = Literal["continue", "report", "vote", "push", "push_on", "wait"]
+
+
 class WorkerHalf(BaseModel):
-    """The half of a communication part that runs on the worker: a small picklable state machine."""
+    """The half of a communication part that runs on the worker: a small picklable state machine.
+
+    Its statistics are those that some part `reads`, and always `loss`; they may be computed when asked for.
+    The worker loop (`core.worker_loop`) takes the orders `batch_size` and `push` itself.
+    """
 
     model_config = ConfigDict(extra="forbid")
 
-    def after_step(self, stats: dict[str, float]) -> Literal["continue", "report", "vote", "push"]:
-        """Say what to do after a step: go on, report and go on, vote and wait, or push and wait."""
+    def after_step(self, stats: Mapping[str, float]) -> Verdict:
+        """Say what to do after a step."""
         return "push"
+
+    def on_answer(self, waited: bool) -> Verdict:
+        """Take the answer to a push under way (overlap); whether the worker had nothing more to compute."""
+        return "continue"
+
+    def vote_value(self) -> float:
+        """Return the value of the vote that `after_step` asked for."""
+        raise NotImplementedError(f"{type(self).__name__} votes, so it must define vote_value")
+
+    def report(self, stats: dict[str, float]) -> dict[str, float]:
+        """Return what the report that `after_step` asked for says; by default the statistics read."""
+        return stats
 
     def on_orders(self, orders: Orders) -> None:
         """Take orders that came with a release or a `Tell`."""
 
 
 class Communication(Part):
-    """When a worker pushes."""
+    """When a worker pushes, and what goes on the wire.
+
+    Parameters
+    ----------
+    codec : "none" or "fp16"
+        How parameters and gradients are written on the wire, both ways: as 32-bit or 16-bit floats.
+    """
 
     domain: ClassVar[str] = "communication"
     #: whether a worker surely pushes (always), may never (alone), or all push when one votes (together)
     pushes: ClassVar[Literal["always", "alone", "together"]] = "always"
-    #: whether steps are kept on the worker between pushes
+    #: whether steps are kept on the worker between pushes, by its own optimizer
     local: ClassVar[bool] = False
+    #: whether a push carries the mean gradient of several steps from one model
+    accumulates: ClassVar[bool] = False
     #: whether the worker computes on while its push is under way
     overlaps: ClassVar[bool] = False
+    #: whether a worker that is sent the model begins its own optimizer anew
+    forgets_momentum: ClassVar[bool] = True
+
+    codec: Literal["none", "fp16"] = parameter(
+        "none", "how numbers are written on the wire: 32-bit or 16-bit floats", source="Hermes IV-C"
+    )
 
     def worker_half(self) -> WorkerHalf:
         """Return a new worker half."""
         raise NotImplementedError(f"{type(self).__name__} must define worker_half")
+
+    def rate_epoch(self, view: ClusterView) -> float:
+        """Return the epoch at which the rate's schedule is read."""
+        return view.epoch
 
     def on_vote(self, vote: Vote, view: ClusterView) -> list[Action]:
         """Answer a vote: release to `step` or `push`, or hold until all have voted."""
@@ -366,6 +408,7 @@ __all__ = [
     "Specification",
     "Stragglers",
     "Switching",
+    "Verdict",
     "WorkerHalf",
     "explain",
     "make_part",

@@ -83,6 +83,21 @@ class Strategy(Specification):
         return tuple(sorted({name for part in self.parts for name in part.reads}))
 
     @property
+    def measures(self) -> tuple[str, ...]:
+        """The kinds of numbers that some part asks for with `Measure`."""
+        return tuple(sorted({name for part in self.parts for name in part.measures}))
+
+    @property
+    def own_steps(self) -> bool:
+        """Whether a worker moves a model of its own between pushes, or votes on its steps."""
+        m = self.communication
+        return m.local or m.overlaps or m.pushes == "together"
+
+    def wire_bytes(self, num_bytes: int) -> int:
+        """Return what so many bytes of 32-bit floats take on the wire."""
+        return num_bytes if self.communication.codec == "none" else num_bytes // 2
+
+    @property
     def compositions(self) -> tuple[Strategy, ...]:
         """The compositions that may be in force: this one."""
         return (self,)
@@ -141,16 +156,6 @@ class SwitchingStrategy(Specification):
     def _rule(cls, value: Any) -> Part:
         return make_part("switching", value)
 
-    @model_validator(mode="after")
-    def _fits(self) -> Self:
-        for strategy in self.compositions:
-            if strategy.communication.overlaps:
-                raise ParameterError(
-                    f"strategy {strategy.name!r} cannot be switched: "
-                    "its overlapped exchanges cannot be drained"
-                )
-        return self
-
     @property
     def compositions(self) -> tuple[Strategy, ...]:
         """The compositions that may be in force."""
@@ -196,6 +201,14 @@ def misfits(strategy: Strategy) -> list[str]:
             f"{m.name} with {a.name}: steps kept on the worker would be lost",
         ),
         (
+            a.payload == "parameters" and not m.local,
+            f"{a.name} with {m.name}: a worker that does not step by itself has no model of its own to send",
+        ),
+        (
+            a.reply == "aggregate" and not m.local,
+            f"{a.name} with {m.name}: a worker that does not step by itself cannot apply an aggregate",
+        ),
+        (
             m.overlaps and (a.payload != "gradient" or c.cancels),
             f"{m.name}: pushes accumulated gradients and cannot be interrupted",
         ),
@@ -203,13 +216,17 @@ def misfits(strategy: Strategy) -> list[str]:
             a.one_at_a_time and not c.singly,
             f"{a.name}: weighs one push against its own state; {c.name} commits several",
         ),
+        (
+            p.collective and m.overlaps,
+            f"{m.name}: its workers are not at one model, which {p.name} needs",
+        ),
         (s.needs_barrier and not c.barrier, f"{s.name}: cuts batches anew at a barrier; {c.name} has none"),
         (
             p.collective and (not c.barrier or c.cancels),
             f"{p.name}: a collective operation needs everybody, which {c.name} does not give",
         ),
         (
-            p.stateless_workers and (a.payload != "gradient" or m.local or m.overlaps),
+            p.stateless_workers and (a.payload != "gradient" or m.local or m.overlaps or m.accumulates),
             f"{p.name}: its tasks keep nothing between steps",
         ),
     ]

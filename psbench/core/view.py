@@ -43,6 +43,12 @@ class WorkerView:
     batch_size: int = 0
     #: why it waits; empty while it computes
     hold_reason: str = ""
+    #: whether it computes although it has pushed (overlap)
+    goes_on: bool = False
+    #: samples of its open vote: progress if it is told to step, part of its push otherwise
+    voted_samples: int = 0
+    #: whether it is gone because a part dropped it, and may come back
+    dropped: bool = False
 
 
 @dataclass(slots=True)
@@ -60,11 +66,12 @@ class ClusterView:
     epochs: float | None = None  #: the stop rule's number of epochs, if it has one
     now: float = 0.0  #: seconds since the run began, virtual or wall
     version: int = 0  #: committed updates
-    samples: int = 0  #: samples in committed pushes
+    samples: int = 0  #: samples in committed pushes, and in steps that workers keep after a vote
     workers: dict[int, WorkerView] = field(default_factory=dict)
     pending: dict[int, Push] = field(default_factory=dict)  #: pushes neither committed nor discarded, by id
     num_active: int = 0  #: workers that have not left
     num_computing: int = 0
+    num_voted: int = 0  #: workers whose vote is not answered
     pushes: int = 0
     committed: int = 0
     discarded: int = 0
@@ -77,8 +84,13 @@ class ClusterView:
     clock_counts: dict[int, int] = field(default_factory=dict)
 
     @property
+    def num_under_way(self) -> int:
+        """Workers that compute or have an open vote: who will still step or push without being released."""
+        return self.num_computing + self.num_voted
+
+    @property
     def epoch(self) -> float:
-        """Samples in committed pushes over the size of the training set."""
+        """Samples trained on over the size of the training set; see `samples`."""
         return self.samples / self.dataset_size
 
     @property
@@ -170,6 +182,6 @@ class ClusterView:
 
 _PLAIN = (
     *("num_workers", "dataset_size", "global_batch", "epochs", "now", "version", "samples"),
-    *("num_active", "num_computing", "pushes", "committed", "discarded", "cancelled"),
+    *("num_active", "num_computing", "num_voted", "pushes", "committed", "discarded", "cancelled"),
     *("min_clock", "min_clock_rose", "composition"),
 )

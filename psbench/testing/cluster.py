@@ -18,8 +18,9 @@ from psbench.core import events as ev
 from psbench.core.actions import Action
 from psbench.core.engine import Engine
 from psbench.core.log import EventLog
-from psbench.core.part import WorkerHalf
+from psbench.core.part import Verdict
 from psbench.core.strategy import AnyStrategy
+from psbench.core.worker_loop import WorkerLoop
 from psbench.errors import Deadlock, ParameterError
 from psbench.seeds import Streams
 from psbench.strategies import make_strategy
@@ -45,14 +46,22 @@ class Statistics(dict[str, float]):
 
 
 @dataclass
-class _Flight:
+class _Worker:
+    """A worker under one composition."""
+
+    loop: WorkerLoop
+    answer: act.Release | None = None  # that came while it computed
+
+
+@dataclass
+class _Step:
+    """A step under way."""
+
     worker: int
+    of: _Worker
+    began: float
     ticket: int
     version: int
-    half: WorkerHalf
-    steps: int = 0
-    told: bool = False  # to push, after a vote
-    began: float = 0.0
 
 
 class ScriptedCluster:
@@ -126,8 +135,8 @@ class ScriptedCluster:
         self._chance: dict[int, np.random.Generator] = {}
         self._heap: list[tuple[float, int, int, int, Any]] = []
         self._sequence, self._ids = count(), count()
-        self._flights: dict[int, _Flight] = {}
-        self._halves: dict[int, WorkerHalf] = {}
+        self._workers: dict[int, _Worker] = {}
+        self._busy: dict[int, _Step] = {}
         self._taken = [0] * num_workers
         self.history: list[tuple[float, ev.Event | None, list[Action]]] = []
         late = self._schedule_changes(changes)
@@ -175,11 +184,11 @@ class ScriptedCluster:
         if not self._heap:
             raise Deadlock(f"at {self.now:g} s no worker can ever go on; {self.engine.view.waits()}")
         self.now, _, _, _, happening = heapq.heappop(self._heap)
-        event = self._after_step(happening) if isinstance(happening, _Flight) else happening
+        event = self._after_step(happening) if isinstance(happening, _Step) else happening
         if isinstance(event, ev.Leave):
-            self._flights.pop(event.worker, None)
+            self._void(event.worker)
         elif isinstance(event, ev.Join):
-            self._halves.pop(event.worker, None)
+            self._workers.pop(event.worker, None)
         return [] if event is None else self._perform(event, self.engine.handle(event, self.now))
 
     def _next_at(self) -> float:
@@ -201,55 +210,76 @@ class ScriptedCluster:
 
     # ---------------------------------------------------------------- workers
 
-    def _start(self, release: act.Release) -> None:
+    def _release(self, release: act.Release) -> None:
         worker = release.worker
-        half = self._halves.get(worker) or self._new_half(worker)
-        half.on_orders(release.orders)
-        if release.then == "push":
-            flight = self._flights[worker]
-            flight.told, flight.ticket = True, release.ticket
-            self._schedule(self.now, _WORK, worker, flight)
-        else:
-            flight = _Flight(worker, release.ticket, release.load, half)
-            self._flights[worker] = flight
-            self._work(flight)
+        own = self._workers.get(worker) or self._new_worker(worker)
+        if worker in self._busy:  # it computes although it has pushed: it finds the answer after its step
+            own.answer = release
+            return
+        said = self._obey(worker, own, self._answered(own, release))
+        if said is not None:
+            self._schedule(self.now, _WORK, worker, said)
 
-    def _new_half(self, worker: int) -> WorkerHalf:
-        half = self._halves[worker] = self.engine.composition.communication.worker_half()
-        return half
+    def _answered(self, own: _Worker, release: act.Release) -> Verdict:
+        return own.loop.release(release.then, release.ticket, release.load, release.orders)
 
-    def _work(self, flight: _Flight) -> None:
-        worker, number = flight.worker, self._taken[flight.worker]
+    def _new_worker(self, worker: int) -> _Worker:
+        batch = self.engine.view.workers[worker].batch_size
+        own = self._workers[worker] = _Worker(WorkerLoop(self.engine.composition, worker, batch))
+        return own
+
+    def _obey(self, worker: int, own: _Worker, verdict: Verdict) -> ev.Event | None:
+        """Do what the worker loop says; returns what the worker says, if it says something now."""
+        if verdict in ("continue", "report"):
+            self._work(worker, own)
+            return own.loop.report() if verdict == "report" else None
+        if verdict == "wait":
+            return None
+        if verdict == "vote":
+            return own.loop.vote()
+        push = self._push(own, goes_on=verdict == "push_on")
+        if verdict == "push_on":
+            self._work(worker, own)
+        return push
+
+    def _work(self, worker: int, own: _Worker) -> None:
+        number = self._taken[worker]
         self._taken[worker] += 1
         seconds = self.step_s(worker, number) if callable(self.step_s) else self.step_s[worker]
-        flight.began = self.now
-        self._schedule(self.now + seconds, _WORK, worker, flight)
+        step = self._busy[worker] = _Step(worker, own, self.now, own.loop.ticket, own.loop.version)
+        self._schedule(self.now + seconds, _WORK, worker, step)
 
-    def _after_step(self, flight: _Flight) -> ev.Event | None:
+    def _after_step(self, step: _Step) -> ev.Event | None:
         """Return what the worker says after its step; nothing if it goes on, or is gone."""
-        if self._flights.get(flight.worker) is not flight:
-            return self._push(flight) if self.deliver_void else None
-        if flight.told:
-            return self._push(flight)
-        flight.steps += 1
-        stats = self._statistics(flight.worker)
-        verdict = flight.half.after_step(stats)
-        if verdict == "push":
-            return self._push(flight, stats)
-        if verdict == "vote":
-            return ev.Vote(flight.worker, flight.ticket, float(self._rng(flight.worker).random()))
-        self._work(flight)
-        return ev.Report(flight.worker, flight.ticket, stats) if verdict == "report" else None
+        worker, own = step.worker, step.of
+        if self._busy.get(worker) is not step:
+            return self._void_push(step) if self.deliver_void else None
+        del self._busy[worker]
+        answer, own.answer = own.answer, None
+        if answer is not None:
+            self._answered(own, answer)
+        seconds = self.now - step.began
+        verdict = own.loop.stepped(own.loop.batch_size, seconds, 1.0, self._statistics(worker))
+        return self._obey(worker, own, verdict)
 
-    def _push(self, flight: _Flight, stats: Statistics | None = None) -> ev.Push:
-        worker, steps = flight.worker, max(1, flight.steps)
-        if self._flights.get(worker) is flight:
-            del self._flights[worker]
-        samples = steps * self.engine.view.workers[worker].batch_size
-        compute, blur = self.now - flight.began + self.disguise, self.disguise
-        stats = self._statistics(worker) if stats is None else stats
-        place = (next(self._ids), worker, flight.ticket, flight.version)
-        return ev.Push(*place, samples, steps, _BYTES, compute, blur, 1.0 + blur, stats)
+    def _push(self, own: _Worker, goes_on: bool = False) -> ev.Push:
+        push = own.loop.push(next(self._ids), bytes=_BYTES, goes_on=goes_on)
+        push.send_s = self.disguise
+        push.compute_s += self.disguise
+        push.loss += self.disguise
+        push.stats = Statistics(push.stats or {})
+        return push
+
+    def _void_push(self, step: _Step) -> ev.Push:
+        samples = step.of.loop.batch_size
+        return ev.Push(next(self._ids), step.worker, step.ticket, step.version, samples, bytes=_BYTES)
+
+    def _void(self, worker: int) -> None:
+        """Forget what a worker computes."""
+        self._busy.pop(worker, None)
+        own = self._workers.get(worker)
+        if own is not None:
+            own.answer = None
 
     def _statistics(self, worker: int) -> Statistics:
         names = {name for part in self.engine.composition.parts for name in part.reads}
@@ -266,18 +296,20 @@ class ScriptedCluster:
         self.history.append((self.now, event, actions))
         for action in actions:
             if isinstance(action, act.Release):
-                self._start(action)
-            elif isinstance(action, act.Cancel):
-                self._flights.pop(action.worker, None)
+                self._release(action)
+            elif isinstance(action, (act.Cancel, act.Drop)):
+                self._void(action.worker)
+            elif isinstance(action, act.Readmit):
+                self._workers.pop(action.worker, None)
             elif isinstance(action, act.Tell):
-                self._halves[action.worker].on_orders(action.orders)
+                self._workers[action.worker].loop.on_orders(action.orders)
             elif isinstance(action, act.Wake):
-                self._schedule(action.at, _TIMER, 0, ev.Timer(action.key))
+                self._schedule(action.at, _TIMER, 0, ev.Timer(action.key, action.composition_id))
             elif isinstance(action, act.Measure):
                 facts = {name: float(self._rng(-1 % 2**31).random()) for name in action.needs}
                 self._schedule(self.now + self.measure_s, _MEMBERSHIP, -1, ev.Measured(facts))
             elif isinstance(action, act.Handover):
-                self._halves.clear()
+                self._workers.clear()
             elif isinstance(action, act.Apply):
                 self._evaluate(action)
         return actions

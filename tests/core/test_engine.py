@@ -182,7 +182,7 @@ class TestVotes:
         assert engine.handle(pushes[0], 2.0) == [Hold(0, "barrier")]
         assert engine.handle(pushes[1], 2.0) == [
             Apply(pushes, [0.5, 0.5], version=1),
-            *[Release(w, load=1, ticket=3) for w in (0, 1)],
+            *[Release(w, load=1, ticket=3, epoch=engine.view.epoch) for w in (0, 1)],
         ]
 
     def test_all_go_on_if_nobody_wants_to_and_nothing_is_sent(self):

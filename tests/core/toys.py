@@ -20,6 +20,9 @@ class VoterHalf(WorkerHalf):
     def after_step(self, stats: dict[str, float]) -> Literal["continue", "report", "vote", "push"]:
         return "vote"
 
+    def vote_value(self) -> float:
+        return 0.5
+
 
 class Poll(Communication):
     """All push if one worker's vote is above the threshold, as in SelSync; else all take another step."""
@@ -67,6 +70,7 @@ class Reporting(Communication):
     """A push every two steps, a report in between; it may be told to push."""
 
     name: ClassVar[str] = "toy_reporting"
+    accumulates: ClassVar[bool] = True
     pushes: ClassVar[Literal["always", "alone", "together"]] = "alone"
 
     def worker_half(self) -> WorkerHalf:

@@ -81,7 +81,7 @@ class Conductor:
         self._events: deque[ev.Event] = deque()
         self._push_ids = count()
         self._numbers = count(1)
-        self._timers: list[tuple[float, str]] = []
+        self._timers: list[tuple[float, str, int]] = []
         self._ready: dict[str, dict[str, Any]] = {}
         self._met: set[str] = set()
         self._gone: set[str] = set()
@@ -301,7 +301,7 @@ class Conductor:
         self.hub.tell(worker_name(tell.worker), {"do": "orders", "orders": tell.orders})
 
     def _wake(self, wake: act.Wake) -> None:
-        heapq.heappush(self._timers, (wake.at, wake.key))
+        heapq.heappush(self._timers, (wake.at, wake.key, wake.composition_id))
 
     def _measure(self, measure: act.Measure) -> None:
         raise ProtocolError(f"{measure.asker} asks for {measure.needs}, which this backend cannot measure")
@@ -374,7 +374,7 @@ class Conductor:
     def _tick(self, now: float) -> None:
         self._next_tick = now + _TICK_S
         while self._timers and self._timers[0][0] <= now:
-            self._events.append(ev.Timer(heapq.heappop(self._timers)[1]))
+            self._events.append(ev.Timer(*heapq.heappop(self._timers)[1:]))
         if now >= self._next_show:
             self._next_show = now + _SHOW_S
             self._show()

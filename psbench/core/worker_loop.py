@@ -1,0 +1,124 @@
+"""The worker's side of the contract, without tensors, clocks or sockets; every backend drives it.
+
+A backend computes steps and carries letters. Between the two, this says what a worker does after a step,
+and keeps what it has to say of the steps since it last spoke.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from psbench.core.actions import Orders
+from psbench.core.events import Push, Report, Vote
+from psbench.core.part import Verdict, WorkerHalf
+from psbench.core.strategy import Strategy
+
+
+class WorkerLoop:
+    """One worker under one composition, from one release to the next.
+
+    Parameters
+    ----------
+    composition : Strategy
+    worker : int
+    batch_size : int
+        Samples of a step, until an order says otherwise.
+
+    Attributes
+    ----------
+    batch_size : int
+        Samples that the next step is to take.
+    exchanging : bool
+        Whether a push is under way that was sent while the worker went on (overlap).
+
+    Examples
+    --------
+    >>> from psbench.strategies import bsp
+    >>> loop = WorkerLoop(bsp(), worker=0, batch_size=8)
+    >>> loop.release("step", 1, 0, {})
+    'continue'
+    >>> loop.stepped(8, 0.5, 2.0, {})
+    'push'
+    >>> loop.push(0, bytes=100).samples
+    8
+    """
+
+    def __init__(self, composition: Strategy, worker: int, batch_size: int) -> None:
+        self.worker, self.batch_size = worker, batch_size
+        self._half: WorkerHalf = composition.communication.worker_half()
+        self._reads = composition.reads
+        self.ticket = self.version = -1
+        self.exchanging = False
+        self._steps = self._samples = 0
+        self._compute_s = self._told_s = self._loss = 0.0
+        self._stats: Mapping[str, float] = {}
+        self._told_to_push = self._waits = False
+
+    def release(self, then: str, ticket: int, version: int, orders: Orders) -> Verdict:
+        """Take a release, and say whether to push at once or to `continue` with steps.
+
+        Steps made while a push was under way are in no push yet, and are kept.
+        """
+        self.ticket, self.version = ticket, version
+        self.on_orders(orders)
+        if then == "push":
+            return "push"
+        exchanged, self.exchanging = self.exchanging, False
+        waited, self._waits = self._waits, False
+        if not exchanged:
+            self._forget()
+            return "continue"
+        verdict = self._half.on_answer(waited)
+        return "push" if waited and self._told_to_push else verdict
+
+    def on_orders(self, orders: Orders) -> None:
+        """Take orders that came with a release or between two steps."""
+        if not orders:
+            return
+        self.batch_size = orders.get("batch_size", self.batch_size)
+        self._told_to_push = self._told_to_push or bool(orders.get("push"))
+        self._half.on_orders(orders)
+
+    def stepped(self, samples: int, compute_s: float, loss: float, stats: Mapping[str, float]) -> Verdict:
+        """Say what to do after a step of so many samples; `stats` may compute what it holds when asked."""
+        self._steps += 1
+        self._samples += samples
+        self._compute_s += compute_s
+        self._loss += samples * loss
+        self._stats = stats
+        verdict = self._half.after_step(stats)
+        if self._told_to_push and not self.exchanging:
+            return "push"
+        self._waits = verdict == "wait"
+        return verdict
+
+    def vote(self) -> Vote:
+        """Return the vote that `stepped` asked for."""
+        self._told_s = self._compute_s  # the push that may follow does not tell it again
+        return Vote(self.worker, self.ticket, self._half.vote_value(), self._samples, self._compute_s)
+
+    def report(self) -> Report:
+        """Return the report that `stepped` asked for."""
+        return Report(self.worker, self.ticket, self._half.report(self._statistics()))
+
+    def push(self, number: int, *, bytes: int, goes_on: bool = False) -> Push:
+        """Return the push that `stepped` or `release` asked for, and begin to count anew."""
+        push = Push(
+            *(number, self.worker, self.ticket, self.version, self._samples, self._steps, bytes),
+            compute_s=self._compute_s - self._told_s,
+            loss=self._loss / max(1, self._samples),
+            stats=self._statistics() or None,
+            goes_on=goes_on,
+        )
+        self.exchanging, self._told_to_push = goes_on, False
+        self._forget()
+        return push
+
+    def _statistics(self) -> dict[str, float]:
+        own: dict[str, Any] = {"compute_s": self._compute_s, "loss": self._loss / max(1, self._samples)}
+        return {name: own[name] if name in own else self._stats[name] for name in self._reads}
+
+    def _forget(self) -> None:
+        self._steps = self._samples = 0
+        self._compute_s = self._told_s = self._loss = 0.0
