@@ -1,0 +1,147 @@
+"""The model that a worker computes on between two answers, for each way of working.
+
+Every backend uses it alike: `load` what was sent, compute a step from `parameters` and `buffers`, tell it
+with `stepped`, and then either `keep` the step or send the `payload`.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from psbench.core.strategy import Strategy
+from psbench.optim import Optimizer
+from psbench.worker_math import StepResult
+
+
+class LocalModel:
+    """A worker that sends the mean gradient of its steps from the model it was given.
+
+    Parameters
+    ----------
+    composition : Strategy
+    optimizer : Optimizer
+        For those that step by themselves.
+
+    Attributes
+    ----------
+    parameters : float32 tensor, (num_params,)
+    buffers : float32 tensor, (num_buffers,)
+        What the next step computes from; not changed in place unless the worker steps by itself.
+    """
+
+    def __init__(self, composition: Strategy, optimizer: Optimizer) -> None:
+        self.spec = optimizer
+        self.forgets_momentum = composition.communication.forgets_momentum
+        self.parameters = self.buffers = torch.zeros(0)
+        self._gradient = torch.zeros(0)
+        self._samples = 0
+
+    def load(self, parameters: Tensor, buffers: Tensor, lr: float) -> None:
+        """Take the model that was sent; `lr` is the rate of the steps to come."""
+        self.parameters, self.buffers = parameters, buffers
+
+    def receive(self, aggregate: Tensor, lr: float) -> None:
+        """Take the mean gradient of a commit instead of a model."""
+        raise NotImplementedError(f"{type(self).__name__} is sent models only")
+
+    def stepped(self, step: StepResult, samples: int, lr: float) -> None:
+        """Take the result of a step."""
+        self.buffers = step.buffers
+        if not self._samples:
+            self._gradient = step.gradient
+        else:
+            self._gradient = (self._gradient * self._samples + step.gradient * samples) / (
+                self._samples + samples
+            )
+        self._samples += samples
+
+    def keep(self, lr: float) -> None:
+        """Go on without sending the last step."""
+
+    def payload(self) -> Tensor:
+        """Return what a push carries, beside the buffers; the worker begins anew."""
+        self._samples = 0
+        return self._gradient
+
+
+class _Stepping(LocalModel):
+    """A worker with an optimizer of its own that sends its parameters."""
+
+    def __init__(self, composition: Strategy, optimizer: Optimizer) -> None:
+        super().__init__(composition, optimizer)
+        self._optimizer: torch.optim.Optimizer | None = None
+
+    def load(self, parameters: Tensor, buffers: Tensor, lr: float) -> None:
+        if self._optimizer is None or self.forgets_momentum:
+            self.parameters = parameters.clone()
+            self._optimizer = self.spec.build(self.parameters)
+        else:
+            self.parameters.copy_(parameters)
+        self.buffers = buffers
+
+    def stepped(self, step: StepResult, samples: int, lr: float) -> None:
+        self.buffers = step.buffers
+        self._apply(step.gradient, lr)
+
+    def payload(self) -> Tensor:
+        return self.parameters.clone()
+
+    def _apply(self, gradient: Tensor, lr: float) -> None:
+        assert self._optimizer is not None
+        self._optimizer.param_groups[0]["lr"] = lr
+        self.parameters.grad = gradient
+        self._optimizer.step()
+        self.parameters.grad = None
+
+
+class _Replying(_Stepping):
+    """A worker that applies its own gradient, or the aggregate where it sent its own."""
+
+    def receive(self, aggregate: Tensor, lr: float) -> None:
+        self._apply(aggregate, lr)
+
+    def stepped(self, step: StepResult, samples: int, lr: float) -> None:
+        self.buffers = step.buffers
+        self._gradient = step.gradient
+
+    def keep(self, lr: float) -> None:
+        self._apply(self._gradient, lr)
+
+    def payload(self) -> Tensor:
+        return self._gradient
+
+
+class _Overlapping(LocalModel):
+    """A worker that steps on while its push is under way, and steps again from the answer what is unpushed.
+
+    w <- w_answer - lr a, with a the sum of the gradients that no push has carried (`protocols` 1.9).
+    """
+
+    def load(self, parameters: Tensor, buffers: Tensor, lr: float) -> None:
+        self.buffers = buffers
+        if self._samples:
+            self.parameters = parameters - lr * self._gradient
+        else:
+            self.parameters, self._gradient = parameters.clone(), torch.zeros_like(parameters)
+
+    def stepped(self, step: StepResult, samples: int, lr: float) -> None:
+        self.buffers = step.buffers
+        self.parameters.sub_(step.gradient, alpha=lr)
+        self._gradient.add_(step.gradient)
+        self._samples += samples
+
+    def payload(self) -> Tensor:
+        accumulated, self._gradient = self._gradient, torch.zeros_like(self._gradient)
+        self._samples = 0
+        return accumulated
+
+
+def local_model(composition: Strategy, optimizer: Optimizer) -> LocalModel:
+    """Return the model of a worker under a composition."""
+    communication, aggregation = composition.communication, composition.aggregation
+    if communication.overlaps:
+        return _Overlapping(composition, optimizer)
+    if not communication.local:
+        return LocalModel(composition, optimizer)
+    return (_Replying if aggregation.reply == "aggregate" else _Stepping)(composition, optimizer)
