@@ -6,12 +6,14 @@ with `stepped`, and then either `keep` the step or send the `payload`.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping
+
 import torch
 from torch import Tensor
 
 from psbench.core.strategy import Strategy
 from psbench.optim import Optimizer
-from psbench.worker_math import StepResult
+from psbench.worker_math import Evaluator, StepResult
 
 
 class LocalModel:
@@ -40,6 +42,7 @@ class LocalModel:
     def load(self, parameters: Tensor, buffers: Tensor, lr: float) -> None:
         """Take the model that was sent; `lr` is the rate of the steps to come."""
         self.parameters, self.buffers = parameters, buffers
+        self._samples = 0
 
     def receive(self, aggregate: Tensor, lr: float) -> None:
         """Take the mean gradient of a commit instead of a model."""
@@ -135,6 +138,44 @@ class _Overlapping(LocalModel):
         accumulated, self._gradient = self._gradient, torch.zeros_like(self._gradient)
         self._samples = 0
         return accumulated
+
+
+class StepStatistics(Mapping[str, float]):
+    """What a step tells of itself; each number is computed when it is asked for.
+
+    Parameters
+    ----------
+    step : StepResult
+    model : LocalModel
+        After the step.
+    evaluator : Evaluator
+    """
+
+    def __init__(self, step: StepResult, model: LocalModel, evaluator: Evaluator) -> None:
+        self._step, self._model, self._evaluator = step, model, evaluator
+
+    def __getitem__(self, name: str) -> float:
+        return _STATISTICS[name](self)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_STATISTICS)
+
+    def __len__(self) -> int:
+        return len(_STATISTICS)
+
+    def _grad_norm_sq(self) -> float:
+        gradient = self._step.gradient
+        return float(torch.dot(gradient, gradient))
+
+    def _test_loss(self) -> float:
+        return self._evaluator.loss("test", self._model.parameters, self._model.buffers)
+
+
+_STATISTICS: dict[str, Callable[[StepStatistics], float]] = {
+    "loss": lambda stats: stats._step.loss,
+    "grad_norm_sq": StepStatistics._grad_norm_sq,
+    "test_loss": StepStatistics._test_loss,
+}
 
 
 def local_model(composition: Strategy, optimizer: Optimizer) -> LocalModel:

@@ -36,6 +36,9 @@ class Server:
         self.spec = optimizer
         self.global_batch = global_batch
         self._optimizer = optimizer.build(self.parameters)
+        #: whether, and where, the last commit's mean gradient is kept, for workers that apply it themselves
+        self.keeps_aggregate = False
+        self.aggregate: Tensor | None = None
 
     def apply(
         self,
@@ -61,6 +64,8 @@ class Server:
         """Take an optimizer step along sum_i weight_i g_i, summed in the order given."""
         self._optimizer.param_groups[0]["lr"] = lr
         self.parameters.grad = weighted_sum(gradients, weights)
+        if self.keeps_aggregate:
+            self.aggregate = self.parameters.grad
         self._optimizer.step()
         self.parameters.grad = None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -163,14 +164,25 @@ class Evaluator:
     ----------
     train_sample : int
         How many training samples the training loss is taken over; the first of a named stream's shuffle.
+    test_sample : int
+        How many validation samples a worker or a server takes a quick test loss over.
     """
 
     BATCH = 1000  # bounds memory; larger is not faster on a CPU
 
-    def __init__(self, model: FlatModel, data: Dataset, streams: Streams, train_sample: int = 2000) -> None:
+    def __init__(
+        self,
+        model: FlatModel,
+        data: Dataset,
+        streams: Streams,
+        train_sample: int = 2000,
+        test_sample: int = 500,
+    ) -> None:
         self.model, self.data = model, data
         order = streams.generator("evaluation").permutation(len(data.train_y))
         self._sample = torch.from_numpy(np.sort(order[:train_sample]))
+        order = streams.generator("evaluation", 1).permutation(len(data.val_y))
+        self._test_sample = torch.from_numpy(np.sort(order[:test_sample]))
 
     def evaluate(self, parameters: Tensor, buffers: Tensor) -> dict[str, float]:
         """Return `train_loss`, and `val_loss` and `val_accuracy` if there is validation data."""
@@ -182,6 +194,22 @@ class Evaluator:
             all_of_them = torch.arange(len(data.val_y))
             values["val_loss"], values["val_accuracy"] = self._over(data.val_x, data.val_y, all_of_them)
         return values
+
+    def loss(self, which: Literal["train", "test"], parameters: Tensor, buffers: Tensor) -> float:
+        """Return the mean loss over a fixed sample of the training or the validation set.
+
+        The first is what AdaComm's F is taken over, the second what Hermes calls the test loss.
+        """
+        self.model.load(parameters, buffers)
+        self.model.module.eval()
+        data = self.data
+        if which == "train":
+            return self._over(data.train_x, data.train_y, self._sample)[0]
+        return self._over(data.val_x, data.val_y, self._test_sample)[0]
+
+    def sample_size(self, which: Literal["train", "test"]) -> int:
+        """Return how many samples `loss` is taken over."""
+        return len(self._sample if which == "train" else self._test_sample)
 
     def _over(self, inputs: Tensor, labels: Tensor, where: Tensor) -> tuple[float, float]:
         loss, right = 0.0, 0

@@ -438,6 +438,8 @@ class Engine:
         self._record(Kind.DISCARD, worker=push.worker, id=push.id, text=discard.reason)
 
     def _tell(self, tell: act.Tell) -> None:
+        if "batch_size" in tell.orders:
+            self.view.workers[tell.worker].batch_size = tell.orders["batch_size"]
         self._out.append(tell)
         self._record(Kind.TELL, worker=tell.worker, text=plain_json(tell.orders))
 

@@ -15,6 +15,7 @@ from psbench.core.part import (
     Specification,
     Stragglers,
     Switching,
+    WorkerHalf,
     explain,
     make_part,
     parameter,
@@ -92,6 +93,21 @@ class Strategy(Specification):
         """Whether a worker moves a model of its own between pushes, or votes on its steps."""
         m = self.communication
         return m.local or m.overlaps or m.pushes == "together"
+
+    @property
+    def plain(self) -> bool:
+        """Whether every worker pushes a 32-bit gradient after every step, and nothing else."""
+        m = self.communication
+        pushes = type(m.worker_half()).after_step is WorkerHalf.after_step
+        return pushes and not (self.own_steps or m.accumulates) and m.codec == "none"
+
+    @property
+    def needs_gradients(self) -> str:
+        """The part whose decisions depend on tensors; empty if none does, so that a run may be timed only."""
+        for part in self.parts:
+            if part.measures or not set(part.reads) <= {"compute_s", "send_s"}:
+                return part.name
+        return ""
 
     def wire_bytes(self, num_bytes: int) -> int:
         """Return what so many bytes of 32-bit floats take on the wire."""

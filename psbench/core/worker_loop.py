@@ -61,6 +61,7 @@ class WorkerLoop:
         Steps made while a push was under way are in no push yet, and are kept.
         """
         self.ticket, self.version = ticket, version
+        self._told_to_push = False  # if it was told while it waited, it has pushed already
         self.on_orders(orders)
         if then == "push":
             return "push"

@@ -1,0 +1,265 @@
+"""Workers in virtual time that decide after each step whether to go on, report, vote or push.
+
+Workers that push after every step need none of this and have a shorter path in `simulated`. Here a worker
+has a worker loop and a model of its own, and computes each step when it ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from psbench.codecs import over_the_wire
+from psbench.core import actions as act
+from psbench.core.part import Verdict
+from psbench.core.strategy import Strategy
+from psbench.core.worker_loop import WorkerLoop
+from psbench.local_model import LocalModel, StepStatistics, local_model
+from psbench.worker_math import Job
+
+if TYPE_CHECKING:
+    from psbench.backends.simulated import Simulation
+
+
+#: without gradients nothing is known of a step
+_UNKNOWN: Mapping[str, float] = {}
+
+
+@dataclass(slots=True, eq=False)
+class _Worker:
+    """A worker under one composition."""
+
+    number: int
+    loop: WorkerLoop
+    model: LocalModel
+    lr: float = 0.0
+    step: Step | None = None  # what it computes
+    answer: Answer | None = None  # that came while it computed
+    #: raised when what it has under way becomes void
+    life: int = 0
+    goes_on: bool = False  # has pushed, and will begin its next step when this instant is over
+    next_chunk_s: float = 0.0  # when the data it has asked for beforehand will be there
+
+
+@dataclass(slots=True, eq=False)
+class Step:
+    """A step under way; happens when it ends."""
+
+    worker: _Worker
+    job: Job | None
+    samples: int
+    compute_s: float
+    life: int
+
+
+@dataclass(slots=True, eq=False)
+class Answer:
+    """A release with what it carries; happens when it reaches the worker."""
+
+    worker: _Worker
+    release: act.Release
+    vectors: tuple[Tensor, ...]
+    life: int
+
+
+@dataclass(slots=True, eq=False)
+class GoOn:
+    """A worker that has just pushed begins its next step, after everything else of that instant."""
+
+    worker: _Worker
+    life: int
+
+
+@dataclass(slots=True, eq=False)
+class Told:
+    """Orders for a worker that is not waiting; happen when they reach it."""
+
+    worker: _Worker
+    orders: act.Orders
+    life: int
+
+
+class VirtualWorkers:
+    """The workers of one composition.
+
+    Parameters
+    ----------
+    simulation : Simulation
+        Whose clock, network, trainer and server they use.
+    composition : Strategy
+    """
+
+    def __init__(self, simulation: Simulation, composition: Strategy) -> None:
+        self._sim, self._composition = simulation, composition
+        self._codec = composition.communication.codec
+        self._workers: dict[int, _Worker] = {}
+        self._sent: tuple[int, tuple[Tensor, Tensor]] | None = None  # the version sent last
+        problem = simulation.problem
+        self._optimizer = problem.experiment.optimizer
+        self._sample_bytes = problem.sample_bytes
+        self._prefetch = bool(getattr(composition.communication, "prefetch", False))
+
+    # ---------------------------------------------------------------- from the engine
+
+    def release(self, release: act.Release, reaches_s: float) -> None:
+        """Let a worker go on when the release reaches it."""
+        worker = self._workers.get(release.worker) or self._enter(release.worker)
+        answer = Answer(worker, release, self._vectors(release), worker.life)
+        if worker.loop.exchanging or release.then == "push":
+            self._sim.schedule(reaches_s, worker.number, answer)
+        else:  # it waits for this and nothing else can reach it first
+            self._take(answer)
+            self._begin(worker, reaches_s)
+
+    def tell(self, tell: act.Tell, reaches_s: float) -> None:
+        """Have orders reach a worker between two steps."""
+        worker = self._workers[tell.worker]
+        self._sim.schedule(reaches_s, worker.number, Told(worker, tell.orders, worker.life))
+
+    def forget(self, number: int) -> None:
+        """Void what a worker has under way."""
+        worker = self._workers.get(number)
+        if worker is not None:
+            worker.life += 1
+            worker.step = worker.answer = None
+            worker.goes_on = worker.loop.exchanging = False
+
+    def leave(self, number: int) -> None:
+        """Forget a worker; should it come back, it begins anew."""
+        self.forget(number)
+        self._workers.pop(number, None)
+
+    def mean(self) -> tuple[Tensor, Tensor] | None:
+        """Return the mean of the workers' own models, in worker order; None before they have any."""
+        models = [self._workers[number].model for number in sorted(self._workers)]
+        models = [model for model in models if len(model.parameters)]
+        if not models:
+            return None
+        parameters = sum((m.parameters for m in models[1:]), models[0].parameters.clone()) / len(models)
+        buffers = sum((m.buffers for m in models[1:]), models[0].buffers.clone()) / len(models)
+        return parameters, buffers
+
+    # ---------------------------------------------------------------- what happens
+
+    def happen(self, happening: Step | Answer | GoOn | Told) -> None:
+        """Let it happen, unless it has become void."""
+        worker = happening.worker
+        if happening.life != worker.life:
+            return
+        if type(happening) is Step:
+            self._stepped(happening)
+        elif type(happening) is Answer:
+            self._answered(happening)
+        elif type(happening) is Told:
+            worker.loop.on_orders(happening.orders)
+        else:
+            worker.goes_on = False
+            self._take_stashed(worker)
+            self._begin(worker, self._sim.now)
+
+    def _answered(self, answer: Answer) -> None:
+        worker = answer.worker
+        if worker.step is not None or worker.goes_on:
+            worker.answer = answer  # found when the step is done
+        else:
+            self._obey(worker, self._take(answer))
+
+    def _stepped(self, step: Step) -> None:
+        worker, sim = step.worker, self._sim
+        worker.step = None
+        loss, stats = float("nan"), _UNKNOWN
+        if step.job is not None:
+            result = sim.trainer.result(step.job, worker.model.parameters, worker.model.buffers)
+            worker.model.stepped(result, step.samples, worker.lr)
+            loss = result.loss
+            stats = StepStatistics(result, worker.model, sim.evaluator)
+        self._take_stashed(worker)
+        self._obey(worker, worker.loop.stepped(step.samples, step.compute_s, loss, stats))
+
+    def _take_stashed(self, worker: _Worker) -> None:
+        answer, worker.answer = worker.answer, None
+        if answer is not None:
+            self._take(answer)
+
+    # ---------------------------------------------------------------- a worker
+
+    def _enter(self, number: int) -> _Worker:
+        batch = self._sim.engine.view.workers[number].batch_size
+        loop = WorkerLoop(self._composition, number, batch)
+        worker = self._workers[number] = _Worker(
+            number, loop, local_model(self._composition, self._optimizer)
+        )
+        return worker
+
+    def _vectors(self, release: act.Release) -> tuple[Tensor, ...]:
+        """Return copies of what is sent with a release; workers of one version share them."""
+        server = self._sim.server
+        if not (release.send and self._sim.gradients):
+            return ()
+        if release.aggregate:
+            assert server.aggregate is not None
+            return (over_the_wire(server.aggregate, self._codec),)
+        if self._sent is None or self._sent[0] != release.load:
+            model = server.parameters.clone(), server.buffers.clone()
+            self._sent = release.load, (over_the_wire(model[0], self._codec), model[1])
+        return self._sent[1]
+
+    def _take(self, answer: Answer) -> Verdict:
+        """Give a release to the worker that it has reached."""
+        worker, release = answer.worker, answer.release
+        verdict = worker.loop.release(release.then, release.ticket, release.load, release.orders)
+        if self._sim.gradients and release.then == "step":
+            self._renew(worker, release, answer.vectors)
+        return verdict
+
+    def _renew(self, worker: _Worker, release: act.Release, vectors: tuple[Tensor, ...]) -> None:
+        before, worker.lr = worker.lr, self._optimizer.rate(release.epoch)
+        if release.aggregate:
+            worker.model.receive(*vectors, worker.lr)
+        elif vectors:
+            worker.model.load(vectors[0], vectors[1], worker.lr)
+        else:
+            worker.model.keep(before)  # after a vote
+        if "samples" in release.orders:
+            self._assign(worker, release.orders)
+
+    def _assign(self, worker: _Worker, orders: act.Orders) -> None:
+        self._sim.trainer.assign(worker.number, orders["samples"], orders["epochs"])
+
+    def _begin(self, worker: _Worker, begins_s: float) -> None:
+        sim, samples = self._sim, worker.loop.batch_size
+        job = sim.trainer.start(worker.number, samples) if sim.gradients else None
+        compute_s = sim.step_times.next(worker.number, samples, begins_s)
+        step = worker.step = Step(worker, job, samples, compute_s, worker.life)
+        sim.schedule(begins_s + compute_s, worker.number, step)
+
+    def _obey(self, worker: _Worker, verdict: Verdict) -> None:
+        sim, loop = self._sim, worker.loop
+        if verdict in ("continue", "report"):
+            if sim.gradients:
+                worker.model.keep(worker.lr)
+            if verdict == "report":
+                self._say(worker, loop.report())
+            self._begin(worker, sim.now)
+        elif verdict == "vote":
+            self._say(worker, loop.vote())
+        elif verdict != "wait":
+            self._push(worker, goes_on=verdict == "push_on")
+
+    def _say(self, worker: _Worker, event: Any) -> None:
+        sim = self._sim
+        sim.schedule(sim.network.message(worker.number, sim.now), worker.number, event)
+
+    def _push(self, worker: _Worker, goes_on: bool) -> None:
+        sim = self._sim
+        push = worker.loop.push(-1, bytes=sim.bytes_up, goes_on=goes_on)
+        if sim.gradients:
+            payload = over_the_wire(worker.model.payload(), self._codec)
+            sim.carry(push, payload, worker.model.buffers.clone())
+        sim.send(push)
+        worker.goes_on = goes_on
+        if goes_on:
+            sim.schedule(sim.now, worker.number, GoOn(worker, worker.life), late=True)
