@@ -176,6 +176,12 @@ class Experiment(Specification):
             raise ParameterError("timing_only: only the simulated backend can leave out the gradients")
         if reader := self.reads_validation:
             raise ParameterError(f"timing_only: nothing is evaluated, but {reader} needs validation values")
+        for composition in self.strategy.compositions:
+            if part := composition.needs_gradients:
+                raise ParameterError(
+                    f"timing_only: {part!r} of strategy {composition.name!r} decides by losses or gradients, "
+                    "which are not computed"
+                )
 
     @property
     def rule(self) -> Switching | None:
@@ -187,6 +193,9 @@ class Experiment(Specification):
         """What needs validation data, in words; empty if nothing does."""
         if self.rule is not None and self.rule.needs_validation:
             return f"switch rule {self.rule.name!r}"
+        for composition in self.strategy.compositions:
+            if composition.reads_validation:
+                return f"strategy {composition.name!r}"
         return self.stop.reads_validation
 
     @property

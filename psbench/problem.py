@@ -81,6 +81,11 @@ class Problem:
         """Parameters and buffers on the wire, as 32-bit floats."""
         return 4 * (self.model.parameters.numel() + self.model.buffers.numel())
 
+    @property
+    def sample_bytes(self) -> int:
+        """One training sample on the wire, as 32-bit floats."""
+        return 4 * self.data.train_x[:1].numel()
+
     def engine(self, log: EventLog | None) -> Engine:
         """Return a new engine for the experiment."""
         return Engine(

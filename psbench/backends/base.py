@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import threading
 from collections import deque
@@ -29,6 +30,14 @@ def with_stats(push: Push, reads: Sequence[str]) -> Push:
     if reads:
         push.stats = {name: getattr(push, name) for name in reads}
     return push
+
+
+def why_diverged(push: Push, now: float) -> str:
+    """Say why a run ends whose push is not made of numbers."""
+    where = f"push {push.id} of worker {push.worker}, computed on version {push.base_version} at {now:.3f} s,"
+    if math.isfinite(push.loss):
+        return f"{where} has entries that are no numbers, or too large for the codec: lower the learning rate"
+    return f"{where} has loss {push.loss}: lower the learning rate"
 
 
 class Control:

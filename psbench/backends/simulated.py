@@ -21,7 +21,9 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from psbench.backends.base import STATISTICS, Control, Ending, Observer, Outcome, with_stats
+from psbench.backends.base import Control, Ending, Observer, Outcome, why_diverged, with_stats
+from psbench.backends.meter import Meter
+from psbench.backends.virtual_workers import HAPPENINGS, VirtualWorkers
 from psbench.checkpoint import Checkpoint
 from psbench.clusters import Network, StepTimes
 from psbench.core import actions as act
@@ -29,15 +31,17 @@ from psbench.core import events as ev
 from psbench.core.actions import Action
 from psbench.core.events import Push
 from psbench.core.log import EventLog, Kind, plain_json
-from psbench.core.strategy import AnyStrategy, Strategy
+from psbench.core.strategy import Strategy
 from psbench.core.view import ClusterView, Status
-from psbench.errors import Deadlock, ParameterError, ProtocolError, WorkerLost
+from psbench.errors import Deadlock, WorkerLost
 from psbench.problem import Problem
 from psbench.server_math import finite
 from psbench.worker_math import Job
 
-#: order of happenings at one instant: who leaves or joins, then pushes, then timers
-_MEMBERSHIP, _WORK, _TIMER = 0, 1, 2
+#: order of happenings at one instant: who leaves or joins, then work, then timers, then who goes on
+_MEMBERSHIP, _WORK, _TIMER, _LATE = 0, 1, 2, 3
+#: orders happenings of workers with equal time after pushes, whose place is their ticket
+_AFTER_TICKETS = 1 << 40
 #: events between two looks of an observer: often enough to move a chart, too seldom to be felt
 OBSERVE_EVERY = 256
 
@@ -92,8 +96,8 @@ class Simulation:
         folder: Path | None = None,
     ) -> None:
         experiment = problem.experiment
-        _refuse_what_is_not_played(experiment.strategy)
         self.problem, self.log, self.control = problem, log, control
+        self.workers: VirtualWorkers | None = None  # where they decide more than to push
         self.observer, self.folder = observer, folder
         self.engine = problem.engine(log)
         self.ending = Ending(experiment.stop, experiment.evaluate_every)
@@ -111,8 +115,9 @@ class Simulation:
         self._under_way: dict[int, Push] = {}
         self._jobs: dict[int, Job] = {}
         self._payloads: dict[int, tuple[Tensor, Tensor]] = {}
+        self._carried: dict[int, tuple[Tensor, Tensor]] = {}  # by pushes that have not arrived
         self._snapshots = _Snapshots()
-        self._now = 0.0
+        self.now = 0.0
         self._deadline = float("inf") if experiment.stop.seconds is None else experiment.stop.seconds
         self._ring_ends = 0.0  # a ring leaves its result with the workers; nobody starts before
         self._handed_over = 0.0  # until then a hand-over is under way and nothing is sent
@@ -155,12 +160,16 @@ class Simulation:
         if not heap and not arriving:
             self._stalled()
         arrives = not heap or (arriving and arriving[0] < heap[0])
-        self._now, _, _, _, happening = arriving.popleft() if arrives else heappop(heap)
-        if self._now >= self._deadline:
-            self._now = self.engine.view.now = self._deadline
+        self.now, _, _, _, happening = arriving.popleft() if arrives else heappop(heap)
+        if self.now >= self._deadline:
+            self.now = self.engine.view.now = self._deadline
             self._end("finished", self.ending.at(self._deadline))
         elif type(happening) is not Push:
-            self._happen(happening)
+            if isinstance(happening, HAPPENINGS):
+                assert self.workers is not None
+                self.workers.happen(happening)
+            else:
+                self._happen(happening)
         elif self._under_way.get(happening.worker) is happening:  # else cancelled, or its worker has gone
             if arrives:
                 self._push(happening)
@@ -178,11 +187,16 @@ class Simulation:
         self._evaluate(0)
         self._perform(self.engine.begin(profile.starters))
 
+    def schedule(self, time: float, worker: int, happening: Any, late: bool = False) -> None:
+        """Let something happen to a worker, or to all (-1); `late` is after all else of that instant."""
+        place = next(self._sequence) + _AFTER_TICKETS
+        heappush(self._heap, (time, _LATE if late else _WORK, worker, place, happening))
+
     def _schedule(self, time: float, priority: int, worker: int, happening: Any) -> None:
         heappush(self._heap, (time, priority, worker, next(self._sequence), happening))
 
     def _handle(self, event: ev.Event) -> None:
-        self._perform(self.engine.handle(event, self._now))
+        self._perform(self.engine.handle(event, self.now))
 
     def _attend(self) -> None:
         for asked in self.control.take():
@@ -196,41 +210,57 @@ class Simulation:
             if workers[event.worker].status == Status.GONE:
                 return
             self._forget(event.worker)
+            if self.workers is not None:
+                self.workers.leave(event.worker)
         elif isinstance(event, ev.Evaluated):
             self._unseen = None
         self._handle(event)
         if not self.engine.view.num_active and not any(isinstance(h[4], ev.Join) for h in self._heap):
-            raise WorkerLost(f"every worker is gone at {self._now:.3f} s; nobody is left to train")
+            raise WorkerLost(f"every worker is gone at {self.now:.3f} s; nobody is left to train")
 
     def _stalled(self) -> None:
-        raise Deadlock(f"at {self._now:.3f} s no worker can ever go on; {self.engine.view.waits()}")
+        raise Deadlock(f"at {self.now:.3f} s no worker can ever go on; {self.engine.view.waits()}")
 
     # ---------------------------------------------------------------- a worker's step
 
     def _release(self, release: act.Release) -> None:
         worker = release.worker
-        sent = self._now if self._now > self._handed_over else self._handed_over
+        if self._meter.holds:
+            self._meter.released(release.load)
+        sent = self.now if self.now > self._handed_over else self._handed_over
         if release.send and not self._collective:
             begins = self.network.down(worker, self._bytes_down, sent)
         else:
             begins = max(self.network.message(worker, sent), self._ring_ends)
+        if self.workers is not None:
+            self.workers.release(release, begins)
+            return
         samples = self.engine.view.workers[worker].batch_size
         if self.gradients:
             self._snapshots.take(release.load, self.server.parameters, self.server.buffers)
             self._jobs[worker] = self.trainer.start(worker, samples)
         compute_s = self.step_times.next(worker, samples, begins)
         ticket = release.ticket
-        push = Push(-1, worker, ticket, release.load, samples, 1, self._bytes_up, compute_s)
+        push = Push(-1, worker, ticket, release.load, samples, 1, self.bytes_up, compute_s)
         self._under_way[worker] = push
         heappush(self._heap, (begins + compute_s, _WORK, worker, ticket, push))
 
+    def carry(self, push: Push, payload: Tensor, buffers: Tensor) -> None:
+        """Keep what a push carries until it arrives."""
+        self._carried[push.worker] = payload, buffers
+
+    def send(self, push: Push) -> None:
+        """Send a push that is complete."""
+        self._under_way[push.worker] = push
+        self._send(push)
+
     def _send(self, push: Push) -> None:
         """Send what a step gave."""
-        worker, now = push.worker, self._now
+        worker, now = push.worker, self.now
         if self._collective:  # only the word that the gradient is there travels
             arrives = self.network.message(worker, now)
         else:
-            arrives = self.network.up(worker, self._bytes_up, now)
+            arrives = self.network.up(worker, self.bytes_up, now)
         push.send_s = arrives - now
         entry = (arrives, _WORK, worker, push.ticket, push)
         arriving = self._arriving
@@ -244,33 +274,36 @@ class Simulation:
         del self._under_way[push.worker]
         push.id = next(self._push_ids)
         if self.gradients:
-            self._compute(push)
-        if self._reads:
+            self._receive(push)
+        if self._reads and self.workers is None:
             push = with_stats(push, self._reads)
-        actions = self.engine.handle(push, self._now)
+        actions = self.engine.handle(push, self.now)
         if not self._status:
             self._perform(actions)
 
-    def _compute(self, push: Push) -> None:
+    def _receive(self, push: Push) -> None:
+        payload = self._carried.pop(push.worker, None) or self._compute(push)
+        self._payloads[push.id] = payload
+        if not (math.isfinite(push.loss) and finite(payload[0])):
+            self._diverged(push)
+
+    def _compute(self, push: Push) -> tuple[Tensor, Tensor]:
         job = self._jobs.pop(push.worker)
         step = self.trainer.result(job, *self._snapshots.get(push.base_version))
         self._snapshots.drop(push.base_version)
-        self._payloads[push.id] = step.gradient, step.buffers
         push.loss = step.loss
-        if not (math.isfinite(step.loss) and finite(step.gradient)):
-            self._diverged(push)
+        return step.gradient, step.buffers
 
     def _diverged(self, push: Push) -> None:
-        self._end(
-            "diverged",
-            f"push {push.id} of worker {push.worker}, computed on version {push.base_version} at "
-            f"{self._now:.3f} s, has loss {push.loss}: lower the learning rate",
-        )
+        self._end("diverged", why_diverged(push, self.now))
 
     def _forget(self, worker: int) -> None:
         """Void what a worker has under way."""
         push = self._under_way.pop(worker, None)
-        if push is not None and self.gradients:
+        if self.workers is not None:
+            self._carried.pop(worker, None)
+            self.workers.forget(worker)
+        elif push is not None and self.gradients:
             del self._jobs[worker]
             self._snapshots.drop(push.base_version)
 
@@ -283,9 +316,20 @@ class Simulation:
                 perform(self, action)
                 if self._status:
                     return  # the run ended with this version; nobody starts another step
+        if self.workers is not None:  # steps that are kept after a vote are progress too
+            self._look()
 
-    def _cancel(self, cancel: act.Cancel) -> None:
+    def _cancel(self, cancel: act.Cancel | act.Drop) -> None:
         self._forget(cancel.worker)
+
+    def _readmit(self, readmit: act.Readmit) -> None:
+        if self.workers is not None:
+            self.workers.leave(readmit.worker)
+
+    def _tell(self, tell: act.Tell) -> None:
+        """Tell a worker; one that pushes after every step finds its orders with the next release."""
+        if self.workers is not None:
+            self.workers.tell(tell, self.network.message(tell.worker, self.now))
 
     def _discard(self, discard: act.Discard) -> None:
         self._payloads.pop(discard.push.id, None)
@@ -294,12 +338,13 @@ class Simulation:
         self._schedule(wake.at, _TIMER, 0, ev.Timer(wake.key, wake.composition_id))
 
     def _measure(self, measure: act.Measure) -> None:
-        raise ProtocolError(f"{measure.asker} asks for {measure.needs}, which this backend cannot measure")
+        facts, seconds = self._meter.measure(measure, self._payloads)
+        self._schedule(self.now + seconds, _MEMBERSHIP, -1, ev.Measured(facts))
 
     def _apply(self, apply: act.Apply) -> None:
         if self._collective:
             workers = [push.worker for push in apply.pushes]
-            self._ring_ends = self._now + self.network.ring(self.problem.model_bytes, workers)
+            self._ring_ends = self.now + self.network.ring(self.problem.model_bytes, workers)
         if self.gradients:
             payloads = [self._payloads.pop(push.id) for push in apply.pushes]
             self.server.apply(
@@ -311,6 +356,10 @@ class Simulation:
                 keep=apply.keep,
             )
             self.server.merge_buffers([b for _, b in payloads], [push.samples for push in apply.pushes])
+        if self.workers is None:
+            self._look()
+
+    def _look(self) -> None:
         view = self.engine.view
         if view.samples >= self._look_at or view.version >= self._last_version:
             self._after_update(view)
@@ -331,7 +380,7 @@ class Simulation:
     def _hand_over(self, handover: act.Handover) -> None:
         if not handover.carry_momentum:
             self.server.forget_momentum()
-        self._handed_over = max(self._ring_ends, self._now) + handover.cost_s
+        self._handed_over = max(self._ring_ends, self.now) + handover.cost_s
         self._compose(self.problem.experiment.strategy.compositions[handover.to])
         self._checkpoint(f"switch-version-{self.engine.view.version}")
 
@@ -340,7 +389,12 @@ class Simulation:
         size, n = self.problem.model_bytes, self.problem.profile.num_workers
         self._collective = placement.collective
         self.network = Network(self.problem.profile, placement.num_servers)
-        self._bytes_up, self._bytes_down = placement.bytes_up(size, n), placement.bytes_down(size, n)
+        size = composition.wire_bytes(size)
+        self.bytes_up, self._bytes_down = placement.bytes_up(size, n), placement.bytes_down(size, n)
+        self.server.keeps_aggregate = composition.aggregation.reply == "aggregate"
+        self.workers = None if composition.plain else VirtualWorkers(self, composition)
+        self._drifts = composition.communication.pushes == "together"
+        self._meter = Meter(self, composition)
 
     # ---------------------------------------------------------------- looking, storing, ending
 
@@ -350,11 +404,11 @@ class Simulation:
             return
         view = self.engine.view
         self._evaluated = view.version
-        values = self.evaluator.evaluate(self.server.parameters, self.server.buffers)
+        values = self.evaluator.evaluate(*self._model())
         values = {"epoch": view.epoch} | values
         if number > 0:
             self._unseen = ev.Evaluated(number, view.version, values)
-            self._schedule(self._now, _MEMBERSHIP, -1, self._unseen)
+            self._schedule(self.now, _MEMBERSHIP, -1, self._unseen)
         else:
             self._record(number, values)
         self._show()
@@ -362,16 +416,21 @@ class Simulation:
         if reason:
             self._end("finished", reason)
 
+    def _model(self) -> tuple[Tensor, Tensor]:
+        """Return the model that a person would take away: where workers' models drift apart, their mean."""
+        mean = self.workers.mean() if self._drifts and self.workers is not None else None
+        return mean or (self.server.parameters, self.server.buffers)
+
     def _record(self, number: int, values: dict[str, float]) -> None:
         """Log an evaluation that no rule sees: before the first step (0) or after the last (-1)."""
         version = self.engine.view.version
-        self.log.add(Kind.EVALUATED, self._now, id=number, version=version, text=plain_json(values))
+        self.log.add(Kind.EVALUATED, self.now, id=number, version=version, text=plain_json(values))
 
     def _checkpoint(self, label: str) -> None:
         if self.folder is None:
             return
         spec = self.problem.experiment.spec()
-        state = {"time_s": self._now, "engine": self.engine.state_dict(), "spec": spec}
+        state = {"time_s": self.now, "engine": self.engine.state_dict(), "spec": spec}
         path = Checkpoint.of(self.server, state).save(self.folder / "checkpoints" / f"{label}.npz")
         self._checkpoints.append(str(path))
 
@@ -390,35 +449,24 @@ class Simulation:
             self._evaluate(-1)
         self._show()
         lost = [w.id for w in self.engine.view.workers.values() if w.status == Status.GONE]
-        facts = {"time_s": self._now, "checkpoints": self._checkpoints, "lost_workers": lost}
+        facts = {"time_s": self.now, "checkpoints": self._checkpoints, "lost_workers": lost}
         if not self.gradients:
             return Outcome(self._status, self._reason, facts=facts)
-        return Outcome(self._status, self._reason, self.server.parameters, self.server.buffers, facts)
+        return Outcome(self._status, self._reason, *self._model(), facts)
 
 
 _PERFORM: dict[type, Callable[[Simulation, Any], None]] = {
     act.Release: Simulation._release,
     act.Apply: Simulation._apply,
     act.Cancel: Simulation._cancel,
+    act.Drop: Simulation._cancel,
+    act.Readmit: Simulation._readmit,
+    act.Tell: Simulation._tell,
     act.Discard: Simulation._discard,
     act.Wake: Simulation._wake,
     act.Measure: Simulation._measure,
     act.Handover: Simulation._hand_over,
 }
-
-
-def _refuse_what_is_not_played(strategy: AnyStrategy) -> None:
-    """Refuse parts that ask workers for more than a gradient after every step: nobody here would obey."""
-    for composition in strategy.compositions:
-        c, a = composition.communication, composition.aggregation
-        silent = c.pushes == "always" and not (c.local or c.overlaps)
-        readers = [part.name for part in composition.parts if not set(part.reads) <= set(STATISTICS)]
-        odd = [*([] if silent else [c.name]), *([] if a.payload == "gradient" else [a.name]), *readers]
-        if odd:
-            raise ParameterError(
-                f"strategy {composition.name!r}: the simulated backend plays workers that push a gradient "
-                f"after every step and tell {', '.join(STATISTICS)}; {', '.join(odd)} needs more"
-            )
 
 
 def run_simulated(

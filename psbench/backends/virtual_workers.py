@@ -218,7 +218,7 @@ class VirtualWorkers:
     def _renew(self, worker: _Worker, release: act.Release, vectors: tuple[Tensor, ...]) -> None:
         before, worker.lr = worker.lr, self._optimizer.rate(release.epoch)
         if release.aggregate:
-            worker.model.receive(*vectors, worker.lr)
+            worker.model.receive(vectors[0], worker.lr)
         elif vectors:
             worker.model.load(vectors[0], vectors[1], worker.lr)
         else:
@@ -263,3 +263,7 @@ class VirtualWorkers:
         worker.goes_on = goes_on
         if goes_on:
             sim.schedule(sim.now, worker.number, GoOn(worker, worker.life), late=True)
+
+
+#: what `VirtualWorkers.happen` takes
+HAPPENINGS = (Step, Answer, GoOn, Told)

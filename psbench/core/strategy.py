@@ -109,6 +109,11 @@ class Strategy(Specification):
                 return part.name
         return ""
 
+    @property
+    def reads_validation(self) -> bool:
+        """Whether some part decides by a loss over validation data."""
+        return bool({"test_loss", "model_loss", "candidate_loss"} & {*self.reads, *self.measures})
+
     def wire_bytes(self, num_bytes: int) -> int:
         """Return what so many bytes of 32-bit floats take on the wire."""
         return num_bytes if self.communication.codec == "none" else num_bytes // 2
