@@ -12,7 +12,7 @@ from pydantic import BaseModel, Field, ValidationError, field_validator, model_v
 
 from psbench.clusters import Cluster, make_cluster
 from psbench.core.part import Part, Specification, Switching, explain, make_part, parameter
-from psbench.core.strategy import AnyStrategy, Strategy, SwitchingStrategy
+from psbench.core.strategy import MEASURES, STATISTICS, AnyStrategy, Strategy, SwitchingStrategy
 from psbench.data import DataSource
 from psbench.errors import ParameterError, UnknownName
 from psbench.models import Model
@@ -167,9 +167,26 @@ class Experiment(Specification):
                 f"switch rule {self.rule.name!r} needs to know the number of epochs: set stop.epochs, "
                 "or use the rule 'empirical'"
             )
+        self._has_momentum_to_reduce()
+        for composition in self.strategy.compositions:
+            if unknown := composition.unknown_numbers:
+                raise ParameterError(
+                    f"strategy {composition.name!r}: its parts ask for {', '.join(unknown)}, but what is known "
+                    f"of a step is {', '.join(STATISTICS)}, and what is measured is {', '.join(MEASURES)}"
+                )
         if self.timing_only:
             self._can_do_without_gradients()
         return self
+
+    def _has_momentum_to_reduce(self) -> None:
+        strategy, optimizer = self.strategy, self.optimizer
+        reduced = isinstance(strategy, SwitchingStrategy) and strategy.momentum in strategy.REDUCED
+        if reduced and not optimizer.coefficient:
+            what = "whose momentum is 0" if "momentum" in type(optimizer).model_fields else "which has none"
+            raise ParameterError(
+                f"strategy {strategy.name!r}: momentum {strategy.momentum!r} uses a part of the optimizer's "
+                f"momentum, but the optimizer is {optimizer.name!r}, {what}; use 'zero' or 'keep'"
+            )
 
     def _can_do_without_gradients(self) -> None:
         if self.backend != "simulated":

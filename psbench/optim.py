@@ -36,6 +36,11 @@ class Optimizer(Part):
         """Return the rate at that epoch."""
         return self.lr * self.gamma ** sum(epoch >= milestone for milestone in self.milestones)
 
+    @property
+    def coefficient(self) -> float:
+        """The momentum, of which a switch may leave a part; 0 for an optimizer that has none."""
+        return 0.0
+
     def build(self, parameters: torch.Tensor) -> torch.optim.Optimizer:
         """Return torch's optimizer of one flat tensor."""
         raise NotImplementedError(f"{type(self).__name__} must define build")
@@ -55,6 +60,11 @@ class SGD(Optimizer):
 
     momentum: float = parameter(0.0, "momentum", ge=0, lt=1)
     nesterov: bool = parameter(False, "Nesterov's form of the momentum")
+
+    @property
+    def coefficient(self) -> float:
+        """The momentum."""
+        return self.momentum
 
     def build(self, parameters: torch.Tensor) -> torch.optim.Optimizer:
         """Return torch's SGD."""

@@ -36,6 +36,7 @@ class Server:
         self.spec = optimizer
         self.global_batch = global_batch
         self._optimizer = optimizer.build(self.parameters)
+        self._momentum_scale = 1.0
         #: whether, and where, the last commit's mean gradient is kept, for workers that apply it themselves
         self.keeps_aggregate = False
         self.aggregate: Tensor | None = None
@@ -49,6 +50,7 @@ class Server:
         epoch: float = 0.0,
         rule: str = "gradient",
         keep: float = 1.0,
+        momentum_scale: float = 1.0,
     ) -> None:
         """Make the next version from the payloads of a commit.
 
@@ -56,6 +58,8 @@ class Server:
         ------
         gradients : float32, (num_params,) each, in the order of the commit; not changed
         """
+        if momentum_scale != self._momentum_scale:
+            self._scale_momentum(momentum_scale)
         _RULES[rule](self, gradients, weights, keep, self.spec.rate(epoch) * lr_scale)
 
     def _gradient_step(
@@ -89,6 +93,12 @@ class Server:
     def forget_momentum(self) -> None:
         """Begin anew with the optimizer's state; the model stays."""
         self._optimizer = self.spec.build(self.parameters)
+        self._momentum_scale = 1.0
+
+    def _scale_momentum(self, scale: float) -> None:
+        """Multiply the optimizer's own coefficient; its buffer stays as it is."""
+        self._optimizer.param_groups[0]["momentum"] = scale * self.spec.coefficient
+        self._momentum_scale = scale
 
     def optimizer_state(self) -> dict[str, Tensor]:
         """Return the optimizer's tensors by name (momentum buffers, Adam's moments and its step)."""

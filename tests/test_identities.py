@@ -203,9 +203,7 @@ MOMENTUM = {"name": "sgd", "lr": 0.1, "momentum": 0.9}
 
 
 def test_a_free_switch_from_bsp_to_bsp_at_a_barrier_changes_nothing():
-    carried = trained(
-        switch("bsp", "bsp", 0.5, carry_momentum=True), optimizer=MOMENTUM, cluster=SLOW_NETWORK
-    )
+    carried = trained(switch("bsp", "bsp", 0.5, momentum="keep"), optimizer=MOMENTUM, cluster=SLOW_NETWORK)
     plain = trained("bsp", optimizer=MOMENTUM, cluster=SLOW_NETWORK)
     assert len(carried.log.of_kind(Kind.HANDOVER)["row"]) == 1
     assert decisions(carried.log, *WORK) == decisions(plain.log, *WORK)
@@ -230,7 +228,7 @@ ALONE = {"cluster": toy_cluster([1.0]), "batch_size": 8}
 ONE_WORKER = [
     *("bsp", "asp", "ssp", "all_reduce", {"name": "ssp", "staleness_bound": 0}),
     *({"name": name, "k": 1} for name in ("k_bsp", "k_batch_bsp", "k_asp", "k_batch_asp")),
-    strategies.strategy_switch(rule={"name": "after", "fraction": 0.5}, carry_momentum=True),
+    strategies.strategy_switch(rule={"name": "after", "fraction": 0.5}, momentum="keep"),
 ]
 
 

@@ -288,7 +288,7 @@ def test_the_loss_of_a_push_is_that_of_its_batch_on_its_version():
 def test_the_checkpoint_of_a_switch_is_the_model_that_is_handed_over(tmp_path):
     """The model after the load is the dump, bit for bit, and its momentum too."""
     momentum = {"name": "sgd", "lr": 0.1, "momentum": 0.9}
-    switch = {"name": "strategy_switch", "rule": {"name": "after", "fraction": 0.5}, "carry_momentum": True}
+    switch = {"name": "strategy_switch", "rule": {"name": "after", "fraction": 0.5}, "momentum": "keep"}
     done = run(toy_experiment(switch, optimizer=momentum), folder=tmp_path)
     (path,) = done.meta["checkpoints"]
     saved = Checkpoint.load(Path(path))

@@ -275,7 +275,7 @@ class Simulation:
         push.id = next(self._push_ids)
         if self.gradients:
             self._receive(push)
-        if self._reads and self.workers is None:
+        if self._reads:
             push = with_stats(push, self._reads)
         actions = self.engine.handle(push, self.now)
         if not self._status:
@@ -354,6 +354,7 @@ class Simulation:
                 epoch=apply.epoch,
                 rule=apply.rule,
                 keep=apply.keep,
+                momentum_scale=apply.momentum_scale,
             )
             self.server.merge_buffers([b for _, b in payloads], [push.samples for push in apply.pushes])
         if self.workers is None:
@@ -378,7 +379,7 @@ class Simulation:
         self._look_at = view.dataset_size * min(self.ending.next_epoch, self._next_checkpoint)
 
     def _hand_over(self, handover: act.Handover) -> None:
-        if not handover.carry_momentum:
+        if handover.forgets_momentum:
             self.server.forget_momentum()
         self._handed_over = max(self._ring_ends, self.now) + handover.cost_s
         self._compose(self.problem.experiment.strategy.compositions[handover.to])

@@ -155,12 +155,12 @@ class SwitchTo:
 
 @dataclass(slots=True)
 class Handover:
-    """Everybody is idle: carry the model over to composition `to`, and its momentum if asked."""
+    """Everybody is idle: carry the model over to composition `to`; the optimizer's state goes along or not."""
 
     origin: int
     to: int
     reason: str
-    carry_momentum: bool = False
+    forgets_momentum: bool = True
     cost_s: float = 0.0
 
 

@@ -43,6 +43,8 @@ class Engine:
         Samples per step of each worker at the beginning.
     model_bytes : int
         Size of the model on the wire, for the log.
+    rate : callable epoch -> float, or None
+        The optimizer's rate; None is a constant.
     rng : numpy Generator
         The strategy's own stream of chance.
     log : EventLog or None
@@ -66,11 +68,14 @@ class Engine:
         epochs: float | None = None,
         batch_sizes: Iterable[int] = (),
         model_bytes: int = 0,
+        rate: Callable[[float], float] | None = None,
         rng: np.random.Generator | None = None,
         log: EventLog | None = None,
     ) -> None:
         self.strategy = strategy
         self.view = ClusterView(num_workers, dataset_size, global_batch, epochs)
+        if rate is not None:
+            self.view.rate = rate
         if rng is not None:
             self.view.rng = rng
         self.log = log
@@ -83,6 +88,7 @@ class Engine:
         self._asker: str | None = None  # who waits for `Measured`
         self._drain: act.SwitchTo | None = None
         self._composition_id = 0  # rises with every hand-over
+        self._handed_over = 0  # the version of the last hand-over
         self._swept = True  # whether those under way when the switch began were seen to
         self._parked: set[int] = set()  # workers whose release a switch withholds
         self.rule: Switching | None = None
@@ -316,6 +322,8 @@ class Engine:
         apply.version = view.version = version = view.version + 1
         apply.epoch = view.samples / view.dataset_size if self._rate_epoch is None else self._rate_epoch(view)
         apply.lr_scale = count / view.num_workers if self._by_share else 1.0
+        if self._momentum_scale is not None:
+            apply.momentum_scale = self._momentum_scale(version - 1 - self._handed_over, view.num_workers)
         self._out.append(apply)
         view.committed += count
         for push, weight in zip(pushes, apply.weights):  # noqa: B905  (checked above; strict costs as much)
@@ -520,15 +528,15 @@ class Engine:
     def _hand_over(self, switch: act.SwitchTo) -> None:
         view, strategy = self.view, self.strategy
         assert isinstance(strategy, SwitchingStrategy)
-        handover = act.Handover(
-            view.composition, switch.to, switch.reason, strategy.carry_momentum, strategy.cost_s
-        )
+        forgets = strategy.momentum == "zero"
+        handover = act.Handover(view.composition, switch.to, switch.reason, forgets, strategy.cost_s)
         self._out.append(handover)
         self._record(
             *(Kind.HANDOVER,), id=switch.to, version=view.version, steps=view.composition,
             compute_s=strategy.cost_s, text=switch.reason,
         )  # fmt: skip
         self._install(switch.to)
+        self._handed_over = view.version
         here = [w.clock for w in view.workers.values() if w.status != Status.GONE]
         clock = max(here, default=view.min_clock)  # all may have gone while the last of them drained
         for worker in view.workers.values():
@@ -553,6 +561,7 @@ class Engine:
         self._on_push: Hook = now.consistency.on_push
         self._on_commit: Hook = now.aggregation.on_commit
         self._by_share = now.lr_scaling == "by_share"
+        self._momentum_scale = self.strategy.momentum_scale_of(index)
         self._own_steps = now.own_steps
         self._always_send = now.placement.collective or self._own_steps
         self._replies_aggregate = now.aggregation.reply == "aggregate"
@@ -588,6 +597,7 @@ class Engine:
             "drain": asdict(self._drain) if self._drain is not None else None,
             "parked": sorted(self._parked),
             "composition_id": self._composition_id,
+            "handed_over": self._handed_over,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -601,6 +611,7 @@ class Engine:
         self._drain = act.SwitchTo(**state["drain"]) if state["drain"] else None
         self._parked = set(state["parked"])
         self._composition_id = state["composition_id"]
+        self._handed_over = state["handed_over"]
         self._unanswered.clear()
 
 

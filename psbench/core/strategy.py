@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, Self, TypeAlias
+from collections.abc import Callable
+from typing import Any, ClassVar, Literal, Self, TypeAlias
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
@@ -21,6 +22,14 @@ from psbench.core.part import (
     parameter,
 )
 from psbench.errors import ParameterError
+
+#: (updates since the hand-over, size of the cluster) -> factor of the optimizer's momentum
+MomentumScale: TypeAlias = Callable[[int, int], float]
+
+#: the statistics of a step, push or report that backends know
+STATISTICS = ("compute_s", "send_s", "loss", "grad_norm_sq", "test_loss")
+#: the kinds of numbers that backends measure
+MEASURES = ("model_loss", "train_loss", "candidate_loss", "distance_sq")
 
 DOMAINS = ("consistency", "aggregation", "communication", "stragglers", "placement")
 
@@ -99,7 +108,13 @@ class Strategy(Specification):
         """Whether every worker pushes a 32-bit gradient after every step, and nothing else."""
         m = self.communication
         pushes = type(m.worker_half()).after_step is WorkerHalf.after_step
-        return pushes and not (self.own_steps or m.accumulates) and m.codec == "none"
+        told = {"compute_s", "send_s", "loss"} >= set(self.reads)
+        return pushes and told and not (self.own_steps or m.accumulates) and m.codec == "none"
+
+    @property
+    def unknown_numbers(self) -> list[str]:
+        """What parts read or measure although no backend knows it."""
+        return sorted({*self.reads} - {*STATISTICS}) + sorted({*self.measures} - {*MEASURES})
 
     @property
     def needs_gradients(self) -> str:
@@ -128,6 +143,10 @@ class Strategy(Specification):
         for part in self.parts:
             part.check(num_workers, global_batch)
 
+    def momentum_scale_of(self, index: int) -> MomentumScale | None:
+        """Return how the optimizer's momentum is scaled: not at all."""
+        return None
+
     def spec(self) -> dict[str, Any]:
         """Return plain data from which an equal strategy can be made."""
         return (
@@ -147,22 +166,46 @@ class SwitchingStrategy(Specification):
     ----------
     first, second : Strategy
     rule : Switching
-    carry_momentum : bool
-        Whether the optimizer's state survives; the paper dumps only the model, so the default is no.
+    momentum : str
+        What becomes of the optimizer's momentum. At every hand-over, "zero" begins anew with the optimizer's
+        state, and all others keep it. While the second strategy is in force, n workers multiply the
+        optimizer's coefficient by: "zero" and "keep" 1; "off" 0; "scaled" 1/n; "ramped" 1/n, 2/n, 4/n, ... up
+        to 1; "ramped_additive" 1/n, 2/n, 3/n, ... up to 1.
+    ramp_updates : int, updates, >= 1
+        Updates under the second strategy from one value of a ramp to the next.
     cost_s : float, seconds, >= 0
         Time that the hand-over takes, in addition to draining.
 
+    Notes
+    -----
+    Our reading of the ramps, which the sources give for 8 workers (0.9/8, 0.9/4, 0.9/2, 0.9, and steps of an
+    eighth): they begin at 1/n, and the steps of the additive one are 1/n. Under the first strategy, also if
+    one comes back to it, the coefficient is the optimizer's own.
+
     Source
     ------
-    Provatas et al., "Strategy-Switch", IEEE Access 2025; `protocols` 7.1.
+    Provatas et al., "Strategy-Switch", IEEE Access 2025, which dumps only the model at the switch: "zero";
+    Li et al., "Sync-Switch", ICDCS 2021: the others; `protocols` 7.1, 7.2.
     """
+
+    #: policies under which the second strategy's updates use less momentum than the optimizer's
+    REDUCED: ClassVar[tuple[str, ...]] = ("off", "scaled", "ramped", "ramped_additive")
 
     name: str = "strategy_switch"
     first: Strategy
     second: Strategy
     rule: Switching
-    carry_momentum: bool = parameter(
-        False, "keep the optimizer's state at the switch", source="Strategy-Switch dumps only the model"
+    momentum: Literal["zero", "keep", "off", "scaled", "ramped", "ramped_additive"] = parameter(
+        "zero",
+        "the optimizer's momentum at the switch: begun anew, kept, or kept and used less from then on",
+        source="Strategy-Switch dumps only the model; Sync-Switch, ICDCS 2021",
+    )
+    ramp_updates: int = parameter(
+        2000,
+        "updates from one value of a ramp to the next",
+        unit="updates",
+        source="Sync-Switch, ICDCS 2021 (additive ramp)",
+        ge=1,
     )
     cost_s: float = parameter(0.0, "time the hand-over takes, after draining", unit="s", ge=0)
 
@@ -176,6 +219,33 @@ class SwitchingStrategy(Specification):
     @classmethod
     def _rule(cls, value: Any) -> Part:
         return make_part("switching", value)
+
+    @model_validator(mode="after")
+    def _has_momentum_to_reduce(self) -> Self:
+        if self.momentum in self.REDUCED and self.second.communication.local:
+            raise ParameterError(
+                f"strategy {self.name!r}: momentum {self.momentum!r} reduces the server's momentum, and the "
+                f"workers of {self.second.name!r} step with optimizers of their own; use 'zero' or 'keep'"
+            )
+        return self
+
+    def momentum_scale_of(self, index: int) -> MomentumScale | None:
+        """Return how the optimizer's momentum is scaled under a composition; None if it is not."""
+        return self._momentum_scale if index == 1 and self.momentum in self.REDUCED else None
+
+    def _momentum_scale(self, updates: int, num_workers: int) -> float:
+        """Return the factor of the update after so many under the second strategy.
+
+        >>> from psbench.strategies import strategy_switch
+        >>> ramp = strategy_switch(momentum="ramped", ramp_updates=10)._momentum_scale
+        >>> [ramp(updates, 8) for updates in (0, 9, 10, 20, 30, 10**9)]
+        [0.125, 0.125, 0.25, 0.5, 1.0, 1.0]
+        """
+        if self.momentum == "off":
+            return 0.0
+        stages = 0 if self.momentum == "scaled" else min(updates // self.ramp_updates, num_workers)
+        parts = 2**stages if self.momentum == "ramped" else 1 + stages
+        return min(1.0, parts / num_workers)
 
     @property
     def compositions(self) -> tuple[Strategy, ...]:
@@ -195,7 +265,8 @@ class SwitchingStrategy(Specification):
             "first": self.first.spec(),
             "second": self.second.spec(),
             "rule": self.rule.model_dump(mode="json"),
-            "carry_momentum": self.carry_momentum,
+            "momentum": self.momentum,
+            "ramp_updates": self.ramp_updates,
             "cost_s": self.cost_s,
         }
 
@@ -232,6 +303,10 @@ def misfits(strategy: Strategy) -> list[str]:
         (
             m.overlaps and (a.payload != "gradient" or c.cancels),
             f"{m.name}: pushes accumulated gradients and cannot be interrupted",
+        ),
+        (
+            a.needs_barrier and not c.barrier,
+            f"{a.name}: takes a commit for the work of all since the last; {c.name} has no barrier",
         ),
         (
             a.one_at_a_time and not c.singly,

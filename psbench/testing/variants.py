@@ -40,7 +40,12 @@ def _all(strategy: AnyStrategy) -> Iterator[AnyStrategy]:
             yield _but(strategy, **{key: changed})
     for rule in _of_part(strategy.rule):
         yield _but(strategy, rule=rule)
-    yield _but(strategy, carry_momentum=not strategy.carry_momentum)
+    for name in ("momentum", "ramp_updates"):
+        for end in ends(SwitchingStrategy.model_fields[name]):
+            try:
+                yield _but(strategy, **{name: end})
+            except PsbenchError:  # its second strategy's workers have the momentum
+                continue
 
 
 def _of_composition(strategy: Strategy) -> Iterator[Strategy]:

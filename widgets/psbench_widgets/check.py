@@ -158,9 +158,7 @@ def _shown(experiment: Experiment) -> dict[str, Any]:
     if entry is None:
         return spec
     if "first" in spec:
-        named = {"name": strategy.name, "rule": spec["rule"]}
-        named |= {key: {"name": spec[key]["name"]} for key in ("first", "second")}
-        named |= {key: spec[key] for key in ("carry_momentum", "cost_s")}
+        named = spec | {key: {"name": spec[key]["name"]} for key in ("first", "second")}
     else:
         values = {k: v for domain in DOMAINS for k, v in spec[domain].items() if k in entry.parameters}
         named = {"name": strategy.name, **values}

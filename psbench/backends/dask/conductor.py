@@ -309,7 +309,7 @@ class Conductor:
     def _hand_over(self, handover: act.Handover) -> None:
         """Everybody is idle: move the model from its old keeper to the new one, and store it on the way."""
         state = self._state(optimizer=True)
-        if not handover.carry_momentum:
+        if handover.forgets_momentum:
             state = without_optimizer(state)
         composition = self.problem.experiment.strategy.compositions[handover.to]
         for worker in self._workers():

@@ -94,6 +94,7 @@ class Replicas:
                     "epoch": apply.epoch,
                     "rule": apply.rule,
                     "keep": apply.keep,
+                    "momentum_scale": apply.momentum_scale,
                 },
             }
         )

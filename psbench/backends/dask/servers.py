@@ -98,6 +98,7 @@ class Servers:
             "epoch": apply.epoch,
             "rule": apply.rule,
             "keep": apply.keep,
+            "momentum_scale": apply.momentum_scale,
         }
         self._own.apply(keys, samples, update)
         self._stream({"do": "apply", "keys": keys, "samples": samples, "update": update})

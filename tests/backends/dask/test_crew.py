@@ -184,7 +184,7 @@ def test_a_failing_worker_ends_the_run_with_its_traceback() -> None:
 
 def test_a_switch_moves_model_and_momentum_both_ways() -> None:
     for first, second in (("all_reduce", "bsp"), ("bsp", "all_reduce")):
-        pair = {"name": "strategy_switch", "first": first, "second": second, "carry_momentum": True}
+        pair = {"name": "strategy_switch", "first": first, "second": second, "momentum": "keep"}
         spec = experiment(pair | {"rule": {"name": "after", "fraction": 0.5}}, stop={"epochs": 0.2})
         crew = Crew(spec).run()
         assert kinds(crew).count(Kind.HANDOVER) == 1
