@@ -155,7 +155,7 @@ class SwitchTo:
 
 @dataclass(slots=True)
 class Handover:
-    """Everybody is idle: carry the model over to composition `to`; the optimizer's state goes along or not."""
+    """Everybody is idle: carry the model over to composition `to`, and perhaps the optimizer's state."""
 
     origin: int
     to: int
