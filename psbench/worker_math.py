@@ -63,12 +63,24 @@ class Batches:
     shard : int64 array, (num_samples,)
     streams : Streams
     worker : int
+    ordered : bool
+    purpose : str
+        Whose chance the shuffles are.
+    *keys : int
+        That tell this stream of chance from the worker's others.
     """
 
     def __init__(
-        self, shard: npt.NDArray[np.int64], streams: Streams, worker: int, ordered: bool = False
+        self,
+        shard: npt.NDArray[np.int64],
+        streams: Streams,
+        worker: int,
+        ordered: bool = False,
+        purpose: str = "shuffle",
+        *keys: int,
     ) -> None:
-        self._shard, self._streams, self._worker, self._ordered = shard, streams, worker, ordered
+        self.shard, self._streams, self._ordered = shard, streams, ordered
+        self._purpose, self._keys = purpose, (worker, *keys)
         self._passes = 0
         self._left = shard[:0]
 
@@ -83,9 +95,9 @@ class Batches:
         return taken
 
     def _next_pass(self) -> npt.NDArray[np.int64]:
-        rng = self._streams.generator("shuffle", self._worker, self._passes)
+        rng = self._streams.generator(self._purpose, *self._keys, self._passes)
         self._passes += 1
-        return self._shard if self._ordered else rng.permutation(self._shard)
+        return self.shard if self._ordered else rng.permutation(self.shard)
 
 
 @dataclass(slots=True)
@@ -128,9 +140,28 @@ class Trainer:
         streams: Streams,
         ordered: bool = False,
     ) -> None:
-        self.model, self.data, self._streams = model, data, streams
-        self._batches = [Batches(shard, streams, worker, ordered) for worker, shard in enumerate(shards)]
+        self.model, self.data, self._streams, self._ordered = model, data, streams, ordered
+        self._shards = [Batches(shard, streams, worker, ordered) for worker, shard in enumerate(shards)]
+        self._batches = list(self._shards)
+        self._chunks = [0] * len(shards)
         self._steps = [0] * len(shards)
+
+    def assign(self, worker: int, samples: int) -> None:
+        """Let a worker's batches come from a chunk: the next `samples` of its shard, or all of it.
+
+        The chunk is gone through again and again, reshuffled on every pass unless shards are `ordered`,
+        until the worker is assigned the next one, or all are given back their shards (`unassign`). Call it
+        before each step that begins a chunk, as the worker loop's `chunk` says.
+        """
+        shard = self._shards[worker]
+        chunk = shard.shard if samples >= len(shard.shard) else shard.take(samples)
+        number = self._chunks[worker]
+        self._chunks[worker] += 1
+        self._batches[worker] = Batches(chunk, self._streams, worker, self._ordered, "chunk", number)
+
+    def unassign(self) -> None:
+        """Let every worker's batches come from its shard again."""
+        self._batches = list(self._shards)
 
     def start(self, worker: int, batch_size: int) -> Job:
         """Draw the worker's next batch; costs no arithmetic."""

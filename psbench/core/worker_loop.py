@@ -29,6 +29,8 @@ class WorkerLoop:
     ----------
     batch_size : int
         Samples that the next step is to take.
+    chunk : int
+        Samples of the chunk of data that the next step begins; 0 if it goes on with what it has.
     exchanging : bool
         Whether a push is under way that was sent while the worker went on (overlap).
 
@@ -50,6 +52,8 @@ class WorkerLoop:
         self._reads = composition.reads
         self.ticket = self.version = -1
         self.exchanging = False
+        self.chunk = 0
+        self._chunk_orders: Orders = {}
         self._steps = self._samples = 0
         self._compute_s = self._told_s = self._loss = 0.0
         self._stats: Mapping[str, float] = {}
@@ -69,17 +73,23 @@ class WorkerLoop:
         waited, self._waits = self._waits, False
         if not exchanged:
             self._forget()
+            self._begin_chunk()
             return "continue"
         verdict = self._half.on_answer(waited)
         return "push" if waited and self._told_to_push else verdict
 
     def on_orders(self, orders: Orders) -> None:
-        """Take orders that came with a release or between two steps."""
+        """Take orders that came with a release or between two steps.
+
+        Those with `samples` describe chunks of data, batch and all, from the next one on.
+        """
         if not orders:
             return
-        self.batch_size = orders.get("batch_size", self.batch_size)
         self._told_to_push = self._told_to_push or bool(orders.get("push"))
-        self._half.on_orders(orders)
+        if "samples" in orders:
+            self._chunk_orders = orders
+        else:
+            self._follow(orders)
 
     def stepped(self, samples: int, compute_s: float, loss: float, stats: Mapping[str, float]) -> Verdict:
         """Say what to do after a step of so many samples; `stats` may compute what it holds when asked."""
@@ -88,6 +98,7 @@ class WorkerLoop:
         self._compute_s += compute_s
         self._loss += samples * loss
         self._stats = stats
+        self.chunk = 0
         verdict = self._half.after_step(stats)
         if self._told_to_push and not self.exchanging:
             return "push"
@@ -101,7 +112,9 @@ class WorkerLoop:
 
     def report(self) -> Report:
         """Return the report that `stepped` asked for."""
-        return Report(self.worker, self.ticket, self._half.report(self._statistics()))
+        report = Report(self.worker, self.ticket, self._half.report(self._statistics()))
+        self._begin_chunk()
+        return report
 
     def push(self, number: int, *, bytes: int, goes_on: bool = False) -> Push:
         """Return the push that `stepped` or `release` asked for, and begin to count anew."""
@@ -115,6 +128,16 @@ class WorkerLoop:
         self.exchanging, self._told_to_push = goes_on, False
         self._forget()
         return push
+
+    def _begin_chunk(self) -> None:
+        """Let a chunk begin, by the last orders for chunks; without any the worker has its whole shard."""
+        if self._chunk_orders:
+            self.chunk = self._chunk_orders["samples"]
+            self._follow(self._chunk_orders)
+
+    def _follow(self, orders: Orders) -> None:
+        self.batch_size = orders.get("batch_size", self.batch_size)
+        self._half.on_orders(orders)
 
     def _statistics(self) -> dict[str, float]:
         own: dict[str, Any] = {"compute_s": self._compute_s, "loss": self._loss / max(1, self._samples)}
