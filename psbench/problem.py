@@ -96,6 +96,7 @@ class Problem:
             epochs=self.experiment.stop.epochs,
             batch_sizes=self.batch_sizes,
             model_bytes=self.model_bytes,
+            rate=self.experiment.optimizer.rate,
             rng=self.streams.generator("strategy"),
             log=log,
         )

@@ -75,6 +75,7 @@ def _engine(run: Run, log: EventLog) -> Engine:
         epochs=experiment.stop.epochs,
         batch_sizes=largest_remainder(experiment.batch_size, [1.0] * meta["num_workers"]),
         model_bytes=meta["model_bytes"],
+        rate=experiment.optimizer.rate,
         rng=Streams(experiment.seed).generator("strategy"),
         log=log,
     )

@@ -168,15 +168,25 @@ class Consistency(Part):
 
 
 class Aggregation(Part):
-    """How pushes become the next model."""
+    """How pushes become the next model.
+
+    Properties that decide what fits: `one_at_a_time`: it weighs one push against its own state;
+    `needs_barrier`: a commit must take a push of everybody.
+    """
 
     domain: ClassVar[str] = "aggregation"
-    #: what a push carries
-    payload: ClassVar[Literal["gradient", "parameters"]] = "gradient"
-    #: what a released worker receives: the model, or the commit's aggregate to apply itself
-    reply: ClassVar[Literal["model", "aggregate"]] = "model"
-    #: whether it weighs one push at a time against its own state
     one_at_a_time: ClassVar[bool] = False
+    needs_barrier: ClassVar[bool] = False
+
+    @property
+    def payload(self) -> Literal["gradient", "parameters"]:
+        """What a push carries."""
+        return "gradient"
+
+    @property
+    def reply(self) -> Literal["model", "aggregate"]:
+        """What a released worker receives: the model, or the commit's aggregate to apply itself."""
+        return "model"
 
     def on_commit(self, pushes: list[Push], view: ClusterView) -> list[Action]:
         """Answer with `Apply`, or with `Measure` if numbers from tensors are needed first."""
@@ -239,12 +249,14 @@ class Communication(Part):
     accumulates: ClassVar[bool] = False
     #: whether the worker computes on while its push is under way
     overlaps: ClassVar[bool] = False
-    #: whether a worker that is sent the model begins its own optimizer anew
-    forgets_momentum: ClassVar[bool] = True
-
     codec: Literal["none", "fp16"] = parameter(
         "none", "how numbers are written on the wire: 32-bit or 16-bit floats", source="Hermes IV-C"
     )
+
+    @property
+    def forgets_momentum(self) -> bool:
+        """Whether a worker that is sent the model begins its own optimizer anew."""
+        return True
 
     def worker_half(self) -> WorkerHalf:
         """Return a new worker half."""

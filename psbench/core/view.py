@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from enum import IntEnum
 from typing import Any
@@ -19,6 +20,11 @@ class Status(IntEnum):
     PUSHED = 2  #: has pushed (or was cancelled) and was not released since
     VOTED = 3  #: has voted and was not released since
     GONE = 4  #: has left
+
+
+
+def _constant(epoch: float) -> float:
+    return 1.0
 
 
 #: who may be released to take a step
@@ -64,6 +70,8 @@ class ClusterView:
     dataset_size: int  #: training samples; turns samples into epochs
     global_batch: int  #: B
     epochs: float | None = None  #: the stop rule's number of epochs, if it has one
+    #: the optimizer's rate by epoch; part of the specification, like the lines above
+    rate: Callable[[float], float] = _constant
     now: float = 0.0  #: seconds since the run began, virtual or wall
     version: int = 0  #: committed updates
     samples: int = 0  #: samples in committed pushes, and in steps that workers keep after a vote
