@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import numpy as np
 import pytest
 from toybox import take_out
 
-from psbench.aggregation import Mean
 from psbench.backends.base import Control
 from psbench.backends.simulated import Simulation
 from psbench.communication import EveryStep
@@ -32,14 +31,18 @@ class Stuck(BSP):
         return super().on_push(push, view) if view.version < 3 else [Hold(push.worker, "for ever")]
 
 
-class Local(EveryStep):
-    name: ClassVar[str] = "stuck_local"
-    pushes: ClassVar[Literal["always", "alone", "together"]] = "alone"
+class Reader(EveryStep):
+    """Reads what nobody knows."""
+
+    name: ClassVar[str] = "stuck_reader"
+    reads: ClassVar[tuple[str, ...]] = ("phase_of_the_moon",)
 
 
-class Delta(Mean):
-    name: ClassVar[str] = "stuck_delta"
-    payload: ClassVar[Literal["gradient", "delta", "parameters"]] = "delta"
+class Careful(EveryStep):
+    """Decides by the loss."""
+
+    name: ClassVar[str] = "stuck_careful"
+    reads: ClassVar[tuple[str, ...]] = ("loss",)
 
 
 take_out("stuck_")
@@ -56,14 +59,14 @@ def test_a_deadlock_names_every_worker_and_its_reason(timing_only):
     )
 
 
-@pytest.mark.parametrize(
-    "parts",
-    [{"communication": Local(), "consistency": "asp"}, {"aggregation": Delta(), "consistency": "asp"}],
-    ids=["a worker that may not push", "a payload that is no gradient"],
-)
-def test_parts_that_it_does_not_play_are_refused_and_not_ignored(parts):
-    with pytest.raises(ParameterError, match="the simulated backend plays"):
-        run(toy_experiment(Strategy(**parts)))
+def test_a_statistic_that_no_backend_knows_is_refused_before_anything_starts():
+    with pytest.raises(ParameterError, match="ask for phase_of_the_moon, but what is known of a step is"):
+        toy_experiment(Strategy(consistency="bsp", communication=Reader()))
+
+
+def test_parts_that_decide_by_the_loss_are_refused_where_none_is_computed():
+    with pytest.raises(ParameterError, match="'stuck_careful' of strategy 'custom' decides by losses"):
+        toy_experiment(Strategy(consistency="bsp", communication=Careful()), timing_only=True)
 
 
 class TestEnds:

@@ -21,14 +21,13 @@ from psbench.experiment import Stop
 #: called often, from the thread that runs; must be quick
 Observer: TypeAlias = Callable[[EventLog], None]
 
-#: the statistics of a push that parts may read: what a backend knows of a step anyway
-STATISTICS = ("compute_s", "send_s", "loss")
-
-
 def with_stats(push: Push, reads: Sequence[str]) -> Push:
-    """Put the statistics that parts read where they find them; the log keeps every digit of these."""
-    if reads:
-        push.stats = {name: getattr(push, name) for name in reads}
+    """Put the statistics that parts read where they find them; the log keeps every digit of these.
+
+    A worker that decides by itself has sent them, but for the time its push took.
+    """
+    told = push.stats or {}
+    push.stats = {name: told[name] if name in told else getattr(push, name) for name in reads}
     return push
 
 

@@ -141,7 +141,8 @@ class WorkerLoop:
 
     def _statistics(self) -> dict[str, float]:
         own: dict[str, Any] = {"compute_s": self._compute_s, "loss": self._loss / max(1, self._samples)}
-        return {name: own[name] if name in own else self._stats[name] for name in self._reads}
+        names = (name for name in self._reads if name != "send_s")  # which only who receives it can tell
+        return {name: own[name] if name in own else self._stats[name] for name in names}
 
     def _forget(self) -> None:
         self._steps = self._samples = 0
