@@ -81,7 +81,10 @@ class Cancel:
 
 @dataclass(slots=True)
 class Drop:
-    """Do without a worker for now: what it computes is void, and it counts as gone until readmitted."""
+    """Do without a worker for now: what it computes is void, and it counts as gone until readmitted.
+
+    Takes effect once the other actions of the answer are performed, a release of that worker among them.
+    """
 
     worker: int
     reason: str
@@ -89,7 +92,7 @@ class Drop:
 
 @dataclass(slots=True)
 class Readmit:
-    """Take a dropped worker back; to the parts it joins."""
+    """Take a dropped worker back; to the parts it joins. Takes effect as late as a `Drop`."""
 
     worker: int
 

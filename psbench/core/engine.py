@@ -82,6 +82,7 @@ class Engine:
         self._batch_sizes = list(batch_sizes) or [max(1, global_batch // num_workers)] * num_workers
         self._model_bytes = model_bytes
         self._todo: deque[Action] = deque()
+        self._comings: deque[act.Drop | act.Readmit] = deque()  # wait until the rest of the answer is done
         self._out: list[Action] = []
         self._unanswered: set[int] = set()
         self._inbox: deque[ev.Event] = deque()
@@ -291,7 +292,9 @@ class Engine:
         """Complete the actions of the answer; stop where numbers must be measured first."""
         todo = self._todo
         while self._asker is None:
-            if not todo and self._drain is not None:
+            if not todo and self._comings:
+                self._come_or_go(self._comings.popleft())
+            elif not todo and self._drain is not None:
                 self._drain_further()
             if not todo:
                 break
@@ -418,6 +421,15 @@ class Engine:
         self._unanswered.add(cancel.worker)
         self._out.append(cancel)
         self._record(Kind.CANCEL, worker=cancel.worker)
+
+    def _postpone(self, change: act.Drop | act.Readmit) -> None:
+        self._comings.append(change)  # the parts have answered for those who were there
+
+    def _come_or_go(self, change: act.Drop | act.Readmit) -> None:
+        if isinstance(change, act.Drop):
+            self._drop(change)
+        else:
+            self._readmit(change)
 
     def _drop(self, drop: act.Drop) -> None:
         worker = self.view.workers[drop.worker]
@@ -647,8 +659,8 @@ _ACTIONS: dict[type, Callable[[Engine, Any], None]] = {
     act.Release: Engine._release,
     act.Hold: Engine._hold,
     act.Cancel: Engine._cancel,
-    act.Drop: Engine._drop,
-    act.Readmit: Engine._readmit,
+    act.Drop: Engine._postpone,
+    act.Readmit: Engine._postpone,
     act.Discard: Engine._discard,
     act.Tell: Engine._tell,
     act.Measure: Engine._measure,
