@@ -37,13 +37,14 @@ class Server:
         self.global_batch = global_batch
         self._optimizer = optimizer.build(self.parameters)
         self._momentum_scale = 1.0
+        self._block: Tensor | None = None  # the momentum of blocks of local steps
         #: whether, and where, the last commit's mean gradient is kept, for workers that apply it themselves
         self.keeps_aggregate = False
         self.aggregate: Tensor | None = None
 
     def apply(
         self,
-        gradients: Sequence[Tensor],
+        payloads: Sequence[Tensor],
         weights: Sequence[float],
         *,
         lr_scale: float = 1.0,
@@ -54,13 +55,19 @@ class Server:
     ) -> None:
         """Make the next version from the payloads of a commit.
 
+        Parameters
+        ----------
+        rule : "gradient", "average" or "block_momentum"
+            An optimizer step along the weighted sum of gradients; the weighted sum of models plus `keep`
+            times the own one; or the workers' mean movement as one big step, of momentum `keep`.
+
         Shapes
         ------
-        gradients : float32, (num_params,) each, in the order of the commit; not changed
+        payloads : float32, (num_params,) each, in the order of the commit; not changed
         """
         if momentum_scale != self._momentum_scale:
             self._scale_momentum(momentum_scale)
-        _RULES[rule](self, gradients, weights, keep, self.spec.rate(epoch) * lr_scale)
+        _RULES[rule](self, payloads, weights, keep, self.spec.rate(epoch) * lr_scale)
 
     def _gradient_step(
         self, gradients: Sequence[Tensor], weights: Sequence[float], keep: float, lr: float
@@ -72,6 +79,27 @@ class Server:
             self.aggregate = self.parameters.grad
         self._optimizer.step()
         self.parameters.grad = None
+
+    def _average(
+        self, parameters: Sequence[Tensor], weights: Sequence[float], keep: float, lr: float
+    ) -> None:
+        """Move to keep w + sum_i weight_i w_i."""
+        mean = weighted_sum(parameters, weights)
+        self.parameters.copy_(mean.add(self.parameters, alpha=keep) if keep else mean)
+
+    def _block_momentum(
+        self, parameters: Sequence[Tensor], weights: Sequence[float], keep: float, lr: float
+    ) -> None:
+        """Take the way to the mean, m = sum_i weight_i w_i, as one gradient step with momentum.
+
+        u <- keep u + (w - m)/lr and w <- w - lr u: that is m, less lr keep times the u before.
+        """
+        mean = weighted_sum(parameters, weights)
+        before, self._block = self._block, (self.parameters - mean) / lr
+        if before is not None:
+            self._block.add_(before, alpha=keep)
+            mean = mean.sub(before, alpha=lr * keep)
+        self.parameters.copy_(mean)
 
     def merge_buffers(self, buffers: Sequence[Tensor], samples: Sequence[int]) -> None:
         """Move the buffers towards the pushers', each by its share of the global batch.
@@ -94,6 +122,7 @@ class Server:
         """Begin anew with the optimizer's state; the model stays."""
         self._optimizer = self.spec.build(self.parameters)
         self._momentum_scale = 1.0
+        self._block = None
 
     def _scale_momentum(self, scale: float) -> None:
         """Multiply the optimizer's own coefficient; its buffer stays as it is."""
@@ -102,14 +131,17 @@ class Server:
 
     def optimizer_state(self) -> dict[str, Tensor]:
         """Return the optimizer's tensors by name (momentum buffers, Adam's moments and its step)."""
-        state: dict[str, Any] = self._optimizer.state.get(self.parameters, {})
+        state: dict[str, Any] = dict(self._optimizer.state.get(self.parameters, {}))
+        state |= {} if self._block is None else {_BLOCK: self._block}
         return {name: value for name, value in state.items() if isinstance(value, Tensor)}
 
     def load_optimizer_state(self, state: dict[str, Tensor]) -> None:
         """Take over tensors returned by `optimizer_state`."""
         self.forget_momentum()
-        if state:
-            self._optimizer.state[self.parameters] = {name: value.clone() for name, value in state.items()}
+        own = {name: value.clone() for name, value in state.items()}
+        self._block = own.pop(_BLOCK, None)
+        if own:
+            self._optimizer.state[self.parameters] = own
 
 
 def weighted_sum(tensors: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
@@ -122,7 +154,13 @@ def weighted_sum(tensors: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
     return total
 
 
-_RULES = {"gradient": Server._gradient_step}
+_RULES = {
+    "gradient": Server._gradient_step,
+    "average": Server._average,
+    "block_momentum": Server._block_momentum,
+}
+#: the momentum of blocks, among the tensors of the optimizer
+_BLOCK = "block_momentum"
 
 
 def finite(tensor: Tensor) -> bool:
