@@ -394,6 +394,8 @@ class Simulation:
         self.bytes_up, self._bytes_down = placement.bytes_up(size, n), placement.bytes_down(size, n)
         self.server.keeps_aggregate = composition.aggregation.reply == "aggregate"
         self.workers = None if composition.plain else VirtualWorkers(self, composition)
+        if self.gradients:
+            self.trainer.unassign()
         self._drifts = composition.communication.pushes == "together"
         self._meter = Meter(self, composition)
 

@@ -41,7 +41,7 @@ class _Worker:
     #: raised when what it has under way becomes void
     life: int = 0
     goes_on: bool = False  # has pushed, and will begin its next step when this instant is over
-    next_chunk_s: float = 0.0  # when the data it has asked for beforehand will be there
+    next_chunk_s: float | None = None  # when the data that it has asked for beforehand will be there
 
 
 @dataclass(slots=True, eq=False)
@@ -223,14 +223,28 @@ class VirtualWorkers:
             worker.model.load(vectors[0], vectors[1], worker.lr)
         else:
             worker.model.keep(before)  # after a vote
-        if "samples" in release.orders:
-            self._assign(worker, release.orders)
 
-    def _assign(self, worker: _Worker, orders: act.Orders) -> None:
-        self._sim.trainer.assign(worker.number, orders["samples"], orders["epochs"])
+    def _fetch(self, worker: _Worker, begins_s: float) -> float:
+        """Return when a worker can begin its next chunk of data, which has to reach it first.
+
+        With prefetching it was asked for when the chunk before was begun, and is of the size known then.
+        """
+        sim, number = self._sim, worker.number
+        if sim.gradients:
+            sim.trainer.assign(number, worker.loop.chunk)
+        size = worker.loop.chunk * self._sample_bytes
+        if not self._prefetch:
+            return max(begins_s, sim.network.down(number, size, sim.now))
+        asked_before = worker.next_chunk_s is not None
+        arrives_s = worker.next_chunk_s if asked_before else sim.network.down(number, size, sim.now)
+        worker.next_chunk_s = sim.network.down(number, size, sim.now)
+        return max(begins_s, arrives_s or 0.0)
 
     def _begin(self, worker: _Worker, begins_s: float) -> None:
-        sim, samples = self._sim, worker.loop.batch_size
+        sim = self._sim
+        if worker.loop.chunk:
+            begins_s = self._fetch(worker, begins_s)
+        samples = worker.loop.batch_size
         job = sim.trainer.start(worker.number, samples) if sim.gradients else None
         compute_s = sim.step_times.next(worker.number, samples, begins_s)
         step = worker.step = Step(worker, job, samples, compute_s, worker.life)
