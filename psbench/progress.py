@@ -10,9 +10,13 @@ import numpy as np
 
 from psbench.core.log import EventLog, Kind
 from psbench.experiment import Stop
+from psbench.metrics.rows import trained
 
 #: rows after which a worker's state is what they say
-_STATES = (Kind.JOIN, Kind.LEAVE, Kind.PUSH, Kind.VOTE, Kind.RELEASE, Kind.HOLD, Kind.CANCEL)
+_STATES = (
+    *(Kind.JOIN, Kind.LEAVE, Kind.DROP, Kind.READMIT),
+    *(Kind.PUSH, Kind.VOTE, Kind.RELEASE, Kind.HOLD, Kind.CANCEL),
+)
 #: more waiting workers than this are counted, not listed
 _LISTED = 6
 
@@ -48,8 +52,8 @@ class Account:
         rows = log.rows(start, stop)
         kinds = rows["kind"]
         applied = rows[kinds == Kind.APPLY]
+        self.samples += int(trained(rows)["samples"].sum(dtype=np.int64))
         if len(applied):
-            self.samples += int(applied["samples"].sum(dtype=np.int64))
             self.updates = int(applied["version"][-1])
         self.now = float(rows["time_s"][-1])
         for row in rows[kinds == Kind.HANDOVER]:
@@ -68,7 +72,7 @@ class Account:
 
     def _state(self, log: EventLog, worker: int, row: Any) -> None:
         self._holds.pop(worker, None)
-        if row["kind"] == Kind.LEAVE:
+        if row["kind"] in (Kind.LEAVE, Kind.DROP):
             self._clocks.pop(worker, None)
             return
         self._clocks.setdefault(worker, self._slowest())

@@ -373,25 +373,31 @@ class Engine:
         release.load = load = view.version if step and not voted else worker.base_version
         release.send = send = not voted and (self._always_send or worker.base_version != load)
         worker.base_version = load
+        kept = 0
         if voted or self._own_steps:
-            self._complete_for_own_steps(release, worker, status)
+            kept = self._complete_for_own_steps(release, worker, status)
         self._out.append(release)
         log = self.log
         if log is not None:
             text = log.number(plain_json(orders)) if orders else 0
             size = self._bytes_down if send else 0
             told = 0 if step else 1
-            log.append(pack_release(view.now, _RELEASE, number, told, load, size, text))
+            log.append(pack_release(view.now, _RELEASE, number, told, load, kept, size, text))
 
-    def _complete_for_own_steps(self, release: act.Release, worker: WorkerView, status: Status) -> None:
-        """Say what a worker that steps by itself needs: the rate's epoch, and what kind of answer it gets."""
-        view = self.view
+    def _complete_for_own_steps(self, release: act.Release, worker: WorkerView, status: Status) -> int:
+        """Say what a worker that steps by itself needs: the rate's epoch, and what kind of answer it gets.
+
+        Returns the samples of a vote's steps that it keeps: they are progress without a push.
+        """
+        view, kept = self.view, 0
         if status is VOTED:
             view.num_voted -= 1
-            view.samples += worker.voted_samples if release.then == "step" else 0
+            kept = worker.voted_samples if release.then == "step" else 0
+            view.samples += kept
             worker.voted_samples = 0
         release.aggregate = self._replies_aggregate and release.send and status is PUSHED
         release.epoch = view.epoch if self._rate_epoch is None else self._rate_epoch(view)
+        return kept
 
     def _hold(self, hold: act.Hold) -> None:
         number, log = hold.worker, self.log
@@ -408,7 +414,7 @@ class Engine:
         self._out.append(hold)
         if log is not None:
             text = log.number(hold.reason)
-            log.append(pack_release(self.view.now, _HOLD, number, 0, 0, 0, text))
+            log.append(pack_release(self.view.now, _HOLD, number, 0, 0, 0, 0, text))
 
     def _cancel(self, cancel: act.Cancel) -> None:
         worker = self.view.workers[cancel.worker]

@@ -31,7 +31,8 @@ class Kind(IntEnum):
     EVALUATED = 7  #: id = epoch, version, text = values
     ASKED = 8  #: id = composition asked for, -1 for the next
     APPLY = 9  #: one row a push: worker, id = push, version made, samples, steps, loss = weight
-    RELEASE = 10  #: worker, id = 1 if told to push, version loaded, bytes (down), text = orders
+    #: worker, id = 1 if told to push, version loaded, bytes (down), samples kept after a vote, text = orders
+    RELEASE = 10
     HOLD = 11  #: worker, text = reason
     CANCEL = 12  #: worker
     DISCARD = 13  #: worker, id = push, text = reason
@@ -56,8 +57,8 @@ pack_row = struct.Struct("<dBHiiiHIfffI").pack
 #: the same for the other frequent rows, whose remaining columns are 0
 #: APPLY: time_s, kind, worker, id, version, samples, steps, loss
 pack_apply = struct.Struct("<dBHiiiH12xf4x").pack
-#: RELEASE, HOLD: time_s, kind, worker, id, version, bytes, text
-pack_release = struct.Struct("<dBHii6xI12xI").pack
+#: RELEASE, HOLD: time_s, kind, worker, id, version, samples, bytes, text
+pack_release = struct.Struct("<dBHiii2xI12xI").pack
 
 
 def plain_json(value: Any) -> str:

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from psbench.core.log import EventLog, Kind
-from psbench.metrics.rows import Array, Rows, pick
+from psbench.metrics.rows import Array, Rows, pick, with_membership
 
 
 def clock_lead(log: EventLog) -> pd.DataFrame:
@@ -26,7 +26,7 @@ def clock_lead(log: EventLog) -> pd.DataFrame:
     slowest, and a hand-over sets all clocks equal. Between such changes the slowest clock is c from where
     the last worker reached c: no row is visited one by one.
     """
-    rows = pick(log.rows(), Kind.JOIN, Kind.LEAVE, Kind.HANDOVER, Kind.PUSH, Kind.RELEASE)
+    rows = pick(with_membership(log.rows()), Kind.JOIN, Kind.LEAVE, Kind.HANDOVER, Kind.PUSH, Kind.RELEASE)
     kind = rows["kind"]
     breaks = np.flatnonzero((kind != Kind.PUSH) & (kind != Kind.RELEASE))
     clocks: dict[int, int] = {}

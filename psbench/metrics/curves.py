@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from psbench.core.log import EventLog, Kind
-from psbench.metrics.rows import Array, Rows, end_of, pick, positions
+from psbench.metrics.rows import Array, Rows, end_of, positions, trained
 
 
 def evaluations(log: EventLog) -> pd.DataFrame:
@@ -49,7 +49,8 @@ def training_loss(log: EventLog, dataset_size: int, smooth_epochs: float = 0.25)
     rows = log.rows()
     place = positions(rows, Kind.PUSH)
     place = place[np.isfinite(rows["loss"][place])]
-    applied = np.where(rows["kind"] == Kind.APPLY, rows["samples"], 0)
+    progress = (rows["kind"] == Kind.APPLY) | (rows["kind"] == Kind.RELEASE)
+    applied = np.where(progress, rows["samples"], 0)
     version = np.maximum.accumulate(np.where(rows["kind"] == Kind.APPLY, rows["version"], 0))
     push = rows[place]
     return pd.DataFrame(
@@ -73,7 +74,7 @@ def throughput(log: EventLog, bins: int = 50) -> pd.DataFrame:
     """
     rows = log.rows()
     end = end_of(rows)
-    apply = pick(rows, Kind.APPLY)
+    apply = trained(rows)
     if end <= 0:
         return pd.DataFrame({"time_s": np.zeros(0), "samples_per_s": np.zeros(0)})
     counted, edges = np.histogram(apply["time_s"], bins, (0.0, end), weights=apply["samples"])

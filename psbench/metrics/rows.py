@@ -27,6 +27,26 @@ def positions(rows: Rows, *kinds: Kind) -> npt.NDArray[np.int64]:
     return np.flatnonzero(wanted[rows["kind"]])
 
 
+def trained(rows: Rows) -> Rows:
+    """Return the rows whose `samples` are progress: committed pushes, and steps kept after a vote."""
+    return pick(rows, Kind.APPLY, Kind.RELEASE)
+
+
+def kept_steps(rows: Rows) -> int:
+    """Return how many steps workers kept after a vote; a vote follows every step."""
+    return int(np.count_nonzero(pick(rows, Kind.RELEASE)["samples"]))
+
+
+def with_membership(rows: Rows) -> Rows:
+    """Return the rows with a worker that is dropped leaving, and one that is readmitted joining."""
+    dropped, readmitted = positions(rows, Kind.DROP), positions(rows, Kind.READMIT)
+    if len(dropped):
+        rows = rows.copy()
+        rows["kind"][dropped] = Kind.LEAVE
+        rows["kind"][readmitted] = Kind.JOIN
+    return rows
+
+
 def categorical(codes: Array, names: Sequence[str]) -> pd.Categorical[str]:
     """Return `names[code]` for each code, each name stored once."""
     return pd.Categorical.from_codes(codes.astype(np.int64), categories=pd.Index(list(names), dtype="object"))

@@ -6,7 +6,17 @@ import numpy as np
 import pandas as pd
 
 from psbench.core.log import EventLog, Kind
-from psbench.metrics.rows import Array, Rows, categorical, end_of, optional, pick, positions, workers_of
+from psbench.metrics.rows import (
+    Array,
+    Rows,
+    categorical,
+    end_of,
+    optional,
+    pick,
+    positions,
+    with_membership,
+    workers_of,
+)
 
 #: what a worker may be doing; the code of a phase is its place here
 PHASES = ("pull", "compute", "send", "wait", "cancelled")
@@ -40,11 +50,13 @@ def timeline(log: EventLog) -> pd.DataFrame:
     server was busy). A cancelled step, or one whose worker left, is "cancelled". A step that ends in a
     vote is all compute, and from being told to push to the push is all send: how long each part of them
     took is not recorded. At the end of the run spans are cut; a step then under way counts as compute,
-    "not finished". A worker that has left has no spans until it joins again.
+    "not finished". A worker that goes on while its push is under way (overlap) computes until the release,
+    but for the end of that stretch if its next push tells of fewer seconds. A worker that has left has no spans until it joins again.
     """
-    rows = log.rows()
+    rows = with_membership(log.rows())
     own = _Own(log, rows)
     spans = _Spans()
+    _add_overlaps(own, spans)
     _add_waits(own, spans)
     _add_work(own, spans)
     _add_lost(own, spans)
@@ -63,6 +75,9 @@ class _Own:
         self.kind = here["kind"]
         self.told_to_push = (self.kind == Kind.RELEASE) & (here["id"] == 1)
         self.text = here["text"]
+        self.goes_on = (self.kind == Kind.PUSH) & np.isin(self.text, _overlapping(log, here))
+        #: rows whose span is drawn by `_add_overlaps`
+        self.overlapped = np.zeros(len(here), dtype=bool)
         self.start = here["time_s"].copy()
         self.next = np.append(np.where(same, self.kind[1:], _END), _END)[: len(here)]
         self.stop = np.append(np.where(same, self.start[1:], end_of(rows)), end_of(rows))[: len(here)]
@@ -126,8 +141,9 @@ def _reasons(log: EventLog, numbers: Array) -> pd.Categorical[str]:
 
 
 def _add_waits(own: _Own, spans: _Spans) -> None:
-    held = own.kind == Kind.HOLD
+    held = (own.kind == Kind.HOLD) & ~own.overlapped
     spoke = np.isin(own.kind, (Kind.JOIN, Kind.PUSH, Kind.VOTE, Kind.CANCEL)) & (own.next != Kind.PUSH)
+    spoke &= ~own.overlapped
     for where, text in ((held, own.text), (spoke, _ANSWER)):
         i = np.flatnonzero(where)
         other = _ended_by(own, i)
@@ -153,9 +169,39 @@ def _ended_by(own: _Own, i: Array) -> Array:
     return np.where(other == own.worker[i], -1, other)
 
 
+def _overlapping(log: EventLog, rows: Rows) -> list[int]:
+    """Return the texts of pushes whose workers went on."""
+    used = np.unique(pick(rows, Kind.PUSH)["text"]).tolist()
+    return [number for number in used if '"goes_on"' in log.text(number)]
+
+
+def _add_overlaps(own: _Own, spans: _Spans) -> None:
+    """Add what workers did from a push after which they went on until their next push."""
+    for first in np.flatnonzero(own.goes_on).tolist():
+        last = first  # the row before the next push, which is the release, or the worker's last row
+        while own.next[last] not in (Kind.PUSH, Kind.LEAVE, _END):
+            last += 1
+        own.overlapped[first : last + 1] = True
+        released = own.start[last] if own.kind[last] == Kind.RELEASE else own.stop[last]
+        begun, ended = own.start[first], own.stop[last]
+        known = own.next[last] == Kind.PUSH
+        sent = ended - own.send[last] if known else ended
+        waited = min(max(0.0, sent - begun - own.compute[last]), released - begun) if known else 0.0
+        worker = own.worker[first : first + 1]
+        for phase, start, stop in (
+            (_COMPUTE, begun, released - waited),
+            (_WAIT, released - waited, released),
+            (_COMPUTE, released, sent),
+            (_SEND, sent, ended),
+        ):
+            spans.add(
+                worker, phase, np.array([start]), np.array([stop]), _ANSWER if phase == _WAIT else _NONE
+            )
+
+
 def _add_work(own: _Own, spans: _Spans) -> None:
     begin = np.minimum(own.start + own.handover, own.stop)
-    pushed = own.next == Kind.PUSH
+    pushed = (own.next == Kind.PUSH) & ~own.overlapped
     i = np.flatnonzero(pushed & own.told_to_push)
     spans.add(own.worker[i], _SEND, begin[i], own.stop[i], _NONE)
     i = np.flatnonzero(pushed & ~own.told_to_push)
@@ -224,7 +270,7 @@ def idle_fraction(log: EventLog, spans: pd.DataFrame | None = None) -> dict[int,
 
 def _present(log: EventLog) -> dict[int, float]:
     """Return the seconds that each worker was there."""
-    rows = log.rows()
+    rows = with_membership(log.rows())
     end, seconds = end_of(rows), dict.fromkeys(workers_of(rows), 0.0)
     for row in pick(rows, Kind.JOIN, Kind.LEAVE):
         left = end - float(row["time_s"])

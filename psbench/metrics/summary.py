@@ -12,7 +12,7 @@ from psbench.core.log import EventLog, Kind
 from psbench.metrics.clocks import clock_lead
 from psbench.metrics.curves import evaluations, time_to_target, training_loss
 from psbench.metrics.pushes import share_of_applied, staleness, unused_workers
-from psbench.metrics.rows import end_of, finite, pick
+from psbench.metrics.rows import end_of, finite, kept_steps, pick, trained
 from psbench.metrics.spans import idle_fraction
 from psbench.metrics.switches import switches
 from psbench.metrics.traffic import conservation, messages, total_bytes
@@ -34,7 +34,8 @@ def summarise(log: EventLog, meta: Mapping[str, Any], target: float | None = Non
     Returns
     -------
     dict
-        `epochs` is samples applied over the size of the data, `steps` the mini-batches in all pushes,
+        `epochs` is samples trained on over the size of the data, `steps` the mini-batches in all pushes and
+        those kept after a vote,
         `time_s` the time at the end, `idle_fraction` and `share_of_applied` lists by worker id.
     """
     rows = log.rows()
@@ -46,8 +47,8 @@ def summarise(log: EventLog, meta: Mapping[str, Any], target: float | None = Non
     summary = {
         **{name: meta.get(name) for name in ("name", "backend", "strategy", "seed", "status", "reason")},
         "workers": meta.get("num_workers", len(shares)),
-        "epochs": float(applied["samples"].sum(dtype=np.int64)) / meta["dataset_size"],
-        "steps": int(pick(rows, Kind.PUSH)["steps"].sum(dtype=np.int64)),
+        "epochs": float(trained(rows)["samples"].sum(dtype=np.int64)) / meta["dataset_size"],
+        "steps": int(pick(rows, Kind.PUSH)["steps"].sum(dtype=np.int64)) + kept_steps(rows),
         "updates": int(applied["version"][-1]) if len(applied) else 0,
         "cancelled": kept.pop("cancelled"),
         "pushes": kept,

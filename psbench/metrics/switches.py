@@ -34,7 +34,8 @@ def switches(log: EventLog, dataset_size: int, names: Sequence[str] = ()) -> lis
         `cost_s` (of the hand-over itself).
     """
     rows = log.rows()
-    samples = np.cumsum(np.where(rows["kind"] == Kind.APPLY, rows["samples"], 0), dtype=np.int64)
+    progress = (rows["kind"] == Kind.APPLY) | (rows["kind"] == Kind.RELEASE)
+    samples = np.cumsum(np.where(progress, rows["samples"], 0), dtype=np.int64)
     found = []
     for place in positions(rows, Kind.HANDOVER).tolist():
         row, time_s = rows[place], float(rows["time_s"][place])

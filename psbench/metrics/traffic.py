@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from psbench.core.log import EventLog, Kind
-from psbench.metrics.rows import pick
+from psbench.metrics.rows import pick, with_membership
 
 _MESSAGES = {
     "push": Kind.PUSH,
@@ -53,7 +53,8 @@ def conservation(log: EventLog) -> dict[str, int]:
 
 def _lost_with_worker(log: EventLog) -> int:
     """Return how many workers left while a step was under way."""
-    rows = pick(log.rows(), Kind.RELEASE, Kind.PUSH, Kind.VOTE, Kind.CANCEL, Kind.LEAVE, Kind.JOIN)
+    kinds = (Kind.RELEASE, Kind.PUSH, Kind.VOTE, Kind.CANCEL, Kind.LEAVE, Kind.JOIN)
+    rows = pick(with_membership(log.rows()), *kinds)
     lost = 0
     for place in np.flatnonzero(rows["kind"] == Kind.LEAVE).tolist():
         own = np.flatnonzero(rows["worker"][:place] == rows["worker"][place])
