@@ -39,7 +39,7 @@ def train(rank: int, steps: int, batch: int, meeting: str) -> None:
         print((steps - steps // 5) / (time.perf_counter() - began), flush=True)
     dist.barrier()  # the number is told, and nobody hangs up on a rank that still trains
     dist.destroy_process_group()
-    os._exit(0)  # gloo's threads now and then abort the interpreter's end; mp.spawn still sees any error above
+    os._exit(0)  # gloo's threads now and then abort the interpreter's end; errors above still reach mp.spawn
 
 
 if __name__ == "__main__":
