@@ -51,7 +51,8 @@ def timeline(log: EventLog) -> pd.DataFrame:
     vote is all compute, and from being told to push to the push is all send: how long each part of them
     took is not recorded. At the end of the run spans are cut; a step then under way counts as compute,
     "not finished". A worker that goes on while its push is under way (overlap) computes until the release,
-    but for the end of that stretch if its next push tells of fewer seconds. A worker that has left has no spans until it joins again.
+    but for the end of that stretch if its next push tells of fewer seconds. A worker that has left has no
+    spans until it joins again.
     """
     rows = with_membership(log.rows())
     own = _Own(log, rows)
