@@ -249,6 +249,8 @@ class Communication(Part):
     accumulates: ClassVar[bool] = False
     #: whether the worker computes on while its push is under way
     overlaps: ClassVar[bool] = False
+    #: whether a worker speaks at the end of a chunk of data, whose size the straggler part may order
+    chunks: ClassVar[bool] = False
     codec: Literal["none", "fp16"] = parameter(
         "none", "how numbers are written on the wire: 32-bit or 16-bit floats", source="Hermes IV-C"
     )
@@ -293,6 +295,7 @@ class Stragglers(Part):
     domain: ClassVar[str] = "stragglers"
     needs_barrier: ClassVar[bool] = False
     varies_batch: ClassVar[bool] = False
+    needs_chunks: ClassVar[bool] = False
 
     def on_push(self, push: Push, view: ClusterView) -> list[Action]:
         """Look at a push before it is committed."""

@@ -316,6 +316,7 @@ def misfits(strategy: Strategy) -> list[str]:
             p.collective and m.overlaps,
             f"{m.name}: its workers are not at one model, which {p.name} needs",
         ),
+        (s.needs_chunks and not m.chunks, f"{s.name}: sizes chunks of data, which {m.name} does not know"),
         (s.needs_barrier and not c.barrier, f"{s.name}: cuts batches anew at a barrier; {c.name} has none"),
         (
             p.collective and (not c.barrier or c.cancels),
