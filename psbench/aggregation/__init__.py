@@ -1,6 +1,9 @@
 """How pushes become the next model."""
 
+from psbench.aggregation.block_momentum import BlockMomentum
+from psbench.aggregation.exchange import Exchange
 from psbench.aggregation.mean import Mean, Sum
+from psbench.aggregation.model_average import ModelAverage
 from psbench.aggregation.staleness import DynSGD, StalenessWeighted
 
-__all__ = ["DynSGD", "Mean", "StalenessWeighted", "Sum"]
+__all__ = ["BlockMomentum", "DynSGD", "Exchange", "Mean", "ModelAverage", "StalenessWeighted", "Sum"]

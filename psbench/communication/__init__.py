@@ -1,5 +1,8 @@
 """When a worker pushes."""
 
+from psbench.communication.adacomm import AdaComm
 from psbench.communication.every_step import EveryStep
+from psbench.communication.local_sgd import LocalSGD
+from psbench.communication.selsync import SelSync
 
-__all__ = ["EveryStep"]
+__all__ = ["AdaComm", "EveryStep", "LocalSGD", "SelSync"]

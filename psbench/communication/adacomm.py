@@ -1,0 +1,164 @@
+"""AdaComm: local SGD whose communication period falls with the training loss."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, ClassVar, Literal
+
+from pydantic import PrivateAttr
+
+from psbench.communication.local_sgd import Local
+from psbench.core.actions import Action, Measure
+from psbench.core.part import parameter
+from psbench.core.view import ClusterView
+
+SOURCE = "Wang and Joshi 2019 (AdaComm), eq. 6"
+#: what rounding may add to a period: sqrt(10 * 0.1) * 20 is to be 20, not 21
+_ROUNDING = 1e-9
+
+
+class AdaComm(Local):
+    """Begin with many local steps between two averagings, and make them fewer as the loss falls.
+
+    Time is cut into intervals. With the first averaging of each, the period becomes
+    ceil(sqrt(lr_0/lr * F/F_0) * tau_0), where F is the training loss now and F_0 that at the beginning. A
+    period that this would not shorten is multiplied by `gamma` instead, so that it falls on plateaus too.
+
+    Parameters
+    ----------
+    initial_steps : int, steps, >= 1
+        tau_0; the paper finds it by trying several for an epoch or two each.
+    interval_s : float, seconds, > 0
+        T_0.
+    gamma : float, 0 < gamma <= 1
+        1 keeps the period where the rule would not shorten it.
+    slack : int, steps, >= 0
+        s: a period that the rule would shorten by no more than this is multiplied by `gamma` as well.
+    lr_coupling : "defer" or "formula"
+        defer: the rate stays as it is until the period is 1, which it then remains, and the schedule is read
+        from there on. formula: the rate follows its schedule, and lr_0/lr counts: a rate divided by 10 makes
+        the period sqrt(10) times as long.
+    local_momentum : "cleared" or "kept"
+
+    Notes
+    -----
+    Reduces to: `local_sgd` with gamma = 1 and a constant loss; with BSP, if initial_steps = 1.
+    Our reading (the letters are those of `protocols` 5.2): eq. (5) prints lr^2 where eq. (6) follows from
+    lr^3, so we take (6) (A1). gamma tau is rounded up and at least 1 (A2). F is the mean loss of the averaged
+    model on a fixed sample of the training set, measured at that moment and before the first step (A3).
+    The period changes with the first averaging at or after each multiple of the interval, and intervals in
+    which nobody averaged are skipped (A4). "First decay the period to 1 and then the learning rate as usual"
+    is `defer` (A5), with which the period never grows (A6). A loss above the first shortens the period like
+    a plateau (A7). Time, loss and rate count from the moment this strategy begins: after a switch, if it is
+    switched to.
+
+    Source
+    ------
+    Wang and Joshi (2019), "Adaptive Communication Strategies to Achieve the Best Error-Runtime Trade-off in
+    Local-Update SGD", sec. 4; `protocols` 5.2.
+
+    Examples
+    --------
+    >>> AdaComm(initial_steps=20).period(before=20, loss_ratio=1 / 4)
+    10
+    """
+
+    name: ClassVar[str] = "adacomm"
+    source: ClassVar[str] = SOURCE
+    measures: ClassVar[tuple[str, ...]] = ("train_loss",)
+
+    # 20: the first of the fixed periods that the paper compares for its larger network
+    initial_steps: int = parameter(
+        20, "steps between two averagings at the beginning", unit="steps", source=SOURCE, ge=1
+    )
+    interval_s: float = parameter(
+        60.0, "time after which the period is chosen again", unit="s", source="AdaComm 5: 60 seconds", gt=0
+    )
+    gamma: float = parameter(
+        0.5, "factor of a period that the loss does not shorten", source=SOURCE, gt=0, le=1
+    )
+    slack: int = parameter(0, "shortening that still counts as none", unit="steps", source="AdaComm 4", ge=0)
+    lr_coupling: Literal["defer", "formula"] = parameter(
+        "defer",
+        "whether the rate's schedule waits until the period is 1, or lengthens the period",
+        source="AdaComm 4; protocols 5.2 (A5)",
+    )
+
+    _steps: int = PrivateAttr(0)
+    _loss: float = PrivateAttr(0.0)  # F_0
+    _interval: int = PrivateAttr(0)  # the one that `_steps` was chosen for
+    _began_s: float = PrivateAttr(0.0)
+    _began_epoch: float = PrivateAttr(0.0)
+    _rates: list[float] = PrivateAttr(default_factory=list)  # the first, and that of the last interval
+
+    def start(self, view: ClusterView) -> list[Action]:
+        """Measure the loss before any step."""
+        self._steps = self.initial_steps
+        self._began_s, self._began_epoch = view.now, view.epoch
+        self._rates = [view.rate(view.epoch)] * 2
+        return [] if self._settled else self._measured_loss()
+
+    def steps(self, view: ClusterView) -> int:
+        """Return the period in force."""
+        return self._steps
+
+    def rate_epoch(self, view: ClusterView) -> float:
+        """Keep the rate until the period is 1."""
+        return self._began_epoch if self._defers and self._steps > 1 else view.epoch
+
+    def on_applied(self, view: ClusterView) -> list[Action]:
+        """Measure the loss with the first averaging of an interval."""
+        if self._settled or self._interval_of(view) == self._interval:
+            return []
+        return self._measured_loss()
+
+    def on_measured(self, facts: dict[str, Any], view: ClusterView) -> list[Action]:
+        """Choose the period; the first loss is what later ones are compared with."""
+        loss = facts["train_loss"]
+        if not self._loss:
+            self._loss = loss
+            return []
+        before, now = self._rates[1], view.rate(self.rate_epoch(view))
+        self._steps = self.period(
+            self._steps, loss / self._loss, rate_ratio=self._rates[0] / now, same_rate=now == before
+        )
+        self._rates = [self._rates[0], now]
+        self._interval = self._interval_of(view)
+        return []
+
+    def period(self, before: int, loss_ratio: float, rate_ratio: float = 1.0, same_rate: bool = True) -> int:
+        """Return the next period.
+
+        Parameters
+        ----------
+        before : int, steps
+        loss_ratio : float
+            F/F_0; may be infinite or not a number, which is taken for a plateau.
+        rate_ratio : float
+            lr_0/lr.
+        same_rate : bool
+            Whether the rate is that of the last interval.
+        """
+        wanted = math.sqrt(rate_ratio * loss_ratio) * self.initial_steps
+        shortens = wanted < math.inf and _ceil(wanted) + self.slack < before
+        if shortens or (wanted < math.inf and not same_rate):
+            return _ceil(wanted)
+        return _ceil(self.gamma * before)
+
+    @property
+    def _defers(self) -> bool:
+        return self.lr_coupling == "defer"
+
+    @property
+    def _settled(self) -> bool:
+        return self._defers and self._steps == 1
+
+    def _interval_of(self, view: ClusterView) -> int:
+        return math.floor((view.now - self._began_s) / self.interval_s)
+
+    def _measured_loss(self) -> list[Action]:
+        return [Measure("communication", {"train_loss": None})]
+
+
+def _ceil(steps: float) -> int:
+    return max(1, math.ceil(steps * (1 - _ROUNDING)))

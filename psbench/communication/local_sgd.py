@@ -1,0 +1,104 @@
+"""Local SGD: several steps on the worker between two pushes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar, Literal
+
+from psbench.core.actions import Orders
+from psbench.core.part import Communication, Verdict, WorkerHalf, parameter
+from psbench.core.view import ClusterView
+
+SOURCE = "Wang and Joshi 2019 (AdaComm), eq. 1"
+
+
+class LocalSteps(WorkerHalf):
+    """A worker that pushes when it has made as many steps as it was last told to make."""
+
+    local_steps: int = 1
+    made: int = 0
+
+    def on_orders(self, orders: Orders) -> None:
+        """Begin to count anew: orders come with every release, and what was begun before may be void."""
+        if "local_steps" in orders:
+            self.local_steps, self.made = orders["local_steps"], 0
+
+    def after_step(self, stats: Mapping[str, float]) -> Verdict:
+        """Push after the last of the steps."""
+        self.made += 1
+        return "push" if self.made >= self.local_steps else "continue"
+
+
+class Local(Communication):
+    """A worker takes steps with an optimizer of its own, and pushes its parameters after some of them.
+
+    Parameters
+    ----------
+    local_momentum : "cleared" or "kept"
+        What becomes of the momentum of a worker's optimizer when it takes over an averaged model.
+    """
+
+    local: ClassVar[bool] = True
+
+    local_momentum: Literal["cleared", "kept"] = parameter(
+        "cleared", "a worker's own momentum when it is sent the mean model", source=SOURCE
+    )
+
+    @property
+    def forgets_momentum(self) -> bool:
+        """Whether a worker that is sent the model begins its own optimizer anew."""
+        return self.local_momentum == "cleared"
+
+    def worker_half(self) -> WorkerHalf:
+        """Return the worker half that counts its steps."""
+        return LocalSteps()
+
+    def steps(self, view: ClusterView) -> int:
+        """Return how many steps a worker that is released now is to make."""
+        raise NotImplementedError(f"{type(self).__name__} must define steps")
+
+    def on_release(self, worker: int, view: ClusterView) -> Orders:
+        """Order the steps until the next push."""
+        return {"local_steps": self.steps(view)}
+
+
+class LocalSGD(Local):
+    """Push the parameters after every `local_steps` steps.
+
+    Parameters
+    ----------
+    local_steps : int, steps, >= 1
+        tau, the communication period.
+    local_momentum : "cleared" or "kept"
+        The paper clears it; then a period of one step has no momentum at all.
+
+    Notes
+    -----
+    Reduces to: BSP under a barrier with a period of 1 (plain SGD, or momentum that is kept); workers that
+    never meet, with an endless one. Each step's rate is that of the epoch at which the period began.
+
+    Source
+    ------
+    Wang and Joshi (2019), "Adaptive Communication Strategies to Achieve the Best Error-Runtime Trade-off in
+    Local-Update SGD", eq. (1), PASGD; `protocols` 5.1. The later code of the authors averages first after
+    tau + 1 steps and keeps the local momentum; we average after tau, as printed.
+
+    Examples
+    --------
+    >>> half = LocalSGD(local_steps=2).worker_half()
+    >>> half.on_orders({"local_steps": 2})
+    >>> half.after_step({}), half.after_step({})
+    ('continue', 'push')
+    """
+
+    name: ClassVar[str] = "local_sgd"
+    source: ClassVar[str] = SOURCE
+
+    # 10: the period that the paper sets against 1 where it shows the trade-off (fig. 3)
+    local_steps: int = parameter(
+        10, "steps of a worker between two averagings", unit="steps", source=SOURCE, ge=1
+    )
+
+    def steps(self, view: ClusterView) -> int:
+        """Return always as many."""
+        return self.local_steps
