@@ -1,0 +1,71 @@
+"""Every strategy of the catalogue on MNIST, simulated: the accuracies of the README's table.
+
+    PSBENCH_DATA=... python -m tests.benchmarks.mnist_accuracy [NAME ...] [--epochs 2] [--out rows.jsonl]
+
+The CNN of 110 k parameters on C2, nine workers of which four are slower; batch 128 in all, SGD with rate
+0.05 and momentum 0.9, two epochs, seed 0. What differs for a strategy, and why, stands in `CHANGES`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from psbench.experiment import Experiment
+from psbench.runs import run
+from psbench.strategies import CATALOGUE
+
+#: changes of the experiment by strategy
+CHANGES: dict[str, dict[str, Any]] = {
+    # divides by its staleness only, so that at the beginning nine pushes move it as far as nine barriers
+    "dyn_sgd": {"optimizer": {"name": "sgd", "lr": 0.01, "momentum": 0.9}},
+    # its rule needs six evaluations: so many are made in two epochs
+    "strategy_switch": {"evaluate_every": 0.1},
+}
+
+
+def experiment(name: str, epochs: float) -> Experiment:
+    """Return the experiment of a strategy."""
+    values: dict[str, Any] = {
+        "name": name,
+        "data": {"name": "mnist"},
+        "model": "cnn",
+        "cluster": "c2",
+        "strategy": name,
+        "optimizer": {"name": "sgd", "lr": 0.05, "momentum": 0.9},
+        "batch_size": 128,
+        "stop": {"epochs": epochs},
+    }
+    return Experiment(**values | CHANGES.get(name, {}))
+
+
+def measure(name: str, epochs: float) -> dict[str, Any]:
+    """Run a strategy and return its row."""
+    summary = run(experiment(name, epochs)).summary()
+    facts = ("epochs", "time_s", "updates", "status", "bytes", "final", "wall_s")
+    return {"name": name, "staleness": summary["staleness"]["mean"], **{k: summary[k] for k in facts}}
+
+
+def main() -> int:
+    """Run, print, and keep the rows."""
+    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.mnist_accuracy", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help="strategies; all of the catalogue if none")
+    parser.add_argument("--epochs", type=float, default=2.0)
+    parser.add_argument(
+        "--out", type=Path, help="a file that the rows are appended to, one JSON object a line"
+    )
+    asked = parser.parse_args()
+    for name in asked.names or CATALOGUE:
+        line = json.dumps(measure(name, asked.epochs))
+        print(line, flush=True)
+        if asked.out is not None:
+            with asked.out.open("a") as file:
+                file.write(line + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
