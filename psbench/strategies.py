@@ -236,6 +236,18 @@ lb_bsp = Published(
     "Chen et al. 2018, 2020",
     {"consistency": consistency.BSP, "stragglers": stragglers.LBBSP},
 )
+hermes = Published(
+    "hermes",
+    "asp whose workers push only what has clearly helped, and get as much data as they have time for",
+    "Basani et al., Hermes",
+    {
+        "consistency": consistency.ASP,
+        "aggregation": aggregation.LossWeighted,
+        "communication": communication.HermesGUP,
+        "stragglers": stragglers.DualBinarySearch,
+    },
+    notebook="09_edge",
+)
 all_reduce = Published(
     "all_reduce",
     "no server: workers add up their gradients in a ring",
@@ -258,6 +270,7 @@ CATALOGUE: dict[str, Published | PublishedSwitch] = {
         *(bsp, asp, ssp, k_bsp, k_batch_bsp, backup_workers, k_asp, k_batch_asp),
         *(dssp, elastic_bsp, n_softsync, con_sgd, dyn_sgd),
         *(dbs_sgd, lb_bsp),
+        hermes,
         *(all_reduce, strategy_switch),
     )
 }

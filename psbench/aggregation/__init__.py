@@ -2,8 +2,18 @@
 
 from psbench.aggregation.block_momentum import BlockMomentum
 from psbench.aggregation.exchange import Exchange
+from psbench.aggregation.loss_weighted import LossWeighted
 from psbench.aggregation.mean import Mean, Sum
 from psbench.aggregation.model_average import ModelAverage
 from psbench.aggregation.staleness import DynSGD, StalenessWeighted
 
-__all__ = ["BlockMomentum", "DynSGD", "Exchange", "Mean", "ModelAverage", "StalenessWeighted", "Sum"]
+__all__ = [
+    "BlockMomentum",
+    "DynSGD",
+    "Exchange",
+    "LossWeighted",
+    "Mean",
+    "ModelAverage",
+    "StalenessWeighted",
+    "Sum",
+]

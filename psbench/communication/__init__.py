@@ -2,7 +2,8 @@
 
 from psbench.communication.adacomm import AdaComm
 from psbench.communication.every_step import EveryStep
+from psbench.communication.hermes_gup import HermesGUP
 from psbench.communication.local_sgd import LocalSGD
 from psbench.communication.selsync import SelSync
 
-__all__ = ["AdaComm", "EveryStep", "LocalSGD", "SelSync"]
+__all__ = ["AdaComm", "EveryStep", "HermesGUP", "LocalSGD", "SelSync"]

@@ -1,7 +1,8 @@
 """How much work each worker gets."""
 
 from psbench.stragglers.dbs_sgd import DBS
+from psbench.stragglers.dual_binary_search import DualBinarySearch
 from psbench.stragglers.fixed import Fixed
 from psbench.stragglers.lb_bsp import LBBSP
 
-__all__ = ["DBS", "LBBSP", "Fixed"]
+__all__ = ["DBS", "DualBinarySearch", "Fixed", "LBBSP"]

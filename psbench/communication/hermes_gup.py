@@ -1,0 +1,170 @@
+"""HermesGUP: a worker pushes when its test loss has fallen far below those before."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import ceil, inf, isfinite, sqrt
+from typing import ClassVar, Literal, Self
+
+import numpy as np
+from pydantic import PrivateAttr, model_validator
+
+from psbench.core.actions import Orders
+from psbench.core.part import Communication, Verdict, WorkerHalf, parameter
+from psbench.errors import ParameterError
+
+SOURCE = "Hermes, Alg. 1"
+
+
+class HermesGUPHalf(WorkerHalf):
+    """Test the loss at the end of every chunk; the worker's half of `HermesGUP`.
+
+    Parameters
+    ----------
+    alpha, beta, patience, window
+        See `HermesGUP`.
+    """
+
+    alpha: float
+    beta: float
+    patience: int
+    window: int
+
+    _losses: list[float] = PrivateAttr(default_factory=list)  # Q, emptied by a push
+    _quiet: int = PrivateAttr(0)  # N_iter: chunks since the last push
+    _steps: int = PrivateAttr(1)  # of a chunk; without orders a chunk is one step
+    _done: int = PrivateAttr(0)
+
+    def on_orders(self, orders: Orders) -> None:
+        """Begin a chunk of the size ordered."""
+        if "samples" in orders:
+            self._steps = ceil(orders["passes"] * orders["samples"] / orders["batch_size"])
+            self._done = 0
+
+    def after_step(self, stats: Mapping[str, float]) -> Verdict:
+        """Go on to the end of the chunk; there, push or report."""
+        self._done += 1
+        if self._done < self._steps:
+            return "continue"
+        self._done = 0
+        return "push" if self.is_major(stats["test_loss"]) else "report"
+
+    def report(self, stats: dict[str, float]) -> dict[str, float]:
+        """Tell of how many steps the chunk was, beside the statistics that are read."""
+        return stats | {"chunk_steps": self._steps}
+
+    def is_major(self, loss: float) -> bool:
+        """Take the test loss of a chunk and say whether it is to be pushed (Alg. 1, lines 4 to 12)."""
+        if not isfinite(loss):
+            return True  # whoever gets it ends the run; without a push it would never end
+        self._losses = [*self._losses, loss][-self.window :]
+        major = z_score(self._losses) <= self.alpha
+        if major:
+            self._losses = []  # what comes next is another model's
+        self._quiet = 0 if major else self._quiet + 1
+        if self._quiet >= self.patience:
+            self.alpha *= 1.0 - self.beta
+        return major
+
+
+def z_score(losses: list[float]) -> float:
+    """Return how many standard deviations the last loss is above the mean, itself included in both.
+
+    At least -sqrt(m - 1) for m losses; infinite where the losses do not differ.
+
+    Examples
+    --------
+    >>> z_score([2.0, 1.0]), z_score([1.0])
+    (-1.0, inf)
+    """
+    sigma = float(np.std(losses))
+    # equal losses may have a mean that differs from them in its last digit
+    return (losses[-1] - float(np.mean(losses))) / sigma if len(set(losses)) > 1 and sigma else inf
+
+
+class HermesGUP(Communication):
+    """A worker trains on chunks of data by itself and pushes when that has made a clear difference.
+
+    At the end of a chunk it takes the loss of its model on test samples. If that is so far below the losses
+    since the last push that its z-score is at most alpha, the worker pushes its parameters, waits for the
+    model and begins anew from it; else it reports and goes on. Alpha rises towards 0 while no push succeeds,
+    so that smaller improvements count as training converges.
+
+    Parameters
+    ----------
+    alpha : float, -100 to 0
+        Largest z-score that is pushed. About Phi(alpha) of normally distributed losses are that low: 9.7 %
+        for -1.3.
+    beta : float, 0 to 1
+        Share by which alpha shrinks after every chunk while `patience` is exceeded; it is never restored.
+    patience : int, chunks, >= 1
+        lambda of the paper: chunks without a push before alpha begins to shrink.
+    window : int, losses, >= 2
+        w of the paper: losses that are looked at, the last one among them.
+    prefetch : bool
+        Whether the data of the next chunk travels while the worker computes on this one. A backend that
+        charges for data lets a worker wait for what the computing time does not cover; on Dask workers
+        have their data from the beginning and nothing is charged.
+
+    Notes
+    -----
+    Reduces to: pushing any decrease for alpha near 0; never pushing for one below -sqrt(window - 1) that
+    stays there (beta = 0), which is refused.
+    A chunk is what the straggler part orders (`dual_binary_search`): several passes over some samples;
+    without such orders it is one step.
+    Our reading: eq. (4), with the loss itself in mean and deviation (as the code has it; this is what makes
+    -3 the least z of ten losses, where the paper's range of alpha ends), population deviation, no push where
+    losses do not differ, the window emptied by a push, alpha not restored by it. The local optimizer begins
+    anew with the model that a push is answered with, since its momentum belongs to the model given up. The
+    loss is taken on the validation set, which no worker trains on; computing it costs a worker no time.
+    A loss that is no number is pushed, so that the run ends with it.
+
+    Source
+    ------
+    Hermes, "When Less is More: Achieving Faster Convergence in Distributed Edge Machine Learning", IV-B and
+    Alg. 1; `protocols` 4.
+
+    Examples
+    --------
+    >>> half = HermesGUP(alpha=-0.9).worker_half()
+    >>> [half.after_step({"test_loss": loss}) for loss in (1.0, 0.9, 0.85)]
+    ['report', 'push', 'report']
+    """
+
+    name: ClassVar[str] = "hermes_gup"
+    source: ClassVar[str] = SOURCE
+    reads: ClassVar[tuple[str, ...]] = ("test_loss",)
+    pushes: ClassVar[Literal["always", "alone", "together"]] = "alone"
+    local: ClassVar[bool] = True
+    chunks: ClassVar[bool] = True
+
+    alpha: float = parameter(
+        -1.3, "largest z-score of a test loss that is pushed", source="Hermes V-B", ge=-100, lt=0
+    )
+    beta: float = parameter(
+        0.1, "share by which alpha shrinks while nothing is pushed", source="Hermes V-B", ge=0, lt=1
+    )
+    patience: int = parameter(
+        5, "chunks without a push before alpha shrinks", unit="chunks", source="Hermes, Table I", ge=1
+    )
+    window: int = parameter(10, "test losses that are looked at", source="Hermes V-A", ge=2, le=10_000)
+    prefetch: bool = parameter(
+        True, "data of the next chunk travels during the chunk before", source="Hermes IV-D"
+    )
+    codec: Literal["none", "fp16"] = parameter(
+        "fp16", "how numbers are written on the wire: 32-bit or 16-bit floats", source="Hermes IV-D"
+    )
+
+    @model_validator(mode="after")
+    def _may_push(self) -> Self:
+        least = -sqrt(self.window - 1)
+        if self.beta == 0 and self.alpha < least:
+            raise ParameterError(
+                f"{self.name}: no z-score of {self.window} losses is below {least:.3g}, so nothing would "
+                f"ever be pushed with alpha = {self.alpha:g} and beta = 0"
+            )
+        return self
+
+    def worker_half(self) -> WorkerHalf:
+        """Return the worker half that tests losses."""
+        return HermesGUPHalf(alpha=self.alpha, beta=self.beta, patience=self.patience, window=self.window)

@@ -1,0 +1,229 @@
+"""Hermes' dual binary search: chunks of data so large that all workers take about as long."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable
+from typing import ClassVar, Literal, NamedTuple
+
+import numpy as np
+from pydantic import PrivateAttr
+
+from psbench.core.actions import Action, Orders, Tell
+from psbench.core.events import Push, Report
+from psbench.core.part import Stragglers, parameter
+from psbench.core.view import ClusterView, Status
+
+SOURCE = "Hermes IV-A"
+#: batches that are tried, in order
+BATCHES = (2, 4, 8, 16, 32, 64, 128, 256)
+#: seconds by which the code's search may miss its target
+_SLACK_S = 1.0
+#: equal workers' times differ in their last digits, since sums are taken in different orders
+_ROUNDING = 1e-9
+
+
+class Size(NamedTuple):
+    """A chunk: how many samples (DSS), and in batches of how many (MBS)."""
+
+    samples: int
+    batch_size: int
+
+
+class DualBinarySearch(Stragglers):
+    """Size the chunk of data of a worker whose time is out of line so that it takes the median time.
+
+    A worker computes several passes over a chunk in time t. If t is outside of the box plot's fences
+    [Q1 - 1.5 IQR, Q3 + 1.5 IQR] of all workers' last times, t = K passes samples / batch (eq. 3) is solved
+    for its K, and searched for the samples and the batch that take the median time.
+
+    Parameters
+    ----------
+    chunk_samples, chunk_batch : int, samples
+        DSS and MBS at the beginning; the former at most a worker's share of the training set, and N.
+    passes : int, >= 1
+        E: how often a worker goes through a chunk before it takes the next.
+    max_samples : int, samples, >= 0
+        N: the largest chunk, for memory; 0 is the training set.
+    fences : "all" or "others"
+        Whether a worker's own time is among those that make the fences.
+    freeze_median : bool
+        Whether the median found first stays the target.
+    mode : "search" or "code"
+        search: the most samples that take no longer than the median; the batch changes only if no number of
+        samples does. code: what the published code comes to, the fewest samples within a second of it.
+
+    Notes
+    -----
+    Reduces to: equal chunks for all while no time is out of line.
+    Our reading: nothing is out of line before every worker has a time; a time on a fence is not. K is the
+    time of a step, so a chunk has ceil(passes samples / batch) steps: batches go on from one pass to the
+    next. The batch is kept if 1 <= samples < N for it, else the nearest of 2, 4, ... 256 for which that holds
+    is taken, and if none is, the one that comes closest in time, then the one with more samples. A chunk has
+    at least a batch of samples, as N permits. In "code" a target below a second, which makes an empty chunk
+    there, makes one of a single sample.
+
+    Source
+    ------
+    Hermes, "When Less is More: Achieving Faster Convergence in Distributed Edge Machine Learning", IV-A;
+    `protocols` 4.2 (H12-H17) and 4.3.
+
+    Examples
+    --------
+    >>> search(step_s=0.00768, passes=5, target_s=2.2, most=2500, batch_size=16)
+    Size(samples=916, batch_size=16)
+    """
+
+    name: ClassVar[str] = "dual_binary_search"
+    source: ClassVar[str] = SOURCE
+    reads: ClassVar[tuple[str, ...]] = ("compute_s",)
+    varies_batch: ClassVar[bool] = True
+    needs_chunks: ClassVar[bool] = True
+
+    chunk_samples: int = parameter(
+        2500, "samples of a chunk at the beginning", unit="samples", source="Hermes, Fig. 12", ge=1
+    )
+    chunk_batch: Literal[2, 4, 8, 16, 32, 64, 128, 256] = parameter(
+        16, "batch at the beginning", unit="samples", source="Hermes, Fig. 12"
+    )
+    passes: int = parameter(
+        5, "passes over a chunk", unit="passes", source="Hermes' code; the paper is silent", ge=1, le=1000
+    )
+    max_samples: int = parameter(
+        0, "largest chunk; 0 is the training set", unit="samples", source=SOURCE, ge=0
+    )
+    fences: Literal["all", "others"] = parameter(
+        "all", "whose times make the fences: of all workers, or of all others", source="protocols 4.2, H15"
+    )
+    freeze_median: bool = parameter(False, "keep the first median as the target", source="protocols 4.2, H14")
+    mode: Literal["search", "code"] = parameter(
+        "search", "search as the paper describes, or come to what the code does", source="protocols 4.2, H13"
+    )
+
+    _times: dict[str, float] = PrivateAttr(default_factory=dict)  # of each worker's last chunk, seconds
+    _told: dict[str, list[float]] = PrivateAttr(default_factory=dict)  # seconds and steps since its last push
+    _sizes: dict[str, list[int]] = PrivateAttr(default_factory=dict)  # last ordered, where not as at first
+    _median: float = PrivateAttr(0.0)
+
+    def on_report(self, report: Report, view: ClusterView) -> list[Action]:
+        """Look at a chunk's time; tell the worker the size of the chunks to come if that changes."""
+        key, before = str(report.worker), self._told.get(str(report.worker), [0.0, 0.0])
+        seconds, steps = report.stats["compute_s"] - before[0], report.stats["chunk_steps"]
+        self._told[key] = [report.stats["compute_s"], before[1] + steps]
+        if not self._resize(report.worker, seconds, steps, view):
+            return []
+        return [Tell(report.worker, self._orders(report.worker, view))]
+
+    def on_push(self, push: Push, view: ClusterView) -> list[Action]:
+        """Look at the time of the last chunk of a push; the answer carries the size of the next."""
+        assert push.stats is not None  # the backend sends what `reads` declares
+        seconds, steps = self._told.pop(str(push.worker), [0.0, 0.0])
+        self._resize(push.worker, push.stats["compute_s"] - seconds, push.steps - steps, view)
+        return []
+
+    def on_release(self, worker: int, view: ClusterView) -> Orders:
+        """Order the size of the chunks to come."""
+        if view.workers[worker].status == Status.NEW:
+            self._times.pop(str(worker), None)
+            self._told.pop(str(worker), None)
+            self._sizes.pop(str(worker), None)
+        return self._orders(worker, view)
+
+    def _orders(self, worker: int, view: ClusterView) -> Orders:
+        return self._size(worker, view)._asdict() | {"passes": self.passes}
+
+    def _most(self, view: ClusterView) -> int:
+        return self.max_samples or view.dataset_size
+
+    def _size(self, worker: int, view: ClusterView) -> Size:
+        share = max(1, view.dataset_size // view.num_workers)
+        first = [min(self.chunk_samples, share, self._most(view)), self.chunk_batch]
+        return Size(*self._sizes.get(str(worker), first))
+
+    def _resize(self, worker: int, seconds: float, steps: float, view: ClusterView) -> bool:
+        """Take the time of a chunk and say whether it changes the size of the next."""
+        self._times[str(worker)] = seconds
+        target = self._target(worker, seconds, view)
+        if target is None:
+            return False
+        before, most = self._size(worker, view), self._most(view)
+        find = search if self.mode == "search" else search_of_the_code
+        size = find(seconds / steps, self.passes, target, most, before.batch_size)
+        self._sizes[str(worker)] = list(size)
+        return size != before
+
+    def _target(self, worker: int, seconds: float, view: ClusterView) -> float | None:
+        """Return the median time if the worker's is out of line."""
+        here = view.active
+        if any(str(other) not in self._times for other in here):
+            return None
+        times = [self._times[str(other)] for other in here]
+        if not (self.freeze_median and self._median):
+            self._median = float(np.median(times))
+        others = [self._times[str(o)] for o in here if o != worker or self.fences == "all"]
+        if not others:
+            return None
+        low, high = fences(others)
+        slack = _ROUNDING * seconds
+        return None if low - slack <= seconds <= high + slack else self._median
+
+
+def fences(times: list[float]) -> tuple[float, float]:
+    """Return the fences of a box plot, quartiles interpolated linearly.
+
+    Examples
+    --------
+    >>> fences([1.0, 2.0, 3.0, 4.0, 5.0])
+    (-1.0, 7.0)
+    """
+    first, third = (float(q) for q in np.quantile(times, [0.25, 0.75]))
+    return first - 1.5 * (third - first), third + 1.5 * (third - first)
+
+
+def search(step_s: float, passes: int, target_s: float, most: int, batch_size: int) -> Size:
+    """Return the chunk of which passes take the target time, or nearly.
+
+    Parameters
+    ----------
+    step_s : float, seconds
+        K: the time of a step, taken to be that of any batch.
+    passes, most : int
+        E, and the largest chunk.
+    target_s : float, seconds
+    batch_size : int
+        The present one, which is kept if it can be.
+    """
+
+    def samples(batch: int) -> int:
+        """Return the most samples that take no longer than the target; 0 if one does."""
+        return bisect_right(range(1, most + 1), target_s, key=lambda n: step_s * passes * n / batch)
+
+    found = samples(batch_size)
+    if not 0 < found < most:
+        batch_size, found = _nearest_batch(samples, step_s * passes, target_s, most, below=found == 0)
+    return Size(min(max(found, batch_size), most), batch_size)
+
+
+def _nearest_batch(
+    samples: Callable[[int], int], pass_s: float, target_s: float, most: int, below: bool
+) -> tuple[int, int]:
+    """Return the nearest batch with 1 <= samples < most, or else the one that comes closest, and its samples.
+
+    A larger batch lets more samples pass in the same time. `pass_s`: K times E.
+    """
+    place = bisect_left(BATCHES, 1, key=samples) if below else bisect_left(BATCHES, most, key=samples) - 1
+    if 0 <= place < len(BATCHES) and 0 < samples(BATCHES[place]) < most:
+        return BATCHES[place], samples(BATCHES[place])
+    found = [(batch, max(1, samples(batch))) for batch in BATCHES]
+    return min(found, key=lambda it: (abs(pass_s * it[1] / it[0] - target_s), -it[1]))
+
+
+def search_of_the_code(step_s: float, passes: int, target_s: float, most: int, batch_size: int) -> Size:
+    """Return the smallest chunk that takes at least a second less than the target; the batch is kept.
+
+    The published code goes through all numbers of samples and takes the first whose time is within a second.
+    Batches are tried in the wrong direction, so that none but the present one ever fits.
+    """
+    least = (target_s - _SLACK_S) * (1.0 - _ROUNDING)
+    found = bisect_left(range(1, most + 1), least, key=lambda n: step_s * passes * n / batch_size)
+    return Size(min(found + 1, most), batch_size)
