@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
+from copy import copy
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -35,6 +36,8 @@ class Published:
         The part, or part class, of each domain that differs from a plain parameter server.
     lr_scaling : str
         See `Strategy`.
+    defaults : dict
+        Parameters whose default differs from that of their part.
     """
 
     name: str
@@ -42,6 +45,7 @@ class Published:
     source: str
     parts: Mapping[str, type[Part]] = field(default_factory=dict)
     lr_scaling: str = "none"
+    defaults: Mapping[str, Any] = field(default_factory=dict)
     notebook: str = ""  #: the tutorial that shows it, if one does
 
     @property
@@ -52,7 +56,8 @@ class Published:
     @property
     def parameters(self) -> dict[str, FieldInfo]:
         """The hyper-parameters by name: those of the composition's parts."""
-        return {name: info for part in self.part_classes.values() for name, info in part.model_fields.items()}
+        fields = (part.model_fields for part in self.part_classes.values())
+        return with_defaults({n: info for own in fields for n, info in own.items()}, self.defaults)
 
     @property
     def __signature__(self) -> inspect.Signature:
@@ -77,12 +82,21 @@ class Published:
                 raise ParameterError(
                     f"strategy {self.name!r}: give {', '.join(own)} inside {domain}, which you replace"
                 )
-            settings[domain] = replaced.get(domain) or part(**own)
+            usual = {name: value for name, value in self.defaults.items() if name in part.model_fields}
+            settings[domain] = replaced.get(domain) or part(**usual | own)
         for unknown in values:
             raise UnknownName(
                 f"parameter of strategy {self.name!r}", unknown, [*self.parameters, *DOMAINS, "lr_scaling"]
             )
         return Strategy(**settings)
+
+
+def with_defaults(fields: dict[str, FieldInfo], defaults: Mapping[str, Any]) -> dict[str, FieldInfo]:
+    """Return the fields with other defaults."""
+    changed = {name: copy(fields[name]) for name in defaults}
+    for name, info in changed.items():
+        info.default = defaults[name]
+    return fields | changed
 
 
 _PLAIN = {
@@ -248,6 +262,37 @@ hermes = Published(
     },
     notebook="09_edge",
 )
+local_sgd = Published(
+    "local_sgd",
+    "every worker takes several steps by itself, then all models are averaged (PASGD)",
+    "Wang and Joshi 2019, AdaComm, eq. 1",
+    {
+        "consistency": consistency.BSP,
+        "aggregation": aggregation.ModelAverage,
+        "communication": communication.LocalSGD,
+    },
+)
+adacomm = Published(
+    "adacomm",
+    "local_sgd that averages more often as the training loss falls",
+    "Wang and Joshi 2019, AdaComm",
+    {
+        "consistency": consistency.BSP,
+        "aggregation": aggregation.BlockMomentum,
+        "communication": communication.AdaComm,
+    },
+    defaults={"block_momentum": 0.0},
+)
+selsync = Published(
+    "selsync",
+    "workers step by themselves until the gradients of one of them change; then all are averaged",
+    "Tyagi and Swany 2023",
+    {
+        "consistency": consistency.BSP,
+        "aggregation": aggregation.Exchange,
+        "communication": communication.SelSync,
+    },
+)
 all_reduce = Published(
     "all_reduce",
     "no server: workers add up their gradients in a ring",
@@ -270,6 +315,7 @@ CATALOGUE: dict[str, Published | PublishedSwitch] = {
         *(bsp, asp, ssp, k_bsp, k_batch_bsp, backup_workers, k_asp, k_batch_asp),
         *(dssp, elastic_bsp, n_softsync, con_sgd, dyn_sgd),
         *(dbs_sgd, lb_bsp),
+        *(local_sgd, adacomm, selsync),
         hermes,
         *(all_reduce, strategy_switch),
     )
