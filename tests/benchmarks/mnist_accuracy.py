@@ -55,7 +55,7 @@ def main() -> int:
     parser.add_argument("names", nargs="*", metavar="NAME", help="strategies; all of the catalogue if none")
     parser.add_argument("--epochs", type=float, default=2.0)
     parser.add_argument(
-        "--out", type=Path, help="a file that the rows are appended to, one JSON object a line"
+        "--out", type=Path, help="a file that rows are appended to, one JSON object a line"
     )
     asked = parser.parse_args()
     for name in asked.names or CATALOGUE:
