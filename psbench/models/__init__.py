@@ -3,7 +3,7 @@
 from psbench.models.base import Model
 from psbench.models.convolutional import CNN, VGG16, AlexNet, LeNet
 from psbench.models.dense import MLP, Linear, Logistic
-from psbench.models.residual import ResNet20, ResNet32, ResNet56
+from psbench.models.residual import ResNet20, ResNet32, ResNet50, ResNet56
 
 __all__ = [
     "CNN",
@@ -16,5 +16,6 @@ __all__ = [
     "Model",
     "ResNet20",
     "ResNet32",
+    "ResNet50",
     "ResNet56",
 ]

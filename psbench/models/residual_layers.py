@@ -36,10 +36,37 @@ class Block(nn.Module):
         )
 
 
-def normalised(channels_in: int, channels_out: int, stride: int = 1) -> list[nn.Module]:
+class Bottleneck(nn.Module):
+    """Convolutions of 1 x 1, 3 x 3 and 1 x 1 with batch normalisation, added to the input (Fig. 5, right).
+
+    Where the shape changes, the shortcut is a normalised convolution of 1 x 1 (option B).
+    """
+
+    #: channels that come out for each one inside
+    expansion = 4
+
+    def __init__(self, channels_in: int, channels_inside: int, stride: int) -> None:
+        super().__init__()
+        channels_out = self.expansion * channels_inside
+        self.body = nn.Sequential(
+            *(*normalised(channels_in, channels_inside, size=1), nn.ReLU()),
+            *(*normalised(channels_inside, channels_inside, stride), nn.ReLU()),
+            *normalised(channels_inside, channels_out, size=1),
+        )
+        same = channels_in == channels_out and stride == 1
+        self.shortcut = nn.Sequential(
+            *([] if same else normalised(channels_in, channels_out, stride, size=1))
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the rectified sum of body and shortcut."""
+        return functional.relu(cast("Tensor", self.body(x)) + cast("Tensor", self.shortcut(x)))
+
+
+def normalised(channels_in: int, channels_out: int, stride: int = 1, *, size: int = 3) -> list[nn.Module]:
     """Return a convolution without biases, and the batch normalisation that replaces them."""
     return [
-        nn.Conv2d(channels_in, channels_out, 3, stride=stride, padding=1, bias=False),
+        nn.Conv2d(channels_in, channels_out, size, stride=stride, padding=size // 2, bias=False),
         nn.BatchNorm2d(channels_out),
     ]
 
@@ -52,4 +79,15 @@ def residual_network(channels: int, num_classes: int, blocks_per_stage: int) -> 
         for _ in range(blocks_per_stage):
             layers.append(Block(width, stage, stride=1 if stage == width else 2))
             width = stage
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width, num_classes))
+
+
+def bottleneck_network(channels: int, num_classes: int, stages: tuple[tuple[int, int], ...]) -> nn.Sequential:
+    """Return the network with these channels inside, and numbers, of bottlenecks; all but the first halve."""
+    width = stages[0][0]
+    layers: list[nn.Module] = [*normalised(channels, width), nn.ReLU()]
+    for number, (inside, count) in enumerate(stages):
+        for index in range(count):
+            layers.append(Bottleneck(width, inside, stride=2 if number > 0 and index == 0 else 1))
+            width = Bottleneck.expansion * inside
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width, num_classes))

@@ -25,10 +25,11 @@ from psbench.models import (
     Model,
     ResNet20,
     ResNet32,
+    ResNet50,
     ResNet56,
 )
 from psbench.models.initialise import initialise
-from psbench.models.residual_layers import Block
+from psbench.models.residual_layers import Block, Bottleneck
 from psbench.seeds import Streams
 
 NAMES = sorted(REGISTRY["model"])
@@ -53,10 +54,19 @@ def size(network: nn.Module) -> int:
         (LeNet(), MNIST, 10, 61_706, 61_706),
         (AlexNet(), CIFAR, 10, 990_000, 989_410),
         (VGG16(), CIFAR, 10, 14_714_688 + 5_130, 14_719_818),
+        (
+            VGG16(batch_norm=True),
+            CIFAR,
+            10,
+            14_719_818 + 2 * (2 * 64 + 2 * 128 + 3 * 256 + 6 * 512),
+            14_728_266,
+        ),
         (ResNet20(), CIFAR, 10, 270_000, 269_722),
         (ResNet32(), CIFAR, 10, 464_000, 464_154),
         (ResNet32(), CIFAR, 100, 470_000, 470_004),
         (ResNet56(), CIFAR, 10, 853_000, 853_018),
+        (ResNet50(), CIFAR, 10, 23_520_842, 23_520_842),
+        (ResNet50(), CIFAR, 100, 23_705_252, 23_705_252),
     ],
     ids=lambda value: value.name if isinstance(value, Model) else None,
 )
@@ -93,12 +103,12 @@ def test_models_for_the_digits(name):
 
 
 @pytest.mark.parametrize("shape", [(1, 12, 12), (3, 24, 24), (1, 28, 28), (3, 33, 47)])
-@pytest.mark.parametrize("name", ["cnn", "lenet", "alexnet", "resnet20"])
+@pytest.mark.parametrize("name", ["cnn", "lenet", "alexnet", "resnet20", "resnet50"])
 def test_images_of_other_sizes(name, shape):
     assert build(make_part("model", name), shape)(torch.zeros(2, *shape)).shape == (2, 10)
 
 
-@pytest.mark.parametrize("name", ["cnn", "lenet", "alexnet", "resnet20"])
+@pytest.mark.parametrize("name", ["cnn", "lenet", "alexnet", "resnet20", "resnet50"])
 def test_the_smallest_image_passes_and_a_smaller_one_is_refused(name):
     model = make_part("model", name)
     side = model.min_side
@@ -109,7 +119,7 @@ def test_the_smallest_image_passes_and_a_smaller_one_is_refused(name):
         build(model, (1, side - 1, side))
 
 
-@pytest.mark.parametrize("name", ["cnn", "lenet", "alexnet", "resnet20"])
+@pytest.mark.parametrize("name", ["cnn", "lenet", "alexnet", "resnet20", "resnet50"])
 def test_samples_that_are_no_images_are_refused(name):
     with pytest.raises(ParameterError, match=rf"'{name}' needs images.*\(20,\); use 'mlp'"):
         build(make_part("model", name), (20,))
@@ -187,6 +197,58 @@ def test_option_a_shortcut_takes_every_other_pixel_and_adds_zero_channels():
 def test_residual_networks_have_the_layers_they_are_named_for(model, layers):
     weighted = [m for m in build(model).modules() if isinstance(m, (nn.Conv2d, nn.Linear))]
     assert len(weighted) == layers
+
+
+def test_resnet_50_is_the_published_one_but_for_its_first_and_last_layer():
+    """25,557,032 parameters on ImageNet, with a first layer of 7 x 7 x 3 x 64 and 1,000 classes."""
+    features = 2048
+    ours = size(build(ResNet50()))
+    assert ours - 3 * 3 * 3 * 64 - (features + 1) * 10 == 25_557_032 - 7 * 7 * 3 * 64 - (features + 1) * 1000
+
+
+def bottlenecks_in_closed_form(channels, classes):
+    """Convolutions without biases, a scale and a shift for each of their channels, and one linear layer."""
+
+    def conv(fan_in, fan_out, side):
+        return side * side * fan_in * fan_out + 2 * fan_out
+
+    total, width = conv(channels, 64, 3), 64
+    for inside, count in ((64, 3), (128, 4), (256, 6), (512, 3)):
+        total += conv(width, 4 * inside, 1)  # the one shortcut of the stage that changes the shape
+        for _ in range(count):
+            total += conv(width, inside, 1) + conv(inside, inside, 3) + conv(inside, 4 * inside, 1)
+            width = 4 * inside
+    return total + (width + 1) * classes
+
+
+@pytest.mark.parametrize(("channels", "classes"), [(3, 10), (3, 100), (1, 10)])
+def test_resnet_50_in_closed_form(channels, classes):
+    network = build(ResNet50(), (channels, 32, 32), classes)
+    assert size(network) == bottlenecks_in_closed_form(channels, classes)
+
+
+def test_resnet_50_has_50_layers_outside_of_its_four_shortcuts_and_halves_three_times():
+    network = build(ResNet50())
+    weighted = [m for m in network.modules() if isinstance(m, (nn.Conv2d, nn.Linear))]
+    short = [m.shortcut[0] for m in network.modules() if isinstance(m, Bottleneck) and len(m.shortcut)]
+    assert (len(weighted) - len(short), len(short)) == (50, 4)
+    assert network[:-3](torch.zeros(1, *CIFAR)).shape == (1, 2048, 4, 4)
+
+
+def test_a_bottleneck_of_the_same_shape_adds_its_input():
+    block = Bottleneck(8, 2, stride=1)
+    last = block.body[-1]
+    nn.init.zeros_(last.weight)
+    x = torch.ones(2, 8, 3, 3)
+    assert torch.equal(block(x), x)
+
+
+def test_vgg_16_has_16_layers_on_imagenet_and_14_here():
+    """Three linear layers there, one here; five pools bring 32 pixels to one."""
+    network = build(VGG16())
+    layers = [type(layer) for layer in network]
+    assert (layers.count(nn.Conv2d), layers.count(nn.Linear), layers.count(nn.MaxPool2d)) == (13, 1, 5)
+    assert network[:-2](torch.zeros(1, *CIFAR)).shape == (1, 512, 1, 1)
 
 
 def test_hidden_layers_need_neurons():
