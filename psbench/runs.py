@@ -19,7 +19,7 @@ from torch import Tensor
 from psbench.backends.base import Control, Observer, Outcome, stop_on_interrupt
 from psbench.checkpoint import Checkpoint
 from psbench.core.log import EventLog
-from psbench.core.strategy import AnyStrategy
+from psbench.core.strategy import AnyStrategy, Strategy
 from psbench.errors import DataError, SpecError
 from psbench.experiment import Experiment
 from psbench.problem import Problem
@@ -207,16 +207,16 @@ def params_digest(parameters: Tensor | None, buffers: Tensor | None) -> str | No
 
 def lr_convention(strategy: AnyStrategy, lr: float, num_workers: int) -> str:
     """Say in words which rate an update uses (`protocols` 0.3)."""
-    words = []
-    for composition in strategy.compositions:
-        scaled = composition.lr_scaling == "by_share"
-        rule = (
-            f"lr k/n = {lr:g} k/{num_workers} for an update of k pushes"
-            if scaled
-            else f"lr = {lr:g} an update"
-        )
-        words.append(f"{composition.name}: {rule}")
+    words = [f"{c.name}: {_rate_of(c, lr, num_workers)}" for c in strategy.compositions]
     return "; ".join(words)
+
+
+def _rate_of(composition: Strategy, lr: float, num_workers: int) -> str:
+    if composition.communication.local:
+        return f"lr = {lr:g} for each worker's own steps"
+    if composition.lr_scaling == "by_share":
+        return f"lr k/n = {lr:g} k/{num_workers} for an update of k pushes"
+    return f"lr = {lr:g} an update"
 
 
 def _meta(experiment: Experiment, problem: Problem, outcome: Outcome, wall_s: float) -> dict[str, Any]:
