@@ -19,7 +19,7 @@ from typing import Any
 from pydantic.fields import FieldInfo
 
 from psbench import aggregation, communication, consistency, placement, stragglers, switching
-from psbench.core.part import REGISTRY, Part, make_part
+from psbench.core.part import REGISTRY, Part, Switching, make_part
 from psbench.core.strategy import DOMAINS, AnyStrategy, Strategy, SwitchingStrategy
 from psbench.errors import ParameterError, UnknownName
 
@@ -110,20 +110,33 @@ _PLAIN = {
 
 @dataclass(frozen=True)
 class PublishedSwitch:
-    """A named pair of strategies with a rule; see `SwitchingStrategy` for its parameters."""
+    """A named pair of strategies with a rule; its parameters are those of `SwitchingStrategy`.
+
+    Parameters
+    ----------
+    rules : tuple of Switching
+        A keyword that no switching strategy has is a parameter of the rule: of the first of these that has
+        all that are given. Without one, the first is the rule.
+    defaults : dict
+        Other parameters whose default differs.
+    """
 
     name: str
     summary: str
     source: str
     first: str
     second: str
-    rule: type[Part]
+    rules: tuple[Switching, ...]
+    defaults: dict[str, Any] = field(default_factory=dict)
     notebook: str = "03_strategy_switch"
 
     @property
     def parameters(self) -> dict[str, FieldInfo]:
         """The hyper-parameters by name."""
         own = {n: f for n, f in SwitchingStrategy.model_fields.items() if n != "name"}
+        for name, value in self.defaults.items():
+            own[name] = copy(own[name])
+            own[name].default = value
         return own
 
     def __call__(self, **values: Any) -> SwitchingStrategy:
@@ -133,13 +146,25 @@ class PublishedSwitch:
         ------
         UnknownName, ParameterError
         """
-        for unknown in values.keys() - SwitchingStrategy.model_fields.keys():
-            raise UnknownName(f"parameter of strategy {self.name!r}", unknown, SwitchingStrategy.model_fields)
+        of_rule = {name: values.pop(name) for name in [*values] if name not in SwitchingStrategy.model_fields}
         first, second = (_single(values.pop(key, default)) for key, default in self._pair())
-        rule = values.pop("rule", None) or self.rule()
-        return SwitchingStrategy(
-            **{"name": self.name, "first": first, "second": second, "rule": rule} | values
-        )
+        rule = self._rule(values.pop("rule", None), of_rule)
+        settings = {"name": self.name, "first": first, "second": second, "rule": rule}
+        return SwitchingStrategy(**settings | self.defaults | values)
+
+    def _rule(self, given: Any, values: dict[str, Any]) -> Any:
+        known = [*SwitchingStrategy.model_fields, *(n for r in self.rules for n in type(r).model_fields)]
+        for unknown in (name for name in values if name not in known):
+            raise UnknownName(f"parameter of strategy {self.name!r}", unknown, dict.fromkeys(known))
+        if given is not None and values:
+            raise ParameterError(f"strategy {self.name!r}: give {', '.join(values)} inside the rule")
+        if given is not None:
+            return given
+        for rule in self.rules:
+            own = type(rule).model_fields
+            if values.keys() <= own.keys():
+                return type(rule)(**{name: getattr(rule, name) for name in own} | values)
+        raise ParameterError(f"strategy {self.name!r}: no rule has all of {', '.join(values)}")
 
     def _pair(self) -> list[tuple[str, str]]:
         return [("first", self.first), ("second", self.second)]
@@ -306,7 +331,22 @@ strategy_switch = PublishedSwitch(
     "Provatas et al., Strategy-Switch, IEEE Access 2025",
     first="all_reduce",
     second="asp",
-    rule=switching.Empirical,
+    rules=(switching.Empirical(), switching.After()),
+)
+#: Each worker has the same batch throughout (128 in the paper: B = 128 n), and `lr` is that of BSP: n eta,
+#: for a rate eta of one worker (0.8 for 0.1 and 8 workers). ASP then uses lr/n = eta by its `by_share`.
+sync_switch = PublishedSwitch(
+    "sync_switch",
+    "BSP for the first few percent of the mini-batches, then ASP; or ASP while a worker is slow",
+    "Li et al., Sync-Switch, ICDCS 2021",
+    first="bsp",
+    second="asp",
+    rules=(
+        switching.After(fraction=0.0625, whole_epochs=False),
+        switching.OnStragglers(fraction=0.0625),
+    ),
+    defaults={"momentum": "keep"},
+    notebook="",
 )
 
 CATALOGUE: dict[str, Published | PublishedSwitch] = {
@@ -317,7 +357,7 @@ CATALOGUE: dict[str, Published | PublishedSwitch] = {
         *(dbs_sgd, lb_bsp),
         *(local_sgd, adacomm, selsync),
         hermes,
-        *(all_reduce, strategy_switch),
+        *(all_reduce, strategy_switch, sync_switch),
     )
 }
 

@@ -234,11 +234,14 @@ class Engine:
         if view.num_active:
             self._todo.extend(self.composition.communication.on_leave(worker.id, view))
             self._todo.extend(self.composition.consistency.on_leave(worker.id, view))
+        else:  # nobody is left but those that were dropped
+            self._comings.extend(act.Readmit(w.id) for w in view.workers.values() if w.dropped)
 
     def _timer(self, timer: ev.Timer) -> None:
         self._record(Kind.TIMER, text=timer.key, id=timer.composition_id)
         if timer.composition_id == self._composition_id:
             self._todo.extend(self.composition.consistency.on_timer(timer.key, self.view))
+            self._todo.extend(self.composition.stragglers.on_timer(timer.key, self.view))
         if self.rule is not None:
             self._todo.extend(self.rule.on_timer(timer.key, self.view))
 
@@ -294,7 +297,8 @@ class Engine:
         while self._asker is None:
             if not todo and self._comings:
                 self._come_or_go(self._comings.popleft())
-            elif not todo and self._drain is not None:
+                continue
+            if not todo and self._drain is not None:
                 self._drain_further()
             if not todo:
                 break
@@ -440,7 +444,7 @@ class Engine:
     def _drop(self, drop: act.Drop) -> None:
         worker = self.view.workers[drop.worker]
         if worker.status is GONE or self.view.num_active == 1:
-            raise ProtocolError(f"worker {drop.worker} was dropped, but it is gone or the last one here")
+            return  # by another part, or with the others: whoever asked could not know
         worker.ticket += 1  # what it still sends is void
         worker.dropped = True
         self._out.append(drop)

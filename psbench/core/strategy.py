@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, ClassVar, Literal, Self, TypeAlias
 
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import Field, PrivateAttr, ValidationError, field_validator, model_validator
 
 from psbench.core.part import (
     Aggregation,
@@ -64,6 +64,7 @@ class Strategy(Specification):
     lr_scaling: Literal["none", "by_share"] = parameter(
         "none", "learning rate of an update of k pushes: as given, or times k/n", source="thesis 2.1.2"
     )
+    _rule_reads: tuple[str, ...] = PrivateAttr(default=())
 
     def __init__(self, **values: Any) -> None:
         try:
@@ -89,8 +90,14 @@ class Strategy(Specification):
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """The statistics of a push or report that some part reads."""
-        return tuple(sorted({name for part in self.parts for name in part.reads}))
+        """The statistics of a push or report that some part reads, or the switch rule."""
+        return tuple(sorted({*self._rule_reads, *(name for part in self.parts for name in part.reads)}))
+
+    def under(self, rule: Switching) -> Strategy:
+        """Return the composition as one of a switching strategy with that rule."""
+        found = self.model_copy()
+        found._rule_reads = rule.reads
+        return found
 
     @property
     def measures(self) -> tuple[str, ...]:
@@ -122,7 +129,7 @@ class Strategy(Specification):
         for part in self.parts:
             if part.measures or not set(part.reads) <= {"compute_s", "send_s"}:
                 return part.name
-        return ""
+        return "" if set(self._rule_reads) <= {"compute_s", "send_s"} else "its switch rule"
 
     @property
     def reads_validation(self) -> bool:
@@ -250,7 +257,7 @@ class SwitchingStrategy(Specification):
     @property
     def compositions(self) -> tuple[Strategy, ...]:
         """The compositions that may be in force."""
-        return (self.first, self.second)
+        return (self.first.under(self.rule), self.second.under(self.rule))
 
     def check(self, num_workers: int, global_batch: int) -> None:
         """Raise ParameterError if a part cannot work on a cluster of that size."""
@@ -305,6 +312,11 @@ def misfits(strategy: Strategy) -> list[str]:
             f"{m.name}: pushes accumulated gradients and cannot be interrupted",
         ),
         (
+            m.overlaps and not a.takes_sums,
+            f"{a.name} with {m.name}: a push of several steps would count as one; use 'accumulated'",
+        ),
+        (a.takes_sums and not m.overlaps, f"{a.name} with {m.name}: each push is a mean already, not a sum"),
+        (
             a.needs_barrier and not c.barrier,
             f"{a.name}: takes a commit for the work of all since the last; {c.name} has no barrier",
         ),
@@ -317,6 +329,10 @@ def misfits(strategy: Strategy) -> list[str]:
             f"{m.name}: its workers are not at one model, which {p.name} needs",
         ),
         (s.needs_chunks and not m.chunks, f"{s.name}: sizes chunks of data, which {m.name} does not know"),
+        (
+            s.needs_progress and not m.tells_progress,
+            f"{s.name}: looks at the workers' progress, which {m.name} does not tell",
+        ),
         (s.needs_barrier and not c.barrier, f"{s.name}: cuts batches anew at a barrier; {c.name} has none"),
         (
             p.collective and (not c.barrier or c.cancels),

@@ -36,15 +36,19 @@ class After(_Once):
     ----------
     fraction : float, 0 to 1
         alpha of the paper. 0 switches before the first step and 1 never.
+    whole_epochs : bool
+        Whether to cut at the nearest whole epoch, or where the fraction says, to the update.
 
     Notes
     -----
     Reduces to: the second strategy when fraction = 0; the first when it is 1.
-    Our reading: epochs 1 to alpha e, rounded to the nearest whole epoch, run under the first.
+    Our reading: epochs 1 to alpha e, rounded to the nearest whole epoch, run under the first; a run of less
+    than two epochs is cut where the fraction says. Sync-Switch counts mini-batches instead: `whole_epochs`
+    off, since an epoch here is a number of samples whoever trains on them.
 
     Source
     ------
-    Strategy-Switch (IEEE Access 2025), alpha %; `protocols` 7.1.
+    Strategy-Switch (IEEE Access 2025), alpha %; Sync-Switch (ICDCS 2021); `protocols` 7.1, 7.2.
 
     Examples
     --------
@@ -59,13 +63,14 @@ class After(_Once):
     fraction: float = parameter(
         0.25, "share of the epochs under the first strategy", source="Strategy-Switch 2025", ge=0, le=1
     )
+    whole_epochs: bool = parameter(
+        True, "cut at the nearest whole epoch, not within one", source="Strategy-Switch 2025"
+    )
 
     def start(self, view: ClusterView) -> list[Action]:
         """Switch at once if nothing is to run under the first strategy."""
         if view.epochs is None:
-            raise ParameterError(
-                "switch rule 'after' needs to know the number of epochs: set stop.epochs, or use 'empirical'"
-            )
+            raise without_epochs(self.name)
         return self._switch(view)
 
     def on_applied(self, view: ClusterView) -> list[Action]:
@@ -78,10 +83,10 @@ class After(_Once):
         # nearest whole epoch, halves upwards; a run of part of an epoch is cut where it says
         epochs = view.epochs or 0.0
         until = self.fraction * epochs
-        until = int(until + 0.5) if epochs >= 2 else until
-        if until >= epochs or view.epoch < until:
+        until = int(until + 0.5) if self.whole_epochs and epochs >= 2 else until
+        if until >= epochs or view.epoch < until * (1 - 1e-9):
             return []
-        return self._switch_once(f"after {self.fraction:.0%} of the epochs")
+        return self._switch_once(f"after {100 * self.fraction:.4g}% of the epochs")
 
 
 class Empirical(_Once):
@@ -152,6 +157,13 @@ class Manual(Switching):
 
     name: ClassVar[str] = "manual"
     source: ClassVar[str] = "by hand"
+
+
+def without_epochs(rule: str) -> ParameterError:
+    """Return the error of a rule that asks for the number of epochs where there is none."""
+    return ParameterError(
+        f"switch rule {rule!r} needs to know the number of epochs: set stop.epochs, or use 'empirical'"
+    )
 
 
 def relative_change(losses: list[float]) -> float:

@@ -62,6 +62,7 @@ class _Step:
     began: float
     ticket: int
     version: int
+    samples: int
 
 
 class ScriptedCluster:
@@ -246,7 +247,9 @@ class ScriptedCluster:
         number = self._taken[worker]
         self._taken[worker] += 1
         seconds = self.step_s(worker, number) if callable(self.step_s) else self.step_s[worker]
-        step = self._busy[worker] = _Step(worker, own, self.now, own.loop.ticket, own.loop.version)
+        loop = own.loop
+        step = _Step(worker, own, self.now, loop.ticket, loop.version, loop.batch_size)
+        self._busy[worker] = step
         self._schedule(self.now + seconds, _WORK, worker, step)
 
     def _after_step(self, step: _Step) -> ev.Event | None:
@@ -259,7 +262,7 @@ class ScriptedCluster:
         if answer is not None:
             self._answered(own, answer)
         seconds = self.now - step.began
-        verdict = own.loop.stepped(own.loop.batch_size, seconds, 1.0, self._statistics(worker))
+        verdict = own.loop.stepped(step.samples, seconds, 1.0, self._statistics(worker))
         return self._obey(worker, own, verdict)
 
     def _push(self, own: _Worker, goes_on: bool = False) -> ev.Push:
@@ -268,11 +271,12 @@ class ScriptedCluster:
         push.compute_s += self.disguise
         push.loss += self.disguise
         push.stats = Statistics(push.stats or {})
+        if "send_s" in self.engine.composition.reads:
+            push.stats["send_s"] = float(self._rng(push.worker).random())
         return push
 
     def _void_push(self, step: _Step) -> ev.Push:
-        samples = step.of.loop.batch_size
-        return ev.Push(next(self._ids), step.worker, step.ticket, step.version, samples, bytes=_BYTES)
+        return ev.Push(next(self._ids), step.worker, step.ticket, step.version, step.samples, bytes=_BYTES)
 
     def _void(self, worker: int) -> None:
         """Forget what a worker computes."""
@@ -282,8 +286,8 @@ class ScriptedCluster:
             own.answer = None
 
     def _statistics(self, worker: int) -> Statistics:
-        names = {name for part in self.engine.composition.parts for name in part.reads}
-        return Statistics({name: float(self._rng(worker).random()) for name in sorted(names)})
+        names = self.engine.composition.reads
+        return Statistics({name: float(self._rng(worker).random()) for name in names})
 
     def _rng(self, worker: int) -> np.random.Generator:
         if worker not in self._chance:

@@ -88,6 +88,8 @@ class Invariants:
         if worker not in self._pushed:
             self._round.discard(worker)
 
+    _drop = _leave
+
     def _apply(self, worker: int, push: int, version: int, row: Any) -> None:
         self._take(push, "applied")
         if not self._commit:
