@@ -171,11 +171,13 @@ class Aggregation(Part):
     """How pushes become the next model.
 
     Properties that decide what fits: `one_at_a_time`: it weighs one push against its own state;
-    `needs_barrier`: a commit must take a push of everybody.
+    `needs_barrier`: a commit must take a push of everybody; `takes_sums`: a push is to carry the sum of its
+    steps' gradients, as of workers that overlap, rather than their mean.
     """
 
     domain: ClassVar[str] = "aggregation"
     one_at_a_time: ClassVar[bool] = False
+    takes_sums: ClassVar[bool] = False
     needs_barrier: ClassVar[bool] = False
 
     @property
@@ -219,6 +221,10 @@ class WorkerHalf(BaseModel):
         """Take the answer to a push under way (overlap); whether the worker had nothing more to compute."""
         return "continue"
 
+    def step_samples(self, batch_size: int) -> int:
+        """Return how many samples the next step takes; by default the worker's whole batch."""
+        return batch_size
+
     def vote_value(self) -> float:
         """Return the value of the vote that `after_step` asked for."""
         raise NotImplementedError(f"{type(self).__name__} votes, so it must define vote_value")
@@ -251,6 +257,8 @@ class Communication(Part):
     overlaps: ClassVar[bool] = False
     #: whether a worker speaks at the end of a chunk of data, whose size the straggler part may order
     chunks: ClassVar[bool] = False
+    #: whether a worker reports how far it has come with its batch, and takes orders to do more or less of it
+    tells_progress: ClassVar[bool] = False
     codec: Literal["none", "fp16"] = parameter(
         "none", "how numbers are written on the wire: 32-bit or 16-bit floats", source="Hermes IV-C"
     )
@@ -296,6 +304,7 @@ class Stragglers(Part):
     needs_barrier: ClassVar[bool] = False
     varies_batch: ClassVar[bool] = False
     needs_chunks: ClassVar[bool] = False
+    needs_progress: ClassVar[bool] = False
 
     def on_push(self, push: Push, view: ClusterView) -> list[Action]:
         """Look at a push before it is committed."""
@@ -303,6 +312,10 @@ class Stragglers(Part):
 
     def on_report(self, report: Report, view: ClusterView) -> list[Action]:
         """Look at a report."""
+        return []
+
+    def on_timer(self, key: str, view: ClusterView) -> list[Action]:
+        """React to a `Wake` that is due."""
         return []
 
     def on_applied(self, view: ClusterView) -> list[Action]:

@@ -23,12 +23,10 @@ class WorkerLoop:
     composition : Strategy
     worker : int
     batch_size : int
-        Samples of a step, until an order says otherwise.
+        Samples of the worker's batch, until an order says otherwise.
 
     Attributes
     ----------
-    batch_size : int
-        Samples that the next step is to take.
     chunk : int
         Samples of the chunk of data that the next step begins; 0 if it goes on with what it has.
     exchanging : bool
@@ -47,7 +45,7 @@ class WorkerLoop:
     """
 
     def __init__(self, composition: Strategy, worker: int, batch_size: int) -> None:
-        self.worker, self.batch_size = worker, batch_size
+        self.worker, self._batch = worker, batch_size
         self._half: WorkerHalf = composition.communication.worker_half()
         self._reads = composition.reads
         self.ticket = self.version = -1
@@ -58,6 +56,11 @@ class WorkerLoop:
         self._compute_s = self._told_s = self._loss = 0.0
         self._stats: Mapping[str, float] = {}
         self._told_to_push = self._waits = False
+
+    @property
+    def batch_size(self) -> int:
+        """Samples that the next step is to take."""
+        return self._half.step_samples(self._batch)
 
     def release(self, then: str, ticket: int, version: int, orders: Orders) -> Verdict:
         """Take a release, and say whether to push at once or to `continue` with steps.
@@ -136,7 +139,7 @@ class WorkerLoop:
             self._follow(self._chunk_orders)
 
     def _follow(self, orders: Orders) -> None:
-        self.batch_size = orders.get("batch_size", self.batch_size)
+        self._batch = orders.get("batch_size", self._batch)
         self._half.on_orders(orders)
 
     def _statistics(self) -> dict[str, float]:
