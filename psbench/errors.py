@@ -17,6 +17,8 @@
         Cancelled              stopped from outside before anything was computed
       DataError                a data file is missing, truncated or not what it says
 
+    DoubtfulComposition        a warning: parts that work together, and probably not as meant
+
 A message says what, where, and the next thing to try.
 
 >>> try:
@@ -55,6 +57,10 @@ class UnknownName(SpecError):
 
 class ParameterError(SpecError):
     """A value out of range, or two values that do not go together."""
+
+
+class DoubtfulComposition(UserWarning):
+    """Parts that work together, and probably not as meant."""
 
 
 class ProtocolError(PsbenchError):

@@ -62,6 +62,7 @@ class Sum(Aggregation):
 
     name: ClassVar[str] = "sum"
     source: ClassVar[str] = "thesis 2.2.1"
+    weighs_samples: ClassVar[bool] = False
 
     def on_commit(self, pushes: list[Push], view: ClusterView) -> list[Action]:
         """Weigh each push 1."""

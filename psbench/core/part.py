@@ -177,6 +177,8 @@ class Aggregation(Part):
 
     domain: ClassVar[str] = "aggregation"
     one_at_a_time: ClassVar[bool] = False
+    #: whether a push counts by its samples, so that batches of different sizes make one of the whole
+    weighs_samples: ClassVar[bool] = True
     takes_sums: ClassVar[bool] = False
     needs_barrier: ClassVar[bool] = False
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any, ClassVar, Literal, Self, TypeAlias
 
@@ -21,7 +22,7 @@ from psbench.core.part import (
     make_part,
     parameter,
 )
-from psbench.errors import ParameterError
+from psbench.errors import DoubtfulComposition, ParameterError
 
 #: (updates since the hand-over, size of the cluster) -> factor of the optimizer's momentum
 MomentumScale: TypeAlias = Callable[[int, int], float]
@@ -81,6 +82,9 @@ class Strategy(Specification):
     def _fits(self) -> Self:
         for reason in misfits(self):
             raise ParameterError(f"strategy {self.name!r}: {reason}")
+        for doubt in doubts(self):
+            # told of the line that composes: above it are this class's and pydantic's __init__
+            warnings.warn(f"strategy {self.name!r}: {doubt}", DoubtfulComposition, stacklevel=4)
         return self
 
     @property
@@ -344,6 +348,19 @@ def misfits(strategy: Strategy) -> list[str]:
         ),
     ]
     return [reason for wrong, reason in checks if wrong]
+
+
+def doubts(strategy: Strategy) -> list[str]:
+    """Return what of a valid composition is probably not meant; empty if nothing is."""
+    c, a, s = strategy.consistency, strategy.aggregation, strategy.stragglers
+    checks = [
+        (
+            c.barrier and s.varies_batch and not a.weighs_samples,
+            f"{s.name} cuts batches of different sizes, and {a.name} counts them alike: the update is no "
+            "longer the gradient of the global batch; use aggregation 'mean'",
+        ),
+    ]
+    return [doubt for doubtful, doubt in checks if doubtful]
 
 
 def _default(domain: str, name: str) -> Any:
