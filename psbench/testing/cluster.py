@@ -232,8 +232,9 @@ class ScriptedCluster:
     def _obey(self, worker: int, own: _Worker, verdict: Verdict) -> ev.Event | None:
         """Do what the worker loop says; returns what the worker says, if it says something now."""
         if verdict in ("continue", "report"):
+            report = own.loop.report() if verdict == "report" else None  # the next step may be of a new chunk
             self._work(worker, own)
-            return own.loop.report() if verdict == "report" else None
+            return report
         if verdict == "wait":
             return None
         if verdict == "vote":
