@@ -234,8 +234,8 @@ class Engine:
         if view.num_active:
             self._todo.extend(self.composition.communication.on_leave(worker.id, view))
             self._todo.extend(self.composition.consistency.on_leave(worker.id, view))
-        else:  # nobody is left but those that were dropped
-            self._comings.extend(act.Readmit(w.id) for w in view.workers.values() if w.dropped)
+        else:
+            self._take_back()  # nobody else is left
 
     def _timer(self, timer: ev.Timer) -> None:
         self._record(Kind.TIMER, text=timer.key, id=timer.composition_id)
@@ -451,6 +451,9 @@ class Engine:
         self._record(Kind.DROP, worker=drop.worker, text=drop.reason)
         self._do_without(worker)
 
+    def _take_back(self) -> None:
+        self._comings.extend(act.Readmit(w.id) for w in self.view.workers.values() if w.dropped)
+
     def _readmit(self, readmit: act.Readmit) -> None:
         if not self.view.workers[readmit.worker].dropped:
             return  # it has died since
@@ -571,6 +574,7 @@ class Engine:
         self._parked.clear()
         self._composition_id += 1
         self._start_parts()
+        self._take_back()  # whom the old parts did without
 
     # ---------------------------------------------------------------- parts
 
