@@ -84,7 +84,7 @@ class Drop:
     """Do without a worker for now: what it computes is void, and it counts as gone until readmitted.
 
     Takes effect once the other actions of the answer are performed, a release of that worker among them.
-    The last worker stays. Should it leave, those that were dropped are taken back, as they are at a hand-over.
+    The last worker stays. Those that were dropped are taken back should it leave, and at a hand-over.
     """
 
     worker: int
