@@ -23,7 +23,7 @@ from psbench.backends.dask.names import CLIENT, CONDUCTOR, EVALUATOR, server_nam
 from psbench.backends.dask.wire import JSON, Address, Letter, Link, unpack
 from psbench.checkpoint import Checkpoint
 from psbench.core.log import ROW, EventLog
-from psbench.errors import BackendError, Cancelled, ParameterError, PsbenchError, ServerLost
+from psbench.errors import BackendError, Cancelled, PsbenchError, ServerLost
 from psbench.experiment import Experiment
 from psbench.problem import Problem
 
@@ -69,28 +69,10 @@ def run_dask(
     ServerLost, WorkerLost
         If a server, or every worker, is gone.
     """
-    check(problem)
     roles = roles_of(problem.experiment)
     with connected(problem.experiment.scheduler, len(roles)) as client:
         placed = place(roles, client.nthreads(), problem.experiment.scheduler)
         return _Run(problem, log, control, observer, folder, client, placed).run()
-
-
-def check(problem: Problem) -> None:
-    """Raise ParameterError for what this backend cannot do, before anything is started."""
-    for composition in problem.experiment.strategy.compositions:
-        talk, rule = composition.communication, composition.aggregation
-        if talk.pushes != "always" or talk.local or talk.overlaps:
-            raise ParameterError(f"communication {talk.name!r}: on dask, workers push after every step only")
-        if rule.payload != "gradient" or rule.reply != "model":
-            raise ParameterError(f"aggregation {rule.name!r}: on dask, workers push gradients only")
-    profile = problem.profile
-    for kind, incidents in (("failures", profile.failures), ("late joins", profile.joins)):
-        if incidents:
-            raise ParameterError(
-                f"cluster {profile.name!r}: its {kind} are simulated only; on dask, use a cluster without "
-                "them (to see a failure, kill a worker's process)"
-            )
 
 
 def roles_of(experiment: Experiment) -> list[str]:

@@ -5,9 +5,10 @@ A keeper decides nothing. It sends letters, and holds what has arrived until an 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Protocol, TypeAlias
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol, TypeAlias
 
+import torch
 from torch import Tensor
 
 from psbench.core import actions as act
@@ -17,6 +18,7 @@ from psbench.server_math import Server
 #: a model and, if asked for, its optimizer's tensors as `optimizer/...`
 State: TypeAlias = dict[str, Tensor]
 Then: TypeAlias = Callable[[State], None]
+ThenNumber: TypeAlias = Callable[[float], None]
 
 _OPTIMIZER = "optimizer/"
 
@@ -31,7 +33,7 @@ class Keeper(Protocol):
         """Make the next version."""
 
     def release(self, release: act.Release, samples: int) -> None:
-        """Let a worker take a step of so many samples."""
+        """Let a worker go on, with steps of so many samples."""
 
     def discard(self, push: Push) -> None:
         """Drop what came with a push."""
@@ -39,11 +41,31 @@ class Keeper(Protocol):
     def gather(self, optimizer: bool, then: Then) -> None:
         """Call `then` with the current version's state, at once or when it has arrived."""
 
+    def payload(self, push: Push, then: Then) -> None:
+        """Call `then` with what a push carries: parameters (or a gradient) and buffers."""
+
+    def hold(self, version: int, in_use: Iterable[int]) -> None:
+        """Remember the current version, for distances from it, and forget those not in use."""
+
+    def distance_sq(self, push: Push, then: ThenNumber) -> None:
+        """Call `then` with the squared distance from the current version to the one a push started from."""
+
     def answer(self, sender: str, plain: dict[str, object], payload: Tensor | None) -> None:
         """Take what a keeper's own request brought."""
 
     def leave(self, worker: int) -> None:
-        """Do without a worker."""
+        """Do without a worker that is dead."""
+
+
+def update_of(apply: act.Apply) -> dict[str, Any]:
+    """Return how an update is to be made, its weights aside; see `Server.apply`."""
+    return {
+        "lr_scale": apply.lr_scale,
+        "epoch": apply.epoch,
+        "rule": apply.rule,
+        "keep": apply.keep,
+        "momentum_scale": apply.momentum_scale,
+    }
 
 
 def state_of(server: Server, optimizer: bool) -> State:
@@ -79,14 +101,8 @@ def join(parts: list[State]) -> State:
     first = parts[0]
     length = len(first["parameters"])
     return {
-        name: _joined([part[name] for part in parts])
+        name: torch.cat([part[name] for part in parts])
         if name != "buffers" and value.dim() == 1 and len(value) == length
         else value
         for name, value in first.items()
     }
-
-
-def _joined(tensors: list[Tensor]) -> Tensor:
-    import torch
-
-    return torch.cat(tensors)

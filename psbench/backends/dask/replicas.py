@@ -1,19 +1,22 @@
-"""All-Reduce: every worker keeps the model, and the conductor tells them when to add up their gradients.
+"""All-Reduce: every worker keeps the model, and the conductor tells them when to add up their payloads.
 
 A ring that loses a member is settled among the survivors. All are asked whether they came to its end. If
 one did, the version exists, and those who did not get it from that one. If none did, the survivors do the
-ring again with their own gradients, weighted so that the weights still have the same sum.
+ring again with their own payloads, weighted so that the weights still have the same sum.
+
+Who was not in the last ring (it joined, came back, or was dropped for a while) is given the model by
+another before it goes on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor
 
-from psbench.backends.dask.keeper import State, Then
+from psbench.backends.dask.keeper import State, Then, ThenNumber, update_of
 from psbench.backends.dask.letters import RELEASE, Released
 from psbench.backends.dask.names import worker_name, worker_number
 from psbench.backends.dask.wire import Hub, pack, unpack
@@ -39,9 +42,13 @@ class _Ring:
 
 @dataclass
 class _Request:
-    worker: int
-    optimizer: bool
+    """A state, or what a push carries, that a worker was asked for."""
+
+    plain: dict[str, Any]
     then: Then
+    #: whom to ask; None for anybody who has the current version
+    of: int | None = None
+    worker: int = -1
 
 
 class Replicas:
@@ -61,14 +68,14 @@ class Replicas:
     def __init__(self, hub: Hub, workers: list[int], state: State | None, numbers: Iterator[int]) -> None:
         self._hub = hub
         self._alive = sorted(workers)
+        self._current = set(workers)  # whose replica is of the current version
         self._ring: _Ring | None = None
         self._numbers = numbers
         self._requests: dict[int, _Request] = {}
         self._gift = -1  # the request whose answer goes to those who did not finish a ring
         if state is not None:
-            shapes, flat = pack(state)
             for worker in self._alive:
-                self._tell(worker, {"do": "load", "shapes": shapes, "ring": 0}, flat)
+                self._load(worker, state, 0)
 
     def take(self, push: Push, payload: Tensor | None) -> None:
         """Know that the pusher has finished the last ring."""
@@ -78,8 +85,10 @@ class Replicas:
                 self._ring = None
 
     def apply(self, apply: act.Apply) -> None:
-        """Have the pushers that are alive add up their gradients, and make the same update each."""
+        """Have the pushers that are alive add up their payloads, and make the same update each."""
         there = [i for i, push in enumerate(apply.pushes) if push.worker in self._alive]
+        if not there:
+            raise WorkerLost("every worker that was to make the next version is gone")
         weights = [apply.weights[i] for i in there]
         scale = sum(apply.weights) / sum(weights) if len(there) < len(apply.pushes) else 1.0
         self._start(
@@ -89,41 +98,57 @@ class Replicas:
                 "weights": [weight * scale for weight in weights],
                 "samples": [apply.pushes[i].samples for i in there],
                 "version": apply.version,
-                "update": {
-                    "lr_scale": apply.lr_scale,
-                    "epoch": apply.epoch,
-                    "rule": apply.rule,
-                    "keep": apply.keep,
-                    "momentum_scale": apply.momentum_scale,
-                },
+                "update": update_of(apply),
             }
         )
 
     def _start(self, order: dict[str, Any]) -> None:
         order["ring"] = next(self._numbers)
         self._ring = _Ring(order, set(order["members"]))
+        self._current = set(order["members"])
         for worker in order["members"]:
             self._tell(worker, order)
 
     def release(self, release: act.Release, samples: int) -> None:
-        """Let a worker go on from its own replica."""
-        body = Released(release.ticket, release.load, samples, False, release.orders).encode()
-        self._hub.send(worker_name(release.worker), RELEASE, body)
+        """Let a worker go on from its own replica, which it is given first if it has missed a version."""
+        worker, body = release.worker, Released.of(release, samples).encode()
+        if worker in self._current:
+            self._hub.send(worker_name(worker), RELEASE, body)
+            return
+
+        def welcome(state: State) -> None:
+            self._load(worker, state, 0)
+            self._current.add(worker)
+            self._hub.send(worker_name(worker), RELEASE, body)
+
+        self._request(_Request({"do": "state", "optimizer": True}, welcome))
 
     def discard(self, push: Push) -> None:
         """Nothing was sent with the push."""
 
     def gather(self, optimizer: bool, then: Then) -> None:
-        """Ask the first worker for its replica."""
-        self._request(_Request(-1, optimizer, then))
+        """Ask a worker for its replica."""
+        self._request(_Request({"do": "state", "optimizer": optimizer}, then))
 
-    def _request(self, request: _Request, worker: int | None = None) -> int:
-        if not self._alive:
-            raise WorkerLost("every worker is gone, and with them the model")
-        request.worker = self._alive[0] if worker is None else worker
+    def payload(self, push: Push, then: Then) -> None:
+        """Ask the pusher for what it has to add to the next ring; nothing comes of it if it is lost."""
+        self._request(_Request({"do": "payload"}, then, push.worker))
+
+    def hold(self, version: int, in_use: Iterable[int]) -> None:
+        """Remember nothing: at a barrier everybody starts from the current version."""
+
+    def distance_sq(self, push: Push, then: ThenNumber) -> None:
+        """Tell that the current version is the one that the push started from."""
+        then(0.0)
+
+    def _request(self, request: _Request) -> int:
+        able = self._current.intersection(self._alive) if request.of is None else {request.of}
+        if not able:
+            raise WorkerLost("every worker that has the model is gone")
+        request.worker = min(able)
         tag = next(self._numbers)
         self._requests[tag] = request
-        self._tell(request.worker, {"do": "state", "tag": tag, "optimizer": request.optimizer})
+        self._tell(request.worker, request.plain | {"tag": tag})
         return tag
 
     def answer(self, sender: str, plain: dict[str, Any], payload: Tensor | None) -> None:
@@ -140,14 +165,17 @@ class Replicas:
         if worker not in self._alive:
             return
         self._alive.remove(worker)
-        self._requests.pop(self._gift, None)
-        lost = [tag for tag, request in self._requests.items() if request.worker == worker]
-        for tag in lost:
-            self._request(self._requests.pop(tag))
         ring = self._ring
         if ring is not None and worker in ring.members:
+            self._requests.pop(self._gift, None)
             ring.doubtful.discard(worker)
             self._settle(ring)
+        lost = [tag for tag, request in self._requests.items() if request.worker == worker]
+        for request in [self._requests.pop(tag) for tag in lost]:
+            if request.of is None:
+                self._request(request)
+            else:
+                request.then({})
 
     def _settle(self, ring: _Ring) -> None:
         """Ask the survivors whether they came to the end of the ring."""
@@ -177,11 +205,14 @@ class Replicas:
 
     def _give(self, donor: int, others: list[int], number: int) -> None:
         def hand_out(state: State) -> None:
-            shapes, flat = pack(state)
             for worker in others:
-                self._tell(worker, {"do": "load", "shapes": shapes, "ring": number}, flat)
+                self._load(worker, state, number)
 
-        self._gift = self._request(_Request(donor, True, hand_out), donor)
+        self._gift = self._request(_Request({"do": "state", "optimizer": True}, hand_out, donor))
+
+    def _load(self, worker: int, state: State, ring: int) -> None:
+        shapes, flat = pack(state)
+        self._tell(worker, {"do": "load", "shapes": shapes, "ring": ring}, flat)
 
     def _again(self, ring: _Ring, members: list[int]) -> None:
         order = dict(ring.order)

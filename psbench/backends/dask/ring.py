@@ -18,9 +18,13 @@ from psbench.backends.dask.slices import slices
 Send: TypeAlias = Callable[[int, Tensor], None]
 #: wait for the piece of that step from the member before
 Receive: TypeAlias = Callable[[int], Tensor]
+#: what is left of a piece after the wire; the piece itself if nothing is lost on it
+Wired: TypeAlias = Callable[[Tensor], Tensor]
 
 
-def all_reduce(vector: Tensor, place: int, size: int, send: Send, receive: Receive) -> None:
+def all_reduce(
+    vector: Tensor, place: int, size: int, send: Send, receive: Receive, wired: Wired | None = None
+) -> None:
     """Turn each member's vector into the sum of all, in place.
 
     Each piece is added up along the ring in the same order for everybody, and everybody gets the one sum:
@@ -34,11 +38,15 @@ def all_reduce(vector: Tensor, place: int, size: int, send: Send, receive: Recei
         Our place in the ring, from 0.
     size : int
         Number of members.
+    wired : callable or None
+        Given if the wire rounds: who has a sum then keeps what the others get of it.
     """
     pieces = [vector[part] for part in slices(len(vector), size)]
     for step in range(size - 1):
         send(step, pieces[(place - step) % size])
         pieces[(place - step - 1) % size].add_(receive(step))
+    if wired is not None:
+        pieces[(place + 1) % size].copy_(wired(pieces[(place + 1) % size]))
     for step in range(size - 1):
         send(size - 1 + step, pieces[(place + 1 - step) % size])
         pieces[(place - step) % size].copy_(receive(size - 1 + step))

@@ -2,51 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from psbench.backends.dask.keeper import State, Then, cut, join, restore, state_of
+from psbench.backends.dask.keeper import State, Then, ThenNumber, cut, join, state_of, update_of
 from psbench.backends.dask.letters import RELEASE, Released
 from psbench.backends.dask.names import server_name, worker_name
+from psbench.backends.dask.slice import Slice
 from psbench.backends.dask.slices import slices
-from psbench.backends.dask.wire import ZERO_COPY_BYTES, Hub, pack, unpack
+from psbench.backends.dask.wire import Hub, pack, unpack
 from psbench.core import actions as act
 from psbench.core.events import Push
+from psbench.core.strategy import Strategy
 from psbench.optim import Optimizer
-from psbench.server_math import Server
 
 
-class Slice:
-    """One shard's slice of the model, with the pushes' slices that wait to be applied.
+@dataclass
+class _Request:
+    """What is asked of every shard: parts by shard, our own first, and what to do when all are there."""
 
-    The first shard's payloads hold the model's buffers after its slice of the gradient.
-    """
-
-    def __init__(self, state: State, optimizer: Optimizer, global_batch: int) -> None:
-        self.server = Server(state["parameters"], state["buffers"], optimizer, global_batch)
-        restore(self.server, state)
-        self._length = len(self.server.parameters)
-        self.payloads: dict[tuple[int, int], Tensor] = {}
-
-    def apply(self, keys: Sequence[tuple[int, int]], samples: Sequence[int], update: dict[str, Any]) -> None:
-        """Apply the named payloads: (worker, ticket) in the order of the commit."""
-        payloads = [self.payloads.pop(key) for key in keys]
-        if not len(self.server.buffers):
-            self.server.apply(payloads, **update)
-            return
-        self.server.apply([payload[: self._length] for payload in payloads], **update)
-        self.server.merge_buffers([payload[self._length :] for payload in payloads], samples)
-
-    def model(self) -> Tensor:
-        """Return slice and buffers as one vector that may be given to the wire."""
-        server = self.server
-        if len(server.buffers):
-            return torch.cat([server.parameters, server.buffers])
-        # the wire copies what is small; what is large must be a copy, as the next update changes it
-        return server.parameters.clone() if self._length * 4 >= ZERO_COPY_BYTES else server.parameters
+    then: Callable[[list[Any]], None]
+    parts: dict[str, Any] = field(default_factory=dict)
 
 
 class Servers:
@@ -55,10 +34,13 @@ class Servers:
     Parameters
     ----------
     hub : Hub
-    count : int
-        Number of shards; the others than the first are peers of the hub.
+    composition : Strategy
+    index : int
+        Which of the experiment's compositions that is.
     state : State
         Where to begin.
+    optimizer : Optimizer
+    global_batch : int, samples
     numbers : iterator of int
         Numbers for requests that nobody had before in this run.
     """
@@ -66,51 +48,48 @@ class Servers:
     def __init__(
         self,
         hub: Hub,
-        count: int,
+        composition: Strategy,
+        index: int,
         state: State,
         optimizer: Optimizer,
         global_batch: int,
         numbers: Iterator[int],
     ) -> None:
         self._hub = hub
+        count = composition.placement.num_servers
         self._others = [server_name(shard) for shard in range(1, count)]
         parts = slices(len(state["parameters"]), count)
-        self._own = Slice(cut(state, parts[0], first=True), optimizer, global_batch)
+        self._own = Slice(cut(state, parts[0], first=True), optimizer, global_batch, composition)
         for name, part in zip(self._others, parts[1:], strict=True):
             shapes, flat = pack(cut(state, part, first=False))
-            hub.tell(name, {"do": "begin", "shapes": shapes}, flat)
-        self._requests: dict[int, tuple[dict[str, State], Then]] = {}
+            hub.tell(name, {"do": "begin", "shapes": shapes, "composition": index}, flat)
+        self._requests: dict[int, _Request] = {}
         self._numbers = numbers
         self._snapshot: tuple[int, Tensor] | None = None
 
     def take(self, push: Push, payload: Tensor | None) -> None:
         """Hold a push's slice; the other shards hold theirs."""
         if payload is not None:
-            self._own.payloads[push.worker, push.ticket] = payload
+            self._own.take((push.worker, push.ticket), payload)
 
     def apply(self, apply: act.Apply) -> None:
         """Make the next version here, and have the other shards make it."""
         keys = [(push.worker, push.ticket) for push in apply.pushes]
         samples = [push.samples for push in apply.pushes]
-        update = {
-            "weights": apply.weights,
-            "lr_scale": apply.lr_scale,
-            "epoch": apply.epoch,
-            "rule": apply.rule,
-            "keep": apply.keep,
-            "momentum_scale": apply.momentum_scale,
-        }
+        update = {"weights": apply.weights} | update_of(apply)
         self._own.apply(keys, samples, update)
         self._stream({"do": "apply", "keys": keys, "samples": samples, "update": update})
 
     def release(self, release: act.Release, samples: int) -> None:
-        """Answer a worker, with the model if it has not got this version."""
-        body = Released(release.ticket, release.load, samples, release.send, release.orders).encode()
-        model = self._model(release.load) if release.send else None
-        self._hub.send(worker_name(release.worker), RELEASE, body, model)
+        """Answer a worker, with the model if it has not got this version, or with the aggregate."""
+        payload = None
+        if release.send:
+            payload = self._own.aggregate() if release.aggregate else self._model(release.load)
+        body = Released.of(release, samples).encode()
+        self._hub.send(worker_name(release.worker), RELEASE, body, payload)
         if release.send:
             stamp = {"worker": release.worker, "ticket": release.ticket, "version": release.load}
-            self._stream({"do": "release"} | stamp)
+            self._stream({"do": "release", "aggregate": release.aggregate} | stamp)
 
     def _model(self, version: int) -> Tensor:
         if self._snapshot is None or self._snapshot[0] != version:
@@ -125,22 +104,42 @@ class Servers:
     def gather(self, optimizer: bool, then: Then) -> None:
         """Put the slices together; with one shard at once."""
         own = state_of(self._own.server, optimizer)
+        self._ask({"do": "state", "optimizer": optimizer}, own, lambda parts: then(join(parts)))
+
+    def payload(self, push: Push, then: Then) -> None:
+        """Put a push's slices together."""
+        key = push.worker, push.ticket
+        self._ask({"do": "payload", "key": key}, self._own.payload(key), lambda parts: then(join(parts)))
+
+    def hold(self, version: int, in_use: Iterable[int]) -> None:
+        """Remember the current version in every shard."""
+        self._own.hold(version, in_use)
+        self._stream({"do": "hold", "version": version, "in_use": sorted(in_use)})
+
+    def distance_sq(self, push: Push, then: ThenNumber) -> None:
+        """Add up the shards' squared distances."""
+        version = push.base_version
+        own = self._own.distance_sq(version)
+        self._ask({"do": "distance_sq", "version": version}, own, lambda parts: then(sum(parts)))
+
+    def _ask(self, plain: dict[str, Any], own: Any, then: Callable[[list[Any]], None]) -> None:
+        """Ask the other shards for their part of something of which we have our own."""
         if not self._others:
-            then(own)
+            then([own])
             return
         tag = next(self._numbers)
-        self._requests[tag] = {"": own}, then
-        self._stream({"do": "state", "tag": tag, "optimizer": optimizer})
+        self._requests[tag] = _Request(then, {"": own})
+        self._stream(plain | {"tag": tag})
 
     def answer(self, sender: str, plain: dict[str, Any], payload: Tensor | None) -> None:
-        """Take another shard's slice of a state."""
-        if plain.get("tag") not in self._requests:
+        """Take another shard's part."""
+        request = self._requests.get(plain.get("tag", -1))
+        if request is None:
             return  # an answer to the keeper before us
-        parts, then = self._requests[plain["tag"]]
-        parts[sender] = unpack(plain["shapes"], payload)
-        if len(parts) == 1 + len(self._others):
+        request.parts[sender] = plain["number"] if "number" in plain else unpack(plain["shapes"], payload)
+        if len(request.parts) == 1 + len(self._others):
             del self._requests[plain["tag"]]
-            then(join([parts[name] for name in ("", *self._others)]))
+            request.then([request.parts[name] for name in ("", *self._others)])
 
     def leave(self, worker: int) -> None:
         """Tell the shards not to wait for that worker's slices for ever."""

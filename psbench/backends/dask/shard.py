@@ -10,12 +10,12 @@ import zmq
 from torch import Tensor
 
 from psbench.backends.dask.conductor import PING
-from psbench.backends.dask.keeper import state_of
+from psbench.backends.dask.keeper import State, state_of
 from psbench.backends.dask.letters import PUSH, RELEASE, Pushed, Released
+from psbench.backends.dask.mail import Abandoned, Stopped
 from psbench.backends.dask.names import worker_name, worker_number
-from psbench.backends.dask.servers import Slice
+from psbench.backends.dask.slice import Slice
 from psbench.backends.dask.wire import JSON, Hub, Letter, Link, pack, unpack
-from psbench.backends.dask.worker import Abandoned, Stopped
 from psbench.problem import Problem
 
 _LOOK_MS = 50
@@ -27,7 +27,7 @@ class Shard:
     """One server shard.
 
     A version means the same here as at the conductor: actions are performed in its order, and an update
-    waits for the slices that it names. A slice that its worker died before sending counts as zero.
+    waits for the slices that it names. A slice that its worker died before sending moves the model nowhere.
 
     Parameters
     ----------
@@ -40,7 +40,7 @@ class Shard:
 
     def __init__(self, problem: Problem, hub: Hub, link: Link) -> None:
         self.problem, self.hub, self.link = problem, hub, link
-        self._stream: deque[tuple[dict[str, Any], Tensor | None]] = deque()
+        self._stream: deque[dict[str, Any]] = deque()
         self._gone: dict[int, float] = {}  # when we heard that a worker is gone
         self._slice: Slice
         self._poller = zmq.Poller()
@@ -63,13 +63,13 @@ class Shard:
                 self._take(letter)
             while (letter := self.link.receive(0)) is not None:
                 self._hear(letter)
-            while self._stream and self._perform(*self._stream[0]):
+            while self._stream and self._perform(self._stream[0]):
                 self._stream.popleft()
 
     def _take(self, letter: Letter) -> None:
         worker = worker_number(letter.sender)
         if letter.kind == PUSH and worker is not None and letter.payload is not None:
-            self._slice.payloads[worker, Pushed.decode(letter.body).ticket] = letter.payload
+            self._slice.take((worker, Pushed.decode(letter.body).ticket), letter.payload)
 
     def _hear(self, letter: Letter) -> None:
         if letter.kind == PING or letter.kind != JSON:
@@ -82,37 +82,65 @@ class Shard:
         elif plain["do"] == "begin":  # before any worker is released to send us something
             self._begin(plain, letter.payload)
         else:
-            self._stream.append((plain, letter.payload))
+            self._stream.append(plain)
 
     def _begin(self, plain: dict[str, Any], payload: Tensor | None) -> None:
         experiment = self.problem.experiment
-        self._slice = Slice(unpack(plain["shapes"], payload), experiment.optimizer, experiment.batch_size)
+        self._slice = Slice(
+            unpack(plain["shapes"], payload),
+            experiment.optimizer,
+            experiment.batch_size,
+            experiment.strategy.compositions[plain["composition"]],
+        )
 
-    def _perform(self, plain: dict[str, Any], payload: Tensor | None) -> bool:
+    def _perform(self, plain: dict[str, Any]) -> bool:
         """Perform an action if all that it needs is there."""
         order = plain["do"]
         if order == "apply":
             return self._apply(plain)
+        if order == "discard":
+            return self._discard(tuple(plain["key"]))
+        if order == "payload":
+            return self._tell_payload(plain["tag"], tuple(plain["key"]))
         if order == "release":
             self._release(plain)
-        elif order == "discard":
-            return self._slice.payloads.pop(tuple(plain["key"]), None) is not None or self._is_lost(
-                plain["key"][0]
-            )
+        elif order == "hold":
+            self._slice.hold(plain["version"], plain["in_use"])
+        elif order == "distance_sq":
+            number = self._slice.distance_sq(plain["version"])
+            self.link.tell({"do": "keeper", "tag": plain["tag"], "number": number})
         elif order == "state":
-            shapes, flat = pack(state_of(self._slice.server, plain["optimizer"]))
-            self.link.tell({"do": "keeper", "tag": plain["tag"], "shapes": shapes}, flat)
+            self._tell(plain["tag"], state_of(self._slice.server, plain["optimizer"]))
         return True
+
+    def _tell(self, tag: int, state: State) -> None:
+        shapes, flat = pack(state)
+        self.link.tell({"do": "keeper", "tag": tag, "shapes": shapes}, flat)
+
+    def _tell_payload(self, tag: int, key: tuple[int, int]) -> bool:
+        if not self._has([key]):
+            return False
+        self._tell(tag, self._slice.payload(key))
+        return True
+
+    def _discard(self, key: tuple[int, int]) -> bool:
+        return self._slice.payloads.pop(key, None) is not None or self._is_lost(key[0])
 
     def _apply(self, plain: dict[str, Any]) -> bool:
         keys = [(worker, ticket) for worker, ticket in plain["keys"]]
+        if not self._has(keys):
+            return False
+        self._slice.apply(keys, plain["samples"], plain["update"])
+        return True
+
+    def _has(self, keys: list[tuple[int, int]]) -> bool:
+        """Whether these slices are there, or will never come."""
         payloads = self._slice.payloads
         for key in keys:
             if key not in payloads:
                 if not self._is_lost(key[0]):
                     return False
-                payloads[key] = self._slice.server.parameters.new_zeros(len(self._slice.server.parameters))
-        self._slice.apply(keys, plain["samples"], plain["update"])
+                payloads[key] = self._slice.nothing()
         return True
 
     def _is_lost(self, worker: int) -> bool:
@@ -120,4 +148,5 @@ class Shard:
 
     def _release(self, plain: dict[str, Any]) -> None:
         body = Released(plain["ticket"], plain["version"], 0, True).encode()
-        self.hub.send(worker_name(plain["worker"]), RELEASE, body, self._slice.model())
+        payload = self._slice.aggregate() if plain["aggregate"] else self._slice.model()
+        self.hub.send(worker_name(plain["worker"]), RELEASE, body, payload)

@@ -11,10 +11,11 @@ from distributed import get_worker
 from distributed.comm import get_address_host
 
 from psbench.backends.dask.conductor import Conductor, servers_of
+from psbench.backends.dask.mail import Abandoned, Stopped
 from psbench.backends.dask.names import CONDUCTOR, EVALUATOR, server_name, worker_name
 from psbench.backends.dask.shard import Shard
 from psbench.backends.dask.wire import JSON, Address, Hub, Link, unpack
-from psbench.backends.dask.worker import Abandoned, Stopped, Worker
+from psbench.backends.dask.worker import Worker
 from psbench.experiment import Experiment
 from psbench.problem import Problem
 
@@ -63,8 +64,12 @@ def _evaluate(experiment: Experiment, link: Link) -> None:
         if plain["do"] == "stop":
             raise Stopped
         state = unpack(plain["shapes"], letter.payload)
-        values = evaluator.evaluate(state["parameters"], state["buffers"])
-        link.tell({"do": "evaluated", "id": plain["id"], "values": values})
+        model = state["parameters"], state["buffers"]
+        if plain["do"] == "evaluate":
+            link.tell({"do": "evaluated", "id": plain["id"], "values": evaluator.evaluate(*model)})
+        elif plain["do"] == "loss":
+            number = evaluator.loss(plain["which"], *model)
+            link.tell({"do": "measured", "name": plain["name"], "number": number})
 
 
 def _build(experiment: Experiment) -> Problem:

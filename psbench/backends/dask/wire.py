@@ -1,4 +1,4 @@
-"""Letters between the processes of a run: a head of bytes and at most one float32 vector, over ZeroMQ.
+"""Letters between the processes of a run: a head of bytes and at most one vector of floats, over ZeroMQ.
 
 A `Hub` (ROUTER) is bound by whoever is asked; a `Link` (DEALER) is one connection to a hub. A hub listens
 on one address only and knows its peers by name: the first letter on a connection must carry the run's key,
@@ -25,12 +25,14 @@ from zmq.utils.monitor import recv_monitor_message
 
 from psbench.errors import BackendError
 
-#: kind of the letter, and how many floats its payload frame holds (none if 0)
-_PREFIX = struct.Struct("<BxxxI")
+#: kind of the letter, the type of its payload, and how many floats the payload frame holds (none if 0)
+_PREFIX = struct.Struct("<BBxxI")
 PREFIX_BYTES = _PREFIX.size
 HELLO, JSON = 0, 1
 #: kinds from here on belong to who uses the wire
 FIRST_FREE_KIND = 2
+#: types that a payload may have, by their number on the wire
+_TYPES = (torch.float32, torch.float16)
 #: from this size on ZeroMQ sends a payload from where it lies; below, copying it is cheaper
 ZERO_COPY_BYTES = 1 << 16
 #: a peer that is silent for so long is gone, even if its connection was never closed (milliseconds)
@@ -85,12 +87,12 @@ class _Socket:
             self._wait_ms = wait_ms
             self._socket.setsockopt(zmq.RCVTIMEO, wait_ms)
 
-    def _payload(self, floats: int) -> Tensor | None:
+    def _payload(self, type_number: int, floats: int) -> Tensor | None:
         if not floats:
             return None
-        tensor = torch.empty(floats)
+        tensor = torch.empty(floats, dtype=_TYPES[type_number])
         into: Any = tensor.numpy()
-        if not self._socket.getsockopt(zmq.RCVMORE) or self._socket.recv_into(into) != 4 * floats:
+        if not self._socket.getsockopt(zmq.RCVMORE) or self._socket.recv_into(into) != tensor.nbytes:
             raise BackendError("a letter is cut short: its payload is not as long as its head says")
         return tensor
 
@@ -99,7 +101,7 @@ class _Socket:
             self._socket.recv()
 
     def _send_payload(self, payload: Tensor) -> None:
-        large = payload.numel() * 4 >= ZERO_COPY_BYTES
+        large = payload.nbytes >= ZERO_COPY_BYTES
         array: Any = payload.numpy()
         self._socket.send(array, 0, not large)
 
@@ -179,8 +181,8 @@ class Hub(_Socket):
         sender = self._names.get(route)
         if sender is None:
             return self._meet(route, head)
-        kind, floats = _PREFIX.unpack_from(head)
-        return Letter(sender, kind, head[PREFIX_BYTES:], self._payload(floats))
+        kind, type_number, floats = _PREFIX.unpack_from(head)
+        return Letter(sender, kind, head[PREFIX_BYTES:], self._payload(type_number, floats))
 
     def _meet(self, route: bytes, head: bytes) -> Letter | None:
         """Take the first letter of a connection: it must be a hello with the run's key."""
@@ -209,9 +211,9 @@ class Hub(_Socket):
                 return False
             raise
         if payload is None or not len(payload):
-            socket.send(_PREFIX.pack(kind, 0) + body)
+            socket.send(_PREFIX.pack(kind, 0, 0) + body)
         else:
-            socket.send(_PREFIX.pack(kind, len(payload)) + body, zmq.SNDMORE)
+            socket.send(_prefix(kind, payload) + body, zmq.SNDMORE)
             self._send_payload(payload)
         return True
 
@@ -254,7 +256,7 @@ class Link(_Socket):
         self._is_lost = False
         socket.connect(address.url)
         body = json.dumps({"name": name} | facts).encode()
-        socket.send(_PREFIX.pack(HELLO, 0) + key + body)
+        socket.send(_PREFIX.pack(HELLO, 0, 0) + key + body)
 
     @property
     def lost(self) -> bool:
@@ -271,16 +273,16 @@ class Link(_Socket):
             head = self._socket.recv()
         except zmq.Again:
             return None
-        kind, floats = _PREFIX.unpack_from(head)
-        return Letter("", kind, head[PREFIX_BYTES:], self._payload(floats))
+        kind, type_number, floats = _PREFIX.unpack_from(head)
+        return Letter("", kind, head[PREFIX_BYTES:], self._payload(type_number, floats))
 
     def send(self, kind: int, body: bytes, payload: Tensor | None = None) -> None:
         """Send a letter, into the void if the connection is lost; a large payload must not change later."""
         try:
             if payload is None or not len(payload):
-                self._socket.send(_PREFIX.pack(kind, 0) + body)
+                self._socket.send(_PREFIX.pack(kind, 0, 0) + body)
             else:
-                self._socket.send(_PREFIX.pack(kind, len(payload)) + body, zmq.SNDMORE)
+                self._socket.send(_prefix(kind, payload) + body, zmq.SNDMORE)
                 self._send_payload(payload)
         except zmq.Again:
             self._is_lost = True
@@ -295,6 +297,10 @@ class Link(_Socket):
         self._socket.disable_monitor()
         self._monitor.close()
         super().close(0 if nobody_listens else linger)
+
+
+def _prefix(kind: int, payload: Tensor) -> bytes:
+    return _PREFIX.pack(kind, _TYPES.index(payload.dtype), len(payload))
 
 
 def is_loopback(host: str) -> bool:

@@ -1,44 +1,29 @@
-"""A training worker: computes a step from the model it is given, sends the gradient, and waits to go on."""
+"""A training worker: does what its worker loop says, from one answer to the next."""
 
 from __future__ import annotations
 
+import math
 import time
-from collections import deque
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from psbench.backends.dask.conductor import servers_of
-from psbench.backends.dask.keeper import State, restore, state_of
-from psbench.backends.dask.letters import PIECE, PUSH, RELEASE, Pushed, Released, decode_piece, encode_piece
-from psbench.backends.dask.names import worker_name
-from psbench.backends.dask.ring import all_reduce
+from psbench.backends.dask.letters import PUSH, RELEASE, Pushed, Released
+from psbench.backends.dask.mail import LOOK_S, Abandoned, Mail, Stopped
+from psbench.backends.dask.member import Member
 from psbench.backends.dask.slices import slices
-from psbench.backends.dask.wire import JSON, Address, Hub, Letter, Link, pack, unpack
-from psbench.errors import BackendError
+from psbench.backends.dask.wire import JSON, Hub, Letter, Link, pack
+from psbench.codecs import decode, encode
+from psbench.core.part import Verdict
+from psbench.core.worker_loop import WorkerLoop
+from psbench.local_model import StepStatistics, local_model
 from psbench.problem import Problem
-from psbench.server_math import Server, finite
-from psbench.worker_math import StepResult
+from psbench.server_math import finite
 
-#: seconds between looks whether the conductor is still there, while there is nothing to do
-_LOOK_S = 0.25
-#: seconds between looks for a word of the conductor's while waiting for a piece of a ring
-_RING_LOOK_S = 0.02
 #: exchanges that the clocks' difference is taken from: the quickest counts
 _CLOCK_ROUNDS = 5
-
-
-class Stopped(Exception):
-    """The conductor has sent us home."""
-
-
-class Abandoned(Stopped):
-    """The conductor is gone."""
-
-
-class _RingBroken(Exception):
-    """A member of the ring was lost."""
 
 
 class Worker:
@@ -58,21 +43,23 @@ class Worker:
         The run's key, for links to other members.
     """
 
+    member_class = Member
+
     def __init__(
         self, problem: Problem, worker: int, link: Link, others: list[Link], hub: Hub | None, key: bytes
     ) -> None:
-        self.problem, self.worker, self.link, self.others, self.hub = problem, worker, link, others, hub
-        self._key = key
-        self.trainer = problem.trainer()
-        self._parameters, self._buffers = problem.parameters, problem.buffers
-        self._stash: deque[Letter] = deque()
+        self.problem, self.worker, self.link, self.others = problem, worker, link, others
+        self.mail = Mail(link)
+        self.member = None if hub is None else self.member_class(worker, self.mail, hub, key)
+        self.trainer, self.evaluator = problem.trainer(), problem.evaluator()
+        self.loop: WorkerLoop | None = None  # begins with a release
+        self._optimizer = problem.experiment.optimizer
+        self._ring_address = None if hub is None else list(hub.address)
+        self._lr = 0.0
+        self._answer: Letter | None = None  # that came while we computed on
+        self._halted = False
+        self._tell_model: int | None = None  # with the next release: the number of who asks
         self._offset_s = self._begin_s = 0.0
-        self._roster: dict[int, Address] = {}
-        self._neighbours: dict[int, Link] = {}
-        self._replica: Server | None = None
-        self._mine: StepResult | None = None
-        self._finished_ring = 0
-        self._pieces: dict[tuple[int, int], Tensor] = {}
         self._slowness = _slowness(problem, worker)
         self._compose(0)
 
@@ -85,27 +72,99 @@ class Worker:
             Always, at the end.
         """
         self._set_clock()
-        ring = list(self.hub.address) if self.hub is not None else None
-        self.link.tell({"do": "ready", "ring": ring})
+        self.mail.tell({"do": "ready", "ring": self._ring_address})
         try:
             while True:
-                self._step(self._await_release())
+                self._go_on(self._await_release())
         finally:
-            for neighbour in self._neighbours.values():
-                neighbour.close()
+            if self.member is not None:
+                self.member.close()
 
-    # ---------------------------------------------------------------- a step
+    # ---------------------------------------------------------------- from one answer to the next
 
-    def _step(self, released: Released) -> None:
+    def _go_on(self, letter: Letter) -> None:
+        """Do what the loop says, from a release until there is nothing to do without an answer."""
+        verdict: Verdict | None = self._take(letter)
+        goes_on = verdict == "continue" or self._obey(verdict)
+        while goes_on:
+            verdict = self._step()
+            goes_on = self._obey(verdict)
+
+    def _take(self, letter: Letter) -> Verdict:
+        """Take a release, and what comes with it from all servers."""
+        released = Released.decode(letter.body)
+        if self.loop is None:
+            self.loop = WorkerLoop(self.composition, self.worker, released.samples)
+        verdict = self.loop.release(released.then, released.ticket, released.version, released.orders)
+        if released.then == "step":
+            self._renew(released, letter.payload)
+        return verdict
+
+    def _renew(self, released: Released, payload: Tensor | None) -> None:
+        before, self._lr = self._lr, self._optimizer.rate(released.epoch)
+        if released.aggregate:
+            self.model.receive(self._aggregate(released, payload), self._lr)
+        elif released.sent:
+            self.model.load(*self._model(released, payload), self._lr)
+        else:
+            self.model.keep(before)  # after a vote, or if we hold that version already
+        if self._tell_model is not None:
+            tag, self._tell_model = self._tell_model, None
+            self._send_model(tag)
+
+    def _model(self, released: Released, payload: Tensor | None) -> tuple[Tensor, Tensor]:
+        if self._collective:
+            assert self.member is not None
+            return self.member.replica.parameters, self.member.replica.buffers
+        assert payload is not None
+        length, whole = self._slices[0].stop, decode(payload)
+        return self._together(released, whole[:length]), whole[length:]
+
+    def _aggregate(self, released: Released, payload: Tensor | None) -> Tensor:
+        if self._collective:
+            assert self.member is not None
+            assert self.member.replica.aggregate is not None
+            return self.member.replica.aggregate
+        assert payload is not None
+        return self._together(released, decode(payload))
+
+    def _together(self, released: Released, first: Tensor) -> Tensor:
+        """Put the servers' slices together."""
+        if not self._serving:
+            return first
+        return torch.cat([first, *(self._part(other, released.ticket) for other in self._serving)])
+
+    def _part(self, other: Link, ticket: int) -> Tensor:
+        """Wait for another server's part of the answer; older ones are of work that was made void."""
+        while True:
+            letter = other.receive(LOOK_S)
+            if letter is not None and letter.kind == RELEASE:
+                assert letter.payload is not None
+                if Released.decode(letter.body).ticket == ticket:
+                    return decode(letter.payload)
+            elif letter is None:
+                self.mail.look()
+
+    def _step(self) -> Verdict | None:
+        """Compute a step and return what to do then; None if it has become void."""
+        loop, model = self.loop, self.model
+        assert loop is not None
         began = time.perf_counter()
-        job = self.trainer.start(self.worker, released.samples)
-        result = self.trainer.result(job, self._parameters, self._buffers)
-        is_finite = abs(result.loss) < float("inf") and finite(result.gradient)
+        if loop.chunk:
+            self.trainer.assign(self.worker, loop.chunk)
+        samples = loop.batch_size
+        job = self.trainer.start(self.worker, samples)
+        result = self.trainer.result(job, model.parameters, model.buffers)
         computed = time.perf_counter() - began
         if self._interrupted(computed * (self._slow_factor(began) - 1.0)):
-            return  # void: a newer release has come
+            return None
         compute_s = time.perf_counter() - began
-        self._push(released, result, compute_s, is_finite)
+        model.stepped(result, samples, self._lr)
+        answer, self._answer = self._answer, None
+        if answer is not None:
+            self._take(answer)
+        stats = StepStatistics(result, model, self.evaluator)
+        return loop.stepped(samples, compute_s, result.loss, stats)
 
     def _slow_factor(self, began: float) -> float:
         """Return how many times as long as here a step takes on the emulated machine."""
@@ -117,121 +176,125 @@ class Worker:
         return max(1.0, factor)
 
     def _interrupted(self, seconds: float) -> bool:
-        """Wait so long, or until a new release makes the work void; obey other orders meanwhile."""
-        if seconds <= 0 and not self.link.has_letter:
-            return False  # nearly always, and much quicker to find out than by trying to read
+        """Wait so long, or until the step becomes void; obey other orders meanwhile."""
+        if seconds <= 0 and self.mail.is_empty:
+            return False  # nearly always
         until = time.monotonic() + seconds
         while True:
             left = until - time.monotonic()
-            letter = self._receive(min(max(0.0, left), _LOOK_S))
+            letter = self.mail.next(min(max(0.0, left), LOOK_S))
             if letter is None:
                 if left <= 0:
                     return False
             elif letter.kind == RELEASE:
-                self._stash.append(letter)
-                return True
+                if self.loop is None or not self.loop.exchanging:
+                    self.mail.put_back(letter)
+                    return True
+                self._answer = letter
             else:
-                self._obey(letter)
+                self._hear(letter)
+                if self._halted:
+                    return True
 
-    def _push(self, released: Released, result: StepResult, compute_s: float, is_finite: bool) -> None:
-        sent_s = time.monotonic() + self._offset_s
-        told = Pushed(
-            released.ticket, released.version, released.samples, compute_s, sent_s, result.loss, is_finite
-        )
-        body = told.encode()
-        if self._replica is not None:
-            self._mine = result
+    # ---------------------------------------------------------------- what the loop says
+
+    def _obey(self, verdict: Verdict | None) -> bool:
+        """Do what the worker loop says; returns whether to compute a step then."""
+        loop = self.loop
+        if loop is None or verdict is None:
+            return False
+        if verdict in ("continue", "report"):
+            self.model.keep(self._lr)
+            if verdict == "report":
+                report = loop.report()
+                self.mail.tell({"do": "report", "ticket": report.ticket, "stats": report.stats})
+            return True
+        if verdict in ("push", "push_on"):
+            self._push(goes_on=verdict == "push_on")
+        elif verdict == "vote":
+            self._vote()
+        return verdict == "push_on"
+
+    def _vote(self) -> None:
+        assert self.loop is not None
+        vote = self.loop.vote()
+        told = {"ticket": vote.ticket, "value": vote.value}
+        self.mail.tell({"do": "vote", "samples": vote.samples, "compute_s": vote.compute_s} | told)
+
+    def _push(self, goes_on: bool) -> None:
+        assert self.loop is not None
+        push = self.loop.push(-1, bytes=0, goes_on=goes_on)
+        codec = self.composition.communication.codec
+        payload, buffers = encode(self.model.payload(), codec), self.model.buffers
+        is_finite = math.isfinite(push.loss) and finite(payload)
+        body = Pushed.of(push, time.monotonic() + self._offset_s, is_finite).encode()
+        if self._collective:
+            assert self.member is not None
+            self.member.mine = decode(payload), buffers
             self.link.send(PUSH, body)
             return
-        parts = [result.gradient[part] for part in self._slices]
+        parts = [payload[part] for part in self._slices]
         for other, part in zip(self._serving, parts[1:], strict=True):
             other.send(PUSH, body, part)
-        first = torch.cat([parts[0], result.buffers]) if len(result.buffers) else parts[0]
+        first = torch.cat([parts[0], encode(buffers, codec)]) if len(buffers) else parts[0]
         self.link.send(PUSH, body, first)
+
+    def _send_model(self, tag: int) -> None:
+        """Send our own model, which is as good as anybody's where models drift apart."""
+        shapes, flat = pack({"parameters": self.model.parameters, "buffers": self.model.buffers})
+        self.mail.tell({"do": "model", "tag": tag, "shapes": shapes}, flat)
 
     # ---------------------------------------------------------------- letters
 
-    def _receive(self, timeout_s: float) -> Letter | None:
-        letter = self.link.receive(timeout_s)
-        if letter is None and timeout_s and self.link.lost:
-            raise Abandoned("the conductor is gone")
-        return letter
-
-    def _await_release(self) -> Released:
+    def _await_release(self) -> Letter:
         while True:
-            letter = self._stash.popleft() if self._stash else self._receive(_LOOK_S)
+            letter = self.mail.next(LOOK_S)
             if letter is None:
                 continue
             if letter.kind == RELEASE:
-                released = Released.decode(letter.body)
-                if released.fresh:
-                    self._load(released, letter.payload)
-                return released
-            self._obey(letter)
+                self._halted = False
+                return letter
+            self._hear(letter)
 
-    def _load(self, released: Released, payload: Tensor | None) -> None:
-        """Take over the model that comes with a release, from all servers."""
-        assert payload is not None
-        length = self._slices[0].stop
-        self._buffers = payload[length:]
-        parts = [payload[:length]]
-        parts += [self._part(other, released.ticket) for other in self._serving]
-        self._parameters = parts[0] if len(parts) == 1 else torch.cat(parts)
-
-    def _part(self, other: Link, ticket: int) -> Tensor:
-        """Wait for another server's part of the answer; older ones are of work that was made void."""
-        while True:
-            letter = other.receive(_LOOK_S)
-            if letter is not None and letter.kind == RELEASE:
-                assert letter.payload is not None
-                if Released.decode(letter.body).ticket == ticket:
-                    return letter.payload
-            elif letter is None:
-                self._look()
-
-    def _look(self) -> None:
-        """Take a word of the conductor's while waiting for somebody else."""
-        letter = self._receive(0)
-        if letter is not None:
-            self._obey_or_keep(letter)
-        elif self.link.lost:
-            raise Abandoned("the conductor is gone")
-
-    def _obey_or_keep(self, letter: Letter) -> None:
-        if letter.kind == JSON and letter.plain["do"] == "stop":
-            raise Stopped
-        self._stash.append(letter)
-
-    def _obey(self, letter: Letter) -> None:
+    def _hear(self, letter: Letter) -> None:
         if letter.kind != JSON:
             return  # a ping
         plain = letter.plain
         order = plain["do"]
         if order == "stop":
             raise Stopped
-        if order == "ring":
-            self._ring(plain)
-        elif order == "state":
-            self._tell_state(plain)
-        elif order == "abort":
-            self._judge(plain["ring"])
-        elif order == "load":
-            self._take_over(unpack(plain["shapes"], letter.payload), plain["ring"])
+        if order == "orders":
+            if self.loop is not None:
+                self.loop.on_orders(plain["orders"])
+        elif order == "model":
+            self._asked_for_model(plain["tag"], plain["with_release"])
+        elif order == "halt":
+            self._begin_anew()
+            self._halted = True
         elif order == "compose":
             self._compose(plain["composition"])
         elif order == "start":
             self._start(plain)
+        elif self.member is not None:
+            self.member.obey(plain, letter)
+
+    def _asked_for_model(self, tag: int, with_release: bool) -> None:
+        if with_release:
+            self._tell_model = tag
+        else:
+            self._send_model(tag)
 
     def _start(self, plain: dict[str, Any]) -> None:
         self._begin_s = plain["begin_s"]
-        self._roster = {int(w): Address(*ring) for w, ring in plain["ring"].items() if ring}
+        if self.member is not None:
+            self.member.meet(plain["ring"])
 
     def _set_clock(self) -> None:
         """Find what to add to our clock to get the conductor's (Cristian's algorithm)."""
         quickest = float("inf")
         for _ in range(_CLOCK_ROUNDS):
             asked = time.monotonic()
-            self.link.tell({"do": "clock"})
+            self.mail.tell({"do": "clock"})
             answer = self._await_clock()
             took = time.monotonic() - asked
             if took < quickest:
@@ -239,126 +302,35 @@ class Worker:
 
     def _await_clock(self) -> float:
         while True:
-            letter = self._receive(_LOOK_S)
+            letter = self.mail.fresh(LOOK_S)
             if letter is not None and letter.kind == JSON:
                 plain = letter.plain
                 if plain["do"] == "clock":
                     return float(plain["time_s"])
-                self._obey_or_keep(letter)
+                self.mail.keep(letter)
 
-    # ---------------------------------------------------------------- placement
+    # ---------------------------------------------------------------- compositions
 
     def _compose(self, index: int) -> None:
         """Work for another composition: with servers, or with a replica of our own."""
         problem = self.problem
-        composition = problem.experiment.strategy.compositions[index]
+        self.composition = composition = problem.experiment.strategy.compositions[index]
         count = servers_of(composition)
-        self._slices = slices(len(self._parameters), max(1, count))
+        self._collective = not count
+        self._slices = slices(len(problem.parameters), max(1, count))
         self._serving = self.others[: max(0, count - 1)]
-        if count:
-            self._replica = None  # its model is still ours, as parameters and buffers
-            return
-        self._replica = problem.server()
-        restore(self._replica, {"parameters": self._parameters, "buffers": self._buffers})
-        self._parameters, self._buffers = self._replica.parameters, self._replica.buffers
+        self.trainer.unassign()
+        self._begin_anew()
+        if self._collective:
+            assert self.member is not None
+            replica = problem.server()  # a later composition's is sent
+            replica.keeps_aggregate = composition.aggregation.reply == "aggregate"
+            self.member.begin(replica, composition.communication.codec)
 
-    def _tell_state(self, plain: dict[str, Any]) -> None:
-        assert self._replica is not None
-        shapes, flat = pack(state_of(self._replica, plain["optimizer"]))
-        self.link.tell({"do": "keeper", "tag": plain["tag"], "shapes": shapes}, flat)
-
-    def _take_over(self, state: State, ring: int) -> None:
-        assert self._replica is not None
-        restore(self._replica, state)
-        self._finished_ring = ring
-
-    # ---------------------------------------------------------------- the ring
-
-    def _ring(self, order: dict[str, Any]) -> None:
-        """Add up the members' gradients and make the update; if a member is lost, as the conductor says."""
-        while True:
-            try:
-                gradient, buffers = self._add_up(order)
-            except _RingBroken:
-                again = self._await_settlement()
-                if again is None:
-                    return  # we were given the model
-                order = again
-            else:
-                break
-        assert self._replica is not None
-        self._replica.apply([gradient], [1.0], **order["update"])
-        self._replica.merge_buffers([buffers], [sum(order["samples"])])
-        self._finished_ring = order["ring"]
-
-    def _add_up(self, order: dict[str, Any]) -> tuple[Tensor, Tensor]:
-        assert self._mine is not None
-        members: list[int] = order["members"]
-        place, size, number = members.index(self.worker), len(members), order["ring"]
-        gradient, buffers = self._mine.gradient, self._mine.buffers
-        if size == 1 and order["weights"][0] == 1.0:
-            return gradient, buffers
-        share = order["samples"][place] / sum(order["samples"])
-        vector = torch.cat([gradient * order["weights"][place], buffers * share])
-        following = self._neighbour(members[(place + 1) % size])
-        self._pieces = {key: piece for key, piece in self._pieces.items() if key[0] >= number}
-        all_reduce(
-            *(vector, place, size),
-            lambda step, piece: following.send(PIECE, encode_piece(number, step), piece),
-            lambda step: self._await_piece(number, step),
-        )
-        return vector[: len(gradient)], vector[len(gradient) :]
-
-    def _neighbour(self, worker: int) -> Link:
-        if worker not in self._neighbours:
-            self._neighbours[worker] = Link(self._roster[worker], self._key, worker_name(self.worker))
-        return self._neighbours[worker]
-
-    def _await_piece(self, number: int, step: int) -> Tensor:
-        assert self.hub is not None
-        while True:
-            piece = self._pieces.pop((number, step), None)
-            if piece is not None:
-                return piece
-            letter = self.hub.receive(_RING_LOOK_S)
-            if letter is None:
-                self._look_for_abort(number)
-            elif letter.kind == PIECE:
-                key = decode_piece(letter.body)
-                if key[0] >= number:  # older ones are of a ring that was broken off
-                    self._pieces[key] = torch.empty(0) if letter.payload is None else letter.payload
-
-    def _look_for_abort(self, number: int) -> None:
-        letter = self._receive(0)
-        if letter is None:
-            if self.link.lost:
-                raise Abandoned("the conductor is gone")
-        elif letter.kind == JSON and letter.plain["do"] == "abort" and letter.plain["ring"] == number:
-            self._judge(number)
-            raise _RingBroken
-        else:
-            self._obey_or_keep(letter)
-
-    def _judge(self, number: int) -> None:
-        """Tell whether we came to the end of a ring that lost a member."""
-        self.link.tell({"do": "keeper", "ring": number, "verdict": self._finished_ring >= number})
-
-    def _await_settlement(self) -> dict[str, Any] | None:
-        """Wait to be told to do the ring again with others, or be given the model that it made (None)."""
-        while True:
-            letter = self._receive(_LOOK_S)
-            if letter is None:
-                continue
-            plain: dict[str, Any] = letter.plain if letter.kind == JSON else {"do": ""}
-            if plain["do"] == "ring":
-                return plain
-            if plain["do"] == "load":
-                self._take_over(unpack(plain["shapes"], letter.payload), plain["ring"])
-                return None
-            if plain["do"] == "abort":
-                self._judge(plain["ring"])
-            else:
-                self._obey_or_keep(letter)
+    def _begin_anew(self) -> None:
+        """Forget what we have concluded and computed; what was pushed is not lost."""
+        self.loop = self._answer = self._tell_model = None
+        self.model = local_model(self.composition, self._optimizer)
 
 
 def _slowness(problem: Problem, worker: int) -> tuple[float, list[tuple[float, float, float]]]:
@@ -368,4 +340,4 @@ def _slowness(problem: Problem, worker: int) -> tuple[float, list[tuple[float, f
     return max(profile.speed) / profile.speed[worker], spells
 
 
-__all__ = ["Abandoned", "BackendError", "Stopped", "Worker"]
+__all__ = ["Abandoned", "Stopped", "Worker"]

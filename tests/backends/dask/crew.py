@@ -11,11 +11,12 @@ import numpy as np
 
 from psbench.backends.dask.client import roles_of
 from psbench.backends.dask.conductor import ROWS, TEXTS, Conductor, servers_of
+from psbench.backends.dask.mail import Stopped
 from psbench.backends.dask.names import CLIENT, CONDUCTOR, EVALUATOR, server_name, worker_name
 from psbench.backends.dask.shard import Shard
 from psbench.backends.dask.tasks import _evaluate, _report
 from psbench.backends.dask.wire import JSON, Hub, Letter, Link, unpack
-from psbench.backends.dask.worker import Stopped, Worker
+from psbench.backends.dask.worker import Worker
 from psbench.core.log import ROW, EventLog
 from psbench.experiment import Experiment
 from psbench.problem import Problem

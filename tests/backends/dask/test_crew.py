@@ -11,6 +11,7 @@ from crew import Crew, Killed
 
 from psbench.backends.base import Control
 from psbench.backends.dask.conductor import PeerFailed
+from psbench.backends.dask.member import Member
 from psbench.backends.dask.worker import Worker
 from psbench.backends.simulated import run_simulated
 from psbench.core.log import EventLog, Kind
@@ -68,7 +69,7 @@ def test_bsp_equals_the_simulated_run_whatever_the_number_of_servers(servers: in
 
 def test_all_reduce_keeps_the_replicas_identical_and_equals_bsp_to_rounding() -> None:
     crew = Crew(experiment("all_reduce")).run()
-    replicas = [worker._replica.parameters for worker in crew.workers.values()]
+    replicas = [worker.member.replica.parameters for worker in crew.workers.values()]
     assert all(torch.equal(replica, crew.parameters) for replica in replicas)
     torch.testing.assert_close(crew.parameters, simulated(experiment("bsp")).parameters, rtol=1e-5, atol=1e-6)
 
@@ -77,7 +78,7 @@ def test_running_statistics_are_averaged_alike_under_bsp_and_all_reduce() -> Non
     small = {"data": {"name": "digits"}, "model": "resnet20", "stop": {"updates": 2}}
     ring, server = (Crew(experiment(s, workers=2, **small)).run() for s in ("all_reduce", "bsp"))
     torch.testing.assert_close(ring.parameters, server.parameters, rtol=1e-4, atol=1e-4)
-    statistics = [worker._replica.buffers for worker in ring.workers.values()]
+    statistics = [worker.member.replica.buffers for worker in ring.workers.values()]
     assert len(statistics[0])
     assert torch.equal(*statistics)
     torch.testing.assert_close(
@@ -88,10 +89,10 @@ def test_running_statistics_are_averaged_alike_under_bsp_and_all_reduce() -> Non
 class DiesInItsFifthStep(Worker):
     """Worker 1 is lost while it computes."""
 
-    def _step(self, released: Any) -> None:
-        if self.worker == 1 and released.ticket >= 5:
+    def _step(self) -> Any:
+        if self.worker == 1 and self.loop.ticket >= 5:
             raise Killed
-        super()._step(released)
+        return super()._step()
 
 
 def stop_when(true: Callable[[Crew], bool]) -> Callable[[Crew, Any], None]:
@@ -125,7 +126,7 @@ def test_a_lost_worker_is_done_without(strategy: Any) -> None:
     assert kinds(crew).count(Kind.LEAVE) == 1
 
 
-class DiesInTheRing(Worker):
+class DiesInTheRing(Member):
     """Worker 1 is lost in its fourth ring, before it has received piece number `step`."""
 
     step = 0
@@ -140,10 +141,10 @@ class DiesInTheRing(Worker):
 @pytest.mark.parametrize("step", [0, 1, 2, 3])
 def test_a_ring_that_loses_a_member_is_settled_among_the_survivors(step: int) -> None:
     dying = type("Dying", (DiesInTheRing,), {"step": step})
-    crew = Crew(experiment("all_reduce"), dying).run()
+    crew = Crew(experiment("all_reduce"), type("Its", (Worker,), {"member_class": dying})).run()
     assert crew.error is None
     assert crew.outcome["facts"]["lost_workers"] == [1]
-    survivors = [crew.workers[w]._replica.parameters for w in (0, 2)]
+    survivors = [crew.workers[w].member.replica.parameters for w in (0, 2)]
     assert torch.equal(*survivors)
     assert torch.equal(survivors[0], crew.parameters)
     made = crew.log.of_kind(Kind.APPLY)["version"]
@@ -153,10 +154,10 @@ def test_a_ring_that_loses_a_member_is_settled_among_the_survivors(step: int) ->
 class AllDie(Worker):
     """Everybody is lost in the third step."""
 
-    def _step(self, released: Any) -> None:
-        if released.ticket >= 3:
+    def _step(self) -> Any:
+        if self.loop.ticket >= 3:
             raise Killed
-        super()._step(released)
+        return super()._step()
 
 
 @pytest.mark.parametrize("strategy", ["asp", "bsp", "all_reduce"])
@@ -168,10 +169,10 @@ def test_nobody_left_ends_the_run(strategy: str) -> None:
 class Fails(Worker):
     """Worker 1 has a bug."""
 
-    def _step(self, released: Any) -> None:
-        if self.worker == 1 and released.ticket >= 2:
+    def _step(self) -> Any:
+        if self.worker == 1 and self.loop.ticket >= 2:
             raise ZeroDivisionError("a bug of worker 1")
-        super()._step(released)
+        return super()._step()
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")

@@ -18,13 +18,10 @@ import pytest
 import torch
 from distributed import Client
 
-from psbench.aggregation.mean import Mean
 from psbench.backends.base import Control
 from psbench.backends.dask.client import roles_of
 from psbench.backends.dask.cluster import _local_cluster, place
-from psbench.communication import EveryStep
 from psbench.core.log import EventLog, Kind
-from psbench.core.strategy import Strategy
 from psbench.errors import BackendError, ParameterError, ServerLost
 from psbench.experiment import Experiment
 from psbench.runs import Run, run
@@ -246,38 +243,6 @@ def test_a_scheduler_that_does_not_answer() -> None:
 def test_too_few_dask_workers_are_named(scheduler: str) -> None:
     with pytest.raises(BackendError, match="has 6 workers with 6 threads, and the run needs 10"):
         run(experiment("asp", scheduler, 8))
-
-
-def test_failures_of_the_profile_are_refused() -> None:
-    cluster = {"workers": 2, "failures": [{"worker": 0, "at_s": 1}]}
-    with pytest.raises(ParameterError, match="failures are simulated only"):
-        run(experiment("asp", None, cluster=cluster))
-
-
-class Silent(EveryStep):
-    """A worker that may never push (nameless, so that it is not registered)."""
-
-    name = ""
-    pushes = "alone"
-
-
-class Deltas(Mean):
-    """Pushes that carry differences of models."""
-
-    name = ""
-    payload = "delta"
-
-
-@pytest.mark.parametrize(
-    ("part", "reason"),
-    [
-        ({"communication": Silent()}, "push after every step only"),
-        ({"aggregation": Deltas()}, "push gradients only"),
-    ],
-)
-def test_parts_that_the_workers_here_do_not_play_are_refused(part: dict[str, Any], reason: str) -> None:
-    with pytest.raises(ParameterError, match=reason):
-        run(experiment(Strategy(consistency="asp", **part), None))
 
 
 def test_roles_and_their_places() -> None:

@@ -1,0 +1,48 @@
+"""What is to happen at a known time of the run: comings and goings of the profile, and calls to be woken."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Collection
+from itertools import count
+
+from psbench.clusters import Profile
+from psbench.core import events as ev
+
+
+class Agenda:
+    """Events with their times, in seconds of the run.
+
+    Parameters
+    ----------
+    profile : Profile
+        Whose joins, failures and returns are played.
+    """
+
+    def __init__(self, profile: Profile) -> None:
+        self._heap: list[tuple[float, int, ev.Event]] = []
+        self._order = count()
+        for join in profile.joins:
+            self.add(join.at_s, ev.Join(join.worker))
+        for failure in profile.failures:
+            self.add(failure.at_s, ev.Leave(failure.worker, "failed"))
+            if failure.rejoin_s is not None:
+                self.add(failure.rejoin_s, ev.Join(failure.worker))
+
+    def __len__(self) -> int:
+        return len(self._heap)
+
+    def add(self, at: float, event: ev.Event) -> None:
+        """Let an event happen at that time."""
+        heapq.heappush(self._heap, (at, next(self._order), event))
+
+    def due(self, now: float) -> list[ev.Event]:
+        """Return what is due, each once, in the order of its time."""
+        events = []
+        while self._heap and self._heap[0][0] <= now:
+            events.append(heapq.heappop(self._heap)[2])
+        return events
+
+    def expects_more_than(self, gone: Collection[int]) -> bool:
+        """Whether somebody who is not gone for good is still to come."""
+        return any(isinstance(entry[2], ev.Join) and entry[2].worker not in gone for entry in self._heap)
