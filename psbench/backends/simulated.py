@@ -166,8 +166,8 @@ class Simulation:
             self._end("finished", self.ending.at(self._deadline))
         elif type(happening) is not Push:
             if isinstance(happening, HAPPENINGS):
-                assert self.workers is not None
-                self.workers.happen(happening)
+                if self.workers is not None:  # else it was void, or orders of before a hand-over
+                    self.workers.happen(happening)
             else:
                 self._happen(happening)
         elif self._under_way.get(happening.worker) is happening:  # else cancelled, or its worker has gone
