@@ -72,6 +72,8 @@ class Strategy(Specification):
             super().__init__(**values)
         except ValidationError as error:
             raise explain(error, type(self), "strategy") from None
+        for doubt in doubts(self):  # here, because validators run again where a strategy is part of another
+            warnings.warn(f"strategy {self.name!r}: {doubt}", DoubtfulComposition, stacklevel=2)
 
     @field_validator(*DOMAINS, mode="before")
     @classmethod
@@ -82,9 +84,6 @@ class Strategy(Specification):
     def _fits(self) -> Self:
         for reason in misfits(self):
             raise ParameterError(f"strategy {self.name!r}: {reason}")
-        for doubt in doubts(self):
-            # told of the line that composes: above it are this class's and pydantic's __init__
-            warnings.warn(f"strategy {self.name!r}: {doubt}", DoubtfulComposition, stacklevel=4)
         return self
 
     @property

@@ -1,0 +1,156 @@
+"""Compositions made by chance, with failures and joins: they never stall, lose nothing, and repeat.
+
+Every registered part gets its share, what is added later too.
+"""
+
+from __future__ import annotations
+
+import json
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from draws import draw_experiment, draw_strategy, kinds
+
+from psbench import strategies
+from psbench.backends.replay import replay
+from psbench.core.log import Kind
+from psbench.core.strategy import DOMAINS, Strategy, doubts
+from psbench.errors import DoubtfulComposition
+from psbench.metrics import conservation
+from psbench.runs import run
+from psbench.testing import random_cluster, toy_experiment
+from psbench.testing.invariants import Invariants
+
+pytestmark = pytest.mark.filterwarnings("ignore::psbench.errors.DoubtfulComposition")
+
+PARTS = kinds(*DOMAINS, "switching")
+SCRIPTED, SIMULATED = 10, 2  # compositions with each part
+EVENTS = 100
+
+
+def streams_of(kind, number):
+    return np.random.default_rng([number, *kind.domain.encode(), *kind.name.encode()])
+
+
+def in_words(kind):
+    return f"{kind.domain}-{kind.name}"
+
+
+# -------------------------------------------------------------------- decisions alone
+
+
+def follow(strategy, seed):
+    """Run briefly and check after every event: conservation, single answers, what parts declare."""
+    cluster = random_cluster(strategy, seed)
+    invariants = Invariants(f"{strategy.spec()} on random cluster {seed}", cluster.engine)
+    for _ in range(EVENTS):
+        if cluster.done:
+            break
+        cluster.step()  # raises Deadlock if nobody can ever go on
+        invariants.look()
+    return cluster
+
+
+def resumed(cluster, cut):
+    """An engine that was told everything up to `cut`, its state then gone through JSON; and where it is."""
+    engine = cluster.new_engine()
+    engine.begin(cluster.starters)
+    for now, event, _ in cluster.history[1:cut]:
+        engine.handle(event, now)
+    while engine.measuring and cut < len(cluster.history):  # then no state can be written
+        now, event, _ = cluster.history[cut]
+        engine.handle(event, now)
+        cut += 1
+    if engine.measuring:
+        return engine, cut
+    again = cluster.new_engine()
+    again.load_state_dict(json.loads(json.dumps(engine.state_dict())))
+    return again, cut
+
+
+@pytest.mark.parametrize("kind", PARTS, ids=in_words)
+def test_compositions_with_each_part_on_random_clusters(kind):
+    for number in range(SCRIPTED):
+        rng = streams_of(kind, number)
+        strategy, seed = draw_strategy(rng, kind), int(rng.integers(10_000))
+        cluster = follow(strategy, seed)
+        view, kept = cluster.engine.view, conservation(cluster.log)
+        assert kept["committed"] + kept["discarded"] + kept["buffered"] == view.pushes
+        assert cluster.log.digest() == follow(strategy, seed).log.digest()
+        engine, cut = resumed(cluster, int(rng.integers(1, len(cluster.history) + 1)))
+        for now, event, expected in cluster.history[cut:]:
+            assert engine.handle(event, now) == expected
+
+
+# -------------------------------------------------------------------- real gradients in virtual time
+
+
+@pytest.mark.parametrize("kind", [*PARTS, *kinds("sharding")], ids=in_words)
+def test_compositions_with_each_part_train_in_virtual_time(kind):
+    for number in range(SIMULATED):
+        experiment = draw_experiment(streams_of(kind, 1000 + number), kind)
+        done, again = run(experiment), run(experiment)
+        told = experiment.to_yaml()
+        assert done.meta["status"] == "finished", told
+        assert done.log.digest() == again.log.digest(), told
+        assert torch.equal(done.parameters, again.parameters), told
+        assert replay(done) == len(done.log), told
+        assert (np.diff(done.log.columns()["time_s"]) >= 0).all(), told
+        kept = conservation(done.log)
+        pushes = len(done.log.of_kind(Kind.PUSH)["row"])
+        assert kept["committed"] + kept["discarded"] + kept["buffered"] == pushes, told
+        assert len(set(done.log.of_kind(Kind.APPLY)["id"].tolist())) == kept["committed"], told
+
+
+# -------------------------------------------------------------------- what is allowed, and probably not meant
+
+
+class TestBatchesOfDifferentSizesThatCountAlike:
+    DOUBTFUL = {"consistency": "bsp", "aggregation": "sum", "stragglers": "lb_bsp"}
+
+    def test_one_is_warned_once_and_told_what_to_do(self):
+        with pytest.warns(DoubtfulComposition) as told:
+            toy_experiment(self.DOUBTFUL)
+        (only,) = told
+        assert str(only.message) == (
+            "strategy 'custom': lb_bsp cuts batches of different sizes, and sum counts them alike: the "
+            "update is no longer the gradient of the global batch; use aggregation 'mean'"
+        )
+
+    def test_the_warning_names_the_line_that_composes(self):
+        with pytest.warns(DoubtfulComposition) as told:
+            Strategy(**self.DOUBTFUL)
+        assert told[0].filename == __file__
+
+    def test_nobody_is_warned_again_by_a_run_or_under_a_switch(self):
+        with pytest.warns(DoubtfulComposition):
+            doubtful = Strategy(**self.DOUBTFUL)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            switch = strategies.strategy_switch(first=doubtful, rule={"name": "after", "fraction": 0.5})
+            run(toy_experiment(switch))
+
+    @pytest.mark.parametrize(
+        "change",
+        [{"aggregation": "mean"}, {"stragglers": "fixed"}, {"consistency": "asp", "stragglers": "dbs_sgd"}],
+        ids=["by samples", "equal batches", "one push a commit"],
+    )
+    def test_nobody_is_warned_without_need(self, change):
+        assert doubts(Strategy(**self.DOUBTFUL | change)) == []
+
+    def test_why(self):
+        """The sum of mean gradients, at lr/n, is the gradient of the union for equal batches only."""
+        cluster = {"workers": 3, "speed": [1.0, 1.0, 0.1], "step_time": "constant"}
+        options = {"cluster": cluster, "stop": {"updates": 2}}
+        by_sum = toy_experiment(self.DOUBTFUL, optimizer={"name": "sgd", "lr": 0.1 / 3}, **options)
+        by_samples = toy_experiment("lb_bsp", **options)
+        doubtful, right = run(by_sum), run(by_samples)
+        np.testing.assert_array_equal(  # the batches are the same, and were equal for the first update
+            doubtful.log.of_kind(Kind.PUSH)["samples"], right.log.of_kind(Kind.PUSH)["samples"]
+        )
+        assert len(set(doubtful.log.of_kind(Kind.PUSH)["samples"][3:].tolist())) > 1
+        assert not torch.allclose(doubtful.parameters, right.parameters, rtol=1e-3)
+        once = {"stop": {"updates": 1}}
+        torch.testing.assert_close(run(by_sum.but(**once)).parameters, run(by_samples.but(**once)).parameters)
