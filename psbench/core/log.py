@@ -1,6 +1,6 @@
 """The event log: the only record of a run, from which every metric, chart and report is derived.
 
-A row is a packed record of 45 bytes; `columns()` shows the rows as NumPy columns. Long or rare things (a
+A row is a packed record of 47 bytes; `columns()` shows the rows as NumPy columns. Long or rare things (a
 hold's reason, evaluated values, the statistics a part reads) are texts: each is stored once and named by
 its number. A message that reaches a part carries its worker's current ticket, so tickets need no column.
 """
@@ -48,17 +48,17 @@ class Kind(IntEnum):
 
 FIELDS = (
     *(("time_s", "<f8"), ("kind", "u1"), ("worker", "<u2"), ("id", "<i4"), ("version", "<i4")),
-    *(("samples", "<i4"), ("steps", "<u2"), ("bytes", "<u4")),
+    *(("samples", "<i4"), ("steps", "<u4"), ("bytes", "<u4")),
     *(("compute_s", "<f4"), ("send_s", "<f4"), ("loss", "<f4"), ("text", "<u4")),
 )
 ROW = np.dtype([*FIELDS])
 #: packs the columns of one row, in the order of `FIELDS`; the quick way to what `EventLog.add` does
-pack_row = struct.Struct("<dBHiiiHIfffI").pack
+pack_row = struct.Struct("<dBHiiiIIfffI").pack
 #: the same for the other frequent rows, whose remaining columns are 0
 #: APPLY: time_s, kind, worker, id, version, samples, steps, loss
-pack_apply = struct.Struct("<dBHiiiH12xf4x").pack
+pack_apply = struct.Struct("<dBHiiiI12xf4x").pack
 #: RELEASE, HOLD: time_s, kind, worker, id, version, samples, bytes, text
-pack_release = struct.Struct("<dBHiii2xI12xI").pack
+pack_release = struct.Struct("<dBHiii4xI12xI").pack
 
 
 def plain_json(value: Any) -> str:
