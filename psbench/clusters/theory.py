@@ -109,6 +109,35 @@ def local_sgd_step_seconds(num_workers: int, local_steps: int, communication_s: 
     return slowest_mean_of_exponentials(num_workers, local_steps) + communication_s / local_steps
 
 
+def best_local_steps(
+    total_s: float,
+    communication_s: float,
+    lr: float,
+    *,
+    gap: float = 1.0,
+    smoothness: float = 1.0,
+    noise: float = 1.0,
+) -> float:
+    """Return AdaComm's Theorem 3: the period whose bound on the error is lowest after so many seconds.
+
+    sqrt(2 gap D / (lr^3 L^2 sigma^2 T)) for constant step times; not a whole number.
+
+    Parameters
+    ----------
+    total_s, communication_s : float, seconds, > 0
+        T and D.
+    lr : float
+    gap, smoothness, noise : float
+        F(x_1) - F_inf, L, and sigma^2, the variance of a mini-batch gradient.
+
+    Examples
+    --------
+    >>> [round(best_local_steps(total_s, 1.0, lr=0.08), 3) for total_s in (100.0, 1000.0)]
+    [6.25, 1.976]
+    """
+    return float(np.sqrt(2 * gap * communication_s / (lr**3 * smoothness**2 * noise * total_s)))
+
+
 def heterogeneity_gain(speed: tuple[float, ...]) -> float:
     """Return how many times as many steps a second free workers do as workers at a barrier.
 

@@ -44,13 +44,13 @@ class AdaComm(Local):
     -----
     Reduces to: `local_sgd` with gamma = 1 and a constant loss; with BSP, if initial_steps = 1.
     Our reading (the letters are those of `protocols` 5.2): eq. (5) prints lr^2 where eq. (6) follows from
-    lr^3, so we take (6) (A1). gamma tau is rounded up and at least 1 (A2). F is the mean loss of the averaged
-    model on a fixed sample of the training set, measured at that moment and before the first step (A3).
-    The period changes with the first averaging at or after each multiple of the interval, and intervals in
-    which nobody averaged are skipped (A4). "First decay the period to 1 and then the learning rate as usual"
-    is `defer` (A5), with which the period never grows (A6). A loss above the first shortens the period like
-    a plateau (A7). Time, loss and rate count from the moment this strategy begins: after a switch, if it is
-    switched to.
+    lr^3, so we take (6) (A1). gamma tau is rounded up, at least 1, and less than tau unless gamma is 1 (A2).
+    F is the mean loss of the averaged model on a fixed sample of the training set, measured at that moment
+    and before the first step (A3). The period changes with the first averaging at or after each multiple of
+    the interval, and intervals in which nobody averaged are skipped (A4). "First decay the period to 1 and
+    then the learning rate as usual" is `defer` (A5), with which the period never grows (A6). A loss above the
+    first shortens the period like a plateau (A7). Time, loss and rate count from the moment this strategy
+    begins: after a switch, if it is switched to.
 
     Source
     ------
@@ -143,7 +143,7 @@ class AdaComm(Local):
         shortens = wanted < math.inf and _ceil(wanted) + self.slack < before
         if shortens or (wanted < math.inf and not same_rate):
             return _ceil(wanted)
-        return _ceil(self.gamma * before)
+        return before if self.gamma == 1 else max(1, min(_ceil(self.gamma * before), before - 1))
 
     @property
     def _defers(self) -> bool:

@@ -6,6 +6,7 @@ counts steps: two quantities, never mixed.
 
 from psbench.metrics.clocks import clock_lead
 from psbench.metrics.curves import evaluations, throughput, time_to_target, training_loss
+from psbench.metrics.independence import independence, mean_independence
 from psbench.metrics.interval import interval
 from psbench.metrics.pushes import batch_sizes, pushes, share_of_applied, staleness, unused_workers
 from psbench.metrics.rows import end_of
@@ -13,6 +14,7 @@ from psbench.metrics.spans import PHASES, idle, idle_fraction, timeline
 from psbench.metrics.summary import summarise
 from psbench.metrics.switches import rule_values, switches
 from psbench.metrics.traffic import conservation, messages, total_bytes
+from psbench.metrics.votes import local_steps_ratio
 
 __all__ = [
     "PHASES",
@@ -23,7 +25,10 @@ __all__ = [
     "evaluations",
     "idle",
     "idle_fraction",
+    "independence",
     "interval",
+    "local_steps_ratio",
+    "mean_independence",
     "messages",
     "pushes",
     "rule_values",

@@ -11,11 +11,13 @@ import pandas as pd
 from psbench.core.log import EventLog, Kind
 from psbench.metrics.clocks import clock_lead
 from psbench.metrics.curves import evaluations, time_to_target, training_loss
+from psbench.metrics.independence import mean_independence
 from psbench.metrics.pushes import share_of_applied, staleness, unused_workers
 from psbench.metrics.rows import end_of, finite, kept_steps, pick, trained
 from psbench.metrics.spans import idle_fraction
 from psbench.metrics.switches import switches
 from psbench.metrics.traffic import conservation, messages, total_bytes
+from psbench.metrics.votes import local_steps_ratio
 
 
 def summarise(log: EventLog, meta: Mapping[str, Any], target: float | None = None) -> dict[str, Any]:
@@ -36,7 +38,9 @@ def summarise(log: EventLog, meta: Mapping[str, Any], target: float | None = Non
     dict
         `epochs` is samples trained on over the size of the data, `steps` the mini-batches in all pushes and
         those kept after a vote,
-        `time_s` the time at the end, `idle_fraction` and `share_of_applied` lists by worker id.
+        `local_steps` is there only where workers vote (`local_steps_ratio`), `independence` (mean WI) only where a worker does
+        more than a step between two requests for the model, `time_s` the time at the end,
+        `idle_fraction` and `share_of_applied` lists by worker id.
     """
     rows = log.rows()
     kept = conservation(log)
@@ -71,6 +75,10 @@ def summarise(log: EventLog, meta: Mapping[str, Any], target: float | None = Non
         "params_digest": meta.get("params_digest"),
         "versions": dict(meta.get("versions", {})),
     }
+    voted = local_steps_ratio(log)
+    summary |= {} if voted is None else {"local_steps": voted}
+    own = mean_independence(log)
+    summary |= {} if own is None else {"independence": own}
     return summary | {"warnings": _warnings(summary, shares)}
 
 
