@@ -28,6 +28,8 @@ def _lines(s: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         "waiting",
         ", ".join(f"{share:.0%}" for share in s["idle_fraction"][:12]) + _more(s["idle_fraction"]),
     )
+    own = s.get("independence")
+    yield "independence", "" if own is None else f"{own:.3g} iterations per request for the model"
     yield "sent", f"{s['bytes']['up'] / 1e6:.4g} MB up, {s['bytes']['down'] / 1e6:.4g} MB down"
     for change in s["switches"]:
         where = f"at epoch {change['epoch']:.3g}, {change['time_s']:.4g} s: {change['reason']}"
