@@ -7,7 +7,6 @@ counts steps: two quantities, never mixed.
 from psbench.metrics.clocks import clock_lead
 from psbench.metrics.curves import evaluations, throughput, time_to_target, training_loss
 from psbench.metrics.independence import independence, mean_independence
-from psbench.metrics.independence import independence, mean_independence
 from psbench.metrics.interval import interval
 from psbench.metrics.pushes import batch_sizes, pushes, share_of_applied, staleness, unused_workers
 from psbench.metrics.rows import end_of
@@ -27,10 +26,8 @@ __all__ = [
     "idle",
     "idle_fraction",
     "independence",
-    "independence",
     "interval",
     "local_steps_ratio",
-    "mean_independence",
     "mean_independence",
     "messages",
     "pushes",

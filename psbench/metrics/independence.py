@@ -60,7 +60,8 @@ def _chunks(log: EventLog, rows: Rows) -> Rows:
     """Return the reports that end a chunk of data."""
     report = pick(rows, Kind.REPORT)
     ends = [log.text(number).find('"chunk_steps"') >= 0 for number in report["text"].tolist()]
-    return report[np.array(ends, dtype=bool)]
+    found: Rows = report[np.array(ends, dtype=bool)]
+    return found
 
 
 def _count(rows: Rows, workers: list[int], weights: Array | None = None) -> Array:

@@ -12,7 +12,6 @@ from psbench.core.log import EventLog, Kind
 from psbench.metrics.clocks import clock_lead
 from psbench.metrics.curves import evaluations, time_to_target, training_loss
 from psbench.metrics.independence import mean_independence
-from psbench.metrics.independence import mean_independence
 from psbench.metrics.pushes import share_of_applied, staleness, unused_workers
 from psbench.metrics.rows import end_of, finite, kept_steps, pick, trained
 from psbench.metrics.spans import idle_fraction
@@ -39,8 +38,7 @@ def summarise(log: EventLog, meta: Mapping[str, Any], target: float | None = Non
     dict
         `epochs` is samples trained on over the size of the data, `steps` the mini-batches in all pushes and
         those kept after a vote,
-        `local_steps` is there only where workers vote (`local_steps_ratio`), `independence` (mean WI) only where a worker does
-        more than a step between two requests for the model, `time_s` the time at the end,
+        `local_steps` is there only where workers vote (`local_steps_ratio`), `time_s` the time at the end,
         `idle_fraction` and `share_of_applied` lists by worker id.
         `independence` (mean WI) is there only where a worker does more than a step between two requests.
     """
@@ -79,8 +77,6 @@ def summarise(log: EventLog, meta: Mapping[str, Any], target: float | None = Non
     }
     voted = local_steps_ratio(log)
     summary |= {} if voted is None else {"local_steps": voted}
-    own = mean_independence(log)
-    summary |= {} if own is None else {"independence": own}
     own = mean_independence(log)
     summary |= {} if own is None else {"independence": own}
     return summary | {"warnings": _warnings(summary, shares)}
