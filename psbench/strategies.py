@@ -275,6 +275,46 @@ lb_bsp = Published(
     "Chen et al. 2018, 2020",
     {"consistency": consistency.BSP, "stragglers": stragglers.LBBSP},
 )
+osp = Published(
+    "osp",
+    "bsp whose workers step on by themselves while their gradients are on the way",
+    "Wang, Guo, Li 2019",
+    {
+        "consistency": consistency.BSP,
+        "aggregation": aggregation.Accumulated,
+        "communication": communication.OSP,
+    },
+)
+bounded_step = Published(
+    "bounded_step",
+    "asp in which a push counts for less the further the model has moved meanwhile",
+    "Dutta et al. 2018; thesis 3.2.2",
+    {"consistency": consistency.ASP, "aggregation": aggregation.BoundedStep},
+    lr_scaling="by_share",
+)
+early_epoch_stop = Published(
+    "early_epoch_stop",
+    "asp that meets at the end of every epoch, which is when most workers have done their share",
+    "Chilimbi et al. 2014, Project Adam; thesis 3.2.5",
+    {"consistency": consistency.EarlyEpochStop},
+    lr_scaling="by_share",
+)
+drop_stragglers = Published(
+    "drop_stragglers",
+    "bsp that does without workers which are much slower than the others",
+    "Zhang et al. 2017, Poseidon; thesis 3.2.5",
+    {"consistency": consistency.BSP, "stragglers": stragglers.DropStragglers},
+)
+flex_rr = Published(
+    "flex_rr",
+    "bsp in which a worker that lags hands part of its batch to one that is ahead",
+    "Harlap et al. 2016, FlexRR; thesis 3.2.5",
+    {
+        "consistency": consistency.BSP,
+        "communication": communication.MicroSteps,
+        "stragglers": stragglers.FlexRR,
+    },
+)
 hermes = Published(
     "hermes",
     "asp whose workers push only what has clearly helped, and get as much data as they have time for",
@@ -354,7 +394,8 @@ CATALOGUE: dict[str, Published | PublishedSwitch] = {
     for entry in (
         *(bsp, asp, ssp, k_bsp, k_batch_bsp, backup_workers, k_asp, k_batch_asp),
         *(dssp, elastic_bsp, n_softsync, con_sgd, dyn_sgd),
-        *(dbs_sgd, lb_bsp),
+        *(bounded_step, osp, early_epoch_stop),
+        *(dbs_sgd, lb_bsp, drop_stragglers, flex_rr),
         *(local_sgd, adacomm, selsync),
         hermes,
         *(all_reduce, strategy_switch, sync_switch),

@@ -1,6 +1,8 @@
 """How pushes become the next model."""
 
+from psbench.aggregation.accumulated import Accumulated
 from psbench.aggregation.block_momentum import BlockMomentum
+from psbench.aggregation.bounded_step import BoundedStep
 from psbench.aggregation.exchange import Exchange
 from psbench.aggregation.loss_weighted import LossWeighted
 from psbench.aggregation.mean import Mean, Sum
@@ -8,7 +10,9 @@ from psbench.aggregation.model_average import ModelAverage
 from psbench.aggregation.staleness import DynSGD, StalenessWeighted
 
 __all__ = [
+    "Accumulated",
     "BlockMomentum",
+    "BoundedStep",
     "DynSGD",
     "Exchange",
     "LossWeighted",

@@ -3,6 +3,7 @@
 from psbench.consistency.asp import ASP
 from psbench.consistency.bsp import BSP
 from psbench.consistency.dssp import DSSP
+from psbench.consistency.early_epoch_stop import EarlyEpochStop
 from psbench.consistency.elastic_bsp import ElasticBSP
 from psbench.consistency.k_async import KASP, KBatchASP, NSoftsync
 from psbench.consistency.k_sync import KBSP, BackupWorkers, KBatchBSP
@@ -16,6 +17,7 @@ __all__ = [
     "KBSP",
     "SSP",
     "BackupWorkers",
+    "EarlyEpochStop",
     "ElasticBSP",
     "KBatchASP",
     "KBatchBSP",

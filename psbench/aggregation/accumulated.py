@@ -1,0 +1,42 @@
+"""Sums of gradients, as workers push them that overlap computing with pushing."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from psbench.core.actions import Action, Apply
+from psbench.core.events import Push
+from psbench.core.part import Aggregation
+from psbench.core.view import ClusterView
+
+
+class Accumulated(Aggregation):
+    """Move the model by the mean of the workers' sums of gradients: w <- w - (lr/n) sum_i a_i.
+
+    A push carries the sum over its steps of each step's mean gradient, so it weighs as its worker's batch
+    (samples a step), however many steps it took: each step moves the model as it would have under `mean`.
+
+    Notes
+    -----
+    Reduces to: the mean gradient over the samples, when every push is of one step.
+
+    Source
+    ------
+    Wang, Guo, Li (2019), OSP; `protocols` 1.9.
+
+    Examples
+    --------
+    >>> pushes = [Push(0, 0, 1, 0, samples=8, steps=1), Push(1, 1, 1, 0, samples=24, steps=3)]
+    >>> Accumulated().on_commit(pushes, ClusterView(2, 1, 1))[0].weights
+    [0.5, 0.5]
+    """
+
+    name: ClassVar[str] = "accumulated"
+    source: ClassVar[str] = "Wang, Guo, Li 2019, OSP"
+    takes_sums: ClassVar[bool] = True
+
+    def on_commit(self, pushes: list[Push], view: ClusterView) -> list[Action]:
+        """Weigh each push by its worker's share of one step of all pushers."""
+        batches = [push.samples / push.steps for push in pushes]
+        together = sum(batches)
+        return [Apply(pushes, [batch / together for batch in batches])]

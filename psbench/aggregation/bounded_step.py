@@ -1,0 +1,88 @@
+"""The mean gradient, in which a push counts for less the further the model has moved meanwhile."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Self
+
+from pydantic import PrivateAttr, model_validator
+
+from psbench.aggregation.mean import sample_shares
+from psbench.core.actions import Action, Apply, Measure
+from psbench.core.events import Push
+from psbench.core.part import Aggregation, parameter
+from psbench.core.view import ClusterView
+from psbench.errors import ParameterError
+
+SOURCE = "Dutta et al. 2018; thesis 3.2.2"
+
+
+class BoundedStep(Aggregation):
+    """Make the rate of a stale push fall with the squared distance that the model has moved since.
+
+    The rate of push j is the optimizer's times clip(near / |w_now - w_read|^2, least, most), where w_read is
+    the model that the push was computed on.
+
+    Parameters
+    ----------
+    near : float, squared distance between models, > 0
+        C of the paper over the optimizer's rate: up to this distance the factor is 1 if `most` is.
+    least, most : float, 0 <= least <= most
+        The smallest and the largest factor: eta_min and eta_max over the optimizer's rate.
+
+    Notes
+    -----
+    Reduces to: the mean gradient when nothing is stale, with most = 1; also with least = most = 1.
+    Our reading: the paper's rate is min(C / distance^2, eta_max), to which the thesis adds a minimum for very
+    stale pushes. We scale the optimizer's rate instead of replacing it, so that its schedule and `lr_scaling`
+    keep their meaning, and the factor of each of several pushes multiplies its share of the commit.
+    A push that is not stale counts as distance 0 and is not measured. The source gives C no number, and the
+    right one depends on the model: distances grow with its size, the rate and the number of workers.
+
+    Source
+    ------
+    Dutta et al. (2018), "Slow and Stale Gradients Can Win the Race"; thesis 3.2.2; `protocols` 1.3.
+
+    Examples
+    --------
+    >>> BoundedStep(near=0.5, least=0.1).factor(2.0)
+    0.25
+    """
+
+    name: ClassVar[str] = "bounded_step"
+    source: ClassVar[str] = SOURCE
+    measures: ClassVar[tuple[str, ...]] = ("distance_sq",)
+
+    near: float = parameter(
+        1e-3, "squared distance up to which a push counts in full", source="protocols 1.3", gt=0
+    )
+    least: float = parameter(0.1, "smallest factor of the rate", source=SOURCE, ge=0)
+    most: float = parameter(1.0, "largest factor of the rate", source=SOURCE, gt=0)
+
+    _pushes: list[int] = PrivateAttr(default_factory=list)  # of the commit that is being measured
+
+    @model_validator(mode="after")
+    def _is_range(self) -> Self:
+        if self.least > self.most:
+            raise ParameterError(f"{self.name}: least = {self.least} is above most = {self.most}")
+        return self
+
+    def on_commit(self, pushes: list[Push], view: ClusterView) -> list[Action]:
+        """Ask how far the model has moved since each stale push was begun."""
+        self._pushes = [push.id for push in pushes]
+        stale = [push.id for push in pushes if push.base_version < view.version]
+        if not stale:
+            return self.on_measured({}, view)
+        return [Measure("aggregation", {f"distance_sq:{number}": number for number in stale})]
+
+    def on_measured(self, facts: dict[str, Any], view: ClusterView) -> list[Action]:
+        """Weigh each push by its share of the samples times its factor."""
+        pushes = [view.pending[number] for number in self._pushes]
+        factors = [self.factor(facts.get(f"distance_sq:{push.id}", 0.0)) for push in pushes]
+        shares = sample_shares(pushes)
+        return [Apply(pushes, [share * by for share, by in zip(shares, factors, strict=True)])]
+
+    def factor(self, distance_sq: float) -> float:
+        """Return the factor of the rate for a squared distance; the largest for none."""
+        if distance_sq * self.most <= self.near:  # also where there is no distance to divide by
+            return self.most
+        return max(self.least, self.near / distance_sq)

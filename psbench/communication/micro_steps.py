@@ -1,0 +1,96 @@
+"""Micro-steps: a worker's batch in pieces, so that how far it has come is known, and can be changed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+from psbench.core.actions import Orders
+from psbench.core.part import Communication, Verdict, WorkerHalf, parameter
+from psbench.core.view import ClusterView
+
+SOURCE = "Harlap et al. 2016, FlexRR"
+
+
+class MicroSteps(Communication):
+    """Cut a worker's batch into micro-batches, report after each, and push the mean gradient of all.
+
+    Every micro-batch is computed on the model that the worker was released with.
+
+    Parameters
+    ----------
+    pieces : int, >= 1
+        How many micro-batches a batch makes, if it has so many samples; the last one takes what is left.
+
+    Notes
+    -----
+    Reduces to: `every_step` with one piece; to rounding, with any number, for models without BatchNorm.
+    Orders for a worker: `quota`, the samples that it is to have done before it pushes; with `round`, the
+    version that the worker must have for them to mean anything. Those that come too late change nothing, but
+    that the piece which is being computed becomes the last. Reports: `done`, and `piece`, samples both.
+
+    Source
+    ------
+    Harlap et al. (2016), "Addressing the Straggler Problem for Iterative Convergent Parallel ML", SoCC.
+
+    Examples
+    --------
+    >>> half = MicroSteps(pieces=2).worker_half()
+    >>> half.on_orders({"round": 0, "batch": 5})
+    >>> half.step_samples(5), half.after_step({}), half.step_samples(5), half.after_step({})
+    (3, 'report', 2, 'push')
+    """
+
+    name: ClassVar[str] = "micro_steps"
+    source: ClassVar[str] = SOURCE
+    accumulates: ClassVar[bool] = True
+    tells_progress: ClassVar[bool] = True
+
+    pieces: int = parameter(8, "micro-batches that a batch is cut into", source=SOURCE, ge=1, le=1024)
+
+    def worker_half(self) -> WorkerHalf:
+        """Return the worker half that cuts its batch."""
+        return Cutting(pieces=self.pieces)
+
+    def on_release(self, worker: int, view: ClusterView) -> Orders:
+        """Begin a round: say of which version it is, and how large the batch is."""
+        return {"round": view.version, "batch": view.workers[worker].batch_size}
+
+
+class Cutting(WorkerHalf):
+    """A worker that pushes when it has done its quota, and reports after every piece before."""
+
+    pieces: int = 1
+    round: int = -1
+    quota: int = 0
+    done: int = 0
+    piece: int = 0  # of the batch, rounded up
+    next: int = 0  # the piece that is being computed, or comes next
+
+    def on_orders(self, orders: Orders) -> None:
+        """Begin a round, or change the quota of the one that the worker is in."""
+        if "batch" in orders:
+            self._begin(orders["round"], orders["batch_size" if "batch_size" in orders else "batch"])
+        elif orders.get("round") == self.round and "quota" in orders:
+            self.quota = max(orders["quota"], self.done + self.next)
+
+    def step_samples(self, batch_size: int) -> int:
+        """Return the size of the piece."""
+        return self.next
+
+    def after_step(self, stats: Mapping[str, float]) -> Verdict:
+        """Report, or push with the last piece."""
+        self.done += self.next
+        self.next = min(self.piece, self.quota - self.done)
+        if self.next:
+            return "report"
+        self.round = -1  # orders for it come too late
+        return "push"
+
+    def report(self, stats: dict[str, float]) -> dict[str, float]:
+        """Say how many samples are done."""
+        return stats | {"done": float(self.done), "piece": float(self.piece)}
+
+    def _begin(self, number: int, batch_size: int) -> None:
+        self.round, self.quota, self.done = number, batch_size, 0
+        self.piece = self.next = -(-batch_size // self.pieces)

@@ -1,0 +1,117 @@
+"""Dropping stragglers: do without a worker that is much slower than the others."""
+
+from __future__ import annotations
+
+from statistics import median
+from typing import ClassVar
+
+from pydantic import PrivateAttr
+
+from psbench.core.actions import Action, Drop, Orders, Readmit, Wake
+from psbench.core.events import Push
+from psbench.core.part import Stragglers, parameter
+from psbench.core.view import ClusterView, Status
+
+SOURCE = "Zhang et al. 2017 (Poseidon); thesis 3.2.5"
+_KEY = "readmit "  # what the timers' keys begin with
+
+
+class DropStragglers(Stragglers):
+    """Drop a worker whose steps take much longer than the median worker's, for several pushes in a row.
+
+    Parameters
+    ----------
+    factor : float, > 1
+        A worker is slow when its steps take more than this times the median of all that are there.
+    window : int, steps, >= 1
+        A worker's step time is the mean of its last so many pushes.
+    patience : int, pushes, >= 1
+        Pushes in a row at which a worker must be slow.
+    most : float, 0 to 1
+        Share of the workers, rounded down, that are done without at a time.
+    readmit_after_s : float, seconds, >= 0
+        When a dropped worker is taken back, to be watched anew; 0 is never.
+
+    Notes
+    -----
+    Reduces to: equal work for all when nobody is slow, or `most` allows for nobody.
+    The work of the others is not increased: with a barrier an update is the mean over fewer samples, and the
+    shard of a worker that is dropped for good is not trained on.
+    Our reading: the source says only that stragglers are dropped; what makes one, and that a share of the
+    workers always stays, are our rule. A step's time is its seconds of computing. The push by which a worker
+    is found too slow still counts.
+
+    Source
+    ------
+    Zhang et al. (2017), "Poseidon: An Efficient Communication Architecture for Distributed Deep Learning on
+    GPU Clusters", ATC; thesis 3.2.5. The sources give no numbers.
+
+    Examples
+    --------
+    >>> DropStragglers(most=0.25).allowed(8)
+    2
+    """
+
+    name: ClassVar[str] = "drop_stragglers"
+    source: ClassVar[str] = SOURCE
+    reads: ClassVar[tuple[str, ...]] = ("compute_s",)
+
+    factor: float = parameter(
+        2.0, "times the median step time that a worker may take", source="our choice", gt=1
+    )
+    window: int = parameter(
+        5, "pushes over which a worker's step time is averaged", unit="pushes", ge=1, le=10_000
+    )
+    patience: int = parameter(3, "pushes in a row at which a worker must be slow", unit="pushes", ge=1)
+    most: float = parameter(0.25, "share of the workers that may be dropped at a time", ge=0, le=1)
+    readmit_after_s: float = parameter(
+        0.0, "when a dropped worker is taken back; 0 is never", unit="s", ge=0, le=1e9
+    )
+
+    _times: dict[str, list[float]] = PrivateAttr(default_factory=dict)  # last step times by worker, seconds
+    _slow: dict[str, int] = PrivateAttr(default_factory=dict)  # pushes in a row at which a worker was slow
+
+    def allowed(self, num_workers: int) -> int:
+        """Return how many workers may be dropped at a time."""
+        return min(int(self.most * num_workers + 1e-9), num_workers - 1)  # 0.29 * 100 is a little below 29
+
+    def on_push(self, push: Push, view: ClusterView) -> list[Action]:
+        """Note how long the worker's steps took, and drop it if that was too long too often."""
+        assert push.stats is not None  # the backend sends what `reads` declares
+        key = str(push.worker)
+        times = self._times.setdefault(key, [])
+        times.append(push.stats["compute_s"] / push.steps)
+        del times[: -self.window]
+        self._slow[key] = self._slow.get(key, 0) + 1 if self._is_slow(key, view) else 0
+        if self._slow[key] < self.patience or not self._may_drop(view):
+            return []
+        return self._drop(push.worker, view)
+
+    def on_release(self, worker: int, view: ClusterView) -> Orders:
+        """Forget what was seen of an earlier life."""
+        if view.workers[worker].status == Status.NEW:
+            self._forget(worker)
+        return {}
+
+    def on_timer(self, key: str, view: ClusterView) -> list[Action]:
+        """Take a worker back."""
+        return [Readmit(int(key.removeprefix(_KEY)))] if key.startswith(_KEY) else []
+
+    def _is_slow(self, key: str, view: ClusterView) -> bool:
+        seen = (self._times.get(str(worker)) for worker in view.active)
+        means = [sum(times) / len(times) for times in seen if times]
+        own = self._times[key]
+        return len(own) == self.window and sum(own) / len(own) > self.factor * median(means)
+
+    def _may_drop(self, view: ClusterView) -> bool:
+        dropped = sum(worker.dropped for worker in view.workers.values())
+        return dropped < self.allowed(view.num_workers) and view.num_active > 1
+
+    def _drop(self, worker: int, view: ClusterView) -> list[Action]:
+        self._forget(worker)
+        back = [Wake(view.now + self.readmit_after_s, f"{_KEY}{worker}")] if self.readmit_after_s else []
+        return [Drop(worker, f"over {self.factor:g} times the median step time"), *back]
+
+    def _forget(self, worker: int) -> None:
+        self._times.pop(str(worker), None)
+        self._slow.pop(str(worker), None)

@@ -1,0 +1,137 @@
+"""FlexRR's rapid reassignment: a worker that lags hands part of its batch to one that is ahead."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from pydantic import PrivateAttr
+
+from psbench.core.actions import Action, Orders, Tell
+from psbench.core.events import Report
+from psbench.core.part import Stragglers, parameter
+from psbench.core.view import ClusterView
+
+SOURCE = "Harlap et al. 2016, FlexRR; thesis 3.2.5"
+
+
+class FlexRR(Stragglers):
+    """Move samples from the worker that has come least far with its batch to the one that has come furthest.
+
+    At every report the two are compared. If their progress, done over quota, differs by more than
+    `threshold`, the slower's quota is cut and the faster's raised by as much, so that at their speeds until
+    now they finish together.
+
+    Parameters
+    ----------
+    threshold : float, 0 to 1
+        Smallest difference in progress that moves work.
+
+    Notes
+    -----
+    Reduces to: BSP (to rounding) when no worker lags by the threshold.
+    The samples of a barrier sum to the global batch, and each gradient counts by its samples (aggregation
+    `mean`), so an update is that of a whole batch whoever computed it. Which samples those are does change:
+    a helper takes more of its own shard, since data is not moved. A worker that leaves takes along what it
+    was given.
+    Our reading: the paper's workers compare progress among themselves and begin with a small share of the
+    work (2.5 %, then more); here the server compares, and what is moved is what evens out. A worker between
+    two reports is taken to be halfway through its piece. Neither is told of changes to a piece that it may
+    have begun, so that orders come in time if a message takes less than a micro-step; orders that come later
+    do no harm, but then the samples of that barrier are a few more or less, and still weighed right. Under
+    other consistency than a barrier progress cannot be compared like this.
+
+    Source
+    ------
+    Harlap et al. (2016), "Addressing the Straggler Problem for Iterative Convergent Parallel ML", SoCC;
+    thesis 3.2.5.
+
+    Examples
+    --------
+    >>> moved(fast=(50, 100), slow=(25, 100))
+    33
+    """
+
+    name: ClassVar[str] = "flex_rr"
+    source: ClassVar[str] = SOURCE
+    needs_barrier: ClassVar[bool] = True
+    needs_progress: ClassVar[bool] = True
+    varies_batch: ClassVar[bool] = True
+
+    threshold: float = parameter(
+        0.2, "difference in progress, as a share of the batch, that moves work", source=SOURCE, gt=0, le=1
+    )
+
+    _quotas: dict[str, int] = PrivateAttr(default_factory=dict)  # samples to do in this round, by worker
+    _done: dict[str, float] = PrivateAttr(default_factory=dict)  # samples done, as of the last report
+    _pieces: dict[str, float] = PrivateAttr(default_factory=dict)  # samples of a micro-step
+
+    def on_release(self, worker: int, view: ClusterView) -> Orders:
+        """Note that a worker begins a round, with its whole batch."""
+        key = str(worker)
+        self._quotas[key] = view.workers[worker].batch_size
+        self._done[key] = 0.0
+        return {}
+
+    def on_report(self, report: Report, view: ClusterView) -> list[Action]:
+        """Note how far the worker has come, and move work if another is far behind or ahead."""
+        key = str(report.worker)
+        self._done[key], self._pieces[key] = report.stats["done"], report.stats["piece"]
+        at = self._progress(report, view)
+        slow = min(at, key=lambda w: (at[w] / self._quotas[str(w)], w))
+        ready = [w for w in at if w != slow and self._unbegun(w) > 0]
+        if not ready:
+            return []
+        fast = max(ready, key=lambda w: (at[w] / self._quotas[str(w)], -w))
+        return self._move(fast, slow, at, view)
+
+    def _progress(self, report: Report, view: ClusterView) -> dict[int, float]:
+        """Return the samples that each worker under way has probably done."""
+        at = {}
+        for worker in view.computing:
+            key = str(worker)
+            halfway = 0.0 if worker == report.worker else self._piece(key) / 2
+            at[worker] = min(self._done[key] + halfway, self._quotas[key])
+        return at
+
+    def _move(self, fast: int, slow: int, at: dict[int, float], view: ClusterView) -> list[Action]:
+        quotas, ours, theirs = self._quotas, str(fast), str(slow)
+        if at[fast] / quotas[ours] - at[slow] / quotas[theirs] <= self.threshold:
+            return []
+        even = moved((at[fast], quotas[ours]), (at[slow], quotas[theirs]))
+        samples = min(even, self._unbegun(slow))
+        if samples < 1:
+            return []
+        quotas[theirs] -= samples
+        quotas[ours] += samples
+        return [self._tell(slow, view), self._tell(fast, view)]
+
+    def _tell(self, worker: int, view: ClusterView) -> Tell:
+        orders = {"round": view.workers[worker].base_version, "quota": self._quotas[str(worker)]}
+        return Tell(worker, orders)
+
+    def _unbegun(self, worker: int) -> int:
+        """Return the samples that a worker cannot have begun before it reads what it is told now."""
+        key = str(worker)
+        return int(self._quotas[key] - self._done[key] - 2 * self._piece(key))
+
+    def _piece(self, key: str) -> float:
+        """Return the samples of a worker's micro-step; before its first report as large as the largest."""
+        return self._pieces.get(key) or max(self._pieces.values())
+
+
+def moved(fast: tuple[float, float], slow: tuple[float, float]) -> int:
+    """Return how many samples even out the progress of two workers.
+
+    Parameters
+    ----------
+    fast, slow : (float, float), samples
+        What each has done, and its quota.
+
+    Returns
+    -------
+    int
+        x such that fast / (its quota + x) = slow / (its quota - x), rounded; what the slow one has left, if
+        it has done nothing.
+    """
+    done = fast[0] + slow[0]
+    return round((fast[0] * slow[1] - slow[0] * fast[1]) / done) if done else 0
