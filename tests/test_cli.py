@@ -276,7 +276,7 @@ def test_version(capsys):
     assert ok(capsys, "--version")[0] == f"{__version__}\n"
 
 
-@pytest.mark.parametrize("command", ["run", "compare", "list", "report", "replay"])
+@pytest.mark.parametrize("command", ["run", "compare", "search", "list", "report", "replay"])
 def test_help_gives_examples(command, capsys):
     out, _ = ok(capsys, command, "--help")
     assert f"psbench {command}" in out

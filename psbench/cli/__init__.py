@@ -1,4 +1,4 @@
-"""The command line: `psbench run | compare | list | report | replay | lab`."""
+"""The command line: `psbench run | compare | search | list | report | replay | lab`."""
 
 from __future__ import annotations
 

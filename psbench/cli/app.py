@@ -152,6 +152,45 @@ def compare_command(
     return _verdict(done, interrupted)
 
 
+@app.command("search")
+def search_command(
+    spec: Annotated[
+        Path | None,
+        typer.Argument(metavar="SPEC.yaml", help="A strategy that switches; without one, sync_switch."),
+    ] = None,
+    runs: Annotated[int, typer.Option(min=1, metavar="R", help="Runs of each share, a seed each.")] = 5,
+    halvings: Annotated[int, typer.Option(min=0, metavar="M", help="Shares to try, each halving.")] = 4,
+    tolerance: Annotated[
+        float, typer.Option(min=0, max=1, metavar="B", help="Validation accuracy that may be lost.")
+    ] = 0.01,
+    settings: Settings = None,
+    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Save every run here.")] = None,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> int:
+    """Find the smallest share of the epochs under the first strategy that costs no accuracy.
+
+    Bisection over runs, as in Sync-Switch: R runs without a switch, then M shares R times.
+
+    \b
+    Examples:
+      psbench search --runs 3 --halvings 4 --set stop.epochs=10
+      psbench search switch.yaml --tolerance 0.005 --out runs/search --json
+    """  # noqa: D301
+    from psbench.cli.batch import searched
+
+    values = _settings(settings)
+    values = values if spec is not None or "strategy" in values else {"strategy": "sync_switch"} | values
+    found, done, interrupted = searched(
+        _experiment(spec, values), _run, runs=runs, halvings=halvings, tolerance=tolerance, folder=out
+    )
+    if found is not None:
+        print(_as_json(found.to_dict()) if as_json else found.text(_width()), end="\n" if as_json else "")
+    if out is not None:
+        _say(f"saved in {out}")
+    return _verdict(done, interrupted)
+
+
 @app.command("demo")
 def demo_command(
     out: Annotated[Path, typer.Option(metavar="FILE", help="The HTML report.")] = Path("demo.html"),

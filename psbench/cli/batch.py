@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from psbench.errors import DataError, SpecError
 from psbench.experiment import Experiment
 from psbench.problem import Problem
 from psbench.runs import Run
+from psbench.search import Search, find_fraction
 from psbench.storage import check_writable
 
 
@@ -56,6 +58,44 @@ def load_all(folders: Sequence[Path]) -> list[Run]:
     DataError
     """
     return [Run.load(found) for folder in folders for found in _runs_in(folder)]
+
+
+class _Stopped(Exception):
+    """The run under way was stopped by Ctrl-C; the search ends with it."""
+
+
+def searched(
+    experiment: Experiment,
+    run: Callable[[Experiment, Path | None, str], tuple[Run, bool]],
+    *,
+    folder: Path | None,
+    **options: Any,
+) -> tuple[Search | None, list[Run], bool]:
+    """Search with progress; return what was found, all runs, and whether the search was interrupted.
+
+    Raises
+    ------
+    SpecError, DataError
+    """
+    if folder is not None:
+        check_writable(folder)
+    done: list[Run] = []
+    seen: list[Search] = []
+    total = options["runs"] * (1 + options["halvings"])
+
+    def run_one(planned: Experiment) -> Run:
+        share = f"{100 * planned.strategy.rule.fraction:.4g}%"
+        label = f"[{len(done) + 1}/{total}] {share} seed {planned.seed}"
+        finished, stopped = run(planned, folder and folder / f"{share}-seed{planned.seed}", label)
+        done.append(finished)
+        if stopped:
+            raise _Stopped
+        return finished
+
+    try:
+        return find_fraction(experiment, run_one=run_one, watch=seen.append, **options), done, False
+    except _Stopped:
+        return (seen[-1] if seen else None), done, True
 
 
 def _runs_in(folder: Path) -> list[Path]:
