@@ -65,8 +65,8 @@ def run(strategy):
 
 
 def test_summaries_tell_it_where_it_is_not_one():
-    hermes, asp = run(hermes()).summary(), run("asp").summary()
-    assert hermes["independence"] > 1.5
+    own, asp = run(hermes()).summary(), run("asp").summary()
+    assert own["independence"] > 1.5
     assert "independence" not in asp
 
 
