@@ -11,6 +11,7 @@
         Deadlock               no worker can ever go on
         ReplayMismatch         a recorded run decided otherwise
       Diverged                 the loss stopped being a number
+      CodecError               a vector cannot be written on the wire, or what came cannot be read
       BackendError             the machinery under a run failed
         WorkerLost             too many workers are gone
         ServerLost             a parameter server is gone
@@ -81,6 +82,10 @@ class ReplayMismatch(ProtocolError):
 
 class Diverged(PsbenchError):
     """The loss or a gradient stopped being a number; names the push that did it."""
+
+
+class CodecError(PsbenchError):
+    """A vector cannot be written on the wire, or what came cannot be read."""
 
 
 class BackendError(PsbenchError):

@@ -1,11 +1,11 @@
-"""How numbers are written on the wire."""
+"""How whole tensors are written on the wire as 32-bit or 16-bit floats."""
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING
 
-_TYPES = {"none": torch.float32, "fp16": torch.float16}
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 def encode(tensor: Tensor, codec: str) -> Tensor:
@@ -13,10 +13,11 @@ def encode(tensor: Tensor, codec: str) -> Tensor:
 
     Examples
     --------
+    >>> import torch
     >>> encode(torch.tensor([1.0001, 1e6]), "fp16")
     tensor([1., inf], dtype=torch.float16)
     """
-    return tensor.to(_TYPES[codec])
+    return {"none": tensor.float, "fp16": tensor.half}[codec]()
 
 
 def decode(tensor: Tensor) -> Tensor:

@@ -1,0 +1,29 @@
+"""What goes on the wire: vectors of floats as packed bits, and what a sender remembers of the rest."""
+
+from psbench.codecs.base import Codec, Encoding, Lossy
+from psbench.codecs.blocks import Blockwise
+from psbench.codecs.channel import Channel
+from psbench.codecs.floats import Half, Plain
+from psbench.codecs.quantised import QSGD, TernGrad
+from psbench.codecs.signs import OneBit, Sign
+from psbench.codecs.sparse import RandomK, TopK
+from psbench.codecs.tensors import decode, encode, over_the_wire
+
+__all__ = [
+    "QSGD",
+    "Blockwise",
+    "Channel",
+    "Codec",
+    "Encoding",
+    "Half",
+    "Lossy",
+    "OneBit",
+    "Plain",
+    "RandomK",
+    "Sign",
+    "TernGrad",
+    "TopK",
+    "decode",
+    "encode",
+    "over_the_wire",
+]

@@ -1,0 +1,135 @@
+"""What every codec does: check, write a vector as packed bits, read it again."""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar, Protocol, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from psbench.core.part import Part, parameter
+from psbench.errors import CodecError
+
+Floats: TypeAlias = npt.NDArray[np.float32]
+Packed: TypeAlias = npt.NDArray[np.uint8]
+
+
+class Encoding(Protocol):
+    """What a `Channel` needs: a codec, or one used block by block (`Blockwise`)."""
+
+    @property
+    def has_memory(self) -> bool:
+        """Whether the sender adds what was lost to what it sends next."""
+
+    def num_bytes(self, size: int) -> int:
+        """Return the length of an encoded vector of `size` entries."""
+
+    def encode(self, vector: Floats, rng: np.random.Generator) -> Packed:
+        """Return what travels."""
+
+    def decode(self, packed: Packed, size: int) -> Floats:
+        """Return what arrives."""
+
+
+class Codec(Part):
+    """How a vector of floats is written on the wire; a subclass writes `num_bits`, `_encode` and `_decode`.
+
+    A codec remembers nothing: all of its chance comes from the generator that it is given, and the memory
+    of error feedback belongs to the sender (`Channel`).
+
+    Attributes
+    ----------
+    unbiased : bool
+        Whether the mean of what arrives is what was sent.
+
+    Shapes
+    ------
+    vector : float32, (size,), size >= 1      packed : uint8, (num_bytes(size),)
+    """
+
+    domain: ClassVar[str] = "codec"
+
+    @property
+    def unbiased(self) -> bool:
+        """Whether the mean of what arrives, over all draws, is what was sent."""
+        return False
+
+    @property
+    def has_memory(self) -> bool:
+        """Whether the sender adds what was lost to what it sends next."""
+        return False
+
+    def num_bits(self, size: int) -> int:
+        """Return the bits of an encoded vector, without those that fill up the last byte."""
+        raise NotImplementedError(f"{type(self).__name__} must define num_bits")
+
+    def num_bytes(self, size: int) -> int:
+        """Return the length of an encoded vector of `size` entries; it does not depend on their values."""
+        return -(-self.num_bits(size) // 8)
+
+    def encode(self, vector: Floats, rng: np.random.Generator) -> Packed:
+        """Return what travels; the vector is not changed.
+
+        Raises
+        ------
+        CodecError
+            If the vector is empty or no vector of 32-bit floats, if an entry is no finite number, or if what
+            would have to be sent is too large for the numbers of the codec.
+        """
+        if vector.dtype != np.float32 or vector.ndim != 1 or not vector.size:
+            raise CodecError(
+                f"codec {self.name!r}: expected a vector of 32-bit floats with at least one entry, "
+                f"got shape {vector.shape} of {vector.dtype}"
+            )
+        self._refuse_none_numbers(vector)
+        return self._encode(np.ascontiguousarray(vector), rng)
+
+    def decode(self, packed: Packed, size: int) -> Floats:
+        """Return what arrives, as a new vector.
+
+        Raises
+        ------
+        CodecError
+            If `packed` is not what `encode` returns for a vector of `size` entries.
+        """
+        wanted = self.num_bytes(size)
+        if packed.dtype != np.uint8 or packed.shape != (wanted,):
+            raise CodecError(
+                f"codec {self.name!r}: {size:,} entries take {wanted:,} bytes, "
+                f"got shape {packed.shape} of {packed.dtype}"
+            )
+        return self._decode(packed, size)
+
+    def _encode(self, vector: Floats, rng: np.random.Generator) -> Packed:
+        raise NotImplementedError(f"{type(self).__name__} must define _encode")
+
+    def _decode(self, packed: Packed, size: int) -> Floats:
+        raise NotImplementedError(f"{type(self).__name__} must define _decode")
+
+    def _refuse_none_numbers(self, vector: Floats) -> None:
+        # both are nan if an entry is: two passes, and no vector of truth values
+        if math.isfinite(vector.max()) and math.isfinite(vector.min()):
+            return
+        first = int(np.flatnonzero(~np.isfinite(vector))[0])
+        raise CodecError(
+            f"codec {self.name!r}: entry {first:,} of {vector.size:,} is {vector[first]}; only finite "
+            "numbers can be sent: the run has diverged (try a lower learning rate)"
+        )
+
+
+class Lossy(Codec):
+    """A codec after which something is missing, which a sender may remember.
+
+    Parameters
+    ----------
+    error_feedback : bool
+        Whether a sender adds what was lost to what it sends next (see `Channel`).
+    """
+
+    error_feedback: bool = parameter(False, "add what was lost to what is sent next")
+
+    @property
+    def has_memory(self) -> bool:
+        """Whether the sender adds what was lost to what it sends next."""
+        return self.error_feedback

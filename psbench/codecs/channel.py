@@ -1,0 +1,126 @@
+"""One sender's end of a lossy connection: what it has not yet been able to say."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from psbench.codecs.base import Encoding, Floats, Packed
+from psbench.errors import CodecError
+from psbench.seeds import Streams
+
+
+class Channel:
+    """Encode a sequence of vectors, with error feedback if the codec has it.
+
+    The memory m begins at 0. Of a vector v, p = m + v is encoded, and m becomes p less what arrives: what
+    is lost in one message is part of the next, and all that was sent plus the memory is all that was given.
+
+    Parameters
+    ----------
+    encoding : Codec or Blockwise
+    size : int, entries
+        Of every vector.
+    streams : Streams
+        Of the run; each message draws from a stream of its own.
+    *keys : int
+        What tells this channel from the run's others, such as the worker's id.
+
+    Attributes
+    ----------
+    num_bytes : int
+        Length of every message.
+    memory : float32 array, (size,), or None
+        None if the codec has no error feedback.
+    num_sent : int
+        Messages so far.
+
+    Notes
+    -----
+    The memory holds what it is given. In the published form that is the step lr g, so that a step once lost
+    is made up for as large as it was; the receiver then takes what arrives as a step of rate 1. Given g
+    itself, what was lost is taken later with the rate of that time. The two differ only where the rate
+    changes, or where the codec does not scale with its input (fp16).
+
+    DoubleSqueeze is a channel of every worker to the server and one of the server to all workers, which is
+    given the mean of what came in; each worker applies what arrives.
+
+    Source
+    ------
+    Stich, Cordonnier and Jaggi (2018), Alg. 1; Tang et al. (2019), "DoubleSqueeze: Parallel Stochastic
+    Gradient Descent with Double-Pass Error-Compensated Compression", ICML, Alg. 1; `protocols` 9.
+
+    Examples
+    --------
+    >>> from psbench.codecs import TopK
+    >>> channel = Channel(TopK(ratio=0.25), 4, Streams(0), 0)
+    >>> channel.receive(channel.send(np.array([1, -3, 2, 0.5], dtype=np.float32)))
+    array([ 0., -3.,  0.,  0.], dtype=float32)
+    >>> channel.memory
+    array([1. , 0. , 2. , 0.5], dtype=float32)
+    """
+
+    def __init__(self, encoding: Encoding, size: int, streams: Streams, *keys: int) -> None:
+        self.encoding, self.size = encoding, size
+        self.num_bytes = encoding.num_bytes(size)
+        self._streams, self._keys = streams, keys
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget what was lost, and begin with the first message's stream."""
+        self.memory: Floats | None = np.zeros(self.size, np.float32) if self.encoding.has_memory else None
+        self.num_sent = 0
+
+    def send(self, vector: Floats) -> Packed:
+        """Return the next message; nothing changes if there is an error.
+
+        Shapes
+        ------
+        vector : float32, (size,)      returned : uint8, (num_bytes,)
+
+        Raises
+        ------
+        CodecError
+            If the vector has another size, or it and the memory cannot be encoded.
+        """
+        if vector.shape != (self.size,):
+            raise CodecError(f"this channel carries vectors of {self.size:,} entries, got {vector.shape}")
+        rng = self._streams.generator("codec", *self._keys, self.num_sent)
+        if self.memory is None:
+            packed = self.encoding.encode(vector, rng)
+        else:
+            # a sum too large for a float is found by the codec
+            with np.errstate(over="ignore"):
+                wanted = self.memory + vector
+            packed = self.encoding.encode(wanted, rng)
+            wanted -= self.receive(packed)
+            self.memory = wanted
+        self.num_sent += 1
+        return packed
+
+    def receive(self, packed: Packed) -> Floats:
+        """Return what arrives of a message; the receiver's half, which remembers nothing."""
+        return self.encoding.decode(packed, self.size)
+
+    def state_dict(self) -> dict[str, npt.NDArray[Any]]:
+        """Return what a checkpoint needs, as copies: `num_sent`, and `memory` if there is one."""
+        state: dict[str, npt.NDArray[Any]] = {"num_sent": np.array(self.num_sent)}
+        return state if self.memory is None else {**state, "memory": self.memory.copy()}
+
+    def load_state_dict(self, state: dict[str, npt.NDArray[Any]]) -> None:
+        """Take over what `state_dict` returned; the same messages follow as there.
+
+        Raises
+        ------
+        CodecError
+            If it is that of another codec or of vectors of another size.
+        """
+        memory = state.get("memory")
+        if (memory is None) != (self.memory is None):
+            raise CodecError("one of these channels has error feedback and the other has not; call reset()")
+        if memory is not None and memory.shape != (self.size,):
+            raise CodecError(f"a memory of {memory.shape} for vectors of {self.size:,} entries")
+        self.memory = None if memory is None else np.array(memory, dtype=np.float32)
+        self.num_sent = int(state["num_sent"])
