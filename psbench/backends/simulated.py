@@ -205,10 +205,7 @@ class Simulation:
             self._end("stopped", "stopped by hand")
 
     def _happen(self, event: ev.Event) -> None:
-        workers = self.engine.view.workers
         if isinstance(event, ev.Leave):
-            if workers[event.worker].status == Status.GONE:
-                return
             self._forget(event.worker)
             if self.workers is not None:
                 self.workers.leave(event.worker)
@@ -225,6 +222,9 @@ class Simulation:
 
     def _release(self, release: act.Release) -> None:
         worker = release.worker
+        seen = self.engine.view.workers[worker]
+        if seen.ticket != release.ticket or seen.status is Status.GONE:
+            return  # it left while numbers were being measured, and may be back
         if self._meter.holds:
             self._meter.released(release.load)
         sent = self.now if self.now > self._handed_over else self._handed_over
@@ -235,7 +235,7 @@ class Simulation:
         if self.workers is not None:
             self.workers.release(release, begins)
             return
-        samples = self.engine.view.workers[worker].batch_size
+        samples = seen.batch_size
         if self.gradients:
             self._snapshots.take(release.load, self.server.parameters, self.server.buffers)
             self._jobs[worker] = self.trainer.start(worker, samples)

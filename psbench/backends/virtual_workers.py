@@ -116,8 +116,9 @@ class VirtualWorkers:
 
     def tell(self, tell: act.Tell, reaches_s: float) -> None:
         """Have orders reach a worker between two steps."""
-        worker = self._workers[tell.worker]
-        self._sim.schedule(reaches_s, worker.number, Told(worker, tell.orders, worker.life))
+        worker = self._workers.get(tell.worker)
+        if worker is not None:  # else it left while numbers were being measured
+            self._sim.schedule(reaches_s, worker.number, Told(worker, tell.orders, worker.life))
 
     def forget(self, number: int) -> None:
         """Void what a worker has under way."""

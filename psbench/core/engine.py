@@ -211,11 +211,13 @@ class Engine:
 
     def _leave(self, leave: ev.Leave) -> None:
         worker = self.view.workers[leave.worker]
-        worker.dropped = False
-        if worker.status == Status.GONE:
+        if worker.status == Status.GONE and not worker.dropped:
             return
         self._record(Kind.LEAVE, worker=leave.worker, text=leave.reason)
-        self._do_without(worker)
+        if worker.dropped:
+            worker.dropped = False  # nobody is to take it back
+        else:
+            self._do_without(worker)
 
     def _do_without(self, worker: WorkerView) -> None:
         view = self.view

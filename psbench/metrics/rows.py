@@ -38,13 +38,29 @@ def kept_steps(rows: Rows) -> int:
 
 
 def with_membership(rows: Rows) -> Rows:
-    """Return the rows with a worker that is dropped leaving, and one that is readmitted joining."""
+    """Return the rows with a worker that is dropped leaving, once, and one that is readmitted joining."""
     dropped, readmitted = positions(rows, Kind.DROP), positions(rows, Kind.READMIT)
     if len(dropped):
         rows = rows.copy()
         rows["kind"][dropped] = Kind.LEAVE
         rows["kind"][readmitted] = Kind.JOIN
+        rows["kind"][_left_twice(rows)] = Kind.NOTE
     return rows
+
+
+def _left_twice(rows: Rows) -> list[int]:
+    """Return where workers leave that had been dropped before."""
+    gone: set[int] = set()
+    twice = []
+    for place in positions(rows, Kind.JOIN, Kind.LEAVE).tolist():
+        worker = int(rows["worker"][place])
+        if rows["kind"][place] == Kind.JOIN:
+            gone.discard(worker)
+        elif worker in gone:
+            twice.append(place)
+        else:
+            gone.add(worker)
+    return twice
 
 
 def categorical(codes: Array, names: Sequence[str]) -> pd.Categorical[str]:

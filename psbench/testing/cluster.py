@@ -20,6 +20,7 @@ from psbench.core.engine import Engine
 from psbench.core.log import EventLog
 from psbench.core.part import Verdict
 from psbench.core.strategy import AnyStrategy
+from psbench.core.view import Status
 from psbench.core.worker_loop import WorkerLoop
 from psbench.errors import Deadlock, ParameterError
 from psbench.seeds import Streams
@@ -213,6 +214,9 @@ class ScriptedCluster:
 
     def _release(self, release: act.Release) -> None:
         worker = release.worker
+        seen = self.engine.view.workers[worker]
+        if seen.ticket != release.ticket or seen.status is Status.GONE:
+            return  # it left while numbers were being measured, and may be back
         own = self._workers.get(worker) or self._new_worker(worker)
         if worker in self._busy:  # it computes although it has pushed: it finds the answer after its step
             own.answer = release

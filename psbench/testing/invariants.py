@@ -85,6 +85,7 @@ class Invariants:
         self._pushed.add(worker)
 
     def _leave(self, worker: int, _id: int, _version: int, row: Any) -> None:
+        self._answers.pop(worker, None)  # one that comes back while numbers are measured is answered anew
         if worker not in self._pushed:
             self._round.discard(worker)
 
