@@ -188,9 +188,10 @@ def run(
 
 def _backend(experiment: Experiment) -> Callable[..., Outcome]:
     if experiment.backend == "dask":
-        from psbench.backends.dask import run_dask
+        from psbench.backends.dask import run_dask, run_map_reduce
 
-        return run_dask
+        jobs = any(c.placement.stateless_workers for c in experiment.strategy.compositions)
+        return run_map_reduce if jobs else run_dask
     from psbench.backends.simulated import run_simulated
 
     return run_simulated

@@ -365,6 +365,12 @@ all_reduce = Published(
     {"consistency": consistency.BSP, "placement": placement.AllReduce},
     notebook="03_strategy_switch",
 )
+map_reduce = Published(
+    "map_reduce",
+    "a driver starts a job for every mini-batch: map over the partitions, then reduce",
+    "Spark MLlib; thesis ch. 2",
+    {"consistency": consistency.BSP, "placement": placement.MapReduce},
+)
 strategy_switch = PublishedSwitch(
     "strategy_switch",
     "All-Reduce until the validation loss settles, then ASP",
@@ -398,7 +404,7 @@ CATALOGUE: dict[str, Published | PublishedSwitch] = {
         *(dbs_sgd, lb_bsp, drop_stragglers, flex_rr),
         *(local_sgd, adacomm, selsync),
         hermes,
-        *(all_reduce, strategy_switch, sync_switch),
+        *(all_reduce, map_reduce, strategy_switch, sync_switch),
     )
 }
 

@@ -231,7 +231,7 @@ class Simulation:
         if release.send and not self._collective:
             begins = self.network.down(worker, self._bytes_down, sent)
         else:
-            begins = max(self.network.message(worker, sent), self._ring_ends)
+            begins = max(self.network.message(worker, sent), self._ring_ends) + self._starts_s(worker)
         if self.workers is not None:
             self.workers.release(release, begins)
             return
@@ -244,6 +244,15 @@ class Simulation:
         push = Push(-1, worker, ticket, release.load, samples, 1, self.bytes_up, compute_s)
         self._under_way[worker] = push
         heappush(self._heap, (begins + compute_s, _WORK, worker, ticket, push))
+
+    def _starts_s(self, worker: int) -> float:
+        """Return the seconds that a collective takes before each step."""
+        if not self._stateless:
+            return 0.0
+        shards, here = self.problem.shards, self.engine.view.active
+        partition = len(shards[worker]) if shards else self.problem.dataset_size // len(here)
+        spread = self._placement.spread_s(self.network, self._vector_bytes, here)
+        return self._placement.start_s(partition) + spread
 
     def carry(self, push: Push, payload: Tensor, buffers: Tensor) -> None:
         """Keep what a push carries until it arrives."""
@@ -344,7 +353,7 @@ class Simulation:
     def _apply(self, apply: act.Apply) -> None:
         if self._collective:
             workers = [push.worker for push in apply.pushes]
-            self._ring_ends = self.now + self.network.ring(self.problem.model_bytes, workers)
+            self._ring_ends = self.now + self._placement.collect_s(self.network, self._vector_bytes, workers)
         if self.gradients:
             payloads = [self._payloads.pop(push.id) for push in apply.pushes]
             self.server.apply(
@@ -388,9 +397,10 @@ class Simulation:
     def _compose(self, composition: Strategy) -> None:
         placement, self._reads = composition.placement, composition.reads
         size, n = self.problem.model_bytes, self.problem.profile.num_workers
-        self._collective = placement.collective
+        self._collective, self._stateless = placement.collective, placement.stateless_workers
         self.network = Network(self.problem.profile, placement.num_servers)
-        size = composition.wire_bytes(size)
+        self._placement = placement
+        self._vector_bytes = size = composition.wire_bytes(size)
         self.bytes_up, self._bytes_down = placement.bytes_up(size, n), placement.bytes_down(size, n)
         self.server.keeps_aggregate = composition.aggregation.reply == "aggregate"
         self.workers = None if composition.plain else VirtualWorkers(self, composition)

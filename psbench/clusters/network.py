@@ -84,14 +84,16 @@ class Network:
         Patarasuk and Yuan (2009).
         """
         n = len(workers)
-        if n < 2:
-            return 0.0
+        return 2 * (n - 1) * self.hop(num_bytes / n, workers) if n > 1 else 0.0
+
+    def hop(self, num_bytes: float, workers: Sequence[int]) -> float:
+        """Return the seconds of one message over the slowest link, and with the longest latency, of these."""
         if self._equal:
             rate, latency = self._rates[0], self._latency[0]
         else:
             rate = min([self._rates[worker] for worker in workers])
             latency = max([self._latency[worker] for worker in workers])
-        return 2 * (n - 1) * (num_bytes / n / rate + latency)
+        return num_bytes / rate + latency
 
     def state_dict(self) -> dict[str, Any]:
         """Return until when the servers' link is busy in each direction, as plain data."""

@@ -8,8 +8,8 @@ part concludes while it runs is kept in private attributes (`PrivateAttr`) holdi
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
-from typing import Any, ClassVar, Literal, Self, TypeAlias, get_args
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Literal, Protocol, Self, TypeAlias, get_args
 
 from pydantic import (
     BaseModel,
@@ -329,6 +329,16 @@ class Stragglers(Part):
         return {}
 
 
+class Network(Protocol):
+    """What a collective operation may ask of the network: how long things take, in seconds."""
+
+    def ring(self, num_bytes: float, workers: Sequence[int]) -> float:
+        """Return the time of a ring All-Reduce among workers."""
+
+    def hop(self, num_bytes: float, workers: Sequence[int]) -> float:
+        """Return the time of one message over the slowest link among workers."""
+
+
 class Placement(Part):
     """Where parameters live, and so what a message costs; never which decision is taken.
 
@@ -344,6 +354,18 @@ class Placement(Part):
     def num_servers(self) -> int:
         """Servers that share the parameters."""
         return 1
+
+    def start_s(self, partition: int) -> float:
+        """Return the seconds before a step that begins on a partition of so many samples."""
+        return 0.0
+
+    def spread_s(self, network: Network, num_bytes: int, workers: list[int]) -> float:
+        """Return the seconds in which a collective lets all workers have the model before a step."""
+        return 0.0
+
+    def collect_s(self, network: Network, num_bytes: int, workers: list[int]) -> float:
+        """Return the seconds in which a collective adds up what workers have computed."""
+        return 0.0
 
     def bytes_up(self, payload: int, num_workers: int) -> int:
         """Return what one worker sends for a payload of that many bytes."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from psbench.core.part import Placement
+from psbench.core.part import Network, Placement
 
 
 class AllReduce(Placement):
@@ -27,6 +27,10 @@ class AllReduce(Placement):
     name: ClassVar[str] = "all_reduce"
     source: ClassVar[str] = "Patarasuk and Yuan 2009"
     collective: ClassVar[bool] = True
+
+    def collect_s(self, network: Network, num_bytes: int, workers: list[int]) -> float:
+        """Return the time of the ring, which leaves the sum with every worker."""
+        return network.ring(num_bytes, workers)
 
     def bytes_up(self, payload: int, num_workers: int) -> int:
         """Return the bytes a worker sends in the reduce-scatter."""

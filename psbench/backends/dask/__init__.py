@@ -1,5 +1,6 @@
-"""A run on real Dask workers: one task a role, vectors over a wire of their own, Dask for life and death."""
+"""A live run on Dask."""
 
 from psbench.backends.dask.client import run_dask
+from psbench.backends.dask.map_reduce import run_map_reduce
 
-__all__ = ["run_dask"]
+__all__ = ["run_dask", "run_map_reduce"]

@@ -1,0 +1,366 @@
+"""MapReduce style on Dask: the driver submits one task graph for every mini-batch.
+
+Partitions stay on their workers; a map task a partition computes its share of the gradient, a tree of tasks
+adds the shares up, and the driver, which is the client's process, makes the update. What a worker keeps
+between two jobs is its partition and nothing else.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from distributed import Client, Future
+from distributed.scheduler import KilledWorker
+
+from psbench.backends.base import Control, Ending, Observer, Outcome, why_diverged, with_stats
+from psbench.backends.dask.cluster import connected, place
+from psbench.backends.dask.names import EVALUATOR, worker_name
+from psbench.checkpoint import Checkpoint
+from psbench.core import actions as act
+from psbench.core import events as ev
+from psbench.core.actions import Action
+from psbench.core.log import EventLog, Kind, plain_json
+from psbench.errors import BackendError, ParameterError, ProtocolError, WorkerLost
+from psbench.experiment import Experiment
+from psbench.problem import Problem
+from psbench.server_math import finite
+
+#: seconds that processes may take to load torch and their partition
+_LOAD_S = 180.0
+
+
+# -------------------------------------------------------------------- what runs inside the tasks
+
+
+@dataclass
+class Partition:
+    """A worker's samples, and what computes on them."""
+
+    problem: Problem
+    worker: int
+
+    def __post_init__(self) -> None:
+        self.trainer = self.problem.trainer()
+        self.taken = 0
+
+    def skip_to(self, job: int, samples: int) -> None:
+        """Be where the job's mini-batch begins, also if the partition had to be loaded again."""
+        while self.taken < job:
+            self.trainer.start(self.worker, samples)
+            self.taken += 1
+
+
+@dataclass
+class Sum:
+    """What a part of the tree has added up: weighted gradients and buffers, and what each task tells."""
+
+    gradient: np.ndarray
+    buffers: np.ndarray
+    told: dict[int, tuple[float, float, bool]] = field(default_factory=dict)
+
+
+def load(experiment: Experiment, worker: int) -> Partition:
+    """Load a partition; done once."""
+    torch.set_num_threads(experiment.threads)
+    return Partition(Problem.build(experiment), worker)
+
+
+def map_step(
+    partition: Partition, model: tuple[np.ndarray, np.ndarray], job: int, samples: int, weight: float
+) -> Sum:
+    """Compute a partition's share of the mini-batch, as slowly as the emulated machine does."""
+    began = time.perf_counter()
+    partition.skip_to(job, samples)
+    partition.taken += 1
+    batch = partition.trainer.start(partition.worker, samples)
+    step = partition.trainer.result(batch, *(torch.from_numpy(vector) for vector in model))
+    speed = partition.problem.profile.speed
+    time.sleep((time.perf_counter() - began) * (max(speed) / speed[partition.worker] - 1.0))
+    whole = bool(np.isfinite(step.loss)) and finite(step.gradient)
+    told = {partition.worker: (time.perf_counter() - began, step.loss, whole)}
+    share = samples / partition.problem.experiment.batch_size
+    return Sum((step.gradient * weight).numpy(), (step.buffers * share).numpy(), told)
+
+
+def add(left: Sum, right: Sum) -> Sum:
+    """Add two parts of the tree."""
+    return Sum(left.gradient + right.gradient, left.buffers + right.buffers, left.told | right.told)
+
+
+def evaluate(partition: Partition, model: tuple[np.ndarray, np.ndarray]) -> dict[str, float]:
+    """Evaluate a model."""
+    evaluator = partition.problem.evaluator()
+    return evaluator.evaluate(*(torch.from_numpy(vector) for vector in model))
+
+
+# -------------------------------------------------------------------- the driver
+
+
+def run_map_reduce(
+    problem: Problem,
+    log: EventLog,
+    control: Control,
+    observer: Observer | None = None,
+    folder: Path | None = None,
+) -> Outcome:
+    """Run an experiment as one Dask graph a mini-batch; see `run_dask`, which calls this.
+
+    Raises
+    ------
+    ParameterError
+        If the strategy switches, or the cluster lets workers come and go.
+    BackendError, WorkerLost
+        If the scheduler does not answer, a task fails, or its process is killed.
+    """
+    check(problem.experiment)
+    roles = [*map(worker_name, range(problem.profile.num_workers)), EVALUATOR]
+    with connected(problem.experiment.scheduler, len(roles)) as client:
+        placed = place(roles, client.nthreads(), problem.experiment.scheduler)
+        return _Driver(problem, log, control, observer, folder, client, placed).run()
+
+
+def check(experiment: Experiment) -> None:
+    """Refuse what a driver cannot do."""
+    if len(experiment.strategy.compositions) > 1:
+        raise ParameterError(
+            f"strategy {experiment.strategy.name!r}: the dask backend cannot switch to or from 'map_reduce', "
+            "whose workers are no tasks of their own; use the simulated backend"
+        )
+    profile = experiment.cluster.profile()
+    if profile.joins or profile.failures:
+        raise ParameterError(
+            f"cluster {profile.name!r}: under 'map_reduce' the dask backend lets nobody join or fail"
+        )
+
+
+class _Driver:
+    """The driver of one run."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        log: EventLog,
+        control: Control,
+        observer: Observer | None,
+        folder: Path | None,
+        client: Client,
+        placed: dict[str, str],
+    ) -> None:
+        experiment = problem.experiment
+        self.problem, self.log, self.control, self.observer = problem, log, control, observer
+        self.folder, self.client, self.placed = folder, client, placed
+        self.engine, self.server = problem.engine(log), problem.server()
+        self.ending = Ending(experiment.stop, experiment.evaluate_every)
+        self._partitions: dict[int, Future] = {}
+        self._released: dict[int, act.Release] = {}
+        self._evaluations: list[tuple[int, int, float, Future]] = []
+        self._evaluated = -1
+        self._ids, self._jobs = count(), count()
+        self._sum: Sum | None = None
+        self._weights: list[float] = []
+        self._checkpoints: list[str] = []
+        self._next_checkpoint = experiment.checkpoint_every or float("inf")
+        self._status = self._reason = ""
+        self._began_s = 0.0
+
+    @property
+    def _now(self) -> float:
+        return time.monotonic() - self._began_s
+
+    def run(self) -> Outcome:
+        """Run to the end; whatever happens, no partition is left behind."""
+        try:
+            self._load()
+            self._evaluate(0)
+            self._harvest(wait=True)
+            self._began_s = time.monotonic()
+            self._perform(self.engine.begin(range(self.problem.profile.num_workers)))
+            while not self._status:
+                self._job()
+                self._attend()
+            return self._finish()
+        except KilledWorker as error:
+            raise WorkerLost(f"a task's process was killed, and its partition with it: {error}") from error
+        finally:
+            with self.client.as_current():
+                self.client.cancel(list(self._partitions.values()), force=True)
+
+    def _load(self) -> None:
+        experiment, last = self.problem.experiment, self.problem.profile.num_workers
+        for worker in range(last + 1):  # the last is the evaluator's
+            role = worker_name(worker) if worker < last else EVALUATOR
+            self._partitions[worker] = self._submit(load, experiment, min(worker, last - 1), on=role)
+        for worker, partition in self._partitions.items():
+            self._result(partition, f"partition {worker}", _LOAD_S)
+
+    def _submit(self, task: Any, *arguments: Any, on: str | None = None) -> Future:
+        where = {"workers": [self.placed[on]], "allow_other_workers": False} if on else {}
+        return self.client.submit(task, *arguments, pure=False, **where)
+
+    def _result(self, future: Future, what: str, timeout: float | None = None) -> Any:
+        try:
+            return future.result(timeout=timeout)
+        except TimeoutError as error:
+            raise BackendError(
+                f"{what} was not loaded within {timeout:.0f} s: are the Dask workers busy?"
+            ) from error
+
+    # ---------------------------------------------------------------- a job
+
+    def _job(self) -> None:
+        """Have one mini-batch computed, and tell the engine that its shares have arrived."""
+        released, self._released = self._released, {}
+        if not released:
+            raise ProtocolError(f"nobody is released at {self._now:.3f} s; {self.engine.view.waits()}")
+        workers, job = sorted(released), next(self._jobs)
+        pushes = [self._push(released[worker]) for worker in workers]
+        self._weights = self._planned_weights(pushes)
+        model = self.server.parameters.numpy(), self.server.buffers.numpy()
+        with self.client.as_current():
+            spread = self.client.scatter([model], broadcast=True, hash=False)[0]
+            maps = [
+                self._submit(
+                    *(map_step, self._partitions[w], spread, job, push.samples, weight), on=worker_name(w)
+                )
+                for w, push, weight in zip(workers, pushes, self._weights, strict=True)
+            ]
+            self._sum = self._result(self._tree(maps), f"job {job}")
+        self._arrive(pushes)
+
+    def _tree(self, futures: list[Future]) -> Future:
+        while len(futures) > 1:
+            pairs = [self._submit(add, *futures[i : i + 2]) for i in range(0, len(futures) - 1, 2)]
+            futures = [*pairs, *futures[2 * len(pairs) :]]
+        return futures[0]
+
+    def _push(self, release: act.Release) -> ev.Push:
+        view, composition = self.engine.view, self.engine.composition
+        size = composition.placement.bytes_up(self.problem.model_bytes, view.num_workers)
+        samples = view.workers[release.worker].batch_size
+        return ev.Push(next(self._ids), release.worker, release.ticket, release.load, samples, bytes=size)
+
+    def _planned_weights(self, pushes: list[ev.Push]) -> list[float]:
+        """Ask beforehand how the job's shares will be weighted, as the job itself adds them up."""
+        actions = self.engine.composition.aggregation.fresh().on_commit(pushes, self.engine.view)
+        if len(actions) != 1 or not isinstance(actions[0], act.Apply):
+            raise ParameterError(
+                f"{self.engine.composition.aggregation.name}: its weights are not known before the job is "
+                "done, which adds the gradients up; use 'mean'"
+            )
+        return [float(weight) for weight in actions[0].weights]
+
+    def _arrive(self, pushes: Iterable[ev.Push]) -> None:
+        assert self._sum is not None
+        reads, now = self.engine.composition.reads, self._now
+        for push in pushes:
+            push.compute_s, push.loss, whole = self._sum.told[push.worker]
+            actions = self.engine.handle(with_stats(push, reads) if reads else push, now)
+            if not whole:
+                self._end("diverged", why_diverged(push, now))
+            if self._status:
+                return
+            self._perform(actions)
+
+    # ---------------------------------------------------------------- actions
+
+    def _perform(self, actions: Iterable[Action]) -> None:
+        for action in actions:
+            if isinstance(action, act.Release):
+                self._released[action.worker] = action
+            elif isinstance(action, act.Apply):
+                self._apply(action)
+            elif not isinstance(action, (act.Hold, act.Note)):
+                raise ProtocolError(f"the driver of a MapReduce run cannot perform {action}")
+            if self._status:
+                return
+
+    def _apply(self, apply: act.Apply) -> None:
+        assert self._sum is not None
+        if list(apply.weights) != self._weights:
+            raise ProtocolError(f"the job used the weights {self._weights}, and now they are {apply.weights}")
+        self.server.apply(
+            [torch.from_numpy(self._sum.gradient)],
+            [1.0],
+            lr_scale=apply.lr_scale,
+            epoch=apply.epoch,
+            rule=apply.rule,
+            keep=apply.keep,
+            momentum_scale=apply.momentum_scale,
+        )
+        samples = sum(push.samples for push in apply.pushes)
+        share = samples / self.problem.experiment.batch_size
+        self.server.merge_buffers([torch.from_numpy(self._sum.buffers / share)], [samples])
+        self._after_update()
+
+    def _after_update(self) -> None:
+        view = self.engine.view
+        number = self.ending.due(view)
+        if number is not None:
+            self._evaluate(number)
+        if view.epoch >= self._next_checkpoint:
+            self._next_checkpoint += self.problem.experiment.checkpoint_every or float("inf")
+            self._checkpoint(f"epoch-{view.epoch:g}")
+        if reason := self.ending.after_update(view) or self.ending.at(self._now):
+            self._end("finished", reason)
+
+    # ---------------------------------------------------------------- looking, storing, ending
+
+    def _attend(self) -> None:
+        for asked in self.control.take():
+            self._perform(self.engine.handle(asked, self._now))
+        if self.control.stopping:
+            self._end("stopped", "stopped by hand")
+        self._harvest(wait=False)
+        if self.observer is not None:
+            self.observer(self.log)
+
+    def _evaluate(self, number: int) -> None:
+        view = self.engine.view
+        self._evaluated = view.version
+        model = self.server.parameters.numpy().copy(), self.server.buffers.numpy().copy()
+        partition = self._partitions[self.problem.profile.num_workers]
+        future = self._submit(evaluate, partition, model, on=EVALUATOR)
+        self._evaluations.append((number, view.version, view.epoch, future))
+
+    def _harvest(self, wait: bool) -> None:
+        """Take the evaluations that are done, in order."""
+        while self._evaluations and (wait or self._evaluations[0][3].done()):
+            number, version, epoch, future = self._evaluations.pop(0)
+            values = {"epoch": epoch} | self._result(future, "evaluation")
+            if number > 0 and not self._status:
+                self._perform(self.engine.handle(ev.Evaluated(number, version, values), self._now))
+                if reason := self.ending.after_evaluation(values):
+                    self._end("finished", reason)
+            else:
+                now = self._now if number else 0.0
+                text = plain_json(values)
+                self.log.add(Kind.EVALUATED, now, id=-1 if number else 0, version=version, text=text)
+
+    def _checkpoint(self, label: str) -> None:
+        if self.folder is None:
+            return
+        spec = self.problem.experiment.spec()
+        state = {"time_s": self._now, "engine": self.engine.state_dict(), "spec": spec}
+        path = Checkpoint.of(self.server, state).save(self.folder / "checkpoints" / f"{label}.npz")
+        self._checkpoints.append(str(path))
+
+    def _end(self, status: str, reason: str) -> None:
+        if not self._status:
+            self._status, self._reason = status, reason
+
+    def _finish(self) -> Outcome:
+        time_s = min(self._now, self.problem.experiment.stop.seconds or float("inf"))
+        if self._evaluated != self.engine.view.version and self._status != "diverged":
+            self._evaluate(-1)
+        self._harvest(wait=True)
+        if self.observer is not None:
+            self.observer(self.log)
+        facts = {"time_s": time_s, "checkpoints": self._checkpoints, "lost_workers": []}
+        return Outcome(self._status, self._reason, self.server.parameters, self.server.buffers, facts)

@@ -1,0 +1,66 @@
+"""A driver that starts a job for every mini-batch: map over the partitions, then reduce."""
+
+from __future__ import annotations
+
+from math import ceil, log2
+from typing import ClassVar
+
+from psbench.core.part import Network, Placement, parameter
+
+_MLLIB = "thesis, Table 2.4 (MLlib, logistic regression): 6,533,333 examples/s on 140 workers"
+
+
+class MapReduce(Placement):
+    """The driver sends out the model, one task a partition computes a gradient, and a tree adds them up.
+
+    Every mini-batch is a job of its own, and each task goes through its whole partition to find the members
+    of the mini-batch: that is what makes small mini-batches dear in this style, whatever computes them.
+
+    Parameters
+    ----------
+    job_s : float, seconds, >= 0
+        What it takes to start a job. Only virtual time charges it; live it is what it is.
+    scan_s_per_sample : float, seconds, >= 0
+        What it takes to go past one sample of the partition. Only virtual time charges it.
+
+    Notes
+    -----
+    Reduces to: BSP, update by update. The time of a mini-batch of T samples on n workers is
+    job_s + scan + T/n samples + 2 tree, tree = ceil(log2(n + 1)) times latency + bytes / bandwidth.
+    The 0.1 s of a job is chosen by hand, as what a job of Spark's is commonly said to take; measure yours.
+
+    Source
+    ------
+    Thesis 2.2 and 2.3 (Spark MLlib); `protocols` 11.
+
+    Examples
+    --------
+    >>> MapReduce(job_s=0.5, scan_s_per_sample=0.25).start_s(partition=2)
+    1.0
+    """
+
+    name: ClassVar[str] = "map_reduce"
+    source: ClassVar[str] = "thesis 2.2.1 (Spark MLlib)"
+    collective: ClassVar[bool] = True
+    stateless_workers: ClassVar[bool] = True
+
+    job_s: float = parameter(0.1, "time to start a job, in virtual time", unit="s", source="by hand", ge=0)
+    scan_s_per_sample: float = parameter(
+        140 / 6_533_333, "time to go past a sample, in virtual time", unit="s", source=_MLLIB, ge=0
+    )
+
+    def start_s(self, partition: int) -> float:
+        """Return the job's start and the scan of the partition."""
+        return self.job_s + partition * self.scan_s_per_sample
+
+    def spread_s(self, network: Network, num_bytes: int, workers: list[int]) -> float:
+        """Return the time of sending the model down a tree."""
+        return _tree(network, num_bytes, workers)
+
+    def collect_s(self, network: Network, num_bytes: int, workers: list[int]) -> float:
+        """Return the time of adding up along a tree."""
+        return _tree(network, num_bytes, workers)
+
+
+def _tree(network: Network, num_bytes: int, workers: list[int]) -> float:
+    return ceil(log2(len(workers) + 1)) * network.hop(num_bytes, workers)

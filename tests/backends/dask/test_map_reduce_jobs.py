@@ -1,0 +1,40 @@
+"""One Dask graph a mini-batch, live."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from psbench.backends.dask.map_reduce import check
+from psbench.backends.replay import replay
+from psbench.errors import ParameterError
+from psbench.metrics import timeline
+from psbench.runs import run
+from psbench.testing import toy_experiment
+from psbench.testing.toys import toy_cluster
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+def test_a_live_run_makes_the_updates_of_bsp_bit_by_bit_and_its_decisions_replay(tmp_path):
+    cluster = toy_cluster([1.0, 0.5])
+    experiment = toy_experiment("map_reduce", cluster=cluster, backend="dask", checkpoint_every=1.0)
+    live = run(experiment, folder=tmp_path)
+    theirs = run(toy_experiment("bsp", cluster=cluster))
+    assert torch.equal(live.parameters, theirs.parameters)
+    assert live.summary()["final"]["val_accuracy"] == theirs.summary()["final"]["val_accuracy"]
+    assert replay(live) == len(live.log)
+    assert set(timeline(live.log)["phase"]) == {"pull", "compute"}  # the job around it, and the steps
+    assert len(live.meta["checkpoints"]) == 2
+
+
+def test_a_switch_to_it_is_refused_before_anything_starts():
+    pair = {"name": "strategy_switch", "first": "bsp", "second": "map_reduce", "rule": "manual"}
+    with pytest.raises(ParameterError, match="cannot switch to or from 'map_reduce'"):
+        check(toy_experiment(pair, backend="dask"))
+
+
+def test_a_cluster_whose_workers_fail_is_refused_before_anything_starts():
+    cluster = toy_cluster([1.0, 1.0], failures=[{"worker": 1, "at_s": 0.5}])
+    with pytest.raises(ParameterError, match="lets nobody join or fail"):
+        check(toy_experiment("map_reduce", cluster=cluster, backend="dask"))
