@@ -4,6 +4,7 @@ Tables are pandas data frames with units in the column names. `staleness` counts
 counts steps: two quantities, never mixed.
 """
 
+from psbench.metrics.chunks import chunks
 from psbench.metrics.clocks import clock_lead
 from psbench.metrics.curves import evaluations, throughput, time_to_target, training_loss
 from psbench.metrics.independence import independence, mean_independence
@@ -19,6 +20,7 @@ from psbench.metrics.votes import local_steps_ratio
 __all__ = [
     "PHASES",
     "batch_sizes",
+    "chunks",
     "clock_lead",
     "conservation",
     "end_of",

@@ -1,0 +1,39 @@
+"""Chunks of data: how long each took its worker, and what it was good for."""
+
+from __future__ import annotations
+
+import json
+
+import pandas as pd
+
+from psbench.core.log import EventLog, Kind
+from psbench.metrics.rows import pick
+
+_COLUMNS = ("time_s", "worker", "steps", "compute_s", "test_loss", "pushed")
+
+
+def chunks(log: EventLog) -> pd.DataFrame:
+    """Return one row for each chunk of data that a worker trained on, in the order in which they ended.
+
+    Returns
+    -------
+    DataFrame
+        `time_s` (when the server was told), `worker`, `steps` and `compute_s` of the chunk alone,
+        `test_loss` of the worker's model after it, and `pushed`, whether that was pushed or only reported.
+        Empty where workers do not train on chunks.
+    """
+    told: dict[int, tuple[float, int]] = {}  # seconds and steps since each worker's last push
+    found = []
+    for row in pick(log.rows(), Kind.PUSH, Kind.REPORT):
+        stats, worker = json.loads(log.text(row["text"]) or "{}"), int(row["worker"])
+        pushed = row["kind"] == Kind.PUSH
+        if ("test_loss" if pushed else "chunk_steps") not in stats:
+            continue
+        seconds, steps = told.pop(worker, (0.0, 0))
+        own = int(row["steps"]) - steps if pushed else stats["chunk_steps"]
+        if not pushed:
+            told[worker] = stats["compute_s"], steps + own
+        found.append(
+            (row["time_s"], worker, own, stats["compute_s"] - seconds, stats["test_loss"], bool(pushed))
+        )
+    return pd.DataFrame(found, columns=[*_COLUMNS])
