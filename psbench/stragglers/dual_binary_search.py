@@ -123,9 +123,9 @@ class DualBinarySearch(Stragglers):
 
     def on_release(self, worker: int, view: ClusterView) -> Orders:
         """Order the size of the chunks to come."""
+        self._told.pop(str(worker), None)  # its push told the rest, or it was cancelled and counts anew
         if view.workers[worker].status == Status.NEW:
             self._times.pop(str(worker), None)
-            self._told.pop(str(worker), None)
             self._sizes.pop(str(worker), None)
         return self._orders(worker, view)
 
