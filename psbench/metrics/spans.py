@@ -50,9 +50,9 @@ def timeline(log: EventLog) -> pd.DataFrame:
     server was busy). A cancelled step, or one whose worker left, is "cancelled". A step that ends in a
     vote is all compute, and from being told to push to the push is all send: how long each part of them
     took is not recorded. At the end of the run spans are cut; a step then under way counts as compute,
-    "not finished". A worker that goes on while its push is under way (overlap) computes until the release,
-    but for the end of that stretch if its next push tells of fewer seconds. A worker that has left has no
-    spans until it joins again.
+    "not finished". A worker that goes on while its push is under way (overlap) computes from when it sends
+    a push for as long as the next one tells, and then does what of the exchange is not over: sends, waits,
+    pulls. A worker that has left has no spans until it joins again.
     """
     rows = with_membership(log.rows())
     own = _Own(log, rows)
@@ -80,6 +80,7 @@ class _Own:
         #: rows whose span is drawn by `_add_overlaps`
         self.overlapped = np.zeros(len(here), dtype=bool)
         self.start = here["time_s"].copy()
+        self.sent = self.start - here["send_s"]  # of a push: when it began to travel
         self.next = np.append(np.where(same, self.kind[1:], _END), _END)[: len(here)]
         self.stop = np.append(np.where(same, self.start[1:], end_of(rows)), end_of(rows))[: len(here)]
         self.next_place = np.append(np.where(same, place[1:], -1), -1)[: len(here)]
@@ -177,27 +178,36 @@ def _overlapping(log: EventLog, rows: Rows) -> list[int]:
 
 
 def _add_overlaps(own: _Own, spans: _Spans) -> None:
-    """Add what workers did from a push after which they went on until their next push."""
+    """Add what workers did from when they sent a push, and went on, until they sent their next one."""
     for first in np.flatnonzero(own.goes_on).tolist():
         last = first  # the row before the next push, which is the release, or the worker's last row
         while own.next[last] not in (Kind.PUSH, Kind.LEAVE, _END):
             last += 1
         own.overlapped[first : last + 1] = True
-        released = own.start[last] if own.kind[last] == Kind.RELEASE else own.stop[last]
-        begun, ended = own.start[first], own.stop[last]
-        known = own.next[last] == Kind.PUSH
-        sent = ended - own.send[last] if known else ended
-        waited = min(max(0.0, sent - begun - own.compute[last]), released - begun) if known else 0.0
-        worker = own.worker[first : first + 1]
-        for phase, start, stop in (
-            (_COMPUTE, begun, released - waited),
-            (_WAIT, released - waited, released),
-            (_COMPUTE, released, sent),
-            (_SEND, sent, ended),
-        ):
-            spans.add(
-                worker, phase, np.array([start]), np.array([stop]), _ANSWER if phase == _WAIT else _NONE
-            )
+        _add_exchange(own, first, last, spans)
+
+
+def _add_exchange(own: _Own, first: int, last: int, spans: _Spans) -> None:
+    """Add one exchange: computing, then what of the exchange was not over by then."""
+
+    def add(phase: int, start: float, stop: float, text: Array | str = _NONE, place: int = first) -> None:
+        other = _ended_by(own, np.array([place])) if phase == _WAIT else None
+        spans.add(own.worker[first : first + 1], phase, np.array([start]), np.array([stop]), text, other)
+
+    begun = own.sent[first]
+    if own.next[last] != Kind.PUSH:  # it is not known when the worker stopped
+        add(_COMPUTE, begun, own.stop[last])
+        return
+    ended = own.sent[last + 1]
+    idle = begun + own.compute[last]
+    if ended - idle < 1e-6 * (ended - begun):  # durations are recorded to seven digits
+        idle = ended
+    add(_COMPUTE, begun, idle)
+    add(_SEND, idle, min(own.start[first], ended))
+    for row in range(first, last):
+        text = own.text[row : row + 1] if own.kind[row] == Kind.HOLD else _ANSWER
+        add(_WAIT, max(idle, own.start[row]), min(own.stop[row], ended), text, row)
+    add(_PULL, max(idle, own.start[last]), ended)
 
 
 def _add_work(own: _Own, spans: _Spans) -> None:
@@ -206,7 +216,9 @@ def _add_work(own: _Own, spans: _Spans) -> None:
     i = np.flatnonzero(pushed & own.told_to_push)
     spans.add(own.worker[i], _SEND, begin[i], own.stop[i], _NONE)
     i = np.flatnonzero(pushed & ~own.told_to_push)
-    _add_steps(own.worker[i], begin[i], own.stop[i], own.compute[i], own.send[i], spans)
+    send = np.where(np.append(own.goes_on[1:], False)[i], 0.0, own.send[i])  # or it computes while it sends
+    stop = own.stop[i] - (own.send[i] - send)
+    _add_steps(own.worker[i], begin[i], stop, own.compute[i], send, spans)
     released = own.kind == Kind.RELEASE
     for following, text in ((Kind.VOTE, _NONE), (_END, _UNFINISHED)):
         i = np.flatnonzero(released & (own.next == following))
