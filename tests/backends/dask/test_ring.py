@@ -9,13 +9,13 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from psbench.backends.dask.ring import all_reduce
+from psbench.backends.dask.ring import Wired, all_reduce
 from psbench.backends.dask.slices import slices
 
 pytestmark = pytest.mark.timeout(60)
 
 
-def ring(vectors: list[torch.Tensor]) -> list[torch.Tensor]:
+def ring(vectors: list[torch.Tensor], wired: Wired | None = None) -> list[torch.Tensor]:
     """Reduce in threads, with queues for a wire."""
     size = len(vectors)
     inboxes = [queue.SimpleQueue[tuple[int, torch.Tensor]]() for _ in vectors]
@@ -27,8 +27,11 @@ def ring(vectors: list[torch.Tensor]) -> list[torch.Tensor]:
             assert number == step
             return piece
 
+        def sent(piece: torch.Tensor) -> torch.Tensor:
+            return piece.clone() if wired is None else wired(piece)
+
         following = inboxes[(place + 1) % size]
-        all_reduce(results[place], place, size, lambda s, p: following.put((s, p.clone())), receive)
+        all_reduce(results[place], place, size, lambda s, p: following.put((s, sent(p))), receive, wired)
 
     threads = [threading.Thread(target=member, args=(place,)) for place in range(size)]
     for thread in threads:
@@ -46,6 +49,16 @@ def test_everybody_gets_the_sum_bit_for_bit_the_same(size: int, length: int) -> 
     results = ring(vectors)
     assert all(torch.equal(result, results[0]) for result in results)
     torch.testing.assert_close(results[0], torch.stack(vectors).sum(0), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("size", [2, 3, 5])
+def test_a_wire_that_rounds_leaves_everybody_with_the_same_sum(size: int) -> None:
+    generator = torch.Generator().manual_seed(size)
+    vectors = [torch.randn(1001, generator=generator) for _ in range(size)]
+    results = ring(vectors, wired=lambda piece: piece.half().float())
+    assert all(torch.equal(result, results[0]) for result in results)
+    assert torch.equal(results[0], results[0].half().float())
+    torch.testing.assert_close(results[0], torch.stack(vectors).sum(0), rtol=1e-2, atol=1e-2)
 
 
 def test_the_sum_is_the_same_every_time() -> None:

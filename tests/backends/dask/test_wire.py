@@ -46,6 +46,18 @@ def test_letters_arrive_as_they_were_sent(hub: Hub, length: int) -> None:
         assert torch.equal(torch.empty(0) if answer.payload is None else answer.payload, sent)
 
 
+@pytest.mark.parametrize("length", [1, 300_000])
+def test_16_bit_floats_travel_as_such(hub: Hub, length: int) -> None:
+    sent = torch.linspace(-1000, 1000, length).half()
+    with Link(hub.address, KEY, "worker 0") as link:
+        await_letter(hub)
+        link.send(KIND, b"", sent)
+        received = await_letter(hub).payload
+        assert received is not None
+        assert received.dtype is torch.float16
+        assert torch.equal(received, sent)
+
+
 def test_what_was_sent_is_a_copy(hub: Hub) -> None:
     with Link(hub.address, KEY, "worker 0") as link:
         await_letter(hub)

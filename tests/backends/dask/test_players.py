@@ -1,0 +1,396 @@
+"""Workers that decide after each step: against the simulator, and what only a live run can show."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from itertools import permutations
+from typing import Any, ClassVar
+
+import pytest
+import torch
+from crew import Crew
+
+from psbench.backends.base import Control
+from psbench.backends.dask.slice import Slice
+from psbench.backends.dask.slices import slices
+from psbench.backends.simulated import run_simulated
+from psbench.communication import LocalSGD
+from psbench.core.actions import Action, Tell, Wake
+from psbench.core.events import Report
+from psbench.core.log import EventLog, Kind
+from psbench.core.part import Stragglers, Verdict, WorkerHalf
+from psbench.core.strategy import Strategy
+from psbench.core.view import ClusterView
+from psbench.experiment import Experiment
+from psbench.optim import SGD
+from psbench.problem import Problem
+
+pytestmark = pytest.mark.timeout(60)
+
+SERVERS = {"name": "parameter_server", "servers": 3}
+PA = {"name": "selsync", "delta": 0.05}
+GA = PA | {"aggregate": "gradient"}
+
+
+@pytest.fixture(autouse=True)
+def one_torch_thread() -> Iterator[None]:
+    """Torch takes as many threads as there are cores, which a crew of threads does not stand."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def experiment(strategy: Any, workers: int = 2, **changes: Any) -> Experiment:
+    settings: dict[str, Any] = {
+        "strategy": strategy,
+        "cluster": {"workers": workers, "step_time": "constant"},
+        "batch_size": 12 * workers,
+        "stop": {"epochs": 0.4},
+        "evaluate_every": 0.2,
+        "backend": "dask",
+    }
+    return Experiment(**settings | changes)
+
+
+def played(strategy: Any, workers: int = 2, **changes: Any) -> Crew:
+    crew = Crew(experiment(strategy, workers, **changes)).run()
+    assert crew.error is None
+    return crew
+
+
+def simulated(spec: Experiment) -> tuple[torch.Tensor, EventLog]:
+    log = EventLog()
+    parameters = run_simulated(Problem.build(spec), log, Control()).parameters
+    assert parameters is not None
+    return parameters, log
+
+
+def count(log: EventLog, kind: Kind) -> int:
+    return log.rows()["kind"].tolist().count(kind)
+
+
+def texts(log: EventLog, kind: Kind) -> list[str]:
+    return [log.text(number) for number in log.of_kind(kind)["text"]]
+
+
+# -------------------------------------------------------------------- against the simulator
+
+DETERMINED = [
+    "local_sgd",
+    {"name": "local_sgd", "local_steps": 3, "placement": SERVERS},
+    {"name": "local_sgd", "codec": "fp16"},
+    {"name": "bsp", "codec": "fp16", "placement": SERVERS},
+    PA,
+    GA,
+    GA | {"placement": SERVERS},
+    {"name": "selsync", "delta": 1e9},
+    GA | {"placement": "all_reduce"},
+    {"name": "local_sgd", "placement": "all_reduce"},
+    "adacomm",
+    {"name": "adacomm", "block_momentum": 0.3, "placement": SERVERS},
+]
+
+
+@pytest.mark.parametrize("strategy", DETERMINED, ids=json.dumps)
+def test_where_the_order_is_determined_it_equals_the_simulated_run_bit_for_bit(strategy: Any) -> None:
+    crew = played(strategy)
+    parameters, log = simulated(crew.experiment)
+    assert torch.equal(crew.parameters, parameters)
+    assert texts(crew.log, Kind.EVALUATED) == texts(log, Kind.EVALUATED)
+    for kind in (Kind.PUSH, Kind.VOTE, Kind.APPLY, Kind.RELEASE):
+        assert count(crew.log, kind) == count(log, kind)
+    told, expected = crew.log.of_kind(Kind.PUSH), log.of_kind(Kind.PUSH)
+    for name in ("samples", "steps", "bytes", "version"):
+        assert sorted(told[name]) == sorted(expected[name])
+
+
+def test_a_drifting_run_that_is_stopped_leaves_the_mean_of_its_models() -> None:
+    seen: list[torch.Tensor] = []
+
+    def on_rows(crew: Crew, link: Any) -> None:
+        if count(crew.log, Kind.VOTE) > 50 and not seen:
+            seen.append(torch.empty(0))
+            link.tell({"do": "stop"})
+
+    never = {"name": "selsync", "delta": 1e9}
+    crew = Crew(experiment(never, stop={"updates": 10**9})).run(on_rows)
+    models = [worker.model.parameters for worker in crew.workers.values()]
+    assert not torch.equal(*models)
+    # they may have taken another step since they were asked
+    torch.testing.assert_close(crew.parameters, (models[0] + models[1]) / 2, rtol=0.2, atol=0.05)
+    assert not torch.equal(crew.parameters, Problem.build(crew.experiment).parameters)
+
+
+# -------------------------------------------------------------------- 16-bit floats
+
+
+def test_16_bit_floats_in_a_ring_leave_the_replicas_identical() -> None:
+    crew = played({"name": "all_reduce", "codec": "fp16"}, 3, stop={"updates": 6})
+    replicas = [worker.member.replica.parameters for worker in crew.workers.values()]
+    assert all(torch.equal(replica, replicas[0]) for replica in replicas)
+    whole = played("all_reduce", 3, stop={"updates": 6})
+    assert not torch.equal(replicas[0], whole.parameters)
+    torch.testing.assert_close(replicas[0], whole.parameters, rtol=0.01, atol=0.01)
+    half, full = (c.log.of_kind(Kind.PUSH)["bytes"][0] for c in (crew, whole))
+    assert abs(int(half) * 2 - int(full)) <= 2
+
+
+@pytest.mark.parametrize("placement", [SERVERS, "all_reduce"])
+def test_what_is_too_large_for_16_bit_floats_ends_the_run(placement: Any) -> None:
+    spec = {"name": "local_sgd", "local_steps": 1, "codec": "fp16", "placement": placement}
+    crew = played(spec, optimizer={"name": "sgd", "lr": 1e7})
+    assert crew.outcome["status"] == "diverged"
+    assert "too large for the codec" in crew.outcome["reason"]
+
+
+# -------------------------------------------------------------------- Tell, Wake, Measure
+
+
+class WakesAndTells(Stragglers):
+    """Tells all that compute to push, every 30 ms (nameless, so that it is not registered)."""
+
+    name: ClassVar[str] = ""
+
+    def start(self, view: ClusterView) -> list[Action]:
+        return [Wake(view.now + 0.03, "push")]
+
+    def on_timer(self, key: str, view: ClusterView) -> list[Action]:
+        return [Wake(view.now + 0.03, key), *(Tell(w, {"push": True}) for w in view.computing)]
+
+
+@pytest.mark.parametrize("placement", ["parameter_server", "all_reduce"])
+def test_wakes_come_in_time_and_orders_reach_workers_between_two_steps(placement: str) -> None:
+    talk = LocalSGD(local_steps=10**6)  # nobody pushes without being told
+    parts = {"consistency": "bsp", "aggregation": "model_average", "communication": talk}
+    strategy = Strategy(**parts, stragglers=WakesAndTells(), placement=placement)
+    crew = played(strategy, stop={"updates": 5})
+    pushes, timers = crew.log.of_kind(Kind.PUSH), crew.log.of_kind(Kind.TIMER)
+    assert count(crew.log, Kind.PUSH) >= 10
+    assert max(pushes["steps"]) > 1
+    assert count(crew.log, Kind.TIMER) >= 5
+    due = crew.log.of_kind(Kind.WAKE)["compute_s"]
+    late = timers["time_s"] - due[: len(timers["time_s"])]
+    assert min(late) >= 0
+    assert max(late) < 0.5  # the clock is looked at every 20 ms, if nobody else has the processor
+
+
+class ReportingHalf(WorkerHalf):
+    """Reports every step, and pushes every twentieth."""
+
+    steps: int = 0
+
+    def after_step(self, stats: Any) -> Verdict:
+        self.steps += 1
+        return "push" if self.steps % 20 == 0 else "report"
+
+
+class Reporting(LocalSGD):
+    """See its half."""
+
+    name: ClassVar[str] = ""
+
+    def worker_half(self) -> WorkerHalf:
+        return ReportingHalf()
+
+
+class AnswersReports(Stragglers):
+    """Orders another batch after the first report of a release."""
+
+    name: ClassVar[str] = ""
+    reads: ClassVar[tuple[str, ...]] = ("compute_s", "loss", "grad_norm_sq", "test_loss")
+
+    def on_report(self, report: Report, view: ClusterView) -> list[Action]:
+        assert set(report.stats) == set(self.reads)
+        return [] if view.workers[report.worker].batch_size == 5 else [Tell(report.worker, {"batch_size": 5})]
+
+
+def test_a_report_is_answered_without_the_worker_waiting_for_it() -> None:
+    talk = Reporting(local_steps=1)
+    parts = {"consistency": "asp", "aggregation": "model_average", "communication": talk}
+    crew = played(Strategy(**parts, stragglers=AnswersReports()), 1, stop={"updates": 2})
+    first, second = crew.log.of_kind(Kind.PUSH)["samples"]
+    assert 20 * 5 < first < 20 * 12  # some steps were of 12 samples before the order came
+    assert second == 20 * 5
+    told = [json.loads(text) for text in texts(crew.log, Kind.PUSH)]
+    assert all(push["grad_norm_sq"] > 0 and push["test_loss"] > 0 for push in told)
+
+
+@pytest.mark.parametrize("servers", [1, 3])
+def test_distances_are_measured_by_all_shards_together(servers: int) -> None:
+    placement = {"name": "parameter_server", "servers": servers}
+    crew = played({"name": "bounded_step", "placement": placement}, 3)
+    facts = [json.loads(text) for text in texts(crew.log, Kind.MEASURED)]
+    distances = [value for fact in facts for value in fact.values()]
+    assert len(distances) >= 10
+    assert all(0 < distance < 100 for distance in distances)
+
+
+def test_slices_of_a_distance_add_up_to_the_whole() -> None:
+    composition, optimizer = Strategy(consistency="asp"), SGD(lr=0.5)
+    vector, gradient = torch.arange(7.0), torch.linspace(-1, 1, 7)
+    found = []
+    for number in (1, 3):
+        total = 0.0
+        for part in slices(7, number):
+            one = Slice({"parameters": vector[part], "buffers": vector[:0]}, optimizer, 4, composition)
+            one.hold(0, {0})
+            one.take((0, 1), gradient[part])
+            one.apply([(0, 1)], [4], {"weights": [1.0]})
+            total += one.distance_sq(0)
+            one.hold(1, {1})
+            with pytest.raises(KeyError):  # nobody starts from version 0 any more
+                one.distance_sq(0)
+        found.append(total)
+    assert found == pytest.approx([0.25 * float(gradient @ gradient)] * 2)
+
+
+@pytest.mark.parametrize("servers", [1, 3])
+def test_candidates_are_evaluated_before_they_count(servers: int) -> None:
+    quick = {"chunk_samples": 32, "passes": 1, "alpha": -0.01, "patience": 1}
+    spec = {"name": "hermes", "placement": {"name": "parameter_server", "servers": servers}} | quick
+    crew = played(spec, stop={"updates": 6})
+    facts = [json.loads(text) for text in texts(crew.log, Kind.MEASURED)]
+    assert len(facts) >= 5  # the first is taken as it is
+    assert any("candidate_loss" in name for fact in facts for name in fact)
+    assert all(0 < value < 20 for fact in facts for value in fact.values())
+
+
+# -------------------------------------------------------------------- comings and goings
+
+COMINGS = {
+    "workers": 3,
+    "step_time": "constant",
+    "joins": [{"worker": 2, "at_s": 0.15}],
+    "failures": [{"worker": 1, "at_s": 0.2, "rejoin_s": 0.3}, {"worker": 0, "at_s": 0.4, "rejoin_s": 0.5}],
+}
+LATER = 0.55  # seconds: everybody is back
+
+
+def all_are_back(crew: Crew) -> bool:
+    pushes = crew.log.of_kind(Kind.PUSH)
+    return {0, 1, 2} == set(pushes["worker"][pushes["time_s"] > LATER])
+
+
+def until_all_are_back(strategy: Any, cluster: Any = COMINGS) -> Crew:
+    asked: list[bool] = []
+
+    def on_rows(crew: Crew, link: Any) -> None:
+        if not asked and all_are_back(crew):
+            asked.append(True)
+            link.tell({"do": "stop"})
+
+    spec = experiment(strategy, 3, cluster=cluster, stop={"updates": 10**9}, evaluate_every=50)
+    crew = Crew(spec).run(on_rows)
+    assert crew.error is None
+    return crew
+
+
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        *("asp", "bsp", "ssp", "k_batch_bsp", "osp", "local_sgd", PA, GA, "flex_rr", "all_reduce"),
+        *({"name": "osp", "placement": SERVERS}, {"name": "bsp", "placement": SERVERS}),
+        *({"name": "local_sgd", "placement": "all_reduce"}, GA | {"placement": "all_reduce"}),
+    ],
+    ids=json.dumps,
+)
+def test_workers_come_late_fail_and_come_back(strategy: Any) -> None:
+    crew = until_all_are_back(strategy)
+    joins, leaves = crew.log.of_kind(Kind.JOIN), crew.log.of_kind(Kind.LEAVE)
+    assert joins["worker"].tolist() == [0, 1, 2, 1, 0]
+    assert leaves["worker"].tolist() == [1, 0]
+    assert crew.outcome["facts"]["lost_workers"] == []
+    assert torch.isfinite(crew.parameters).all()
+    pushes = crew.log.of_kind(Kind.PUSH)
+    away = (pushes["worker"] == 1) & (pushes["time_s"] > leaves["time_s"][0])
+    assert not (away & (pushes["time_s"] < joins["time_s"][3])).any()
+
+
+def test_a_newcomer_of_all_reduce_is_given_the_state_first() -> None:
+    crew = until_all_are_back("all_reduce")
+    replicas = [worker.member.replica for worker in crew.workers.values()]
+    last = crew.log.of_kind(Kind.APPLY)
+    version = last["version"][-1]
+    there = last["worker"][last["version"] == version]
+    assert len(there) == 3
+    assert all(torch.equal(replica.parameters, replicas[0].parameters) for replica in replicas)
+    momenta = [replica.optimizer_state()["momentum_buffer"] for replica in replicas]
+    assert all(torch.equal(momentum, momenta[0]) for momentum in momenta)
+
+
+def test_everybody_may_be_gone_for_a_while() -> None:
+    cluster = {"workers": 3, "failures": [{"worker": w, "at_s": 0.1, "rejoin_s": 0.3} for w in range(3)]}
+    for strategy in ("asp", "all_reduce"):
+        crew = until_all_are_back(strategy, cluster)
+        assert count(crew.log, Kind.LEAVE) == 3
+
+
+@pytest.mark.parametrize("strategy", ["asp", "bsp", "all_reduce", "local_sgd"])
+def test_a_straggler_is_dropped_and_taken_back(strategy: str) -> None:
+    part = {"name": "drop_stragglers", "readmit_after_s": 0.05, "most": 0.4, "window": 2, "patience": 1}
+    cluster = {"workers": 3, "speed": [1, 1, 0.1], "step_time": "constant"}
+    asked: list[bool] = []
+
+    def on_rows(crew: Crew, link: Any) -> None:
+        if not asked and count(crew.log, Kind.DROP) >= 3:
+            asked.append(True)
+            link.tell({"do": "stop"})
+
+    spec = experiment({"name": strategy, "stragglers": part}, 3, cluster=cluster, stop={"updates": 10**9})
+    crew = Crew(spec).run(on_rows)
+    assert crew.error is None
+    assert count(crew.log, Kind.READMIT) >= 2
+    assert torch.isfinite(crew.parameters).all()
+
+
+# -------------------------------------------------------------------- switches
+
+KINDS = ["asp", "local_sgd", "all_reduce", "osp", PA, {"name": "osp", "placement": SERVERS}]
+
+
+def switch_by_hand(after: int) -> Any:
+    """Return what asks for a switch when the log has so many rows, and to stop when a version came after."""
+    asked: list[str] = []
+
+    def on_rows(crew: Crew, link: Any) -> None:
+        kinds = crew.log.rows()["kind"].tolist()
+        if not asked and len(kinds) > after:
+            asked.append("switch")
+            link.tell({"do": "switch", "to": None})
+        handed = kinds.index(Kind.HANDOVER) if Kind.HANDOVER in kinds else len(kinds)
+        if len(asked) == 1 and Kind.APPLY in kinds[handed:]:
+            asked.append("stop")
+            link.tell({"do": "stop"})
+
+    return on_rows
+
+
+@pytest.mark.parametrize("pair", list(permutations(KINDS, 2)), ids=json.dumps)
+def test_any_pair_is_switched_between_live(pair: tuple[Any, Any]) -> None:
+    strategy = {"name": "strategy_switch", "first": pair[0], "second": pair[1], "rule": "manual"}
+    spec = experiment(strategy, 3, stop={"updates": 10**9}, evaluate_every=50)
+    crew = Crew(spec).run(switch_by_hand(after=100))
+    assert crew.error is None
+    rows = crew.log.rows()
+    at = int((rows["kind"] == Kind.HANDOVER).argmax())
+    before, after = rows[:at], rows[at:]
+    pushed = before["id"][before["kind"] == Kind.PUSH]
+    settled = before["id"][(before["kind"] == Kind.APPLY) | (before["kind"] == Kind.DISCARD)]
+    assert count(crew.log, Kind.HANDOVER) == 1
+    assert sorted(pushed) == sorted(settled)  # nothing is lost on the way, nothing counts twice
+    assert (after["kind"] == Kind.APPLY).sum() > 0
+    assert torch.isfinite(crew.parameters).all()
+
+
+def test_all_gradients_of_overlapping_workers_reach_the_server_before_a_switch() -> None:
+    """Steps that were computed while the last push was under way are pushed too."""
+    strategy = {"name": "strategy_switch", "first": "osp", "second": "asp", "rule": "manual"}
+    spec = experiment(strategy, 3, stop={"updates": 10**9}, evaluate_every=50)
+    crew = Crew(spec).run(switch_by_hand(after=50))
+    rows = crew.log.rows()
+    at = int((rows["kind"] == Kind.HANDOVER).argmax())
+    last = {int(row["worker"]): row for row in rows[:at] if row["kind"] == Kind.PUSH}
+    goes_on = [json.loads(crew.log.text(row["text"]) or "{}").get("goes_on") for row in last.values()]
+    assert goes_on == [None, None, None]
