@@ -24,8 +24,9 @@ class BoundedStep(Aggregation):
 
     Parameters
     ----------
-    near : float, squared distance between models, > 0
-        C of the paper over the optimizer's rate: up to this distance the factor is 1 if `most` is.
+    near : float, squared distance between models, >= 0
+        C of the paper over the optimizer's rate: the distance at which the factor is 1. 0 is the mean of
+        those measured so far, this commit's among them.
     least, most : float, 0 <= least <= most
         The smallest and the largest factor: eta_min and eta_max over the optimizer's rate.
 
@@ -36,7 +37,9 @@ class BoundedStep(Aggregation):
     stale pushes. We scale the optimizer's rate instead of replacing it, so that its schedule and `lr_scaling`
     keep their meaning, and the factor of each of several pushes multiplies its share of the commit.
     A push that is not stale counts as distance 0 and is not measured. The source gives C no number, and the
-    right one depends on the model: distances grow with its size, the rate and the number of workers.
+    right one depends on the experiment: distances grow with the model, the rate and the number of workers.
+    Hence the mean by default, which lets pushes count for less that are staler than usual. As a constant C
+    also makes rates rise as the model settles.
 
     Source
     ------
@@ -53,12 +56,14 @@ class BoundedStep(Aggregation):
     measures: ClassVar[tuple[str, ...]] = ("distance_sq",)
 
     near: float = parameter(
-        1e-3, "squared distance up to which a push counts in full", source="protocols 1.3", gt=0
+        0.0, "squared distance at which the factor is 1; 0 is the mean so far", source="protocols 1.3", ge=0
     )
     least: float = parameter(0.1, "smallest factor of the rate", source=SOURCE, ge=0)
     most: float = parameter(1.0, "largest factor of the rate", source=SOURCE, gt=0)
 
     _pushes: list[int] = PrivateAttr(default_factory=list)  # of the commit that is being measured
+    _measured: int = PrivateAttr(0)
+    _total: float = PrivateAttr(0.0)  # of the distances measured
 
     @model_validator(mode="after")
     def _is_range(self) -> Self:
@@ -76,6 +81,8 @@ class BoundedStep(Aggregation):
 
     def on_measured(self, facts: dict[str, Any], view: ClusterView) -> list[Action]:
         """Weigh each push by its share of the samples times its factor."""
+        self._measured += len(facts)
+        self._total += sum(facts.values())
         pushes = [view.pending[number] for number in self._pushes]
         factors = [self.factor(facts.get(f"distance_sq:{push.id}", 0.0)) for push in pushes]
         shares = sample_shares(pushes)
@@ -83,6 +90,7 @@ class BoundedStep(Aggregation):
 
     def factor(self, distance_sq: float) -> float:
         """Return the factor of the rate for a squared distance; the largest for none."""
-        if distance_sq * self.most <= self.near:  # also where there is no distance to divide by
+        near = self.near or self._total / max(1, self._measured)
+        if distance_sq * self.most <= near:  # also where there is no distance to divide by
             return self.most
-        return max(self.least, self.near / distance_sq)
+        return max(self.least, near / distance_sq)

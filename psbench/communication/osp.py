@@ -59,7 +59,7 @@ class OSP(Communication):
     Source
     ------
     Wang, Guo, Li (2019), "OSP: Overlapping Computation and Communication in Parameter Server for Fast
-    Machine Learning", ICPP, as thesis 3.2.2 tells it; `protocols` 1.9. The source gives T no number.
+    Machine Learning", ICPP, as thesis 3.2.2 tells it; `protocols` 1.9. It gives T no number; 4 is ours.
 
     Examples
     --------
@@ -73,7 +73,7 @@ class OSP(Communication):
     overlaps: ClassVar[bool] = True
 
     local_steps: int = parameter(
-        2, "steps made at most while a push is under way", unit="steps", source=SOURCE, ge=1
+        4, "steps made at most while a push is under way", unit="steps", source=SOURCE, ge=1
     )
 
     def worker_half(self) -> WorkerHalf:
