@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import pytest
+from toybox import put_in, take_out
 
 from psbench import strategies
-from psbench.core.actions import Drop, Readmit
-from psbench.core.events import Asked, Join, Leave
+from psbench.backends.replay import replay
+from psbench.core.actions import Action, Drop, Readmit, SwitchTo
+from psbench.core.events import Asked, Join, Leave, Push
 from psbench.core.log import Kind
-from psbench.core.view import Status
+from psbench.core.part import Switching
+from psbench.core.view import ClusterView, Status
 from psbench.errors import ParameterError
 from psbench.experiment import Experiment
 from psbench.runs import run
 from psbench.switching import OnStragglers
 from psbench.switching.stragglers import below, line
-from psbench.testing import ScriptedCluster, check_strategy, toy_experiment
+from psbench.testing import BrokenContract, ScriptedCluster, check_strategy, toy_experiment
 from psbench.testing.toys import toy_cluster
 
 # -------------------------------------------------------------------- the detector
@@ -219,6 +224,7 @@ def test_it_runs_in_virtual_time_and_a_slow_spell_is_seen():
     assert (theirs > handed).any()
     assert done.meta["lost_workers"] == []
     assert done.summary()["epochs"] == pytest.approx(12)
+    assert replay(done) == len(done.log)
 
 
 def test_the_number_of_epochs_must_be_known():
@@ -231,3 +237,48 @@ def test_a_drop_and_a_readmission_say_why():
     found = [a for _, _, acts in cluster.history for a in acts if isinstance(a, (Drop, Readmit))]
     assert isinstance(found[0], Drop)
     assert found[0].reason.startswith("worker 3 computes 1.333 samples/s, below")
+
+
+# -------------------------------------------------------------------- what a rule may read
+
+
+class Sworn(Switching):
+    """Toy: switches on a large loss, and declares that it reads it."""
+
+    name: ClassVar[str] = "toy_sworn"
+    reads: ClassVar[tuple[str, ...]] = ("loss",)
+
+    def on_push(self, push: Push, view: ClusterView) -> list[Action]:
+        return [SwitchTo(1, "large loss")] if push.stats["loss"] > 0.9 else []
+
+
+class Secret(Sworn):
+    """Toy: does not declare it."""
+
+    name: ClassVar[str] = "toy_secret"
+    reads: ClassVar[tuple[str, ...]] = ()
+
+
+TOYS = take_out("toy_s")
+
+
+@pytest.fixture
+def toys():
+    put_in(TOYS)
+    yield
+    take_out("toy_s")
+
+
+def test_a_rule_may_read_what_it_declares_and_nothing_else(toys):
+    check_strategy(Sworn, clusters=4)
+    with pytest.raises(BrokenContract, match="reads the statistic 'loss', which none declares"):
+        check_strategy(Secret, clusters=4)
+
+
+def test_what_a_rule_reads_is_computed_and_asked_of_no_clock(toys):
+    strategy = strategies.strategy_switch(first="bsp", rule="toy_sworn")
+    assert [composition.reads for composition in strategy.compositions] == [("loss",)] * 2
+    done = run(toy_experiment(strategy))
+    assert done.log.of_kind(Kind.HANDOVER)["version"].tolist() == [1]
+    with pytest.raises(ParameterError, match="its switch rule"):
+        toy_experiment(strategy, timing_only=True)
