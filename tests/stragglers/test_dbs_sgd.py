@@ -125,5 +125,5 @@ def test_a_strategy_that_reads_nothing_logs_no_statistics():
 
 def test_what_no_backend_knows_cannot_be_read(monkeypatch):
     monkeypatch.setattr(DBS, "reads", ("temperature",))
-    with pytest.raises(ParameterError, match="tell compute_s, send_s, loss; dbs_sgd needs more"):
+    with pytest.raises(ParameterError, match="ask for temperature, but what is known"):
         ps.run(experiment("dbs_sgd"))
