@@ -13,7 +13,7 @@ from rich.table import Table
 from tests.benchmarks.measure import Row, Skipped
 
 NAMES = (
-    *("simulated_overhead", "simulated_events", "import_time", "memory"),
+    *("simulated_overhead", "simulated_events", "import_time", "memory", "codecs"),
     *("live_asynchronous", "live_all_reduce", "live_charts"),
 )
 
