@@ -16,6 +16,11 @@ class BrokenContract(ProtocolError):
     """A strategy does not keep the contract; the message says what was seen and the likely cause."""
 
 
+#: what an answer is given to
+_EVENTS = (
+    *(Kind.JOIN, Kind.LEAVE, Kind.PUSH, Kind.VOTE, Kind.REPORT, Kind.TIMER, Kind.MEASURED, Kind.EVALUATED),
+    Kind.ASKED,
+)
 #: a hold of the engine's own, while everybody finishes before a switch
 _SWITCH = "switch"
 
@@ -56,19 +61,20 @@ class Invariants:
         ------
         BrokenContract
         """
-        self._answers, self._handed_over = {}, False
         rows = self.log.rows(self._seen)
         self._seen += len(rows)
         for row in rows.tolist():
             self._read(row)
         self._close_commit()
-        self._check_answers()
+        self._end_of_answer()
         self._check_view()
 
     # ---------------------------------------------------------------- rows
 
     def _read(self, row: tuple[Any, ...]) -> None:
         kind = Kind(row[_COLUMN["kind"]])
+        if kind in _EVENTS:  # several may be in one answer: those that waited while numbers were measured
+            self._end_of_answer()
         if row[_COLUMN["time_s"]] < self._now:
             self._broken(f"time runs backwards at a {kind.name} row")
         self._now = row[_COLUMN["time_s"]]
@@ -169,6 +175,10 @@ class Invariants:
         self._pushed.clear()
 
     # ---------------------------------------------------------------- the whole
+
+    def _end_of_answer(self) -> None:
+        self._check_answers()
+        self._answers, self._handed_over = {}, False
 
     def _check_answers(self) -> None:
         if self._handed_over:  # who is held for a switch is released by the next composition
