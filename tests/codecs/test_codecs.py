@@ -286,6 +286,12 @@ def test_qsgd_by_hand():
         assert abs(column.mean() - position) <= 4 * column.std() / math.sqrt(DRAWS) + 1e-4
 
 
+def test_no_level_is_above_the_last():
+    ones = np.ones(20_000, dtype=np.float32)
+    for levels in (1, 7, 255, 65535):
+        assert np.array_equal(there_and_back(QSGD(levels=levels, bucket=1), ones), ones)
+
+
 @pytest.mark.parametrize("levels", [1, 4, 7, 40])
 def test_the_error_of_qsgd_and_of_terngrad_is_within_their_bounds(levels):
     vector = np.random.default_rng(2).standard_normal(16, dtype=np.float32)
