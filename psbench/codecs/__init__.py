@@ -3,7 +3,9 @@
 from psbench.codecs.base import Codec, Encoding, Lossy
 from psbench.codecs.blocks import Blockwise
 from psbench.codecs.channel import Channel
+from psbench.codecs.ends import ServerEnd, WorkerEnd
 from psbench.codecs.floats import Half, Plain
+from psbench.codecs.mirror import Mirror
 from psbench.codecs.quantised import QSGD, TernGrad
 from psbench.codecs.signs import OneBit, Sign
 from psbench.codecs.sparse import RandomK, TopK
@@ -17,12 +19,15 @@ __all__ = [
     "Encoding",
     "Half",
     "Lossy",
+    "Mirror",
     "OneBit",
     "Plain",
     "RandomK",
+    "ServerEnd",
     "Sign",
     "TernGrad",
     "TopK",
+    "WorkerEnd",
     "decode",
     "encode",
     "over_the_wire",

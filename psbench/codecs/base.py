@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import ClassVar, Protocol, TypeAlias
+from typing import Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from psbench.core.part import Part, parameter
+from psbench.core import part
+from psbench.core.part import parameter
 from psbench.errors import CodecError
 
 Floats: TypeAlias = npt.NDArray[np.float32]
@@ -32,7 +33,7 @@ class Encoding(Protocol):
         """Return what arrives."""
 
 
-class Codec(Part):
+class Codec(part.Codec):
     """How a vector of floats is written on the wire; a subclass writes `num_bits`, `_encode` and `_decode`.
 
     A codec remembers nothing: all of its chance comes from the generator that it is given, and the memory
@@ -48,16 +49,9 @@ class Codec(Part):
     vector : float32, (size,), size >= 1      packed : uint8, (num_bytes(size),)
     """
 
-    domain: ClassVar[str] = "codec"
-
     @property
     def unbiased(self) -> bool:
         """Whether the mean of what arrives, over all draws, is what was sent."""
-        return False
-
-    @property
-    def has_memory(self) -> bool:
-        """Whether the sender adds what was lost to what it sends next."""
         return False
 
     def num_bits(self, size: int) -> int:

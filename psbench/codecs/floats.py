@@ -24,6 +24,7 @@ class Plain(Codec):
     """
 
     name: ClassVar[str] = "none"
+    entrywise: ClassVar[bool] = True
     source: ClassVar[str] = "IEEE 754"
 
     @property
@@ -63,6 +64,7 @@ class Half(Lossy):
     """
 
     name: ClassVar[str] = "fp16"
+    entrywise: ClassVar[bool] = True
     source: ClassVar[str] = "IEEE 754; Hermes IV-C"
 
     def num_bits(self, size: int) -> int:

@@ -1,0 +1,139 @@
+"""The two ends of a connection between a worker and one server, where codecs write and read.
+
+Both ends keep what the other needs to know without being told: which model the worker holds. A model's
+difference from that is what sparse and quantised codecs carry, so what one answer loses is part of the next
+difference.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from psbench.codecs.base import Codec, Floats, Packed
+from psbench.codecs.channel import Channel
+from psbench.core.strategy import Strategy
+from psbench.seeds import Streams
+
+#: the server's own stream of chance, where a worker's has the worker's number
+_SERVER = 1 << 20
+
+
+class WorkerEnd:
+    """A worker's end of its connection to one server.
+
+    Parameters
+    ----------
+    composition : Strategy
+    size : int, entries
+        Of the server's slice.
+    streams : Streams
+    worker, server : int
+    """
+
+    def __init__(self, composition: Strategy, size: int, streams: Streams, worker: int, server: int) -> None:
+        communication = composition.communication
+        assert isinstance(communication.codec, Codec)
+        assert isinstance(communication.codec_down, Codec)
+        self._down = communication.codec_down
+        self._differs = composition.sends_differences
+        self.channel = Channel(communication.codec, size, streams, worker, server)
+        self._held: Floats | None = None
+        self._size = size
+
+    def answer(self, packed: Packed) -> Floats:
+        """Return the model that an answer brings; the first is whole."""
+        if self._down.entrywise:
+            self._held = self._down.decode(packed, self._size)
+        elif self._held is None:
+            self._held = packed.view("<f4").astype(np.float32)
+        else:
+            self._held = self._held + self._down.decode(packed, self._size)
+        return self._held
+
+    def aggregate(self, packed: Packed) -> Floats:
+        """Return the aggregate that an answer brings."""
+        return self._down.decode(packed, self._size)
+
+    def push(self, payload: Floats) -> Packed:
+        """Return what a push of this payload sends.
+
+        Raises
+        ------
+        CodecError
+            If it has entries that are no numbers, or too large for the codec.
+        """
+        if self._differs:
+            assert self._held is not None
+            payload = payload - self._held
+        return self.channel.send(payload)
+
+
+class ServerEnd:
+    """A server's end of its connections to all workers.
+
+    Parameters
+    ----------
+    composition : Strategy
+    size : int, entries
+        Of the server's slice.
+    streams : Streams
+    server : int
+    """
+
+    def __init__(self, composition: Strategy, size: int, streams: Streams, server: int) -> None:
+        communication = composition.communication
+        assert isinstance(communication.codec, Codec)
+        assert isinstance(communication.codec_down, Codec)
+        self._up, self._down = communication.codec, communication.codec_down
+        self._differs = composition.sends_differences
+        self._streams, self._keys, self._size = streams, (_SERVER, server), size
+        self._channel = Channel(self._down, size, streams, _SERVER, server)
+        self._held: dict[int, Floats] = {}
+        #: answers of the version sent last, by what the worker held: all workers of a barrier share one
+        self._answers: dict[int, tuple[Floats | None, Packed, Floats]] = {}
+        self._version = self._draws = -1
+        self._aggregate: tuple[int, Packed] | None = None
+
+    def answer(self, worker: int, version: int, model: Floats) -> Packed:
+        """Return what brings a worker this version of the model; the first answer is whole.
+
+        Shapes
+        ------
+        model : float32, (size,); not changed      returned : uint8
+        """
+        if version != self._version:
+            self._version, self._answers = version, {}
+        held = self._held.get(worker)
+        key = 0 if held is None or self._down.entrywise else id(held)
+        if key not in self._answers:
+            self._answers[key] = held, *self._written(model, held)  # `held` stays, so that its id does
+        _, packed, self._held[worker] = self._answers[key]
+        return packed
+
+    def aggregate(self, version: int, aggregate: Floats) -> Packed:
+        """Return what brings workers the aggregate of that version's commit, the same to all."""
+        if self._aggregate is None or self._aggregate[0] != version:
+            self._aggregate = version, self._channel.send(aggregate)
+        return self._aggregate[1]
+
+    def arrived(self, worker: int, packed: Packed) -> Floats:
+        """Return the payload that a push brings."""
+        payload = self._up.decode(packed, self._size)
+        return self._held[worker] + payload if self._differs else payload
+
+    def forget(self, worker: int) -> None:
+        """Know nothing of a worker that has gone: should it come back, it is sent the model whole."""
+        self._held.pop(worker, None)
+
+    def _written(self, model: Floats, held: Floats | None) -> tuple[Packed, Floats]:
+        """Return what travels, and what the worker holds then."""
+        self._draws += 1
+        rng = self._streams.generator("codec", *self._keys, self._draws)
+        if self._down.entrywise:
+            packed = self._down.encode(model, rng)
+            return packed, self._down.decode(packed, self._size)
+        if held is None:
+            whole = model.astype("<f4").view(np.uint8)
+            return whole, model.copy()
+        packed = self._down.encode(model - held, rng)
+        return packed, held + self._down.decode(packed, self._size)
