@@ -1,0 +1,375 @@
+"""What is refused, and why: each refusal is lifted here, and what then goes wrong is shown."""
+
+from __future__ import annotations
+
+import itertools
+from typing import ClassVar
+
+import pytest
+import torch
+from draws import kinds
+from toybox import take_out
+
+from psbench.backends.base import Control
+from psbench.backends.simulated import Simulation
+from psbench.core.actions import Apply, Release
+from psbench.core.events import Push
+from psbench.core.log import EventLog, Kind
+from psbench.core.part import Placement, make_part
+from psbench.core.strategy import DOMAINS, Strategy, misfits
+from psbench.core.view import ClusterView
+from psbench.errors import ParameterError
+from psbench.local_model import local_model
+from psbench.optim import SGD
+from psbench.problem import Problem
+from psbench.runs import run
+from psbench.server_math import Server
+from psbench.testing import ScriptedCluster, toy_experiment
+from psbench.testing.toys import toy_cluster
+
+
+class Stateless(Placement):
+    """What MapReduce is: tasks that come and go."""
+
+    name: ClassVar[str] = "refused_stateless"
+    collective: ClassVar[bool] = True
+    stateless_workers: ClassVar[bool] = True
+
+
+take_out("refused_")
+
+#: each row of `misfits` by the name of its test below
+ROWS = {
+    "who_may_never_push": "a worker that may never push would stall the others",
+    "all_push_together": "all push together, which needs a barrier",
+    "missed_aggregates": "would miss its aggregate",
+    "lost_steps": "steps kept on the worker would be lost",
+    "no_model_to_send": "has no model of its own to send",
+    "no_model_to_apply_to": "cannot apply an aggregate",
+    "interrupted_overlap": "cannot be interrupted",
+    "sums_taken_for_means": "a push of several steps would count as one",
+    "means_taken_for_sums": "each push is a mean already, not a sum",
+    "blocks_of_all": "takes a commit for the work of all since the last",
+    "one_push_against_a_state": "weighs one push against its own state",
+    "replicas_that_overlap": "its workers are not at one model",
+    "chunks_unknown": "sizes chunks of data, which",
+    "progress_untold": "looks at the workers' progress, which",
+    "recut_without_a_barrier": "cuts batches anew at a barrier",
+    "a_ring_of_some": "a collective operation needs everybody",
+    "tasks_that_keep_nothing": "its tasks keep nothing between steps",
+}
+
+PLAIN = {
+    "consistency": "bsp",
+    "aggregation": "mean",
+    "communication": "every_step",
+    "stragglers": "fixed",
+    "placement": "parameter_server",
+}
+GRADIENTS = {"name": "exchange", "aggregate": "gradient"}
+
+
+def unchecked(**parts):
+    """The composition, whether it is refused or not."""
+    made = {domain: make_part(domain, parts.get(domain, PLAIN[domain])) for domain in DOMAINS}
+    return Strategy.model_construct(name="unchecked", lr_scaling="none", **made)
+
+
+def refused(row, **parts):
+    """Check that a composition is refused for that reason, and return it nonetheless."""
+    with pytest.raises(ParameterError) as told:
+        Strategy(**PLAIN | parts)
+    composition = unchecked(**parts)
+    assert str(told.value).endswith(misfits(composition)[0])
+    assert [reason for reason in misfits(composition) if ROWS[row] in reason]
+    return composition
+
+
+def test_every_reason_is_in_the_list_and_all_of_the_list_occur():
+    known = {domain: [kind() for kind in kinds(domain)] for domain in DOMAINS}
+    known["aggregation"].append(make_part("aggregation", GRADIENTS))
+    known["placement"].append(Stateless())
+    seen = set()
+    for parts in itertools.product(*known.values()):
+        for reason in misfits(unchecked(**dict(zip(DOMAINS, parts, strict=True)))):
+            (row,) = [row for row, text in ROWS.items() if text in reason]
+            seen.add(row)
+    assert seen == set(ROWS)
+
+
+def test_every_row_has_a_test():
+    assert {f"test_{row}" for row in ROWS} <= set(globals())
+
+
+# -------------------------------------------------------------------- who pushes when
+
+
+class SteadyAndLucky(ScriptedCluster):
+    """Worker 0's test loss always falls; that of the others never does, so that they never push."""
+
+    def _statistics(self, worker):
+        stats = super()._statistics(worker)
+        stats["test_loss"] = 1 / (1 + self._taken[0]) if worker == 0 else 1.0
+        return stats
+
+
+HERMES = {"name": "hermes_gup", "alpha": -0.9, "beta": 0.0}
+
+
+@pytest.mark.parametrize("waiting", ["bsp", {"name": "ssp", "staleness_bound": 2}, {"name": "k_asp", "k": 2}])
+def test_who_may_never_push(waiting):
+    """Worker 0 waits for the others for ever, who compute on and have nothing to say."""
+    stalled = refused(
+        "who_may_never_push", consistency=waiting, communication=HERMES, aggregation="model_average"
+    )
+    cluster = SteadyAndLucky(stalled, [1, 1, 1])
+    cluster.run(until=20)
+    early = cluster.engine.view.version, cluster.engine.view.pushes
+    cluster.run(until=500)
+    view = cluster.engine.view
+    assert (view.version, view.pushes) == early
+    assert view.workers[0].hold_reason
+    assert view.computing == [1, 2]
+    fits = SteadyAndLucky(
+        unchecked(consistency="asp", communication=HERMES, aggregation="loss_weighted"), [1, 1, 1]
+    )
+    fits.run(until=500)
+    assert fits.engine.view.version > 100
+
+
+def first_loads(cluster):
+    """The version that each worker takes over with its second step-release, by worker."""
+    loads = {}
+    for _, event, actions in cluster.history:
+        for release in actions if event is not None else ():
+            if isinstance(release, Release) and release.then == "step" and release.send:
+                loads.setdefault(release.worker, release.load)
+    return loads
+
+
+def test_all_push_together():
+    """They synchronise to be at one model, and would go on from three."""
+    together = {"communication": {"name": "selsync", "delta": 0.0}, "aggregation": "exchange"}
+    apart = ScriptedCluster(refused("all_push_together", consistency="asp", **together), [1, 1, 1])
+    apart.run(until=1.5)
+    assert first_loads(apart) == {0: 1, 1: 2, 2: 3}
+    fits = ScriptedCluster(unchecked(**together), [1, 1, 1])
+    fits.run(until=1.5)
+    assert first_loads(fits) == {0: 1, 1: 1, 2: 1}
+
+
+# -------------------------------------------------------------------- what a push carries
+
+
+def receivers(cluster):
+    """Who was sent each version's aggregate."""
+    found = {}
+    for _, _, actions in cluster.history:
+        for action in actions:
+            if isinstance(action, Apply):
+                found[action.version] = set()
+            elif isinstance(action, Release) and action.aggregate:
+                found[action.load].add(action.worker)
+    return found
+
+
+LOCAL = {"name": "local_sgd", "local_steps": 4}
+
+
+def test_missed_aggregates():
+    """Of nine updates each worker would hear of three: only those that it was part of."""
+    applied = {"communication": LOCAL, "aggregation": GRADIENTS}
+    apart = ScriptedCluster(refused("missed_aggregates", consistency="asp", **applied), [1, 1, 1])
+    apart.run(until=12)
+    assert list(receivers(apart).values()) == [{0}, {1}, {2}] * 3
+    fits = ScriptedCluster(unchecked(**applied), [1, 1, 1])
+    fits.run(until=12)
+    assert list(receivers(fits).values()) == [{0, 1, 2}] * 3
+
+
+ALONE = {"cluster": toy_cluster([1.0]), "batch_size": 8}
+
+
+def test_lost_steps():
+    """The worker's model would be taken for a gradient, and its four steps forgotten with the next model."""
+    lost = toy_experiment(refused("lost_steps", communication=LOCAL), stop={"updates": 1}, **ALONE)
+    four_steps = run(toy_experiment("bsp", stop={"updates": 4}, **ALONE)).parameters
+    start = Problem.build(lost).parameters
+    torch.testing.assert_close(run(lost).parameters, start - 0.1 * four_steps)
+    kept = unchecked(communication=LOCAL, aggregation="model_average")
+    torch.testing.assert_close(run(lost.but(strategy=kept)).parameters, four_steps)
+
+
+def test_no_model_to_send():
+    """The gradient would be taken for a model."""
+    nonsense = refused("no_model_to_send", aggregation="model_average")
+    experiment = toy_experiment(nonsense, stop={"updates": 1}, **ALONE)
+    stepped = run(experiment.but(strategy="bsp")).parameters
+    gradient = (Problem.build(experiment).parameters - stepped) / 0.1
+    torch.testing.assert_close(run(experiment).parameters, gradient)
+
+
+def test_no_model_to_apply_to():
+    """A worker that is sent a model for every step has none between them."""
+    nowhere = refused("no_model_to_apply_to", aggregation=GRADIENTS)
+    with pytest.raises(NotImplementedError, match="is sent models only"):
+        local_model(nowhere, SGD()).receive(torch.ones(3), lr=0.1)
+
+
+def test_sums_taken_for_means():
+    """A step of the worker that made three would count three times as much as one of the other."""
+    refused("sums_taken_for_means", communication="osp")
+    pushes = [Push(0, 0, 1, 0, samples=8, steps=1), Push(1, 1, 1, 0, samples=24, steps=3)]
+    view = ClusterView(2, 1, 1)
+    weights = {
+        name: make_part("aggregation", name).on_commit(list(pushes), view)[0].weights
+        for name in ("mean", "accumulated")
+    }
+    assert weights == {"mean": [0.25, 0.75], "accumulated": [0.5, 0.5]}
+
+
+def test_means_taken_for_sums():
+    """Two workers with equally many samples would count differently, because one cut them in eight."""
+    composition = refused("means_taken_for_sums", aggregation="accumulated", communication="micro_steps")
+    pushes = [Push(0, 0, 1, 0, samples=8, steps=8), Push(1, 1, 1, 0, samples=8, steps=1)]
+    (apply,) = composition.aggregation.on_commit(pushes, ClusterView(2, 1, 1))
+    assert apply.weights == pytest.approx([1 / 9, 8 / 9])
+
+
+def simulated(strategy, updates, **cluster):
+    """A simulation that has ended, and the number of steps that were computed to their end."""
+    experiment = toy_experiment(strategy, cluster=toy_cluster(**cluster), stop={"updates": updates})
+    simulation = Simulation(Problem.build(experiment), EventLog(), Control())
+    count, result = itertools.count(), simulation.trainer.result
+    simulation.trainer.result = lambda *job: (next(count), result(*job))[1]
+    simulation.run()
+    return simulation, next(count)
+
+
+def steps_in_no_push(strategy):
+    """Steps that were computed, and that no push has told of or can still tell of."""
+    simulation, computed = simulated(strategy, 30, speed=[1.0, 0.5, 0.5, 0.25], latency_s=0.02)
+    pushed = int(simulation.log.of_kind(Kind.PUSH)["steps"].sum())
+    on_their_way = sum(push.steps for push in simulation._under_way.values())
+    unpushed = sum(worker.loop._steps for worker in simulation.workers._workers.values())
+    return computed - pushed - on_their_way - unpushed
+
+
+def test_interrupted_overlap():
+    """Whoever is cancelled loses not only the step that it computes, but all that no push has carried."""
+    overlapping = {"communication": "osp", "aggregation": "accumulated"}
+    interrupted = refused("interrupted_overlap", consistency={"name": "k_bsp", "k": 2}, **overlapping)
+    assert steps_in_no_push(interrupted) > 30
+    assert steps_in_no_push(unchecked(**overlapping)) == 0
+
+
+# -------------------------------------------------------------------- what an update takes
+
+
+def averaged(aggregation, versions):
+    """Two workers, at 1 and at 3, whose models arrive in as many commits as `versions`."""
+    server = Server(torch.zeros(1), torch.zeros(0), SGD(lr=0.1), 8)
+    part = make_part("aggregation", aggregation)
+    view = ClusterView(2, 1, 1, num_active=2, num_computing=versions - 1)
+    models, pushes = [torch.tensor([1.0]), torch.tensor([3.0])], [Push(n, n, 1, 0, samples=4) for n in (0, 1)]
+    size = 2 // versions
+    for at in range(0, 2, size):
+        (apply,) = part.on_commit(pushes[at : at + size], view)
+        server.apply(models[at : at + size], apply.weights, rule=apply.rule, keep=apply.keep)
+    return server.parameters.item()
+
+
+def test_blocks_of_all():
+    """Each push would undo what the one before has brought: the last one's model stays."""
+    refused("blocks_of_all", consistency="asp", communication=LOCAL, aggregation="block_momentum")
+    block = {"name": "block_momentum", "block_momentum": 0.0}
+    assert averaged(block, versions=1) == averaged("model_average", versions=1) == 2.0
+    assert averaged(block, versions=2) == 3.0
+    assert averaged("model_average", versions=2) == 1.75  # (0 + 1)/2, and half the way from there to 3
+
+
+def test_one_push_against_a_state():
+    """There is one share of the old model, and one loss to compare with: two pushes are one too many."""
+    several = refused("one_push_against_a_state", communication=LOCAL, aggregation="loss_weighted")
+    with pytest.raises(ValueError, match="too many values to unpack"):
+        ScriptedCluster(several, [1, 1]).run(until=10)
+
+
+# -------------------------------------------------------------------- collectives
+
+
+def models_of(strategy):
+    """The workers' own models after a few updates."""
+    simulation, _ = simulated(strategy, 5, speed=[1.0, 1.0, 1.0], latency_s=0.001, bandwidth_mbit_s=0.1)
+    return [worker.model.parameters for worker in simulation.workers._workers.values()]
+
+
+def test_replicas_that_overlap():
+    """Each is at a model of its own, by the steps that it made meanwhile; a ring makes equal replicas."""
+    overlapping = {"communication": "osp", "aggregation": "accumulated"}
+    refused("replicas_that_overlap", placement="all_reduce", **overlapping)
+    first, second, third = models_of(unchecked(**overlapping))
+    assert not torch.allclose(first, second, rtol=1e-4)
+    assert not torch.allclose(first, third, rtol=1e-4)
+
+
+@pytest.mark.parametrize("consistency", ["asp", {"name": "k_bsp", "k": 2}, {"name": "k_asp", "k": 2}])
+def test_a_ring_of_some(consistency):
+    """Who is not in the ring has a replica that lacks the update."""
+    some = refused("a_ring_of_some", consistency=consistency, placement="all_reduce")
+    cluster = ScriptedCluster(some, [1, 1.1, 5])
+    cluster.run(until=4)
+    rings = {len(a.pushes) for _, _, actions in cluster.history for a in actions if isinstance(a, Apply)}
+    assert rings
+    assert max(rings) < 3
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {"communication": LOCAL, "aggregation": "model_average"},
+        {"communication": "osp", "aggregation": "accumulated"},
+        {"communication": "micro_steps"},
+    ],
+    ids=["a model", "unpushed gradients", "a sum over pieces"],
+)
+def test_tasks_that_keep_nothing(parts):
+    """It has no meaning: a task ends with its step, and with it what these keep on the worker until later."""
+    refused("tasks_that_keep_nothing", placement=Stateless(), **parts)
+    keeps = unchecked(**parts).communication
+    assert keeps.local or keeps.overlaps or keeps.accumulates
+
+
+# -------------------------------------------------------------------- how much work
+
+
+def test_chunks_unknown():
+    """Orders for a chunk of several steps would be given, and every push be of one."""
+    ordered = refused("chunks_unknown", stragglers={"name": "dual_binary_search", "chunk_batch": 2})
+    cluster = ScriptedCluster(ordered, [1, 1])
+    cluster.run(until=5)
+    orders = [a.orders for _, _, actions in cluster.history for a in actions if isinstance(a, Release)]
+    assert all(o["passes"] * o["samples"] > o["batch_size"] for o in orders)
+    assert set(cluster.log.of_kind(Kind.PUSH)["steps"].tolist()) == {1}
+
+
+def test_progress_untold():
+    """Nothing would ever be re-assigned, however slow a worker is."""
+    blind = ScriptedCluster(refused("progress_untold", stragglers="flex_rr"), [1, 1, 9], samples=8)
+    blind.run(until=60)
+    assert not len(blind.log.of_kind(Kind.TELL)["row"])
+    told = ScriptedCluster(unchecked(stragglers="flex_rr", communication="micro_steps"), [1, 1, 9], samples=8)
+    told.run(until=60)
+    assert len(told.log.of_kind(Kind.TELL)["row"])
+
+
+def test_recut_without_a_barrier():
+    """Shares of different cuts would be at work together, and not make one global batch."""
+    cluster = ScriptedCluster(
+        refused("recut_without_a_barrier", consistency="asp", stragglers="lb_bsp"), [1, 2, 5]
+    )
+    together = set()
+    while cluster.now < 30:
+        cluster.step()
+        together.add(sum(worker.batch_size for worker in cluster.engine.view.workers.values()))
+    assert together != {cluster.engine.view.global_batch}
