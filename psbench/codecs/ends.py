@@ -88,14 +88,20 @@ class ServerEnd:
         self._differs = composition.sends_differences
         self._streams, self._keys, self._size = streams, (_SERVER, server), size
         self._channel = Channel(self._down, size, streams, _SERVER, server)
-        self._held: dict[int, Floats] = {}
+        #: what each worker holds, by the ticket of the answer that brought it; the last two
+        self._held: dict[int, dict[int, Floats]] = {}
         #: answers of the version sent last, by what the worker held: all workers of a barrier share one
         self._answers: dict[int, tuple[Floats | None, Packed, Floats]] = {}
         self._version = self._draws = -1
         self._aggregate: tuple[int, Packed] | None = None
 
-    def answer(self, worker: int, version: int, model: Floats) -> Packed:
+    def answer(self, worker: int, ticket: int, version: int, model: Floats) -> Packed:
         """Return what brings a worker this version of the model; the first answer is whole.
+
+        Parameters
+        ----------
+        ticket : int
+            Of the release; rises from answer to answer.
 
         Shapes
         ------
@@ -103,11 +109,13 @@ class ServerEnd:
         """
         if version != self._version:
             self._version, self._answers = version, {}
-        held = self._held.get(worker)
+        before = self._held.get(worker, {})
+        held = before[max(before)] if before else None
         key = 0 if held is None or self._down.entrywise else id(held)
         if key not in self._answers:
             self._answers[key] = held, *self._written(model, held)  # `held` stays, so that its id does
-        _, packed, self._held[worker] = self._answers[key]
+        _, packed, now = self._answers[key]
+        self._held[worker] = dict([*before.items()][-1:]) | {ticket: now}
         return packed
 
     def aggregate(self, version: int, aggregate: Floats) -> Packed:
@@ -116,10 +124,17 @@ class ServerEnd:
             self._aggregate = version, self._channel.send(aggregate)
         return self._aggregate[1]
 
-    def arrived(self, worker: int, packed: Packed) -> Floats:
-        """Return the payload that a push brings."""
+    def arrived(self, worker: int, ticket: int, packed: Packed) -> Floats:
+        """Return the payload that a push with that ticket brings.
+
+        The next answer may have been sent before it arrived. A push of a worker that was forgotten since is
+        void, and nobody will look at it.
+        """
         payload = self._up.decode(packed, self._size)
-        return self._held[worker] + payload if self._differs else payload
+        if not self._differs:
+            return payload
+        bases = [number for number in self._held.get(worker, {}) if number <= ticket]
+        return self._held[worker][max(bases)] + payload if bases else payload
 
     def forget(self, worker: int) -> None:
         """Know nothing of a worker that has gone: should it come back, it is sent the model whole."""

@@ -112,8 +112,6 @@ class Mirror:
         """
         mirror = state["mirror"]
         if mirror.shape != self.mirror.shape:
-            raise CodecError(
-                f"a mirror of {state['mirror'].shape} for vectors of {self.mirror.size:,} entries"
-            )
-        self.mirror = np.array(state["mirror"], dtype=np.float32)
+            raise CodecError(f"a mirror of {mirror.shape} for vectors of {self.mirror.size:,} entries")
+        self.mirror = np.array(mirror, dtype=np.float32)
         self.num_sent = int(state["num_sent"])
