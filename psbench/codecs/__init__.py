@@ -5,7 +5,6 @@ from psbench.codecs.blocks import Blockwise
 from psbench.codecs.channel import Channel
 from psbench.codecs.ends import ServerEnd, WorkerEnd
 from psbench.codecs.floats import Half, Plain
-from psbench.codecs.mirror import Mirror
 from psbench.codecs.quantised import QSGD, TernGrad
 from psbench.codecs.signs import OneBit, Sign
 from psbench.codecs.sparse import RandomK, TopK
@@ -19,7 +18,6 @@ __all__ = [
     "Encoding",
     "Half",
     "Lossy",
-    "Mirror",
     "OneBit",
     "Plain",
     "RandomK",
