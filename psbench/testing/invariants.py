@@ -16,10 +16,10 @@ class BrokenContract(ProtocolError):
     """A strategy does not keep the contract; the message says what was seen and the likely cause."""
 
 
-#: what an answer is given to
+#: what an answer is given to; a drop or readmission takes effect when the rest of an answer is done
 _EVENTS = (
     *(Kind.JOIN, Kind.LEAVE, Kind.PUSH, Kind.VOTE, Kind.REPORT, Kind.TIMER, Kind.MEASURED, Kind.EVALUATED),
-    Kind.ASKED,
+    *(Kind.ASKED, Kind.DROP, Kind.READMIT),
 )
 #: a hold of the engine's own, while everybody finishes before a switch
 _SWITCH = "switch"
