@@ -508,8 +508,9 @@ class Engine:
     def _sweep(self, switch: act.SwitchTo) -> None:
         """See that those under way come to an end; who they are is known when the answer is complete."""
         self._swept = True
-        sure = self.composition.communication.pushes == "always"
-        may_cancel = not self.composition.communication.overlaps  # its unpushed steps would be lost
+        communication = self.composition.communication
+        sure = communication.pushes == "always"
+        may_cancel = not (self._own_steps or communication.accumulates)  # unpushed steps would be lost
         for worker in self.view.workers.values():
             if worker.status == Status.VOTED:
                 self._todo.append(act.Release(worker.id, then="push"))
