@@ -78,7 +78,7 @@ class DBS(Stragglers):
         """Note the time that the step took, and decide the size of the worker's next batch."""
         assert push.stats is not None  # the backend sends what `reads` declares
         times = self._times.setdefault(str(push.worker), [])
-        times.append(push.stats["compute_s"])
+        times.append(push.stats["compute_s"] / push.steps)
         del times[: -self.window]
         if push.worker == _FIRST:
             self._first_pushes += 1
