@@ -25,16 +25,16 @@ def kinds(*domains: str) -> list[type[Part]]:
     return [
         kind
         for domain in domains
-        for _, kind in sorted(REGISTRY[domain].items())
+        for _, kind in sorted(REGISTRY.get(domain, {}).items())
         if kind.__module__.startswith("psbench.")
     ]
 
 
-def draw_part(kind: type[Part], rng: np.random.Generator) -> Part:
+def draw_part(kind: type[Part], rng: np.random.Generator, **fixed: Any) -> Part:
     """A part with about half of its parameters at other values than the default, small ones."""
     for _ in range(ATTEMPTS):
         try:
-            return kind(**draw_fields(kind.model_fields, rng))
+            return kind(**draw_fields(kind.model_fields, rng) | fixed)
         except SpecError:  # a value out of range, or two that do not go together
             continue
     raise AssertionError(f"no parameters found for {kind.__name__}")
@@ -45,7 +45,10 @@ def draw_fields(fields: dict[str, FieldInfo], rng: np.random.Generator) -> dict[
 
 
 def draw_value(field: FieldInfo, rng: np.random.Generator) -> Any:
-    kind, default = field.annotation, field.default
+    kind, default = field.annotation, field.get_default(call_default_factory=True)
+    if isinstance(default, Part):  # as a codec
+        known = kinds(default.domain)
+        return draw_part(known[rng.integers(len(known))], rng)
     limits = {
         name: getattr(m, name)
         for m in field.metadata
@@ -66,13 +69,16 @@ def draw_value(field: FieldInfo, rng: np.random.Generator) -> Any:
 
 
 def draw_composition(rng: np.random.Generator, *given: type[Part]) -> Strategy:
-    """A valid composition with parts of the classes given, if any."""
-    choices = {domain: kinds(domain) for domain in DOMAINS} | {kind.domain: [kind] for kind in given}
+    """A valid composition with parts of the classes given, if any, and a codec on the way up."""
+    own = {kind.domain: [kind] for kind in given}
+    codec = own.pop("codec", None)
+    choices = {domain: kinds(domain) for domain in DOMAINS} | own
     for _ in range(ATTEMPTS):
         drawn = {domain: known[rng.integers(len(known))] for domain, known in choices.items()}
+        fixed = {"communication": {"codec": draw_part(codec[0], rng)}} if codec else {}
         try:
             return Strategy(
-                **{domain: draw_part(kind, rng) for domain, kind in drawn.items()},
+                **{domain: draw_part(kind, rng, **fixed.get(domain, {})) for domain, kind in drawn.items()},
                 lr_scaling=("none", "by_share")[rng.integers(2)],
             )
         except SpecError:  # the parts do not fit together
@@ -82,7 +88,7 @@ def draw_composition(rng: np.random.Generator, *given: type[Part]) -> Strategy:
 
 def draw_strategy(rng: np.random.Generator, *given: type[Part]) -> AnyStrategy:
     """A valid strategy that some small cluster takes; one of three changes to another."""
-    parts = [kind for kind in given if kind.domain in DOMAINS]
+    parts = [kind for kind in given if kind.domain in (*DOMAINS, "codec")]
     rules = [kind for kind in given if kind.domain == "switching"]
     for _ in range(ATTEMPTS):
         made: AnyStrategy = draw_composition(rng, *parts)

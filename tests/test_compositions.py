@@ -25,7 +25,7 @@ from psbench.testing.invariants import Invariants
 
 pytestmark = pytest.mark.filterwarnings("ignore::psbench.errors.DoubtfulComposition")
 
-PARTS = kinds(*DOMAINS, "switching")
+PARTS = kinds(*DOMAINS, "codec", "switching")
 SCRIPTED, SIMULATED = 10, 2  # compositions with each part
 EVENTS = 100
 
