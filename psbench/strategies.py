@@ -336,6 +336,7 @@ local_sgd = Published(
         "aggregation": aggregation.ModelAverage,
         "communication": communication.LocalSGD,
     },
+    notebook="08_local_updates",
 )
 adacomm = Published(
     "adacomm",
@@ -347,6 +348,7 @@ adacomm = Published(
         "communication": communication.AdaComm,
     },
     defaults={"block_momentum": 0.0},
+    notebook="08_local_updates",
 )
 selsync = Published(
     "selsync",
@@ -357,6 +359,7 @@ selsync = Published(
         "aggregation": aggregation.Exchange,
         "communication": communication.SelSync,
     },
+    notebook="08_local_updates",
 )
 all_reduce = Published(
     "all_reduce",

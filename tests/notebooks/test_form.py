@@ -17,6 +17,7 @@ NAMES = [
     "05_dask_cluster",
     "06_write_a_strategy",
     "07_lab",
+    "08_local_updates",
     "09_edge",
 ]
 CHECK = "# NBVAL_CHECK_OUTPUT"
