@@ -196,6 +196,16 @@ def test_in_a_run_the_period_follows_the_loss():
     assert replay(done) == len(log)
 
 
+def test_the_schedule_is_known_in_a_run_and_its_replay():
+    drop = {"name": "sgd", "lr": 0.1, "milestones": [4.0], "gamma": 0.01}
+    values = {"initial_steps": 4, "interval_s": 0.5, "lr_coupling": "formula"}
+    done = trained(strategies.adacomm(**values), optimizer=drop, stop={"epochs": 12})
+    texts = done.log.of_kind(Kind.RELEASE)["text"]
+    seen = [json.loads(done.log.text(text))["local_steps"] for text in texts]
+    assert max(seen) > 4  # ten times as long as the loss alone would have it
+    assert replay(done) == len(done.log)
+
+
 def _expected(initial, losses):
     part, found = AdaComm(initial_steps=initial), [initial]
     for loss in losses[1:]:
