@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from io import StringIO
@@ -155,6 +156,9 @@ class Search:
 
     def __str__(self) -> str:
         return self.text()
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{html.escape(self.text(100))}</pre>"
 
     def __repr__(self) -> str:
         return f"<Search: {self.fraction:g} of the epochs, {len(self.points)} points>"
