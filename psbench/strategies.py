@@ -268,12 +268,14 @@ dbs_sgd = Published(
     "DBS-SGD, AEJ 2022",
     {"consistency": consistency.ASP, "stragglers": stragglers.DBS},
     lr_scaling="by_share",
+    notebook="10_batch_sizes",
 )
 lb_bsp = Published(
     "lb_bsp",
     "bsp whose global batch is cut anew at every barrier, in proportion to speed",
     "Chen et al. 2018, 2020",
     {"consistency": consistency.BSP, "stragglers": stragglers.LBBSP},
+    notebook="10_batch_sizes",
 )
 osp = Published(
     "osp",
@@ -314,6 +316,7 @@ flex_rr = Published(
         "communication": communication.MicroSteps,
         "stragglers": stragglers.FlexRR,
     },
+    notebook="10_batch_sizes",
 )
 hermes = Published(
     "hermes",

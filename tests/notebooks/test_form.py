@@ -19,6 +19,7 @@ NAMES = [
     "07_lab",
     "08_local_updates",
     "09_edge",
+    "10_batch_sizes",
 ]
 CHECK = "# NBVAL_CHECK_OUTPUT"
 PANEL = "application/vnd.jupyter.widget-view+json"
