@@ -28,6 +28,9 @@ class LossWeighted(Aggregation):
     global one, and whatever optimizer the worker has (in the code G goes on without regard to the
     replacement). A loss of 0 takes its side wholly, two of them take both alike; one that is no number
     counts for nothing.
+    The paper ends a run after so many aggregations without a better test loss. Here the experiment's
+    `stop: {patience: 25}` does, which counts evaluations; there is one after every push if `evaluate_every`
+    is at most what a push brings, several chunks. An equal loss is no improvement (in the code it is).
 
     Source
     ------
