@@ -171,8 +171,9 @@ class Experiment(Specification):
         for composition in self.strategy.compositions:
             if unknown := composition.unknown_numbers:
                 raise ParameterError(
-                    f"strategy {composition.name!r}: its parts ask for {', '.join(unknown)}, but what is "
-                    f"known of a step is {', '.join(STATISTICS)}, and what is measured is {', '.join(MEASURES)}"
+                    f"strategy {composition.name!r}: its parts ask for {', '.join(unknown)}, but what "
+                    f"is known of a step is {', '.join(STATISTICS)}, "
+                    f"and what is measured is {', '.join(MEASURES)}"
                 )
         if self.timing_only:
             self._can_do_without_gradients()

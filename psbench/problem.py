@@ -13,6 +13,7 @@ from torch import Tensor
 from psbench.clusters import Profile
 from psbench.core.engine import Engine
 from psbench.core.log import EventLog
+from psbench.core.strategy import WireSize
 from psbench.data import Dataset
 from psbench.errors import ParameterError
 from psbench.experiment import Experiment
@@ -82,6 +83,11 @@ class Problem:
         return 4 * (self.model.parameters.numel() + self.model.buffers.numel())
 
     @property
+    def wire_size(self) -> WireSize:
+        """What parameters and buffers have to be written on the wire."""
+        return WireSize(self.model.parameters.numel(), 4 * self.model.buffers.numel())
+
+    @property
     def sample_bytes(self) -> int:
         """One training sample on the wire, as 32-bit floats."""
         return 4 * self.data.train_x[:1].numel()
@@ -95,7 +101,7 @@ class Problem:
             global_batch=self.experiment.batch_size,
             epochs=self.experiment.stop.epochs,
             batch_sizes=self.batch_sizes,
-            model_bytes=self.model_bytes,
+            wire_size=self.wire_size,
             rate=self.experiment.optimizer.rate,
             rng=self.streams.generator("strategy"),
             log=log,

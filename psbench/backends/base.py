@@ -21,6 +21,7 @@ from psbench.experiment import Stop
 #: called often, from the thread that runs; must be quick
 Observer: TypeAlias = Callable[[EventLog], None]
 
+
 def with_stats(push: Push, reads: Sequence[str]) -> Push:
     """Put the statistics that parts read where they find them; the log keeps every digit of these.
 

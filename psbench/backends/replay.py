@@ -14,6 +14,7 @@ import numpy as np
 from psbench.core import events as ev
 from psbench.core.engine import Engine
 from psbench.core.log import EventLog, Kind
+from psbench.core.strategy import WireSize
 from psbench.errors import ProtocolError, ReplayMismatch
 from psbench.rounding import largest_remainder
 from psbench.seeds import Streams
@@ -74,7 +75,7 @@ def _engine(run: Run, log: EventLog) -> Engine:
         global_batch=experiment.batch_size,
         epochs=experiment.stop.epochs,
         batch_sizes=largest_remainder(experiment.batch_size, [1.0] * meta["num_workers"]),
-        model_bytes=meta["model_bytes"],
+        wire_size=WireSize(meta["num_parameters"], meta["model_bytes"] - 4 * meta["num_parameters"]),
         rate=experiment.optimizer.rate,
         rng=Streams(experiment.seed).generator("strategy"),
         log=log,

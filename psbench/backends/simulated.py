@@ -229,7 +229,8 @@ class Simulation:
             self._meter.released(release.load)
         sent = self.now if self.now > self._handed_over else self._handed_over
         if release.send and not self._collective:
-            begins = self.network.down(worker, self._bytes_down, sent)
+            first = self.workers is not None and not self.workers.has(worker)
+            begins = self.network.down(worker, self._first_bytes_down if first else self._bytes_down, sent)
         else:
             begins = max(self.network.message(worker, sent), self._ring_ends) + self._starts_s(worker)
         if self.workers is not None:
@@ -294,7 +295,7 @@ class Simulation:
         payload = self._carried.pop(push.worker, None) or self._compute(push)
         self._payloads[push.id] = payload
         if not (math.isfinite(push.loss) and finite(payload[0])):
-            self._diverged(push)
+            self.diverged(why_diverged(push, self.now))
 
     def _compute(self, push: Push) -> tuple[Tensor, Tensor]:
         job = self._jobs.pop(push.worker)
@@ -303,8 +304,9 @@ class Simulation:
         push.loss = step.loss
         return step.gradient, step.buffers
 
-    def _diverged(self, push: Push) -> None:
-        self._end("diverged", why_diverged(push, self.now))
+    def diverged(self, why: str) -> None:
+        """End a run whose numbers are none."""
+        self._end("diverged", why)
 
     def _forget(self, worker: int) -> None:
         """Void what a worker has under way."""
@@ -396,12 +398,13 @@ class Simulation:
 
     def _compose(self, composition: Strategy) -> None:
         placement, self._reads = composition.placement, composition.reads
-        size, n = self.problem.model_bytes, self.problem.profile.num_workers
+        size, n = self.problem.wire_size, self.problem.profile.num_workers
         self._collective, self._stateless = placement.collective, placement.stateless_workers
         self.network = Network(self.problem.profile, placement.num_servers)
         self._placement = placement
-        self._vector_bytes = size = composition.wire_bytes(size)
-        self.bytes_up, self._bytes_down = placement.bytes_up(size, n), placement.bytes_down(size, n)
+        self._vector_bytes = size.of(composition.communication.codec, 1)  # of collective operations
+        self.bytes_up, self._bytes_down = composition.bytes_up(size, n), composition.bytes_down(size, n)
+        self._first_bytes_down = composition.bytes_down(size, n, whole=True)
         self.server.keeps_aggregate = composition.aggregation.reply == "aggregate"
         self.workers = None if composition.plain else VirtualWorkers(self, composition)
         if self.gradients:

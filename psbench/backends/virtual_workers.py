@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from psbench.codecs import over_the_wire
+from psbench.backends.virtual_wire import VirtualWire
 from psbench.core import actions as act
 from psbench.core.part import Verdict
 from psbench.core.strategy import Strategy
 from psbench.core.worker_loop import WorkerLoop
+from psbench.errors import CodecError
 from psbench.local_model import LocalModel, StepStatistics, local_model
 from psbench.worker_math import Job
 
@@ -94,9 +95,8 @@ class VirtualWorkers:
 
     def __init__(self, simulation: Simulation, composition: Strategy) -> None:
         self._sim, self._composition = simulation, composition
-        self._codec = composition.communication.codec
+        self._wire = VirtualWire(composition, simulation.problem)
         self._workers: dict[int, _Worker] = {}
-        self._sent: tuple[int, tuple[Tensor, Tensor]] | None = None  # the version sent last
         problem = simulation.problem
         self._optimizer = problem.experiment.optimizer
         self._sample_bytes = problem.sample_bytes
@@ -107,7 +107,11 @@ class VirtualWorkers:
     def release(self, release: act.Release, reaches_s: float) -> None:
         """Let a worker go on when the release reaches it."""
         worker = self._workers.get(release.worker) or self._enter(release.worker)
-        answer = Answer(worker, release, self._vectors(release), worker.life)
+        try:
+            answer = Answer(worker, release, self._vectors(release), worker.life)
+        except CodecError as error:
+            self._sim.diverged(str(error))
+            return
         if worker.loop.exchanging or release.then == "push":
             self._sim.schedule(reaches_s, worker.number, answer)
         else:  # it waits for this and nothing else can reach it first
@@ -132,6 +136,11 @@ class VirtualWorkers:
         """Forget a worker; should it come back, it begins anew."""
         self.forget(number)
         self._workers.pop(number, None)
+        self._wire.forget(number)
+
+    def has(self, number: int) -> bool:
+        """Whether a worker has been sent the model before."""
+        return number in self._workers
 
     def mean(self) -> tuple[Tensor, Tensor] | None:
         """Return the mean of the workers' own models, in worker order; None before they have any."""
@@ -196,17 +205,15 @@ class VirtualWorkers:
         return worker
 
     def _vectors(self, release: act.Release) -> tuple[Tensor, ...]:
-        """Return copies of what is sent with a release; workers of one version share them."""
+        """Return what is sent with a release, as it arrives."""
         server = self._sim.server
         if not (release.send and self._sim.gradients):
             return ()
         if release.aggregate:
             assert server.aggregate is not None
-            return (over_the_wire(server.aggregate, self._codec),)
-        if self._sent is None or self._sent[0] != release.load:
-            model = server.parameters.clone(), server.buffers.clone()
-            self._sent = release.load, (over_the_wire(model[0], self._codec), model[1])
-        return self._sent[1]
+            return (self._wire.aggregate(release.worker, release.load, server.aggregate),)
+        model = self._wire.model(release.worker, release.ticket, release.load, server.parameters)
+        return model, server.buffers.clone()
 
     def _take(self, answer: Answer) -> Verdict:
         """Give a release to the worker that it has reached."""
@@ -272,7 +279,7 @@ class VirtualWorkers:
         sim = self._sim
         push = worker.loop.push(-1, bytes=sim.bytes_up, goes_on=goes_on)
         if sim.gradients:
-            payload = over_the_wire(worker.model.payload(), self._codec)
+            payload = self._wire.push(worker.number, push.ticket, worker.model.payload())
             sim.carry(push, payload, worker.model.buffers.clone())
         sim.send(push)
         worker.goes_on = goes_on

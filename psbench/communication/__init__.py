@@ -1,5 +1,6 @@
 """When a worker pushes."""
 
+import psbench.codecs  # noqa: F401  (so that codecs are known by name)
 from psbench.communication.adacomm import AdaComm
 from psbench.communication.every_step import EveryStep
 from psbench.communication.hermes_gup import HermesGUP

@@ -7,10 +7,10 @@ from math import ceil, inf, isfinite, sqrt
 from typing import ClassVar, Literal, Self
 
 import numpy as np
-from pydantic import PrivateAttr, model_validator
+from pydantic import PrivateAttr, SerializeAsAny, model_validator
 
 from psbench.core.actions import Orders
-from psbench.core.part import Communication, Verdict, WorkerHalf, parameter
+from psbench.core.part import Codec, Communication, Verdict, WorkerHalf, codec_field, parameter
 from psbench.errors import ParameterError
 
 SOURCE = "Hermes, Alg. 1"
@@ -151,8 +151,9 @@ class HermesGUP(Communication):
     prefetch: bool = parameter(
         True, "data of the next chunk travels during the chunk before", source="Hermes IV-D"
     )
-    codec: Literal["none", "fp16"] = parameter(
-        "fp16", "how numbers are written on the wire: 32-bit or 16-bit floats", source="Hermes IV-D"
+    codec: SerializeAsAny[Codec] = codec_field("how vectors are written on their way to the servers", "fp16")
+    codec_down: SerializeAsAny[Codec] = codec_field(
+        "how vectors are written on their way to the workers", "fp16"
     )
 
     @model_validator(mode="after")

@@ -17,7 +17,7 @@ from psbench.core import events as ev
 from psbench.core.actions import Action
 from psbench.core.log import EventLog, Kind, pack_apply, pack_release, pack_row, plain_json
 from psbench.core.part import Communication, Part, Switching
-from psbench.core.strategy import AnyStrategy, Strategy, SwitchingStrategy
+from psbench.core.strategy import AnyStrategy, Strategy, SwitchingStrategy, WireSize
 from psbench.core.view import ClusterView, Status, WorkerView
 from psbench.errors import ProtocolError, UnansweredWorker
 
@@ -25,6 +25,7 @@ Hook = Callable[..., list[Action]]
 
 # plain names for what every push needs: looking up a member of an enumeration costs more than using it
 COMPUTING, PUSHED, VOTED, GONE = Status.COMPUTING, Status.PUSHED, Status.VOTED, Status.GONE
+NEW = Status.NEW
 _PUSH, _APPLY, _RELEASE, _HOLD = map(int, (Kind.PUSH, Kind.APPLY, Kind.RELEASE, Kind.HOLD))
 
 
@@ -41,8 +42,8 @@ class Engine:
         The stop rule's epochs, which "after alpha % of the epochs" needs.
     batch_sizes : list of int
         Samples per step of each worker at the beginning.
-    model_bytes : int
-        Size of the model on the wire, for the log.
+    wire_size : WireSize or None
+        What the model has to be written on the wire, for the log's bytes.
     rate : callable epoch -> float, or None
         The optimizer's rate; None is a constant.
     rng : numpy Generator
@@ -67,7 +68,7 @@ class Engine:
         global_batch: int = 1,
         epochs: float | None = None,
         batch_sizes: Iterable[int] = (),
-        model_bytes: int = 0,
+        wire_size: WireSize | None = None,
         rate: Callable[[float], float] | None = None,
         rng: np.random.Generator | None = None,
         log: EventLog | None = None,
@@ -80,7 +81,7 @@ class Engine:
             self.view.rng = rng
         self.log = log
         self._batch_sizes = list(batch_sizes) or [max(1, global_batch // num_workers)] * num_workers
-        self._model_bytes = model_bytes
+        self._wire_size = wire_size or WireSize(0)
         self._todo: deque[Action] = deque()
         self._comings: deque[act.Drop | act.Readmit] = deque()  # wait until the rest of the answer is done
         self._out: list[Action] = []
@@ -386,7 +387,8 @@ class Engine:
         log = self.log
         if log is not None:
             text = log.number(plain_json(orders)) if orders else 0
-            size = self._bytes_down if send else 0
+            first = self._first_bytes_down if status is NEW else self._bytes_down
+            size = first if send else 0
             told = 0 if step else 1
             log.append(pack_release(view.now, _RELEASE, number, told, load, kept, size, text))
 
@@ -594,7 +596,8 @@ class Engine:
         self._own_steps = now.own_steps
         self._always_send = now.placement.collective or self._own_steps
         self._replies_aggregate = now.aggregation.reply == "aggregate"
-        self._bytes_down = now.placement.bytes_down(now.wire_bytes(self._model_bytes), n)
+        self._bytes_down = now.bytes_down(self._wire_size, n)
+        self._first_bytes_down = now.bytes_down(self._wire_size, n, whole=True)
         own_rate = type(now.communication).rate_epoch is not Communication.rate_epoch
         self._rate_epoch = now.communication.rate_epoch if own_rate else None
         watchers: list[Part] = [now.communication, now.stragglers]

@@ -15,6 +15,7 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
+    SerializeAsAny,
     ValidationError,
     ValidationInfo,
     field_validator,
@@ -239,13 +240,48 @@ class WorkerHalf(BaseModel):
         """Take orders that came with a release or a `Tell`."""
 
 
+class Codec(Part):
+    """How a vector of floats is written on the wire; `psbench.codecs` has them.
+
+    `entrywise`: every entry travels by itself, so that a ring may add vectors up on their way.
+    """
+
+    domain: ClassVar[str] = "codec"
+    entrywise: ClassVar[bool] = False
+
+    @property
+    def has_memory(self) -> bool:
+        """Whether the sender adds what was lost to what it sends next."""
+        return False
+
+    def num_bytes(self, size: int) -> int:
+        """Return the length of an encoded vector of `size` entries; it does not depend on their values."""
+        raise NotImplementedError(f"{type(self).__name__} must define num_bytes")
+
+
+def codec_field(description: str, name: str = "none") -> Any:
+    """Declare a codec as a hyper-parameter of a communication part, by the name of its default."""
+    return Field(
+        default_factory=lambda: make_part("codec", name),
+        description=description,
+        json_schema_extra={"unit": "", "source": "protocols 9"},
+    )
+
+
 class Communication(Part):
     """When a worker pushes, and what goes on the wire.
 
     Parameters
     ----------
-    codec : "none" or "fp16"
-        How parameters and gradients are written on the wire, both ways: as 32-bit or 16-bit floats.
+    codec, codec_down : Codec, its name, or a mapping
+        How vectors are written on their way to the servers and on their way back. BatchNorm's statistics
+        travel beside them as 32-bit floats.
+
+    Notes
+    -----
+    Sparse and quantised codecs carry differences: of a model, what has changed since the one that the worker
+    was sent last (our reading; on the way back this is what DoubleSqueeze's error feedback comes to). The
+    first model that a worker is sent travels whole.
     """
 
     domain: ClassVar[str] = "communication"
@@ -261,9 +297,13 @@ class Communication(Part):
     chunks: ClassVar[bool] = False
     #: whether a worker reports how far it has come with its batch, and takes orders to do more or less of it
     tells_progress: ClassVar[bool] = False
-    codec: Literal["none", "fp16"] = parameter(
-        "none", "how numbers are written on the wire: 32-bit or 16-bit floats", source="Hermes IV-C"
-    )
+    codec: SerializeAsAny[Codec] = codec_field("how vectors are written on their way to the servers")
+    codec_down: SerializeAsAny[Codec] = codec_field("how vectors are written on their way to the workers")
+
+    @field_validator("codec", "codec_down", mode="before")
+    @classmethod
+    def _codec(cls, value: Any) -> Part:
+        return make_part("codec", value)
 
     @property
     def forgets_momentum(self) -> bool:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from typing import Any, ClassVar, Literal, Self, TypeAlias
+from typing import Any, ClassVar, Literal, NamedTuple, Self, TypeAlias
 
 from pydantic import Field, PrivateAttr, ValidationError, field_validator, model_validator
 
 from psbench.core.part import (
     Aggregation,
+    Codec,
     Communication,
     Consistency,
     Part,
@@ -31,6 +32,25 @@ MomentumScale: TypeAlias = Callable[[int, int], float]
 STATISTICS = ("compute_s", "send_s", "loss", "grad_norm_sq", "test_loss")
 #: the kinds of numbers that backends measure
 MEASURES = ("model_loss", "train_loss", "candidate_loss", "distance_sq")
+
+
+class WireSize(NamedTuple):
+    """What a model has to be written on the wire: entries of its vector, and bytes of its buffers."""
+
+    entries: int
+    buffer_bytes: int = 0
+
+    def of(self, codec: Codec, servers: int) -> int:
+        """Return the bytes, each server's slice being written by itself."""
+        each, longer = divmod(self.entries, servers)
+        shorter = (servers - longer) * codec.num_bytes(each) if each else 0
+        return longer * codec.num_bytes(each + 1) + shorter + self.buffer_bytes if self.entries else 0
+
+    @property
+    def whole(self) -> int:
+        """The bytes as 32-bit floats."""
+        return 4 * self.entries + self.buffer_bytes
+
 
 DOMAINS = ("consistency", "aggregation", "communication", "stragglers", "placement")
 
@@ -119,7 +139,8 @@ class Strategy(Specification):
         m = self.communication
         pushes = type(m.worker_half()).after_step is WorkerHalf.after_step
         told = {"compute_s", "send_s", "loss"} >= set(self.reads)
-        return pushes and told and not (self.own_steps or m.accumulates) and m.codec == "none"
+        written = {m.codec.name, m.codec_down.name} != {"none"}
+        return pushes and told and not (self.own_steps or m.accumulates or written)
 
     @property
     def unknown_numbers(self) -> list[str]:
@@ -139,9 +160,22 @@ class Strategy(Specification):
         """Whether some part decides by a loss over validation data."""
         return bool({"test_loss", "model_loss", "candidate_loss"} & {*self.reads, *self.measures})
 
-    def wire_bytes(self, num_bytes: int) -> int:
-        """Return what so many bytes of 32-bit floats take on the wire."""
-        return num_bytes if self.communication.codec == "none" else num_bytes // 2
+    @property
+    def sends_differences(self) -> bool:
+        """Whether a worker that sends its model sends what has changed since the model it was sent."""
+        return self.aggregation.payload == "parameters" and not self.communication.codec.entrywise
+
+    def bytes_up(self, size: WireSize, num_workers: int) -> int:
+        """Return the bytes of a push."""
+        num_bytes = size.of(self.communication.codec, self.placement.num_servers)
+        return self.placement.bytes_up(num_bytes, num_workers)
+
+    def bytes_down(self, size: WireSize, num_workers: int, whole: bool = False) -> int:
+        """Return the bytes of an answer; `whole` is that of the first one to a worker."""
+        codec = self.communication.codec_down
+        bare = whole and not codec.entrywise
+        num_bytes = size.whole if bare else size.of(codec, self.placement.num_servers)
+        return self.placement.bytes_down(num_bytes, num_workers)
 
     @property
     def compositions(self) -> tuple[Strategy, ...]:
@@ -326,6 +360,14 @@ def misfits(strategy: Strategy) -> list[str]:
         (
             a.one_at_a_time and not c.singly,
             f"{a.name}: weighs one push against its own state; {c.name} commits several",
+        ),
+        (
+            p.collective and not (m.codec.entrywise and m.codec_down.entrywise),
+            f"{p.name}: vectors are added up on their way, as codecs whose bits belong together do not allow",
+        ),
+        (
+            p.stateless_workers and {m.codec.name, m.codec_down.name} != {"none"},
+            f"{p.name}: its tasks hand on 32-bit floats; set both codecs to 'none'",
         ),
         (
             p.collective and m.overlaps,

@@ -22,7 +22,6 @@ class Status(IntEnum):
     GONE = 4  #: has left
 
 
-
 def _constant(epoch: float) -> float:
     return 1.0
 

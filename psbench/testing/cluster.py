@@ -19,7 +19,7 @@ from psbench.core.actions import Action
 from psbench.core.engine import Engine
 from psbench.core.log import EventLog
 from psbench.core.part import Verdict
-from psbench.core.strategy import AnyStrategy
+from psbench.core.strategy import AnyStrategy, WireSize
 from psbench.core.view import Status
 from psbench.core.worker_loop import WorkerLoop
 from psbench.errors import Deadlock, ParameterError
@@ -154,7 +154,7 @@ class ScriptedCluster:
             dataset_size=10 * batch,
             global_batch=batch,
             epochs=self.epochs,
-            model_bytes=_BYTES,
+            wire_size=WireSize(_BYTES // 4),
             rng=Streams(self.seed).generator("strategy"),
             log=log,
         )

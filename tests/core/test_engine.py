@@ -27,7 +27,7 @@ from psbench.core.actions import (
 from psbench.core.engine import Engine
 from psbench.core.events import Asked, Evaluated, Join, Leave, Measured, Push, Report, Timer, Vote
 from psbench.core.log import EventLog, Kind
-from psbench.core.strategy import Strategy, SwitchingStrategy
+from psbench.core.strategy import Strategy, SwitchingStrategy, WireSize
 from psbench.core.view import Status
 from psbench.errors import Deadlock, ProtocolError, UnansweredWorker
 from psbench.testing import ScriptedCluster
@@ -324,7 +324,7 @@ def test_conservation_counts_cancelled_work_apart():
 
 
 def test_a_model_is_sent_only_to_whom_has_it_not():
-    engine = start(strategies.k_batch_asp(k=2), model_bytes=400)
+    engine = start(strategies.k_batch_asp(k=2), wire_size=WireSize(100))
     engine.handle(push(0, 0), 1.0)
     engine.handle(push(1, 0, ticket=2), 2.0)
     assert engine.log.of_kind(Kind.RELEASE)["bytes"].tolist() == [400, 400, 0, 400]

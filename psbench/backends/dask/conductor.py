@@ -13,12 +13,11 @@ from collections.abc import Callable, Sequence
 from itertools import count
 from typing import Any
 
-from psbench.backends.base import Ending, why_diverged, with_stats
+from psbench.backends.base import why_diverged, with_stats
 from psbench.backends.dask.agenda import Agenda
-from psbench.backends.dask.drift import Drift
-from psbench.backends.dask.evaluations import Evaluations
-from psbench.backends.dask.keeper import Keeper, State, Then, state_of, without_optimizer
+from psbench.backends.dask.keeper import Keeper, State, state_of, without_optimizer
 from psbench.backends.dask.letters import PUSH, Pushed
+from psbench.backends.dask.lookout import Lookout
 from psbench.backends.dask.meter import Meter
 from psbench.backends.dask.names import CLIENT, CONDUCTOR, EVALUATOR, worker_name, worker_number
 from psbench.backends.dask.replicas import Replicas
@@ -27,9 +26,9 @@ from psbench.backends.dask.wire import FIRST_FREE_KIND, HELLO, JSON, Hub, Letter
 from psbench.core import actions as act
 from psbench.core import events as ev
 from psbench.core.actions import Action
-from psbench.core.log import EventLog, Kind, plain_json
+from psbench.core.log import EventLog, plain_json
 from psbench.core.strategy import Strategy
-from psbench.core.view import ClusterView, Status
+from psbench.core.view import Status
 from psbench.errors import BackendError, Cancelled, Deadlock, ServerLost, WorkerLost
 from psbench.problem import Problem
 
@@ -74,28 +73,22 @@ class Conductor:
         self.problem, self.hub, self.crew = problem, hub, list(crew)
         self.log = EventLog()
         self.engine = problem.engine(self.log)
-        self.ending = Ending(experiment.stop, experiment.evaluate_every)
         self._seconds = experiment.stop.seconds
         self._begin_s = time.monotonic()
         self._next_tick = self._next_show = self._next_ping = 0.0
         self._events: deque[ev.Event] = deque()
         self._push_ids = count()
-        self._numbers = count(1)
+        self.numbers = count(1)  # of rings and requests
         self._agenda = Agenda(problem.profile)
         self._ready: dict[str, dict[str, Any]] = {}
         self._met: set[str] = set()
         self._gone: set[str] = set()
         self._training = False
-        self._status = self._reason = ""
-        self._evaluations = Evaluations(hub, problem.model_bytes)
-        self._evaluated = -1, -1  # the last version, and its samples, that were sent to the evaluator
+        self.status = self._reason = ""
+        self._lookout = Lookout(self)
         self._meter = Meter(hub, lambda facts: self._events.appendleft(ev.Measured(facts)))
-        self._next_checkpoint = experiment.checkpoint_every or float("inf")
-        #: nothing can be due before that many samples and that version
-        self._look_at, self._last_version = 0.0, experiment.stop.updates or float("inf")
         self._carried: set[int] = set()  # pushes whose payloads wait
         self._handed: list[ev.Push] = []  # pushes that the engine was given, and may find void
-        self._polled: int | None = None  # the models that go with the answer being performed
         self._shown_rows = self._shown_texts = 0
         self._received = False
 
@@ -112,33 +105,34 @@ class Conductor:
         try:
             self._assemble()
             self._begin()
-            while not self._status:
+            while not self.status:
                 self._pump()
-                while self._events and not self._status:
+                while self._events and not self.status:
                     self._handle(self._events.popleft())
             self._finish()
         finally:
             self._dismiss()
 
     @property
-    def _now(self) -> float:
+    def now(self) -> float:
+        """Seconds of the run."""
         return time.monotonic() - self._begin_s
 
     def _assemble(self) -> None:
         """Wait until everybody is ready."""
         while missing := [name for name in self.crew if name not in self._ready]:
             self._pump()
-            if self._status:
+            if self.status:
                 raise Cancelled("stopped by hand before training began")
-            if self._now > _START_S:
+            if self.now > _START_S:
                 raise BackendError(
                     f"{', '.join(missing)} did not report within {_START_S:.0f} s: are the Dask workers busy?"
                 )
 
     def _begin(self) -> None:
         self._keep(0, None)
-        self._evaluate(0)
-        self._until(lambda: not self._evaluations)
+        self._lookout.evaluate(0)
+        self.until(lambda: not self._lookout.evaluations)
         self._begin_s = time.monotonic()
         self._next_tick = self._next_show = self._next_ping = 0.0
         roster = {number: self._ready[worker_name(number)]["ring"] for number in self._workers()}
@@ -155,20 +149,18 @@ class Conductor:
 
     def _keep(self, index: int, state: State | None) -> None:
         """Have a new keeper for a composition; without a state it begins where the problem does."""
-        problem, hub, numbers = self.problem, self.hub, self._numbers
+        problem, hub, numbers = self.problem, self.hub, self.numbers
         composition = self._composition = problem.experiment.strategy.compositions[index]
-        self._wire_bytes = composition.placement.bytes_up(
-            composition.wire_bytes(problem.model_bytes), problem.profile.num_workers
-        )
+        self._wire_bytes = composition.bytes_up(problem.wire_size, problem.profile.num_workers)
         self._holds = "distance_sq" in composition.measures
-        self._drift = Drift(hub, numbers) if composition.communication.pushes == "together" else None
+        self._lookout.compose(composition)
         self.keeper: Keeper
         if composition.placement.collective:
             self.keeper = Replicas(hub, self._workers(), state, numbers)
             return
         optimizer, batch = problem.experiment.optimizer, problem.experiment.batch_size
         state = state or state_of(problem.server(), optimizer=True)
-        self.keeper = Servers(hub, composition, index, state, optimizer, batch, numbers)
+        self.keeper = Servers(*(hub, composition, index, state, optimizer, batch, numbers, problem.streams))
 
     # ---------------------------------------------------------------- letters
 
@@ -177,11 +169,11 @@ class Conductor:
         letter = self.hub.receive(_TICK_S)
         if letter is not None:
             self._read(letter)
-        now = self._now
+        now = self.now
         if now >= self._next_tick:
             self._tick(now)
 
-    def _until(self, done: Callable[[], bool]) -> None:
+    def until(self, done: Callable[[], bool]) -> None:
         """Wait for letters that are not events; events are handled later, in their order."""
         while not done():
             self._pump()
@@ -215,9 +207,9 @@ class Conductor:
         self._events.append(with_stats(push, reads) if reads else push)
 
     def _diverged(self, push: ev.Push) -> None:
-        if not self._status:
-            self.engine.handle(push, self._now)
-            self._end("diverged", why_diverged(push, self._now))
+        if not self.status:
+            self.engine.handle(push, self.now)
+            self.end("diverged", why_diverged(push, self.now))
 
     def _on_vote(self, sender: str, plain: dict[str, Any], letter: Letter) -> None:
         worker = worker_number(sender)
@@ -232,8 +224,8 @@ class Conductor:
 
     def _on_model(self, sender: str, plain: dict[str, Any], letter: Letter) -> None:
         worker = worker_number(sender)
-        if self._drift is not None and worker is not None:
-            self._drift.answer(worker, plain["tag"], unpack(plain["shapes"], letter.payload))
+        assert worker is not None
+        self._lookout.drift.answer(worker, plain["tag"], unpack(plain["shapes"], letter.payload))
 
     def _on_measured(self, sender: str, plain: dict[str, Any], letter: Letter) -> None:
         self._meter.take(plain["name"], plain["number"])
@@ -251,15 +243,12 @@ class Conductor:
         self.keeper.answer(sender, plain, letter.payload)
 
     def _on_evaluated(self, sender: str, plain: dict[str, Any], letter: Letter) -> None:
-        number, version, epoch = self._evaluations.take(plain["id"])
-        values = {"epoch": epoch} | plain["values"]
-        if number > 0 and not self._status:
-            self._events.append(ev.Evaluated(number, version, values))
-        else:  # no rule sees it: it is of before the first step or after the last
-            self._record(-1 if number else 0, version, values)
+        event = self._lookout.evaluated(plain)
+        if event is not None:
+            self._events.append(event)
 
     def _on_stop(self, sender: str, plain: dict[str, Any], letter: Letter) -> None:
-        self._end("stopped", "stopped by hand")
+        self.end("stopped", "stopped by hand")
 
     def _on_switch(self, sender: str, plain: dict[str, Any], letter: Letter) -> None:
         self._events.append(ev.Asked(plain["to"]))
@@ -270,7 +259,7 @@ class Conductor:
     # ---------------------------------------------------------------- events
 
     def _handle(self, event: ev.Event) -> None:
-        now = self._now
+        now = self.now
         if self._seconds is not None and now >= self._seconds:
             self._time_is_up()
             return
@@ -285,19 +274,17 @@ class Conductor:
         if self._handed and not self.engine.measuring:
             self._drop_void()
         if type(event) is ev.Evaluated:
-            reason = self.ending.after_evaluation(event.values)
+            reason = self._lookout.ending.after_evaluation(event.values)
             if reason:
-                self._end("finished", reason)
+                self.end("finished", reason)
         elif not self.engine.view.num_active and not self._agenda.expects_more_than(self._lost):
             raise WorkerLost(f"every worker is gone at {now:.3f} s; nobody is left to train")
 
     def _can_be(self, event: ev.Event) -> bool:
         """Whether the profile's comings and goings are possible: a process that died does not come back."""
-        workers = self.engine.view.workers
         if type(event) is ev.Join:
-            is_here = event.worker in workers and workers[event.worker].status is not Status.GONE
-            return not is_here and event.worker not in self._lost
-        return type(event) is not ev.Leave or event.worker in workers
+            return event.worker not in self._lost
+        return type(event) is not ev.Leave or event.worker in self.engine.view.workers
 
     @property
     def _lost(self) -> set[int]:
@@ -307,6 +294,8 @@ class Conductor:
     def _halt(self, worker: int) -> None:
         """Have a worker forget what it computes; should it be released again, it begins anew."""
         self.hub.tell(worker_name(worker), {"do": "halt"})
+        self.keeper.forget(worker)
+        self._lookout.drift.leave(worker)
 
     def _drop_void(self) -> None:
         """Drop what came with pushes that the engine has found void."""
@@ -320,28 +309,29 @@ class Conductor:
     def _time_is_up(self) -> None:
         assert self._seconds is not None
         self.engine.view.now = self._seconds
-        self._end("finished", self.ending.at(self._seconds))
+        self.end("finished", self._lookout.ending.at(self._seconds))
 
-    def _end(self, status: str, reason: str) -> None:
-        if not self._status:
-            self._status, self._reason = status, reason
+    def end(self, status: str, reason: str) -> None:
+        """Let the run end, unless it does already."""
+        if not self.status:
+            self.status, self._reason = status, reason
 
     # ---------------------------------------------------------------- actions
 
     def _perform(self, actions: Sequence[Action]) -> None:
-        if self._drift is not None and self._may_be_due:
-            self._ask_for_models(actions)
+        lookout = self._lookout
+        lookout.before(actions)
         for action in actions:
             perform = _PERFORMERS.get(type(action))
             # a Hold is silence; after a Cancel comes the Release that the worker finds between two steps
             if perform is not None:
                 perform(self, action)
-                if self._status:
+                if self.status:
                     return  # the run ended with this version; nobody starts another step
         if not self._composition.plain:  # steps that are kept after a vote are progress too
-            self._look()
-        if not self._status:
-            self._polled = None
+            lookout.look()
+        if not self.status:
+            lookout.after()
 
     def _release(self, release: act.Release) -> None:
         view = self.engine.view
@@ -354,7 +344,7 @@ class Conductor:
         self.keeper.apply(apply)
         self._carried.difference_update(push.id for push in apply.pushes)
         if self._composition.plain:
-            self._look()
+            self._lookout.look()
 
     def _discard(self, discard: act.Discard) -> None:
         self._carried.discard(discard.push.id)
@@ -374,95 +364,17 @@ class Conductor:
 
     def _hand_over(self, handover: act.Handover) -> None:
         """Everybody is idle: move the model from its old keeper to the new one, and store it on the way."""
-        state = self._state(optimizer=True)
+        state = self._lookout.await_state(lambda then: self.keeper.gather(True, then))
         if handover.forgets_momentum:
             state = without_optimizer(state)
         for worker in self._workers():
             self.hub.tell(worker_name(worker), {"do": "compose", "composition": handover.to})
         self._keep(handover.to, state)
-        self._send_checkpoint(f"switch-version-{self.engine.view.version}", state)
-        pause = self._now + handover.cost_s
-        self._until(lambda: self._now >= pause or bool(self._status))
+        self._lookout.store(f"switch-version-{self.engine.view.version}", state)
+        pause = self.now + handover.cost_s
+        self.until(lambda: self.now >= pause or bool(self.status))
 
-    def _state(self, optimizer: bool) -> State:
-        """Return the current version's state, waiting for it."""
-        return self._await_state(lambda then: self.keeper.gather(optimizer, then))
-
-    def _await_state(self, gather: Callable[[Then], None]) -> State:
-        found: list[State] = []
-        gather(found.append)
-        self._until(lambda: bool(found))
-        return found[0]
-
-    # ---------------------------------------------------------------- looking and storing
-
-    @property
-    def _may_be_due(self) -> bool:
-        view = self.engine.view
-        return view.samples >= self._look_at or view.version >= self._last_version
-
-    def _look(self) -> None:
-        """Evaluate, write a checkpoint, or end, if one of them is due."""
-        if self._may_be_due:
-            self._after_update(self.engine.view)
-
-    def _after_update(self, view: ClusterView) -> None:
-        number = self.ending.due(view)
-        if number is not None:
-            self._evaluate(number)
-        if view.epoch >= self._next_checkpoint:
-            self._next_checkpoint += self.problem.experiment.checkpoint_every or float("inf")
-            self._checkpoint(f"epoch-{view.epoch:g}")
-        reason = self.ending.after_update(view)
-        if reason:
-            self._end("finished", reason)
-        self._look_at = view.dataset_size * min(self.ending.next_epoch, self._next_checkpoint)
-
-    def _ask_for_models(self, actions: Sequence[Action]) -> None:
-        """Ask for the workers' own models as they will be when these actions are performed."""
-        assert self._drift is not None
-        going = {a.worker for a in actions if type(a) is act.Release and a.then == "step"}
-        self._polled = self._drift.ask(self._with_models() - going, going)
-
-    def _with_models(self) -> set[int]:
-        """Return the workers that have been released under this composition."""
-        workers = self.engine.view.workers.values()
-        return {w.id for w in workers if w.status not in (Status.NEW, Status.GONE)}
-
-    def _gather_model(self, then: Then) -> None:
-        """Call `then` with the model that a person would take away: the mean where models drift apart."""
-        if self._drift is None:
-            self.keeper.gather(False, then)
-            return
-        polled = self._drift.ask(self._with_models()) if self._polled is None else self._polled
-        self._drift.mean(polled, lambda mean: then(mean) if mean else self.keeper.gather(False, then))
-
-    def _evaluate(self, number: int) -> None:
-        """Have the current version evaluated, while training goes on."""
-        evaluations = self._evaluations
-        self._evaluated = self._stand
-        key = evaluations.expect(number, self.engine.view)
-        self._gather_model(lambda state: evaluations.send(key, state))
-        if evaluations.too_many:
-            self._until(lambda: not evaluations.too_many)
-
-    @property
-    def _stand(self) -> tuple[int, int]:
-        return self.engine.view.version, self.engine.view.samples
-
-    def _record(self, number: int, version: int, values: dict[str, float]) -> None:
-        now = self._now if number else 0.0
-        self.log.add(Kind.EVALUATED, now, id=number, version=version, text=plain_json(values))
-
-    def _checkpoint(self, label: str) -> None:
-        self.keeper.gather(True, lambda state: self._send_checkpoint(label, state))
-
-    def _send_checkpoint(self, label: str, state: State) -> None:
-        shapes, flat = pack(state)
-        # while numbers are being measured, an answer is half given: the model alone is of one moment then
-        decisions = None if self.engine.measuring else self.engine.state_dict()
-        plain = {"time_s": self._now, "engine": decisions}
-        self.hub.tell(CLIENT, {"do": "checkpoint", "label": label, "shapes": shapes, "state": plain}, flat)
+    # ---------------------------------------------------------------- the clock
 
     def _show(self) -> None:
         """Send the client what the log has grown by."""
@@ -474,8 +386,6 @@ class Conductor:
         self._shown_texts += len(texts)
         self.hub.send(CLIENT, ROWS, TEXTS.pack(len(written)) + written + rows.tobytes())
 
-    # ---------------------------------------------------------------- the clock
-
     def _tick(self, now: float) -> None:
         self._next_tick = now + _TICK_S
         if self._training:
@@ -486,7 +396,7 @@ class Conductor:
         if now >= self._next_ping:
             self._next_ping = now + _PING_S
             self._call_the_roll()
-        if self._seconds is not None and now >= self._seconds and not self._status and self._training:
+        if self._seconds is not None and now >= self._seconds and not self.status and self._training:
             self._time_is_up()
 
     def _call_the_roll(self) -> None:
@@ -495,9 +405,9 @@ class Conductor:
             if not self.hub.send(name, PING, b""):
                 self._lose(name)
         view = self.engine.view
-        busy = view.num_computing or self._status or self._events or self._agenda or self._evaluations
-        if view.num_active and not (busy or self.engine.measuring):
-            raise Deadlock(f"at {self._now:.3f} s no worker can ever go on; {view.waits()}")
+        busy = view.num_computing or self.status or self._events or self._agenda or self.engine.measuring
+        if view.num_active and not (busy or self._lookout.evaluations):  # a rule may act on one
+            raise Deadlock(f"at {self.now:.3f} s no worker can ever go on; {view.waits()}")
 
     def _lose(self, name: str) -> None:
         """Do without a peer that is gone, or give up."""
@@ -508,8 +418,7 @@ class Conductor:
             if not self._training:
                 raise WorkerLost(f"{name} died before training began")
             self.keeper.leave(worker)
-            if self._drift is not None:
-                self._drift.leave(worker)
+            self._lookout.drift.leave(worker)
             self._events.append(ev.Leave(worker, "lost"))
         elif name == CLIENT:
             raise Cancelled("the client is gone")
@@ -523,24 +432,22 @@ class Conductor:
     def _finish(self) -> None:
         """Evaluate the last version, and give the client what the run leaves."""
         self._handle_leavers()
-        time_s = min(self._now, self._seconds or float("inf"))
-        state = self._await_state(self._gather_model)
+        time_s = min(self.now, self._seconds or float("inf"))
+        state = self._lookout.await_state(self._lookout.gather)
         self._stop_workers()
-        if self._evaluated != self._stand and self._status != "diverged":
-            self._evaluations.send(self._evaluations.expect(-1, self.engine.view), state)
-        self._until(lambda: not self._evaluations)
+        self._lookout.evaluate_last(state)
         self._show()
         shapes, flat = pack(state)
         lost = [w.id for w in self.engine.view.workers.values() if w.status == Status.GONE]
-        outcome = {"status": self._status, "reason": self._reason}
+        outcome = {"status": self.status, "reason": self._reason}
         facts = {"time_s": time_s, "lost_workers": lost, "strangers": self.hub.strangers}
         self.hub.tell(CLIENT, {"do": "outcome", "shapes": shapes, "facts": facts} | outcome, flat)
-        self._until(lambda: self._received)
+        self.until(lambda: self._received)
 
     def _handle_leavers(self) -> None:
         for event in self._events:
-            if type(event) is ev.Leave:
-                self.engine.handle(event, self._now)
+            if type(event) is ev.Leave and self._can_be(event):
+                self.engine.handle(event, self.now)
         self._events.clear()
 
     def _stop_workers(self) -> None:

@@ -53,6 +53,9 @@ class Keeper(Protocol):
     def answer(self, sender: str, plain: dict[str, object], payload: Tensor | None) -> None:
         """Take what a keeper's own request brought."""
 
+    def forget(self, worker: int) -> None:
+        """Know no longer what a worker holds that has gone, or begins anew."""
+
     def leave(self, worker: int) -> None:
         """Do without a worker that is dead."""
 

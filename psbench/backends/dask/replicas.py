@@ -160,6 +160,9 @@ class Replicas:
         if request is not None:
             request.then(unpack(plain["shapes"], payload))
 
+    def forget(self, worker: int) -> None:
+        """Do nothing: what a worker holds is known to itself alone."""
+
     def leave(self, worker: int) -> None:
         """Ask others for what that worker was to send, and settle a ring that it was in."""
         if worker not in self._alive:

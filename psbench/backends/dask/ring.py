@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 from torch import Tensor
 
-from psbench.backends.dask.slices import slices
+from psbench.backends.slices import slices
 
 #: send a piece to the next member: (step, piece)
 Send: TypeAlias = Callable[[int, Tensor], None]

@@ -12,12 +12,13 @@ from psbench.backends.dask.keeper import State, Then, ThenNumber, cut, join, sta
 from psbench.backends.dask.letters import RELEASE, Released
 from psbench.backends.dask.names import server_name, worker_name
 from psbench.backends.dask.slice import Slice
-from psbench.backends.dask.slices import slices
 from psbench.backends.dask.wire import Hub, pack, unpack
+from psbench.backends.slices import slices
 from psbench.core import actions as act
 from psbench.core.events import Push
 from psbench.core.strategy import Strategy
 from psbench.optim import Optimizer
+from psbench.seeds import Streams
 
 
 @dataclass
@@ -54,12 +55,13 @@ class Servers:
         optimizer: Optimizer,
         global_batch: int,
         numbers: Iterator[int],
+        streams: Streams,
     ) -> None:
         self._hub = hub
         count = composition.placement.num_servers
         self._others = [server_name(shard) for shard in range(1, count)]
         parts = slices(len(state["parameters"]), count)
-        self._own = Slice(cut(state, parts[0], first=True), optimizer, global_batch, composition)
+        self._own = Slice(cut(state, parts[0], first=True), optimizer, global_batch, composition, streams, 0)
         for name, part in zip(self._others, parts[1:], strict=True):
             shapes, flat = pack(cut(state, part, first=False))
             hub.tell(name, {"do": "begin", "shapes": shapes, "composition": index}, flat)
@@ -84,17 +86,23 @@ class Servers:
         """Answer a worker, with the model if it has not got this version, or with the aggregate."""
         payload = None
         if release.send:
-            payload = self._own.aggregate() if release.aggregate else self._model(release.load)
+            payload = self._own.aggregate(release.load) if release.aggregate else self._model(release)
         body = Released.of(release, samples).encode()
         self._hub.send(worker_name(release.worker), RELEASE, body, payload)
         if release.send:
             stamp = {"worker": release.worker, "ticket": release.ticket, "version": release.load}
             self._stream({"do": "release", "aggregate": release.aggregate} | stamp)
 
-    def _model(self, version: int) -> Tensor:
-        if self._snapshot is None or self._snapshot[0] != version:
-            self._snapshot = version, self._own.model()
+    def _model(self, release: act.Release) -> Tensor:
+        version = release.load
+        if self._snapshot is None or self._snapshot[0] != version or not self._own.is_shared:
+            self._snapshot = version, self._own.model(release.worker, release.ticket, version)
         return self._snapshot[1]
+
+    def forget(self, worker: int) -> None:
+        """Know no longer what a worker holds that has gone, or begins anew."""
+        self._own.forget(worker)
+        self._stream({"do": "forget", "worker": worker})
 
     def discard(self, push: Push) -> None:
         """Drop a push's slices."""

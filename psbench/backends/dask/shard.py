@@ -36,10 +36,12 @@ class Shard:
         Where the workers' slices come in.
     link : Link
         To the conductor.
+    number : int
+        Of the shard; the first is 0 and the conductor's.
     """
 
-    def __init__(self, problem: Problem, hub: Hub, link: Link) -> None:
-        self.problem, self.hub, self.link = problem, hub, link
+    def __init__(self, problem: Problem, hub: Hub, link: Link, number: int) -> None:
+        self.problem, self.hub, self.link, self.number = problem, hub, link, number
         self._stream: deque[dict[str, Any]] = deque()
         self._gone: dict[int, float] = {}  # when we heard that a worker is gone
         self._slice: Slice
@@ -91,6 +93,8 @@ class Shard:
             experiment.optimizer,
             experiment.batch_size,
             experiment.strategy.compositions[plain["composition"]],
+            self.problem.streams,
+            self.number,
         )
 
     def _perform(self, plain: dict[str, Any]) -> bool:
@@ -104,6 +108,8 @@ class Shard:
             return self._tell_payload(plain["tag"], tuple(plain["key"]))
         if order == "release":
             self._release(plain)
+        elif order == "forget":
+            self._slice.forget(plain["worker"])
         elif order == "hold":
             self._slice.hold(plain["version"], plain["in_use"])
         elif order == "distance_sq":
@@ -148,5 +154,7 @@ class Shard:
 
     def _release(self, plain: dict[str, Any]) -> None:
         body = Released(plain["ticket"], plain["version"], 0, True).encode()
-        payload = self._slice.aggregate() if plain["aggregate"] else self._slice.model()
+        worker, ticket, version = plain["worker"], plain["ticket"], plain["version"]
+        own = self._slice
+        payload = own.aggregate(version) if plain["aggregate"] else own.model(worker, ticket, version)
         self.hub.send(worker_name(plain["worker"]), RELEASE, body, payload)

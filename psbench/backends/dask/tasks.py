@@ -32,7 +32,7 @@ def serve(experiment: Experiment, key: bytes, topic: str, shard: int, conductor:
     """Hold a server shard that is not the first."""
     with Hub(_host(), key) as hub, Link(conductor, key, server_name(shard)) as link:
         _announce(topic, server_name(shard), hub)
-        _report(link, lambda: Shard(_build(experiment), hub, link).run())
+        _report(link, lambda: Shard(_build(experiment), hub, link, shard).run())
 
 
 def train(experiment: Experiment, key: bytes, worker: int, servers: list[Address]) -> None:

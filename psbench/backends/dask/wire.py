@@ -32,7 +32,7 @@ HELLO, JSON = 0, 1
 #: kinds from here on belong to who uses the wire
 FIRST_FREE_KIND = 2
 #: types that a payload may have, by their number on the wire
-_TYPES = (torch.float32, torch.float16)
+_TYPES = (torch.float32, torch.float16, torch.uint8)
 #: from this size on ZeroMQ sends a payload from where it lies; below, copying it is cheaper
 ZERO_COPY_BYTES = 1 << 16
 #: a peer that is silent for so long is gone, even if its connection was never closed (milliseconds)

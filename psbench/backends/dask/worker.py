@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -13,11 +14,13 @@ from psbench.backends.dask.conductor import servers_of
 from psbench.backends.dask.letters import PUSH, RELEASE, Pushed, Released
 from psbench.backends.dask.mail import LOOK_S, Abandoned, Mail, Stopped
 from psbench.backends.dask.member import Member
-from psbench.backends.dask.slices import slices
 from psbench.backends.dask.wire import JSON, Hub, Letter, Link, pack
-from psbench.codecs import decode, encode
+from psbench.backends.dask.writing import is_bare, split, with_buffers
+from psbench.backends.slices import slices
+from psbench.codecs import WorkerEnd, over_the_wire
 from psbench.core.part import Verdict
 from psbench.core.worker_loop import WorkerLoop
+from psbench.errors import CodecError
 from psbench.local_model import StepStatistics, local_model
 from psbench.problem import Problem
 from psbench.server_math import finite
@@ -54,12 +57,14 @@ class Worker:
         self.trainer, self.evaluator = problem.trainer(), problem.evaluator()
         self.loop: WorkerLoop | None = None  # begins with a release
         self._optimizer = problem.experiment.optimizer
+        if any(each.communication.local for each in problem.experiment.strategy.compositions):
+            self._optimizer.build(torch.zeros(1))  # the first of a process takes seconds: no step's
         self._ring_address = None if hub is None else list(hub.address)
         self._lr = 0.0
         self._answer: Letter | None = None  # that came while we computed on
         self._halted = False
         self._tell_model: int | None = None  # with the next release: the number of who asks
-        self._offset_s = self._begin_s = 0.0
+        self._offset_s = self._begin_s = self._next_check = 0.0
         self._slowness = _slowness(problem, worker)
         self._compose(0)
 
@@ -117,8 +122,8 @@ class Worker:
             assert self.member is not None
             return self.member.replica.parameters, self.member.replica.buffers
         assert payload is not None
-        length, whole = self._slices[0].stop, decode(payload)
-        return self._together(released, whole[:length]), whole[length:]
+        first, buffers = split(payload, self._slices[0].stop, len(self.problem.buffers))
+        return self._together(released, first, WorkerEnd.answer), buffers
 
     def _aggregate(self, released: Released, payload: Tensor | None) -> Tensor:
         if self._collective:
@@ -126,13 +131,16 @@ class Worker:
             assert self.member.replica.aggregate is not None
             return self.member.replica.aggregate
         assert payload is not None
-        return self._together(released, decode(payload))
+        return self._together(released, payload, WorkerEnd.aggregate)
 
-    def _together(self, released: Released, first: Tensor) -> Tensor:
-        """Put the servers' slices together."""
-        if not self._serving:
-            return first
-        return torch.cat([first, *(self._part(other, released.ticket) for other in self._serving)])
+    def _together(self, released: Released, first: Tensor, read: Callable[[WorkerEnd, Any], Any]) -> Tensor:
+        """Read the servers' slices, and put them together."""
+        parts = [first, *(self._part(other, released.ticket) for other in self._serving)]
+        if self._ends:
+            parts = [
+                torch.from_numpy(read(end, part.numpy())) for end, part in zip(self._ends, parts, strict=True)
+            ]
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     def _part(self, other: Link, ticket: int) -> Tensor:
         """Wait for another server's part of the answer; older ones are of work that was made void."""
@@ -141,7 +149,7 @@ class Worker:
             if letter is not None and letter.kind == RELEASE:
                 assert letter.payload is not None
                 if Released.decode(letter.body).ticket == ticket:
-                    return decode(letter.payload)
+                    return letter.payload
             elif letter is None:
                 self.mail.look()
 
@@ -177,9 +185,13 @@ class Worker:
 
     def _interrupted(self, seconds: float) -> bool:
         """Wait so long, or until the step becomes void; obey other orders meanwhile."""
+        now = time.monotonic()
+        if now >= self._next_check:  # who computes for long without waiting would not know
+            self._next_check = now + LOOK_S
+            self.mail.check()
         if seconds <= 0 and self.mail.is_empty:
             return False  # nearly always
-        until = time.monotonic() + seconds
+        until = now + seconds
         while True:
             left = until - time.monotonic()
             letter = self.mail.next(min(max(0.0, left), LOOK_S))
@@ -224,20 +236,30 @@ class Worker:
     def _push(self, goes_on: bool) -> None:
         assert self.loop is not None
         push = self.loop.push(-1, bytes=0, goes_on=goes_on)
-        codec = self.composition.communication.codec
-        payload, buffers = encode(self.model.payload(), codec), self.model.buffers
+        payload, buffers = self.model.payload(), self.model.buffers
+        if self._collective:
+            payload = over_the_wire(payload, self.composition.communication.codec.name)
         is_finite = math.isfinite(push.loss) and finite(payload)
+        parts = [] if self._collective else [payload[part] for part in self._slices]
+        try:
+            parts = self._written(parts)
+        except CodecError:  # there are no parts of what cannot be written, and the run ends with them
+            is_finite = False
         body = Pushed.of(push, time.monotonic() + self._offset_s, is_finite).encode()
         if self._collective:
             assert self.member is not None
-            self.member.mine = decode(payload), buffers
+            self.member.mine = payload, buffers
             self.link.send(PUSH, body)
             return
-        parts = [payload[part] for part in self._slices]
         for other, part in zip(self._serving, parts[1:], strict=True):
             other.send(PUSH, body, part)
-        first = torch.cat([parts[0], encode(buffers, codec)]) if len(buffers) else parts[0]
-        self.link.send(PUSH, body, first)
+        self.link.send(PUSH, body, with_buffers(parts[0], buffers))
+
+    def _written(self, parts: list[Tensor]) -> list[Tensor]:
+        """Return the servers' slices as they travel."""
+        if not self._ends:
+            return parts
+        return [torch.from_numpy(end.push(part.numpy())) for end, part in zip(self._ends, parts, strict=True)]
 
     def _send_model(self, tag: int) -> None:
         """Send our own model, which is as good as anybody's where models drift apart."""
@@ -325,12 +347,18 @@ class Worker:
             assert self.member is not None
             replica = problem.server()  # a later composition's is sent
             replica.keeps_aggregate = composition.aggregation.reply == "aggregate"
-            self.member.begin(replica, composition.communication.codec)
+            self.member.begin(replica, composition.communication.codec.name)
 
     def _begin_anew(self) -> None:
         """Forget what we have concluded and computed; what was pushed is not lost."""
         self.loop = self._answer = self._tell_model = None
         self.model = local_model(self.composition, self._optimizer)
+        self._ends = [] if self._collective or is_bare(self.composition) else self._new_ends()
+
+    def _new_ends(self) -> list[WorkerEnd]:
+        streams = self.problem.streams
+        sizes = [part.stop - part.start for part in self._slices]
+        return [WorkerEnd(self.composition, size, streams, self.worker, i) for i, size in enumerate(sizes)]
 
 
 def _slowness(problem: Problem, worker: int) -> tuple[float, list[tuple[float, float, float]]]:
