@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import sys
 import traceback
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
 
 import typer
 
 from psbench.cli.app import app
-from psbench.errors import Cancelled, DataError, PsbenchError, SpecError
+from psbench.errors import Cancelled, DataError, DoubtfulComposition, PsbenchError, SpecError
 
 #: exit codes: as usual for a shell, a wrong command is 2, an interrupt 130; 70 is "internal software error"
 FAILED, USAGE, INTERNAL, INTERRUPTED = 1, 2, 70, 130
@@ -33,7 +36,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     argv = list(sys.argv[1:] if argv is None else argv)
     try:
-        code = typer.main.get_command(app).main(argv, prog_name="psbench", standalone_mode=False)
+        with _doubts_in_a_line():
+            code = typer.main.get_command(app).main(argv, prog_name="psbench", standalone_mode=False)
     except _Usage as error:
         if not error.format_message():  # there was no command, and the help has been shown
             return USAGE
@@ -60,6 +64,22 @@ def _fail(message: str, code: int) -> int:
     """Print one line, whatever the message is made of."""
     print("error:", " ".join(message.split()), file=sys.stderr)
     return code
+
+
+@contextmanager
+def _doubts_in_a_line() -> Iterator[None]:
+    """Print what is probably not meant like an error, without the line of code that noticed it."""
+    with warnings.catch_warnings():
+        usual = warnings.showwarning
+
+        def show(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
+            if issubclass(category, DoubtfulComposition):
+                print("warning:", message, file=sys.stderr)
+            else:
+                usual(message, category, *where, **more)
+
+        warnings.showwarning = show
+        yield
 
 
 def _trace(argv: Sequence[str]) -> None:
