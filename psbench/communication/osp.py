@@ -52,6 +52,8 @@ class OSP(Communication):
     Nobody waits whose answer comes within `local_steps` steps. A push that goes on carries the *sum* of its
     steps' gradients (aggregation `accumulated`). Part of it was computed on models that lack the others'
     last updates: a barrier's staleness of 0 counts versions, not these steps.
+    Momentum belongs to the server. With it the model moves further than the workers' own steps foresaw, and
+    several steps together go one long way: better use lr/(1 - momentum) without momentum.
     Our reading: the worker's own steps are plain ones, at the optimizer's rate without its momentum; the
     exchange begins after a step, with that step in the push; servers wait for all ("synchronous"), which is
     a choice of the consistency part.
