@@ -51,7 +51,7 @@ def test_json_is_the_summary_and_nothing_else_on_standard_output(capsys):
 @pytest.mark.filterwarnings("default::psbench.errors.DoubtfulComposition")
 def test_what_is_probably_not_meant_is_one_line_on_standard_error(capsys):
     _, err = ok(capsys, "run", *QUICK, "--set", "strategy={name: lb_bsp, aggregation: sum}")
-    (line,) = [line for line in err.splitlines() if "lb_bsp" in line]
+    (line,) = [line for line in err.splitlines() if "batches of different sizes" in line]
     assert line.startswith("warning: strategy 'lb_bsp': lb_bsp cuts batches of different sizes, and sum")
 
 
