@@ -197,14 +197,18 @@ class Conductor:
             *(next(self._push_ids), worker, told.ticket, told.version, told.samples, told.steps),
             *(self._wire_bytes, told.compute_s, send_s, told.loss, told.stats, told.goes_on),
         )
-        self.keeper.take(push, letter.payload)
-        self._carried.add(push.id)
-        view = self.engine.view.workers[worker]
-        if not told.is_finite and told.ticket == view.ticket and view.status is Status.COMPUTING:
+        if told.is_finite:
+            self.keeper.take(push, letter.payload)
+            self._carried.add(push.id)
+        elif self._is_current(push):
             self._diverged(push)
             return
         reads = self._composition.reads
         self._events.append(with_stats(push, reads) if reads else push)
+
+    def _is_current(self, push: ev.Push) -> bool:
+        worker = self.engine.view.workers[push.worker]
+        return push.ticket == worker.ticket and worker.status is Status.COMPUTING
 
     def _diverged(self, push: ev.Push) -> None:
         if not self.status:

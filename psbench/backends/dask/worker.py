@@ -240,15 +240,16 @@ class Worker:
         if self._collective:
             payload = over_the_wire(payload, self.composition.communication.codec.name)
         is_finite = math.isfinite(push.loss) and finite(payload)
-        parts = [] if self._collective else [payload[part] for part in self._slices]
-        try:
-            parts = self._written(parts)
-        except CodecError:  # there are no parts of what cannot be written, and the run ends with them
-            is_finite = False
+        parts: list[Tensor] = []
+        if is_finite and not self._collective:
+            try:
+                parts = self._written([payload[part] for part in self._slices])
+            except CodecError:
+                is_finite = False
         body = Pushed.of(push, time.monotonic() + self._offset_s, is_finite).encode()
-        if self._collective:
-            assert self.member is not None
-            self.member.mine = payload, buffers
+        if not parts:  # nothing travels, or what cannot, and then the word of it ends the run
+            if self.member is not None:
+                self.member.mine = payload, buffers
             self.link.send(PUSH, body)
             return
         for other, part in zip(self._serving, parts[1:], strict=True):

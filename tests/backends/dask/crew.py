@@ -82,7 +82,7 @@ class Crew:
 
     def _serve(self, number: int, hub: Hub, conductor: Any) -> None:
         with hub, Link(conductor, KEY, server_name(number)) as link:
-            self.shards[number] = Shard(Problem.build(self.experiment), hub, link)
+            self.shards[number] = Shard(Problem.build(self.experiment), hub, link, number)
             _report(link, self.shards[number].run)
 
     def _train(self, worker: int, addresses: list[Any]) -> None:

@@ -20,7 +20,7 @@ from distributed import Client
 
 from psbench.backends.base import Control
 from psbench.backends.dask.client import roles_of
-from psbench.backends.dask.cluster import _local_cluster, place
+from psbench.backends.dask.cluster import place
 from psbench.core.log import EventLog, Kind
 from psbench.errors import BackendError, ParameterError, ServerLost
 from psbench.experiment import Experiment
@@ -28,16 +28,7 @@ from psbench.runs import Run, run
 
 pytestmark = [pytest.mark.dask, pytest.mark.timeout(180)]
 
-#: enough for three workers, two servers and the evaluator
-PROCESSES = 6
 FOREVER = {"updates": 10**9}
-
-
-@pytest.fixture(scope="module")
-def scheduler() -> Iterator[str]:
-    """A cluster that is there already: what an engineer gives the address of."""
-    with _local_cluster(PROCESSES) as cluster:
-        yield cluster.scheduler_address
 
 
 @pytest.fixture
@@ -45,7 +36,7 @@ def client(scheduler: str) -> Iterator[Client]:
     with Client(scheduler, set_as_default=False) as client:
         yield client
         # whom a test killed, its nanny has started again
-        client.wait_for_workers(PROCESSES, timeout=60)
+        client.wait_for_workers(6, timeout=60)
 
 
 def experiment(strategy: Any, scheduler: str | None, workers: int = 3, **changes: Any) -> Experiment:

@@ -13,8 +13,8 @@ from crew import Crew
 
 from psbench.backends.base import Control
 from psbench.backends.dask.slice import Slice
-from psbench.backends.dask.slices import slices
 from psbench.backends.simulated import run_simulated
+from psbench.backends.slices import slices
 from psbench.communication import LocalSGD
 from psbench.core.actions import Action, Tell, Wake
 from psbench.core.events import Report
@@ -25,6 +25,7 @@ from psbench.core.view import ClusterView
 from psbench.experiment import Experiment
 from psbench.optim import SGD
 from psbench.problem import Problem
+from psbench.seeds import Streams
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -233,8 +234,9 @@ def test_slices_of_a_distance_add_up_to_the_whole() -> None:
     found = []
     for number in (1, 3):
         total = 0.0
-        for part in slices(7, number):
-            one = Slice({"parameters": vector[part], "buffers": vector[:0]}, optimizer, 4, composition)
+        for shard, part in enumerate(slices(7, number)):
+            state = {"parameters": vector[part], "buffers": vector[:0]}
+            one = Slice(state, optimizer, 4, composition, Streams(0), shard)
             one.hold(0, {0})
             one.take((0, 1), gradient[part])
             one.apply([(0, 1)], [4], {"weights": [1.0]})

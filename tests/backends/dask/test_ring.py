@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from psbench.backends.dask.ring import Wired, all_reduce
-from psbench.backends.dask.slices import slices
+from psbench.backends.slices import slices
 
 pytestmark = pytest.mark.timeout(60)
 
