@@ -69,6 +69,8 @@ class Problem:
         module = experiment.model.build(tuple(data.train_x.shape[1:]), len(data.classes), streams)
         batch_sizes = largest_remainder(experiment.batch_size, [1.0] * profile.num_workers)
         model = FlatModel(module)
+        for composition in experiment.strategy.compositions:
+            composition.placement.ranges(model.layout)  # refuses servers that would hold nothing
         start = model.parameters.clone(), model.buffers.clone()
         return cls(experiment, streams, profile, data, model, *start, shards, batch_sizes)
 
@@ -85,7 +87,7 @@ class Problem:
     @property
     def wire_size(self) -> WireSize:
         """What parameters and buffers have to be written on the wire."""
-        return WireSize(self.model.parameters.numel(), 4 * self.model.buffers.numel())
+        return WireSize(self.model.layout, 4 * self.model.buffers.numel())
 
     @property
     def sample_bytes(self) -> int:
@@ -134,6 +136,7 @@ class Problem:
             "global_batch": self.experiment.batch_size,
             "num_parameters": self.model.parameters.numel(),
             "model_bytes": self.model_bytes,
+            "layout": [list(tensor) for tensor in self.model.layout],
             "classes": list(self.data.classes),
             "label_counts": None if counts is None else counts.tolist(),
             "speeds": [float(speed) for speed in self.profile.speed],

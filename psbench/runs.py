@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 #: beside the model; they take their places from last to first
 _FILES = ("run.json", "log.parquet", "experiment.yaml")
 #: of a record; metrics and replay cannot do without
-_NEEDED = ("status", "num_workers", "dataset_size", "model_bytes", "num_parameters")
+_NEEDED = ("status", "num_workers", "dataset_size", "model_bytes", "num_parameters", "layout")
 
 
 @dataclass(repr=False)

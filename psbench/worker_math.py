@@ -25,7 +25,10 @@ class FlatModel:
 
     def __init__(self, module: nn.Module) -> None:
         self.module = module
-        self._own = own = list(module.parameters())
+        named = list(module.named_parameters())
+        #: the tensors in the order of the vector: name, entries
+        self.layout = [(name, tensor.numel()) for name, tensor in named]
+        self._own = own = [tensor for _, tensor in named]
         self.parameters = torch.cat([p.detach().reshape(-1) for p in own]).float()
         _as_views(own, self.parameters)
         stats = [b for b in module.buffers() if b.is_floating_point()]

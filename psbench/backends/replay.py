@@ -75,7 +75,7 @@ def _engine(run: Run, log: EventLog) -> Engine:
         global_batch=experiment.batch_size,
         epochs=experiment.stop.epochs,
         batch_sizes=largest_remainder(experiment.batch_size, [1.0] * meta["num_workers"]),
-        wire_size=WireSize(meta["num_parameters"], meta["model_bytes"] - 4 * meta["num_parameters"]),
+        wire_size=WireSize(meta["layout"], meta["model_bytes"] - 4 * meta["num_parameters"]),
         rate=experiment.optimizer.rate,
         rng=Streams(experiment.seed).generator("strategy"),
         log=log,

@@ -23,6 +23,7 @@ from torch import Tensor
 
 from psbench.backends.base import Control, Ending, Observer, Outcome, why_diverged, with_stats
 from psbench.backends.meter import Meter
+from psbench.backends.slices import cuts
 from psbench.backends.virtual_workers import HAPPENINGS, VirtualWorkers
 from psbench.checkpoint import Checkpoint
 from psbench.clusters import Network, StepTimes
@@ -31,6 +32,7 @@ from psbench.core import events as ev
 from psbench.core.actions import Action
 from psbench.core.events import Push
 from psbench.core.log import EventLog, Kind, plain_json
+from psbench.core.part import Placement
 from psbench.core.strategy import Strategy
 from psbench.core.view import ClusterView, Status
 from psbench.errors import Deadlock, WorkerLost
@@ -400,9 +402,9 @@ class Simulation:
         placement, self._reads = composition.placement, composition.reads
         size, n = self.problem.wire_size, self.problem.profile.num_workers
         self._collective, self._stateless = placement.collective, placement.stateless_workers
-        self.network = Network(self.problem.profile, placement.num_servers)
+        self.network = Network(self.problem.profile, placement.num_servers, self._load(placement))
         self._placement = placement
-        self._vector_bytes = size.of(composition.communication.codec, 1)  # of collective operations
+        self._vector_bytes = size.of(composition.communication.codec, placement)  # of collective operations
         self.bytes_up, self._bytes_down = composition.bytes_up(size, n), composition.bytes_down(size, n)
         self._first_bytes_down = composition.bytes_down(size, n, whole=True)
         self.server.keeps_aggregate = composition.aggregation.reply == "aggregate"
@@ -411,6 +413,11 @@ class Simulation:
             self.trainer.unassign()
         self._drifts = composition.communication.pushes == "together"
         self._meter = Meter(self, composition)
+
+    def _load(self, placement: Placement) -> float:
+        """Return how many times its even share the busiest server sends and receives."""
+        entries = [cut.size for cut in cuts(placement, self.problem.model.layout)]
+        return max(entries) * len(entries) / sum(entries)
 
     # ---------------------------------------------------------------- looking, storing, ending
 

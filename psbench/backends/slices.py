@@ -1,6 +1,58 @@
-"""Cutting a flat vector into contiguous ranges."""
+"""Cutting a flat vector into the servers' slices, and putting them together again."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from psbench.core.part import Layout, Placement
+
+
+@dataclass(frozen=True)
+class Cut:
+    """The entries of one server: one stretch of the vector, or several in order."""
+
+    stretches: tuple[slice, ...]
+
+    @property
+    def size(self) -> int:
+        """Number of entries."""
+        return sum(s.stop - s.start for s in self.stretches)
+
+    def of(self, vector: Tensor) -> Tensor:
+        """Return the slice of a vector: a view if it is one stretch."""
+        parts = [vector[stretch] for stretch in self.stretches]
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+def cuts(placement: Placement, layout: Layout) -> list[Cut]:
+    """Return each server's cut.
+
+    >>> from psbench.placement import ParameterServer
+    >>> [cut.size for cut in cuts(ParameterServer(servers=2), [("weight", 3), ("bias", 2)])]
+    [3, 2]
+    """
+    return [Cut(tuple(slice(*stretch) for stretch in own)) for own in placement.ranges(layout)]
+
+
+def together(parts: Sequence[Tensor], own: Sequence[Cut]) -> Tensor:
+    """Return the vector that slices were cut from."""
+    if len(parts) == 1:
+        return parts[0]
+    if all(len(cut.stretches) == 1 for cut in own):
+        order = sorted(range(len(own)), key=lambda i: own[i].stretches[0].start)
+        return torch.cat([parts[i] for i in order])
+    vector = parts[0].new_empty(sum(cut.size for cut in own))
+    for part, cut in zip(parts, own, strict=True):
+        begin = 0
+        for stretch in cut.stretches:
+            end = begin + stretch.stop - stretch.start
+            vector[stretch] = part[begin:end]
+            begin = end
+    return vector
 
 
 def slices(length: int, count: int) -> list[slice]:

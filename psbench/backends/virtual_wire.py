@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from psbench.backends.slices import slices
+from psbench.backends.slices import cuts, together
 from psbench.codecs import ServerEnd, WorkerEnd, over_the_wire
 from psbench.core.strategy import Strategy
 from psbench.errors import CodecError
@@ -27,10 +27,9 @@ class VirtualWire:
         self._up, self._down = communication.codec.name, communication.codec_down.name
         # a collective's vectors, whose entries travel each by itself, or nothing that changes any
         self._entrywise = composition.placement.collective or self._up == self._down == "none"
-        self._cuts = slices(len(problem.parameters), composition.placement.num_servers)
+        self._cuts = cuts(composition.placement, problem.model.layout)
         self._servers = [
-            ServerEnd(composition, cut.stop - cut.start, problem.streams, number)
-            for number, cut in enumerate(self._cuts)
+            ServerEnd(composition, cut.size, problem.streams, number) for number, cut in enumerate(self._cuts)
         ]
         self._workers: dict[int, list[WorkerEnd]] = {}
         self._sent: tuple[int, Tensor] | None = None  # the version sent last
@@ -48,11 +47,12 @@ class VirtualWire:
                 self._sent = version, over_the_wire(parameters.clone(), self._down)
             return self._sent[1]
         ends = zip(self._ends(worker), self._servers, self._cuts, strict=True)
-        return torch.cat(
+        return together(
             [
-                torch.from_numpy(near.answer(far.answer(worker, ticket, version, parameters[cut].numpy())))
+                torch.from_numpy(near.answer(far.answer(worker, ticket, version, cut.of(parameters).numpy())))
                 for near, far, cut in ends
-            ]
+            ],
+            self._cuts,
         )
 
     def aggregate(self, worker: int, version: int, aggregate: Tensor) -> Tensor:
@@ -60,11 +60,12 @@ class VirtualWire:
         if self._entrywise:
             return over_the_wire(aggregate, self._down)
         ends = zip(self._ends(worker), self._servers, self._cuts, strict=True)
-        return torch.cat(
+        return together(
             [
-                torch.from_numpy(near.aggregate(far.aggregate(version, aggregate[cut].numpy())))
+                torch.from_numpy(near.aggregate(far.aggregate(version, cut.of(aggregate).numpy())))
                 for near, far, cut in ends
-            ]
+            ],
+            self._cuts,
         )
 
     def push(self, worker: int, ticket: int, payload: Tensor) -> Tensor:
@@ -73,11 +74,12 @@ class VirtualWire:
             return over_the_wire(payload, self._up)
         ends = zip(self._ends(worker), self._servers, self._cuts, strict=True)
         try:
-            return torch.cat(
+            return together(
                 [
-                    torch.from_numpy(far.arrived(worker, ticket, near.push(payload[cut].numpy())))
+                    torch.from_numpy(far.arrived(worker, ticket, near.push(cut.of(payload).numpy())))
                     for near, far, cut in ends
-                ]
+                ],
+                self._cuts,
             )
         except CodecError:
             return torch.full_like(payload, torch.inf)
@@ -91,7 +93,7 @@ class VirtualWire:
     def _ends(self, worker: int) -> list[WorkerEnd]:
         if worker not in self._workers:
             self._workers[worker] = [
-                WorkerEnd(self._composition, cut.stop - cut.start, self._streams, worker, number)
+                WorkerEnd(self._composition, cut.size, self._streams, worker, number)
                 for number, cut in enumerate(self._cuts)
             ]
         return self._workers[worker]

@@ -30,6 +30,8 @@ class Network:
         Servers that share the parameters evenly: each message is cut into as many slices, and so the
         servers' link is as many times as wide. An answer from several servers takes one more hop between
         them, because only one of them decides.
+    load : float, >= 1
+        How many times its even share the busiest server carries: a message is as late as its largest slice.
 
     Raises
     ------
@@ -44,11 +46,11 @@ class Network:
     (1.5, 2.5)
     """
 
-    def __init__(self, profile: Profile, servers: int = 1) -> None:
+    def __init__(self, profile: Profile, servers: int = 1, load: float = 1.0) -> None:
         if servers < 1:
             raise ParameterError(f"cluster {profile.name!r}: servers must be at least 1, got {servers!r}")
         worker_rates = [_BYTES_PER_MBIT * mbit for mbit in profile.bandwidth_mbit_s]
-        server_rate = _BYTES_PER_MBIT * profile.server_bandwidth_mbit_s * servers
+        server_rate = _BYTES_PER_MBIT * profile.server_bandwidth_mbit_s * servers / load
         self._slot = 1.0 / server_rate
         self._rates = worker_rates
         self._pass = [1.0 / min(rate, server_rate) for rate in worker_rates]

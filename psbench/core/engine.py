@@ -81,7 +81,7 @@ class Engine:
             self.view.rng = rng
         self.log = log
         self._batch_sizes = list(batch_sizes) or [max(1, global_batch // num_workers)] * num_workers
-        self._wire_size = wire_size or WireSize(0)
+        self._wire_size = wire_size or WireSize()
         self._todo: deque[Action] = deque()
         self._comings: deque[act.Drop | act.Readmit] = deque()  # wait until the rest of the answer is done
         self._out: list[Action] = []

@@ -369,6 +369,10 @@ class Stragglers(Part):
         return {}
 
 
+#: a model's tensors in the order of its vector: name, entries
+Layout: TypeAlias = Sequence[tuple[str, int]]
+
+
 class Network(Protocol):
     """What a collective operation may ask of the network: how long things take, in seconds."""
 
@@ -394,6 +398,10 @@ class Placement(Part):
     def num_servers(self) -> int:
         """Servers that share the parameters."""
         return 1
+
+    def ranges(self, layout: Layout) -> list[list[tuple[int, int]]]:
+        """Return the entries that each server holds: stretches, from (included) to (excluded)."""
+        return [[(0, sum(size for _, size in layout))]]
 
     def start_s(self, partition: int) -> float:
         """Return the seconds before a step that begins on a partition of so many samples."""

@@ -13,6 +13,7 @@ from psbench.core.part import (
     Codec,
     Communication,
     Consistency,
+    Layout,
     Part,
     Placement,
     Specification,
@@ -35,21 +36,22 @@ MEASURES = ("model_loss", "train_loss", "candidate_loss", "distance_sq")
 
 
 class WireSize(NamedTuple):
-    """What a model has to be written on the wire: entries of its vector, and bytes of its buffers."""
+    """What a model has to be written on the wire: its tensors, and the bytes of its buffers."""
 
-    entries: int
+    layout: Layout = ()
     buffer_bytes: int = 0
 
-    def of(self, codec: Codec, servers: int) -> int:
+    def of(self, codec: Codec, placement: Placement) -> int:
         """Return the bytes, each server's slice being written by itself."""
-        each, longer = divmod(self.entries, servers)
-        shorter = (servers - longer) * codec.num_bytes(each) if each else 0
-        return longer * codec.num_bytes(each + 1) + shorter + self.buffer_bytes if self.entries else 0
+        if not self.layout:
+            return self.buffer_bytes
+        sizes = (sum(stop - start for start, stop in own) for own in placement.ranges(self.layout))
+        return sum(map(codec.num_bytes, sizes)) + self.buffer_bytes
 
     @property
     def whole(self) -> int:
         """The bytes as 32-bit floats."""
-        return 4 * self.entries + self.buffer_bytes
+        return 4 * sum(size for _, size in self.layout) + self.buffer_bytes
 
 
 DOMAINS = ("consistency", "aggregation", "communication", "stragglers", "placement")
@@ -167,14 +169,14 @@ class Strategy(Specification):
 
     def bytes_up(self, size: WireSize, num_workers: int) -> int:
         """Return the bytes of a push."""
-        num_bytes = size.of(self.communication.codec, self.placement.num_servers)
+        num_bytes = size.of(self.communication.codec, self.placement)
         return self.placement.bytes_up(num_bytes, num_workers)
 
     def bytes_down(self, size: WireSize, num_workers: int, whole: bool = False) -> int:
         """Return the bytes of an answer; `whole` is that of the first one to a worker."""
         codec = self.communication.codec_down
         bare = whole and not codec.entrywise
-        num_bytes = size.whole if bare else size.of(codec, self.placement.num_servers)
+        num_bytes = size.whole if bare else size.of(codec, self.placement)
         return self.placement.bytes_down(num_bytes, num_workers)
 
     @property

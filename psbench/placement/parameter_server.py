@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
-from psbench.core.part import Placement, parameter
+from psbench.core.part import Layout, Placement, parameter
+from psbench.errors import ParameterError
+from psbench.placement.assignment import POLICIES, Block, Range, ranges_of
 
 
 class ParameterServer(Placement):
@@ -14,13 +16,21 @@ class ParameterServer(Placement):
     ----------
     servers : int, >= 1
         Number of shards that the flat vector is cut into.
-    assignment : "contiguous"
-        Ranges of equal length, to within one entry.
+    assignment : str
+        contiguous: ranges of equal length, to within one entry. layer: tensor j on server j mod S. hash: each
+        tensor where a hash of its name falls, so that another server moves few of them. size_threshold: as in
+        MXNet, large tensors cut over all servers and small ones on one. best_fit: as in Optimus, by size into
+        the room that is left.
+    threshold : int, entries, >= 1
+        What size_threshold takes for large.
 
     Notes
     -----
     One worker sends and receives 32 d bits a step, whatever the number of servers; a server carries 2 n
-    times that over their number.
+    times its own share of that. The update does not depend on the assignment, bit by bit, since optimizers
+    work entry by entry; codecs with a scale have one a server, and differ.
+    Our reading: where MXNet draws a server at random for a small tensor, we take a hash of its name, so that
+    every process finds the same. Optimus' 1 % rule is `protocols`' account, which could not be checked.
 
     Source
     ------
@@ -28,19 +38,65 @@ class ParameterServer(Placement):
 
     Examples
     --------
-    >>> ParameterServer(servers=2).bytes_up(400, num_workers=4)
-    400
+    >>> server = ParameterServer(servers=2, assignment="layer")
+    >>> server.ranges([("weight", 6), ("bias", 2), ("head", 4)])
+    [[(0, 6), (8, 12)], [(6, 8)]]
     """
 
     name: ClassVar[str] = "parameter_server"
     source: ClassVar[str] = "Li et al. 2014; thesis 3.2.4"
 
     servers: int = parameter(1, "number of server shards", unit="servers", source="thesis 3.2.4", ge=1, le=64)
-    assignment: Literal["contiguous"] = parameter(
+    assignment: Literal["contiguous", "layer", "hash", "size_threshold", "best_fit"] = parameter(
         "contiguous", "which parameters each server holds", source="protocols 10.1"
+    )
+    threshold: int = parameter(
+        1_000_000,
+        "tensors of at least that size are cut over all servers (size_threshold)",
+        unit="entries",
+        source="MXNet",
+        ge=1,
     )
 
     @property
     def num_servers(self) -> int:
         """Servers that share the parameters."""
         return self.servers
+
+    def held(self, layout: Layout) -> list[list[Block]]:
+        """Return the blocks of each server.
+
+        Raises
+        ------
+        ParameterError
+            If a server would hold nothing.
+        """
+        found = POLICIES[self.assignment](layout, self.servers, self.threshold)
+        found += [[]] * (self.servers - len(found))
+        if layout and not all(found):
+            idle = ", ".join(str(server) for server, blocks in enumerate(found) if not blocks)
+            raise ParameterError(
+                f"placement {self.name!r}: with assignment {self.assignment!r} server {idle} of "
+                f"{self.servers} would hold nothing of the model's {len(layout)} tensors; "
+                "use fewer servers, or 'contiguous'"
+            )
+        return found
+
+    def ranges(self, layout: Layout) -> list[list[Range]]:
+        """Return the entries that each server holds."""
+        return [ranges_of(blocks) for blocks in self.held(layout)]
+
+    def balance(self, layout: Layout) -> dict[str, Any]:
+        """Return entries, requests and parts by server, and the imbalance of each: the most over the mean.
+
+        A request is a tensor, or a piece of one, that a worker sends to that server at every push; a part is
+        a stretch of neighbouring entries.
+        """
+        held = self.held(layout)
+        counts = {
+            "entries": [sum(block.size for block in blocks) for blocks in held],
+            "requests": [len(blocks) for blocks in held],
+            "parts": [len(ranges_of(blocks)) for blocks in held],
+        }
+        worst = {name: max(each) * len(each) / sum(each) for name, each in counts.items()}
+        return counts | {"imbalance": worst}

@@ -154,7 +154,7 @@ class ScriptedCluster:
             dataset_size=10 * batch,
             global_batch=batch,
             epochs=self.epochs,
-            wire_size=WireSize(_BYTES // 4),
+            wire_size=WireSize(buffer_bytes=_BYTES),
             rng=Streams(self.seed).generator("strategy"),
             log=log,
         )

@@ -24,6 +24,12 @@ CHANGES: dict[str, dict[str, Any]] = {
     "dyn_sgd": {"optimizer": {"name": "sgd", "lr": 0.01, "momentum": 0.9}},
     # its rule needs six evaluations: so many are made in two epochs
     "strategy_switch": {"evaluate_every": 0.1},
+    # the run takes about a minute, which is one of the published intervals
+    "adacomm": {"strategy": {"name": "adacomm", "interval_s": 5.0}},
+    # a chunk is 2,500 samples five times, so that two epochs are one chunk a worker; on its own cluster
+    "hermes": {"cluster": {"name": "hermes"}, "stop": {"epochs": 20}},
+    # lr is that of BSP, and 6.25 % of two epochs are too few steps to settle in
+    "sync_switch": {"strategy": {"name": "sync_switch", "fraction": 0.25}},
 }
 
 

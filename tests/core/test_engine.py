@@ -324,7 +324,7 @@ def test_conservation_counts_cancelled_work_apart():
 
 
 def test_a_model_is_sent_only_to_whom_has_it_not():
-    engine = start(strategies.k_batch_asp(k=2), wire_size=WireSize(100))
+    engine = start(strategies.k_batch_asp(k=2), wire_size=WireSize([("model", 100)]))
     engine.handle(push(0, 0), 1.0)
     engine.handle(push(1, 0, ticket=2), 2.0)
     assert engine.log.of_kind(Kind.RELEASE)["bytes"].tolist() == [400, 400, 0, 400]

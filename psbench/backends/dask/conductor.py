@@ -160,7 +160,19 @@ class Conductor:
             return
         optimizer, batch = problem.experiment.optimizer, problem.experiment.batch_size
         state = state or state_of(problem.server(), optimizer=True)
-        self.keeper = Servers(*(hub, composition, index, state, optimizer, batch, numbers, problem.streams))
+        self.keeper = Servers(
+            *(
+                hub,
+                composition,
+                index,
+                state,
+                optimizer,
+                batch,
+                numbers,
+                problem.streams,
+                problem.model.layout,
+            )
+        )
 
     # ---------------------------------------------------------------- letters
 

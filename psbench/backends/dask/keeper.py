@@ -5,12 +5,12 @@ A keeper decides nothing. It sends letters, and holds what has arrived until an 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol, TypeAlias
 
-import torch
 from torch import Tensor
 
+from psbench.backends.slices import Cut, together
 from psbench.core import actions as act
 from psbench.core.events import Push
 from psbench.server_math import Server
@@ -92,19 +92,19 @@ def without_optimizer(state: State) -> State:
     return {name: value for name, value in state.items() if not name.startswith(_OPTIMIZER)}
 
 
-def cut(state: State, part: slice, first: bool) -> State:
+def cut(state: State, part: Cut, first: bool) -> State:
     """Return one server's slice of a state; buffers stay with the first."""
     length = len(state["parameters"])
-    own = {n: t[part] if t.dim() == 1 and len(t) == length else t for n, t in state.items()}
+    own = {n: part.of(t) if t.dim() == 1 and len(t) == length else t for n, t in state.items()}
     return own | {"buffers": state["buffers"] if first else state["buffers"][:0]}
 
 
-def join(parts: list[State]) -> State:
+def join(parts: list[State], own: Sequence[Cut]) -> State:
     """Put the servers' slices of a state together again."""
     first = parts[0]
     length = len(first["parameters"])
     return {
-        name: torch.cat([part[name] for part in parts])
+        name: together([part[name] for part in parts], own)
         if name != "buffers" and value.dim() == 1 and len(value) == length
         else value
         for name, value in first.items()

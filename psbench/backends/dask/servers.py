@@ -13,9 +13,10 @@ from psbench.backends.dask.letters import RELEASE, Released
 from psbench.backends.dask.names import server_name, worker_name
 from psbench.backends.dask.slice import Slice
 from psbench.backends.dask.wire import Hub, pack, unpack
-from psbench.backends.slices import slices
+from psbench.backends.slices import cuts
 from psbench.core import actions as act
 from psbench.core.events import Push
+from psbench.core.part import Layout
 from psbench.core.strategy import Strategy
 from psbench.optim import Optimizer
 from psbench.seeds import Streams
@@ -56,11 +57,12 @@ class Servers:
         global_batch: int,
         numbers: Iterator[int],
         streams: Streams,
+        layout: Layout,
     ) -> None:
         self._hub = hub
         count = composition.placement.num_servers
         self._others = [server_name(shard) for shard in range(1, count)]
-        parts = slices(len(state["parameters"]), count)
+        self._cuts = parts = cuts(composition.placement, layout)
         self._own = Slice(cut(state, parts[0], first=True), optimizer, global_batch, composition, streams, 0)
         for name, part in zip(self._others, parts[1:], strict=True):
             shapes, flat = pack(cut(state, part, first=False))
@@ -112,12 +114,14 @@ class Servers:
     def gather(self, optimizer: bool, then: Then) -> None:
         """Put the slices together; with one shard at once."""
         own = state_of(self._own.server, optimizer)
-        self._ask({"do": "state", "optimizer": optimizer}, own, lambda parts: then(join(parts)))
+        self._ask({"do": "state", "optimizer": optimizer}, own, lambda parts: then(join(parts, self._cuts)))
 
     def payload(self, push: Push, then: Then) -> None:
         """Put a push's slices together."""
         key = push.worker, push.ticket
-        self._ask({"do": "payload", "key": key}, self._own.payload(key), lambda parts: then(join(parts)))
+        self._ask(
+            {"do": "payload", "key": key}, self._own.payload(key), lambda parts: then(join(parts, self._cuts))
+        )
 
     def hold(self, version: int, in_use: Iterable[int]) -> None:
         """Remember the current version in every shard."""

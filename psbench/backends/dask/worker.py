@@ -16,7 +16,7 @@ from psbench.backends.dask.mail import LOOK_S, Abandoned, Mail, Stopped
 from psbench.backends.dask.member import Member
 from psbench.backends.dask.wire import JSON, Hub, Letter, Link, pack
 from psbench.backends.dask.writing import is_bare, split, with_buffers
-from psbench.backends.slices import slices
+from psbench.backends.slices import cuts, together
 from psbench.codecs import WorkerEnd, over_the_wire
 from psbench.core.part import Verdict
 from psbench.core.worker_loop import WorkerLoop
@@ -122,7 +122,7 @@ class Worker:
             assert self.member is not None
             return self.member.replica.parameters, self.member.replica.buffers
         assert payload is not None
-        first, buffers = split(payload, self._slices[0].stop, len(self.problem.buffers))
+        first, buffers = split(payload, self._cuts[0].size, len(self.problem.buffers))
         return self._together(released, first, WorkerEnd.answer), buffers
 
     def _aggregate(self, released: Released, payload: Tensor | None) -> Tensor:
@@ -140,7 +140,7 @@ class Worker:
             parts = [
                 torch.from_numpy(read(end, part.numpy())) for end, part in zip(self._ends, parts, strict=True)
             ]
-        return parts[0] if len(parts) == 1 else torch.cat(parts)
+        return together(parts, self._cuts)
 
     def _part(self, other: Link, ticket: int) -> Tensor:
         """Wait for another server's part of the answer; older ones are of work that was made void."""
@@ -243,7 +243,7 @@ class Worker:
         parts: list[Tensor] = []
         if is_finite and not self._collective:
             try:
-                parts = self._written([payload[part] for part in self._slices])
+                parts = self._written([cut.of(payload) for cut in self._cuts])
             except CodecError:
                 is_finite = False
         body = Pushed.of(push, time.monotonic() + self._offset_s, is_finite).encode()
@@ -340,7 +340,7 @@ class Worker:
         self.composition = composition = problem.experiment.strategy.compositions[index]
         count = servers_of(composition)
         self._collective = not count
-        self._slices = slices(len(problem.parameters), max(1, count))
+        self._cuts = cuts(composition.placement, problem.model.layout)
         self._serving = self.others[: max(0, count - 1)]
         self.trainer.unassign()
         self._begin_anew()
@@ -358,8 +358,9 @@ class Worker:
 
     def _new_ends(self) -> list[WorkerEnd]:
         streams = self.problem.streams
-        sizes = [part.stop - part.start for part in self._slices]
-        return [WorkerEnd(self.composition, size, streams, self.worker, i) for i, size in enumerate(sizes)]
+        return [
+            WorkerEnd(self.composition, cut.size, streams, self.worker, i) for i, cut in enumerate(self._cuts)
+        ]
 
 
 def _slowness(problem: Problem, worker: int) -> tuple[float, list[tuple[float, float, float]]]:

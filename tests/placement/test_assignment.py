@@ -1,0 +1,109 @@
+"""Which server holds which parameters (`protocols` 10.1)."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+import torch
+
+from psbench import strategies
+from psbench.core.log import Kind
+from psbench.errors import ParameterError
+from psbench.placement import ParameterServer
+from psbench.placement.assignment import POLICIES
+from psbench.problem import Problem
+from psbench.runs import run
+from psbench.testing import toy_experiment
+
+#: 784-128-64-10, the perceptron of the published example: 109,386 parameters in six tensors
+MLP = [
+    *(("0.weight", 100_352), ("0.bias", 128), ("2.weight", 8192)),
+    *(("2.bias", 64), ("4.weight", 640), ("4.bias", 10)),
+]
+
+
+def entries(**values):
+    return ParameterServer(**values).balance(MLP)["entries"]
+
+
+@pytest.mark.parametrize("assignment", sorted(POLICIES))
+@pytest.mark.parametrize("servers", [1, 2, 3])
+def test_every_entry_is_on_exactly_one_server(assignment, servers):
+    server = ParameterServer(servers=servers, assignment=assignment, threshold=5000)
+    held = sorted(stretch for own in server.ranges(MLP) for stretch in own)
+    assert held[0][0] == 0
+    assert held[-1][1] == 109_386
+    assert all(before[1] == after[0] for before, after in pairwise(held))
+
+
+def test_contiguous_ranges_are_equal_to_within_an_entry():
+    assert entries(servers=2) == [54_693, 54_693]
+    assert entries(servers=4) == [27_347, 27_347, 27_346, 27_346]
+
+
+def test_tensors_in_turn_are_as_uneven_as_the_tensors():
+    """The example of `protocols` 10.1: round-robin over six tensors on two servers."""
+    assert entries(servers=2, assignment="layer") == [109_184, 202]
+    balance = ParameterServer(servers=2, assignment="layer").balance(MLP)
+    assert balance["imbalance"]["entries"] == pytest.approx(2 * 109_184 / 109_386)
+    assert balance["requests"] == [3, 3]
+
+
+def test_large_tensors_are_cut_over_all_servers():
+    server = ParameterServer(servers=2, assignment="size_threshold", threshold=8192)
+    assert min(server.balance(MLP)["entries"]) >= (100_352 + 8192) / 2
+    assert sum(server.balance(MLP)["requests"]) == 2 + 2 + 4
+
+
+def test_best_fit_evens_out_the_sizes():
+    assert ParameterServer(servers=2, assignment="best_fit").balance(MLP)["imbalance"]["entries"] < 1.1
+    equal = [(str(i), 10) for i in range(8)]
+    assert ParameterServer(servers=4, assignment="best_fit").balance(equal)["entries"] == [20] * 4
+
+
+def holders(held):
+    """Return which server holds what begins where."""
+    return {block.start: server for server, own in enumerate(held) for block in own}
+
+
+def test_another_server_moves_only_the_tensors_that_it_takes_over():
+    layout = [(f"tensor {i}", 10) for i in range(200)]
+    before, after = (holders(ParameterServer(servers=n, assignment="hash").held(layout)) for n in (4, 5))
+    moved = [start for start in before if before[start] != after[start]]
+    assert {after[start] for start in moved} == {4}
+    assert 20 <= len(moved) <= 60  # a fifth, give or take
+
+
+@pytest.mark.parametrize("assignment", sorted(POLICIES))
+@pytest.mark.parametrize("codec", ["none", "fp16"])
+def test_the_update_does_not_depend_on_the_assignment(assignment, codec):
+    """fp16 sends runs down the path that really cuts vectors and puts them together."""
+    model = {"name": "mlp", "hidden": [6, 5]}
+    placement = {"name": "parameter_server", "servers": 2, "assignment": assignment, "threshold": 20}
+    one = toy_experiment(strategies.bsp(codec=codec, codec_down=codec), model=model)
+    two = toy_experiment(strategies.bsp(codec=codec, codec_down=codec, placement=placement), model=model)
+    assert torch.equal(run(one).parameters, run(two).parameters)
+
+
+def test_a_message_is_as_late_as_its_largest_slice():
+    cluster = {"workers": 1, "step_time": "constant", "latency_s": 0.0, "server_bandwidth_mbit_s": 0.001}
+    model = {"name": "mlp", "hidden": [30]}
+
+    def send_s(assignment):
+        placement = {"name": "parameter_server", "servers": 2, "assignment": assignment}
+        experiment = toy_experiment(strategies.bsp(placement=placement), model=model, cluster=cluster)
+        return run(experiment).log.of_kind(Kind.PUSH)["send_s"][0], Problem.build(experiment).model.layout
+
+    (even, layout), (uneven, _) = send_s("contiguous"), send_s("layer")
+    load = {
+        name: ParameterServer(servers=2, assignment=name).balance(layout)["imbalance"]["entries"]
+        for name in ("contiguous", "layer")
+    }
+    assert uneven / even == pytest.approx(load["layer"] / load["contiguous"], rel=1e-5)
+
+
+def test_a_server_that_would_hold_nothing_is_refused_before_anything_starts():
+    placement = {"name": "parameter_server", "servers": 3, "assignment": "layer"}
+    with pytest.raises(ParameterError, match="server 2 of 3 would hold nothing of the model's 2 tensors"):
+        Problem.build(toy_experiment(strategies.bsp(placement=placement)))
