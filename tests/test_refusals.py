@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import ClassVar
 
+import numpy as np
 import pytest
 import torch
 from draws import kinds
@@ -56,7 +57,9 @@ ROWS = {
     "progress_untold": "looks at the workers' progress, which",
     "recut_without_a_barrier": "cuts batches anew at a barrier",
     "a_ring_of_some": "a collective operation needs everybody",
+    "bits_that_belong_together": "vectors are added up on their way",
     "tasks_that_keep_nothing": "its tasks keep nothing between steps",
+    "tasks_that_hand_on_floats": "its tasks hand on 32-bit floats",
 }
 
 PLAIN = {
@@ -89,6 +92,7 @@ def test_every_reason_is_in_the_list_and_all_of_the_list_occur():
     known = {domain: [kind() for kind in kinds(domain)] for domain in DOMAINS}
     known["aggregation"].append(make_part("aggregation", GRADIENTS))
     known["placement"].append(Stateless())
+    known["communication"].append(make_part("communication", {"name": "every_step", "codec": "top_k"}))
     seen = set()
     for parts in itertools.product(*known.values()):
         for reason in misfits(unchecked(**dict(zip(DOMAINS, parts, strict=True)))):
@@ -322,6 +326,30 @@ def test_a_ring_of_some(consistency):
     rings = {len(a.pushes) for _, _, actions in cluster.history for a in actions if isinstance(a, Apply)}
     assert rings
     assert max(rings) < 3
+
+
+@pytest.mark.parametrize("codec", kinds("codec"), ids=lambda kind: kind.name)
+def test_bits_that_belong_together(codec):
+    """A ring cuts a vector in slices and adds them up on their way: a slice must mean the same by itself."""
+    made = codec()
+    vector = np.array([8, -7, 6, -5, 0.4, 0.3, -0.2, 0.1], dtype=np.float32)
+
+    def arrives(piece):
+        return made.decode(made.encode(piece, np.random.default_rng(0)), len(piece))
+
+    in_slices = np.concatenate([arrives(vector[:4]), arrives(vector[4:])])
+    assert np.array_equal(in_slices, arrives(vector)) == codec.entrywise
+    ring = {"communication": {"name": "every_step", "codec": made}, "placement": "all_reduce"}
+    if codec.entrywise:
+        assert not misfits(unchecked(**ring))
+    else:
+        refused("bits_that_belong_together", **ring)
+
+
+def test_tasks_that_hand_on_floats():
+    """It has no meaning: the framework carries what tasks return, and no backend writes it in fewer bits."""
+    shorter = {"communication": {"name": "every_step", "codec": "fp16"}}
+    refused("tasks_that_hand_on_floats", placement=Stateless(), **shorter)
 
 
 @pytest.mark.parametrize(
