@@ -101,20 +101,33 @@ class Server:
             mean = mean.sub(before, alpha=lr * keep)
         self.parameters.copy_(mean)
 
-    def merge_buffers(self, buffers: Sequence[Tensor], samples: Sequence[int]) -> None:
+    def merge_buffers(
+        self,
+        buffers: Sequence[Tensor],
+        samples: Sequence[int],
+        *,
+        rule: str = "gradient",
+        weights: Sequence[float] = (),
+        keep: float = 0.0,
+    ) -> None:
         """Move the buffers towards the pushers', each by its share of the global batch.
 
         r <- (1 - sum_i s_i) r + sum_i s_i r_i with s_i = b_i/B, the s_i scaled down should they exceed 1
         together. A full barrier thus takes the mean of its workers' running statistics, and one of n
         asynchronous pushes moves the server by 1/n: after one global batch the statistics have moved about
         as far in either, and they always stay between the values seen. Papers are silent; this is our rule.
+        Where models are averaged, their statistics are, with the same weights and the same `keep`.
         """
         if not len(self.buffers):
             return
-        shares = [count / self.global_batch for count in samples]
-        excess = max(1.0, sum(shares))
-        shares = [share / excess for share in shares]
-        self.buffers.mul_(1.0 - sum(shares))
+        if rule == "gradient":
+            shares = [count / self.global_batch for count in samples]
+            excess = max(1.0, sum(shares))
+            shares = [share / excess for share in shares]
+            kept = 1.0 - sum(shares)
+        else:
+            shares, kept = list(weights), keep if rule == "average" else 0.0
+        self.buffers.mul_(kept)
         for share, theirs in zip(shares, buffers, strict=True):
             self.buffers.add_(theirs, alpha=share)
 

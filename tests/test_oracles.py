@@ -221,6 +221,11 @@ class TestBuffers:
         one.merge_buffers([torch.tensor([4.0]), torch.tensor([2.0])], [12, 12])
         torch.testing.assert_close(one.buffers, torch.tensor([3.0]))
 
+    def test_where_models_are_averaged_they_are_mixed_as_the_models(self):
+        one = server([8.0])
+        one.merge_buffers([torch.tensor([4.0])], [1200], rule="average", weights=[0.25], keep=0.75)
+        torch.testing.assert_close(one.buffers, torch.tensor([7.0]))
+
     def test_equal_statistics_are_a_fixed_point(self):
         one = server([0.5])
         for samples in ([4], [4, 4, 4], [12, 12]):

@@ -369,7 +369,13 @@ class Simulation:
                 keep=apply.keep,
                 momentum_scale=apply.momentum_scale,
             )
-            self.server.merge_buffers([b for _, b in payloads], [push.samples for push in apply.pushes])
+            self.server.merge_buffers(
+                [buffers for _, buffers in payloads],
+                [push.samples for push in apply.pushes],
+                rule=apply.rule,
+                weights=apply.weights,
+                keep=apply.keep,
+            )
         if self.workers is None:
             self._look()
 

@@ -73,7 +73,8 @@ class Slice:
             self.server.apply(payloads, **update)
             return
         self.server.apply([payload[: self._length] for payload in payloads], **update)
-        self.server.merge_buffers([payload[self._length :] for payload in payloads], samples)
+        mixing = {name: update[name] for name in ("rule", "weights", "keep")}
+        self.server.merge_buffers([payload[self._length :] for payload in payloads], samples, **mixing)
 
     def nothing(self) -> Tensor:
         """Return what stands for a slice that never came: it moves the model nowhere."""
