@@ -13,7 +13,7 @@ from psbench.core.part import parameter
 from psbench.core.view import ClusterView
 
 SOURCE = "Wang and Joshi 2019 (AdaComm), eq. 6"
-#: what rounding may add to a period: sqrt(10 * 0.1) * 20 is to be 20, not 21
+#: what rounding may add to a period: sqrt(0.3025) * 100 is to be 55, not 56
 _ROUNDING = 1e-9
 
 

@@ -15,6 +15,7 @@ from psbench.core.actions import Apply, Measure, Release
 from psbench.core.engine import Engine
 from psbench.core.events import Measured, Push
 from psbench.core.log import Kind
+from psbench.core.view import ClusterView
 from psbench.errors import ParameterError
 from psbench.testing import check_strategy
 
@@ -34,6 +35,7 @@ def test_the_rule():
     assert part.period(20, 1 / 4) == 10
     assert part.period(20, 1 / 10) == 7
     assert part.period(20, 1 / 10, rate_ratio=10, same_rate=False) == 20
+    assert AdaComm(initial_steps=100).period(100, 0.3025) == 55  # 55.00000000000001
     assert part.period(7, 1 / 10, rate_ratio=10, same_rate=False) == 20  # a lower rate raises it
 
 
@@ -163,6 +165,23 @@ def test_by_the_formula_a_rate_of_a_tenth_makes_the_period_root_10_times_as_long
     assert script.measured(0.25, 60.0) == [32, 32]  # sqrt(10 / 4) * 20 = 31.6; an epoch is over
     script.average(120.0)
     assert script.measured(0.25, 120.0) == [16, 16]  # the rate is that of the last interval
+
+
+def test_after_a_switch_time_rate_and_loss_count_from_there():
+    def rate(epoch):
+        return 0.1 if epoch < 8 else 0.01
+
+    part = AdaComm(initial_steps=20, interval_s=60.0).fresh()
+    view = ClusterView(2, dataset_size=100, global_batch=2, now=50.0, samples=500, rate=rate)
+    part.start(view)
+    part.on_measured({"train_loss": 0.4}, view)
+    view.now, view.samples = 109.0, 900
+    assert part.on_applied(view) == []
+    assert part.rate_epoch(view) == 5.0
+    view.now = 110.0
+    assert part.on_applied(view) == [Measure("communication", {"train_loss": None})]
+    part.on_measured({"train_loss": 0.1}, view)
+    assert part.on_release(0, view) == {"local_steps": 10}
 
 
 def test_without_a_fall_and_with_gamma_1_it_is_local_sgd():
