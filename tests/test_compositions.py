@@ -26,8 +26,8 @@ from psbench.testing.invariants import Invariants
 pytestmark = pytest.mark.filterwarnings("ignore::psbench.errors.DoubtfulComposition")
 
 PARTS = kinds(*DOMAINS, "codec", "switching")
-SCRIPTED, SIMULATED = 10, 2  # compositions with each part
-EVENTS = 100
+SCRIPTED, SIMULATED = 6, 1  # compositions with each part
+EVENTS = 80
 
 
 def streams_of(kind, number):
