@@ -19,6 +19,7 @@ from typing import Any
 from pydantic.fields import FieldInfo
 
 from psbench import aggregation, communication, consistency, placement, stragglers, switching
+from psbench.codecs import OneBit
 from psbench.core.part import REGISTRY, Part, Switching, make_part
 from psbench.core.strategy import DOMAINS, AnyStrategy, Strategy, SwitchingStrategy
 from psbench.errors import ParameterError, UnknownName
@@ -63,7 +64,8 @@ class Published:
     def __signature__(self) -> inspect.Signature:
         """What a person may type."""
         keyword = inspect.Parameter.KEYWORD_ONLY
-        own = [inspect.Parameter(n, keyword, default=f.default) for n, f in self.parameters.items()]
+        usual = {name: f.get_default(call_default_factory=True) for name, f in self.parameters.items()}
+        own = [inspect.Parameter(name, keyword, default=value) for name, value in usual.items()]
         return inspect.Signature([*own, *(inspect.Parameter(d, keyword, default=None) for d in DOMAINS)])
 
     def __call__(self, **values: Any) -> Strategy:
@@ -95,7 +97,7 @@ def with_defaults(fields: dict[str, FieldInfo], defaults: Mapping[str, Any]) -> 
     """Return the fields with other defaults."""
     changed = {name: copy(fields[name]) for name in defaults}
     for name, info in changed.items():
-        info.default = defaults[name]
+        info.default, info.default_factory = defaults[name], None
     return fields | changed
 
 
@@ -377,6 +379,21 @@ map_reduce = Published(
     "Spark MLlib; thesis ch. 2",
     {"consistency": consistency.BSP, "placement": placement.MapReduce},
 )
+#: Both directions with memory: what a worker's push loses is part of its next push, and what one difference
+#: of the model loses on the way down is part of the next. The paper's server sends Q(v), v = mean + E; here
+#: the server keeps the exact model, and what the workers hold differs from it by the paper's lr E. Which is
+#: the same for a constant rate, but evaluated is the server's model. Our choice: 64 entries share two means
+#: (1-bit SGD has two for every column of a matrix), since two for a whole model and momentum do not learn.
+double_squeeze = Published(
+    "double_squeeze",
+    "bsp in one bit an entry, up and down; what is lost is part of what is sent next",
+    "Tang et al. 2019",
+    {"consistency": consistency.BSP},
+    defaults={
+        "codec": OneBit(bucket=64, error_feedback=True),
+        "codec_down": OneBit(bucket=64, error_feedback=True),
+    },
+)
 strategy_switch = PublishedSwitch(
     "strategy_switch",
     "All-Reduce until the validation loss settles, then ASP",
@@ -409,7 +426,7 @@ CATALOGUE: dict[str, Published | PublishedSwitch] = {
         *(bounded_step, osp, early_epoch_stop),
         *(dbs_sgd, lb_bsp, drop_stragglers, flex_rr),
         *(local_sgd, adacomm, selsync),
-        hermes,
+        *(hermes, double_squeeze),
         *(all_reduce, map_reduce, strategy_switch, sync_switch),
     )
 }

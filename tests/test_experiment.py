@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 import yaml
 from hypothesis import given
@@ -12,7 +14,7 @@ from psbench.core.strategy import Strategy, SwitchingStrategy
 from psbench.errors import ParameterError, SpecError
 from psbench.experiment import Experiment
 from psbench.specfile import parse_setting, parse_yaml, read_yaml
-from psbench.strategies import CATALOGUE
+from psbench.strategies import CATALOGUE, Published
 
 NAMED = """
 name: strategy-switch-on-c2
@@ -90,6 +92,12 @@ def test_every_strategy_survives_yaml(name, tmp_path):
     experiment = Experiment(strategy=name, cluster="hermes")
     experiment.to_yaml(tmp_path / "spec.yaml")
     assert Experiment.from_yaml(tmp_path / "spec.yaml") == experiment
+
+
+@pytest.mark.parametrize("name", [n for n, entry in CATALOGUE.items() if isinstance(entry, Published)])
+def test_a_keyword_of_a_strategy_means_one_thing(name):
+    names = Counter(n for part in CATALOGUE[name].part_classes.values() for n in part.model_fields)
+    assert [n for n, count in names.items() if count > 1] == []
 
 
 @pytest.mark.parametrize("domain", ["data", "model", "cluster", "sharding", "optimizer"])

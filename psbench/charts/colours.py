@@ -27,7 +27,7 @@ class Look(NamedTuple):
 
 
 #: everybody waits: blue; nobody waits: vermillion; some wait: green; first k: purple; few messages: orange;
-#: uneven work: sky blue; a switch: olive
+#: uneven work: sky blue; a switch: olive; anything else: grey
 STRATEGIES: dict[str, Look] = {
     "bsp": Look(BLUE, SOLID, "circle"),
     "all_reduce": Look(BLUE, DASHED, "square"),
@@ -39,6 +39,7 @@ STRATEGIES: dict[str, Look] = {
     "dyn_sgd": Look(VERMILLION, DASH_DOT, "diamond"),
     "ssp": Look(GREEN, SOLID, "diamond"),
     "dssp": Look(GREEN, DASHED, "square"),
+    "early_epoch_stop": Look(GREEN, DOTTED, "triangle-up"),
     "hermes": Look(GREEN, DASH_DOT, "triangle-down"),
     "k_bsp": Look(PURPLE, SOLID, "square"),
     "k_batch_bsp": Look(PURPLE, DASHED, "circle"),
@@ -51,8 +52,12 @@ STRATEGIES: dict[str, Look] = {
     "lb_bsp": Look(SKY, SOLID, "triangle-right"),
     "dbs_sgd": Look(SKY, DASHED, "triangle-left"),
     "backup_workers": Look(SKY, DOTTED, "diamond"),
+    "flex_rr": Look(SKY, DASH_DOT, "circle"),
     "strategy_switch": Look(OLIVE, SOLID, "cross"),
     "sync_switch": Look(OLIVE, DASHED, "triangle-up"),
+    "double_squeeze": Look(GREY, SOLID, "triangle-down"),
+    "drop_stragglers": Look(GREY, DASHED, "cross"),
+    "bounded_step": Look(GREY, DOTTED, "square"),
 }
 
 #: for names that are not in the table, and for a second variant of one that is

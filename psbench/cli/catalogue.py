@@ -18,7 +18,7 @@ from psbench.errors import UnknownName
 #: what may be listed, and the domains of parts that are shown then
 KINDS: dict[str, tuple[str, ...]] = {
     "strategies": (),
-    "parts": (*DOMAINS, "step_time"),
+    "parts": (*DOMAINS, "codec", "step_time"),
     "sharding": ("sharding",),
     "rules": ("switching",),
     "datasets": ("data",),
@@ -42,12 +42,12 @@ def entries(kind: str) -> list[dict[str, Any]]:
     ------
     UnknownName
     """
-    from psbench import clusters, data, models, optim, sharding
+    from psbench import clusters, codecs, data, models, optim, sharding
     from psbench.strategies import CATALOGUE
 
     if kind not in KINDS:
         raise UnknownName("kind of things to list", kind, KINDS)
-    _ = (clusters, data, models, optim, sharding)  # imported so that their parts are registered
+    _ = (clusters, codecs, data, models, optim, sharding)  # imported so that their parts are registered
     if kind == "strategies":
         return [_published(entry) for entry in CATALOGUE.values()]
     return [_part(cls) for domain in KINDS[kind] for cls in REGISTRY[domain].values()]
@@ -80,7 +80,10 @@ def _part(cls: type[Part]) -> dict[str, Any]:
 
 
 def _parameters(fields: Mapping[str, FieldInfo], defaults: Mapping[str, Any]) -> list[dict[str, Any]]:
-    return [_parameter(name, info, defaults.get(name, info.default)) for name, info in fields.items()]
+    return [
+        _parameter(name, info, defaults.get(name, info.get_default(call_default_factory=True)))
+        for name, info in fields.items()
+    ]
 
 
 def _parameter(name: str, info: FieldInfo, default: Any) -> dict[str, Any]:

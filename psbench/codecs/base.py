@@ -121,7 +121,7 @@ class Lossy(Codec):
         Whether a sender adds what was lost to what it sends next (see `Channel`).
     """
 
-    error_feedback: bool = parameter(False, "add what was lost to what is sent next")
+    error_feedback: bool = parameter(False, "add what was lost to what is sent next", source="protocols 9")
 
     @property
     def has_memory(self) -> bool:

@@ -21,7 +21,7 @@ class ParameterServer(Placement):
         tensor where a hash of its name falls, so that another server moves few of them. size_threshold: as in
         MXNet, large tensors cut over all servers and small ones on one. best_fit: as in Optimus, by size into
         the room that is left.
-    threshold : int, entries, >= 1
+    large_tensor : int, entries, >= 1
         What size_threshold takes for large.
 
     Notes
@@ -50,7 +50,7 @@ class ParameterServer(Placement):
     assignment: Literal["contiguous", "layer", "hash", "size_threshold", "best_fit"] = parameter(
         "contiguous", "which parameters each server holds", source="protocols 10.1"
     )
-    threshold: int = parameter(
+    large_tensor: int = parameter(
         1_000_000,
         "tensors of at least that size are cut over all servers (size_threshold)",
         unit="entries",
@@ -71,7 +71,7 @@ class ParameterServer(Placement):
         ParameterError
             If a server would hold nothing.
         """
-        found = POLICIES[self.assignment](layout, self.servers, self.threshold)
+        found = POLICIES[self.assignment](layout, self.servers, self.large_tensor)
         found += [[]] * (self.servers - len(found))
         if layout and not all(found):
             idle = ", ".join(str(server) for server, blocks in enumerate(found) if not blocks)

@@ -30,7 +30,7 @@ def entries(**values):
 @pytest.mark.parametrize("assignment", sorted(POLICIES))
 @pytest.mark.parametrize("servers", [1, 2, 3])
 def test_every_entry_is_on_exactly_one_server(assignment, servers):
-    server = ParameterServer(servers=servers, assignment=assignment, threshold=5000)
+    server = ParameterServer(servers=servers, assignment=assignment, large_tensor=5000)
     held = sorted(stretch for own in server.ranges(MLP) for stretch in own)
     assert held[0][0] == 0
     assert held[-1][1] == 109_386
@@ -51,7 +51,7 @@ def test_tensors_in_turn_are_as_uneven_as_the_tensors():
 
 
 def test_large_tensors_are_cut_over_all_servers():
-    server = ParameterServer(servers=2, assignment="size_threshold", threshold=8192)
+    server = ParameterServer(servers=2, assignment="size_threshold", large_tensor=8192)
     assert min(server.balance(MLP)["entries"]) >= (100_352 + 8192) / 2
     assert sum(server.balance(MLP)["requests"]) == 2 + 2 + 4
 
@@ -80,7 +80,7 @@ def test_another_server_moves_only_the_tensors_that_it_takes_over():
 def test_the_update_does_not_depend_on_the_assignment(assignment, codec):
     """fp16 sends runs down the path that really cuts vectors and puts them together."""
     model = {"name": "mlp", "hidden": [6, 5]}
-    placement = {"name": "parameter_server", "servers": 2, "assignment": assignment, "threshold": 20}
+    placement = {"name": "parameter_server", "servers": 2, "assignment": assignment, "large_tensor": 20}
     one = toy_experiment(strategies.bsp(codec=codec, codec_down=codec), model=model)
     two = toy_experiment(strategies.bsp(codec=codec, codec_down=codec, placement=placement), model=model)
     assert torch.equal(run(one).parameters, run(two).parameters)
