@@ -7,7 +7,7 @@ from typing import ClassVar
 from pydantic import PrivateAttr
 
 from psbench.core.actions import Action, Orders, Tell
-from psbench.core.events import Report
+from psbench.core.events import Push, Report
 from psbench.core.part import Stragglers, parameter
 from psbench.core.view import ClusterView
 
@@ -36,9 +36,10 @@ class FlexRR(Stragglers):
     Our reading: the paper's workers compare progress among themselves and begin with a small share of the
     work (2.5 %, then more); here the server compares, and what is moved is what evens out. A worker between
     two reports is taken to be halfway through its piece. Neither is told of changes to a piece that it may
-    have begun, so that orders come in time if a message takes less than a micro-step; orders that come later
-    do no harm, but then the samples of that barrier are a few more or less, and still weighed right. Under
-    other consistency than a barrier progress cannot be compared like this.
+    have begun, so that orders come in time if a message takes less than a micro-step. Those that come later
+    do no harm: what their worker leaves undone another is told to do, as long as one is under way; if none
+    is, the barrier has a few samples less, weighed right. Under other consistency than a barrier progress
+    cannot be compared like this.
 
     Source
     ------
@@ -71,6 +72,18 @@ class FlexRR(Stragglers):
         self._quotas[key] = view.workers[worker].batch_size
         self._done[key] = 0.0
         return {}
+
+    def on_push(self, push: Push, view: ClusterView) -> list[Action]:
+        """Make up for orders that came too late: what the worker has left undone another does."""
+        key, others = str(push.worker), view.computing
+        owed = self._quotas[key] - push.samples
+        self._quotas[key] = push.samples
+        if not owed or not others:
+            return []
+        least_far = max(others, key=lambda w: (self._unbegun(w), -w))
+        owed = max(owed, -max(0, self._unbegun(least_far)))  # what is done twice it is spared, if it can be
+        self._quotas[str(least_far)] += owed
+        return [self._tell(least_far, view)] if owed else []
 
     def on_report(self, report: Report, view: ClusterView) -> list[Action]:
         """Note how far the worker has come, and move work if another is far behind or ahead."""
@@ -116,7 +129,7 @@ class FlexRR(Stragglers):
 
     def _piece(self, key: str) -> float:
         """Return the samples of a worker's micro-step; before its first report as large as the largest."""
-        return self._pieces.get(key) or max(self._pieces.values())
+        return self._pieces.get(key) or max(self._pieces.values(), default=1.0)
 
 
 def moved(fast: tuple[float, float], slow: tuple[float, float]) -> int:
