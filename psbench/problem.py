@@ -123,6 +123,14 @@ class Problem:
         """Return what evaluates a model."""
         return Evaluator(self.model, self.data, self.streams)
 
+    def _servers(self) -> list[dict[str, Any]]:
+        """Return what each server holds, for each composition with more than one."""
+        return [
+            {"composition": composition.name, **composition.placement.balance(self.model.layout)}
+            for composition in self.experiment.strategy.compositions
+            if composition.placement.num_servers > 1
+        ]
+
     def facts(self) -> dict[str, Any]:
         """Return what a run's record says about the problem, as plain data."""
         counts = (
@@ -137,6 +145,7 @@ class Problem:
             "num_parameters": self.model.parameters.numel(),
             "model_bytes": self.model_bytes,
             "layout": [list(tensor) for tensor in self.model.layout],
+            "servers": self._servers(),
             "classes": list(self.data.classes),
             "label_counts": None if counts is None else counts.tolist(),
             "speeds": [float(speed) for speed in self.profile.speed],

@@ -7,7 +7,14 @@ Wherever a function takes a table it also takes the name of a data set that is s
 from psbench.charts.colours import PHASES, REASONS, STRATEGIES, Look, looks, reason_colours
 from psbench.charts.curves import AXES, VALUES, curve, with_seeds
 from psbench.charts.display import Sheet, stack
-from psbench.charts.distributions import counts, histogram, rule_chart, spread_chart, traffic_chart
+from psbench.charts.distributions import (
+    counts,
+    histogram,
+    rule_chart,
+    server_chart,
+    spread_chart,
+    traffic_chart,
+)
 from psbench.charts.figures import (
     Figure,
     comparison_chart,
@@ -16,6 +23,7 @@ from psbench.charts.figures import (
     label_figures,
     run_chart,
     sequence_figure,
+    server_figures,
     spec,
     switch_figures,
     worker_figures,
@@ -63,6 +71,8 @@ __all__ = [
     "sequence_chart",
     "sequence_figure",
     "sequence_table",
+    "server_chart",
+    "server_figures",
     "share_chart",
     "spec",
     "spread_chart",

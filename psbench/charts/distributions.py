@@ -1,4 +1,4 @@
-"""Staleness, clock lead, bytes, and what a switch rule saw."""
+"""Staleness, clock lead, bytes, what servers hold, and what a switch rule saw."""
 
 from __future__ import annotations
 
@@ -152,6 +152,39 @@ def traffic_chart(data: Data, title: str = "Bytes sent") -> alt.Chart:
         )
     )
     return chart
+
+
+def server_chart(
+    data: Data, quantities: Sequence[str] | None = None, title: str = "What each server holds"
+) -> alt.LayerChart:
+    """Draw each server's share of the entries, the requests and the parts, with the equal share as a rule.
+
+    Parameters
+    ----------
+    data : DataFrame or name of a streamed data set
+        Columns `server`, `quantity`, `count`, `share` (0 to 1), `equal` (one over the servers).
+    quantities : sequence of str, optional
+        Needed for streamed data.
+    title : str
+    """
+    quantities = labels_of(data, quantities, "quantity")
+    colours = alt.Scale(domain=quantities, range=["#0072B2", "#B87A00", "#8A8500"][: len(quantities)])
+    base = alt.Chart().encode(x=alt.X("server:O", title="server", axis=alt.Axis(labelAngle=0)))
+    bars = base.mark_bar().encode(
+        y=alt.Y("share:Q", title="share of all", axis=alt.Axis(format=".0%", tickCount=5)),
+        color=alt.Color("quantity:N", scale=colours, legend=alt.Legend(title=None)),
+        xOffset=alt.XOffset("quantity:N", sort=quantities),
+        tooltip=["server:O", "quantity:N", "count:Q", alt.Tooltip("share:Q", format=".1%")],
+    )
+    equal = alt.Chart().mark_rule(strokeDash=[4, 3]).encode(y=alt.Y("mean(equal):Q"))
+    return alt.LayerChart(
+        layer=[bars, equal],
+        data=source(data),
+        width="container",
+        height=200,
+        title=title,
+        description="Share of the entries, requests and parts that each server holds",
+    )
 
 
 def rule_chart(data: Data, title: str = "What the switch rule saw") -> alt.LayerChart:

@@ -13,7 +13,14 @@ from psbench import metrics
 from psbench.charts import tables
 from psbench.charts.curves import AXES, curve, with_seeds
 from psbench.charts.display import Sheet, stack
-from psbench.charts.distributions import counts, histogram, rule_chart, spread_chart, traffic_chart
+from psbench.charts.distributions import (
+    counts,
+    histogram,
+    rule_chart,
+    server_chart,
+    spread_chart,
+    traffic_chart,
+)
 from psbench.charts.sequence import sequence_chart, sequence_table
 from psbench.charts.workers import (
     around,
@@ -184,7 +191,7 @@ def worker_figures(run: Run, label: str | None = None, strategy: str | None = No
     sizes = metrics.batch_sizes(run.log)
     if (sizes.groupby("worker")["batch_size"].nunique() > 1).any():
         figures.append(Figure(batch_size_chart(sizes), sizes, name="batch_size"))
-    return figures + switch_figures(run)
+    return figures + switch_figures(run) + server_figures(run)
 
 
 def _timelines(run: Run, spans: pd.DataFrame) -> list[Figure]:
@@ -231,6 +238,21 @@ def switch_figures(run: Run) -> list[Figure]:
     """Return the switch rule's value against its threshold, if it computes one."""
     table = tables.rule_table(run)
     return [Figure(rule_chart(table), table, name="rule")] if table["value"].notna().any() else []
+
+
+def server_figures(run: Run) -> list[Figure]:
+    """Return what each server holds, for each composition with more than one."""
+    found = tables.server_tables(run)
+    figures = []
+    for name, table in found.items():
+        of = f" under {name}" if len(found) > 1 else ""
+        most = table.query("quantity == 'entries'")
+        worst = (most["share"] / most["equal"]).max()
+        title = f"What each server holds{of}: the fullest {worst:.3g} times its share"
+        note = "Entries are parameters; a request is a tensor or a piece of one, a part a stretch of memory."
+        shown = table.drop(columns="equal")
+        figures.append(Figure(server_chart(table, title=title), shown, f"{note} Dashed: equal.", "servers"))
+    return figures
 
 
 def label_figures(run: Run) -> list[Figure]:

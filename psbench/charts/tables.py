@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -96,6 +96,25 @@ def rule_table(run: Run) -> pd.DataFrame:
     seen = metrics.rule_values(run.log)[["epoch", "value", "threshold"]].assign(event=None)
     marks = switch_table(run, "")[["epoch", "event"]]
     return pd.concat([seen.astype(object), marks.astype(object)], ignore_index=True)
+
+
+def server_tables(run: Run) -> dict[str, pd.DataFrame]:
+    """Return by composition what each server holds: `server`, `quantity`, `count`, `share`, `equal`.
+
+    Only for compositions with more than one server; `equal` is one over the servers.
+    """
+    return {balance["composition"]: _server_table(balance) for balance in run.meta.get("servers", ())}
+
+
+def _server_table(balance: Mapping[str, Any]) -> pd.DataFrame:
+    rows = [
+        {"server": server, "quantity": quantity, "count": count}
+        | {"share": count / sum(counts), "equal": 1 / len(counts)}
+        for quantity, counts in balance.items()
+        if quantity in balance["imbalance"]
+        for server, count in enumerate(counts)
+    ]
+    return pd.DataFrame(rows)
 
 
 def label_table(run: Run) -> pd.DataFrame | None:

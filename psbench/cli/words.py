@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 
@@ -31,6 +31,8 @@ def _lines(s: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     own = s.get("independence")
     yield "independence", "" if own is None else f"{own:.3g} iterations per request for the model"
     yield "sent", f"{s['bytes']['up'] / 1e6:.4g} MB up, {s['bytes']['down'] / 1e6:.4g} MB down"
+    for balance in s.get("servers", ()):
+        yield "servers", _held(balance)
     for change in s["switches"]:
         where = f"at epoch {change['epoch']:.3g}, {change['time_s']:.4g} s: {change['reason']}"
         yield "switch", f"{change['from']} to {change['to']} {where}"
@@ -44,5 +46,16 @@ def _joined(**values: tuple[float | None, str]) -> str:
     return ", ".join(f"{name} {value:{form}}" for name, (value, form) in values.items() if value is not None)
 
 
-def _more(values: list[float]) -> str:
+def _held(balance: Mapping[str, Any]) -> str:
+    """Say what servers hold.
+
+    >>> _held({"entries": [300, 100], "imbalance": {"entries": 1.5}})
+    '300, 100 entries; the fullest has 1.5 times its share'
+    """
+    entries = balance["entries"]
+    shown = ", ".join(f"{count}" for count in entries[:12]) + _more(entries)
+    return f"{shown} entries; the fullest has {balance['imbalance']['entries']:.3g} times its share"
+
+
+def _more(values: Sequence[float]) -> str:
     return f" and {len(values) - 12} more" if len(values) > 12 else ""

@@ -403,6 +403,14 @@ class Placement(Part):
         """Return the entries that each server holds: stretches, from (included) to (excluded)."""
         return [[(0, sum(size for _, size in layout))]]
 
+    def balance(self, layout: Layout) -> dict[str, Any]:
+        """Return by server what it has to do, and the `imbalance` of each: the most over the mean.
+
+        Keys are lists of counts by server, such as `entries`, and `imbalance` with a number for each.
+        """
+        entries = [sum(stop - start for start, stop in own) for own in self.ranges(layout)]
+        return {"entries": entries, "imbalance": {"entries": max(entries) * len(entries) / sum(entries)}}
+
     def start_s(self, partition: int) -> float:
         """Return the seconds before a step that begins on a partition of so many samples."""
         return 0.0

@@ -29,7 +29,8 @@ def summarise(log: EventLog, meta: Mapping[str, Any], target: float | None = Non
     meta : mapping
         What the log does not say. Needed: `dataset_size`. Used if there: `name`, `strategy`, `seed`,
         `backend`, `num_workers`, `status`, `reason`, `compositions` (their names, for the switches),
-        `lost_workers`, `lr_convention`, `params_digest`, `versions`, `time_s`, `wall_s`, `target_accuracy`.
+        `lost_workers`, `lr_convention`, `params_digest`, `versions`, `time_s`, `wall_s`, `target_accuracy`,
+        `servers`.
     target : float, optional
         Validation accuracy, 0 to 1, for `time_to_target_s`; `meta["target_accuracy"]` if not given.
 
@@ -41,6 +42,8 @@ def summarise(log: EventLog, meta: Mapping[str, Any], target: float | None = Non
         `local_steps` is there only where workers vote (`local_steps_ratio`), `time_s` the time at the end,
         `idle_fraction` and `share_of_applied` lists by worker id.
         `independence` (mean WI) is there only where a worker does more than a step between two requests.
+        `servers` is there only with more than one server: for each composition with several its name, what
+        each server holds, and the imbalance of it (`Placement.balance`).
     """
     rows = log.rows()
     kept = conservation(log)
@@ -79,6 +82,8 @@ def summarise(log: EventLog, meta: Mapping[str, Any], target: float | None = Non
     summary |= {} if voted is None else {"local_steps": voted}
     own = mean_independence(log)
     summary |= {} if own is None else {"independence": own}
+    servers = [dict(balance) for balance in meta.get("servers", ())]
+    summary |= {"servers": servers} if servers else {}
     return summary | {"warnings": _warnings(summary, shares)}
 
 

@@ -79,6 +79,7 @@ def test_the_chart_of_a_run_is_valid_and_has_a_background(runs, validator):
         charts.traffic_chart("rows"),
         charts.batch_size_chart("rows"),
         charts.rule_chart("rows"),
+        charts.server_chart("rows", ["entries", "requests"]),
         charts.label_chart("rows"),
     ],
     ids=lambda chart: str(chart.title),
