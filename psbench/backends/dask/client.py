@@ -50,6 +50,10 @@ def run_dask(
     ended with the run; a script that does so must guard its start with ``if __name__ == "__main__":``, as
     always when processes are spawned.
 
+    The cluster's profile is played on top of the real machines: a slower worker waits as long as it would
+    have computed, one that fails forgets what it computes, and one that comes late or back begins then. Its
+    network is the real one.
+
     Parameters
     ----------
     problem : Problem

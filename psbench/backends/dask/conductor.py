@@ -150,8 +150,10 @@ class Conductor:
     def _keep(self, index: int, state: State | None) -> None:
         """Have a new keeper for a composition; without a state it begins where the problem does."""
         problem, hub, numbers = self.problem, self.hub, self.numbers
-        composition = self._composition = problem.experiment.strategy.compositions[index]
+        composition = problem.experiment.strategy.compositions[index]
         self._wire_bytes = composition.bytes_up(problem.wire_size, problem.profile.num_workers)
+        # asked for with every push, so looked up once
+        self._plain, self._reads = composition.plain, composition.reads
         self._holds = "distance_sq" in composition.measures
         self._lookout.compose(composition)
         self.keeper: Keeper
@@ -215,8 +217,7 @@ class Conductor:
         elif self._is_current(push):
             self._diverged(push)
             return
-        reads = self._composition.reads
-        self._events.append(with_stats(push, reads) if reads else push)
+        self._events.append(with_stats(push, self._reads) if self._reads else push)
 
     def _is_current(self, push: ev.Push) -> bool:
         worker = self.engine.view.workers[push.worker]
@@ -344,7 +345,7 @@ class Conductor:
                 perform(self, action)
                 if self.status:
                     return  # the run ended with this version; nobody starts another step
-        if not self._composition.plain:  # steps that are kept after a vote are progress too
+        if not self._plain:  # steps that are kept after a vote are progress too
             lookout.look()
         if not self.status:
             lookout.after()
@@ -359,7 +360,7 @@ class Conductor:
     def _apply(self, apply: act.Apply) -> None:
         self.keeper.apply(apply)
         self._carried.difference_update(push.id for push in apply.pushes)
-        if self._composition.plain:
+        if self._plain:
             self._lookout.look()
 
     def _discard(self, discard: act.Discard) -> None:

@@ -106,7 +106,9 @@ class Worker:
         return verdict
 
     def _renew(self, released: Released, payload: Tensor | None) -> None:
-        before, self._lr = self._lr, self._optimizer.rate(released.epoch)
+        before = self._lr
+        if self._own_steps:
+            self._lr = self._optimizer.rate(released.epoch)
         if released.aggregate:
             self.model.receive(self._aggregate(released, payload), self._lr)
         elif released.sent:
@@ -339,7 +341,7 @@ class Worker:
         problem = self.problem
         self.composition = composition = problem.experiment.strategy.compositions[index]
         count = servers_of(composition)
-        self._collective = not count
+        self._collective, self._own_steps = not count, composition.own_steps
         self._cuts = cuts(composition.placement, problem.model.layout)
         self._serving = self.others[: max(0, count - 1)]
         self.trainer.unassign()

@@ -369,6 +369,7 @@ def switch_by_hand(after: int) -> Any:
     return on_rows
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pair", list(permutations(KINDS, 2)), ids=json.dumps)
 def test_any_pair_is_switched_between_live(pair: tuple[Any, Any]) -> None:
     strategy = {"name": "strategy_switch", "first": pair[0], "second": pair[1], "rule": "manual"}
