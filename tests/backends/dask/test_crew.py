@@ -116,7 +116,18 @@ def survivors_went_on(crew: Crew) -> bool:
 THREE_SERVERS = {"name": "asp", "placement": {"name": "parameter_server", "servers": 3}}
 
 
-@pytest.mark.parametrize("strategy", ["bsp", "asp", "ssp", "k_bsp", "k_asp", "all_reduce", THREE_SERVERS])
+LOCAL_RING = {"name": "local_sgd", "placement": "all_reduce"}
+VOTING = [{"name": "selsync", "delta": 0.0}, {"name": "selsync", "delta": 0.0, "aggregate": "gradient"}]
+
+
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        *("bsp", "asp", "ssp", "k_bsp", "k_asp", "all_reduce", THREE_SERVERS, LOCAL_RING, *VOTING),
+        *("local_sgd", "osp", "flex_rr", "bounded_step", "adacomm"),
+    ],
+    ids=str,
+)
 def test_a_lost_worker_is_done_without(strategy: Any) -> None:
     spec = experiment(strategy, stop={"updates": 10**9})
     crew = Crew(spec, DiesInItsFifthStep).run(stop_when(survivors_went_on))
