@@ -44,7 +44,9 @@ class VirtualWire:
         """
         if self._entrywise:
             if self._sent is None or self._sent[0] != version:
-                self._sent = version, over_the_wire(parameters.clone(), self._down)
+                # a ring has rounded what it adds up, and leaves the model where it is
+                codec = "none" if self._composition.placement.collective else self._down
+                self._sent = version, over_the_wire(parameters.clone(), codec)
             return self._sent[1]
         ends = zip(self._ends(worker), self._servers, self._cuts, strict=True)
         return together(

@@ -403,6 +403,8 @@ class Engine:
             kept = worker.voted_samples if release.then == "step" else 0
             view.samples += kept
             worker.voted_samples = 0
+            if kept and self.rule is not None:  # progress without a version
+                self._todo.extendleft(reversed(self.rule.on_applied(view)))
         release.aggregate = self._replies_aggregate and release.send and status is PUSHED
         release.epoch = view.epoch if self._rate_epoch is None else self._rate_epoch(view)
         return kept
