@@ -1,0 +1,105 @@
+"""A live run's bytes, as its log has them, are those that its sockets carried.
+
+Every Dask process counts the payloads that its hub takes with pushes and sends with releases, frame by frame;
+the log's bytes come from the codecs' own arithmetic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from distributed import Client
+
+from psbench.backends.dask.letters import PUSH, RELEASE
+from psbench.core.log import Kind
+from psbench.experiment import Experiment
+from psbench.runs import run
+
+pytestmark = [pytest.mark.dask, pytest.mark.slow, pytest.mark.timeout(180)]
+
+
+def count_payloads() -> None:
+    """Have this process note the bytes of each letter's payload, in order, by the kind of the letter."""
+    from collections import defaultdict
+
+    from psbench.backends.dask import tasks, wire
+
+    class CountingHub(wire.Hub):
+        carried: defaultdict[int, list[int]] = defaultdict(list)
+        frame = 0
+
+        def receive(self, timeout_s: float) -> wire.Letter | None:
+            self.frame = 0
+            letter = super().receive(timeout_s)
+            if letter is not None:
+                self.carried[letter.kind].append(self.frame)
+            return letter
+
+        def send(self, name: str, kind: int, body: bytes, payload: Any = None) -> bool:
+            self.frame = 0
+            done = super().send(name, kind, body, payload)
+            self.carried[kind].append(self.frame)
+            return done
+
+        def _payload(self, type_number: int, floats: int) -> Any:
+            found = super()._payload(type_number, floats)
+            self.frame = 0 if found is None else found.nbytes
+            return found
+
+        def _send_payload(self, payload: Any) -> None:
+            self.frame = len(bytes(payload.numpy()))
+            super()._send_payload(payload)
+
+    tasks.Hub = CountingHub
+
+
+def payloads() -> dict[int, list[int]]:
+    """Return what was noted, and note no more."""
+    from psbench.backends.dask import tasks, wire
+
+    counted: Any = tasks.Hub
+    tasks.Hub = wire.Hub
+    return dict(counted.carried)
+
+
+WORKERS = 2
+
+
+@pytest.fixture
+def counting(scheduler: str) -> Iterator[Client]:
+    with Client(scheduler, set_as_default=False) as client:
+        client.run(count_payloads)
+        yield client
+
+
+@pytest.mark.parametrize(("codec", "servers"), [("none", 1), ("fp16", 1), ("sign", 1), ("sign", 2)])
+def test_the_bytes_of_a_run_are_those_that_the_sockets_carried(
+    codec: str, servers: int, scheduler: str, counting: Client
+) -> None:
+    placement = {"name": "parameter_server", "servers": servers}
+    strategy = {"name": "bsp", "codec": codec, "codec_down": codec, "placement": placement}
+    done = run(
+        Experiment(
+            strategy=strategy,
+            cluster={"workers": WORKERS, "step_time": "constant"},
+            batch_size=24,
+            stop={"updates": 8},
+            backend="dask",
+            scheduler=scheduler,
+        )
+    )
+    hubs = [hub for hub in counting.run(payloads).values() if PUSH in hub]
+    assert len(hubs) == servers
+    for kind, row in ((PUSH, Kind.PUSH), (RELEASE, Kind.RELEASE)):
+        carried = [hub[kind] for hub in hubs]
+        logged = done.log.of_kind(row)["bytes"].tolist()
+        # the run ends with its last version: what the answers to it bring is no longer sent, and what
+        # workers push meanwhile no longer read into the log
+        whole = min(len(logged), *map(len, carried))
+        assert whole >= len(logged) - WORKERS
+        assert [sum(slices) for slices in zip(*(each[:whole] for each in carried), strict=True)] == (
+            logged[:whole]
+        )
+        assert all(len(each) <= len(logged) + WORKERS for each in carried)
