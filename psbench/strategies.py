@@ -393,6 +393,7 @@ double_squeeze = Published(
         "codec": OneBit(bucket=64, error_feedback=True),
         "codec_down": OneBit(bucket=64, error_feedback=True),
     },
+    notebook="11_compression",
 )
 strategy_switch = PublishedSwitch(
     "strategy_switch",

@@ -20,6 +20,7 @@ NAMES = [
     "08_local_updates",
     "09_edge",
     "10_batch_sizes",
+    "11_compression",
 ]
 CHECK = "# NBVAL_CHECK_OUTPUT"
 PANEL = "application/vnd.jupyter.widget-view+json"
