@@ -30,8 +30,13 @@ class Stop(Specification):
 
     Parameters
     ----------
-    epochs, seconds, updates, target_accuracy, patience : optional
-        `patience` counts epochs in which the validation loss did not improve.
+    epochs, seconds, updates, target_accuracy, patience, tolerance : optional
+        `patience` counts epochs in which the validation loss did not improve. With a `tolerance` the run
+        ends at the first update with ||w_new - w_old|| < tolerance max(||w_new||, 1).
+
+    Source
+    ------
+    `tolerance`: Spark MLlib's GradientDescent, whose default is 0.001; `protocols` 11.
     """
 
     epochs: float | None = parameter(None, "passes over the training set", unit="epochs", gt=0)
@@ -39,6 +44,9 @@ class Stop(Specification):
     updates: int | None = parameter(None, "versions of the model", unit="updates", gt=0)
     target_accuracy: float | None = parameter(None, "validation accuracy", gt=0, le=1)
     patience: int | None = parameter(None, "epochs without a better validation loss", unit="epochs", gt=0)
+    tolerance: float | None = parameter(
+        None, "movement of the model by an update, relative to its norm if that is above 1", gt=0
+    )
 
     def __init__(self, **values: Any) -> None:
         try:
@@ -175,9 +183,20 @@ class Experiment(Specification):
                     f"is known of a step is {', '.join(STATISTICS)}, "
                     f"and what is measured is {', '.join(MEASURES)}"
                 )
+        if self.stop.tolerance is not None and self.backend == "dask":
+            self._can_see_the_model_move()
         if self.timing_only:
             self._can_do_without_gradients()
         return self
+
+    def _can_see_the_model_move(self) -> None:
+        for composition in self.strategy.compositions:
+            placement = composition.placement
+            if placement.num_servers != 1 or (placement.collective and not placement.stateless_workers):
+                raise ParameterError(
+                    f"stop.tolerance: on dask no process of {composition.name!r} sees the whole model move; "
+                    "use a parameter server with servers: 1, 'map_reduce', or the simulated backend"
+                )
 
     def _has_momentum_to_reduce(self) -> None:
         strategy, optimizer = self.strategy, self.optimizer
@@ -194,6 +213,8 @@ class Experiment(Specification):
             raise ParameterError("timing_only: only the simulated backend can leave out the gradients")
         if reader := self.reads_validation:
             raise ParameterError(f"timing_only: nothing is evaluated, but {reader} needs validation values")
+        if self.stop.tolerance is not None:
+            raise ParameterError("timing_only: no model moves, but stop.tolerance asks by how much")
         for composition in self.strategy.compositions:
             if part := composition.needs_gradients:
                 raise ParameterError(

@@ -41,6 +41,9 @@ class Server:
         #: whether, and where, the last commit's mean gradient is kept, for workers that apply it themselves
         self.keeps_aggregate = False
         self.aggregate: Tensor | None = None
+        #: whether the last update's movement is measured: ||w_new - w_old|| / max(||w_new||, 1)
+        self.measures_movement = False
+        self.movement = math.inf
 
     def apply(
         self,
@@ -67,7 +70,10 @@ class Server:
         """
         if momentum_scale != self._momentum_scale:
             self._scale_momentum(momentum_scale)
+        before = self.parameters.clone() if self.measures_movement else None
         _RULES[rule](self, payloads, weights, keep, self.spec.rate(epoch) * lr_scale)
+        if before is not None:
+            self.movement = _movement(before, self.parameters)
 
     def _gradient_step(
         self, gradients: Sequence[Tensor], weights: Sequence[float], keep: float, lr: float
@@ -155,6 +161,12 @@ class Server:
         self._block = own.pop(_BLOCK, None)
         if own:
             self._optimizer.state[self.parameters] = own
+
+
+def _movement(before: Tensor, after: Tensor) -> float:
+    # in float64, as differences of nearly equal numbers are what this is about
+    old, new = before.double(), after.double()
+    return float(torch.linalg.vector_norm(new - old)) / max(float(torch.linalg.vector_norm(new)), 1.0)
 
 
 def weighted_sum(tensors: Sequence[Tensor], weights: Sequence[float]) -> Tensor:

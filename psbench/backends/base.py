@@ -145,13 +145,25 @@ class Ending:
         self._evaluations = number
         return number
 
-    def after_update(self, view: ClusterView) -> str:
+    @property
+    def next_version(self) -> float:
+        """The version before which `after_update` has nothing to say but about epochs."""
+        return 1 if self.sees_movement else self._stop.updates or math.inf
+
+    @property
+    def sees_movement(self) -> bool:
+        """Whether a rule asks how far the last update moved the model; see `Server.movement`."""
+        return self._stop.tolerance is not None
+
+    def after_update(self, view: ClusterView, movement: float) -> str:
         """Return why the run ends at this version; empty if it goes on."""
         stop = self._stop
         if stop.epochs is not None and view.epoch >= stop.epochs - 1e-9:
             return f"{stop.epochs:g} epochs are done"
         if stop.updates is not None and view.version >= stop.updates:
             return f"{stop.updates} updates are done"
+        if stop.tolerance is not None and movement < stop.tolerance:
+            return f"an update moved the model by less than {stop.tolerance:g}"
         return ""
 
     def at(self, now: float) -> str:

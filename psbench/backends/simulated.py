@@ -105,6 +105,7 @@ class Simulation:
         self.ending = Ending(experiment.stop, experiment.evaluate_every)
         self.gradients = not experiment.timing_only
         self.server = problem.server()
+        self.server.measures_movement = self.ending.sees_movement
         if self.gradients:
             self.trainer, self.evaluator = problem.trainer(), problem.evaluator()
         self.step_times = StepTimes(problem.profile, problem.streams)
@@ -123,13 +124,13 @@ class Simulation:
         self._deadline = float("inf") if experiment.stop.seconds is None else experiment.stop.seconds
         self._ring_ends = 0.0  # a ring leaves its result with the workers; nobody starts before
         self._handed_over = 0.0  # until then a hand-over is under way and nothing is sent
-        self._evaluated = -1  # the last version that was evaluated
+        self._evaluated = -1, -1  # version and samples of the last evaluation
         self._unseen: ev.Evaluated | None = None  # the evaluation that the engine has not handled yet
         self._status = self._reason = ""
         self._checkpoints: list[str] = []
         self._next_checkpoint = experiment.checkpoint_every or float("inf")
         #: nothing can be due before that many samples and that version
-        self._look_at, self._last_version = 0.0, experiment.stop.updates or float("inf")
+        self._look_at, self._last_version = 0.0, self.ending.next_version
         self._compose(experiment.strategy.compositions[0])
 
     # ---------------------------------------------------------------- the loop
@@ -392,7 +393,7 @@ class Simulation:
         if view.epoch >= self._next_checkpoint:
             self._next_checkpoint += self.problem.experiment.checkpoint_every or float("inf")
             self._checkpoint(f"epoch-{view.epoch:g}")
-        reason = self.ending.after_update(view)
+        reason = self.ending.after_update(view, self.server.movement)
         if reason:
             self._end("finished", reason)
         self._look_at = view.dataset_size * min(self.ending.next_epoch, self._next_checkpoint)
@@ -432,7 +433,7 @@ class Simulation:
         if not self.gradients:
             return
         view = self.engine.view
-        self._evaluated = view.version
+        self._evaluated = view.version, view.samples
         values = self.evaluator.evaluate(*self._model())
         values = {"epoch": view.epoch} | values
         if number > 0:
@@ -459,9 +460,13 @@ class Simulation:
         if self.folder is None:
             return
         spec = self.problem.experiment.spec()
-        state = {"time_s": self.now, "engine": self.engine.state_dict(), "spec": spec}
+        decisions = None if self.engine.measuring else self.engine.state_dict()  # a part of an answer is none
+        state = {"time_s": self.now, "engine": decisions, "spec": spec}
         path = Checkpoint.of(self.server, state).save(self.folder / "checkpoints" / f"{label}.npz")
         self._checkpoints.append(str(path))
+
+    def _progress(self) -> tuple[int, int]:
+        return self.engine.view.version, self.engine.view.samples
 
     def _show(self) -> None:
         if self.observer is not None:
@@ -474,7 +479,7 @@ class Simulation:
     def _finish(self) -> Outcome:
         if self._unseen is not None:
             self._record(-1, self._unseen.values)
-        elif self._evaluated != self.engine.view.version and self._status != "diverged":
+        elif self._evaluated != self._progress() and self._status != "diverged":
             self._evaluate(-1)
         self._show()
         lost = [w.id for w in self.engine.view.workers.values() if w.status == Status.GONE]

@@ -162,7 +162,7 @@ class Conductor:
             return
         optimizer, batch = problem.experiment.optimizer, problem.experiment.batch_size
         state = state or state_of(problem.server(), optimizer=True)
-        self.keeper = Servers(
+        servers = self.keeper = Servers(
             *(
                 hub,
                 composition,
@@ -175,6 +175,8 @@ class Conductor:
                 problem.model.layout,
             )
         )
+        if self._lookout.ending.sees_movement:
+            servers.measure_movement()
 
     # ---------------------------------------------------------------- letters
 

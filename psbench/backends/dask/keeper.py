@@ -50,6 +50,10 @@ class Keeper(Protocol):
     def distance_sq(self, push: Push, then: ThenNumber) -> None:
         """Call `then` with the squared distance from the current version to the one a push started from."""
 
+    @property
+    def movement(self) -> float:
+        """How far the last update moved the model, if that is measured; see `Server.movement`."""
+
     def answer(self, sender: str, plain: dict[str, object], payload: Tensor | None) -> None:
         """Take what a keeper's own request brought."""
 

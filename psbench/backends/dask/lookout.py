@@ -46,7 +46,7 @@ class Lookout:
         self._checkpoint_every = experiment.checkpoint_every or float("inf")
         self._next_checkpoint = self._checkpoint_every
         #: nothing can be due before that many samples and that version
-        self._look_at, self._last_version = 0.0, experiment.stop.updates or float("inf")
+        self._look_at, self._last_version = 0.0, self.ending.next_version
 
     def compose(self, composition: Strategy) -> None:
         """Look at a run under another composition."""
@@ -78,7 +78,7 @@ class Lookout:
             self._next_checkpoint += self._checkpoint_every
             label = f"epoch-{view.epoch:g}"
             self._run.keeper.gather(True, lambda state: self.store(label, state))
-        reason = self.ending.after_update(view)
+        reason = self.ending.after_update(view, self._run.keeper.movement)
         if reason:
             self._run.end("finished", reason)
         self._look_at = view.dataset_size * min(self.ending.next_epoch, self._next_checkpoint)

@@ -158,6 +158,7 @@ class _Driver:
         self.folder, self.client, self.placed = folder, client, placed
         self.engine, self.server = problem.engine(log), problem.server()
         self.ending = Ending(experiment.stop, experiment.evaluate_every)
+        self.server.measures_movement = self.ending.sees_movement
         self._partitions: dict[int, Future] = {}
         self._released: dict[int, act.Release] = {}
         self._evaluations: list[tuple[int, int, float, Future]] = []
@@ -307,7 +308,7 @@ class _Driver:
         if view.epoch >= self._next_checkpoint:
             self._next_checkpoint += self.problem.experiment.checkpoint_every or float("inf")
             self._checkpoint(f"epoch-{view.epoch:g}")
-        if reason := self.ending.after_update(view) or self.ending.at(self._now):
+        if reason := self.ending.after_update(view, self.server.movement) or self.ending.at(self._now):
             self._end("finished", reason)
 
     # ---------------------------------------------------------------- looking, storing, ending

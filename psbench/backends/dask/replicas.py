@@ -10,6 +10,7 @@ another before it goes on.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -72,6 +73,7 @@ class Replicas:
         self._ring: _Ring | None = None
         self._numbers = numbers
         self._requests: dict[int, _Request] = {}
+        self.movement = math.inf  # nobody measures it; an experiment that asks for it is refused
         self._gift = -1  # the request whose answer goes to those who did not finish a ring
         if state is not None:
             for worker in self._alive:

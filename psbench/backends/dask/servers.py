@@ -134,6 +134,15 @@ class Servers:
         own = self._own.distance_sq(version)
         self._ask({"do": "distance_sq", "version": version}, own, lambda parts: then(sum(parts)))
 
+    def measure_movement(self) -> None:
+        """Have the movement of every update measured; our own slice must be all there is."""
+        self._own.server.measures_movement = True
+
+    @property
+    def movement(self) -> float:
+        """How far the last update moved the model, if that is measured."""
+        return self._own.server.movement
+
     def _ask(self, plain: dict[str, Any], own: Any, then: Callable[[list[Any]], None]) -> None:
         """Ask the other shards for their part of something of which we have our own."""
         if not self._others:
