@@ -189,6 +189,27 @@ def test_wrong_values_keep_run_off_until_they_are_mended(page: Page, screenshots
     assert page.errors == []
 
 
+def test_a_codec_is_picked_within_a_strategy_and_its_ratio_within_it(page: Page, screenshots: Path) -> None:
+    web = panel(page, "codec")
+    web.locator(".psb-section-strategy .psb-select").first.select_option("bsp")
+    up = web.locator('.psb-nested:has(> .psb-label:text-is("codec"))')
+    more = web.locator(".psb-section-strategy .psb-more:has(.psb-nested)")
+    if more.count():
+        more.first.locator("> summary").click()
+    up.locator("select").first.select_option("top_k")
+    ratio = web.locator('.psb-section-strategy [data-field="ratio"]')
+    ratio.wait_for()
+    ratio.fill("0.25")
+    pick(web, "stop", "epochs", "2")
+    web.wait_for_function("() => document.querySelector('.psb-yaml').textContent.includes('ratio: 0.25')")
+    web.screenshot(path=screenshots / "lab-codec-light.png")
+    web.click("button.psb-run")
+    wait_over(web, "run 1 finished")
+    assert rows(web, "val_accuracy") == 3
+    web.screenshot(path=screenshots / "lab-codec-run-light.png")
+    assert page.errors == []
+
+
 def test_the_speeds_of_a_cluster_are_edited_in_their_picture(page: Page) -> None:
     web = panel(page, "speeds")
     web.locator(".psb-section-cluster > summary").click()

@@ -42,6 +42,31 @@ def test_every_part_is_offered(offered: dict[str, Any], domain: str) -> None:
     assert all(option["summary"] and option["source"] for option in offered["domains"][domain])
 
 
+def test_a_codec_is_a_part_within_a_part(offered: dict[str, Any]) -> None:
+    assert set(named(offered["domains"]["codec"])) == set(REGISTRY["codec"])
+    assert all(option["summary"] and option["source"] for option in offered["domains"]["codec"])
+    for communication in offered["domains"]["communication"]:
+        for name in ("codec", "codec_down"):
+            found = named(communication["fields"])[name]
+            assert (found["kind"], found["domain"]) == ("part", "codec")
+            assert found["default"]["name"] in REGISTRY["codec"]
+    ratio = named(named(offered["domains"]["codec"])["top_k"]["fields"])["ratio"]
+    assert (ratio["kind"], ratio["above"], ratio["max"]) == ("number", 0, 1)
+    squeeze = named(named(offered["strategies"])["double_squeeze"]["fields"])["codec_down"]
+    assert squeeze["default"] == {"name": "one_bit", "bucket": 64, "error_feedback": True}
+
+
+def test_a_codec_picked_in_the_panel_is_the_codec_of_the_run() -> None:
+    chosen = {"name": "top_k", "ratio": 0.2, "error_feedback": True}
+    values = as_values(Experiment()) | {"strategy": {"name": "bsp", "codec": chosen}}
+    experiment = check(values).experiment
+    assert experiment is not None
+    assert experiment.strategy.communication.codec.model_dump() == chosen
+    scope: dict[str, Any] = {}
+    exec(as_python(experiment).partition("run = ")[0], scope)
+    assert scope["experiment"].spec() == experiment.spec()
+
+
 def test_a_control_says_kind_limits_unit_meaning_and_source() -> None:
     bound = control("staleness_bound", CATALOGUE["ssp"].parameters["staleness_bound"])
     assert bound["kind"] == "integer"
