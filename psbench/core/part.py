@@ -281,7 +281,9 @@ class Communication(Part):
     -----
     Sparse and quantised codecs carry differences: of a model, what has changed since the one that the worker
     was sent last (our reading; on the way back this is what DoubleSqueeze's error feedback comes to). The
-    first model that a worker is sent travels whole.
+    first model that a worker is sent travels whole. An unbiased codec whose error is larger than what it
+    writes (QSGD and TernGrad with few levels on many entries) may diverge on the way back, as each
+    difference holds the errors of those before.
     """
 
     domain: ClassVar[str] = "communication"
