@@ -22,8 +22,6 @@ from psbench.strategies import CATALOGUE
 CHANGES: dict[str, dict[str, Any]] = {
     # divides by its staleness only, so that at the beginning nine pushes move it as far as nine barriers
     "dyn_sgd": {"optimizer": {"name": "sgd", "lr": 0.01, "momentum": 0.9}},
-    # its steps on the workers use no momentum, and one on the server alone does worse than none
-    "osp": {"optimizer": {"name": "sgd", "lr": 0.5}},
     # the empirical rule asks for losses that change by less than 1 %, and one of 0.04 always changes by more
     "strategy_switch": {
         "strategy": {"name": "strategy_switch", "rule": {"name": "after", "fraction": 0.5}}
