@@ -229,6 +229,8 @@ ONE = World(speeds=(1.0,), step_time="constant", seed=0, updates=12)
 SMALLEST = {"k": 1, "n": 1, "spares": 0}
 #: those whose steps are not the mini-batches of a single process
 OTHER_BATCHES = {"hermes"}
+#: those that lose something on the wire on purpose; without the codec it is bsp, which tests/codecs shows
+LOSSY = {"double_squeeze"}
 
 
 def alone(entry):
@@ -236,7 +238,7 @@ def alone(entry):
     return entry(**{name: value for name, value in SMALLEST.items() if name in entry.parameters})
 
 
-@pytest.mark.parametrize("name", sorted(set(strategies.CATALOGUE) - OTHER_BATCHES))
+@pytest.mark.parametrize("name", sorted(set(strategies.CATALOGUE) - OTHER_BATCHES - LOSSY))
 @given(seed=st.integers(0, 10_000))
 @settings(BRIEF, max_examples=3)
 def test_one_worker_is_plain_sgd_whatever_the_protocol(name, seed):

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from psbench import strategies
@@ -18,9 +18,10 @@ from psbench.core.log import FIELDS, ROW, EventLog, Kind
 from psbench.core.view import Status
 from psbench.errors import WorkerLost
 from psbench.metrics import clock_lead, conservation
+from psbench.metrics.rows import trained
 from psbench.runs import run
 from psbench.storage import read_log, write_log
-from psbench.strategies import CATALOGUE
+from psbench.strategies import CATALOGUE, make_strategy
 from psbench.testing import ScriptedCluster, random_cluster, toy_experiment
 from psbench.testing.invariants import Invariants
 from psbench.testing.toys import toy_cluster
@@ -131,6 +132,11 @@ def test_the_state_goes_through_json_at_any_event(name, seed, at):
     engine.begin(cluster.starters)
     for now, event, expected in cluster.history[1:cut]:
         assert engine.handle(event, now) == expected
+    while engine.measuring and cut < len(cluster.history):  # half an answer has no state
+        now, event, expected = cluster.history[cut]
+        assert engine.handle(event, now) == expected
+        cut += 1
+    assume(not engine.measuring)
     resumed = cluster.new_engine()
     resumed.load_state_dict(json.loads(json.dumps(engine.state_dict())))
     for now, event, expected in cluster.history[cut:]:
@@ -162,18 +168,21 @@ def test_a_simulated_run_with_failures_ends_as_asked_and_replays(data, strategy,
             cluster=cluster,
             stop={"epochs": 1, "seconds": 5},
             seed=seed,
-            timing_only=needs_no_loss(strategy),
+            timing_only=needs_no_tensors(strategy),
         )
     )
     assert done.meta["status"] == "finished"
     times = done.log.columns()["time_s"]
     assert (np.diff(times) >= 0).all()
-    assert done.log.of_kind(Kind.APPLY)["samples"].sum() >= done.meta["dataset_size"]
+    if "epochs" in done.meta["reason"]:  # and not the seconds, within which few of hermes' chunks fit
+        assert trained(done.log.rows())["samples"].sum() >= done.meta["dataset_size"]
     assert replay(done) == len(done.log)
 
 
-def needs_no_loss(name):
-    return name != "strategy_switch"
+def needs_no_tensors(name):
+    made = make_strategy(name)
+    rule = made.rule.needs_validation if len(made.compositions) > 1 else False
+    return not (rule or any(c.needs_gradients or c.reads_validation for c in made.compositions))
 
 
 @given(at=st.floats(0.001, 0.1))

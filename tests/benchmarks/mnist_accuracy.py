@@ -23,9 +23,7 @@ CHANGES: dict[str, dict[str, Any]] = {
     # divides by its staleness only, so that at the beginning nine pushes move it as far as nine barriers
     "dyn_sgd": {"optimizer": {"name": "sgd", "lr": 0.01, "momentum": 0.9}},
     # the empirical rule asks for losses that change by less than 1 %, and one of 0.04 always changes by more
-    "strategy_switch": {
-        "strategy": {"name": "strategy_switch", "rule": {"name": "after", "fraction": 0.5}}
-    },
+    "strategy_switch": {"strategy": {"name": "strategy_switch", "rule": {"name": "after", "fraction": 0.5}}},
     # the run takes about a minute, which is one of the published intervals
     "adacomm": {"strategy": {"name": "adacomm", "interval_s": 5.0}},
     # the published chunk, 2,500 samples five times, is nearly all that a worker sees in two epochs
@@ -65,9 +63,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.mnist_accuracy", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help="strategies; all of the catalogue if none")
     parser.add_argument("--epochs", type=float, default=2.0)
-    parser.add_argument(
-        "--out", type=Path, help="a file that rows are appended to, one JSON object a line"
-    )
+    parser.add_argument("--out", type=Path, help="a file that rows are appended to, one JSON object a line")
     asked = parser.parse_args()
     for name in asked.names or CATALOGUE:
         line = json.dumps(measure(name, asked.epochs))

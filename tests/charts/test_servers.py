@@ -66,7 +66,9 @@ def test_a_placement_that_only_says_ranges_is_weighed_by_entries():
 
 
 def test_it_is_said_in_words(uneven):
-    assert "servers        12, 3 entries; the fullest has 1.6 times its share" in summary_text(uneven.summary())
+    assert "servers        12, 3 entries; the fullest has 1.6 times its share" in summary_text(
+        uneven.summary()
+    )
     assert "servers" not in summary_text(run(toy_experiment("bsp")).summary())
 
 
