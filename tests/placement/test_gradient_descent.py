@@ -162,6 +162,7 @@ def test_nothing_moves_where_only_time_passes():
 
 
 @pytest.mark.slow
+@pytest.mark.dask
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("strategy", ["map_reduce", "bsp"])
 def test_a_live_run_ends_at_the_same_update(strategy):
