@@ -378,6 +378,7 @@ map_reduce = Published(
     "a driver starts a job for every mini-batch: map over the partitions, then reduce",
     "Spark MLlib; thesis ch. 2",
     {"consistency": consistency.BSP, "placement": placement.MapReduce},
+    notebook="12_mapreduce_vs_ps",
 )
 #: Both directions with memory: what a worker's push loses is part of its next push, and what one difference
 #: of the model loses on the way down is part of the next. The paper's server sends Q(v), v = mean + E; here

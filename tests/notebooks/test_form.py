@@ -21,6 +21,7 @@ NAMES = [
     "09_edge",
     "10_batch_sizes",
     "11_compression",
+    "12_mapreduce_vs_ps",
 ]
 CHECK = "# NBVAL_CHECK_OUTPUT"
 PANEL = "application/vnd.jupyter.widget-view+json"
