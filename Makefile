@@ -65,7 +65,7 @@ unit: $(VENV)/.dev
 
 notebooks: $(VENV)/.dev
 	@echo '== notebooks'
-	@PSBENCH_SMOKE=1 $(PYTEST) --nbval-lax notebooks
+	@PSBENCH_SMOKE=1 $(PYTEST) -n 2 --dist loadfile --nbval-lax notebooks
 
 pictures: $(VENV)/.dev  ## take the README's pictures anew, with the browser tests
 	@$(PYTEST) -m browser tests/widgets/test_browser_lab.py
