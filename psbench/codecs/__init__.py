@@ -1,7 +1,6 @@
 """What goes on the wire: vectors of floats as packed bits, and what a sender remembers of the rest."""
 
-from psbench.codecs.base import Codec, Encoding, Lossy
-from psbench.codecs.blocks import Blockwise
+from psbench.codecs.base import Codec, Lossy
 from psbench.codecs.channel import Channel
 from psbench.codecs.ends import ServerEnd, WorkerEnd
 from psbench.codecs.floats import Half, Plain
@@ -12,10 +11,8 @@ from psbench.codecs.tensors import decode, encode, over_the_wire
 
 __all__ = [
     "QSGD",
-    "Blockwise",
     "Channel",
     "Codec",
-    "Encoding",
     "Half",
     "Lossy",
     "OneBit",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -14,23 +14,6 @@ from psbench.errors import CodecError
 
 Floats: TypeAlias = npt.NDArray[np.float32]
 Packed: TypeAlias = npt.NDArray[np.uint8]
-
-
-class Encoding(Protocol):
-    """What a `Channel` needs: a codec, or one used block by block (`Blockwise`)."""
-
-    @property
-    def has_memory(self) -> bool:
-        """Whether the sender adds what was lost to what it sends next."""
-
-    def num_bytes(self, size: int) -> int:
-        """Return the length of an encoded vector of `size` entries."""
-
-    def encode(self, vector: Floats, rng: np.random.Generator) -> Packed:
-        """Return what travels."""
-
-    def decode(self, packed: Packed, size: int) -> Floats:
-        """Return what arrives."""
 
 
 class Codec(part.Codec):

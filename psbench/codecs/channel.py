@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from psbench.codecs.base import Encoding, Floats, Packed
+from psbench.codecs.base import Codec, Floats, Packed
 from psbench.errors import CodecError
 from psbench.seeds import Streams
 
@@ -20,7 +20,7 @@ class Channel:
 
     Parameters
     ----------
-    encoding : Codec or Blockwise
+    codec : Codec
     size : int, entries
         Of every vector.
     streams : Streams
@@ -62,15 +62,15 @@ class Channel:
     array([1. , 0. , 2. , 0.5], dtype=float32)
     """
 
-    def __init__(self, encoding: Encoding, size: int, streams: Streams, *keys: int) -> None:
-        self.encoding, self.size = encoding, size
-        self.num_bytes = encoding.num_bytes(size)
+    def __init__(self, codec: Codec, size: int, streams: Streams, *keys: int) -> None:
+        self.codec, self.size = codec, size
+        self.num_bytes = codec.num_bytes(size)
         self._streams, self._keys = streams, keys
         self.reset()
 
     def reset(self) -> None:
         """Forget what was lost, and begin with the first message's stream."""
-        self.memory: Floats | None = np.zeros(self.size, np.float32) if self.encoding.has_memory else None
+        self.memory: Floats | None = np.zeros(self.size, np.float32) if self.codec.has_memory else None
         self.num_sent = 0
 
     def send(self, vector: Floats) -> Packed:
@@ -89,12 +89,12 @@ class Channel:
             raise CodecError(f"this channel carries vectors of {self.size:,} entries, got {vector.shape}")
         rng = self._streams.generator("codec", *self._keys, self.num_sent)
         if self.memory is None:
-            packed = self.encoding.encode(vector, rng)
+            packed = self.codec.encode(vector, rng)
         else:
             # a sum too large for a float is found by the codec
             with np.errstate(over="ignore"):
                 wanted = self.memory + vector
-            packed = self.encoding.encode(wanted, rng)
+            packed = self.codec.encode(wanted, rng)
             wanted -= self.receive(packed)
             self.memory = wanted
         self.num_sent += 1
@@ -102,7 +102,7 @@ class Channel:
 
     def receive(self, packed: Packed) -> Floats:
         """Return what arrives of a message; the receiver's half, which remembers nothing."""
-        return self.encoding.decode(packed, self.size)
+        return self.codec.decode(packed, self.size)
 
     def state_dict(self) -> dict[str, npt.NDArray[Any]]:
         """Return what a checkpoint needs, as copies: `num_sent`, and `memory` if there is one."""

@@ -22,7 +22,7 @@ class TernGrad(Bucketed):
         Entries beyond are cut off first, so that one large entry does not make noise of all others. 0: none
         are, and what arrives is unbiased.
     bucket : int, entries, >= 0
-        The paper has a scale for every layer, as a channel with blocks has (`Blockwise`).
+        The paper has a scale for every layer; buckets come near to that.
     error_feedback : bool
         Not in the paper. The error is up to s ||x||_1, far larger than x itself, so a memory may grow.
 

@@ -10,7 +10,6 @@ from hypothesis.extra.numpy import arrays
 
 from psbench.codecs import (
     QSGD,
-    Blockwise,
     Channel,
     Codec,
     Half,
@@ -258,38 +257,3 @@ def test_states_of_another_channel_are_refused():
         remembering.load_state_dict(forgetful.state_dict())
     with pytest.raises(CodecError, match=r"\(5,\) for vectors of 4"):
         remembering.load_state_dict(channel(TopK(), 5).state_dict())
-
-
-# ---------------------------------------------------------------- blocks
-
-
-def test_blocks_are_encoded_by_themselves():
-    blocks = Blockwise(TopK(ratio=0.5), [2, 4])
-    sender = Channel(blocks, 6, Streams(0), 0)
-    vector = floats(0.1, -0.2, 9, 8, 7, 6)
-    packed = sender.send(vector)
-    assert len(packed) == sender.num_bytes == 5 + 9  # 33 bits; 68 bits
-    assert sender.receive(packed).tolist() == [0, np.float32(-0.2), 9, 8, 0, 0]
-    assert sender.memory.tolist() == [np.float32(0.1), 0, 0, 0, 7, 6]
-
-
-def test_a_scale_for_every_layer():
-    vector = np.repeat(floats(1, 100, 1e-3), (5, 9, 3))
-    blocks = Blockwise(TernGrad(clip=0), [5, 9, 3])
-    assert blocks.num_bytes(17) == 3 * 4 + 2 + 3 + 1
-    packed = blocks.encode(vector, np.random.default_rng(0))
-    assert np.array_equal(blocks.decode(packed, 17), vector)
-
-
-def test_blocks_must_be_those_of_the_vector():
-    with pytest.raises(CodecError, match="at least one entry"):
-        Blockwise(TopK(), [3, 0])
-    blocks = Blockwise(TopK(), [3, 4])
-    assert blocks.has_memory
-    for size in (6, 8):
-        with pytest.raises(CodecError, match=f"blocks of 7 entries for a vector of {size}"):
-            blocks.num_bytes(size)
-    with pytest.raises(CodecError, match="blocks of 7 entries"):
-        blocks.encode(np.ones(6, np.float32), np.random.default_rng(0))
-    with pytest.raises(CodecError, match="these blocks take 10 bytes, got 3"):
-        blocks.decode(np.zeros(3, np.uint8), 7)
