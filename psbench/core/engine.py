@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ import numpy as np
 from psbench.core import actions as act
 from psbench.core import events as ev
 from psbench.core.actions import Action
+from psbench.core.drain import Drain
 from psbench.core.log import EventLog, Kind, pack_apply, pack_release, pack_row, plain_json
 from psbench.core.part import Communication, Part, Switching
 from psbench.core.strategy import AnyStrategy, Strategy, SwitchingStrategy, WireSize
@@ -88,11 +88,9 @@ class Engine:
         self._unanswered: set[int] = set()
         self._inbox: deque[ev.Event] = deque()
         self._asker: str | None = None  # who waits for `Measured`
-        self._drain: act.SwitchTo | None = None
+        self._drain: Drain | None = None  # while a switch is under way
         self._composition_id = 0  # rises with every hand-over
         self._handed_over = 0  # the version of the last hand-over
-        self._swept = True  # whether those under way when the switch began were seen to
-        self._parked: set[int] = set()  # workers whose release a switch withholds
         self.rule: Switching | None = None
         if isinstance(strategy, SwitchingStrategy):
             self.rule = strategy.rule.fresh()
@@ -206,7 +204,7 @@ class Engine:
 
     def _welcome(self, worker: int) -> None:
         if self._drain is not None:
-            self._withhold(worker)
+            self._withhold(worker, self._drain)
         else:
             self._todo.extend(self.composition.consistency.on_join(worker, self.view))
 
@@ -232,7 +230,8 @@ class Engine:
         worker.goes_on = False
         view.num_active -= 1
         view.leave_clock(worker)
-        self._parked.discard(worker.id)
+        if self._drain is not None:
+            self._drain.parked.discard(worker.id)
         self._unanswered.discard(worker.id)
         if view.num_active:
             self._todo.extend(self.composition.communication.on_leave(worker.id, view))
@@ -302,7 +301,7 @@ class Engine:
                 self._come_or_go(self._comings.popleft())
                 continue
             if not todo and self._drain is not None:
-                self._drain_further()
+                self._drain_further(self._drain)
             if not todo:
                 break
             action = todo.popleft()
@@ -362,7 +361,7 @@ class Engine:
             raise ProtocolError(f"worker {release.worker} was told to push, but it has not voted")
         if self._drain is not None and step:
             if not worker.goes_on:
-                self._withhold(number)
+                self._withhold(number, self._drain)
                 return
             release.orders = release.orders | {"push": True}  # its steps since the last push are not lost
         self._unanswered.discard(number)
@@ -507,55 +506,20 @@ class Engine:
         if not 0 <= switch.to < len(self.strategy.compositions):
             raise ProtocolError(f"there is no composition {switch.to} to switch to")
         if self._drain is None and switch.to != self.view.composition:
-            self._drain, self._swept = switch, False
+            self._drain = Drain(switch)
 
-    def _sweep(self, switch: act.SwitchTo) -> None:
-        """See that those under way come to an end; who they are is known when the answer is complete."""
-        self._swept = True
-        communication = self.composition.communication
-        sure = communication.pushes == "always"
-        may_cancel = not (self._own_steps or communication.accumulates)  # unpushed steps would be lost
-        for worker in self.view.workers.values():
-            if worker.status == Status.VOTED:
-                self._todo.append(act.Release(worker.id, then="push"))
-            elif worker.status == Status.COMPUTING and switch.drain == "cancel" and may_cancel:
-                self._todo.append(act.Cancel(worker.id))
-                self._todo.append(act.Release(worker.id))
-            elif worker.status == Status.COMPUTING and not sure:
-                self._todo.append(act.Tell(worker.id, {"push": True}))
-
-    def _withhold(self, worker: int) -> None:
-        if worker not in self._parked:
-            self._parked.add(worker)
+    def _withhold(self, worker: int, drain: Drain) -> None:
+        if worker not in drain.parked:
+            drain.parked.add(worker)
             self._hold(act.Hold(worker, "switch"))
         self._unanswered.discard(worker)
 
-    def _drain_further(self) -> None:
-        """With nobody under way: empty the buffer, then hand over."""
-        view, switch = self.view, self._drain
-        assert switch is not None
-        if not self._swept:
-            self._sweep(switch)
-        if self._todo or view.num_under_way:
-            return
-        self._todo.extend(act.Release(w.id) for w in view.workers.values() if w.goes_on)
-        if self._todo:
-            return  # these compute although they have pushed: they push the rest, and stop
-        if view.pending:
-            self._todo.extend(self._emptying())
-            return
-        self._drain = None
-        self._hand_over(switch)
-
-    def _emptying(self) -> list[Action]:
-        actions = self.composition.consistency.on_drained(self.view)
-        named = {push.id for a in actions if isinstance(a, act.Commit) for push in a.pushes}
-        named |= {a.push.id for a in actions if isinstance(a, act.Discard)}
-        if not named >= self.view.pending.keys():
-            raise ProtocolError(
-                f"{self.composition.consistency.name!r}: on_drained must commit or discard every pending push"
-            )
-        return actions
+    def _drain_further(self, drain: Drain) -> None:
+        actions = drain.further(self.view, self.composition)
+        self._todo.extend(actions)
+        if not (actions or self.view.num_under_way):
+            self._drain = None
+            self._hand_over(drain.switch)
 
     def _hand_over(self, switch: act.SwitchTo) -> None:
         view, strategy = self.view, self.strategy
@@ -578,7 +542,6 @@ class Engine:
                 worker.batch_size = self._first_batch(worker.id)  # what a straggler part ordered was its own
                 view.move_clock(worker, clock)
                 self._unanswered.add(worker.id)
-        self._parked.clear()
         self._composition_id += 1
         self._start_parts()
         self._take_back()  # whom the old parts did without
@@ -628,8 +591,7 @@ class Engine:
             "view": self.view.state_dict(),
             "parts": {p.domain: p.state_dict() for p in self.composition.parts},
             "rule": self.rule.state_dict() if self.rule is not None else None,
-            "drain": asdict(self._drain) if self._drain is not None else None,
-            "parked": sorted(self._parked),
+            "drain": self._drain.state_dict() if self._drain is not None else None,
             "composition_id": self._composition_id,
             "handed_over": self._handed_over,
         }
@@ -642,8 +604,7 @@ class Engine:
             part.load_state_dict(state["parts"][part.domain])
         if self.rule is not None:
             self.rule.load_state_dict(state["rule"])
-        self._drain = act.SwitchTo(**state["drain"]) if state["drain"] else None
-        self._parked = set(state["parked"])
+        self._drain = Drain.of_state(state["drain"]) if state["drain"] else None
         self._composition_id = state["composition_id"]
         self._handed_over = state["handed_over"]
         self._unanswered.clear()

@@ -1,0 +1,80 @@
+"""A change under way: nobody begins a step until those under way have come to an end."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from psbench.core import actions as act
+from psbench.core.actions import Action
+from psbench.core.strategy import Strategy
+from psbench.core.view import ClusterView, Status
+from psbench.errors import ProtocolError
+
+
+class Drain:
+    """What a switch waits for, and whom it lets wait.
+
+    Parameters
+    ----------
+    switch : SwitchTo
+        What is to be done when nobody is under way and the buffer of pushes is empty.
+
+    Attributes
+    ----------
+    parked : set of int
+        Workers whose release is withheld.
+    """
+
+    def __init__(self, switch: act.SwitchTo) -> None:
+        self.switch = switch
+        self.parked: set[int] = set()
+        self._swept = False  # whether those under way when it began were seen to
+
+    def further(self, view: ClusterView, composition: Strategy) -> list[Action]:
+        """Return what is to be done next; with nothing to do and nobody under way, it is at its end."""
+        actions = [] if self._swept else self._sweep(view, composition)
+        if actions or view.num_under_way:
+            return actions
+        # these compute although they have pushed: they push the rest, and stop
+        go_on: list[Action] = [act.Release(w.id) for w in view.workers.values() if w.goes_on]
+        return go_on or (_emptying(view, composition) if view.pending else [])
+
+    def _sweep(self, view: ClusterView, composition: Strategy) -> list[Action]:
+        """See that those under way come to an end; who they are is known when the answer is complete."""
+        self._swept = True
+        communication = composition.communication
+        # steps that were not pushed would be lost
+        may_cancel = not (composition.own_steps or communication.accumulates)
+        cancels = self.switch.drain == "cancel" and may_cancel
+        actions: list[Action] = []
+        for worker in view.workers.values():
+            if worker.status is Status.VOTED:
+                actions.append(act.Release(worker.id, then="push"))
+            elif worker.status is Status.COMPUTING and cancels:
+                actions += [act.Cancel(worker.id), act.Release(worker.id)]
+            elif worker.status is Status.COMPUTING and communication.pushes != "always":
+                actions.append(act.Tell(worker.id, {"push": True}))
+        return actions
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return plain data."""
+        return {"switch": asdict(self.switch), "parked": sorted(self.parked), "swept": self._swept}
+
+    @classmethod
+    def of_state(cls, state: dict[str, Any]) -> Drain:
+        """Return the drain that `state_dict` described."""
+        drain = cls(act.SwitchTo(**state["switch"]))
+        drain.parked, drain._swept = set(state["parked"]), state["swept"]
+        return drain
+
+
+def _emptying(view: ClusterView, composition: Strategy) -> list[Action]:
+    actions = composition.consistency.on_drained(view)
+    named = {push.id for a in actions if isinstance(a, act.Commit) for push in a.pushes}
+    named |= {a.push.id for a in actions if isinstance(a, act.Discard)}
+    if not named >= view.pending.keys():
+        raise ProtocolError(
+            f"{composition.consistency.name!r}: on_drained must commit or discard every pending push"
+        )
+    return actions
