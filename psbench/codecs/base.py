@@ -41,6 +41,20 @@ class Codec(part.Codec):
         """Return the bits of an encoded vector, without those that fill up the last byte."""
         raise NotImplementedError(f"{type(self).__name__} must define num_bits")
 
+    def shift_rate(self, size: int) -> float:
+        """Return the share of a decoded difference by which a receiver moves towards what the sender has.
+
+        Where held <- held + rate Q(x - held) is to come nearer to x, a codec whose error is below ||x||^2 may
+        be taken at its word: 1. An unbiased one with E ||Q(x) - x||^2 <= omega ||x||^2 is right on average
+        only, and is taken by 1/(1 + omega), after which E ||x - held||^2 is that share smaller.
+
+        Source
+        ------
+        Mishchenko et al. (2019), "Distributed Learning with Compressed Gradient Differences" (DIANA), where
+        alpha <= 1/(1 + omega); Beznosikov et al. (2020), "On Biased Compression for Distributed Learning".
+        """
+        return 1.0
+
     def num_bytes(self, size: int) -> int:
         """Return the length of an encoded vector of `size` entries; it does not depend on their values."""
         return -(-self.num_bits(size) // 8)

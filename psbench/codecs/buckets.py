@@ -28,6 +28,10 @@ class Bucketed(Lossy):
         """Return how many buckets a vector has."""
         return -(-size // (self.bucket or size))
 
+    def num_sharing(self, size: int) -> int:
+        """Return how many entries share a scale, at most."""
+        return min(self.bucket or size, size)
+
 
 class Buckets:
     """The buckets of one vector; the last may be shorter.

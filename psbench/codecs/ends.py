@@ -2,7 +2,8 @@
 
 Both ends keep what the other needs to know without being told: which model the worker holds. A model's
 difference from that is what sparse and quantised codecs carry, so what one answer loses is part of the next
-difference.
+difference. Of a codec that is right on average only, both move by a share of what arrives (`shift_rate`), as
+its errors would grow from answer to answer otherwise.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class WorkerEnd:
         elif self._held is None:
             self._held = packed.view("<f4").astype(np.float32)
         else:
-            self._held = self._held + self._down.decode(packed, self._size)
+            self._held = _moved(self._held, self._down, packed)
         return self._held
 
     def aggregate(self, packed: Packed) -> Floats:
@@ -151,4 +152,9 @@ class ServerEnd:
             whole = model.astype("<f4").view(np.uint8)
             return whole, model.copy()
         packed = self._down.encode(model - held, rng)
-        return packed, held + self._down.decode(packed, self._size)
+        return packed, _moved(held, self._down, packed)
+
+
+def _moved(held: Floats, codec: Codec, packed: Packed) -> Floats:
+    """Return what a worker holds after an answer; the same at both ends, bit by bit."""
+    return held + np.float32(codec.shift_rate(held.size)) * codec.decode(packed, held.size)

@@ -127,6 +127,10 @@ class RandomK(Sparse):
         """Only where nothing is remembered."""
         return not self.error_feedback
 
+    def shift_rate(self, size: int) -> float:
+        """Return k/d where entries are sent d/k times as large, so that they are set right again; else 1."""
+        return self.num_kept(size) / size if self.unbiased else 1.0
+
     def num_bits(self, size: int) -> int:
         """Return 32 bits for each of the k entries, and 64 for the seed."""
         return 32 * self.num_kept(size) + 64
