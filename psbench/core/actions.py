@@ -119,9 +119,11 @@ class Measure:
     """Numbers from tensors, please: `needs` maps a name to a push id or None.
 
     Names: `model_loss` and `train_loss` (of the current version, on fixed samples of the validation and
-    the training set), `candidate_loss` (of the model that a push proposes) and `distance_sq` (squared
-    distance from the current version to the one that a push started from). What follows a colon in a name
-    only tells several of a kind apart (`distance_sq:7`). A part declares the kinds in `measures`.
+    the training set), `candidate_loss` (of the model that a push proposes), `distance_sq` (squared
+    distance from the current version to the one that a push started from) and `server_load` (seconds that a
+    server was busy serving since it was asked last, or since parameters moved; after the colon its number).
+    Otherwise what follows a colon in a name only tells several of a kind apart (`distance_sq:7`). A part
+    declares the kinds in `measures`.
     """
 
     asker: str
@@ -168,6 +170,18 @@ class Handover:
     cost_s: float = 0.0
 
 
+@dataclass(slots=True)
+class Reassign:
+    """From now on each server holds these entries: stretches, from (included) to (excluded) (placement).
+
+    The engine withholds what would be sent until no message is under way; then the parameters move, with
+    the optimizer's state and what belongs to pushes that wait. The parts go on with what they have concluded:
+    to them a withheld worker computes. Nothing comes of it if a switch begins before.
+    """
+
+    ranges: Sequence[Sequence[tuple[int, int]]]
+
+
 Action: TypeAlias = (Commit | Apply | Release | Hold | Cancel | Drop | Readmit) | (
-    Discard | Tell | Measure | Wake | Note | SwitchTo | Handover
+    Discard | Tell | Measure | Wake | Note | SwitchTo | Handover | Reassign
 )

@@ -6,7 +6,7 @@ It knows the kinds of action and no strategy. It is pure: no clock, no I/O, no t
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from psbench.core import events as ev
 from psbench.core.actions import Action
 from psbench.core.drain import Drain
 from psbench.core.log import EventLog, Kind, pack_apply, pack_release, pack_row, plain_json
+from psbench.core.move import WITHHELD, Move, moved_entries
 from psbench.core.part import Communication, Part, Switching
 from psbench.core.strategy import AnyStrategy, Strategy, SwitchingStrategy, WireSize
 from psbench.core.view import ClusterView, Status, WorkerView
@@ -26,6 +27,7 @@ Hook = Callable[..., list[Action]]
 # plain names for what every push needs: looking up a member of an enumeration costs more than using it
 COMPUTING, PUSHED, VOTED, GONE = Status.COMPUTING, Status.PUSHED, Status.VOTED, Status.GONE
 NEW = Status.NEW
+_FORGOTTEN = "what codecs had not sent yet is forgotten: it belongs to {}s, and what is pushed now is {}"
 _PUSH, _APPLY, _RELEASE, _HOLD = map(int, (Kind.PUSH, Kind.APPLY, Kind.RELEASE, Kind.HOLD))
 
 
@@ -74,14 +76,15 @@ class Engine:
         log: EventLog | None = None,
     ) -> None:
         self.strategy = strategy
+        self._wire_size = wire_size or WireSize()
         self.view = ClusterView(num_workers, dataset_size, global_batch, epochs)
+        self.view.layout = self._wire_size.layout
         if rate is not None:
             self.view.rate = rate
         if rng is not None:
             self.view.rng = rng
         self.log = log
         self._batch_sizes = list(batch_sizes) or [max(1, global_batch // num_workers)] * num_workers
-        self._wire_size = wire_size or WireSize()
         self._todo: deque[Action] = deque()
         self._comings: deque[act.Drop | act.Readmit] = deque()  # wait until the rest of the answer is done
         self._out: list[Action] = []
@@ -89,6 +92,8 @@ class Engine:
         self._inbox: deque[ev.Event] = deque()
         self._asker: str | None = None  # who waits for `Measured`
         self._drain: Drain | None = None  # while a switch is under way
+        self._move: Move | None = None  # while a re-assignment is
+        self._anew: set[int] = set()  # workers that are to be sent the model whole next
         self._composition_id = 0  # rises with every hand-over
         self._handed_over = 0  # the version of the last hand-over
         self.rule: Switching | None = None
@@ -222,7 +227,8 @@ class Engine:
         view = self.view
         if worker.status == Status.COMPUTING:
             view.num_computing -= 1
-            view.cancelled += 1
+            has_begun = self._move is None or not self._move.withholds(worker.id, view)
+            view.cancelled += has_begun
         elif worker.status == Status.VOTED:
             view.num_voted -= 1
         worker.status = Status.GONE
@@ -286,6 +292,7 @@ class Engine:
         view.enter_clock(new)
         view.num_active += 1
         self._unanswered.add(worker)
+        self._anew.add(worker)
 
     def _first_batch(self, worker: int) -> int:
         sizes = self._batch_sizes
@@ -302,6 +309,8 @@ class Engine:
                 continue
             if not todo and self._drain is not None:
                 self._drain_further(self._drain)
+            if not todo and self._move is not None:
+                self._move_further(self._move)
             if not todo:
                 break
             action = todo.popleft()
@@ -377,19 +386,33 @@ class Engine:
         view.num_computing += 1
         voted = status is VOTED
         release.load = load = view.version if step and not voted else worker.base_version
-        release.send = send = not voted and (self._always_send or worker.base_version != load)
+        release.send = not voted and (
+            self._always_send or worker.base_version != load or number in self._anew
+        )
         worker.base_version = load
         kept = 0
         if voted or self._own_steps:
             kept = self._complete_for_own_steps(release, worker, status)
+        if self._move is not None and step:
+            self._withhold_release(self._move, release, kept, voted)
+        else:
+            self._let_go(release, kept)
+
+    def _let_go(self, release: act.Release, kept: int) -> None:
+        """Hand out a release that is complete."""
+        worker, size = release.worker, 0
+        if release.send:
+            size = self._bytes_down
+            if worker in self._anew:
+                self._anew.discard(worker)
+                size = self._first_bytes_down
         self._out.append(release)
         log = self.log
         if log is not None:
-            text = log.number(plain_json(orders)) if orders else 0
-            first = self._first_bytes_down if status is NEW else self._bytes_down
-            size = first if send else 0
-            told = 0 if step else 1
-            log.append(pack_release(view.now, _RELEASE, number, told, load, kept, size, text))
+            text = log.number(plain_json(release.orders)) if release.orders else 0
+            told = 0 if release.then == "step" else 1
+            load = release.load
+            log.append(pack_release(self.view.now, _RELEASE, worker, told, load, kept, size, text))
 
     def _complete_for_own_steps(self, release: act.Release, worker: WorkerView, status: Status) -> int:
         """Say what a worker that steps by itself needs: the rate's epoch, and what kind of answer it gets.
@@ -404,7 +427,8 @@ class Engine:
             worker.voted_samples = 0
             if kept and self.rule is not None:  # progress without a version
                 self._todo.extendleft(reversed(self.rule.on_applied(view)))
-        release.aggregate = self._replies_aggregate and release.send and status is PUSHED
+        has_model = status is PUSHED and worker.id not in self._anew
+        release.aggregate = self._replies_aggregate and release.send and has_model
         release.epoch = view.epoch if self._rate_epoch is None else self._rate_epoch(view)
         return kept
 
@@ -476,6 +500,9 @@ class Engine:
         self._record(Kind.DISCARD, worker=push.worker, id=push.id, text=discard.reason)
 
     def _tell(self, tell: act.Tell) -> None:
+        if self._move is not None and self._move.withholds(tell.worker, self.view):
+            self._move.withhold_orders(tell)
+            return
         if "batch_size" in tell.orders:
             self.view.workers[tell.worker].batch_size = tell.orders["batch_size"]
         self._out.append(tell)
@@ -506,6 +533,7 @@ class Engine:
         if not 0 <= switch.to < len(self.strategy.compositions):
             raise ProtocolError(f"there is no composition {switch.to} to switch to")
         if self._drain is None and switch.to != self.view.composition:
+            self._end_move()  # the next composition begins with an assignment of its own
             self._drain = Drain(switch)
 
     def _withhold(self, worker: int, drain: Drain) -> None:
@@ -531,8 +559,13 @@ class Engine:
             *(Kind.HANDOVER,), id=switch.to, version=view.version, steps=view.composition,
             compute_s=strategy.cost_s, text=switch.reason,
         )  # fmt: skip
+        before = self.composition
         self._install(switch.to)
         self._handed_over = view.version
+        if self.composition.forgets_unsaid(before):
+            self._note(
+                act.Note(_FORGOTTEN.format(before.aggregation.payload, self.composition.aggregation.payload))
+            )
         here = [w.clock for w in view.workers.values() if w.status != Status.GONE]
         clock = max(here, default=view.min_clock)  # all may have gone while the last of them drained
         for worker in view.workers.values():
@@ -546,6 +579,61 @@ class Engine:
         self._start_parts()
         self._take_back()  # whom the old parts did without
 
+    # ---------------------------------------------------------------- moving parameters
+
+    def _reassign(self, change: act.Reassign) -> None:
+        """Have parameters move when no message is under way; not at all if a switch is."""
+        if self._drain is None and self._move is None:
+            self._move = move = Move(change)
+            if move.is_quiet(self.view):
+                self._carry_out(move)
+
+    def _move_further(self, move: Move) -> None:
+        self._todo.extend(move.sweep(self.view, self.composition))
+        if not self._todo and move.is_quiet(self.view):
+            self._carry_out(move)
+
+    def _withhold_release(self, move: Move, release: act.Release, kept: int, voted: bool) -> None:
+        move.withhold(release, kept, voted)
+        self.view.workers[release.worker].hold_reason = WITHHELD
+        self._record(Kind.HOLD, worker=release.worker, text=WITHHELD)
+
+    def _carry_out(self, move: Move) -> None:
+        view, ranges = self.view, move.change.ranges
+        told = {"moved": moved_entries(view.ranges, ranges), "ranges": ranges}
+        self._out.append(move.change)
+        self._record(Kind.REASSIGN, version=view.version, text=plain_json(told))
+        self._hold_ranges(ranges)
+        if not self._replies_aggregate:
+            self._anew.update(view.active)
+        self._end_move()
+
+    def _end_move(self) -> None:
+        """Send what was withheld, as of now."""
+        move, self._move = self._move, None
+        if move is None:
+            return
+        releases, tells = move.releases(self.view), move.tells(self.view)
+        for release, kept, voted in releases:
+            worker = self.view.workers[release.worker]
+            worker.hold_reason = ""
+            if not voted:
+                release.load = worker.base_version = self.view.version
+                release.send = True
+            self._let_go(release, kept)
+        for tell in tells:
+            self._tell(tell)
+
+    def _hold_ranges(self, ranges: Sequence[Sequence[tuple[int, int]]]) -> None:
+        """Know what each server holds from now on, and what messages take that way."""
+        self.view.ranges = ranges
+        self._wire_size = size = self._wire_size._replace(ranges=ranges)
+        now, n = self.composition, self.view.num_workers
+        self._bytes_down, self._first_bytes_down = (
+            now.bytes_down(size, n),
+            now.bytes_down(size, n, whole=True),
+        )
+
     # ---------------------------------------------------------------- parts
 
     def _install(self, index: int) -> None:
@@ -553,7 +641,7 @@ class Engine:
         given: Strategy = self.strategy.compositions[index]
         self.composition = given.model_copy(update={p.domain: p.fresh() for p in given.parts})
         self.view.composition = index
-        now, n = self.composition, self.view.num_workers
+        now = self.composition
         self._on_push: Hook = now.consistency.on_push
         self._on_commit: Hook = now.aggregation.on_commit
         self._by_share = now.lr_scaling == "by_share"
@@ -561,15 +649,15 @@ class Engine:
         self._own_steps = now.own_steps
         self._always_send = now.placement.collective or self._own_steps
         self._replies_aggregate = now.aggregation.reply == "aggregate"
-        self._bytes_down = now.bytes_down(self._wire_size, n)
-        self._first_bytes_down = now.bytes_down(self._wire_size, n, whole=True)
+        self._hold_ranges(now.placement.ranges(self._wire_size.layout))
         own_rate = type(now.communication).rate_epoch is not Communication.rate_epoch
         self._rate_epoch = now.communication.rate_epoch if own_rate else None
         watchers: list[Part] = [now.communication, now.stragglers]
         if self.rule is not None:
             watchers.append(self.rule)
         self._before_push: list[Hook] = _defined("on_push", now.stragglers, *watchers[2:])
-        self._after_apply: list[Hook] = _defined("on_applied", *watchers)
+        movers = [now.placement] if now.placement.moves else []
+        self._after_apply: list[Hook] = _defined("on_applied", *watchers, *movers)
         self._order_hooks: list[Any] = _defined("on_release", now.communication, now.stragglers)
 
     def _start_parts(self) -> None:
@@ -592,6 +680,8 @@ class Engine:
             "parts": {p.domain: p.state_dict() for p in self.composition.parts},
             "rule": self.rule.state_dict() if self.rule is not None else None,
             "drain": self._drain.state_dict() if self._drain is not None else None,
+            "move": self._move.state_dict() if self._move is not None else None,
+            "anew": sorted(self._anew),
             "composition_id": self._composition_id,
             "handed_over": self._handed_over,
         }
@@ -599,12 +689,16 @@ class Engine:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over a state written by `state_dict` of an engine of the same strategy."""
         self.view.load_state_dict(state["view"])
+        ranges = self.view.ranges
         self._install(self.view.composition)
+        self._hold_ranges(ranges)
         for part in self.composition.parts:
             part.load_state_dict(state["parts"][part.domain])
         if self.rule is not None:
             self.rule.load_state_dict(state["rule"])
         self._drain = Drain.of_state(state["drain"]) if state["drain"] else None
+        self._move = Move.of_state(state["move"]) if state["move"] else None
+        self._anew = set(state["anew"])
         self._composition_id = state["composition_id"]
         self._handed_over = state["handed_over"]
         self._unanswered.clear()
@@ -650,4 +744,5 @@ _ACTIONS: dict[type, Callable[[Engine, Any], None]] = {
     act.Wake: Engine._wake,
     act.Note: Engine._note,
     act.SwitchTo: Engine._switch,
+    act.Reassign: Engine._reassign,
 }

@@ -44,6 +44,7 @@ class Kind(IntEnum):
     VOID = 19  #: worker, id = ticket, text = kind of message: it came with a void ticket
     DROP = 20  #: worker, text = reason: done without until readmitted
     READMIT = 21  #: worker
+    REASSIGN = 22  #: version, text = entries that changed their server, and the stretches of each server now
 
 
 FIELDS = (

@@ -401,8 +401,21 @@ class Placement(Part):
         """Servers that share the parameters."""
         return 1
 
+    @property
+    def moves(self) -> bool:
+        """Whether parameters may move between servers while a run goes on; only then it hears of versions."""
+        return False
+
+    def on_applied(self, view: ClusterView) -> list[Action]:
+        """React to a new version."""
+        return []
+
+    def on_measured(self, facts: dict[str, Any], view: ClusterView) -> list[Action]:
+        """Answer a `Measure` of one's own."""
+        return []
+
     def ranges(self, layout: Layout) -> list[list[tuple[int, int]]]:
-        """Return the entries that each server holds: stretches, from (included) to (excluded)."""
+        """Return the entries that each server begins with: stretches, from (included) to (excluded)."""
         return [[(0, sum(size for _, size in layout))]]
 
     def balance(self, layout: Layout) -> dict[str, Any]:
@@ -415,6 +428,10 @@ class Placement(Part):
 
     def start_s(self, partition: int) -> float:
         """Return the seconds before a step that begins on a partition of so many samples."""
+        return 0.0
+
+    def scan_s(self, partition: int) -> float:
+        """Return how much of `start_s` goes into reading the partition."""
         return 0.0
 
     def spread_s(self, network: Network, num_bytes: int, workers: list[int]) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Literal, NamedTuple, Self, TypeAlias
 
 from pydantic import Field, PrivateAttr, ValidationError, field_validator, model_validator
@@ -32,20 +32,25 @@ MomentumScale: TypeAlias = Callable[[int, int], float]
 #: the statistics of a step, push or report that backends know
 STATISTICS = ("compute_s", "send_s", "loss", "grad_norm_sq", "test_loss")
 #: the kinds of numbers that backends measure
-MEASURES = ("model_loss", "train_loss", "candidate_loss", "distance_sq")
+MEASURES = ("model_loss", "train_loss", "candidate_loss", "distance_sq", "server_load")
 
 
 class WireSize(NamedTuple):
-    """What a model has to be written on the wire: its tensors, and the bytes of its buffers."""
+    """What a model has to be written on the wire: its tensors, and the bytes of its buffers.
+
+    `ranges` is what each server holds, if that is not as at the start (`Placement.ranges`).
+    """
 
     layout: Layout = ()
     buffer_bytes: int = 0
+    ranges: Sequence[Sequence[tuple[int, int]]] | None = None
 
     def of(self, codec: Codec, placement: Placement) -> int:
         """Return the bytes, each server's slice being written by itself."""
         if not self.layout:
             return self.buffer_bytes
-        sizes = (sum(stop - start for start, stop in own) for own in placement.ranges(self.layout))
+        ranges = placement.ranges(self.layout) if self.ranges is None else self.ranges
+        sizes = (sum(stop - start for start, stop in own) for own in ranges)
         return sum(map(codec.num_bytes, sizes)) + self.buffer_bytes
 
     @property
@@ -153,7 +158,7 @@ class Strategy(Specification):
     def needs_gradients(self) -> str:
         """The part whose decisions depend on tensors; empty if none does, so that a run may be timed only."""
         for part in self.parts:
-            if part.measures or not set(part.reads) <= {"compute_s", "send_s"}:
+            if set(part.measures) - {"server_load"} or not set(part.reads) <= {"compute_s", "send_s"}:
                 return part.name
         return "" if set(self._rule_reads) <= {"compute_s", "send_s"} else "its switch rule"
 
@@ -166,6 +171,14 @@ class Strategy(Specification):
     def sends_differences(self) -> bool:
         """Whether a worker that sends its model sends what has changed since the model it was sent."""
         return self.aggregation.payload == "parameters" and not self.communication.codec.entrywise
+
+    def forgets_unsaid(self, before: Strategy) -> bool:
+        """Whether what codecs have not said under the composition `before` this one cannot say in its pushes.
+
+        A gradient's entries are no parameters: what is missing of the one cannot be added to the other.
+        """
+        remembers = before.communication.codec.has_memory and not before.placement.collective
+        return remembers and self.aggregation.payload != before.aggregation.payload
 
     def bytes_up(self, size: WireSize, num_workers: int) -> int:
         """Return the bytes of a push."""
@@ -227,6 +240,12 @@ class SwitchingStrategy(Specification):
     Our reading of the ramps, which the sources give for 8 workers (0.9/8, 0.9/4, 0.9/2, 0.9, and steps of an
     eighth): they begin at 1/n, and the steps of the additive one are 1/n. Under the first strategy, also if
     one comes back to it, the coefficient is the optimizer's own.
+
+    What a codec with error feedback has not said yet (`Channel`) is handed over with the model: the new one
+    has it in its memory, and one without memory sends it with the worker's first push. Where one composition
+    pushes gradients and the other models, the two do not add up; it is forgotten, and a note in the log says
+    so. A server's own memory of aggregates (DoubleSqueeze) ends with them: its model has all of it already,
+    and is what the workers are sent.
 
     Source
     ------

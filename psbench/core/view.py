@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import IntEnum
 from typing import Any
@@ -71,6 +71,9 @@ class ClusterView:
     epochs: float | None = None  #: the stop rule's number of epochs, if it has one
     #: the optimizer's rate by epoch; part of the specification, like the lines above
     rate: Callable[[float], float] = _constant
+    layout: Sequence[tuple[str, int]] = ()  #: the model's tensors in the order of its vector: name, entries
+    #: the entries that each server holds now: stretches, from (included) to (excluded)
+    ranges: Sequence[Sequence[tuple[int, int]]] = ()
     now: float = 0.0  #: seconds since the run began, virtual or wall
     version: int = 0  #: committed updates
     samples: int = 0  #: samples in committed pushes, and in steps that workers keep after a vote
@@ -174,6 +177,7 @@ class ClusterView:
         state["workers"] = [asdict(w) | {"status": int(w.status)} for w in self.workers.values()]
         state["pending"] = [asdict(p) for p in self.pending.values()]
         state["clock_counts"] = sorted(self.clock_counts.items())
+        state["ranges"] = [[list(stretch) for stretch in own] for own in self.ranges]
         state["rng"] = self.rng.bit_generator.state
         return state
 
@@ -184,6 +188,7 @@ class ClusterView:
         self.workers = {w["id"]: WorkerView(**w | {"status": Status(w["status"])}) for w in state["workers"]}
         self.pending = {p["id"]: Push(**p) for p in state["pending"]}
         self.clock_counts = dict(state["clock_counts"])
+        self.ranges = [[(start, stop) for start, stop in own] for own in state["ranges"]]
         self.rng.bit_generator.state = state["rng"]
 
 

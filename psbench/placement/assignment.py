@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import TypeAlias
@@ -11,6 +11,8 @@ from psbench.core.part import Layout
 
 #: entries from (included) to (excluded)
 Range: TypeAlias = tuple[int, int]
+#: the stretches of each server
+Ranges: TypeAlias = Sequence[Sequence[Range]]
 
 
 @dataclass(frozen=True)
@@ -121,9 +123,17 @@ def ranges_of(blocks: Iterable[Block]) -> list[Range]:
     >>> ranges_of([Block("b", 4, 2), Block("a", 0, 2), Block("c", 6, 1)])
     [(0, 2), (4, 7)]
     """
+    return joined([(block.start, block.start + block.size) for block in blocks])
+
+
+def joined(stretches: Iterable[Range]) -> list[Range]:
+    """Return stretches in order, neighbours as one.
+
+    >>> joined([(4, 6), (0, 2), (6, 7)])
+    [(0, 2), (4, 7)]
+    """
     found: list[Range] = []
-    for block in sorted(blocks, key=lambda b: b.start):
-        start, stop = block.start, block.start + block.size
+    for start, stop in sorted(stretches):
         if found and found[-1][1] == start:
             found[-1] = found[-1][0], stop
         else:

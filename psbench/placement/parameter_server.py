@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
-from psbench.core.part import Layout, Placement, parameter
+from pydantic import Field, PrivateAttr, SerializeAsAny, field_validator, model_validator
+
+from psbench.core.actions import Action, Measure, Reassign
+from psbench.core.part import Layout, Part, Placement, make_part, parameter
+from psbench.core.view import ClusterView
 from psbench.errors import ParameterError
 from psbench.placement.assignment import POLICIES, Block, Range, ranges_of
+from psbench.placement.reassignment import Never, Reassignment, imbalance
+
+#: what a server's load is called among the numbers that are measured; after it comes the server's number
+LOAD = "server_load"
 
 
 class ParameterServer(Placement):
@@ -23,6 +31,15 @@ class ParameterServer(Placement):
         the room that is left.
     large_tensor : int, entries, >= 1
         What size_threshold takes for large.
+    reassignment : Reassignment, its name, or a mapping
+        Whether entries move while a run goes on, and when. A move after which the servers are no more even
+        than before doubles the time to the next look, so that noise moves entries a few times and not for
+        ever.
+
+    Raises
+    ------
+    ParameterError
+        If entries are to move and there is only one server.
 
     Notes
     -----
@@ -45,6 +62,7 @@ class ParameterServer(Placement):
 
     name: ClassVar[str] = "parameter_server"
     source: ClassVar[str] = "Li et al. 2014; thesis 3.2.4"
+    measures: ClassVar[tuple[str, ...]] = (LOAD,)
 
     servers: int = parameter(1, "number of server shards", unit="servers", source="thesis 3.2.4", ge=1, le=64)
     assignment: Literal["contiguous", "layer", "hash", "size_threshold", "best_fit"] = parameter(
@@ -57,11 +75,64 @@ class ParameterServer(Placement):
         source="MXNet",
         ge=1,
     )
+    reassignment: SerializeAsAny[Reassignment] = Field(
+        default_factory=Never,
+        description="whether parameters move between servers while a run goes on",
+        json_schema_extra={"unit": "", "source": "Lapse, NuPS; thesis 3.2.4"},
+    )
+    _next_look: int = PrivateAttr(default=0)  # at that version
+    _interval: int = PrivateAttr(default=0)
+    _before: float = PrivateAttr(default=0.0)  # the imbalance that the last move was to mend
+
+    @field_validator("reassignment", mode="before")
+    @classmethod
+    def _reassignment(cls, value: Any) -> Part:
+        return make_part("reassignment", value)
+
+    @model_validator(mode="after")
+    def _has_somewhere_to_move(self) -> Self:
+        if self.moves and self.servers == 1:
+            raise ParameterError(
+                f"placement {self.name!r}: reassignment {self.reassignment.name!r} moves parameters between "
+                "servers, and there is only one; give servers: 2 or more, or reassignment: none"
+            )
+        return self
 
     @property
     def num_servers(self) -> int:
         """Servers that share the parameters."""
         return self.servers
+
+    @property
+    def moves(self) -> bool:
+        """Whether parameters may move between servers while a run goes on."""
+        return self.reassignment.interval > 0
+
+    def start(self, view: ClusterView) -> list[Action]:
+        """Look at the servers for the first time when the interval has passed."""
+        self._interval = self.reassignment.interval
+        self._next_look = view.version + self._interval
+        return []
+
+    def on_applied(self, view: ClusterView) -> list[Action]:
+        """Ask for the servers' loads if it is time to."""
+        if view.version < self._next_look:
+            return []
+        self._next_look = view.version + self._interval
+        return [Measure(self.domain, {f"{LOAD}:{server}": None for server in range(self.servers)})]
+
+    def on_measured(self, facts: dict[str, Any], view: ClusterView) -> list[Action]:
+        """Move entries if the rule says so."""
+        loads = [facts[f"{LOAD}:{server}"] for server in range(self.servers)]
+        before, self._before = self._before, 0.0
+        if before and imbalance(loads) >= before:
+            self._interval *= 2
+            self._next_look = view.version + self._interval
+        ranges = self.reassignment.rebalanced(view.ranges, loads)
+        if ranges == view.ranges:
+            return []
+        self._before = imbalance(loads)
+        return [Reassign(ranges)]
 
     def held(self, layout: Layout) -> list[list[Block]]:
         """Return the blocks of each server.

@@ -163,8 +163,8 @@ class TestMeasure:
             start(self.strategy).handle(Measured({}), 1.0)
 
     def test_only_a_part_that_takes_numbers_may_ask(self, answering):
-        engine = answering(lambda push, view: [Release(push.worker), Measure("placement", {})])
-        with pytest.raises(ProtocolError, match="'placement' asks for numbers"):
+        engine = answering(lambda push, view: [Release(push.worker), Measure("stragglers", {})])
+        with pytest.raises(ProtocolError, match="'stragglers' asks for numbers"):
             engine.handle(push(0, 0), 1.0)
 
 
