@@ -131,7 +131,7 @@ class Simulation:
         self._next_checkpoint = experiment.checkpoint_every or float("inf")
         #: nothing can be due before that many samples and that version
         self._look_at, self._last_version = 0.0, self.ending.next_version
-        self._compose(experiment.strategy.compositions[0])
+        self._compose(experiment.strategy.compositions[0], {})
 
     # ---------------------------------------------------------------- the loop
 
@@ -210,8 +210,7 @@ class Simulation:
     def _happen(self, event: ev.Event) -> None:
         if isinstance(event, ev.Leave):
             self._forget(event.worker)
-            if self.workers is not None:
-                self.workers.leave(event.worker)
+            self._leave(event.worker)
         elif isinstance(event, ev.Evaluated):
             self._unseen = None
         self._handle(event)
@@ -305,7 +304,8 @@ class Simulation:
         step = self.trainer.result(job, *self._snapshots.get(push.base_version))
         self._snapshots.drop(push.base_version)
         push.loss = step.loss
-        return step.gradient, step.buffers
+        owed = self._owed.pop(push.worker, None)
+        return step.gradient if owed is None else step.gradient + owed, step.buffers
 
     def diverged(self, why: str) -> None:
         """End a run whose numbers are none."""
@@ -337,8 +337,13 @@ class Simulation:
         self._forget(cancel.worker)
 
     def _readmit(self, readmit: act.Readmit) -> None:
+        self._leave(readmit.worker)
+
+    def _leave(self, worker: int) -> None:
+        """Know nothing of what a worker holds, and of what it has not said."""
+        self._owed.pop(worker, None)
         if self.workers is not None:
-            self.workers.leave(readmit.worker)
+            self.workers.leave(worker)
 
     def _tell(self, tell: act.Tell) -> None:
         """Tell a worker; one that pushes after every step finds its orders with the next release."""
@@ -402,10 +407,13 @@ class Simulation:
         if handover.forgets_momentum:
             self.server.forget_momentum()
         self._handed_over = max(self._ring_ends, self.now) + handover.cost_s
-        self._compose(self.problem.experiment.strategy.compositions[handover.to])
+        composition = self.problem.experiment.strategy.compositions[handover.to]
+        unsaid = self._owed if self.workers is None else self.workers.unsaid()
+        self._compose(composition, {} if composition.forgets_unsaid(self._composition) else unsaid)
         self._checkpoint(f"switch-version-{self.engine.view.version}")
 
-    def _compose(self, composition: Strategy) -> None:
+    def _compose(self, composition: Strategy, owed: dict[int, Tensor]) -> None:
+        self._composition = composition
         placement, self._reads = composition.placement, composition.reads
         size, n = self.problem.wire_size, self.problem.profile.num_workers
         self._collective, self._stateless = placement.collective, placement.stateless_workers
@@ -415,7 +423,8 @@ class Simulation:
         self.bytes_up, self._bytes_down = composition.bytes_up(size, n), composition.bytes_down(size, n)
         self._first_bytes_down = composition.bytes_down(size, n, whole=True)
         self.server.keeps_aggregate = composition.aggregation.reply == "aggregate"
-        self.workers = None if composition.plain else VirtualWorkers(self, composition)
+        self.workers = None if composition.plain else VirtualWorkers(self, composition, owed)
+        self._owed = owed if self.workers is None else {}  # goes with the first push
         if self.gradients:
             self.trainer.unassign()
         self._drifts = composition.communication.pushes == "together"

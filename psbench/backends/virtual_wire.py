@@ -5,8 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from psbench.backends.slices import cuts, together
-from psbench.codecs import ServerEnd, WorkerEnd, over_the_wire
+from psbench.backends.connections import Connections
+from psbench.backends.slices import cuts, cuts_of, together
+from psbench.codecs import ServerEnd, over_the_wire
+from psbench.core.move import Ranges
 from psbench.core.strategy import Strategy
 from psbench.errors import CodecError
 from psbench.problem import Problem
@@ -19,19 +21,20 @@ class VirtualWire:
     ----------
     composition : Strategy
     problem : Problem
+    owed : dict of worker to tensor
+        What each has not said under the composition before; taken over.
     """
 
-    def __init__(self, composition: Strategy, problem: Problem) -> None:
+    def __init__(self, composition: Strategy, problem: Problem, owed: dict[int, Tensor]) -> None:
         communication = composition.communication
         self._composition, self._streams = composition, problem.streams
         self._up, self._down = communication.codec.name, communication.codec_down.name
         # a collective's vectors, whose entries travel each by itself, or nothing that changes any
         self._entrywise = composition.placement.collective or self._up == self._down == "none"
         self._cuts = cuts(composition.placement, problem.model.layout)
-        self._servers = [
-            ServerEnd(composition, cut.size, problem.streams, number) for number, cut in enumerate(self._cuts)
-        ]
-        self._workers: dict[int, list[WorkerEnd]] = {}
+        self._servers = self._new_servers()
+        self._workers: dict[int, Connections] = {}
+        self._owed = owed  # until a worker has connections, or, if it needs none, has pushed
         self._sent: tuple[int, Tensor] | None = None  # the version sent last
 
     def model(self, worker: int, ticket: int, version: int, parameters: Tensor) -> Tensor:
@@ -48,54 +51,72 @@ class VirtualWire:
                 codec = "none" if self._composition.placement.collective else self._down
                 self._sent = version, over_the_wire(parameters.clone(), codec)
             return self._sent[1]
-        ends = zip(self._ends(worker), self._servers, self._cuts, strict=True)
-        return together(
-            [
-                torch.from_numpy(near.answer(far.answer(worker, ticket, version, cut.of(parameters).numpy())))
-                for near, far, cut in ends
-            ],
-            self._cuts,
-        )
+        parts = [
+            torch.from_numpy(far.answer(worker, ticket, version, cut.of(parameters).numpy()))
+            for far, cut in zip(self._servers, self._cuts, strict=True)
+        ]
+        return self._ends(worker).model(parts)
 
     def aggregate(self, worker: int, version: int, aggregate: Tensor) -> Tensor:
         """Return the aggregate of a commit as it arrives."""
         if self._entrywise:
             return over_the_wire(aggregate, self._down)
-        ends = zip(self._ends(worker), self._servers, self._cuts, strict=True)
-        return together(
-            [
-                torch.from_numpy(near.aggregate(far.aggregate(version, cut.of(aggregate).numpy())))
-                for near, far, cut in ends
-            ],
-            self._cuts,
-        )
+        parts = [
+            torch.from_numpy(far.aggregate(version, cut.of(aggregate).numpy()))
+            for far, cut in zip(self._servers, self._cuts, strict=True)
+        ]
+        return self._ends(worker).aggregate(parts)
 
     def push(self, worker: int, ticket: int, payload: Tensor) -> Tensor:
         """Return a push's payload as it arrives; infinite if it cannot be written."""
         if self._entrywise:
-            return over_the_wire(payload, self._up)
-        ends = zip(self._ends(worker), self._servers, self._cuts, strict=True)
+            owed = self._owed.pop(worker, None)
+            return over_the_wire(payload if owed is None else payload + owed, self._up)
         try:
-            return together(
-                [
-                    torch.from_numpy(far.arrived(worker, ticket, near.push(cut.of(payload).numpy())))
-                    for near, far, cut in ends
-                ],
-                self._cuts,
-            )
+            parts = self._ends(worker).push(payload)
         except CodecError:
             return torch.full_like(payload, torch.inf)
+        arrived = [
+            torch.from_numpy(far.arrived(worker, ticket, part.numpy()))
+            for far, part in zip(self._servers, parts, strict=True)
+        ]
+        return together(arrived, self._cuts)
+
+    def unsaid(self) -> dict[int, Tensor]:
+        """Return what each worker has not said; what all have said, with it, is all they were to say."""
+        found = {worker: connections.unsaid for worker, connections in self._workers.items()}
+        return {worker: each for worker, each in found.items() if each is not None} | self._owed
+
+    def reassign(self, ranges: Ranges) -> None:
+        """Write for servers that hold other entries from now on; who is sent the model next needs it whole."""
+        before, self._cuts = self._cuts, cuts_of(ranges)
+        old, self._servers = self._servers, self._new_servers()
+        for new, same in zip(self._servers, old, strict=True):
+            new.follow(same)
+        memories = [torch.from_numpy(end.channel.memory) for end in old if end.channel.memory is not None]
+        if memories:
+            unsaid = together(memories, before)
+            for end, cut in zip(self._servers, self._cuts, strict=True):
+                end.channel.owe(cut.of(unsaid).numpy())
+        self._workers = {worker: each.moved(self._cuts) for worker, each in self._workers.items()}
 
     def forget(self, worker: int) -> None:
-        """Know nothing of a worker that has gone."""
+        """Know nothing of a worker that has gone; what it had not said is lost with it."""
         self._workers.pop(worker, None)
+        self._owed.pop(worker, None)
         for server in self._servers:
             server.forget(worker)
 
-    def _ends(self, worker: int) -> list[WorkerEnd]:
+    def _new_servers(self) -> list[ServerEnd]:
+        return [
+            ServerEnd(self._composition, cut.size, self._streams, number)
+            for number, cut in enumerate(self._cuts)
+        ]
+
+    def _ends(self, worker: int) -> Connections:
         if worker not in self._workers:
-            self._workers[worker] = [
-                WorkerEnd(self._composition, cut.size, self._streams, worker, number)
-                for number, cut in enumerate(self._cuts)
-            ]
+            new = self._workers[worker] = Connections(self._composition, self._cuts, self._streams, worker)
+            owed = self._owed.pop(worker, None)
+            if owed is not None:
+                new.owe(owed)
         return self._workers[worker]

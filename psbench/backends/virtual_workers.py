@@ -14,6 +14,7 @@ from torch import Tensor
 
 from psbench.backends.virtual_wire import VirtualWire
 from psbench.core import actions as act
+from psbench.core.move import Ranges
 from psbench.core.part import Verdict
 from psbench.core.strategy import Strategy
 from psbench.core.worker_loop import WorkerLoop
@@ -91,12 +92,15 @@ class VirtualWorkers:
     simulation : Simulation
         Whose clock, network, trainer and server they use.
     composition : Strategy
+    owed : dict of worker to tensor
+        What each has not said under the composition before; taken over.
     """
 
-    def __init__(self, simulation: Simulation, composition: Strategy) -> None:
+    def __init__(self, simulation: Simulation, composition: Strategy, owed: dict[int, Tensor]) -> None:
         self._sim, self._composition = simulation, composition
-        self._wire = VirtualWire(composition, simulation.problem)
+        self._wire = VirtualWire(composition, simulation.problem, owed)
         self._workers: dict[int, _Worker] = {}
+        self._anew: set[int] = set()  # workers that are sent the model whole next
         problem = simulation.problem
         self._optimizer = problem.experiment.optimizer
         self._sample_bytes = problem.sample_bytes
@@ -107,6 +111,8 @@ class VirtualWorkers:
     def release(self, release: act.Release, reaches_s: float) -> None:
         """Let a worker go on when the release reaches it."""
         worker = self._workers.get(release.worker) or self._enter(release.worker)
+        if release.send:
+            self._anew.discard(release.worker)
         try:
             answer = Answer(worker, release, self._vectors(release), worker.life)
         except CodecError as error:
@@ -139,8 +145,18 @@ class VirtualWorkers:
         self._wire.forget(number)
 
     def has(self, number: int) -> bool:
-        """Whether a worker has been sent the model before."""
-        return number in self._workers
+        """Whether a worker knows a model that another may be told as a difference from."""
+        return number in self._workers and number not in self._anew
+
+    def reassign(self, ranges: Ranges) -> None:
+        """Know that servers hold other entries from now on."""
+        self._wire.reassign(ranges)
+        if self._composition.aggregation.reply == "model":
+            self._anew.update(self._workers)
+
+    def unsaid(self) -> dict[int, Tensor]:
+        """Return what each worker's pushes have not said."""
+        return self._wire.unsaid()
 
     def mean(self) -> tuple[Tensor, Tensor] | None:
         """Return the mean of the workers' own models, in worker order; None before they have any."""

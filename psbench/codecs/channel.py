@@ -33,7 +33,7 @@ class Channel:
     num_bytes : int
         Length of every message.
     memory : float32 array, (size,), or None
-        None if the codec has no error feedback.
+        None if the codec has no error feedback, and nothing is owed.
     num_sent : int
         Messages so far.
 
@@ -43,6 +43,9 @@ class Channel:
     is made up for as large as it was; the receiver then takes what arrives as a step of rate 1. Given g
     itself, what was lost is taken later with the rate of that time. The two differ only where the rate
     changes, or where the codec does not scale with its input (fp16).
+
+    What another channel did not say may be handed on to this one (`owe`), where the strategy changes or other
+    servers hold the parameters: what both sent plus what is remembered is what both were given.
 
     DoubleSqueeze is a channel of every worker to the server and one of the server to all workers, which is
     given the mean of what came in; each worker applies what arrives.
@@ -73,6 +76,21 @@ class Channel:
         self.memory: Floats | None = np.zeros(self.size, np.float32) if self.codec.has_memory else None
         self.num_sent = 0
 
+    def owe(self, unsaid: Floats) -> None:
+        """Remember what another channel has not said; without error feedback it is sent with the next vector.
+
+        Shapes
+        ------
+        unsaid : float32, (size,); not changed
+
+        Raises
+        ------
+        CodecError
+            If it has another size.
+        """
+        self._check(unsaid)
+        self.memory = unsaid.copy() if self.memory is None else self.memory + unsaid
+
     def send(self, vector: Floats) -> Packed:
         """Return the next message; nothing changes if there is an error.
 
@@ -85,8 +103,7 @@ class Channel:
         CodecError
             If the vector has another size, or it and the memory cannot be encoded.
         """
-        if vector.shape != (self.size,):
-            raise CodecError(f"this channel carries vectors of {self.size:,} entries, got {vector.shape}")
+        self._check(vector)
         rng = self._streams.generator("codec", *self._keys, self.num_sent)
         if self.memory is None:
             packed = self.codec.encode(vector, rng)
@@ -96,7 +113,7 @@ class Channel:
                 wanted = self.memory + vector
             packed = self.codec.encode(wanted, rng)
             wanted -= self.receive(packed)
-            self.memory = wanted
+            self.memory = wanted if self.codec.has_memory else None
         self.num_sent += 1
         return packed
 
@@ -104,10 +121,14 @@ class Channel:
         """Return what arrives of a message; the receiver's half, which remembers nothing."""
         return self.codec.decode(packed, self.size)
 
+    def _check(self, vector: Floats) -> None:
+        if vector.shape != (self.size,):
+            raise CodecError(f"this channel carries vectors of {self.size:,} entries, got {vector.shape}")
+
     def state_dict(self) -> dict[str, npt.NDArray[Any]]:
-        """Return what a checkpoint needs, as copies: `num_sent`, and `memory` if there is one."""
+        """Return what a checkpoint needs, as copies: `num_sent`, and `memory` (`owed` by a codec without)."""
         state: dict[str, npt.NDArray[Any]] = {"num_sent": np.array(self.num_sent)}
-        return state if self.memory is None else {**state, "memory": self.memory.copy()}
+        return state if self.memory is None else state | {self._remembered: self.memory.copy()}
 
     def load_state_dict(self, state: dict[str, npt.NDArray[Any]]) -> None:
         """Take over what `state_dict` returned; the same messages follow as there.
@@ -117,10 +138,14 @@ class Channel:
         CodecError
             If it is that of another codec or of vectors of another size.
         """
-        memory = state.get("memory")
-        if (memory is None) != (self.memory is None):
+        if ("memory" in state) != self.codec.has_memory:
             raise CodecError("one of these channels has error feedback and the other has not; call reset()")
+        memory = state.get(self._remembered)
         if memory is not None and memory.shape != (self.size,):
             raise CodecError(f"a memory of {memory.shape} for vectors of {self.size:,} entries")
         self.memory = None if memory is None else np.array(memory, dtype=np.float32)
         self.num_sent = int(state["num_sent"])
+
+    @property
+    def _remembered(self) -> str:
+        return "memory" if self.codec.has_memory else "owed"

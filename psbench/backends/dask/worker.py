@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from psbench.backends.connections import Connections
 from psbench.backends.dask.conductor import servers_of
 from psbench.backends.dask.letters import PUSH, RELEASE, Pushed, Released
 from psbench.backends.dask.mail import LOOK_S, Abandoned, Mail, Stopped
@@ -17,7 +17,7 @@ from psbench.backends.dask.member import Member
 from psbench.backends.dask.wire import JSON, Hub, Letter, Link, pack
 from psbench.backends.dask.writing import is_bare, split, with_buffers
 from psbench.backends.slices import cuts, together
-from psbench.codecs import WorkerEnd, over_the_wire
+from psbench.codecs import over_the_wire
 from psbench.core.part import Verdict
 from psbench.core.worker_loop import WorkerLoop
 from psbench.errors import CodecError
@@ -64,6 +64,8 @@ class Worker:
         self._answer: Letter | None = None  # that came while we computed on
         self._halted = False
         self._tell_model: int | None = None  # with the next release: the number of who asks
+        self._connections: Connections | None = None  # where a codec reads and writes
+        self._owed: Tensor | None = None  # what it has not said before, where none does
         self._offset_s = self._begin_s = self._next_check = 0.0
         self._slowness = _slowness(problem, worker)
         self._compose(0)
@@ -125,7 +127,9 @@ class Worker:
             return self.member.replica.parameters, self.member.replica.buffers
         assert payload is not None
         first, buffers = split(payload, self._cuts[0].size, len(self.problem.buffers))
-        return self._together(released, first, WorkerEnd.answer), buffers
+        parts = self._parts(released, first)
+        written = self._connections
+        return (together(parts, self._cuts) if written is None else written.model(parts)), buffers
 
     def _aggregate(self, released: Released, payload: Tensor | None) -> Tensor:
         if self._collective:
@@ -133,16 +137,13 @@ class Worker:
             assert self.member.replica.aggregate is not None
             return self.member.replica.aggregate
         assert payload is not None
-        return self._together(released, payload, WorkerEnd.aggregate)
+        parts = self._parts(released, payload)
+        written = self._connections
+        return together(parts, self._cuts) if written is None else written.aggregate(parts)
 
-    def _together(self, released: Released, first: Tensor, read: Callable[[WorkerEnd, Any], Any]) -> Tensor:
-        """Read the servers' slices, and put them together."""
-        parts = [first, *(self._part(other, released.ticket) for other in self._serving)]
-        if self._ends:
-            parts = [
-                torch.from_numpy(read(end, part.numpy())) for end, part in zip(self._ends, parts, strict=True)
-            ]
-        return together(parts, self._cuts)
+    def _parts(self, released: Released, first: Tensor) -> list[Tensor]:
+        """Return the servers' slices as they travelled."""
+        return [first, *(self._part(other, released.ticket) for other in self._serving)]
 
     def _part(self, other: Link, ticket: int) -> Tensor:
         """Wait for another server's part of the answer; older ones are of work that was made void."""
@@ -238,14 +239,14 @@ class Worker:
     def _push(self, goes_on: bool) -> None:
         assert self.loop is not None
         push = self.loop.push(-1, bytes=0, goes_on=goes_on)
-        payload, buffers = self.model.payload(), self.model.buffers
+        payload, buffers = self._payload(), self.model.buffers
         if self._collective:
             payload = over_the_wire(payload, self.composition.communication.codec.name)
         is_finite = math.isfinite(push.loss) and finite(payload)
         parts: list[Tensor] = []
         if is_finite and not self._collective:
             try:
-                parts = self._written([cut.of(payload) for cut in self._cuts])
+                parts = self._written(payload)
             except CodecError:
                 is_finite = False
         body = Pushed.of(push, time.monotonic() + self._offset_s, is_finite).encode()
@@ -258,11 +259,16 @@ class Worker:
             other.send(PUSH, body, part)
         self.link.send(PUSH, body, with_buffers(parts[0], buffers))
 
-    def _written(self, parts: list[Tensor]) -> list[Tensor]:
+    def _payload(self) -> Tensor:
+        payload = self.model.payload()
+        owed, self._owed = self._owed, None
+        return payload if owed is None else payload + owed
+
+    def _written(self, payload: Tensor) -> list[Tensor]:
         """Return the servers' slices as they travel."""
-        if not self._ends:
-            return parts
-        return [torch.from_numpy(end.push(part.numpy())) for end, part in zip(self._ends, parts, strict=True)]
+        if self._connections is None:
+            return [cut.of(payload) for cut in self._cuts]
+        return self._connections.push(payload)
 
     def _send_model(self, tag: int) -> None:
         """Send our own model, which is as good as anybody's where models drift apart."""
@@ -297,7 +303,7 @@ class Worker:
             self._begin_anew()
             self._halted = True
         elif order == "compose":
-            self._compose(plain["composition"])
+            self._hand_over(plain["composition"])
         elif order == "start":
             self._start(plain)
         elif self.member is not None:
@@ -336,7 +342,12 @@ class Worker:
 
     # ---------------------------------------------------------------- compositions
 
-    def _compose(self, index: int) -> None:
+    def _hand_over(self, index: int) -> None:
+        """Go on under another composition with what we have not said under this one."""
+        now, unsaid = self.problem.experiment.strategy.compositions[index], self._unsaid
+        self._compose(index, None if now.forgets_unsaid(self.composition) else unsaid)
+
+    def _compose(self, index: int, unsaid: Tensor | None = None) -> None:
         """Work for another composition: with servers, or with a replica of our own."""
         problem = self.problem
         self.composition = composition = problem.experiment.strategy.compositions[index]
@@ -345,24 +356,28 @@ class Worker:
         self._cuts = cuts(composition.placement, problem.model.layout)
         self._serving = self.others[: max(0, count - 1)]
         self.trainer.unassign()
-        self._begin_anew()
+        self._begin_anew(unsaid)
         if self._collective:
             assert self.member is not None
             replica = problem.server()  # a later composition's is sent
             replica.keeps_aggregate = composition.aggregation.reply == "aggregate"
             self.member.begin(replica, composition.communication.codec.name)
 
-    def _begin_anew(self) -> None:
+    @property
+    def _unsaid(self) -> Tensor | None:
+        """What our pushes have not said."""
+        return self._owed if self._connections is None else self._connections.unsaid
+
+    def _begin_anew(self, unsaid: Tensor | None = None) -> None:
         """Forget what we have concluded and computed; what was pushed is not lost."""
         self.loop = self._answer = self._tell_model = None
         self.model = local_model(self.composition, self._optimizer)
-        self._ends = [] if self._collective or is_bare(self.composition) else self._new_ends()
-
-    def _new_ends(self) -> list[WorkerEnd]:
-        streams = self.problem.streams
-        return [
-            WorkerEnd(self.composition, cut.size, streams, self.worker, i) for i, cut in enumerate(self._cuts)
-        ]
+        self._connections, self._owed = None, unsaid
+        if not (self._collective or is_bare(self.composition)):
+            self._connections = Connections(self.composition, self._cuts, self.problem.streams, self.worker)
+            self._owed = None
+            if unsaid is not None:
+                self._connections.owe(unsaid)
 
 
 def _slowness(problem: Problem, worker: int) -> tuple[float, list[tuple[float, float, float]]]:

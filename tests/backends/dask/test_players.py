@@ -96,6 +96,16 @@ DETERMINED = [
     {"name": "strategy_switch", "first": "local_sgd", "second": "all_reduce"} | HALFWAY,
     {"name": "strategy_switch", "first": "bsp", "second": GA} | HALFWAY,
     {"name": "strategy_switch", "first": {"name": "bsp", "codec": "fp16"}, "second": "adacomm"} | HALFWAY,
+    # what codecs have not said is handed on: to other codecs and servers, to none, to a ring
+    {"name": "strategy_switch", "first": {"name": "bsp", "codec": "top_k", "placement": SERVERS}}
+    | {"second": {"name": "bsp", "codec": "sign"}}
+    | HALFWAY,
+    {"name": "strategy_switch", "first": "double_squeeze", "second": {"name": "bsp", "placement": SERVERS}}
+    | HALFWAY,
+    {"name": "strategy_switch", "first": {"name": "bsp", "codec": "top_k"}, "second": "all_reduce"} | HALFWAY,
+    {"name": "strategy_switch", "first": {"name": "local_sgd", "codec": "top_k"}, "second": "local_sgd"}
+    | HALFWAY,
+    {"name": "strategy_switch", "first": {"name": "local_sgd", "codec": "top_k"}, "second": "bsp"} | HALFWAY,
 ]
 
 

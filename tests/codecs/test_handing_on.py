@@ -1,0 +1,199 @@
+"""What a codec has not said when a strategy or the servers' shares change: nothing of it is lost."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from psbench import strategies
+from psbench.backends.base import Control
+from psbench.backends.connections import Connections
+from psbench.backends.replay import replay
+from psbench.backends.simulated import Simulation
+from psbench.backends.slices import cuts, together
+from psbench.backends.virtual_wire import VirtualWire
+from psbench.codecs import QSGD, Channel, TopK
+from psbench.core.log import EventLog, Kind
+from psbench.core.strategy import Strategy
+from psbench.errors import CodecError
+from psbench.placement import ParameterServer
+from psbench.problem import Problem
+from psbench.runs import run
+from psbench.seeds import Streams
+from psbench.testing import toy_experiment
+
+LAYOUT = [("weight", 12), ("bias", 5)]
+SIZE = 17
+#: what they lose can be told to the last bit where inputs are eighths
+EXACT = ["none", *({"name": name, "ratio": 0.2, "error_feedback": True} for name in ("top_k", "random_k"))]
+SERVERS = [ParameterServer(), ParameterServer(servers=2, assignment="layer"), ParameterServer(servers=3)]
+
+segments = st.lists(
+    st.tuples(st.sampled_from(EXACT), st.sampled_from(SERVERS), st.integers(0, 4)), min_size=2, max_size=5
+)
+
+
+@given(plan=segments, seed=st.integers(0, 99))
+def test_what_was_sent_and_what_is_left_is_what_was_given_whatever_follows_whatever(plan, seed):
+    rng, streams = np.random.default_rng(seed), Streams(seed)
+    given_so_far, sent_so_far = torch.zeros(SIZE), torch.zeros(SIZE)
+    unsaid = None
+    for codec, servers, pushes in plan:
+        own = cuts(servers, LAYOUT)
+        new = Connections(strategies.asp(codec=codec, placement=servers), own, streams, 0)
+        if unsaid is not None:
+            new.owe(unsaid)
+        for _ in range(pushes):
+            gradient = torch.from_numpy(rng.integers(-40, 40, SIZE).astype(np.float32) / 8)
+            arrived = [
+                torch.from_numpy(end.channel.receive(part.numpy()))
+                for end, part in zip(new.ends, new.push(gradient), strict=True)
+            ]
+            given_so_far += gradient
+            sent_so_far += together(arrived, own)
+        unsaid = new.unsaid
+        left = torch.zeros(SIZE) if unsaid is None else unsaid
+        assert torch.equal(sent_so_far + left, given_so_far)
+
+
+def test_a_codec_without_memory_says_it_at_once_and_no_more():
+    channel = Channel(QSGD(levels=1, bucket=1), 3, Streams(0), 0)  # exact: each entry is its own norm
+    channel.owe(np.array([1, 0, -2], np.float32))
+    assert set(channel.state_dict()) == {"num_sent", "owed"}
+    again = Channel(QSGD(levels=1, bucket=1), 3, Streams(0), 0)
+    again.load_state_dict(channel.state_dict())
+    for each in (channel, again):
+        assert each.receive(each.send(np.ones(3, np.float32))).tolist() == [2, 1, -1]
+        assert each.memory is None
+        assert each.receive(each.send(np.ones(3, np.float32))).tolist() == [1, 1, 1]
+    with pytest.raises(CodecError, match="3 entries"):
+        channel.owe(np.ones(2, np.float32))
+
+
+def test_a_codec_with_memory_adds_it_to_its_own():
+    channel = Channel(TopK(ratio=0.3), 3, Streams(0), 0)
+    channel.send(np.array([5, 1, 2], np.float32))
+    channel.owe(np.array([0, 3, 0], np.float32))
+    assert channel.memory.tolist() == [0, 4, 2]
+
+
+@pytest.mark.parametrize(
+    ("codec", "placement"),
+    [
+        *(
+            (codec, placement)
+            for codec in ("none", "fp16")
+            for placement in ("parameter_server", "all_reduce")
+        ),
+        ({"name": "top_k", "ratio": 0.5}, "parameter_server"),
+    ],
+    ids=str,
+)
+def test_a_simulated_worker_owes_what_it_has_not_said(codec, placement):
+    problem = Problem.build(toy_experiment("bsp"))
+    composition = strategies.bsp(codec=codec, placement=placement)
+    owed = {1: torch.full_like(problem.parameters, 0.25), 2: torch.full_like(problem.parameters, 0.5)}
+    wire = VirtualWire(composition, problem, dict(owed))
+    gradient = torch.linspace(-8, 6, len(problem.parameters))
+    arrived = wire.push(1, 1, gradient)
+    left = wire.unsaid()
+    assert torch.equal(arrived + left.pop(1, torch.zeros(1)), gradient + 0.25)
+    assert torch.equal(left[2], owed[2])
+    wire.forget(2)
+    assert 2 not in wire.unsaid()
+
+
+# ---------------------------------------------------------------- whole runs
+
+TOP = {"name": "top_k", "ratio": 0.1}
+
+
+def switching(first: Any, second: Any, **changes: Any) -> Any:
+    pair = {"name": "strategy_switch", "first": first, "second": second, "momentum": "keep"}
+    rule = {"rule": {"name": "after", "fraction": 0.5}}
+    return toy_experiment(pair | rule, **{"stop": {"epochs": 4}} | changes)
+
+
+class Watched(Simulation):
+    """Adds up all gradients of workers, and all that reaches the server."""
+
+    def _compose(self, composition: Strategy, owed: dict[int, torch.Tensor]) -> None:
+        self.owed = dict(owed)
+        super()._compose(composition, owed)
+
+
+def watched(experiment: Any) -> Watched:
+    simulation = Watched(Problem.build(experiment), EventLog(), Control())
+    simulation.run()
+    return simulation
+
+
+@pytest.mark.parametrize(
+    "second",
+    [
+        *("bsp", "asp", "all_reduce", {"name": "asp", "codec": TOP}, {"name": "bsp", "codec": "fp16"}),
+        {"name": "bsp", "codec": TOP, "placement": {"name": "parameter_server", "servers": 3}},
+        *({"name": "bsp", "codec": "qsgd"}, "osp"),
+    ],
+    ids=json.dumps,
+)
+def test_a_switch_hands_on_what_workers_have_not_said(second):
+    simulation = watched(switching({"name": "bsp", "codec": TOP}, second))
+    assert sorted(simulation.owed) == [0, 1, 2]
+    assert all(each.abs().max() > 0 for each in simulation.owed.values())
+    left = simulation._owed if simulation.workers is None else simulation.workers.unsaid()
+    has_memory = isinstance(second, dict) and second["codec"] is TOP
+    assert sorted(left) == ([0, 1, 2] if has_memory else [])
+    assert "forgotten" not in "".join(simulation.log.texts)
+
+
+def test_with_rate_one_the_server_has_moved_by_all_gradients_less_what_is_left():
+    """Plain gradient descent: w_0 - w_end = lr/n (sum of all gradients - what memories still hold)."""
+    gradients = []
+    experiment = switching(
+        {"name": "bsp", "codec": TOP}, {"name": "bsp", "codec": {"name": "top_k", "ratio": 0.4}}
+    )
+    problem = Problem.build(experiment)
+    simulation = Simulation(problem, EventLog(), Control())
+    inner = simulation.trainer.result
+
+    def result(*arguments):
+        step = inner(*arguments)
+        gradients.append(step.gradient.double())
+        return step
+
+    simulation.trainer.result = result
+    outcome = simulation.run()
+    left = sum(each.double() for each in simulation.workers.unsaid().values())
+    pushed = len(simulation.log.of_kind(Kind.PUSH)["id"])
+    total = sum(gradients[:pushed]) - left
+    moved = (problem.parameters.double() - outcome.parameters.double()) * 3 / 0.1
+    torch.testing.assert_close(moved, total, rtol=1e-3, atol=1e-3)
+    lost = sum(gradients[:pushed])
+    assert float((moved - total).norm()) < 0.05 * float((moved - lost).norm())
+
+
+@pytest.mark.parametrize(
+    ("first", "second"), [("bsp", "local_sgd"), ("local_sgd", "bsp")], ids=["to models", "to gradients"]
+)
+def test_gradients_and_models_do_not_add_up_and_the_log_says_so(first, second):
+    experiment = switching({"name": first, "codec": TOP}, second)
+    simulation = watched(experiment)
+    assert simulation.owed == {}
+    notes = [simulation.log.text(number) for number in simulation.log.of_kind(Kind.NOTE)["text"]]
+    assert len(notes) == 1
+    assert "forgotten" in notes[0]
+    replay(run(experiment))
+
+
+def test_models_after_models_keep_it():
+    simulation = watched(
+        switching({"name": "local_sgd", "codec": TOP}, {"name": "local_sgd", "local_steps": 2})
+    )
+    assert sorted(simulation.owed) == [0, 1, 2]
