@@ -29,6 +29,7 @@ COLUMNS: dict[str, tuple[str, str, float, str]] = {
     "time_s": ("time (s)", ".4g", 1, ""),
     "speed_up": ("speed-up", ".2f", 1, " ×"),
     "val_accuracy": ("val. accuracy", ".1f", 100, " %"),
+    "val_loss": ("val. loss", ".4g", 1, ""),
     "time_to_target_s": ("time to target (s)", ".3g", 1, ""),
     "updates": ("updates", ".0f", 1, ""),
     "staleness_mean": ("staleness mean", ".2f", 1, ""),
@@ -40,11 +41,12 @@ COLUMNS: dict[str, tuple[str, str, float, str]] = {
 }
 #: columns that are a mean over seeds, and so have a `_ci` beside them: the half-width of their interval
 _MEASURED = (
-    *("time_s", "val_accuracy", "time_to_target_s", "updates", "staleness_mean", "staleness_max"),
+    *("time_s", "val_accuracy", "val_loss", "time_to_target_s", "updates", "staleness_mean"),
+    "staleness_max",
     *("clock_lead_max", "idle_fraction", "bytes", "switch_epoch"),
 )
 #: whose interval is shown in the table as text; the data frame has all
-_WITH_INTERVAL = ("time_s", "val_accuracy", "time_to_target_s", "switch_epoch")
+_WITH_INTERVAL = ("time_s", "val_accuracy", "val_loss", "time_to_target_s", "switch_epoch")
 #: what is waited for under these names is everybody: the usual yardstick
 _YARDSTICKS = ("all_reduce", "bsp")
 
@@ -98,6 +100,10 @@ class Comparison:
         found = [] if "unequal" not in self.budget else [f"{self.budget}: compare with care"]
         if len(self.groups) > 1 and any(len(runs) < 3 for runs in self.groups.values()):
             found.append("fewer than three seeds: differences may be chance")
+        if self.target is not None and all(
+            summary["best_val_accuracy"] is None for each in self.summaries.values() for summary in each
+        ):
+            found.append("no run has a validation accuracy, so none can reach the target")
         for label, runs in self.groups.items():
             for run in runs:
                 found += [
@@ -137,6 +143,8 @@ class Comparison:
         frame = self.table()
         names = [name for name in COLUMNS if frame[name].notna().any()]
         names = [name for name in names if name != "speed_up" or len(frame) > 1]
+        if frame["val_accuracy"].notna().all():  # the loss is for what has no accuracy
+            names = [name for name in names if name != "val_loss"]
         rows = [[_cell(record, name) for name in names] for record in frame.to_dict("records")]
         return [COLUMNS[name][0] for name in names], rows
 
@@ -341,6 +349,7 @@ def _measured(run: Run, summary: Mapping[str, Any], target: float | None) -> dic
     return {
         "time_s": summary["time_s"],
         "val_accuracy": summary["final"]["val_accuracy"],
+        "val_loss": summary["final"]["val_loss"],
         "time_to_target_s": None if target is None else time_to_target(run.log, target),
         "updates": summary["updates"],
         "staleness_mean": summary["staleness"]["mean"],

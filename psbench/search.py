@@ -290,7 +290,8 @@ def find_fraction(
     from psbench.runs import run
 
     at_fraction(experiment, 1.0)
-    if experiment.timing_only or not len(Problem.build(experiment).data.val_y):
+    data = None if experiment.timing_only else Problem.build(experiment).data
+    if data is None or not len(data.val_y) or data.task != "classification":
         raise DataError("search: compares validation accuracies, and these runs have none")
     done: dict[float, list[Run]] = {}
 

@@ -99,8 +99,8 @@ def test_walls_between_folders():
 # ------------------------------------------------------------------ environment.yml
 
 
-#: conda calls them otherwise
-CONDA_NAMES = {"torch": "pytorch"}
+#: conda calls them otherwise; what its dask needs for data frames is in its dask
+CONDA_NAMES = {"torch": "pytorch", "dask[dataframe]": "dask"}
 
 
 def as_conda(requirement: str) -> str:

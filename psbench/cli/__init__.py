@@ -1,4 +1,4 @@
-"""The command line: `psbench run | compare | search | list | report | replay | lab`."""
+"""The command line: `psbench run | compare | search | generate | list | report | replay | lab`."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any
 import typer
 
 from psbench.cli.app import app
+from psbench.cli.patience import patience
 from psbench.errors import Cancelled, DataError, DoubtfulComposition, PsbenchError, SpecError
 
 #: exit codes: as usual for a shell, a wrong command is 2, an interrupt 130; 70 is "internal software error"
@@ -36,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     argv = list(sys.argv[1:] if argv is None else argv)
     try:
-        with _doubts_in_a_line():
+        with _doubts_in_a_line(), patience():
             code = typer.main.get_command(app).main(argv, prog_name="psbench", standalone_mode=False)
     except _Usage as error:
         if not error.format_message():  # there was no command, and the help has been shown

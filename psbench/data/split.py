@@ -1,4 +1,4 @@
-"""Setting samples aside for validation."""
+"""Setting samples aside for validation, and telling alike samples by their targets."""
 
 from __future__ import annotations
 
@@ -31,3 +31,35 @@ def stratified_split(
     quota = np.floor(np.arange(len(labels) + 1) * val_fraction + 0.5)
     taken = np.diff(quota) > 0
     return np.sort(by_class[~taken]), np.sort(by_class[taken])
+
+
+def tenths(
+    targets: NDArray[np.float32], mean: float = 0.0, deviation: float = 1.0
+) -> tuple[Indices, tuple[str, ...]]:
+    """Cut numbers in ten groups of about the same size, from the smallest to the largest.
+
+    Parameters
+    ----------
+    targets : ndarray of float32, (N,)
+    mean, deviation : float
+        What turns them into the unit that groups are called by.
+
+    Returns
+    -------
+    groups : ndarray of int64, (N,)
+        Of each target, from 0.
+    names : tuple of str
+        At most ten: equal targets are in one group, so that groups with the same end are one.
+
+    Examples
+    --------
+    >>> groups, names = tenths(np.array([1, 1, 2, 3], dtype=np.float32))
+    >>> groups.tolist(), names
+    ([0, 0, 1, 2], ('up to 1', 'up to 2', 'above 2'))
+    """
+    largest = np.max(targets)
+    ends = np.unique(np.quantile(targets, np.arange(1, 10) / 10, method="inverted_cdf"))
+    ends = ends[ends < largest]
+    shown = [f"{mean + deviation * float(end):.4g}" for end in ends]
+    names = [f"up to {end}" for end in shown] + ([f"above {shown[-1]}"] if shown else ["all"])
+    return np.searchsorted(ends, targets, side="left").astype(np.int64, copy=False), tuple(names)

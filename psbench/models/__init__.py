@@ -1,4 +1,4 @@
-"""Networks by name; they answer with logits."""
+"""Networks by name; they answer with logits, or with the number to be predicted."""
 
 from psbench.models.base import Model
 from psbench.models.convolutional import CNN, VGG16, AlexNet, LeNet

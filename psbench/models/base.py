@@ -18,9 +18,13 @@ class Model(Part):
     domain: ClassVar[str] = "model"
     #: smallest height and width of an image that passes through all layers; 0 takes samples of any shape
     min_side: ClassVar[int] = 0
+    #: what it can learn: classes, or numbers too
+    tasks: ClassVar[tuple[str, ...]] = ("classification", "regression")
 
-    def build(self, input_shape: tuple[int, ...], num_classes: int, streams: Streams) -> nn.Module:
-        """Return the network on the CPU, initialised from the stream "model"; its output is logits.
+    def build(self, input_shape: tuple[int, ...], num_outputs: int, streams: Streams) -> nn.Module:
+        """Return the network on the CPU, initialised from the stream "model".
+
+        Its outputs are a logit for each class, or the number to be predicted.
 
         Same seed, same parameters; torch's global random state is neither read nor changed.
 
@@ -28,7 +32,8 @@ class Model(Part):
         ----------
         input_shape : tuple of int
             Shape of one sample: (features,) or (channels, height, width).
-        num_classes : int, >= 2
+        num_outputs : int, >= 1
+            Classes, or 1 where the target is a number.
         streams : Streams
 
         Raises
@@ -41,7 +46,7 @@ class Model(Part):
         self.check_input(input_shape)
         # on the meta device the constructors' own initialisation costs nothing and draws nothing
         with torch.device("meta"):
-            network = self.network(tuple(input_shape), num_classes)
+            network = self.network(tuple(input_shape), num_outputs)
         network.to_empty(device="cpu")
         self.initialise(network, torch.Generator().manual_seed(streams.integer("model")))
         return network
@@ -67,6 +72,14 @@ class Model(Part):
                 f"got {input_shape[1]} x {input_shape[2]}; use larger images, or 'cnn' or 'mlp'"
             )
 
-    def network(self, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+    def check_task(self, task: str) -> None:
+        """Raise ParameterError if the model cannot learn such targets: "classification" or "regression"."""
+        if task not in self.tasks:
+            raise ParameterError(
+                f"model {self.name!r} is for {' or '.join(self.tasks)}, and this data is for {task}: its "
+                "targets are numbers; use 'linear' or 'mlp'"
+            )
+
+    def network(self, input_shape: tuple[int, ...], num_outputs: int) -> nn.Module:
         """Return the layers; they are initialised by `build`."""
         raise NotImplementedError(f"{type(self).__name__} must define network")

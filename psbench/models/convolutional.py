@@ -25,7 +25,7 @@ class CNN(Model):
     source: ClassVar[str] = "Hermes, sec. V: 110 K parameters; the layers are ours"
     min_side: ClassVar[int] = 4
 
-    def network(self, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+    def network(self, input_shape: tuple[int, ...], num_outputs: int) -> nn.Module:
         """Return the layers."""
         from torch import nn
 
@@ -36,7 +36,7 @@ class CNN(Model):
             nn.Flatten(),
             nn.Linear(32 * (height // 4) * (width // 4), 64),
             nn.ReLU(),
-            nn.Linear(64, num_classes),
+            nn.Linear(64, num_outputs),
         )
 
 
@@ -59,7 +59,7 @@ class LeNet(Model):
     source: ClassVar[str] = "LeCun et al. 1998, sec. II-B"
     min_side: ClassVar[int] = 12
 
-    def network(self, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+    def network(self, input_shape: tuple[int, ...], num_outputs: int) -> nn.Module:
         """Return the layers."""
         from torch import nn
 
@@ -74,7 +74,7 @@ class LeNet(Model):
             nn.ReLU(),
             nn.Linear(120, 84),
             nn.ReLU(),
-            nn.Linear(84, num_classes),
+            nn.Linear(84, num_outputs),
         )
 
 
@@ -99,7 +99,7 @@ class AlexNet(Model):
     source: ClassVar[str] = "Krizhevsky et al. 2012; Hermes, sec. V: 990 K parameters"
     min_side: ClassVar[int] = 8
 
-    def network(self, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+    def network(self, input_shape: tuple[int, ...], num_outputs: int) -> nn.Module:
         """Return the layers."""
         from torch import nn
 
@@ -115,7 +115,7 @@ class AlexNet(Model):
             nn.ReLU(),
             nn.Linear(512, 512),
             nn.ReLU(),
-            nn.Linear(512, num_classes),
+            nn.Linear(512, num_outputs),
         )
 
 
@@ -150,7 +150,7 @@ class VGG16(Model):
         False, "whether each convolution is normalised over its batch", source="Ioffe and Szegedy 2015"
     )
 
-    def network(self, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+    def network(self, input_shape: tuple[int, ...], num_outputs: int) -> nn.Module:
         """Return the layers."""
         from torch import nn
 
@@ -162,7 +162,7 @@ class VGG16(Model):
                 layers += convolution(width, channels, normalised=self.batch_norm, pooled=last)
                 width = channels
         features = width * (height // 32) * (columns // 32)
-        return nn.Sequential(*layers, nn.Flatten(), nn.Linear(features, num_classes))
+        return nn.Sequential(*layers, nn.Flatten(), nn.Linear(features, num_outputs))
 
 
 def convolution(

@@ -27,10 +27,12 @@ class MLP(Model):
     Notes
     -----
     Reduces to: the layers of `linear` when `hidden` is empty.
+    Our reading: (15, 15) on 28 features and two classes is the perceptron 28-15-15-2 of the thesis, with its
+    707 parameters; MLlib's has sigmoids where ours has rectifiers.
 
     Source
     ------
-    Hermes, authors' code (784-128-64-10).
+    Hermes, authors' code (784-128-64-10); thesis ch. 2 (28-15-15-2).
 
     Examples
     --------
@@ -45,7 +47,7 @@ class MLP(Model):
         (64,), "neurons of each hidden layer", unit="neurons"
     )
 
-    def network(self, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+    def network(self, input_shape: tuple[int, ...], num_outputs: int) -> nn.Module:
         """Return flatten, then linear layers with rectifiers between."""
         from torch import nn
 
@@ -53,14 +55,15 @@ class MLP(Model):
         layers: list[nn.Module] = [nn.Flatten()]
         for fan_in, fan_out in pairwise(widths):
             layers += [nn.Linear(fan_in, fan_out), nn.ReLU()]
-        return nn.Sequential(*layers, nn.Linear(widths[-1], num_classes))
+        return nn.Sequential(*layers, nn.Linear(widths[-1], num_outputs))
 
 
 class Logistic(Model):
     """Multinomial logistic regression: one linear layer with biases, all zero at the start.
 
     With cross-entropy the objective is convex: every seed and every strategy has the same optimum, and from
-    zero the first loss is ln(num_classes).
+    zero the first loss is ln(classes). With two classes it is binary logistic regression: the two rows of
+    weights stay opposite, and their difference moves at twice the rate. Numbers are learned by `linear`.
 
     Source
     ------
@@ -69,12 +72,13 @@ class Logistic(Model):
 
     name: ClassVar[str] = "logistic"
     source: ClassVar[str] = "Bishop 2006, sec. 4.3.4"
+    tasks: ClassVar[tuple[str, ...]] = ("classification",)
 
-    def network(self, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+    def network(self, input_shape: tuple[int, ...], num_outputs: int) -> nn.Module:
         """Return flatten and one linear layer."""
         from torch import nn
 
-        return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(input_shape), num_classes))
+        return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(input_shape), num_outputs))
 
     def initialise(self, network: nn.Module, generator: Generator) -> None:
         """Set all parameters to zero; nothing is drawn."""
@@ -88,21 +92,31 @@ class Logistic(Model):
 class Linear(Model):
     """One linear layer, drawn by chance like the last layer of every other network here.
 
-    The function of `logistic`, trained with the same loss (cross-entropy); it differs in its random start
-    and in `bias`. It is the smallest model that shows how a start by chance and a seed act.
+    Where the target is a number it is linear regression, trained with the mean squared error. Where there are
+    classes it is the function of `logistic`, trained with the same loss (cross-entropy); it differs in its
+    random start and in `bias`. It is the smallest model that shows how a start by chance and a seed act.
 
     Parameters
     ----------
     bias : bool
-        Whether each class has a constant of its own.
+        Whether each output has a constant of its own.
+
+    Notes
+    -----
+    Our reading: the loss of a sample is (w x + b - y)^2, as everywhere else here; MLlib's is half of that, so
+    its gradient at the same rate is half of ours, and a rate of theirs corresponds to half of it here.
+
+    Source
+    ------
+    Thesis ch. 2.
     """
 
     name: ClassVar[str] = "linear"
 
-    bias: bool = parameter(True, "whether each class has a constant of its own")
+    bias: bool = parameter(True, "whether each output has a constant of its own")
 
-    def network(self, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+    def network(self, input_shape: tuple[int, ...], num_outputs: int) -> nn.Module:
         """Return flatten and one linear layer."""
         from torch import nn
 
-        return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(input_shape), num_classes, bias=self.bias))
+        return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(input_shape), num_outputs, bias=self.bias))

@@ -26,11 +26,11 @@ class ResNet(Model):
     min_side: ClassVar[int] = 8
     blocks_per_stage: ClassVar[int]
 
-    def network(self, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+    def network(self, input_shape: tuple[int, ...], num_outputs: int) -> nn.Module:
         """Return the layers."""
         from psbench.models.residual_layers import residual_network
 
-        return residual_network(input_shape[0], num_classes, self.blocks_per_stage)
+        return residual_network(input_shape[0], num_outputs, self.blocks_per_stage)
 
 
 class ResNet20(ResNet):
@@ -78,8 +78,8 @@ class ResNet50(Model):
     #: channels inside the bottlenecks of each stage, and how many there are
     stages: ClassVar[tuple[tuple[int, int], ...]] = ((64, 3), (128, 4), (256, 6), (512, 3))
 
-    def network(self, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+    def network(self, input_shape: tuple[int, ...], num_outputs: int) -> nn.Module:
         """Return the layers."""
         from psbench.models.residual_layers import bottleneck_network
 
-        return bottleneck_network(input_shape[0], num_classes, self.stages)
+        return bottleneck_network(input_shape[0], num_outputs, self.stages)

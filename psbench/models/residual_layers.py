@@ -71,7 +71,7 @@ def normalised(channels_in: int, channels_out: int, stride: int = 1, *, size: in
     ]
 
 
-def residual_network(channels: int, num_classes: int, blocks_per_stage: int) -> nn.Sequential:
+def residual_network(channels: int, num_outputs: int, blocks_per_stage: int) -> nn.Sequential:
     """Return the network of 6 `blocks_per_stage` + 2 layers."""
     layers: list[nn.Module] = [*normalised(channels, STAGES[0]), nn.ReLU()]
     width = STAGES[0]
@@ -79,10 +79,10 @@ def residual_network(channels: int, num_classes: int, blocks_per_stage: int) -> 
         for _ in range(blocks_per_stage):
             layers.append(Block(width, stage, stride=1 if stage == width else 2))
             width = stage
-    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width, num_classes))
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width, num_outputs))
 
 
-def bottleneck_network(channels: int, num_classes: int, stages: tuple[tuple[int, int], ...]) -> nn.Sequential:
+def bottleneck_network(channels: int, num_outputs: int, stages: tuple[tuple[int, int], ...]) -> nn.Sequential:
     """Return the network with these channels inside, and numbers, of bottlenecks; all but the first halve."""
     width = stages[0][0]
     layers: list[nn.Module] = [*normalised(channels, width), nn.ReLU()]
@@ -90,4 +90,4 @@ def bottleneck_network(channels: int, num_classes: int, stages: tuple[tuple[int,
         for index in range(count):
             layers.append(Bottleneck(width, inside, stride=2 if number > 0 and index == 0 else 1))
             width = Bottleneck.expansion * inside
-    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width, num_classes))
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width, num_outputs))

@@ -59,6 +59,7 @@ def groups(labels: Indices) -> list[Indices]:
     >>> [group.tolist() for group in groups(np.array([1, 0, 1]))]
     [[1], [0, 2]]
     """
+    # one array as long as the data, and views of it: the labels may be those of a file beyond memory
     order = np.argsort(labels, kind="stable")
-    _, starts = np.unique(labels[order], return_index=True)
-    return list(np.split(order, starts[1:]))
+    lengths = np.bincount(labels)
+    return np.split(order, np.cumsum(lengths[lengths > 0])[:-1])

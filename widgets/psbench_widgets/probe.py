@@ -30,7 +30,7 @@ def probe(experiment: Experiment) -> dict[str, Any]:
     except PsbenchError as error:
         found["errors"][_place(error)] = str(error)
         return found
-    found["disabled"]["model"] = _models(problem.data.input_shape)
+    found["disabled"]["model"] = _models(problem.data.input_shape, problem.data.task)
     facts = problem.facts()
     return found | {
         name: facts[name] for name in ("classes", "label_counts", "dataset_size", "num_parameters")
@@ -74,12 +74,13 @@ def _place(error: PsbenchError) -> str:
     return "data" if place == "rest" and not isinstance(error, SpecError) else place
 
 
-def _models(shape: tuple[int, ...]) -> dict[str, str]:
-    """Return the models that cannot take samples of that shape, and why."""
+def _models(shape: tuple[int, ...], task: str) -> dict[str, str]:
+    """Return the models that cannot take samples of that shape or learn such targets, and why."""
     found = {}
     for name, model in REGISTRY["model"].items():
         try:
             model().check_input(shape)  # type: ignore[attr-defined]
+            model().check_task(task)  # type: ignore[attr-defined]
         except SpecError as error:
             found[name] = str(error)
     return found

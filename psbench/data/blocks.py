@@ -1,0 +1,196 @@
+"""CSV files read block by block with dask.dataframe: never more of one in memory than a few blocks."""
+
+from __future__ import annotations
+
+import csv
+import difflib
+import glob
+import math
+import os
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from psbench.data.scaling import Numbers
+from psbench.errors import DataError
+from psbench.telling import tell
+
+#: how a compressed file begins, and what unpacks it; such a file can only be read from its beginning
+_PACKED = {b"\x1f\x8b": "gunzip", b"PK": "unzip", b"BZ": "bunzip2", b"\xfd7": "xz -d", b"\x28\xb5": "unzstd"}
+
+#: what a 32-bit float can be
+LARGEST = float(np.finfo(np.float32).max)
+
+
+def files_of(path: str) -> list[Path]:
+    """Return the files that a path or a pattern such as `parts/*.csv` names, in alphabetical order.
+
+    Raises
+    ------
+    DataError
+        If there is none, or one is a folder, empty or compressed.
+    """
+    whole = Path(path).expanduser()
+    found = sorted(map(Path, glob.glob(str(whole)))) or [whole]
+    for file in found:
+        _check(file)
+    return found
+
+
+def _check(file: Path) -> None:
+    if file.is_dir():
+        raise DataError(f"{file}: is a folder; name its files, such as {file / '*.csv'}")
+    if not file.exists():
+        raise DataError(f"{file}: there is no such file{_nearest(file)}")
+    try:
+        with file.open("rb") as content:
+            begin = content.read(2)
+    except OSError as error:
+        raise DataError(f"{file}: cannot be read: {error.strerror}") from None
+    if not begin:
+        raise DataError(f"{file}: is empty")
+    if begin in _PACKED:
+        raise DataError(
+            f"{file}: is compressed, so it cannot be read block by block; unpack it: {_PACKED[begin]}"
+        )
+
+
+def _nearest(file: Path) -> str:
+    if not file.parent.is_dir():
+        return f", nor a folder {file.parent}"
+    there = [each.name for each in file.parent.iterdir() if each.is_file()]
+    near = difflib.get_close_matches(file.name, there, n=1, cutoff=0.5)
+    return f"; did you mean {file.parent / near[0]}?" if near else ""
+
+
+def first_row(file: Path) -> list[str]:
+    """Return the texts of the first line that is not blank.
+
+    Raises
+    ------
+    DataError
+        If all lines are blank.
+    """
+    for _, row in _rows(file):
+        return row
+    raise DataError(f"{file}: is empty")
+
+
+def numbers_in(
+    files: Sequence[Path], columns: Sequence[str], header: bool, block_size: int
+) -> Iterator[tuple[Path, Numbers]]:
+    """Return the files' rows, some at a time with their file, float32, (rows, columns), in order.
+
+    Parameters
+    ----------
+    files : sequence of path
+    columns : sequence of str
+        What the columns are called in messages; every row has so many.
+    header : bool
+        Whether the first line of each file is to be passed over.
+    block_size : int, bytes
+        Of a file, read at a time. As many blocks are read at once as there are processors, at most four.
+
+    Raises
+    ------
+    DataError
+        On the first row that does not have as many finite numbers, naming file, line and column.
+    """
+    sizes = [file.stat().st_size for file in files]
+    for number, file in enumerate(files):
+        rows = 0
+        before, share = sum(sizes[:number]) / sum(sizes), sizes[number] / sum(sizes)
+        for done, block in _blocks(file, columns, header, block_size):
+            if not isinstance(block, np.ndarray) or not np.isfinite(block).all():
+                raise _fault(file, rows + header, columns, block)
+            rows += len(block)
+            yield file, block
+            tell(f"reading {file.name}", before + share * done)
+
+
+def _blocks(file: Path, columns: Sequence[str], header: bool, block_size: int) -> Iterator[tuple[float, Any]]:
+    """Return how much of a file has been read, and the block or the error that it gave."""
+    import dask
+
+    at_once = min(os.cpu_count() or 1, 4)
+    try:
+        parts = _parts(file, len(columns), header, block_size)
+        for begin in range(0, len(parts), at_once):
+            with _quietly():
+                frames = dask.compute(
+                    *parts[begin : begin + at_once], scheduler="threads", num_workers=at_once
+                )
+            for place, frame in enumerate(frames, begin + 1):
+                yield place / len(parts), _array(frame)
+    except ValueError as error:
+        yield 1.0, error
+
+
+def _parts(file: Path, columns: int, header: bool, block_size: int) -> Any:
+    """Return the tasks that each read a block of a file."""
+    import dask.dataframe as dd
+
+    # a column more than there may be: pandas would make an index of what is too much in a block's first row
+    names = [str(number) for number in range(columns + 1)]
+    options: dict[str, Any] = {"header": None, "skiprows": int(header), "names": names, "index_col": False}
+    # what pandas sees to guess at types, which are given: a small part, but all of the first line
+    options["sample"] = min(2**18, block_size)
+    with _quietly():
+        return dd.read_csv(str(file), blocksize=block_size, dtype=np.float32, **options).to_delayed()
+
+
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """Let pandas not warn of what is looked at afterwards: columns that are too many, numbers too large."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Length of header or names")
+        warnings.filterwarnings("ignore", "overflow encountered", RuntimeWarning)
+        yield
+
+
+def _array(frame: Any) -> Any:
+    """Return a block as an array, or what is wrong with it."""
+    *_, spare = frame
+    if frame[spare].notna().any():
+        return ValueError("too many columns")
+    return frame.drop(columns=spare).to_numpy(dtype=np.float32)
+
+
+def _fault(file: Path, rows: int, columns: Sequence[str], found: Any) -> DataError:
+    """Return the error that names the first fault after so many rows."""
+    for line, row in islice(_rows(file), rows, None):
+        if len(row) != len(columns):
+            return DataError(f"{file}: line {line} has {len(row)} columns, expected {len(columns)}")
+        for number, text in enumerate(row):
+            if fault := _no_number(text):
+                where = f"line {line}, column {number} ({columns[number]})"
+                return DataError(
+                    f"{file}: {where}: {text.strip()!r} {fault}; correct it or leave the line out"
+                )
+    return DataError(f"{file}: cannot be read after row {rows}: {found}")
+
+
+def line_of(file: Path, row: int) -> int:
+    """Return the line, from 1, of a row, from 0; blank lines are no rows."""
+    return next(islice(_rows(file), row, None))[0]
+
+
+def _no_number(text: str) -> str:
+    try:
+        value = float(text.replace("_", "?"))
+    except ValueError:
+        return "is not a number" if text.strip() else "stands where a number should"
+    return "" if math.isfinite(value) and abs(value) <= LARGEST else "is not a finite number"
+
+
+def _rows(file: Path) -> Iterator[tuple[int, list[str]]]:
+    """Return lines that are not blank: number, from 1, and texts."""
+    with file.open(encoding="utf-8", errors="replace", newline="") as lines:
+        for number, line in enumerate(lines, 1):
+            if line.strip():
+                yield number, next(csv.reader([line]))

@@ -1,0 +1,255 @@
+"""CSV turned, once, into arrays in files that are mapped to memory: what is not looked at is not read."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from psbench.data.base import Task
+from psbench.data.blocks import line_of, numbers_in
+from psbench.data.scaling import Numbers, blocks, standardise
+from psbench.errors import DataError, ParameterError, SpecError
+from psbench.telling import tell
+
+#: more whole numbers than this are no classes, but numbers
+MOST_CLASSES = 1000
+
+_FEATURES, _TARGETS, _LABELS, _ABOUT = "features.npy", "targets.npy", "labels.npy", "about.json"
+
+
+@dataclass(frozen=True)
+class Table:
+    """Which files, and what is to be made of them.
+
+    Parameters
+    ----------
+    files : sequence of path
+    columns : sequence of str
+    target : int
+        The column to be learned, from 0.
+    header : bool
+    task : "classification" or "regression"
+    classes : tuple of str
+        What targets 0, 1, ... are called; empty: whatever whole numbers occur.
+    val_rows : int or None
+        Rows at the end that are for validation.
+    val_fraction : float
+        The share of them, if `val_rows` is None.
+    standardise : bool
+    block_size : int, bytes
+    """
+
+    files: Sequence[Path]
+    columns: tuple[str, ...]
+    target: int
+    header: bool
+    task: Task
+    classes: tuple[str, ...]
+    val_rows: int | None
+    val_fraction: float
+    standardise: bool
+    block_size: int
+
+    def train_rows(self, rows: int) -> int:
+        """Return how many of so many rows are for training.
+
+        Raises
+        ------
+        ParameterError
+            If none is left.
+        """
+        val = round(rows * self.val_fraction) if self.val_rows is None else self.val_rows
+        if val >= rows:
+            raise ParameterError(
+                f"data 'csv': {val} rows for validation leave none of {rows} to train on; lower val_rows"
+            )
+        return rows - val
+
+
+@dataclass(frozen=True)
+class Converted:
+    """Arrays that are views of files; what is written to them changes no file.
+
+    Attributes
+    ----------
+    features : float32, (N, features)
+    targets : int64 or float32, (N,)
+    classes : tuple of str
+    train : int
+        Rows from the beginning that are for training; the others are for validation.
+    target_scale : (float, float)
+        Mean and deviation that were taken out of targets that are numbers.
+    """
+
+    features: Numbers
+    targets: NDArray[Any]
+    classes: tuple[str, ...]
+    train: int
+    target_scale: tuple[float, float]
+
+    @classmethod
+    def open(cls, folder: Path) -> Converted:
+        """Map the files that `convert` left in a folder.
+
+        Raises
+        ------
+        DataError
+            If one is missing or cut short.
+        """
+        try:
+            about = json.loads((folder / _ABOUT).read_text(encoding="utf-8"))
+            # c: what torch gets may be written to, and never is in the file
+            features = np.load(folder / _FEATURES, mmap_mode="c")
+            targets = np.load(folder / (_LABELS if about["classes"] else _TARGETS), mmap_mode="c")
+            mean, deviation = about["target_scale"]
+            return cls(features, targets, tuple(about["classes"]), about["train"], (mean, deviation))
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise DataError(f"{folder}: is damaged ({error}); remove it, and the CSV is read again") from None
+
+
+def convert(table: Table, folder: Path) -> None:
+    """Read CSV and leave its arrays in a folder, which is there whole or not at all.
+
+    Memory needed is that of a few blocks, however large the files are; the arrays take 4 bytes a number.
+
+    Raises
+    ------
+    DataError, SpecError
+        If a file is not what it says, or the folder cannot be written.
+    """
+    with _neighbour(folder) as part:
+        values = _copy(table, part)
+        features = np.load(part / _FEATURES, mmap_mode="r+")
+        targets = np.load(part / _TARGETS, mmap_mode="r+")
+        train = table.train_rows(len(features))
+        about: dict[str, Any] = {"train": train, "target_scale": (0.0, 1.0), "classes": ()}
+        if table.standardise:
+            tell("standardising", 0.0)
+            mean, deviation = standardise(features, train)
+            about |= {"means": mean.tolist(), "deviations": deviation.tolist()}
+        if table.task == "classification":
+            about["classes"] = table.classes or tuple(f"{value:g}" for value in values)
+            _number_classes(
+                targets, values if not table.classes else range(len(table.classes)), part / _LABELS
+            )
+            (part / _TARGETS).unlink()
+        elif table.standardise:
+            about["target_scale"] = tuple(map(float, standardise(targets, train)))
+        features.flush()
+        targets.flush()
+        (part / _ABOUT).write_text(json.dumps(about), encoding="utf-8")
+        tell("standardising", 1.0)
+
+
+@contextmanager
+def _neighbour(folder: Path) -> Iterator[Path]:
+    """Give a folder to write to, which takes its place if the block succeeds; else nothing is left."""
+    part = folder.with_name(f"{folder.name}.{os.getpid()}.part")
+    try:
+        part.mkdir(parents=True)
+        yield part
+        try:
+            part.rename(folder)
+        except OSError:
+            if not (folder / _ABOUT).is_file():  # else another process was quicker, with the same result
+                raise
+    except OSError as error:
+        raise SpecError(
+            f"{folder}: cannot be written: {error.strerror or error}; choose another cache"
+        ) from None
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+
+
+def _copy(table: Table, part: Path) -> list[float]:
+    """Write the files' numbers as they are; return the different targets if they are classes."""
+    others = [number for number in range(len(table.columns)) if number != table.target]
+    values: set[float] = set()
+    rows: dict[Path, int] = {}
+    with ExitStack() as files:
+        features = files.enter_context(Growing(part / _FEATURES, (len(others),)))
+        targets = files.enter_context(Growing(part / _TARGETS, ()))
+        for file, block in numbers_in(table.files, table.columns, table.header, table.block_size):
+            target = block[:, table.target]
+            if table.task == "classification":
+                values |= _classes_in(table, file, rows.get(file, 0), target)
+            features.add(block[:, others])
+            targets.add(target)
+            rows[file] = rows.get(file, 0) + len(block)
+    if not rows:
+        raise DataError(f"{table.files[0]}: has no rows")
+    if table.task == "classification" and not table.classes and len(values) < 2:
+        raise DataError(f"{table.files[0]}: all rows have the same target, {values.pop():g}; check target")
+    return sorted(values)
+
+
+def _classes_in(table: Table, file: Path, rows: int, target: Numbers) -> set[float]:
+    """Return the different targets of a block, which follows so many rows of its file."""
+    known = len(table.classes)
+    wrong = (target < 0) | (target >= known) | (target % 1 > 0) if known else target % 1 != 0
+    found = np.unique(target)
+    if wrong.any():
+        first = int(np.argmax(wrong))
+        expected = f"0 to {known - 1}" if known else "a whole number; for numbers set task: regression"
+        raise DataError(
+            f"{file}: line {line_of(file, rows + first + table.header)}: {target[first]:g} is no class; "
+            f"expected {expected}"
+        )
+    if len(found) > MOST_CLASSES:
+        raise DataError(
+            f"{file}: more than {MOST_CLASSES} different targets in column {table.target}; check target, "
+            "or set task: regression"
+        )
+    return set(map(float, found))
+
+
+def _number_classes(targets: Numbers, values: Sequence[float], path: Path) -> None:
+    """Write the place of each target among the values, int64."""
+    labels = np.lib.format.open_memmap(path, mode="w+", dtype=np.int64, shape=targets.shape)
+    for begin, end in blocks(len(targets)):
+        labels[begin:end] = np.searchsorted(np.asarray(values), targets[begin:end])
+    labels.flush()
+
+
+class Growing:
+    """A `.npy` file of float32 to which rows are added; a context manager.
+
+    Parameters
+    ----------
+    path : path
+    shape : tuple of int
+        Of one row.
+    """
+
+    def __init__(self, path: Path, shape: tuple[int, ...]) -> None:
+        self._file = path.open("wb")
+        self._shape, self._rows = shape, 0
+        self._head()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> Literal[False]:
+        # NumPy leaves room in the header for the first length to grow
+        self._file.seek(0)
+        self._head()
+        self._file.close()
+        return False
+
+    def _head(self) -> None:
+        about = {"descr": "<f4", "fortran_order": False, "shape": (self._rows, *self._shape)}
+        np.lib.format.write_array_header_1_0(self._file, about)
+
+    def add(self, block: Numbers) -> None:
+        """Add rows, (rows, *shape)."""
+        self._file.write(np.ascontiguousarray(block, dtype="<f4").data)
+        self._rows += len(block)
