@@ -177,6 +177,8 @@ class Experiment(Specification):
             )
         self._has_momentum_to_reduce()
         for composition in self.strategy.compositions:
+            if not composition.placement.collective:
+                self.cluster.profile().server_links(composition.placement.num_servers)
             if unknown := composition.unknown_numbers:
                 raise ParameterError(
                     f"strategy {composition.name!r}: its parts ask for {', '.join(unknown)}, but what "

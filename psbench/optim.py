@@ -41,6 +41,11 @@ class Optimizer(Part):
         """The momentum, of which a switch may leave a part; 0 for an optimizer that has none."""
         return 0.0
 
+    @property
+    def tensors(self) -> int:
+        """How many tensors as large as the parameters it keeps."""
+        return 0
+
     def build(self, parameters: torch.Tensor) -> torch.optim.Optimizer:
         """Return torch's optimizer of one flat tensor."""
         raise NotImplementedError(f"{type(self).__name__} must define build")
@@ -65,6 +70,11 @@ class SGD(Optimizer):
     def coefficient(self) -> float:
         """The momentum."""
         return self.momentum
+
+    @property
+    def tensors(self) -> int:
+        """One with momentum."""
+        return int(self.momentum > 0)
 
     def build(self, parameters: torch.Tensor) -> torch.optim.Optimizer:
         """Return torch's SGD."""
@@ -94,6 +104,11 @@ class Adam(Optimizer):
     lr: float = parameter(0.001, "single-node learning rate", gt=0)
     beta1: float = parameter(0.9, "decay of the mean", ge=0, lt=1)
     beta2: float = parameter(0.999, "decay of the squared mean", ge=0, lt=1)
+
+    @property
+    def tensors(self) -> int:
+        """Two: the means of gradients and of their squares."""
+        return 2
 
     def build(self, parameters: torch.Tensor) -> torch.optim.Optimizer:
         """Return torch's Adam."""

@@ -54,19 +54,18 @@ class Problem:
         ------
         DataError, ParameterError
             If the data cannot be had, does not fit the model, is too small for the batch or a worker's shard,
-            or has no validation part although a stop or switch rule needs one.
+            or has no validation part, or no classes, although a stop or switch rule needs them.
         """
         streams = Streams(experiment.seed)
         profile = experiment.cluster.profile()
         data = experiment.data.load(streams)
-        _check_size(experiment, data)
+        _check_fit(experiment, data)
         shards: Sequence[npt.NDArray[np.int64]] = []
         if not experiment.timing_only:
             features = data.train_x.numpy().reshape(len(data.train_x), -1)
-            labels = data.train_y.numpy()
             rng = streams.generator("sharding")
-            shards = experiment.sharding.split(features, labels, profile.num_workers, rng)
-        module = experiment.model.build(tuple(data.train_x.shape[1:]), len(data.classes), streams)
+            shards = experiment.sharding.split(features, data.strata[0], profile.num_workers, rng)
+        module = experiment.model.build(data.input_shape, data.num_outputs, streams)
         batch_sizes = largest_remainder(experiment.batch_size, [1.0] * profile.num_workers)
         model = FlatModel(module)
         for composition in experiment.strategy.compositions:
@@ -88,6 +87,11 @@ class Problem:
     def wire_size(self) -> WireSize:
         """What parameters and buffers have to be written on the wire."""
         return WireSize(self.model.layout, 4 * self.model.buffers.numel())
+
+    @property
+    def entry_bytes(self) -> int:
+        """One entry of the model where it is kept: the parameter, and what the optimizer keeps of it."""
+        return 4 * (1 + self.experiment.optimizer.tensors)
 
     @property
     def sample_bytes(self) -> int:
@@ -133,11 +137,8 @@ class Problem:
 
     def facts(self) -> dict[str, Any]:
         """Return what a run's record says about the problem, as plain data."""
-        counts = (
-            label_counts(self.shards, self.data.train_y.numpy(), len(self.data.classes))
-            if self.shards
-            else None
-        )
+        strata, names = self.data.strata
+        counts = label_counts(self.shards, strata, len(names)) if self.shards else None
         return {
             "num_workers": self.profile.num_workers,
             "dataset_size": self.dataset_size,
@@ -146,13 +147,21 @@ class Problem:
             "model_bytes": self.model_bytes,
             "layout": [list(tensor) for tensor in self.model.layout],
             "servers": self._servers(),
-            "classes": list(self.data.classes),
+            "entry_bytes": self.entry_bytes,
+            "task": self.data.task,
+            "classes": list(names),
             "label_counts": None if counts is None else counts.tolist(),
             "speeds": [float(speed) for speed in self.profile.speed],
         }
 
 
-def _check_size(experiment: Experiment, data: Dataset) -> None:
+def _check_fit(experiment: Experiment, data: Dataset) -> None:
+    experiment.model.check_task(data.task)
+    if data.task == "regression" and experiment.stop.target_accuracy is not None:
+        raise ParameterError(
+            f"stop.target_accuracy: the targets of data {data.name!r} are numbers, so there is no accuracy; "
+            "use stop.patience, or stop.tolerance"
+        )
     reader = experiment.reads_validation
     if reader and not len(data.val_y):
         raise ParameterError(f"{reader} needs validation data, and data {data.name!r} has none")

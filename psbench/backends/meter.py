@@ -23,7 +23,7 @@ class Meter:
     """Measures for one composition.
 
     A loss takes the time of a forward pass over its samples on a machine of speed 1, which a server or a
-    node beside it is taken to be; a distance takes none.
+    node beside it is taken to be; a distance takes none. A server's load is the time that its link was busy.
 
     Parameters
     ----------
@@ -47,8 +47,13 @@ class Meter:
     def measure(self, measure: act.Measure, payloads: _Payloads) -> tuple[dict[str, float], float]:
         """Return the numbers by name, and the seconds that they take."""
         facts, seconds = {}, 0.0
+        loads: list[float] = []
         for name, push in measure.needs.items():
-            kind = name.split(":")[0]
+            kind, _, which_server = name.partition(":")
+            if kind == "server_load":
+                loads = loads or self._sim.network.server_loads()
+                facts[name] = loads[int(which_server)]
+                continue
             if kind == "distance_sq":
                 facts[name] = self._distance_sq(push)
                 continue

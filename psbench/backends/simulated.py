@@ -13,6 +13,7 @@ import math
 from bisect import insort
 from collections import deque
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from heapq import heappop, heappush
 from itertools import count
 from pathlib import Path
@@ -23,15 +24,15 @@ from torch import Tensor
 
 from psbench.backends.base import Control, Ending, Observer, Outcome, why_diverged, with_stats
 from psbench.backends.meter import Meter
-from psbench.backends.slices import cuts
 from psbench.backends.virtual_workers import HAPPENINGS, VirtualWorkers
 from psbench.checkpoint import Checkpoint
-from psbench.clusters import Network, StepTimes
+from psbench.clusters import Network, Profile, StepTimes
 from psbench.core import actions as act
 from psbench.core import events as ev
 from psbench.core.actions import Action
 from psbench.core.events import Push
 from psbench.core.log import EventLog, Kind, plain_json
+from psbench.core.move import Ranges, lost_entries
 from psbench.core.part import Placement
 from psbench.core.strategy import Strategy
 from psbench.core.view import ClusterView, Status
@@ -254,6 +255,7 @@ class Simulation:
             return 0.0
         shards, here = self.problem.shards, self.engine.view.active
         partition = len(shards[worker]) if shards else self.problem.dataset_size // len(here)
+        self.step_times.scanned(worker, self._placement.scan_s(partition))
         spread = self._placement.spread_s(self.network, self._vector_bytes, here)
         return self._placement.start_s(partition) + spread
 
@@ -414,14 +416,13 @@ class Simulation:
 
     def _compose(self, composition: Strategy, owed: dict[int, Tensor]) -> None:
         self._composition = composition
-        placement, self._reads = composition.placement, composition.reads
-        size, n = self.problem.wire_size, self.problem.profile.num_workers
+        self._placement, self._reads = composition.placement, composition.reads
+        placement = self._placement
         self._collective, self._stateless = placement.collective, placement.stateless_workers
-        self.network = Network(self.problem.profile, placement.num_servers, self._load(placement))
-        self._placement = placement
-        self._vector_bytes = size.of(composition.communication.codec, placement)  # of collective operations
-        self.bytes_up, self._bytes_down = composition.bytes_up(size, n), composition.bytes_down(size, n)
-        self._first_bytes_down = composition.bytes_down(size, n, whole=True)
+        ranges = placement.ranges(self.problem.model.layout)
+        self.network = _network(self.problem.profile, placement, ranges)
+        self.step_times.reads = not self._stateless  # a job has read its whole partition before the step
+        self._hold_ranges(ranges)
         self.server.keeps_aggregate = composition.aggregation.reply == "aggregate"
         self.workers = None if composition.plain else VirtualWorkers(self, composition, owed)
         self._owed = owed if self.workers is None else {}  # goes with the first push
@@ -430,10 +431,26 @@ class Simulation:
         self._drifts = composition.communication.pushes == "together"
         self._meter = Meter(self, composition)
 
-    def _load(self, placement: Placement) -> float:
-        """Return how many times its even share the busiest server sends and receives."""
-        entries = [cut.size for cut in cuts(placement, self.problem.model.layout)]
-        return max(entries) * len(entries) / sum(entries)
+    def _hold_ranges(self, ranges: Ranges) -> None:
+        """Know what messages take if each server holds these entries."""
+        self._ranges = ranges
+        composition, n = self._composition, self.problem.profile.num_workers
+        size = self.problem.wire_size._replace(ranges=ranges)
+        self._vector_bytes = size.of(composition.communication.codec, self._placement)  # of collectives
+        self.bytes_up, self._bytes_down = composition.bytes_up(size, n), composition.bytes_down(size, n)
+        self._first_bytes_down = composition.bytes_down(size, n, whole=True)
+
+    def _reassign(self, change: act.Reassign) -> None:
+        """No message is under way: move entries, with what the optimizer keeps of them; then go on."""
+        before, after, each = self._ranges, change.ranges, self.problem.entry_bytes
+        given, taken = lost_entries(before, after), lost_entries(after, before)
+        seconds = self.network.move([each * n for n in given], [each * n for n in taken])
+        self._handed_over = max(self._handed_over, self.now) + seconds
+        self.network.server_loads()  # what was carried before says nothing of what will be
+        self.network.share(_shares(after))
+        self._hold_ranges(after)
+        if self.workers is not None:
+            self.workers.reassign(after)
 
     # ---------------------------------------------------------------- looking, storing, ending
 
@@ -492,7 +509,8 @@ class Simulation:
             self._evaluate(-1)
         self._show()
         lost = [w.id for w in self.engine.view.workers.values() if w.status == Status.GONE]
-        facts = {"time_s": self.now, "checkpoints": self._checkpoints, "lost_workers": lost}
+        facts: dict[str, Any] = {"time_s": self.now, "checkpoints": self._checkpoints, "lost_workers": lost}
+        facts["usage"] = self.step_times.usage()
         if not self.gradients:
             return Outcome(self._status, self._reason, facts=facts)
         return Outcome(self._status, self._reason, *self._model(), facts)
@@ -509,7 +527,21 @@ _PERFORM: dict[type, Callable[[Simulation, Any], None]] = {
     act.Wake: Simulation._wake,
     act.Measure: Simulation._measure,
     act.Handover: Simulation._hand_over,
+    act.Reassign: Simulation._reassign,
 }
+
+
+def _network(profile: Profile, placement: Placement, ranges: Ranges) -> Network:
+    links = profile.server_bandwidth_mbit_s
+    if placement.collective and isinstance(links, tuple):  # one that has no servers
+        return Network(replace(profile, server_bandwidth_mbit_s=max(links)))
+    return Network(profile, placement.num_servers, _shares(ranges))
+
+
+def _shares(ranges: Ranges) -> list[float]:
+    """Return what part of the entries each server holds."""
+    entries = [sum(stop - start for start, stop in own) for own in ranges]
+    return [count / sum(entries) for count in entries]
 
 
 def run_simulated(

@@ -29,13 +29,22 @@ class Cut:
 
 
 def cuts(placement: Placement, layout: Layout) -> list[Cut]:
-    """Return each server's cut.
+    """Return each server's cut at the start.
 
     >>> from psbench.placement import ParameterServer
     >>> [cut.size for cut in cuts(ParameterServer(servers=2), [("weight", 3), ("bias", 2)])]
     [3, 2]
     """
-    return [Cut(tuple(slice(*stretch) for stretch in own)) for own in placement.ranges(layout)]
+    return cuts_of(placement.ranges(layout))
+
+
+def cuts_of(ranges: Sequence[Sequence[tuple[int, int]]]) -> list[Cut]:
+    """Return each server's cut if it holds these stretches.
+
+    >>> [cut.size for cut in cuts_of([[(0, 2), (4, 7)], [(2, 4)]])]
+    [5, 2]
+    """
+    return [Cut(tuple(slice(*stretch) for stretch in own)) for own in ranges]
 
 
 def together(parts: Sequence[Tensor], own: Sequence[Cut]) -> Tensor:

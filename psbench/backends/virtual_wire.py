@@ -88,7 +88,7 @@ class VirtualWire:
         return {worker: each for worker, each in found.items() if each is not None} | self._owed
 
     def reassign(self, ranges: Ranges) -> None:
-        """Write for servers that hold other entries from now on; who is sent the model next needs it whole."""
+        """Write for servers that hold other entries from now on; the next model of each worker goes whole."""
         before, self._cuts = self._cuts, cuts_of(ranges)
         old, self._servers = self._servers, self._new_servers()
         for new, same in zip(self._servers, old, strict=True):

@@ -41,13 +41,16 @@ class Cluster(Part):
     seconds_per_sample, seconds_per_step : float, seconds at speed 1
         The defaults are of the order of ResNet-20 on eight cores: a batch of 25 takes 26 ms, against 9 ms
         to send its 1.1 MB at the default bandwidth, so that computing dominates, but not by far.
+    read_seconds_per_sample : float, seconds at speed 1
+        To fetch and decode a sample of a batch, before computing on it. 0 unless you say otherwise: the
+        published times per sample contain it.
     bandwidth_mbit_s : float or list, megabits per second
         Each worker's link, in each direction.
     latency_s : float or list, seconds
         One way.
-    server_bandwidth_mbit_s : float, megabits per second
-        A server's link, shared by all workers. With as little as one worker's link a single server would
-        be the bottleneck of nearly every asynchronous run.
+    server_bandwidth_mbit_s : float or list, megabits per second
+        A server's link, shared by all workers, one for all servers or one each. With as little as one
+        worker's link a single server would be the bottleneck of nearly every asynchronous run.
     server_latency_s : float, seconds
         One way between two servers.
     slowdowns, failures, joins : list of Slowdown, Failure, LateJoin, or mappings
@@ -71,14 +74,18 @@ class Cluster(Part):
     seconds_per_step: float = parameter(
         1e-3, "time of a step however small, at speed 1", unit="s", ge=0, allow_inf_nan=False
     )
+    read_seconds_per_sample: float = parameter(
+        0.0,
+        "time to read one sample of a batch at speed 1; map_reduce scans its partition instead",
+        unit="s",
+        source="thesis 2.3, t_read",
+        ge=0,
+        allow_inf_nan=False,
+    )
     bandwidth_mbit_s: PerWorker = parameter(1000.0, "a worker's link, each direction", unit="Mbit/s")
     latency_s: PerWorker = parameter(5e-4, "one way between a worker and any other machine", unit="s")
-    server_bandwidth_mbit_s: float = parameter(
-        10_000.0,
-        "a server's link, each direction, shared by the workers",
-        unit="Mbit/s",
-        gt=0,
-        allow_inf_nan=False,
+    server_bandwidth_mbit_s: PerWorker = parameter(
+        10_000.0, "a server's link, each direction, shared by the workers", unit="Mbit/s"
     )
     server_latency_s: float = parameter(
         1e-4, "one way between two servers", unit="s", ge=0, allow_inf_nan=False
@@ -92,10 +99,11 @@ class Cluster(Part):
     def _step_time(cls, value: Any) -> Part:
         return make_part("step_time", value)
 
-    @field_validator("bandwidth_mbit_s", "latency_s", mode="before")
+    @field_validator("bandwidth_mbit_s", "latency_s", "server_bandwidth_mbit_s", mode="before")
     @classmethod
-    def _per_worker(cls, value: Any, info: ValidationInfo) -> PerWorker:
-        return per_worker(value, f"cluster {cls.name!r}: {info.field_name}")
+    def _per_machine(cls, value: Any, info: ValidationInfo) -> PerWorker:
+        each = "server" if str(info.field_name).startswith("server") else "worker"
+        return per_worker(value, f"cluster {cls.name!r}: {info.field_name}", each)
 
     @model_validator(mode="after")
     def _possible(self) -> Self:
@@ -130,6 +138,7 @@ class Cluster(Part):
             slowdowns=self.slowdowns,
             failures=self.failures,
             joins=self.joins,
+            read_seconds_per_sample=self.read_seconds_per_sample,
         )
 
     def describe(self) -> list[dict[str, Any]]:
@@ -137,8 +146,8 @@ class Cluster(Part):
         return self.profile().describe()
 
 
-def per_worker(value: Any, what: str) -> PerWorker:
-    """Return a number, or a tuple of numbers from a list.
+def per_worker(value: Any, what: str, each: str = "worker") -> PerWorker:
+    """Return a number, or a tuple of numbers from a list with one for each worker, or other machine.
 
     Raises
     ------
@@ -146,7 +155,7 @@ def per_worker(value: Any, what: str) -> PerWorker:
     """
     items = value if isinstance(value, (list, tuple)) else [value]
     if any(isinstance(item, bool) or not isinstance(item, Real) for item in items):
-        raise ParameterError(f"{what}: expected a number, or a list with one for each worker, got {value!r}")
+        raise ParameterError(f"{what}: expected a number, or a list with one for each {each}, got {value!r}")
     return tuple(map(float, items)) if isinstance(value, (list, tuple)) else float(value)
 
 

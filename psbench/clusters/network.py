@@ -27,11 +27,11 @@ class Network:
     ----------
     profile : Profile
     servers : int, >= 1
-        Servers that share the parameters evenly: each message is cut into as many slices, and so the
-        servers' link is as many times as wide. An answer from several servers takes one more hop between
+        Servers that share the parameters: each message is cut into as many slices, which pass side by side,
+        and it is as late as the latest of them. An answer from several servers takes one more hop between
         them, because only one of them decides.
-    load : float, >= 1
-        How many times its even share the busiest server carries: a message is as late as its largest slice.
+    shares : sequence of float, (servers,), sum 1; or None
+        What part of each message each server carries; even shares if not given.
 
     Raises
     ------
@@ -46,28 +46,45 @@ class Network:
     (1.5, 2.5)
     """
 
-    def __init__(self, profile: Profile, servers: int = 1, load: float = 1.0) -> None:
+    def __init__(self, profile: Profile, servers: int = 1, shares: Sequence[float] | None = None) -> None:
         if servers < 1:
             raise ParameterError(f"cluster {profile.name!r}: servers must be at least 1, got {servers!r}")
-        worker_rates = [_BYTES_PER_MBIT * mbit for mbit in profile.bandwidth_mbit_s]
-        server_rate = _BYTES_PER_MBIT * profile.server_bandwidth_mbit_s * servers / load
-        self._slot = 1.0 / server_rate
-        self._rates = worker_rates
-        self._pass = [1.0 / min(rate, server_rate) for rate in worker_rates]
+        self._rates = worker_rates = [_BYTES_PER_MBIT * mbit for mbit in profile.bandwidth_mbit_s]
+        self._server_rates = [_BYTES_PER_MBIT * mbit for mbit in profile.server_links(servers)]
+        self.share(shares or [1.0 / servers] * servers)
         self._latency = list(profile.latency_s)
         self._hop = profile.server_latency_s if servers > 1 else 0.0
         self._equal = len(set(worker_rates)) == 1 and len(set(self._latency)) == 1
-        self._up_free = self._down_free = 0.0
+        self._up_free = self._down_free = self._carried = 0.0
+
+    def share(self, shares: Sequence[float]) -> None:
+        """Have each server carry that part of every message from now on."""
+        self._busy = [share / rate for share, rate in zip(shares, self._server_rates, strict=True)]
+        server_rate = min(rate / share for rate, share in zip(self._server_rates, shares, strict=True))
+        self._slot = 1.0 / server_rate
+        self._pass = [1.0 / min(rate, server_rate) for rate in self._rates]
+
+    def server_loads(self) -> list[float]:
+        """Return the seconds that each server's link was busy, both ways, since this was asked last."""
+        carried, self._carried = self._carried, 0.0
+        return [carried * busy for busy in self._busy]
+
+    def move(self, given: Sequence[float], taken: Sequence[float]) -> float:
+        """Return the seconds in which servers give and take so many bytes among themselves, side by side."""
+        links = zip(given, taken, self._server_rates, strict=True)
+        return max(max(out, into) / rate for out, into, rate in links) + self._hop
 
     def up(self, worker: int, num_bytes: float, now: float) -> float:
         """Return when a message that a worker sends now has arrived at the servers, seconds."""
         start = self._up_free if self._up_free > now else now
+        self._carried += num_bytes
         self._up_free = start + num_bytes * self._slot
         return start + num_bytes * self._pass[worker] + self._latency[worker]
 
     def down(self, worker: int, num_bytes: float, now: float) -> float:
         """Return when a message that the servers send now has arrived at a worker, seconds."""
         start = self._down_free if self._down_free > now else now
+        self._carried += num_bytes
         self._down_free = start + num_bytes * self._slot
         return start + num_bytes * self._pass[worker] + self._latency[worker] + self._hop
 
@@ -98,9 +115,11 @@ class Network:
         return num_bytes / rate + latency
 
     def state_dict(self) -> dict[str, Any]:
-        """Return until when the servers' link is busy in each direction, as plain data."""
-        return {"up_free_s": self._up_free, "down_free_s": self._down_free}
+        """Return until when the servers' link is busy in each direction, and what it carried: plain data."""
+        carried = self._carried
+        return {"up_free_s": self._up_free, "down_free_s": self._down_free, "carried_bytes": carried}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over a state of `state_dict`."""
         self._up_free, self._down_free = state["up_free_s"], state["down_free_s"]
+        self._carried = state["carried_bytes"]

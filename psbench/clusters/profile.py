@@ -14,17 +14,17 @@ from psbench.errors import ParameterError, UnknownName
 
 #: fields of a profile with one positive number per worker
 _PER_WORKER = ("speed", "bandwidth_mbit_s", "memory_gb")
-_POSITIVE = ("seconds_per_sample", "server_bandwidth_mbit_s")
-_NOT_NEGATIVE = ("seconds_per_step", "server_latency_s")
+_POSITIVE = ("seconds_per_sample",)
+_NOT_NEGATIVE = ("seconds_per_step", "server_latency_s", "read_seconds_per_sample")
 
 
 @dataclass(frozen=True)
 class Profile:
     """A cluster as numbers.
 
-    One step of `samples` samples on worker i takes
-    (seconds_per_step + samples * seconds_per_sample) / speed[i] * factor seconds, with the factor drawn
-    from `step_time`, times that of a `Slowdown` in force when the step begins.
+    One step of `samples` samples on worker i takes (seconds_per_step + samples * (seconds_per_sample +
+    read_seconds_per_sample)) / speed[i] * factor seconds, with the factor drawn from `step_time`, times that
+    of a `Slowdown` in force when the step begins.
 
     Parameters
     ----------
@@ -39,8 +39,8 @@ class Profile:
         Each worker's link, in each direction.
     latency_s : (num_workers,), seconds, >= 0
         One way.
-    server_bandwidth_mbit_s : float, megabits per second
-        A server's link, in each direction, shared by all workers.
+    server_bandwidth_mbit_s : float or (num_servers,), megabits per second
+        Each server's link, in each direction, shared by all workers.
     server_latency_s : float, seconds
         One way between two servers.
     memory_gb : (num_workers,), gigabytes
@@ -49,6 +49,8 @@ class Profile:
     flavour : (num_workers,)
         What the machines are called; may be empty.
     slowdowns, failures, joins : tuple of Slowdown, Failure, LateJoin
+    read_seconds_per_sample : float, seconds at speed 1
+        Time to read a sample of a batch; a placement that scans whole partitions charges its own instead.
 
     Raises
     ------
@@ -62,7 +64,7 @@ class Profile:
     seconds_per_step: float
     bandwidth_mbit_s: tuple[float, ...]
     latency_s: tuple[float, ...]
-    server_bandwidth_mbit_s: float
+    server_bandwidth_mbit_s: float | tuple[float, ...]
     server_latency_s: float
     memory_gb: tuple[float, ...]
     vcpu: tuple[float | None, ...]
@@ -70,6 +72,7 @@ class Profile:
     slowdowns: tuple[Slowdown, ...] = ()
     failures: tuple[Failure, ...] = ()
     joins: tuple[LateJoin, ...] = ()
+    read_seconds_per_sample: float = 0.0
 
     def __post_init__(self) -> None:
         where = f"cluster {self.name!r}"
@@ -80,6 +83,9 @@ class Profile:
         for key in _PER_WORKER:
             _each(where, key, getattr(self, key), positive=True)
         _each(where, "latency_s", self.latency_s, positive=False)
+        for server, mbit_s in enumerate(self._server_links):
+            of = f" of server {server}" if isinstance(self.server_bandwidth_mbit_s, tuple) else ""
+            _number(f"{where}: server_bandwidth_mbit_s{of}", mbit_s, positive=True)
         for key in (*_POSITIVE, *_NOT_NEGATIVE):
             _number(f"{where}: {key}", getattr(self, key), positive=key in _POSITIVE)
         check_incidents(where, self.num_workers, self.slowdowns, self.failures, self.joins)
@@ -95,9 +101,31 @@ class Profile:
         late = {join.worker for join in self.joins}
         return tuple(worker for worker in range(self.num_workers) if worker not in late)
 
+    @property
+    def _server_links(self) -> tuple[float, ...]:
+        found = self.server_bandwidth_mbit_s
+        return found if isinstance(found, tuple) else (found,)
+
+    def server_links(self, servers: int) -> tuple[float, ...]:
+        """Return the bandwidth of each of so many servers, in megabits per second.
+
+        Raises
+        ------
+        ParameterError
+            If there is a list of another length.
+        """
+        links = self._server_links
+        if not isinstance(self.server_bandwidth_mbit_s, tuple):
+            return links * servers
+        if len(links) != servers:
+            what = f"cluster {self.name!r}: server_bandwidth_mbit_s"
+            raise ParameterError(f"{what} has {len(links)} values for {servers} servers")
+        return links
+
     def mean_step_s(self, worker: int, samples: int) -> float:
         """Return the expected seconds of a step, for distributions of mean 1 and outside of slowdowns."""
-        return (self.seconds_per_step + samples * self.seconds_per_sample) / self.speed[worker]
+        per_sample = self.seconds_per_sample + self.read_seconds_per_sample
+        return (self.seconds_per_step + samples * per_sample) / self.speed[worker]
 
     def describe(self) -> list[dict[str, Any]]:
         """Return one row per worker for tables."""

@@ -27,6 +27,11 @@ class StepTimes:
     block : int, >= 1
         Largest block.
 
+    Attributes
+    ----------
+    reads : bool
+        Whether a step reads its batch. Not where the placement charges a scan instead.
+
     Examples
     --------
     >>> from psbench.clusters import Custom
@@ -38,6 +43,8 @@ class StepTimes:
     def __init__(self, profile: Profile, streams: Streams, block: int = 128) -> None:
         self._step_time, self._streams, self._block = profile.step_time, streams, block
         self._per_step, self._per_sample = profile.seconds_per_step, profile.seconds_per_sample
+        self._per_read = profile.read_seconds_per_sample
+        self.reads = True
         self._slowness = [1.0 / speed for speed in profile.speed]
         self._spells = _spells(profile)
         self._reset()
@@ -46,6 +53,9 @@ class StepTimes:
         self._left: list[list[float]] = [[] for _ in self._slowness]
         self._drawn = [0] * len(self._slowness)
         self._generators: dict[int, np.random.Generator] = {}
+        self._before = [0] * len(self._slowness)  # steps of an earlier part of the run
+        self._seconds = [0.0] * len(self._slowness)
+        self._reading = [0.0] * len(self._slowness)
 
     def next(self, worker: int, samples: int, start_s: float) -> float:
         """Return the seconds of the worker's next step.
@@ -60,12 +70,37 @@ class StepTimes:
         """
         left = self._left[worker]
         factor = left.pop() if left else self._refill(worker)
-        seconds = (self._per_step + samples * self._per_sample) * self._slowness[worker] * factor
+        work = self._per_step + samples * self._per_sample
+        read = samples * self._per_read if self.reads else 0.0
+        seconds = (work + read) * self._slowness[worker] * factor
         if worker in self._spells:
             for from_s, to_s, times in self._spells[worker]:
                 if from_s <= start_s < to_s:
                     seconds *= times
+        self._seconds[worker] += seconds
+        if read:
+            self._reading[worker] += seconds * read / (work + read)
         return seconds
+
+    def scanned(self, worker: int, seconds: float) -> None:
+        """Count seconds that a worker has read outside of its steps."""
+        self._seconds[worker] += seconds
+        self._reading[worker] += seconds
+
+    def usage(self) -> list[dict[str, float]]:
+        """Return each worker's steps, and the seconds that these take to read and to compute, as plain data.
+
+        Steps count that have begun, whole, also those that were cancelled later.
+        """
+        return [
+            {"worker": worker, "steps": used - before, "read_s": reading, "compute_s": seconds - reading}
+            for worker, (used, before, reading, seconds) in enumerate(
+                zip(self._used(), self._before, self._reading, self._seconds, strict=True)
+            )
+        ]
+
+    def _used(self) -> list[int]:
+        return [drawn - len(left) for drawn, left in zip(self._drawn, self._left, strict=True)]
 
     def _refill(self, worker: int) -> float:
         """Draw the next block, keep it last first, and return its first."""
@@ -83,7 +118,7 @@ class StepTimes:
 
     def state_dict(self) -> dict[str, Any]:
         """Return how many factors each worker has used, as plain data."""
-        return {"used": [drawn - len(left) for drawn, left in zip(self._drawn, self._left, strict=True)]}
+        return {"used": self._used()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over a state of `state_dict`: the streams are wound on to where they were."""
@@ -91,6 +126,7 @@ class StepTimes:
         for worker, used in enumerate(state["used"]):
             if used:
                 self._draw(worker, used)
+        self._before = list(state["used"])
 
 
 def _spells(profile: Profile) -> dict[int, list[tuple[float, float, float]]]:

@@ -88,7 +88,8 @@ class ServerEnd:
         self._up, self._down = communication.codec, communication.codec_down
         self._differs = composition.sends_differences
         self._streams, self._keys, self._size = streams, (_SERVER, server), size
-        self._channel = Channel(self._down, size, streams, _SERVER, server)
+        #: of aggregates
+        self.channel = Channel(self._down, size, streams, _SERVER, server)
         #: what each worker holds, by the ticket of the answer that brought it; the last two
         self._held: dict[int, dict[int, Floats]] = {}
         #: answers of the version sent last, by what the worker held: all workers of a barrier share one
@@ -122,7 +123,7 @@ class ServerEnd:
     def aggregate(self, version: int, aggregate: Floats) -> Packed:
         """Return what brings workers the aggregate of that version's commit, the same to all."""
         if self._aggregate is None or self._aggregate[0] != version:
-            self._aggregate = version, self._channel.send(aggregate)
+            self._aggregate = version, self.channel.send(aggregate)
         return self._aggregate[1]
 
     def arrived(self, worker: int, ticket: int, packed: Packed) -> Floats:
@@ -140,6 +141,10 @@ class ServerEnd:
     def forget(self, worker: int) -> None:
         """Know nothing of a worker that has gone: should it come back, it is sent the model whole."""
         self._held.pop(worker, None)
+
+    def follow(self, before: ServerEnd) -> None:
+        """Draw on from where this server's end was while it held other entries."""
+        self._draws, self.channel.num_sent = before._draws, before.channel.num_sent
 
     def _written(self, model: Floats, held: Floats | None) -> tuple[Packed, Floats]:
         """Return what travels, and what the worker holds then."""

@@ -16,7 +16,7 @@ from psbench.core import events as ev
 from psbench.core.actions import Action
 from psbench.core.drain import Drain
 from psbench.core.log import EventLog, Kind, pack_apply, pack_release, pack_row, plain_json
-from psbench.core.move import WITHHELD, Move, moved_entries
+from psbench.core.move import WITHHELD, Move, lost_entries
 from psbench.core.part import Communication, Part, Switching
 from psbench.core.strategy import AnyStrategy, Strategy, SwitchingStrategy, WireSize
 from psbench.core.view import ClusterView, Status, WorkerView
@@ -600,7 +600,7 @@ class Engine:
 
     def _carry_out(self, move: Move) -> None:
         view, ranges = self.view, move.change.ranges
-        told = {"moved": moved_entries(view.ranges, ranges), "ranges": ranges}
+        told = {"moved": sum(lost_entries(view.ranges, ranges)), "ranges": ranges}
         self._out.append(move.change)
         self._record(Kind.REASSIGN, version=view.version, text=plain_json(told))
         self._hold_ranges(ranges)

@@ -98,16 +98,16 @@ class Move:
         return move
 
 
-def moved_entries(before: Ranges, after: Ranges) -> int:
-    """Return how many entries have another server than before.
+def lost_entries(before: Ranges, after: Ranges) -> list[int]:
+    """Return how many entries each server had before and has no longer.
 
-    >>> moved_entries([[(0, 4)], [(4, 8)]], [[(0, 3)], [(3, 8)]])
-    1
+    >>> lost_entries([[(0, 4)], [(4, 8)]], [[(0, 3)], [(3, 8)]])
+    [1, 0]
     """
-    return sum(
-        sum(stop - start for start, stop in new) - _shared(old, new)
+    return [
+        sum(stop - start for start, stop in old) - _shared(old, new)
         for old, new in zip(before, after, strict=True)
-    )
+    ]
 
 
 def _shared(old: Sequence[tuple[int, int]], new: Sequence[tuple[int, int]]) -> int:

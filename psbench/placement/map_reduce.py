@@ -51,7 +51,11 @@ class MapReduce(Placement):
 
     def start_s(self, partition: int) -> float:
         """Return the job's start and the scan of the partition."""
-        return self.job_s + partition * self.scan_s_per_sample
+        return self.job_s + self.scan_s(partition)
+
+    def scan_s(self, partition: int) -> float:
+        """Return the time of going through the partition, whatever the size of the mini-batch."""
+        return partition * self.scan_s_per_sample
 
     def spread_s(self, network: Network, num_bytes: int, workers: list[int]) -> float:
         """Return the time of sending the model down a tree."""

@@ -195,7 +195,7 @@ REFUSED = [
     ({"name": "c1", "latency_s": -1}, "cluster 'c1': latency_s of worker 0 must be zero or more, got -1.0"),
     (
         {"name": "c1", "server_bandwidth_mbit_s": 0},
-        "cluster 'c1': server_bandwidth_mbit_s: input should be greater",
+        "cluster 'c1': server_bandwidth_mbit_s must be positive, got 0.0",
     ),
     (
         {"name": "c1", "seconds_per_sample": 0},

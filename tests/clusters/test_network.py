@@ -68,7 +68,7 @@ def test_control_messages_cost_latency_and_never_queue():
     net = network(latency_s=[0.5, 0.25, 1])
     net.up(0, MB, 0.0)
     assert [net.message(worker, 2.0) for worker in range(3)] == [2.5, 2.25, 3.0]
-    assert net.state_dict() == {"up_free_s": 1.0, "down_free_s": 0.0}
+    assert net.state_dict() == {"up_free_s": 1.0, "down_free_s": 0.0, "carried_bytes": 1e6}
 
 
 @pytest.mark.parametrize("n", [2, 3, 8])
