@@ -113,6 +113,14 @@ class Job:
 
 
 @dataclass(slots=True)
+class Batch:
+    """What a step computes on: samples that have been read, (size, ...), and their labels, (size,)."""
+
+    inputs: Tensor
+    labels: Tensor
+
+
+@dataclass(slots=True)
 class StepResult:
     """What a step gave: the mean gradient and loss of its samples, and the buffers after it."""
 
@@ -134,6 +142,8 @@ class Trainer:
     ordered : bool
         Whether the order within a shard is to be kept (SelDP).
     """
+
+    SCAN = 8192  # samples read at a time; bounds memory
 
     def __init__(
         self,
@@ -173,7 +183,43 @@ class Trainer:
         return Job(worker, number, self._batches[worker].take(batch_size))
 
     def result(self, job: Job, parameters: Tensor, buffers: Tensor) -> StepResult:
-        """Compute the step from the given model.
+        """Read the batch and compute the step; see `read` and `compute`."""
+        return self.compute(self.read(job), parameters, buffers)
+
+    def read(self, job: Job) -> Batch:
+        """Fetch the samples of a batch, decode and augment them: no more than the batch is touched."""
+        where = torch.from_numpy(job.indices)
+        return self._augmented(job, self.data.train_x[where], self.data.train_y[where])
+
+    def scan(self, job: Job) -> Batch:
+        """Read the worker's whole shard, and keep the samples of the batch; gives what `read` gives.
+
+        It is what a MapReduce task does, which has no index: `read` takes the time of the batch, `scan` that
+        of the shard, however small the batch is.
+        """
+        found, inputs, labels = [], [], []
+        for part in np.array_split(self._shards[job.worker].shard, self._pieces(job.worker)):
+            where = torch.from_numpy(part)
+            x, y = self.data.train_x[where], self.data.train_y[where]
+            chosen = np.isin(part, job.indices)
+            found.append(part[chosen])
+            inputs.append(x[torch.from_numpy(chosen)])
+            labels.append(y[torch.from_numpy(chosen)])
+        there = np.concatenate(found)
+        order = np.argsort(there)
+        at = torch.from_numpy(order[np.searchsorted(there, job.indices, sorter=order)])
+        return self._augmented(job, torch.cat(inputs)[at], torch.cat(labels)[at])
+
+    def _pieces(self, worker: int) -> int:
+        return -(-len(self._shards[worker].shard) // self.SCAN)
+
+    def _augmented(self, job: Job, inputs: Tensor, labels: Tensor) -> Batch:
+        if self.data.augment is not None:
+            inputs = self.data.augment(inputs, self._streams.generator("augment", job.worker, job.number))
+        return Batch(inputs, labels)
+
+    def compute(self, batch: Batch, parameters: Tensor, buffers: Tensor) -> StepResult:
+        """Compute a step on a batch from the given model.
 
         Shapes
         ------
@@ -183,11 +229,7 @@ class Trainer:
         model.load(parameters, buffers)
         if not model.module.training:  # setting it again visits every submodule
             model.module.train()
-        where = torch.from_numpy(job.indices)
-        inputs, labels = self.data.train_x[where], self.data.train_y[where]
-        if self.data.augment is not None:
-            inputs = self.data.augment(inputs, self._streams.generator("augment", job.worker, job.number))
-        loss = functional.cross_entropy(model.module(inputs), labels)
+        loss = functional.cross_entropy(model.module(batch.inputs), batch.labels)
         return StepResult(model.gradient(loss), model.buffers.clone(), loss.item())
 
 

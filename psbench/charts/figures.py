@@ -28,6 +28,7 @@ from psbench.charts.workers import (
     idle_chart,
     label_chart,
     share_chart,
+    step_chart,
     time_use_chart,
     timeline_chart,
     window,
@@ -211,7 +212,17 @@ def _times(run: Run, spans: pd.DataFrame) -> list[Figure]:
     idle = metrics.idle(run.log, spans)
     if len(idle):
         figures.append(Figure(idle_chart(idle), idle, name="idle"))
-    return figures
+    return figures + _steps(run)
+
+
+def _steps(run: Run) -> list[Figure]:
+    """Return reading and computing apart, where a run has measured it or its profile says so."""
+    table = tables.step_table(run)
+    if not (table["part"].eq("reading") & table["ms"].gt(0)).any():
+        return []
+    cpu = table["cpu"].mean()
+    note = "" if table["cpu"].isna().all() else f"CPU use of a worker: {cpu:.0%} of a core on average."
+    return [Figure(step_chart(table), table, note, "steps")]
 
 
 def _counted(run: Run, label: str, strategy: str) -> list[Figure]:

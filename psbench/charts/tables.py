@@ -67,6 +67,17 @@ def worker_time_table(spans: pd.DataFrame) -> pd.DataFrame:
     return share.rename("fraction").reset_index()
 
 
+def step_table(run: Run) -> pd.DataFrame:
+    """Return what a mini-batch takes: `worker`, `part` ("reading" or "computing"), `ms`, `cpu` (0 to 1)."""
+    rows = [
+        {"worker": used["worker"], "part": part, "ms": used[name], "cpu": used["cpu"]}
+        for used in metrics.usage(run.meta)
+        for part, name in (("reading", "read_ms"), ("computing", "compute_ms"))
+        if used["steps"]
+    ]
+    return pd.DataFrame(rows, columns=["worker", "part", "ms", "cpu"])
+
+
 def idle_table(runs: Sequence[Run], label: str) -> pd.DataFrame:
     """Return the mean share of time spent waiting, by reason: `label`, `reason`, `fraction`."""
     parts = [

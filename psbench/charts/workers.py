@@ -8,7 +8,7 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
-from psbench.charts.colours import PHASES, looks, reason_colours
+from psbench.charts.colours import ORANGE, PHASES, looks, reason_colours
 from psbench.charts.source import Data, height_of, labels_of, source, thin
 
 #: thickness of a phase's bar, as a share of its line: what is done is thick, waiting is thin
@@ -105,6 +105,40 @@ def time_use_chart(data: Data, rows: str = "worker", title: str = "Where the tim
     title : str
     """
     return _stacked(data, rows, "phase", PHASES, title, "share of the time the workers were present")
+
+
+def step_chart(data: Data, title: str = "What a mini-batch takes") -> alt.Chart:
+    """Draw the mean milliseconds of reading and of computing a mini-batch, stacked, one bar per worker.
+
+    Parameters
+    ----------
+    data : DataFrame or name of a streamed data set
+        Columns `worker`, `part` ("reading" or "computing"), `ms`.
+    title : str
+    """
+    names = ["reading", "computing"]
+    chart: alt.Chart = (
+        alt.Chart(source(data))
+        .mark_bar(size=13)
+        .encode(
+            x=alt.X("ms:Q", title="mean time of a mini-batch (ms)"),
+            y=alt.Y("worker:O", title="worker", sort=None),
+            color=alt.Color(
+                "part:N",
+                scale=alt.Scale(domain=names, range=[ORANGE, PHASES["compute"]]),
+                legend=alt.Legend(title=None),
+            ),
+            order=alt.Order("part:N", sort="descending"),
+            tooltip=["worker:O", "part:N", alt.Tooltip("ms:Q", format=".4~g")],
+        )
+        .properties(
+            width="container",
+            height=height_of(data, "worker", _STEP + 2),
+            title=title,
+            description=f"{title}: milliseconds of reading and of computing by worker",
+        )
+    )
+    return chart
 
 
 def idle_chart(

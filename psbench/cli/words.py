@@ -19,6 +19,8 @@ def _lines(s: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "ended", f"{s['status']}: {s['reason']}"
     yield "time", f"{s['time_s']:.4g} s" + (" (virtual)" if s["backend"] == "simulated" else "")
     yield "epochs", f"{s['epochs']:.4g}, {s['updates']} updates, {s['steps']} steps"
+    if s.get("mini_batches") is not None:
+        yield "mini-batches", f"{s['mini_batches']:.10g} of {s['global_batch']} samples"
     yield "pushes", ", ".join(f"{count} {what}" for what, count in pushes.items() if count) or "none"
     yield "validation", _joined(loss=(final["val_loss"], ".4g"), accuracy=(final["val_accuracy"], ".1%"))
     yield "training", _joined(loss=(final["train_loss"], ".4g"))
@@ -28,6 +30,7 @@ def _lines(s: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         "waiting",
         ", ".join(f"{share:.0%}" for share in s["idle_fraction"][:12]) + _more(s["idle_fraction"]),
     )
+    yield from _used(s.get("usage", ()))
     own = s.get("independence")
     yield "independence", "" if own is None else f"{own:.3g} iterations per request for the model"
     yield "sent", f"{s['bytes']['up'] / 1e6:.4g} MB up, {s['bytes']['down'] / 1e6:.4g} MB down"
@@ -44,6 +47,22 @@ def _lines(s: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 def _joined(**values: tuple[float | None, str]) -> str:
     return ", ".join(f"{name} {value:{form}}" for name, (value, form) in values.items() if value is not None)
+
+
+def _used(usage: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
+    """Say what a step of each worker takes; reading only where there is any.
+
+    >>> dict(_used([{"read_ms": 0.25, "compute_ms": 2.5, "cpu": 0.91}]))
+    {'reading': '0.25 ms a step', 'computing': '2.5 ms a step', 'CPU': '91%'}
+    """
+    for label, name, form, unit in (
+        ("reading", "read_ms", ".3g", " ms a step"),
+        ("computing", "compute_ms", ".3g", " ms a step"),
+        ("CPU", "cpu", ".0%", ""),
+    ):
+        values = [worker[name] for worker in usage if worker[name] is not None]
+        shown = ", ".join(f"{value:{form}}" for value in values[:12]) + _more(values)
+        yield label, f"{shown}{unit}" if any(values) else ""
 
 
 def _held(balance: Mapping[str, Any]) -> str:

@@ -12,7 +12,7 @@ from psbench.metrics.interval import interval
 from psbench.metrics.pushes import batch_sizes, pushes, share_of_applied, staleness, unused_workers
 from psbench.metrics.rows import end_of
 from psbench.metrics.spans import PHASES, idle, idle_fraction, timeline
-from psbench.metrics.summary import summarise
+from psbench.metrics.summary import summarise, usage
 from psbench.metrics.switches import rule_values, switches
 from psbench.metrics.traffic import conservation, messages, total_bytes
 from psbench.metrics.votes import local_steps_ratio
@@ -44,4 +44,5 @@ __all__ = [
     "total_bytes",
     "training_loss",
     "unused_workers",
+    "usage",
 ]

@@ -30,7 +30,7 @@ def summarise(log: EventLog, meta: Mapping[str, Any], target: float | None = Non
         What the log does not say. Needed: `dataset_size`. Used if there: `name`, `strategy`, `seed`,
         `backend`, `num_workers`, `status`, `reason`, `compositions` (their names, for the switches),
         `lost_workers`, `lr_convention`, `params_digest`, `versions`, `time_s`, `wall_s`, `target_accuracy`,
-        `servers`.
+        `servers`, `usage`, `global_batch`.
     target : float, optional
         Validation accuracy, 0 to 1, for `time_to_target_s`; `meta["target_accuracy"]` if not given.
 
@@ -38,12 +38,16 @@ def summarise(log: EventLog, meta: Mapping[str, Any], target: float | None = Non
     -------
     dict
         `epochs` is samples trained on over the size of the data, `steps` the mini-batches in all pushes and
-        those kept after a vote,
+        those kept after a vote, `mini_batches` the samples trained on in global batches (what the thesis
+        counts: a synchronous update is one, an asynchronous one of n workers the n-th part),
         `local_steps` is there only where workers vote (`local_steps_ratio`), `time_s` the time at the end,
         `idle_fraction` and `share_of_applied` lists by worker id.
         `independence` (mean WI) is there only where a worker does more than a step between two requests.
         `servers` is there only with more than one server: for each composition with several its name, what
         each server holds, and the imbalance of it (`Placement.balance`).
+        `usage` is there where the backend tells it: by worker its `steps`, the mean `read_ms` and
+        `compute_ms` of a step, and `cpu`, the share of a core that its process took (live only; above 1 with
+        threads).
     """
     rows = log.rows()
     kept = conservation(log)
@@ -51,10 +55,14 @@ def summarise(log: EventLog, meta: Mapping[str, Any], target: float | None = Non
     evaluated = evaluations(log)
     target = meta.get("target_accuracy") if target is None else target
     applied = pick(rows, Kind.APPLY)
+    samples = float(trained(rows)["samples"].sum(dtype=np.int64))
+    batch = meta.get("global_batch")
     summary = {
         **{name: meta.get(name) for name in ("name", "backend", "strategy", "seed", "status", "reason")},
         "workers": meta.get("num_workers", len(shares)),
-        "epochs": float(trained(rows)["samples"].sum(dtype=np.int64)) / meta["dataset_size"],
+        "epochs": samples / meta["dataset_size"],
+        "global_batch": batch,
+        "mini_batches": samples / batch if batch else None,
         "steps": int(pick(rows, Kind.PUSH)["steps"].sum(dtype=np.int64)) + kept_steps(rows),
         "updates": int(applied["version"][-1]) if len(applied) else 0,
         "cancelled": kept.pop("cancelled"),
@@ -84,7 +92,36 @@ def summarise(log: EventLog, meta: Mapping[str, Any], target: float | None = Non
     summary |= {} if own is None else {"independence": own}
     servers = [dict(balance) for balance in meta.get("servers", ())]
     summary |= {"servers": servers} if servers else {}
+    used = usage(meta)
+    summary |= {"usage": used} if used else {}
     return summary | {"warnings": _warnings(summary, shares)}
+
+
+def usage(meta: Mapping[str, Any]) -> list[dict[str, float | int | None]]:
+    """Return what a mini-batch of each worker takes; see `summarise`. Empty if the backend does not tell.
+
+    Examples
+    --------
+    >>> usage({})
+    []
+    """
+    return [_usage(worker) for worker in meta.get("usage", ())]
+
+
+def _usage(worker: Mapping[str, Any]) -> dict[str, float | int | None]:
+    """Return a worker's means from its totals.
+
+    >>> _usage({"worker": 1, "steps": 4, "read_s": 0.002, "compute_s": 0.01, "cpu_s": 0.5, "wall_s": 2.0})
+    {'worker': 1, 'steps': 4, 'read_ms': 0.5, 'compute_ms': 2.5, 'cpu': 0.25}
+    """
+    steps, wall_s = worker["steps"], worker.get("wall_s")
+    return {
+        "worker": worker["worker"],
+        "steps": steps,
+        "read_ms": 1e3 * worker["read_s"] / steps if steps else None,
+        "compute_ms": 1e3 * worker["compute_s"] / steps if steps else None,
+        "cpu": worker["cpu_s"] / wall_s if wall_s else None,
+    }
 
 
 def _final(log: EventLog, meta: Mapping[str, Any], evaluated: pd.DataFrame) -> dict[str, float | None]:

@@ -72,6 +72,7 @@ def test_the_chart_of_a_run_is_valid_and_has_a_background(runs, validator):
         charts.curve("rows", "train_loss", "bytes", labels=["asp", "ssp"]),
         charts.timeline_chart("rows"),
         charts.time_use_chart("rows"),
+        charts.step_chart("rows"),
         charts.idle_chart("rows", reasons=["barrier"]),
         charts.share_chart("rows", labels=["asp"]),
         charts.histogram("rows", "lead", labels=["asp"]),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import ceil, log2
 
 import numpy as np
@@ -15,6 +16,7 @@ from psbench.problem import Problem
 from psbench.runs import run
 from psbench.testing import check_strategy, toy_experiment
 from psbench.testing.toys import toy_cluster
+from psbench.worker_math import Trainer
 
 
 def rounds(experiment):
@@ -50,6 +52,50 @@ def test_the_scan_does_not_shrink_with_the_mini_batch():
         for s in (strategies.map_reduce(job_s=0.01, scan_s_per_sample=1e-3), "bsp")
     )
     assert server[0] / server[1] > 2 * jobs[0] / jobs[1]
+
+
+def usage(strategy, batch_size, **cluster):
+    """Return the milliseconds of reading and computing of each worker."""
+    experiment = toy_experiment(
+        strategy, cluster=toy_cluster([1.0, 0.5, 0.25], **cluster), batch_size=batch_size
+    )
+    used = run(experiment).summary()["usage"]
+    assert [worker["cpu"] for worker in used] == [None] * 3  # nobody computes in virtual time
+    return [(worker["read_ms"], worker["compute_ms"]) for worker in used]
+
+
+def test_reading_takes_the_partition_under_jobs_and_the_batch_under_a_server():
+    """`protocols` 11: T/N (t_read + t_grad) on the one side, the scan whatever T is on the other."""
+    jobs = strategies.map_reduce(job_s=0.01, scan_s_per_sample=1e-3)
+    partitions = [float(len(shard)) for shard in Problem.build(toy_experiment("bsp")).shards]
+    for batch_size in (12, 48):
+        share = batch_size // 3
+        grad = [(1e3 * (1e-3 + 1e-3 * share)) / speed for speed in (1.0, 0.5, 0.25)]
+        ours = usage(jobs, batch_size, read_seconds_per_sample=2e-3)  # which a job does not pay
+        assert ours == [pytest.approx(pair) for pair in zip(partitions, grad, strict=True)]
+        theirs = usage("bsp", batch_size, read_seconds_per_sample=2e-3)
+        reads = [2.0 * share / speed for speed in (1.0, 0.5, 0.25)]
+        assert theirs == [pytest.approx(pair) for pair in zip(reads, grad, strict=True)]
+
+
+def test_reading_delays_what_waits_for_it():
+    slow = rounds(toy_experiment("bsp", cluster=toy_cluster([1.0], read_seconds_per_sample=2e-3)))
+    usual = rounds(toy_experiment("bsp", cluster=toy_cluster([1.0])))
+    assert slow - usual == pytest.approx(12 * 2e-3)
+
+
+@pytest.mark.parametrize("size", [1, 5, 40])
+def test_a_scan_finds_the_batch_that_reading_by_index_gives(size, monkeypatch):
+    monkeypatch.setattr(Trainer, "SCAN", 7)
+    problem = Problem.build(toy_experiment("bsp"))
+    noise = replace(problem.data, augment=lambda x, rng: x + torch.from_numpy(rng.random(x.shape)).float())
+    problem = replace(problem, data=noise)
+    by_index, scanning = problem.trainer(), problem.trainer()
+    for _ in range(6):  # 40 of 32 samples: some are in the batch twice
+        read = by_index.read(by_index.start(1, size))
+        found = scanning.scan(scanning.start(1, size))
+        assert torch.equal(read.inputs, found.inputs)
+        assert torch.equal(read.labels, found.labels)
 
 
 def test_it_keeps_the_contract():

@@ -43,6 +43,8 @@ TEXTS = struct.Struct("<I")
 _TICK_S, _SHOW_S, _PING_S = 0.02, 0.1, 0.25
 #: seconds that processes may take to load torch and the data
 _START_S = 180.0
+#: seconds that the last step of a worker may take before its run is told without what it used
+_USAGE_S = 5.0
 
 
 class PeerFailed(BackendError):
@@ -91,6 +93,7 @@ class Conductor:
         self._handed: list[ev.Push] = []  # pushes that the engine was given, and may find void
         self._shown_rows = self._shown_texts = 0
         self._received = False
+        self._usage: dict[str, dict[str, float]] = {}
 
     # ---------------------------------------------------------------- the run
 
@@ -271,6 +274,9 @@ class Conductor:
 
     def _on_switch(self, sender: str, plain: dict[str, Any], letter: Letter) -> None:
         self._events.append(ev.Asked(plain["to"]))
+
+    def _on_usage(self, sender: str, plain: dict[str, Any], letter: Letter) -> None:
+        self._usage[sender] = plain["facts"]
 
     def _on_received(self, sender: str, plain: dict[str, Any], letter: Letter) -> None:
         self._received = True
@@ -455,11 +461,13 @@ class Conductor:
         state = self._lookout.await_state(self._lookout.gather)
         self._stop_workers()
         self._lookout.evaluate_last(state)
+        self._await_usage()
         self._show()
         shapes, flat = pack(state)
         lost = [w.id for w in self.engine.view.workers.values() if w.status == Status.GONE]
         outcome = {"status": self.status, "reason": self._reason}
-        facts = {"time_s": time_s, "lost_workers": lost, "strangers": self.hub.strangers}
+        usage = sorted(self._usage.values(), key=lambda used: used["worker"])
+        facts = {"time_s": time_s, "lost_workers": lost, "strangers": self.hub.strangers, "usage": usage}
         self.hub.tell(CLIENT, {"do": "outcome", "shapes": shapes, "facts": facts} | outcome, flat)
         self.until(lambda: self._received)
 
@@ -472,6 +480,16 @@ class Conductor:
     def _stop_workers(self) -> None:
         for worker in self._workers():
             self.hub.tell(worker_name(worker), {"do": "stop"})
+
+    def _await_usage(self) -> None:
+        """Have each worker tell what it used; one whose last step takes long is not waited for."""
+        latest = time.monotonic() + _USAGE_S
+        self.until(
+            lambda: (
+                time.monotonic() > latest
+                or all(worker_name(worker) in self._usage for worker in self._workers())
+            )
+        )
 
     def _dismiss(self) -> None:
         """Send everybody home, however the run ended."""
@@ -497,6 +515,7 @@ _READERS: dict[str, Callable[[Conductor, str, dict[str, Any], Letter], None]] = 
     "evaluated": Conductor._on_evaluated,
     "stop": Conductor._on_stop,
     "switch": Conductor._on_switch,
+    "usage": Conductor._on_usage,
     "received": Conductor._on_received,
 }
 

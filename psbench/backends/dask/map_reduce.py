@@ -22,6 +22,7 @@ from distributed.scheduler import KilledWorker
 from psbench.backends.base import Control, Ending, Observer, Outcome, why_diverged, with_stats
 from psbench.backends.dask.cluster import connected, place
 from psbench.backends.dask.names import EVALUATOR, worker_name
+from psbench.backends.dask.usage import Usage
 from psbench.checkpoint import Checkpoint
 from psbench.core import actions as act
 from psbench.core import events as ev
@@ -48,6 +49,7 @@ class Partition:
 
     def __post_init__(self) -> None:
         self.trainer = self.problem.trainer()
+        self.usage = Usage(self.worker)
         self.taken = 0
 
     def skip_to(self, job: int, samples: int) -> None:
@@ -75,12 +77,19 @@ def load(experiment: Experiment, worker: int) -> Partition:
 def map_step(
     partition: Partition, model: tuple[np.ndarray, np.ndarray], job: int, samples: int, weight: float
 ) -> Sum:
-    """Compute a partition's share of the mini-batch, as slowly as the emulated machine does."""
+    """Compute a partition's share of the mini-batch, as slowly as the emulated machine does.
+
+    The task reads the whole partition to find the members, as a mini-batch of MLlib's does (`sample` goes
+    through every row): they are those that a worker of BSP draws, so that both make the same updates.
+    """
+    partition.usage.begin()
     began = time.perf_counter()
     partition.skip_to(job, samples)
     partition.taken += 1
-    batch = partition.trainer.start(partition.worker, samples)
-    step = partition.trainer.result(batch, *(torch.from_numpy(vector) for vector in model))
+    batch = partition.trainer.scan(partition.trainer.start(partition.worker, samples))
+    read = time.perf_counter() - began
+    step = partition.trainer.compute(batch, *(torch.from_numpy(vector) for vector in model))
+    partition.usage.add(read, time.perf_counter() - began - read)
     speed = partition.problem.profile.speed
     time.sleep((time.perf_counter() - began) * (max(speed) / speed[partition.worker] - 1.0))
     whole = bool(np.isfinite(step.loss)) and finite(step.gradient)
@@ -92,6 +101,11 @@ def map_step(
 def add(left: Sum, right: Sum) -> Sum:
     """Add two parts of the tree."""
     return Sum(left.gradient + right.gradient, left.buffers + right.buffers, left.told | right.told)
+
+
+def used(partition: Partition) -> dict[str, float]:
+    """Return what the partition's tasks used, from the first job on."""
+    return partition.usage.facts()
 
 
 def evaluate(partition: Partition, model: tuple[np.ndarray, np.ndarray]) -> dict[str, float]:
@@ -358,10 +372,13 @@ class _Driver:
 
     def _finish(self) -> Outcome:
         time_s = min(self._now, self.problem.experiment.stop.seconds or float("inf"))
+        workers = range(self.problem.profile.num_workers)
+        asked = [self._submit(used, self._partitions[worker], on=worker_name(worker)) for worker in workers]
+        usage = [self._result(future, "usage") for future in asked]
         if self._evaluated != self.engine.view.version and self._status != "diverged":
             self._evaluate(-1)
         self._harvest(wait=True)
         if self.observer is not None:
             self.observer(self.log)
-        facts = {"time_s": time_s, "checkpoints": self._checkpoints, "lost_workers": []}
+        facts = {"time_s": time_s, "checkpoints": self._checkpoints, "lost_workers": [], "usage": usage}
         return Outcome(self._status, self._reason, self.server.parameters, self.server.buffers, facts)

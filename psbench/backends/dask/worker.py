@@ -14,6 +14,7 @@ from psbench.backends.dask.conductor import servers_of
 from psbench.backends.dask.letters import PUSH, RELEASE, Pushed, Released
 from psbench.backends.dask.mail import LOOK_S, Abandoned, Mail, Stopped
 from psbench.backends.dask.member import Member
+from psbench.backends.dask.usage import Usage
 from psbench.backends.dask.wire import JSON, Hub, Letter, Link, pack
 from psbench.backends.dask.writing import is_bare, split, with_buffers
 from psbench.backends.slices import cuts, together
@@ -68,6 +69,7 @@ class Worker:
         self._owed: Tensor | None = None  # what it has not said before, where none does
         self._offset_s = self._begin_s = self._next_check = 0.0
         self._slowness = _slowness(problem, worker)
+        self._usage = Usage(worker)
         self._compose(0)
 
     def run(self) -> None:
@@ -82,7 +84,14 @@ class Worker:
         self.mail.tell({"do": "ready", "ring": self._ring_address})
         try:
             while True:
-                self._go_on(self._await_release())
+                letter = self._await_release()
+                self._usage.begin()
+                self._go_on(letter)
+        except Abandoned:
+            raise
+        except Stopped:
+            self.mail.tell({"do": "usage", "facts": self._usage.facts()})
+            raise
         finally:
             if self.member is not None:
                 self.member.close()
@@ -164,9 +173,11 @@ class Worker:
         if loop.chunk:
             self.trainer.assign(self.worker, loop.chunk)
         samples = loop.batch_size
-        job = self.trainer.start(self.worker, samples)
-        result = self.trainer.result(job, model.parameters, model.buffers)
+        batch = self.trainer.read(self.trainer.start(self.worker, samples))
+        read = time.perf_counter() - began
+        result = self.trainer.compute(batch, model.parameters, model.buffers)
         computed = time.perf_counter() - began
+        self._usage.add(read, computed - read)
         if self._interrupted(computed * (self._slow_factor(began) - 1.0)):
             return None
         compute_s = time.perf_counter() - began

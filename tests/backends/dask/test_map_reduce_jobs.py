@@ -7,6 +7,7 @@ import torch
 
 from psbench.backends.dask.map_reduce import check
 from psbench.backends.replay import replay
+from psbench.core.log import Kind
 from psbench.errors import ParameterError
 from psbench.metrics import timeline
 from psbench.runs import run
@@ -26,6 +27,12 @@ def test_a_live_run_makes_the_updates_of_bsp_bit_by_bit_and_its_decisions_replay
     assert replay(live) == len(live.log)
     assert set(timeline(live.log)["phase"]) == {"pull", "compute"}  # the job around it, and the steps
     assert len(live.meta["checkpoints"]) == 2
+    rounds = live.log.of_kind(Kind.PUSH)["compute_s"].sum()
+    used = live.summary()["usage"]
+    assert [worker["steps"] for worker in used] == [16, 16]
+    assert all(worker["read_ms"] > 0 and worker["compute_ms"] > 0 and worker["cpu"] > 0 for worker in used)
+    measured = sum(used["read_s"] + used["compute_s"] for used in live.meta["usage"])
+    assert measured < rounds  # which contains what the slower machine waits
 
 
 def test_a_switch_to_it_is_refused_before_anything_starts():

@@ -1,0 +1,49 @@
+"""What a training worker's time went into, from its first release to its end."""
+
+from __future__ import annotations
+
+import time
+
+
+class Usage:
+    """Seconds of reading and of computing, counted apart, and of CPU beside the clock's.
+
+    CPU seconds are those of the whole process (`time.process_time`): torch's threads, the wire's and Dask's
+    own included, as somebody sees them who watches the machine. A worker that shares its Dask process with
+    another role is charged for that too. Waiting that plays a slower machine is neither reading nor
+    computing.
+
+    Parameters
+    ----------
+    worker : int
+    """
+
+    def __init__(self, worker: int) -> None:
+        self.worker, self.steps = worker, 0
+        self.read_s = self.compute_s = 0.0
+        self._began: tuple[float, float] | None = None
+
+    def begin(self) -> None:
+        """Start the clocks, unless they run."""
+        if self._began is None:
+            self._began = time.perf_counter(), time.process_time()
+
+    def add(self, read_s: float, compute_s: float) -> None:
+        """Count a step, also one that became void while it was computed."""
+        self.steps += 1
+        self.read_s += read_s
+        self.compute_s += compute_s
+
+    def facts(self) -> dict[str, float]:
+        """Return the totals as plain data."""
+        wall_s = cpu_s = 0.0
+        if self._began is not None:
+            wall_s, cpu_s = time.perf_counter() - self._began[0], time.process_time() - self._began[1]
+        return {
+            "worker": self.worker,
+            "steps": self.steps,
+            "read_s": self.read_s,
+            "compute_s": self.compute_s,
+            "cpu_s": cpu_s,
+            "wall_s": wall_s,
+        }
