@@ -159,7 +159,7 @@ class Comparison:
         from rich.console import Console
 
         headings, rows = self.cells()
-        console = Console(width=width, record=True, file=StringIO())
+        console = Console(width=width, record=True, file=StringIO(), force_jupyter=False)
         table = _rich_table(headings, rows)
         wanted = console.measure(table, options=console.options.update(max_width=1000)).maximum
         if wanted > console.width:  # one column a strategy is narrower
@@ -218,9 +218,9 @@ class Comparison:
         return f"<Comparison of {', '.join(self.groups)}: {len(self.runs)} runs>"
 
     def _repr_html_(self) -> str:
-        from psbench.report import comparison_html
+        from psbench.report import table_html
 
-        return comparison_html(self)
+        return table_html(self)
 
 
 def _rich_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:

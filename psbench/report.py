@@ -25,6 +25,7 @@ from psbench.errors import ParameterError, SpecError
 
 if TYPE_CHECKING:
     from psbench.runs import Run
+    from psbench.search import Search
 
 #: rows of a chart's table that are shown; more is no help to a reader
 TABLE_ROWS = 60
@@ -55,10 +56,10 @@ def write_report(path: str | Path, what: Comparison | Run | Sequence[Run]) -> Pa
     return _write(path, _page(comparison))
 
 
-def comparison_html(comparison: Comparison) -> str:
-    """Return the comparison's table and remarks as a piece of HTML, for a notebook."""
-    remarks = "".join(f"<div><small>{html.escape(line)}</small></div>" for line in comparison.remarks)
-    return _cells_table(*comparison.cells()) + remarks
+def table_html(what: Comparison | Search) -> str:
+    """Return a table and the remarks below it as a piece of HTML, for a notebook."""
+    remarks = "".join(f"<div><small>{html.escape(line)}</small></div>" for line in what.remarks)
+    return _cells_table(*what.cells()) + remarks
 
 
 def _comparison(what: Comparison | Run | Sequence[Run]) -> Comparison:

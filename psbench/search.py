@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from io import StringIO
@@ -133,7 +132,7 @@ class Search:
         from rich.table import Table
 
         headings, rows = self.cells()
-        console = Console(width=width, record=True, file=StringIO())
+        console = Console(width=width, record=True, file=StringIO(), force_jupyter=False)
         table = Table(box=None, pad_edge=False, header_style="bold")
         for heading in headings:
             table.add_column(heading, justify="right", overflow="fold")
@@ -158,7 +157,9 @@ class Search:
         return self.text()
 
     def _repr_html_(self) -> str:
-        return f"<pre>{html.escape(self.text(100))}</pre>"
+        from psbench.report import table_html
+
+        return table_html(self)
 
     def __repr__(self) -> str:
         return f"<Search: {self.fraction:g} of the epochs, {len(self.points)} points>"

@@ -417,7 +417,6 @@ sync_switch = PublishedSwitch(
         switching.OnStragglers(fraction=0.0625),
     ),
     defaults={"momentum": "keep"},
-    notebook="",
 )
 
 CATALOGUE: dict[str, Published | PublishedSwitch] = {

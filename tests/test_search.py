@@ -99,6 +99,15 @@ def test_the_table_says_what_was_lost():
 # -------------------------------------------------------------------- over runs
 
 
+def test_a_notebook_shows_a_table_once(capsys, monkeypatch):
+    found = bisect(crossing(0.08), halvings=2)
+    monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
+    assert "12.5" not in found._repr_html_()
+    assert "25 %" in found._repr_html_()
+    assert "25 %" in found.text()
+    assert capsys.readouterr().out == ""
+
+
 def test_a_search_over_runs_on_sync_switch():
     experiment = toy_experiment("sync_switch", stop={"epochs": 2}, seed=4)
     found = find_fraction(experiment, runs=2, halvings=2, tolerance=1.0)

@@ -13,7 +13,7 @@ import pytest
 from psbench.comparison import compare
 from psbench.errors import ParameterError, SpecError
 from psbench.metrics import interval
-from psbench.report import comparison_html, write_report
+from psbench.report import table_html, write_report
 
 
 class Elements(HTMLParser):
@@ -164,7 +164,7 @@ def test_an_older_report_is_replaced_whole(runs, tmp_path):
 
 def test_a_notebook_shows_the_table(comparison):
     shown = comparison._repr_html_()
-    assert shown == comparison_html(comparison)
+    assert shown == table_html(comparison)
     Elements().feed(shown)
     assert "strategy_switch" in shown
 
