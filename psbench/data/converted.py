@@ -185,7 +185,7 @@ def _copy(table: Table, part: Path) -> list[float]:
             features.add(block[:, others])
             targets.add(target)
             rows[file] = rows.get(file, 0) + len(block)
-    if not rows:
+    if not any(rows.values()):
         raise DataError(f"{table.files[0]}: has no rows")
     if table.task == "classification" and not table.classes and len(values) < 2:
         raise DataError(f"{table.files[0]}: all rows have the same target, {values.pop():g}; check target")

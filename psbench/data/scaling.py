@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-#: rows that are looked at at a time: 15 MB of 28 columns as 64-bit floats. Results depend on it in their last
+#: rows that are looked at at a time: 2 MB of 28 columns as 64-bit floats. Results depend on it in their last
 #: bits, which is why it is no parameter
-ROWS = 65_536
+ROWS = 8192
 
 Numbers = NDArray[np.float32]
 

@@ -64,7 +64,7 @@ class Model(Part):
         if len(input_shape) != 3:
             raise ParameterError(
                 f"model {self.name!r} needs images (channels, height, width), got samples of shape "
-                f"{tuple(input_shape)}; use 'mlp' or 'logistic'"
+                f"{tuple(input_shape)}; use 'mlp' or 'linear'"
             )
         if min(input_shape[1:]) < self.min_side:
             raise ParameterError(

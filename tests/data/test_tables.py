@@ -1,0 +1,431 @@
+"""CSV files: read by blocks, kept as mapped arrays, refused with the line named; look-alikes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from psbench.cli import main
+from psbench.data import CSV, LookAlike, blocks, converted, generate
+from psbench.data.layouts import LAYOUTS
+from psbench.data.scaling import ROWS, Moments, standardise
+from psbench.errors import DataError, ParameterError, SpecError
+from psbench.problem import Problem
+from psbench.runs import run
+from psbench.seeds import Streams
+from psbench.telling import listening
+from psbench.testing import toy_experiment
+
+PARTS = ("train_x", "train_y", "val_x", "val_y")
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory):
+    """1,000 rows of four columns, the last 0, 1 or 2; about 40 kB."""
+    rng = np.random.default_rng(0)
+    rows = np.hstack([rng.normal(3, 2, (1000, 3)), rng.integers(0, 3, (1000, 1))]).astype(np.float32)
+    path = tmp_path_factory.mktemp("table") / "table.csv"
+    np.savetxt(path, rows, fmt="%.9g", delimiter=",")
+    return path, rows
+
+
+@pytest.fixture
+def load(tmp_path):
+    """Load with a cache of its own."""
+
+    def loaded(path, **options):
+        return CSV(path=str(path), cache=str(tmp_path / "cache"), **options).load(Streams(0))
+
+    return loaded
+
+
+# ------------------------------------------------------------------ reading
+
+
+@pytest.mark.parametrize("block_size", [10_000, 12_345, 8_000_000])
+def test_arrays_are_those_of_pandas_whatever_the_blocks(table, load, block_size):
+    path, _ = table
+    data = load(path, target=-1, standardise=False, block_size=block_size)
+    theirs = pd.read_csv(path, header=None, dtype=np.float32).to_numpy()
+    assert torch.equal(torch.cat([data.train_x, data.val_x]), torch.from_numpy(theirs[:, :3]))
+    assert torch.cat([data.train_y, data.val_y]).tolist() == theirs[:, 3].tolist()
+    assert (len(data.val_y), data.classes, data.task) == (200, ("0", "1", "2"), "classification")
+
+
+def test_it_reads_a_few_blocks_at_a_time(table, load, monkeypatch):
+    """No frame that pandas makes has more rows than a block of 10,000 bytes has."""
+    path, _ = table
+    seen, heard = [], []
+    whole = blocks._array
+    monkeypatch.setattr(blocks, "_array", lambda frame: seen.append(len(frame)) or whole(frame))
+    with listening(lambda what, done: heard.append((what, done))):
+        load(path, target=3, block_size=10_000)
+    assert sum(seen) == 1000
+    assert len(seen) == path.stat().st_size // 10_000
+    assert max(seen) < 1.3 * 1000 * 10_000 / path.stat().st_size
+    told = [done for what, done in heard if what == "reading table.csv"]
+    assert len(told) == len(seen)
+    assert told == sorted(told)
+    assert told[-1] == 1
+
+
+def test_several_files_are_one_table(table, load, tmp_path):
+    path, rows = table
+    lines = path.read_text().splitlines(keepends=True)
+    for number, (begin, end) in enumerate([(0, 300), (300, 301), (301, 1000)]):
+        (tmp_path / f"part-{number}.csv").write_text("".join(lines[begin:end]))
+    data = load(tmp_path / "part-*.csv", target=3, standardise=False)
+    assert torch.equal(torch.cat([data.train_x, data.val_x]), torch.from_numpy(rows[:, :3]))
+
+
+def test_a_header_names_the_target(table, load, tmp_path):
+    path, _ = table
+    file = tmp_path / "named.csv"
+    file.write_text("a,b,c,kind\n" + path.read_text() + "\n")  # and a blank line at the end
+    by_name = load(file, header=True, target="kind", block_size=10_000)
+    by_number = load(file, header=True, target=3)
+    without = load(path, target=3)
+    for part in PARTS:
+        assert torch.equal(getattr(by_name, part), getattr(without, part))
+        assert torch.equal(getattr(by_name, part), getattr(by_number, part))
+    assert load(file, header=True, target="b", task="regression").train_x.shape == (800, 3)
+
+
+def test_standardising_is_that_of_the_training_rows(table, load):
+    path, rows = table
+    data = load(path, target=3)
+    x = rows[:, :3].astype(np.float64)
+    expected = (x - x[:800].mean(axis=0)) / x[:800].std(axis=0)
+    np.testing.assert_allclose(torch.cat([data.train_x, data.val_x]), expected, rtol=1e-4, atol=1e-6)
+    years = load(path, target=0, task="regression")
+    assert years.target_scale == pytest.approx((x[:800, 0].mean(), x[:800, 0].std()))
+    mean, deviation = years.target_scale
+    np.testing.assert_allclose(years.train_y * deviation + mean, x[:800, 0], rtol=1e-4, atol=1e-5)
+
+
+def test_moments_by_blocks_are_those_of_numpy():
+    rows = np.random.default_rng(1).normal(100, 0.1, (2 * ROWS + 7, 2)).astype(np.float32)
+    rows[:, 1] = 5
+    moments = Moments()
+    for block in np.array_split(rows, 5):
+        moments.add(block)
+    np.testing.assert_allclose(moments.mean, rows.mean(axis=0, dtype=np.float64))
+    np.testing.assert_allclose(moments.deviation, [rows[:, 0].std(dtype=np.float64), 1])
+    standardise(rows, len(rows) - 7)
+    np.testing.assert_allclose([rows[:, 0].mean(), rows[:, 0].std(), rows[:, 1].std()], [0, 1, 0], atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("options", "val"),
+    [({}, 200), ({"val_rows": 3}, 3), ({"val_rows": 0}, 0), ({"val_fraction": 0.5}, 500)],
+)
+def test_validation_is_the_end(table, load, options, val):
+    path, rows = table
+    data = load(path, target=3, standardise=False, **options)
+    assert len(data.val_y) == val
+    assert torch.equal(data.train_x, torch.from_numpy(rows[: 1000 - val, :3]))
+
+
+@pytest.mark.parametrize(("name", "val_rows"), [("higgs", 500_000), ("year_prediction_msd", 51_630)])
+def test_of_a_published_file_the_published_rows_are_for_validation(name, val_rows):
+    layout = LAYOUTS[name]
+    published = converted.Table(
+        [], layout.columns, 0, False, layout.task, (), None, layout.val_fraction, True, 1
+    )
+    assert layout.rows - published.train_rows(layout.rows) == val_rows
+    assert len(layout.columns) - 1 == {"higgs": 28, "year_prediction_msd": 90}[name]
+
+
+# ------------------------------------------------------------------ the arrays
+
+
+def test_a_table_is_converted_once_and_again_when_it_changes(table, load, tmp_path, monkeypatch):
+    path = tmp_path / "table.csv"
+    path.write_text(table[0].read_text())
+    calls = []
+    usual = converted.numbers_in
+    monkeypatch.setattr(converted, "numbers_in", lambda *about: calls.append(1) or usual(*about))
+    first, again = load(path, target=3), load(path, target=3, block_size=10_000)
+    assert len(calls) == 1
+    assert torch.equal(first.train_x, again.train_x)
+    load(path, target=3, val_rows=1)
+    assert len(calls) == 2
+    with path.open("a") as file:
+        file.write("1,2,3,0\n")
+    load(path, target=3)
+    assert len(calls) == 3
+
+
+def test_arrays_are_views_of_files_that_nothing_changes(table, load, tmp_path):
+    path, _ = table
+    data = load(path, target=3)
+    kept = data.train_x.clone()
+    data.train_x.add_(1)
+    assert torch.equal(load(path, target=3).train_x, kept)
+    assert data.val_x.untyped_storage().data_ptr() == data.train_x.untyped_storage().data_ptr()
+
+
+@pytest.mark.parametrize("sharding", ["stratified", "random", "dirichlet"])
+def test_shardings_get_the_mapped_array_itself(table, tmp_path, monkeypatch, sharding):
+    data = {"name": "csv", "path": str(table[0]), "target": 3, "cache": str(tmp_path)}
+    experiment = toy_experiment(data=data, sharding=sharding)
+    got = []
+    usual = type(experiment.sharding).assign
+
+    def assign(self, features, *about):
+        got.append(features)
+        return usual(self, features, *about)
+
+    monkeypatch.setattr(type(experiment.sharding), "assign", assign)
+    problem = Problem.build(experiment)
+    assert np.shares_memory(got[0], problem.data.train_x.numpy())
+
+
+def test_nothing_is_left_of_a_file_that_is_refused(table, load, tmp_path):
+    file = tmp_path / "bad.csv"
+    file.write_text(table[0].read_text() + "1,2,x,0\n")
+    with pytest.raises(DataError):
+        load(file, target=3)
+    assert list((tmp_path / "cache" / "csv").iterdir()) == []
+
+
+def test_damaged_arrays_are_named(table, load, tmp_path):
+    load(table[0], target=3)
+    (folder,) = (tmp_path / "cache" / "csv").iterdir()
+    assert json.loads((folder / "about.json").read_text())["train"] == 800
+    (folder / "features.npy").write_bytes((folder / "features.npy").read_bytes()[:-8])
+    with pytest.raises(DataError, match=r"is damaged .*; remove it, and the CSV is read again"):
+        load(table[0], target=3)
+
+
+def test_the_quicker_of_two_processes_wins(table, load, tmp_path, monkeypatch):
+    path, _ = table
+    first = load(path, target=3)
+    usual = Path.is_dir
+    monkeypatch.setattr(Path, "is_dir", lambda self: self.parent.name != "csv" and usual(self))
+    assert torch.equal(load(path, target=3).train_x, first.train_x)
+    assert len(list((tmp_path / "cache" / "csv").iterdir())) == 1
+
+
+def test_a_cache_that_cannot_be_written_is_named(table, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SpecError, match=r"cannot be written: Not a directory; choose another cache"):
+        CSV(path=str(table[0]), target=3, cache=str(tmp_path / "file")).load(Streams(0))
+
+
+# ------------------------------------------------------------------ bad input
+
+
+BAD_LINES = [
+    ("1,2,0", "has 3 columns, expected 4"),
+    ("1,2,3,0,5", "has 5 columns, expected 4"),
+    ("1,2,3,0,5,6,7", "has 7 columns, expected 4"),
+    ("1,two,3,0", r"column 1 \(column 1\): 'two' is not a number; correct it or leave the line out"),
+    ("1,,3,0", r"column 1 \(column 1\): '' stands where a number should"),
+    ("1,NA,3,0", r"column 1 \(column 1\): 'NA' is not a number"),
+    ("1,2,-inf,0", r"column 2 \(column 2\): '-inf' is not a finite number"),
+    ("1,2,1e39,0", r"column 2 \(column 2\): '1e39' is not a finite number"),
+    ("1,2,3,0.5", "0.5 is no class; expected a whole number; for numbers set task: regression"),
+]
+
+
+@pytest.mark.parametrize(
+    ("row", "line", "message"),
+    # the first line says how many columns there are
+    [(row, *bad) for row in (1, 2, 700, 1000) for bad in BAD_LINES if row > 1 or "columns" not in bad[1]],
+)
+def test_a_bad_line_is_named(table, load, tmp_path, row, line, message):
+    lines = table[0].read_text().splitlines()
+    lines[row - 1] = line
+    file = tmp_path / "bad.csv"
+    file.write_text("\n".join(lines))
+    with pytest.raises(DataError, match=rf"bad\.csv: line {row}(, |: | ){message}"):
+        load(file, target=3, block_size=10_000)
+
+
+@pytest.mark.parametrize(
+    ("content", "options", "message"),
+    [
+        ("", {}, "is empty"),
+        ("\n\n", {}, "is empty"),
+        ("a,b\n", {"header": True}, "has no rows"),
+        ("1\n2\n", {}, r"has one column only \(is it comma-separated\?\)"),
+        ("1,2\n1,3\n", {}, "all rows have the same target, 1; check target"),
+        ("1,2\n2,3\n", {"layout": "higgs"}, "line 1 has 2 columns, but layout 'higgs' has 29; for another"),
+        (",".join(["2"] + ["0"] * 28), {"layout": "higgs"}, "line 1: 2 is no class; expected 0 to 1"),
+        (b"\x1f\x8b\x08\x00", {}, "is compressed, so it cannot be read block by block; unpack it: gunzip"),
+        ("".join(f"{n},0\n" for n in range(1001)), {}, "more than 1000 different targets in column 0"),
+    ],
+)
+def test_files_that_are_no_tables(load, tmp_path, content, options, message):
+    file = tmp_path / "bad.csv"
+    file.write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(DataError, match=message):
+        load(file, **options)
+
+
+def test_files_that_are_not_there(load, tmp_path):
+    (tmp_path / "higgs.csv").write_text("1,2\n")
+    with pytest.raises(DataError, match=r"higs\.csv: there is no such file; did you mean .*higgs\.csv\?"):
+        load(tmp_path / "higs.csv")
+    with pytest.raises(DataError, match=r"nor a folder .*nowhere"):
+        load(tmp_path / "nowhere" / "higgs.csv")
+    with pytest.raises(DataError, match=r"is a folder; name its files, such as .*\*\.csv"):
+        load(tmp_path)
+    with pytest.raises(DataError, match="no path given; set path"):
+        load("")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"val_rows": 5, "val_fraction": 0.1}, "give val_rows or val_fraction, not both"),
+        ({"layout": "higgs", "target": 3}, "layout 'higgs' says itself what target is; leave it out"),
+        ({"layout": "higgs", "target": 0, "task": "regression"}, "says itself what task is"),
+        ({"val_rows": 1000}, "1000 rows for validation leave none of 1000 to train on; lower val_rows"),
+        ({"target": 4}, "target 4, but there are 4 columns, numbered from 0"),
+        ({"target": "kind"}, "target 'kind' is a name, but there is no header; set header: true"),
+    ],
+)
+def test_parameters_that_do_not_go_together(table, load, options, message):
+    with pytest.raises(ParameterError, match=message):
+        load(table[0], **{"target": 3} | options)
+
+
+def test_a_target_that_the_header_does_not_name(load, tmp_path):
+    (tmp_path / "a.csv").write_text("price,size\n1,2\n")
+    with pytest.raises(SpecError, match=r"unknown target of data 'csv' 'prize'; did you mean 'price'\?"):
+        load(tmp_path / "a.csv", header=True, target="prize")
+
+
+# ------------------------------------------------------------------ look-alikes
+
+
+@pytest.mark.parametrize("layout", list(LAYOUTS))
+def test_a_look_alike_is_the_file_that_is_written(load, tmp_path, layout):
+    file = generate(layout, tmp_path / "made.csv", 9000, seed=5)
+    ours = LookAlike(layout=layout, samples=9000).load(Streams(5))
+    read = load(file, layout=layout, val_fraction=0.2, block_size=1_000_000)
+    for part in PARTS:
+        assert torch.equal(getattr(ours, part), getattr(read, part))
+    assert ours.target_scale == read.target_scale
+    assert ours.classes == read.classes
+    first = file.read_text().partition("\n")[0].split(",")
+    assert len(first) == len(LAYOUTS[layout].columns)
+
+
+def test_a_longer_look_alike_begins_with_the_shorter(tmp_path):
+    short, long = (generate("higgs", tmp_path / f"{n}.csv", n, seed=1).read_text() for n in (100, 8300))
+    other = generate("higgs", tmp_path / "other.csv", 100, seed=2).read_text()
+    assert long.startswith(short)
+    assert long.count("\n") == 8300
+    assert other != short
+
+
+def test_there_is_something_to_be_learned():
+    """A logistic model finds part of what tells labels apart, trees more; half of the years is noise."""
+    from sklearn.ensemble import HistGradientBoostingClassifier
+    from sklearn.linear_model import LinearRegression, LogisticRegression
+
+    data = LookAlike(layout="higgs", samples=8000).load(Streams(0))
+    x, y, val_x, val_y = (getattr(data, part).numpy() for part in PARTS)
+    line = LogisticRegression().fit(x, y).score(val_x, val_y)
+    most = max(np.bincount(val_y)) / len(val_y)
+    assert most + 0.05 < line < 0.75
+    assert HistGradientBoostingClassifier(max_iter=60, random_state=0).fit(x, y).score(val_x, val_y) > line
+    data = LookAlike(layout="year_prediction_msd", samples=8000).load(Streams(0))
+    x, y, val_x, val_y = (getattr(data, part).numpy() for part in PARTS)
+    assert LinearRegression().fit(x, y).score(val_x, val_y) == pytest.approx(0.5, abs=0.05)
+    mean, deviation = data.target_scale
+    assert (1975 < mean < 1985, 7 < deviation < 9) == (True, True)
+
+
+def test_the_command_that_writes_one(tmp_path, capsys):
+    file = tmp_path / "made.csv"
+    command = ["generate", "higgs", "--rows", "1_000", "--out", str(file)]
+    assert main(command) == 0
+    assert capsys.readouterr().out.strip() == str(file)
+    assert file.read_text().count("\n") == 1000
+    before = file.stat().st_mtime_ns
+    assert main(command) == 2
+    assert "is there already; choose another name, or overwrite it (--force)" in capsys.readouterr().err
+    assert file.stat().st_mtime_ns == before
+    assert main([*command, "--seed", "1", "--force"]) == 0
+    assert main(["generate", "higs", "--rows", "5"]) == 2
+    assert "did you mean 'higgs'?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("free", "rows"), [(10_000, 1_000_000)])
+def test_a_disk_that_is_too_small_is_noticed_at_once(tmp_path, monkeypatch, free, rows):
+    monkeypatch.setattr("psbench.data.look_alike.disk_usage", lambda _: type("Usage", (), {"free": free}))
+    with pytest.raises(SpecError, match=r"would take 0\.\d+ GB, and 1e-05 GB are free; make fewer rows"):
+        generate("higgs", tmp_path / "made.csv", rows)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_interrupted_file_is_not_left(tmp_path):
+    def interrupt(what, done):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt), listening(interrupt):
+        generate("higgs", tmp_path / "made.csv", 20_000)
+    assert list(tmp_path.iterdir()) == []
+
+
+# ------------------------------------------------------------------ larger than memory
+
+
+_TRAIN = """
+import sys, threading
+from psbench import Experiment, run
+
+def anonymous_kb():
+    return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("RssAnon"))
+
+def train(path):
+    settings = {"model": "logistic", "cluster": {"workers": 2}, "strategy": "bsp", "batch_size": 200}
+    data = {"name": "csv", "path": path, "layout": "higgs", "cache": sys.argv[1], "block_size": 300_000}
+    return run(Experiment(data=data, **settings, stop={"updates": 50}, evaluate_every=1e9))
+
+train(sys.argv[2])  # a small file: what libraries take is taken then
+before, highest, over = anonymous_kb(), 0, threading.Event()
+
+def watch():
+    global highest
+    while not over.wait(0.003):
+        highest = max(highest, anonymous_kb())
+
+watcher = threading.Thread(target=watch)
+watcher.start()
+done = train(sys.argv[3])
+over.set()
+watcher.join()
+print(done.meta["dataset_size"], done.summary()["updates"], highest - before)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_memory_does_not_grow_with_the_features(tmp_path):
+    """Reading and training take less than half of what the features alone would as 32-bit floats."""
+    rows = 400_000
+    files = [generate("higgs", tmp_path / f"{n}.csv", n) for n in (20_000, rows)]
+    command = [sys.executable, "-c", _TRAIN, str(tmp_path / "cache"), *map(str, files)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    size, updates, more_kb = map(int, done.stdout.split())
+    assert (size, updates) == (rows - round(rows / 22), 50)
+    assert more_kb * 1024 < rows * 28 * 4 / 2
+
+
+def test_a_table_makes_the_same_run_twice(table, tmp_path):
+    data = {"name": "csv", "path": str(table[0]), "target": 3, "cache": str(tmp_path)}
+    first, again = (run(toy_experiment("asp", data=data)) for _ in range(2))
+    assert first.log.digest() == again.log.digest()
+    assert first.summary()["final"]["val_accuracy"] is not None
