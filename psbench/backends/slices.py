@@ -24,8 +24,43 @@ class Cut:
 
     def of(self, vector: Tensor) -> Tensor:
         """Return the slice of a vector: a view if it is one stretch."""
-        parts = [vector[stretch] for stretch in self.stretches]
+        parts = [vector[stretch] for stretch in self.stretches] or [vector[:0]]
         return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+    def put(self, vector: Tensor, part: Tensor) -> None:
+        """Write a slice where it belongs in a vector: what `of` reads."""
+        begin = 0
+        for stretch in self.stretches:
+            end = begin + stretch.stop - stretch.start
+            vector[stretch] = part[begin:end]
+            begin = end
+
+    @property
+    def end(self) -> int:
+        """Where the last stretch ends."""
+        return max((stretch.stop for stretch in self.stretches), default=0)
+
+    def spread(self, part: Tensor, length: int = 0) -> Tensor:
+        """Return a vector at least so long that has the slice where it belongs, and anything elsewhere."""
+        vector = part.new_empty(max(self.end, length))
+        self.put(vector, part)
+        return vector
+
+    def without(self, other: Cut) -> Cut:
+        """Return the entries that another cut does not have.
+
+        >>> Cut((slice(0, 4), slice(6, 9))).without(Cut((slice(2, 7),))).stretches
+        (slice(0, 2, None), slice(7, 9, None))
+        """
+        left = [(s.start, s.stop) for s in self.stretches]
+        for theirs in other.stretches:
+            left = [
+                piece
+                for start, stop in left
+                for piece in ((start, min(stop, theirs.start)), (max(start, theirs.stop), stop))
+                if piece[0] < piece[1]
+            ]
+        return Cut(tuple(slice(*piece) for piece in left))
 
 
 def cuts(placement: Placement, layout: Layout) -> list[Cut]:
@@ -56,11 +91,7 @@ def together(parts: Sequence[Tensor], own: Sequence[Cut]) -> Tensor:
         return torch.cat([parts[i] for i in order])
     vector = parts[0].new_empty(sum(cut.size for cut in own))
     for part, cut in zip(parts, own, strict=True):
-        begin = 0
-        for stretch in cut.stretches:
-            end = begin + stretch.stop - stretch.start
-            vector[stretch] = part[begin:end]
-            begin = end
+        cut.put(vector, part)
     return vector
 
 

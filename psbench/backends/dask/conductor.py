@@ -387,6 +387,18 @@ class Conductor:
     def _measure(self, measure: act.Measure) -> None:
         self._meter.measure(measure.needs, self.keeper, self.engine.view.pending)
 
+    def _reassign(self, change: act.Reassign) -> None:
+        """No message is under way: have entries move, and tell the workers to which servers."""
+        assert isinstance(self.keeper, Servers)
+        done: list[bool] = []
+        self.keeper.reassign(change.ranges, lambda: done.append(True))
+        for worker in self._workers():
+            self.hub.tell(worker_name(worker), {"do": "reassign", "ranges": change.ranges})
+        problem = self.problem
+        size = problem.wire_size._replace(ranges=change.ranges)
+        self._wire_bytes = self.engine.composition.bytes_up(size, problem.profile.num_workers)
+        self.until(lambda: bool(done))
+
     def _hand_over(self, handover: act.Handover) -> None:
         """Everybody is idle: move the model from its old keeper to the new one, and store it on the way."""
         state = self._lookout.await_state(lambda then: self.keeper.gather(True, then))
@@ -528,6 +540,7 @@ _PERFORMERS: dict[type, Callable[[Conductor, Any], None]] = {
     act.Wake: Conductor._wake,
     act.Measure: Conductor._measure,
     act.Handover: Conductor._hand_over,
+    act.Reassign: Conductor._reassign,
 }
 
 __all__ = ["CONDUCTOR", "PING", "ROWS", "TEXTS", "Conductor", "PeerFailed", "servers_of"]

@@ -20,7 +20,7 @@ State: TypeAlias = dict[str, Tensor]
 Then: TypeAlias = Callable[[State], None]
 ThenNumber: TypeAlias = Callable[[float], None]
 
-_OPTIMIZER = "optimizer/"
+OPTIMIZER = "optimizer/"
 
 
 class Keeper(Protocol):
@@ -79,7 +79,7 @@ def state_of(server: Server, optimizer: bool) -> State:
     """Return a copy of a server's model, and of its optimizer's tensors if wanted."""
     state = {"parameters": server.parameters, "buffers": server.buffers}
     if optimizer:
-        state |= {_OPTIMIZER + name: value for name, value in server.optimizer_state().items()}
+        state |= {OPTIMIZER + name: value for name, value in server.optimizer_state().items()}
     return {name: value.detach().clone() for name, value in state.items()}
 
 
@@ -87,13 +87,13 @@ def restore(server: Server, state: State) -> None:
     """Set a server to a state; without an optimizer's tensors it begins anew with them."""
     server.parameters.copy_(state["parameters"])
     server.buffers.copy_(state["buffers"])
-    own = {n.removeprefix(_OPTIMIZER): t for n, t in state.items() if n.startswith(_OPTIMIZER)}
+    own = {n.removeprefix(OPTIMIZER): t for n, t in state.items() if n.startswith(OPTIMIZER)}
     server.load_optimizer_state(own)
 
 
 def without_optimizer(state: State) -> State:
     """Return the model alone."""
-    return {name: value for name, value in state.items() if not name.startswith(_OPTIMIZER)}
+    return {name: value for name, value in state.items() if not name.startswith(OPTIMIZER)}
 
 
 def cut(state: State, part: Cut, first: bool) -> State:

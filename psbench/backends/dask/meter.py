@@ -8,6 +8,7 @@ from typing import Literal
 
 from psbench.backends.dask.keeper import Keeper, State
 from psbench.backends.dask.names import EVALUATOR
+from psbench.backends.dask.servers import Servers
 from psbench.backends.dask.wire import Hub, pack
 from psbench.core.events import Push
 
@@ -30,8 +31,14 @@ class Meter:
     def measure(self, needs: Mapping[str, int | None], keeper: Keeper, pending: Mapping[int, Push]) -> None:
         """Begin to measure what is needed; see `Measure`."""
         self._missing, self._facts = set(needs), {}
+        loads = [name for name in needs if name.startswith("server_load:")]
+        if loads:
+            assert isinstance(keeper, Servers)
+            keeper.loads(partial(self._take_loads, loads))
         for name, number in needs.items():
             kind = name.split(":")[0]
+            if kind == "server_load":
+                continue
             push = pending[number] if number is not None else None
             if kind == "train_loss":
                 keeper.gather(False, partial(self._evaluate, name, "train"))
@@ -41,6 +48,10 @@ class Meter:
                 keeper.payload(push, partial(self._evaluate, name, "test"))
             else:
                 keeper.distance_sq(push, partial(self.take, name))
+
+    def _take_loads(self, names: list[str], seconds: list[float]) -> None:
+        for name in names:
+            self.take(name, seconds[int(name.partition(":")[2])])
 
     def _evaluate(self, name: str, which: Literal["train", "test"], state: State) -> None:
         if not state:  # lost with the worker that had it

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from time import perf_counter
 from typing import Any
 
 from torch import Tensor
 
 from psbench.backends.dask.keeper import State, Then, ThenNumber, cut, join, state_of, update_of
 from psbench.backends.dask.letters import RELEASE, Released
+from psbench.backends.dask.moving import Mover, deal
 from psbench.backends.dask.names import server_name, worker_name
 from psbench.backends.dask.slice import Slice
 from psbench.backends.dask.wire import Hub, pack, unpack
-from psbench.backends.slices import cuts
+from psbench.backends.slices import Cut, cuts, cuts_of
 from psbench.core import actions as act
 from psbench.core.events import Push
+from psbench.core.move import Ranges
 from psbench.core.part import Layout
 from psbench.core.strategy import Strategy
 from psbench.optim import Optimizer
@@ -74,23 +77,28 @@ class Servers:
     def take(self, push: Push, payload: Tensor | None) -> None:
         """Hold a push's slice; the other shards hold theirs."""
         if payload is not None:
+            began = perf_counter()
             self._own.take((push.worker, push.ticket), payload)
+            self._own.busy_s += perf_counter() - began
 
     def apply(self, apply: act.Apply) -> None:
         """Make the next version here, and have the other shards make it."""
         keys = [(push.worker, push.ticket) for push in apply.pushes]
         samples = [push.samples for push in apply.pushes]
         update = {"weights": apply.weights} | update_of(apply)
+        began = perf_counter()
         self._own.apply(keys, samples, update)
+        self._own.busy_s += perf_counter() - began
         self._stream({"do": "apply", "keys": keys, "samples": samples, "update": update})
 
     def release(self, release: act.Release, samples: int) -> None:
         """Answer a worker, with the model if it has not got this version, or with the aggregate."""
-        payload = None
+        payload, began = None, perf_counter()
         if release.send:
             payload = self._own.aggregate(release.load) if release.aggregate else self._model(release)
         body = Released.of(release, samples).encode()
         self._hub.send(worker_name(release.worker), RELEASE, body, payload)
+        self._own.busy_s += perf_counter() - began
         if release.send:
             stamp = {"worker": release.worker, "ticket": release.ticket, "version": release.load}
             self._stream({"do": "release", "aggregate": release.aggregate} | stamp)
@@ -113,15 +121,14 @@ class Servers:
 
     def gather(self, optimizer: bool, then: Then) -> None:
         """Put the slices together; with one shard at once."""
-        own = state_of(self._own.server, optimizer)
-        self._ask({"do": "state", "optimizer": optimizer}, own, lambda parts: then(join(parts, self._cuts)))
+        own, now = state_of(self._own.server, optimizer), self._cuts
+        self._ask({"do": "state", "optimizer": optimizer}, own, lambda parts: then(join(parts, now)))
 
     def payload(self, push: Push, then: Then) -> None:
         """Put a push's slices together."""
-        key = push.worker, push.ticket
-        self._ask(
-            {"do": "payload", "key": key}, self._own.payload(key), lambda parts: then(join(parts, self._cuts))
-        )
+        key, now = (push.worker, push.ticket), self._cuts
+        own = self._own.payload(key)
+        self._ask({"do": "payload", "key": key}, own, lambda parts: then(join(parts, now)))
 
     def hold(self, version: int, in_use: Iterable[int]) -> None:
         """Remember the current version in every shard."""
@@ -133,6 +140,33 @@ class Servers:
         version = push.base_version
         own = self._own.distance_sq(version)
         self._ask({"do": "distance_sq", "version": version}, own, lambda parts: then(sum(parts)))
+
+    def loads(self, then: Callable[[list[float]], None]) -> None:
+        """Call `then` with the seconds that each shard was busy serving since this was asked last.
+
+        That is reading, adding up, writing and handing to the wire; what the conductor decides is not in it.
+        """
+        self._ask({"do": "load"}, self._own.take_load(), then)
+
+    def reassign(self, ranges: Ranges, then: Callable[[], None]) -> None:
+        """Have entries move to the shards that are to hold them, and call `then`; no message is under way.
+
+        Only what changes its server travels, by way of this process.
+        """
+        before, self._cuts = self._cuts, cuts_of(ranges)
+        keys = list(self._own.payloads)
+        mover = Mover(self._own, before[0], self._cuts[0], keys)
+        self._snapshot = None
+        order = {"do": "give", "keys": keys, "ranges": ranges}
+        self._ask(order, mover.given, lambda given: self._deal(mover, given, before, then))
+
+    def _deal(self, mover: Mover, given: list[State], before: list[Cut], then: Callable[[], None]) -> None:
+        first, *others = deal(given, before, self._cuts)
+        mover.take(first)
+        for name, received in zip(self._others, others, strict=True):
+            shapes, flat = pack(received)
+            self._hub.tell(name, {"do": "receive", "shapes": shapes}, flat)
+        then()
 
     def measure_movement(self) -> None:
         """Have the movement of every update measured; our own slice must be all there is."""

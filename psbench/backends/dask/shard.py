@@ -13,9 +13,11 @@ from psbench.backends.dask.conductor import PING
 from psbench.backends.dask.keeper import State, state_of
 from psbench.backends.dask.letters import PUSH, RELEASE, Pushed, Released
 from psbench.backends.dask.mail import Abandoned, Stopped
+from psbench.backends.dask.moving import Mover
 from psbench.backends.dask.names import worker_name, worker_number
 from psbench.backends.dask.slice import Slice
 from psbench.backends.dask.wire import JSON, Hub, Letter, Link, pack, unpack
+from psbench.backends.slices import Cut, cuts, cuts_of
 from psbench.problem import Problem
 
 _LOOK_MS = 50
@@ -45,6 +47,8 @@ class Shard:
         self._stream: deque[dict[str, Any]] = deque()
         self._gone: dict[int, float] = {}  # when we heard that a worker is gone
         self._slice: Slice
+        self._cut: Cut
+        self._mover: Mover
         self._poller = zmq.Poller()
         self._poller.register(hub.handle, zmq.POLLIN)
         self._poller.register(link.handle, zmq.POLLIN)
@@ -71,7 +75,9 @@ class Shard:
     def _take(self, letter: Letter) -> None:
         worker = worker_number(letter.sender)
         if letter.kind == PUSH and worker is not None and letter.payload is not None:
+            began = time.perf_counter()
             self._slice.take((worker, Pushed.decode(letter.body).ticket), letter.payload)
+            self._slice.busy_s += time.perf_counter() - began
 
     def _hear(self, letter: Letter) -> None:
         if letter.kind == PING or letter.kind != JSON:
@@ -83,16 +89,20 @@ class Shard:
             self._gone[plain["worker"]] = time.monotonic()
         elif plain["do"] == "begin":  # before any worker is released to send us something
             self._begin(plain, letter.payload)
+        elif plain["do"] == "receive":
+            self._stream.append(plain | {"tensors": unpack(plain["shapes"], letter.payload)})
         else:
             self._stream.append(plain)
 
     def _begin(self, plain: dict[str, Any], payload: Tensor | None) -> None:
         experiment = self.problem.experiment
+        composition = experiment.strategy.compositions[plain["composition"]]
+        self._cut = cuts(composition.placement, self.problem.model.layout)[self.number]
         self._slice = Slice(
             unpack(plain["shapes"], payload),
             experiment.optimizer,
             experiment.batch_size,
-            experiment.strategy.compositions[plain["composition"]],
+            composition,
             self.problem.streams,
             self.number,
         )
@@ -106,6 +116,8 @@ class Shard:
             return self._discard(tuple(plain["key"]))
         if order == "payload":
             return self._tell_payload(plain["tag"], tuple(plain["key"]))
+        if order == "give":
+            return self._give(plain)
         if order == "release":
             self._release(plain)
         elif order == "forget":
@@ -115,6 +127,10 @@ class Shard:
         elif order == "distance_sq":
             number = self._slice.distance_sq(plain["version"])
             self.link.tell({"do": "keeper", "tag": plain["tag"], "number": number})
+        elif order == "load":
+            self.link.tell({"do": "keeper", "tag": plain["tag"], "number": self._slice.take_load()})
+        elif order == "receive":
+            self._mover.take(plain["tensors"])
         elif order == "state":
             self._tell(plain["tag"], state_of(self._slice.server, plain["optimizer"]))
         return True
@@ -136,7 +152,19 @@ class Shard:
         keys = [(worker, ticket) for worker, ticket in plain["keys"]]
         if not self._has(keys):
             return False
+        began = time.perf_counter()
         self._slice.apply(keys, plain["samples"], plain["update"])
+        self._slice.busy_s += time.perf_counter() - began
+        return True
+
+    def _give(self, plain: dict[str, Any]) -> bool:
+        """Give away what is to be elsewhere; what is to be here comes with the next order."""
+        keys = [(worker, ticket) for worker, ticket in plain["keys"]]
+        if not self._has(keys):
+            return False
+        after = cuts_of(plain["ranges"])[self.number]
+        self._mover, self._cut = Mover(self._slice, self._cut, after, keys), after
+        self._tell(plain["tag"], self._mover.given)
         return True
 
     def _has(self, keys: list[tuple[int, int]]) -> bool:
@@ -155,6 +183,7 @@ class Shard:
     def _release(self, plain: dict[str, Any]) -> None:
         body = Released(plain["ticket"], plain["version"], 0, True).encode()
         worker, ticket, version = plain["worker"], plain["ticket"], plain["version"]
-        own = self._slice
+        own, began = self._slice, time.perf_counter()
         payload = own.aggregate(version) if plain["aggregate"] else own.model(worker, ticket, version)
         self.hub.send(worker_name(plain["worker"]), RELEASE, body, payload)
+        own.busy_s += time.perf_counter() - began

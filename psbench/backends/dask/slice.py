@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from psbench.backends.dask.keeper import State, restore
+from psbench.backends.dask.keeper import OPTIMIZER, State, restore
 from psbench.backends.dask.wire import ZERO_COPY_BYTES
 from psbench.backends.dask.writing import is_bare, split, with_buffers
 from psbench.codecs import ServerEnd
@@ -16,6 +16,10 @@ from psbench.core.strategy import Strategy
 from psbench.optim import Optimizer
 from psbench.seeds import Streams
 from psbench.server_math import Server
+
+
+def _name(key: tuple[int, int]) -> str:
+    return "payload/{}/{}".format(*key)
 
 
 class Slice:
@@ -54,7 +58,11 @@ class Slice:
         self._end = None if bare else ServerEnd(composition, self._length, streams, number)
         #: whether every worker is sent the same for a version
         self.is_shared = bare
+        self._compose = composition, streams, number
+        self._codec = composition.communication.codec
         self.payloads: dict[tuple[int, int], Tensor] = {}
+        #: seconds that went into serving, since they were asked for
+        self.busy_s = 0.0
         self._held: dict[int, Tensor] = {}
 
     def take(self, key: tuple[int, int], payload: Tensor) -> None:
@@ -63,6 +71,9 @@ class Slice:
             self.payloads[key] = payload
             return
         part, buffers = split(payload, self._length, len(self.server.buffers))
+        if len(part) != self._codec.num_bytes(self._length):  # void: of before we held other entries
+            self.payloads[key] = payload
+            return
         arrived = torch.from_numpy(self._end.arrived(*key, part.numpy()))
         self.payloads[key] = with_buffers(arrived, buffers)
 
@@ -103,6 +114,52 @@ class Slice:
         """Know no longer what a worker holds."""
         if self._end is not None:
             self._end.forget(worker)
+
+    # ---------------------------------------------------------------- entries that move
+
+    def vectors(self, keys: Sequence[tuple[int, int]]) -> State:
+        """Return by name what is kept of each entry: vectors as long as the slice.
+
+        The parameters, what optimizer and codec remember, the last aggregate, versions that are held, and the
+        pushes named.
+        """
+        server, length = self.server, self._length
+        found = {"parameters": server.parameters}
+        found |= {OPTIMIZER + n: t for n, t in server.optimizer_state().items() if t.shape == (length,)}
+        found |= {} if server.aggregate is None else {"aggregate": server.aggregate}
+        found |= {f"held/{version}": tensor for version, tensor in self._held.items()}
+        found |= {_name(key): self.payloads[key][:length] for key in keys}
+        memory = None if self._end is None else self._end.channel.memory
+        return found if memory is None else found | {"unsaid": torch.from_numpy(memory)}
+
+    def hold_vectors(self, vectors: State) -> None:
+        """Hold other entries from now on, of which this is kept; the next model of each worker goes whole."""
+        before, length = self.server, self._length
+        server = Server(vectors["parameters"], before.buffers, before.spec, before.global_batch)
+        optimizer = before.optimizer_state()
+        optimizer |= {n.removeprefix(OPTIMIZER): t for n, t in vectors.items() if n.startswith(OPTIMIZER)}
+        server.load_optimizer_state(optimizer)
+        server.keeps_aggregate, server.aggregate = before.keeps_aggregate, vectors.get("aggregate")
+        self.server, self._length = server, len(server.parameters)
+        self._held = {version: vectors[f"held/{version}"] for version in self._held}
+        for key, payload in self.payloads.items():
+            if _name(key) in vectors:  # else it is void
+                self.payloads[key] = torch.cat([vectors[_name(key)], payload[length:]])
+        if self._end is not None:
+            composition, streams, number = self._compose
+            end = ServerEnd(composition, self._length, streams, number)
+            end.follow(self._end)
+            if "unsaid" in vectors:
+                end.channel.owe(vectors["unsaid"].numpy())
+            self._end = end
+        self.busy_s = 0.0
+
+    def take_load(self) -> float:
+        """Return the seconds that went into serving since this was asked last."""
+        busy, self.busy_s = self.busy_s, 0.0
+        return busy
+
+    # ---------------------------------------------------------------- what is asked
 
     def payload(self, key: tuple[int, int]) -> State:
         """Return what a push carries for this slice."""

@@ -17,8 +17,9 @@ from psbench.backends.dask.member import Member
 from psbench.backends.dask.usage import Usage
 from psbench.backends.dask.wire import JSON, Hub, Letter, Link, pack
 from psbench.backends.dask.writing import is_bare, split, with_buffers
-from psbench.backends.slices import cuts, together
+from psbench.backends.slices import cuts, cuts_of, together
 from psbench.codecs import over_the_wire
+from psbench.core.move import Ranges
 from psbench.core.part import Verdict
 from psbench.core.worker_loop import WorkerLoop
 from psbench.errors import CodecError
@@ -315,6 +316,8 @@ class Worker:
             self._halted = True
         elif order == "compose":
             self._hand_over(plain["composition"])
+        elif order == "reassign":
+            self._reassign(plain["ranges"])
         elif order == "start":
             self._start(plain)
         elif self.member is not None:
@@ -373,6 +376,12 @@ class Worker:
             replica = problem.server()  # a later composition's is sent
             replica.keeps_aggregate = composition.aggregation.reply == "aggregate"
             self.member.begin(replica, composition.communication.codec.name)
+
+    def _reassign(self, ranges: Ranges) -> None:
+        """Write to servers that hold other entries from now on; what we compute stays as it is."""
+        self._cuts = cuts_of(ranges)
+        if self._connections is not None:
+            self._connections = self._connections.moved(self._cuts)
 
     @property
     def _unsaid(self) -> Tensor | None:

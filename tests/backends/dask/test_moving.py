@@ -1,0 +1,132 @@
+"""Entries that move between live servers, with all that is kept of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from crew import Crew
+from hypothesis import given
+from hypothesis import strategies as st
+
+from psbench.backends.base import Control
+from psbench.backends.dask.servers import Servers
+from psbench.backends.simulated import run_simulated
+from psbench.backends.slices import Cut, cuts_of, together
+from psbench.core.log import EventLog, Kind
+from psbench.experiment import Experiment
+from psbench.problem import Problem
+
+pytestmark = pytest.mark.timeout(60)
+
+MLP = {"name": "mlp", "hidden": [12]}
+
+
+@pytest.fixture(autouse=True)
+def one_torch_thread() -> Any:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def experiment(strategy: Any, servers: int = 2, moves: bool = True, **changes: Any) -> Experiment:
+    placement = {"name": "parameter_server", "servers": servers, "assignment": "layer"}
+    if moves:
+        placement["reassignment"] = {"name": "by_load", "every": 3, "threshold": 1.05}
+    settings: dict[str, Any] = {
+        "strategy": strategy | {"placement": placement},
+        "model": MLP,
+        "cluster": {"workers": 3, "step_time": "constant"},
+        "optimizer": {"name": "sgd", "lr": 0.1, "momentum": 0.9},
+        "batch_size": 24,
+        "stop": {"updates": 16},
+        "backend": "dask",
+    }
+    return Experiment(**settings | changes)
+
+
+def simulated(spec: Experiment) -> Any:
+    return run_simulated(Problem.build(spec), EventLog(), Control())
+
+
+@pytest.fixture
+def lame_first_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Server 0 takes three times as long for an entry as the others, whatever this machine does."""
+
+    def loads(self: Servers, then: Any) -> None:
+        entries = [cut.size for cut in self._cuts]
+        self._ask({"do": "load"}, 0.0, lambda _: then([3.0 * entries[0], *map(float, entries[1:])]))
+
+    monkeypatch.setattr(Servers, "loads", loads)
+
+
+def moves_of(crew: Crew) -> list[str]:
+    return [crew.log.text(int(row["text"])) for row in crew.log.rows() if row["kind"] == Kind.REASSIGN]
+
+
+@pytest.mark.usefixtures("lame_first_server")
+@pytest.mark.parametrize("name", ["sgd", "adam"])
+def test_the_model_is_that_of_a_run_in_which_nothing_moves(name: str) -> None:
+    """Bit by bit: what the optimizer remembers of an entry goes with it."""
+    optimizer = {"name": name, "lr": 0.05} | ({"momentum": 0.9} if name == "sgd" else {})
+    crew = Crew(experiment({"name": "bsp"}, servers=3, optimizer=optimizer)).run()
+    still = experiment({"name": "bsp"}, servers=3, moves=False, optimizer=optimizer)
+    assert len(moves_of(crew)) == 1
+    assert torch.equal(crew.parameters, simulated(still).parameters)
+
+
+@pytest.mark.usefixtures("lame_first_server")
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        {"name": "bsp", "codec": "top_k", "codec_down": "top_k"},
+        {"name": "bsp", "codec": "one_bit"},
+        {"name": "double_squeeze"},
+        {"name": "local_sgd", "local_steps": 2, "codec": "top_k", "codec_down": "fp16"},
+    ],
+    ids=lambda strategy: "-".join(map(str, strategy.values())),
+)
+def test_what_codecs_have_not_said_goes_along(strategy: Any) -> None:
+    """Live as in virtual time, where the loads are scripted alike by a link that is three times as slow."""
+    spec = experiment(strategy)
+    crew = Crew(spec).run()
+    cluster = {"workers": 3, "step_time": "constant", "server_bandwidth_mbit_s": [1.0, 3.0]}
+    virtual = simulated(spec.but(backend="simulated", cluster=cluster))
+    assert len(moves_of(crew)) == 1
+    assert torch.equal(crew.parameters, virtual.parameters)
+
+
+@pytest.mark.usefixtures("lame_first_server")
+@pytest.mark.parametrize("name", ["asp", "ssp", "k_asp", "k_bsp", "osp"])
+def test_nobody_is_lost_on_the_way(name: str) -> None:
+    crew = Crew(experiment({"name": name}, stop={"updates": 20})).run()
+    assert crew.error is None
+    assert crew.outcome["status"] == "finished"
+    assert len(moves_of(crew)) == 1
+    assert torch.isfinite(crew.parameters).all()
+
+
+def test_what_a_server_does_is_measured() -> None:
+    """The slice of nearly all entries takes longer than the slice of a few, and both take some time."""
+    spec = experiment({"name": "asp"}, model={"name": "mlp", "hidden": [512]}, stop={"updates": 30})
+    crew = Crew(spec).run()
+    loads = [crew.log.text(int(row["text"])) for row in crew.log.rows() if row["kind"] == Kind.MEASURED]
+    assert loads
+    assert moves_of(crew)
+
+
+@given(st.integers(1, 5), st.data())
+def test_cuts_take_apart_and_put_together(count: int, data: Any) -> None:
+    length = data.draw(st.integers(count, 30))
+    own = data.draw(st.lists(st.integers(0, count - 1), min_size=length, max_size=length))
+    ranges = [[(i, i + 1) for i in range(length) if own[i] == server] for server in range(count)]
+    cuts, vector = cuts_of(ranges), torch.arange(float(length))
+    assert torch.equal(together([cut.of(vector) for cut in cuts], cuts), vector) or count == 1
+    whole = Cut((slice(0, length),))
+    for cut in cuts:
+        rest = whole.without(cut)
+        assert rest.size + cut.size == length
+        assert set(rest.of(vector).tolist()).isdisjoint(cut.of(vector).tolist())
+        assert torch.equal(cut.of(cut.spread(cut.of(vector), length)), cut.of(vector))
