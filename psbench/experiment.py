@@ -288,17 +288,24 @@ class Experiment(Specification):
     ) -> Experiment:
         """Make an experiment from plain data, with some dotted paths set to other values.
 
-        A path below a field that `spec` does not give changes the default.
+        A path below a field that `spec` does not give changes the default; its `name` replaces the default,
+        whose other parameters are not the new one's.
         """
         values = dict(spec)
-        for path, value in (settings or {}).items():
-            field, below, _ = path.partition(".")
+        for path, value in sorted((settings or {}).items(), key=_names_first):
+            field, _, below = path.partition(".")
             if below and values.get(field) is None:
-                values[field] = cls().spec().get(field)
+                values[field] = {} if below == "name" else cls().spec().get(field)
             set_path(values, path, value)
         for unknown in (name for name in values if name not in cls.model_fields):
             raise UnknownName(f"field of {where}", str(unknown), cls.model_fields)
         return cls(**values)
+
+
+def _names_first(setting: tuple[str, Any]) -> int:
+    """Order settings, so that whatever is below a name is set after it."""
+    path = setting[0]
+    return 0 if "." not in path else 1 if path.endswith(".name") else 2
 
 
 def _plain(value: Any) -> Any:

@@ -171,6 +171,14 @@ def test_setting_below_what_is_not_given_changes_the_default():
     assert (experiment.strategy.rule.window, experiment.strategy.rule.threshold) == (2, 0.01)
 
 
+def test_a_name_replaces_the_default_and_what_is_below_it_comes_after():
+    settings = {"cluster.workers": 3, "cluster.name": "homogeneous"}
+    cluster = Experiment.from_spec({}, settings).cluster
+    assert (cluster.name, cluster.workers) == ("homogeneous", 3)
+    given = {"cluster": {"name": "homogeneous", "workers": 5}}
+    assert Experiment.from_spec(given, {"cluster.name": "homogeneous"}).cluster.workers == 5
+
+
 def test_settings_are_made_in_their_order():
     settings = {"strategy": "ssp", "strategy.staleness_bound": 9}
     assert Experiment.from_spec({}, settings).strategy.consistency.staleness_bound == 9
