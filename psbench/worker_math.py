@@ -197,17 +197,19 @@ class Trainer:
         It is what a MapReduce task does, which has no index: `read` takes the time of the batch, `scan` that
         of the shard, however small the batch is.
         """
+        chosen = np.zeros(len(self.data.train_y), dtype=bool)
+        chosen[job.indices] = True
         found, inputs, labels = [], [], []
         for part in np.array_split(self._shards[job.worker].shard, self._pieces(job.worker)):
-            where = torch.from_numpy(part)
+            where, kept = torch.from_numpy(part), chosen[part]
             x, y = self.data.train_x[where], self.data.train_y[where]
-            chosen = np.isin(part, job.indices)
-            found.append(part[chosen])
-            inputs.append(x[torch.from_numpy(chosen)])
-            labels.append(y[torch.from_numpy(chosen)])
+            found.append(part[kept])
+            inputs.append(x if kept.all() else x[torch.from_numpy(kept)])
+            labels.append(y if kept.all() else y[torch.from_numpy(kept)])
         there = np.concatenate(found)
-        order = np.argsort(there)
-        at = torch.from_numpy(order[np.searchsorted(there, job.indices, sorter=order)])
+        place = np.empty(len(chosen), dtype=np.int64)
+        place[there] = np.arange(len(there))
+        at = torch.from_numpy(place[job.indices])
         return self._augmented(job, torch.cat(inputs)[at], torch.cat(labels)[at])
 
     def _pieces(self, worker: int) -> int:

@@ -51,9 +51,15 @@ def _rows(size: int, scheduler: str) -> Rows:
     *servers, jobs = in_turns(sides, 3)
     least = SIZES[size]
     what = f"live, logistic, {SAMPLES:,} rows, mini-batches of {size:,}, 2 workers, mini-batches/s"
+    rates = zip(STRATEGIES, servers, strict=False)
     return [
         Row(
-            f"{what}: {name} / map_reduce", f"{ours:,.0f}/s", f"{jobs:,.0f}/s", ours / jobs, SIZES[size], 30.0
+            f"{what}: {name} / map_reduce",
+            f"{rate:,.0f}/s",
+            f"{jobs:,.0f}/s",
+            rate / jobs,
+            least,
+            least and 30,
         )
-        for name, ours in zip(STRATEGIES, servers, strict=False)
+        for name, rate in rates
     ]
