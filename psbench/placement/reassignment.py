@@ -53,8 +53,8 @@ class ByLoad(Reassignment):
     A server's speed is the entries that it holds over the seconds that they kept it busy, and each server is
     to hold entries in proportion to its speed. Where the time is proportional to the entries, one move
     suffices; where a request costs something however small it is, each move takes a server nearer, and none
-    overshoots. As many entries move as are too many, and no others: whole stretches first, and then a piece
-    of a larger one.
+    overshoots. Nothing moves unless the busiest server is to have less to do. As many entries move as are too
+    many, and no others: whole stretches first, and then a piece of a larger one.
 
     Lapse moves a parameter to where it is accessed, and NuPS replicates what all access instead: both live
     from different workers needing different parameters. In dense data-parallel training every worker reads
@@ -96,7 +96,10 @@ class ByLoad(Reassignment):
         entries = [sum(stop - start for start, stop in own) for own in ranges]
         if imbalance(loads) <= self.threshold or sum(entries) <= len(entries) or not all(entries):
             return ranges
-        return _moved(ranges, _wanted(entries, loads))
+        wanted = _wanted(entries, loads)
+        expected = [want * load / count for want, load, count in zip(wanted, loads, entries, strict=True)]
+        # entries are whole: with a few of them two assignments may be equally good
+        return _moved(ranges, wanted) if max(expected) < max(loads) * (1 - 1e-6) else ranges
 
 
 def imbalance(loads: Sequence[float]) -> float:

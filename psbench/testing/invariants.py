@@ -6,6 +6,7 @@ from typing import Any
 
 from psbench.core.engine import Engine
 from psbench.core.log import ROW, Kind
+from psbench.core.move import WITHHELD
 from psbench.core.view import Status
 from psbench.errors import ProtocolError
 
@@ -19,10 +20,10 @@ class BrokenContract(ProtocolError):
 #: what an answer is given to; a drop or readmission takes effect when the rest of an answer is done
 _EVENTS = (
     *(Kind.JOIN, Kind.LEAVE, Kind.PUSH, Kind.VOTE, Kind.REPORT, Kind.TIMER, Kind.MEASURED, Kind.EVALUATED),
-    *(Kind.ASKED, Kind.DROP, Kind.READMIT),
+    *(Kind.ASKED, Kind.DROP, Kind.READMIT, Kind.RESUME),
 )
-#: a hold of the engine's own, while everybody finishes before a switch
-_SWITCH = "switch"
+#: holds of the engine's own: while everybody finishes before a switch, or messages end before entries move
+_ENGINES = ("switch", WITHHELD)
 
 
 class Invariants:
@@ -136,7 +137,7 @@ class Invariants:
 
     def _hold(self, worker: int, _id: int, _version: int, row: Any) -> None:
         reason = self.log.text(row[_COLUMN["text"]])
-        if reason == _SWITCH:
+        if reason in _ENGINES:
             return
         self._answers.setdefault(worker, []).append(f"hold ({reason})")
         if self._consistency.waits_for == "none" and reason != "vote":
