@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from psbench.experiment import Stop as Stop
     from psbench.report import write_report as write_report
     from psbench.runs import Run as Run
+    from psbench.runs import resume as resume
     from psbench.runs import run as run
 
     __version__: str
@@ -52,6 +53,7 @@ _HOMES = {
     "SwitchingStrategy": "psbench.core.strategy",
     "compare": "psbench.comparison",
     "replay": "psbench.backends.replay",
+    "resume": "psbench.runs",
     "run": "psbench.runs",
     "write_report": "psbench.report",
 }
@@ -73,6 +75,7 @@ __all__ = [
     "__version__",
     "compare",
     "replay",
+    "resume",
     "run",
     "strategies",
     "write_report",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from typing import Any
 from zipfile import BadZipFile
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -22,7 +24,8 @@ class Checkpoint:
     """A model with all that is needed to go on from it.
 
     `state` is plain data: the engine's state, the time, the specification. `tensors` holds `parameters`,
-    `buffers` and the optimizer's state under `optimizer/...`.
+    `buffers`, the optimizer's state under `optimizer/...`, and what a backend needs to go on
+    (`backends.resume`). Equal tensors, such as the models that workers hold, are stored once.
     """
 
     tensors: dict[str, Tensor]
@@ -52,7 +55,8 @@ class Checkpoint:
         SpecError
             If the folder cannot be written.
         """
-        arrays = {name: tensor.numpy() for name, tensor in self.tensors.items()}
+        arrays, same = _each_once({name: tensor.numpy() for name, tensor in self.tensors.items()})
+        arrays[_SAME] = np.array(json.dumps(same, sort_keys=True))
         arrays["state"] = np.array(json.dumps(self.state, sort_keys=True))
         part = path.with_suffix(".part")
         try:
@@ -78,6 +82,41 @@ class Checkpoint:
             with Path(path).open("rb") as file, np.load(file, allow_pickle=False) as content:
                 arrays = {name: content[name] for name in content.files}
             state = json.loads(str(arrays.pop("state")))
+            same = json.loads(str(arrays.pop(_SAME, "{}")))
+            tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
+            tensors |= {name: tensors[first] for name, first in same.items()}
         except (OSError, ValueError, KeyError, EOFError, BadZipFile) as error:
             raise DataError(f"{path}: is not a checkpoint that can be read ({error})") from None
-        return cls({name: torch.from_numpy(array) for name, array in arrays.items()}, state)
+        return cls(tensors, state)
+
+    @staticmethod
+    def state_of(path: Path) -> dict[str, Any]:
+        """Read the plain data of a checkpoint alone.
+
+        Raises
+        ------
+        DataError
+            If the file is missing, cut short, or no checkpoint.
+        """
+        try:
+            with path.open("rb") as file, np.load(file, allow_pickle=False) as content:
+                state: dict[str, Any] = json.loads(str(content["state"]))
+        except (OSError, ValueError, KeyError, EOFError, BadZipFile) as error:
+            raise DataError(f"{path}: is not a checkpoint that can be read ({error})") from None
+        return state
+
+
+#: names of tensors that are equal to another, by that one's name
+_SAME = "same"
+
+
+def _each_once(arrays: dict[str, npt.NDArray[Any]]) -> tuple[dict[str, npt.NDArray[Any]], dict[str, str]]:
+    """Return the arrays that differ, and of every other one which it is equal to."""
+    first: dict[tuple[str, tuple[int, ...], bytes], str] = {}
+    same = {}
+    for name, array in arrays.items():
+        digest = hashlib.blake2b(np.ascontiguousarray(array).data).digest()
+        original = first.setdefault((array.dtype.str, array.shape, digest), name)
+        if original != name:
+            same[name] = original
+    return {name: array for name, array in arrays.items() if name not in same}, same

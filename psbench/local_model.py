@@ -67,6 +67,18 @@ class LocalModel:
         self._samples = 0
         return self._gradient
 
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return what a worker that waits needs to go on, as copies."""
+        state = {"parameters": self.parameters, "buffers": self.buffers, "gradient": self._gradient}
+        return {name: value.clone() for name, value in state.items()} | {
+            "samples": torch.tensor(self._samples)
+        }
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Take over what `state_dict` returned."""
+        self.parameters, self.buffers = state["parameters"].clone(), state["buffers"].clone()
+        self._gradient, self._samples = state["gradient"].clone(), int(state["samples"])
+
 
 class _Stepping(LocalModel):
     """A worker with an optimizer of its own that sends its parameters."""
@@ -89,6 +101,20 @@ class _Stepping(LocalModel):
 
     def payload(self) -> Tensor:
         return self.parameters.clone()
+
+    def state_dict(self) -> dict[str, Tensor]:
+        own = {} if self._optimizer is None else self._optimizer.state.get(self.parameters, {})
+        return super().state_dict() | {f"optimizer/{name}": value.clone() for name, value in own.items()}
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        super().load_state_dict(state)
+        if not len(self.parameters):
+            return  # it has not been sent a model yet
+        self._optimizer = self.spec.build(self.parameters)
+        prefix = "optimizer/"
+        own = {n.removeprefix(prefix): t.clone() for n, t in state.items() if n.startswith(prefix)}
+        if own:
+            self._optimizer.state[self.parameters] = own
 
     def _apply(self, gradient: Tensor, lr: float) -> None:
         assert self._optimizer is not None

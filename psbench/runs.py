@@ -6,7 +6,7 @@ import hashlib
 import json
 import platform
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from importlib import metadata
@@ -17,6 +17,7 @@ import numpy as np
 from torch import Tensor
 
 from psbench.backends.base import Control, Observer, Outcome, stop_on_interrupt
+from psbench.backends.resume import check, find, home_of, log_of, remove_later, resume_spec
 from psbench.checkpoint import Checkpoint
 from psbench.core.log import EventLog
 from psbench.core.strategy import AnyStrategy, Strategy
@@ -147,6 +148,7 @@ def run(
     control: Control | None = None,
     folder: str | Path | None = None,
     problem: Problem | None = None,
+    start: str | Path | None = None,
 ) -> Run:
     """Run an experiment on its backend.
 
@@ -164,6 +166,8 @@ def run(
         Where checkpoints are written, and where the run is saved when it has ended.
     problem : Problem or None
         The experiment's own, if somebody has already built it (to show its shards before the run begins).
+    start : path or None
+        A checkpoint to go on from, or the folder of a run, whose last one is meant; see `resume`.
 
     Raises
     ------
@@ -173,17 +177,76 @@ def run(
     control = control or Control()
     log = EventLog() if log is None else log
     target = None if folder is None else Path(folder)
+    begin = None if start is None else _beginning(experiment, find(start), log)
     if target is not None:
         check_writable(target)
     problem = Problem.build(experiment) if problem is None else problem
+    if start is not None and target is not None:
+        remove_later(find(start), target / "checkpoints")
     began = time.perf_counter()
     with stop_on_interrupt(control):
-        outcome = _backend(experiment)(problem, log, control, observer, target)
+        outcome = _backend(experiment)(problem, log, control, observer, target, begin)
     meta = _meta(experiment, problem, outcome, time.perf_counter() - began)
     done = Run(experiment, log, meta, outcome.parameters, outcome.buffers)
     if target is not None:
         done.save(target)
     return done
+
+
+def resume(
+    source: str | Path,
+    settings: Mapping[str, Any] | None = None,
+    *,
+    folder: str | Path | None = None,
+    observer: Observer | None = None,
+    control: Control | None = None,
+) -> Run:
+    """Go on with a run that was stopped, was killed, or is to be longer.
+
+    It goes on from its last checkpoint with the time, the log and the model of that moment; what came after
+    it is done again, and its checkpoints are removed from that folder. Steps that were under way are void:
+    their workers are sent the model and begin anew. Under a barrier nobody is under way at a checkpoint, and
+    a simulated run goes on bit by bit as it would have done.
+
+    Parameters
+    ----------
+    source : path
+        The folder of a run, or one of its checkpoints.
+    settings : mapping of dotted path to value
+        What is to be different from now on, as `{"stop.epochs": 40}`: `stop`, `backend`, `scheduler`,
+        `evaluate_every`, `checkpoint_every`, `threads` and `name` may be.
+    folder : path or None
+        Where the run is saved; the folder that it comes from, unless given.
+    observer, control
+        See `run`.
+
+    Returns
+    -------
+    Run
+        Whose log begins where the run began.
+
+    Raises
+    ------
+    SpecError, DataError
+        If there is no checkpoint, or it is of another experiment.
+
+    Source
+    ------
+    Thesis 3.2.6; `protocols` 10.2: "reload, v back, workers re-pull".
+    """
+    path = find(source)
+    experiment = Experiment.from_spec(resume_spec(path), settings, where=str(path))
+    folder = home_of(path) if folder is None else folder
+    return run(experiment, observer=observer, control=control, folder=folder, start=path)
+
+
+def _beginning(experiment: Experiment, path: Path, log: EventLog) -> Checkpoint:
+    """Read a checkpoint and the log up to it."""
+    checkpoint = Checkpoint.load(path)
+    check(path, checkpoint, experiment)
+    before = log_of(path, checkpoint)
+    log.extend(before.rows(), before.texts)
+    return checkpoint
 
 
 def _backend(experiment: Experiment) -> Callable[..., Outcome]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -84,8 +84,21 @@ class Batches:
     ) -> None:
         self.shard, self._streams, self._ordered = shard, streams, ordered
         self._purpose, self._keys = purpose, (worker, *keys)
+        self.skip_to(0)
+
+    @property
+    def taken(self) -> int:
+        """How many samples were taken so far."""
+        return self._passes * len(self.shard) - len(self._left)
+
+    def skip_to(self, taken: int) -> None:
+        """Be where so many samples are taken; passes that are over need not be shuffled."""
+        self._left = self.shard[:0]
         self._passes = 0
-        self._left = shard[:0]
+        if taken:
+            self._passes = (taken - 1) // len(self.shard)
+            begun = self._passes * len(self.shard)
+            self._left = self._next_pass()[taken - begun :]
 
     def take(self, size: int) -> npt.NDArray[np.int64]:
         """Return the indices of the next `size` samples."""
@@ -101,6 +114,20 @@ class Batches:
         rng = self._streams.generator(self._purpose, *self._keys, self._passes)
         self._passes += 1
         return self.shard if self._ordered else rng.permutation(self.shard)
+
+
+class Position(NamedTuple):
+    """Where a worker is in its data: samples of its shard that were taken, steps and chunks begun.
+
+    `chunk` is the size of the chunk that its batches come from, 0 if they come from the shard, and `of_chunk`
+    how many samples of that were taken.
+    """
+
+    taken: int
+    steps: int
+    chunks: int = 0
+    chunk: int = 0
+    of_chunk: int = 0
 
 
 @dataclass(slots=True)
@@ -127,6 +154,22 @@ class StepResult:
     gradient: Tensor
     buffers: Tensor
     loss: float
+
+
+def loss_of(outputs: Tensor, targets: Tensor, reduction: Literal["mean", "sum"] = "mean") -> Tensor:
+    """Return the cross-entropy of logits where targets are classes, the squared error where they are numbers.
+
+    Shapes
+    ------
+    outputs : float32, (B, classes) or (B, 1)      targets : int64 or float32, (B,)
+
+    Notes
+    -----
+    The squared error is (output - target)^2; MLlib's linear regression takes half of it.
+    """
+    if targets.is_floating_point():
+        return functional.mse_loss(outputs.squeeze(1), targets, reduction=reduction)
+    return functional.cross_entropy(outputs, targets, reduction=reduction)
 
 
 class Trainer:
@@ -171,6 +214,23 @@ class Trainer:
         number = self._chunks[worker]
         self._chunks[worker] += 1
         self._batches[worker] = Batches(chunk, self._streams, worker, self._ordered, "chunk", number)
+
+    def position(self, worker: int) -> Position:
+        """Return where a worker is in its data."""
+        batches, shard = self._batches[worker], self._shards[worker]
+        of_chunk = (0, 0) if batches is shard else (len(batches.shard), batches.taken)
+        return Position(shard.taken, self._steps[worker], self._chunks[worker], *of_chunk)
+
+    def go_to(self, worker: int, position: Position) -> None:
+        """Let a worker go on from a position: it draws what it drew from there."""
+        whole = position.chunk >= len(self._shards[worker].shard)
+        self._shards[worker].skip_to(position.taken - (0 if whole else position.chunk))
+        self._batches[worker] = self._shards[worker]
+        self._chunks[worker], self._steps[worker] = position.chunks, position.steps
+        if position.chunk:
+            self._chunks[worker] -= 1
+            self.assign(worker, position.chunk)
+            self._batches[worker].skip_to(position.of_chunk)
 
     def unassign(self) -> None:
         """Let every worker's batches come from its shard again."""
@@ -231,7 +291,7 @@ class Trainer:
         model.load(parameters, buffers)
         if not model.module.training:  # setting it again visits every submodule
             model.module.train()
-        loss = functional.cross_entropy(model.module(batch.inputs), batch.labels)
+        loss = loss_of(model.module(batch.inputs), batch.labels)
         return StepResult(model.gradient(loss), model.buffers.clone(), loss.item())
 
 
@@ -263,14 +323,15 @@ class Evaluator:
         self._test_sample = torch.from_numpy(np.sort(order[:test_sample]))
 
     def evaluate(self, parameters: Tensor, buffers: Tensor) -> dict[str, float]:
-        """Return `train_loss`, and `val_loss` and `val_accuracy` if there is validation data."""
+        """Return `train_loss`, and with validation data `val_loss`, and `val_accuracy` of classes."""
         self.model.load(parameters, buffers)
         self.model.module.eval()
         data = self.data
         values = {"train_loss": self._over(data.train_x, data.train_y, self._sample)[0]}
         if len(data.val_y):
             all_of_them = torch.arange(len(data.val_y))
-            values["val_loss"], values["val_accuracy"] = self._over(data.val_x, data.val_y, all_of_them)
+            values["val_loss"], accuracy = self._over(data.val_x, data.val_y, all_of_them)
+            values |= {"val_accuracy": accuracy} if data.task == "classification" else {}
         return values
 
     def loss(self, which: Literal["train", "test"], parameters: Tensor, buffers: Tensor) -> float:
@@ -293,7 +354,7 @@ class Evaluator:
         loss, right = 0.0, 0
         with torch.inference_mode():
             for part in torch.split(where, self.BATCH):
-                logits, y = self.model.module(inputs[part]), labels[part]
-                loss += float(functional.cross_entropy(logits, y, reduction="sum"))
-                right += int((logits.argmax(1) == y).sum())
+                outputs, y = self.model.module(inputs[part]), labels[part]
+                loss += float(loss_of(outputs, y, "sum"))
+                right += int((outputs.argmax(1) == y).sum())
         return loss / len(where), right / len(where)

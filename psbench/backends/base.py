@@ -130,6 +130,17 @@ class Ending:
         self._best = float("inf")
         self._since_best = 0
 
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a run that goes on from a checkpoint needs to know, as plain data."""
+        done = {"evaluations": self._evaluations, "every": self._every}
+        return done | {"best": self._best, "since_best": self._since_best}
+
+    def load_state_dict(self, state: dict[str, Any], epoch: float) -> None:
+        """Take over a state of `state_dict`, written at that epoch."""
+        self._best, self._since_best = state["best"], state["since_best"]
+        same = state["every"] == self._every
+        self._evaluations = state["evaluations"] if same else int(epoch / self._every + 1e-9)
+
     @property
     def next_epoch(self) -> float:
         """The epoch before which neither `due` nor `after_update` has anything to say about epochs."""

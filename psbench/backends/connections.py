@@ -36,6 +36,8 @@ class Connections:
     def __init__(self, composition: Strategy, own: Sequence[Cut], streams: Streams, worker: int) -> None:
         self._composition, self._streams, self._worker = composition, streams, worker
         self._cuts = own
+        #: what was not said, and the messages sent, when the last answer came
+        self._answered: tuple[list[Floats | None], int] = [], 0
         self.ends = [
             WorkerEnd(composition, cut.size, streams, worker, server) for server, cut in enumerate(own)
         ]
@@ -62,9 +64,7 @@ class Connections:
     @property
     def unsaid(self) -> Tensor | None:
         """What pushes have lost so far and none has made up for; None if that is nothing."""
-        memories = [end.channel.memory for end in self.ends]
-        found = [torch.from_numpy(memory) for memory in memories if memory is not None]
-        return whole_or_none(together(found, self._cuts)) if len(found) == len(memories) else None
+        return self._together([end.channel.memory for end in self.ends])
 
     def owe(self, unsaid: Tensor) -> None:
         """Have later pushes say what others did not, such as those to servers that held other parameters."""
@@ -77,12 +77,46 @@ class Connections:
         The next model must come whole.
         """
         new = Connections(self._composition, own, self._streams, self._worker)
-        for end, before in zip(new.ends, self.ends, strict=True):
-            end.channel.num_sent = before.channel.num_sent
+        new.num_sent = self.num_sent
         unsaid = self.unsaid
         if unsaid is not None:
             new.owe(unsaid)
         return new
+
+    @property
+    def num_sent(self) -> int:
+        """Pushes so far, each of which is written with chance of its own."""
+        return self.ends[0].channel.num_sent
+
+    @num_sent.setter
+    def num_sent(self, number: int) -> None:
+        for end in self.ends:
+            end.channel.num_sent = number
+
+    @property
+    def held(self) -> Tensor | None:
+        """The model that the last answer left; None before the first."""
+        parts = [torch.from_numpy(end.held) for end in self.ends if end.held is not None]
+        return together(parts, self._cuts) if parts else None
+
+    def hold(self, held: Tensor) -> None:
+        """Go on from a model that an answer left."""
+        for end, cut in zip(self.ends, self._cuts, strict=True):
+            end.held = cut.of(held).numpy()
+
+    def answered(self) -> None:
+        """Mark the beginning of what would be void if the run went on from a checkpoint."""
+        self._answered = [end.channel.memory for end in self.ends], self.num_sent
+
+    @property
+    def when_answered(self) -> tuple[Tensor | None, int]:
+        """What was not said, and the pushes, when the last answer came: later ones may be under way."""
+        memories, num_sent = self._answered
+        return self._together(memories), num_sent
+
+    def _together(self, memories: Sequence[Floats | None]) -> Tensor | None:
+        found = [torch.from_numpy(memory) for memory in memories if memory is not None]
+        return whole_or_none(together(found, self._cuts)) if len(found) == len(self.ends) else None
 
     def _read(self, parts: Sequence[Tensor], read: _Read) -> Tensor:
         read_parts = [

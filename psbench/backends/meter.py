@@ -33,16 +33,16 @@ class Meter:
 
     def __init__(self, simulation: Simulation, composition: Strategy) -> None:
         self._sim = simulation
-        self._held: dict[int, Tensor] = {}
+        self.held: dict[int, Tensor] = {}  #: versions that workers or pushes started from
         self.holds = "distance_sq" in composition.measures
 
     def released(self, version: int) -> None:
         """Remember the version that a worker starts from; call if the composition `holds` versions."""
-        if version not in self._held:
+        if version not in self.held:
             in_use = {w.base_version for w in self._sim.engine.view.workers.values()} | {version}
             in_use |= {push.base_version for push in self._sim.engine.view.pending.values()}
-            self._held = {v: tensor for v, tensor in self._held.items() if v in in_use}
-            self._held[version] = self._sim.server.parameters.clone()
+            self.held = {v: tensor for v, tensor in self.held.items() if v in in_use}
+            self.held[version] = self._sim.server.parameters.clone()
 
     def measure(self, measure: act.Measure, payloads: _Payloads) -> tuple[dict[str, float], float]:
         """Return the numbers by name, and the seconds that they take."""
@@ -74,7 +74,7 @@ class Meter:
     def _distance_sq(self, push: int | None) -> float:
         assert push is not None
         base = self._sim.engine.view.pending[push].base_version
-        difference = self._sim.server.parameters - self._held[base]
+        difference = self._sim.server.parameters - self.held[base]
         return float(torch.dot(difference, difference))
 
     def _seconds(self, which: Literal["train", "test"]) -> float:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _EVENTS = {
     *(Kind.JOIN, Kind.LEAVE, Kind.PUSH, Kind.VOTE, Kind.REPORT, Kind.TIMER, Kind.MEASURED),
-    *(Kind.EVALUATED, Kind.ASKED, Kind.VOID),
+    *(Kind.EVALUATED, Kind.ASKED, Kind.VOID, Kind.RESUME),
 }
 
 
@@ -68,12 +68,14 @@ def replay(run: Run) -> int:
 
 def _engine(run: Run, log: EventLog) -> Engine:
     experiment, meta = run.experiment, run.meta
+    changes = [json.loads(run.log.text(n))["epochs"] for n in run.log.of_kind(Kind.RESUME)["text"]]
+    epochs = changes[0][0] if changes else experiment.stop.epochs
     return Engine(
         experiment.strategy,
         num_workers=meta["num_workers"],
         dataset_size=meta["dataset_size"],
         global_batch=experiment.batch_size,
-        epochs=experiment.stop.epochs,
+        epochs=epochs,
         batch_sizes=largest_remainder(experiment.batch_size, [1.0] * meta["num_workers"]),
         wire_size=WireSize(meta["layout"], meta["model_bytes"] - 4 * meta["num_parameters"]),
         rate=experiment.optimizer.rate,
@@ -91,16 +93,22 @@ def _starters(rows: np.ndarray[Any, Any]) -> list[int]:
 def _feed(engine: Engine, row: Any, recorded: EventLog, at: int) -> None:
     event = _event(engine, row, recorded.text(row["text"]))
     try:
-        engine.handle(event, float(row["time_s"]))
+        if isinstance(event, dict):
+            engine.resume(event["spared"], event["epochs"][1])
+        else:
+            engine.handle(event, float(row["time_s"]))
     except ProtocolError as error:
         raise ReplayMismatch(
             f"row {at}: after {describe(recorded, at)} the parts now fail: {error}"
         ) from error
 
 
-def _event(engine: Engine, row: Any, text: str) -> ev.Event:
+def _event(engine: Engine, row: Any, text: str) -> ev.Event | dict[str, Any]:
     kind, worker = Kind(row["kind"]), int(row["worker"])
     ticket = engine.view.workers[worker].ticket if worker in engine.view.workers else 0
+    if kind == Kind.RESUME:
+        told: dict[str, Any] = json.loads(text)
+        return told
     if kind == Kind.VOID:
         return _message(text, worker, int(row["id"]), row)
     if kind in (Kind.PUSH, Kind.VOTE, Kind.REPORT):

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from bisect import insort
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from heapq import heappop, heappush
 from itertools import count
@@ -24,6 +24,8 @@ from torch import Tensor
 
 from psbench.backends.base import Control, Ending, Observer, Outcome, why_diverged, with_stats
 from psbench.backends.meter import Meter
+from psbench.backends.resume import LogKeeper, following, split
+from psbench.backends.virtual_state import checkpoint_of, go_on
 from psbench.backends.virtual_workers import HAPPENINGS, VirtualWorkers
 from psbench.checkpoint import Checkpoint
 from psbench.clusters import Network, Profile, StepTimes
@@ -88,6 +90,8 @@ class Simulation:
         Called with the log about every `OBSERVE_EVERY` events and after each evaluation.
     folder : Path or None
         Where checkpoints go; none are written without it.
+    start : Checkpoint or None
+        Where to go on from; the log up to there is in `log` already.
     """
 
     def __init__(
@@ -97,11 +101,13 @@ class Simulation:
         control: Control,
         observer: Observer | None = None,
         folder: Path | None = None,
+        start: Checkpoint | None = None,
     ) -> None:
         experiment = problem.experiment
         self.problem, self.log, self.control = problem, log, control
         self.workers: VirtualWorkers | None = None  # where they decide more than to push
-        self.observer, self.folder = observer, folder
+        self.observer, self.folder, self._start = observer, folder, start
+        self._keeps_log = LogKeeper(log)
         self.engine = problem.engine(log)
         self.ending = Ending(experiment.stop, experiment.evaluate_every)
         self.gradients = not experiment.timing_only
@@ -114,24 +120,25 @@ class Simulation:
         #: results on their way, the first to arrive first: a shared link makes that the order of sending
         self._arriving: deque[_Entry] = deque()
         self._sequence = count()
-        self._push_ids = count()
+        self.push_ids = count()
         #: each worker's step: its push, which is completed when it arrives, and how to compute it
         self._under_way: dict[int, Push] = {}
         self._jobs: dict[int, Job] = {}
-        self._payloads: dict[int, tuple[Tensor, Tensor]] = {}
+        self.payloads: dict[int, tuple[Tensor, Tensor]] = {}
         self._carried: dict[int, tuple[Tensor, Tensor]] = {}  # by pushes that have not arrived
         self._snapshots = _Snapshots()
         self.now = 0.0
         self._deadline = float("inf") if experiment.stop.seconds is None else experiment.stop.seconds
-        self._ring_ends = 0.0  # a ring leaves its result with the workers; nobody starts before
-        self._handed_over = 0.0  # until then a hand-over is under way and nothing is sent
-        self._evaluated = -1, -1  # version and samples of the last evaluation
+        self.ring_ends = 0.0  # a ring leaves its result with the workers; nobody starts before
+        self.handed_over = 0.0  # until then a hand-over is under way and nothing is sent
+        self.evaluated = -1, -1  # version and samples of the last evaluation
         self._unseen: ev.Evaluated | None = None  # the evaluation that the engine has not handled yet
         self._status = self._reason = ""
         self._checkpoints: list[str] = []
-        self._next_checkpoint = experiment.checkpoint_every or float("inf")
+        self.plan_checkpoints(following(0.0, experiment.checkpoint_every))
         #: nothing can be due before that many samples and that version
         self._look_at, self._last_version = 0.0, self.ending.next_version
+        self._composed = 0  # the composition that we work under
         self._compose(experiment.strategy.compositions[0], {})
 
     # ---------------------------------------------------------------- the loop
@@ -146,7 +153,10 @@ class Simulation:
         WorkerLost
             When every worker is gone.
         """
-        self._begin()
+        if self._start is None:
+            self._begin()
+        else:
+            self._go_on(self._start)
         for handled in count(1):  # a `for` loop, because CPython 3.11 does not specialise a long `while`
             if self._status:
                 break
@@ -191,6 +201,15 @@ class Simulation:
         self._evaluate(0)
         self._perform(self.engine.begin(profile.starters))
 
+    def _go_on(self, start: Checkpoint) -> None:
+        """Be where a checkpoint was written, unless the run ends there."""
+        actions = go_on(self, start)
+        reason = self.ending.after_update(self.engine.view, self.server.movement) or self.ending.at(self.now)
+        if reason:
+            self._end("finished", reason)
+        else:
+            self._perform(actions)
+
     def schedule(self, time: float, worker: int, happening: Any, late: bool = False) -> None:
         """Let something happen to a worker, or to all (-1); `late` is after all else of that instant."""
         place = next(self._sequence) + _AFTER_TICKETS
@@ -228,14 +247,14 @@ class Simulation:
         seen = self.engine.view.workers[worker]
         if seen.ticket != release.ticket or seen.status is Status.GONE:
             return  # it left while numbers were being measured, and may be back
-        if self._meter.holds:
-            self._meter.released(release.load)
-        sent = self.now if self.now > self._handed_over else self._handed_over
+        if self.meter.holds:
+            self.meter.released(release.load)
+        sent = self.now if self.now > self.handed_over else self.handed_over
         if release.send and not self._collective:
             first = self.workers is not None and not self.workers.has(worker)
             begins = self.network.down(worker, self._first_bytes_down if first else self._bytes_down, sent)
         else:
-            begins = max(self.network.message(worker, sent), self._ring_ends) + self._starts_s(worker)
+            begins = max(self.network.message(worker, sent), self.ring_ends) + self._starts_s(worker)
         if self.workers is not None:
             self.workers.release(release, begins)
             return
@@ -286,7 +305,7 @@ class Simulation:
     def _push(self, push: Push) -> None:
         """Complete a push, which has arrived, and let the engine answer."""
         del self._under_way[push.worker]
-        push.id = next(self._push_ids)
+        push.id = next(self.push_ids)
         if self.gradients:
             self._receive(push)
         if self._reads:
@@ -297,7 +316,7 @@ class Simulation:
 
     def _receive(self, push: Push) -> None:
         payload = self._carried.pop(push.worker, None) or self._compute(push)
-        self._payloads[push.id] = payload
+        self.payloads[push.id] = payload
         if not (math.isfinite(push.loss) and finite(payload[0])):
             self.diverged(why_diverged(push, self.now))
 
@@ -325,15 +344,39 @@ class Simulation:
 
     # ---------------------------------------------------------------- actions
 
-    def _perform(self, actions: Iterable[Action]) -> None:
+    def _perform(self, actions: Sequence[Action]) -> None:
+        view = self.engine.view
+        if view.samples >= self._store_at or view.composition != self._composed:
+            actions = self._store(actions)
+        if (
+            self._perform_each(actions) and self.workers is not None
+        ):  # steps that are kept after a vote are progress too
+            self._look()
+
+    def _perform_each(self, actions: Iterable[Action]) -> bool:
         for action in actions:
             perform = _PERFORM.get(type(action))
             if perform is not None:
                 perform(self, action)
                 if self._status:
-                    return  # the run ended with this version; nobody starts another step
-        if self.workers is not None:  # steps that are kept after a vote are progress too
-            self._look()
+                    return False  # the run ended with this version; nobody starts another step
+        return not self._status
+
+    def _store(self, actions: Sequence[Action]) -> Sequence[Action]:
+        """Perform what makes the model of an answer, write a checkpoint of it, and return the rest."""
+        view = self.engine.view
+        switched = view.composition != self._composed
+        if self.engine.measuring and not switched:
+            return actions  # half an answer; the next will do
+        self._composed = view.composition
+        make, then = split(actions)
+        made = self._perform_each(make)
+        label = f"switch-version-{view.version}" if switched else f"epoch-{view.epoch:g}"
+        if view.epoch >= self.next_checkpoint:
+            self.plan_checkpoints(following(view.epoch, self.problem.experiment.checkpoint_every))
+        if (made or not make or self._status == "finished") and self.folder is not None:
+            self._checkpoint(self.folder / "checkpoints" / f"{label}.npz", then)
+        return then
 
     def _cancel(self, cancel: act.Cancel | act.Drop) -> None:
         self._forget(cancel.worker)
@@ -353,21 +396,21 @@ class Simulation:
             self.workers.tell(tell, self.network.message(tell.worker, self.now))
 
     def _discard(self, discard: act.Discard) -> None:
-        self._payloads.pop(discard.push.id, None)
+        self.payloads.pop(discard.push.id, None)
 
     def _wake(self, wake: act.Wake) -> None:
         self._schedule(wake.at, _TIMER, 0, ev.Timer(wake.key, wake.composition_id))
 
     def _measure(self, measure: act.Measure) -> None:
-        facts, seconds = self._meter.measure(measure, self._payloads)
+        facts, seconds = self.meter.measure(measure, self.payloads)
         self._schedule(self.now + seconds, _MEMBERSHIP, -1, ev.Measured(facts))
 
     def _apply(self, apply: act.Apply) -> None:
         if self._collective:
             workers = [push.worker for push in apply.pushes]
-            self._ring_ends = self.now + self._placement.collect_s(self.network, self._vector_bytes, workers)
+            self.ring_ends = self.now + self._placement.collect_s(self.network, self._vector_bytes, workers)
         if self.gradients:
-            payloads = [self._payloads.pop(push.id) for push in apply.pushes]
+            payloads = [self.payloads.pop(push.id) for push in apply.pushes]
             self.server.apply(
                 [gradient for gradient, _ in payloads],
                 apply.weights,
@@ -393,29 +436,25 @@ class Simulation:
             self._after_update(view)
 
     def _after_update(self, view: ClusterView) -> None:
-        """Evaluate, write a checkpoint, or end, if one of them is due."""
+        """Evaluate or end, if that is due."""
         number = self.ending.due(view)
         if number is not None:
             self._evaluate(number)
-        if view.epoch >= self._next_checkpoint:
-            self._next_checkpoint += self.problem.experiment.checkpoint_every or float("inf")
-            self._checkpoint(f"epoch-{view.epoch:g}")
         reason = self.ending.after_update(view, self.server.movement)
         if reason:
             self._end("finished", reason)
-        self._look_at = view.dataset_size * min(self.ending.next_epoch, self._next_checkpoint)
+        self._look_at = view.dataset_size * self.ending.next_epoch
 
     def _hand_over(self, handover: act.Handover) -> None:
         if handover.forgets_momentum:
             self.server.forget_momentum()
-        self._handed_over = max(self._ring_ends, self.now) + handover.cost_s
+        self.handed_over = max(self.ring_ends, self.now) + handover.cost_s
         composition = self.problem.experiment.strategy.compositions[handover.to]
         unsaid = self._owed if self.workers is None else self.workers.unsaid()
-        self._compose(composition, {} if composition.forgets_unsaid(self._composition) else unsaid)
-        self._checkpoint(f"switch-version-{self.engine.view.version}")
+        self._compose(composition, {} if composition.forgets_unsaid(self.composition) else unsaid)
 
     def _compose(self, composition: Strategy, owed: dict[int, Tensor]) -> None:
-        self._composition = composition
+        self.composition = composition
         self._placement, self._reads = composition.placement, composition.reads
         placement = self._placement
         self._collective, self._stateless = placement.collective, placement.stateless_workers
@@ -429,12 +468,12 @@ class Simulation:
         if self.gradients:
             self.trainer.unassign()
         self._drifts = composition.communication.pushes == "together"
-        self._meter = Meter(self, composition)
+        self.meter = Meter(self, composition)
 
     def _hold_ranges(self, ranges: Ranges) -> None:
         """Know what messages take if each server holds these entries."""
         self._ranges = ranges
-        composition, n = self._composition, self.problem.profile.num_workers
+        composition, n = self.composition, self.problem.profile.num_workers
         size = self.problem.wire_size._replace(ranges=ranges)
         self._vector_bytes = size.of(composition.communication.codec, self._placement)  # of collectives
         self.bytes_up, self._bytes_down = composition.bytes_up(size, n), composition.bytes_down(size, n)
@@ -445,7 +484,7 @@ class Simulation:
         before, after, each = self._ranges, change.ranges, self.problem.entry_bytes
         given, taken = lost_entries(before, after), lost_entries(after, before)
         seconds = self.network.move([each * n for n in given], [each * n for n in taken])
-        self._handed_over = max(self._handed_over, self.now) + seconds
+        self.handed_over = max(self.handed_over, self.now) + seconds
         self.network.server_loads()  # what was carried before says nothing of what will be
         self.network.share(_shares(after))
         self._hold_ranges(after)
@@ -459,7 +498,7 @@ class Simulation:
         if not self.gradients:
             return
         view = self.engine.view
-        self._evaluated = view.version, view.samples
+        self.evaluated = view.version, view.samples
         values = self.evaluator.evaluate(*self._model())
         values = {"epoch": view.epoch} | values
         if number > 0:
@@ -482,14 +521,65 @@ class Simulation:
         version = self.engine.view.version
         self.log.add(Kind.EVALUATED, self.now, id=number, version=version, text=plain_json(values))
 
-    def _checkpoint(self, label: str) -> None:
-        if self.folder is None:
-            return
-        spec = self.problem.experiment.spec()
-        decisions = None if self.engine.measuring else self.engine.state_dict()  # a part of an answer is none
-        state = {"time_s": self.now, "engine": decisions, "spec": spec}
-        path = Checkpoint.of(self.server, state).save(self.folder / "checkpoints" / f"{label}.npz")
-        self._checkpoints.append(str(path))
+    def _checkpoint(self, path: Path, rest: Sequence[Action]) -> None:
+        checkpoint = checkpoint_of(self, rest)
+        self._keeps_log.add_to(checkpoint, path)
+        self._checkpoints.append(str(checkpoint.save(path)))
+
+    def plan_checkpoints(self, epoch: float) -> None:
+        """Write a checkpoint at the first version from that epoch on."""
+        self.next_checkpoint = epoch
+        self._store_at = epoch * self.problem.dataset_size
+
+    # ---------------------------------------------------------------- for checkpoints
+
+    def entries(self) -> list[_Entry]:
+        """Return what is to happen, in no order."""
+        return self._heap
+
+    def expect(self, time: float, priority: int, worker: int, event: Any) -> None:
+        """Let an event happen; called in the order in which events of one instant are to come."""
+        self._schedule(time, priority, worker, event)
+        if isinstance(event, ev.Evaluated):
+            self._unseen = event
+
+    @property
+    def next_push(self) -> int:
+        """The number of the next push."""
+        number = next(self.push_ids)
+        self.push_ids = count(number)
+        return number
+
+    def compose_anew(self) -> None:
+        """Work under the composition, and with the servers' shares, that the engine has come to."""
+        view = self.engine.view
+        self._composed = view.composition
+        self._compose(self.problem.experiment.strategy.compositions[view.composition], {})
+        if view.ranges != self._ranges:
+            self.network.share(_shares(view.ranges))
+            self._hold_ranges(view.ranges)
+            if self.workers is not None:
+                self.workers.reassign(view.ranges)
+
+    def worker_state(self, number: int, waits: bool) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Return what a worker needs to go on: as it is if it waits, else as it was when it was answered."""
+        if self.workers is not None:
+            return self.workers.state(number, waits)
+        used, push = self.step_times.used(number), self._under_way.get(number)
+        position = self.trainer.position(number) if self.gradients else None
+        if push is not None:
+            used -= 1
+            if position is not None:
+                position = position._replace(taken=position.taken - push.samples, steps=position.steps - 1)
+        owed = {"unsaid": self._owed[number]} if number in self._owed else {}
+        return owed, {"used": used, "position": position}
+
+    def load_worker(self, number: int, plain: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+        """Let a worker go on from what `worker_state` returned, its position and step times aside."""
+        if self.workers is not None:
+            self.workers.load(number, plain, tensors)
+        elif "unsaid" in tensors:
+            self._owed[number] = tensors["unsaid"]
 
     def _progress(self) -> tuple[int, int]:
         return self.engine.view.version, self.engine.view.samples
@@ -505,7 +595,7 @@ class Simulation:
     def _finish(self) -> Outcome:
         if self._unseen is not None:
             self._record(-1, self._unseen.values)
-        elif self._evaluated != self._progress() and self._status != "diverged":
+        elif self.evaluated != self._progress() and self._status != "diverged":
             self._evaluate(-1)
         self._show()
         lost = [w.id for w in self.engine.view.workers.values() if w.status == Status.GONE]
@@ -550,11 +640,12 @@ def run_simulated(
     control: Control,
     observer: Observer | None = None,
     folder: Path | None = None,
+    start: Checkpoint | None = None,
 ) -> Outcome:
     """Run an experiment in virtual time; see `Simulation`."""
     before = torch.get_num_threads()
     torch.set_num_threads(problem.experiment.threads)
     try:
-        return Simulation(problem, log, control, observer, folder).run()
+        return Simulation(problem, log, control, observer, folder, start).run()
     finally:
         torch.set_num_threads(before)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -35,6 +37,7 @@ class VirtualWire:
         self._servers = self._new_servers()
         self._workers: dict[int, Connections] = {}
         self._owed = owed  # until a worker has connections, or, if it needs none, has pushed
+        self._paid: dict[int, Tensor] = {}  # with a push since the last answer
         self._sent: tuple[int, Tensor] | None = None  # the version sent last
 
     def model(self, worker: int, ticket: int, version: int, parameters: Tensor) -> Tensor:
@@ -71,6 +74,8 @@ class VirtualWire:
         """Return a push's payload as it arrives; infinite if it cannot be written."""
         if self._entrywise:
             owed = self._owed.pop(worker, None)
+            if owed is not None:
+                self._paid[worker] = owed
             return over_the_wire(payload if owed is None else payload + owed, self._up)
         try:
             parts = self._ends(worker).push(payload)
@@ -86,6 +91,50 @@ class VirtualWire:
         """Return what each worker has not said; what all have said, with it, is all they were to say."""
         found = {worker: connections.unsaid for worker, connections in self._workers.items()}
         return {worker: each for worker, each in found.items() if each is not None} | self._owed
+
+    def answered(self, worker: int) -> None:
+        """Mark what a worker would begin anew with if the run went on from a checkpoint."""
+        self._paid.pop(worker, None)
+        if worker in self._workers:
+            self._workers[worker].answered()
+
+    def worker_state(self, worker: int, waits: bool) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Return what a worker needs to go on: what it has not said, and, if it waits, what it holds."""
+        connections = self._workers.get(worker)
+        if connections is None:
+            owed = self._owed.get(worker) if waits else self._owed.get(worker, self._paid.get(worker))
+            return ({} if owed is None else {"unsaid": owed}), {}
+        state = (connections.unsaid, connections.num_sent) if waits else connections.when_answered
+        found = {"unsaid": state[0], "held": connections.held if waits else None}
+        return {name: each for name, each in found.items() if each is not None}, {"num_sent": state[1]}
+
+    def load_worker(self, worker: int, plain: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+        """Let a worker go on from what `worker_state` returned."""
+        if "unsaid" in tensors:
+            self._owed[worker] = tensors["unsaid"]
+        if "num_sent" in plain and not self._entrywise:
+            connections = self._ends(worker)
+            connections.num_sent = plain["num_sent"]
+            if "held" in tensors:
+                connections.hold(tensors["held"])
+            connections.answered()
+
+    def state_dict(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        """Return what the servers' ends need to go on, apart from what workers hold."""
+        first = self._servers[0]
+        memories = [end.channel.memory for end in self._servers]
+        known = [torch.from_numpy(memory) for memory in memories if memory is not None]
+        plain = {"draws": first.draws, "aggregates": first.channel.num_sent}
+        return plain, {"unsaid": together(known, self._cuts)} if known else {}
+
+    def load_state_dict(self, plain: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+        """Take over what `state_dict` returned, and what workers hold, who are known already."""
+        held = {worker: each.held for worker, each in self._workers.items()}
+        for end, cut in zip(self._servers, self._cuts, strict=True):
+            end.go_on(plain["draws"], {w: cut.of(h).numpy() for w, h in held.items() if h is not None})
+            end.channel.num_sent = plain["aggregates"]
+            if "unsaid" in tensors:
+                end.channel.reset_to(cut.of(tensors["unsaid"]).numpy(), plain["aggregates"])
 
     def reassign(self, ranges: Ranges) -> None:
         """Write for servers that hold other entries from now on; the next model of each worker goes whole."""

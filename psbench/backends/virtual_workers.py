@@ -7,7 +7,7 @@ has a worker loop and a model of its own, and computes each step when it ends.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
@@ -43,7 +43,13 @@ class _Worker:
     #: raised when what it has under way becomes void
     life: int = 0
     goes_on: bool = False  # has pushed, and will begin its next step when this instant is over
+    began: dict[str, Any] = field(default_factory=dict)  # where it was in its data when it was answered
     next_chunk_s: float | None = None  # when the data that it has asked for beforehand will be there
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it neither computes nor exchanges."""
+        return self.step is None and self.answer is None and not (self.goes_on or self.loop.exchanging)
 
 
 @dataclass(slots=True, eq=False)
@@ -98,7 +104,7 @@ class VirtualWorkers:
 
     def __init__(self, simulation: Simulation, composition: Strategy, owed: dict[int, Tensor]) -> None:
         self._sim, self._composition = simulation, composition
-        self._wire = VirtualWire(composition, simulation.problem, owed)
+        self.wire = VirtualWire(composition, simulation.problem, owed)
         self._workers: dict[int, _Worker] = {}
         self._anew: set[int] = set()  # workers that are sent the model whole next
         problem = simulation.problem
@@ -142,7 +148,7 @@ class VirtualWorkers:
         """Forget a worker; should it come back, it begins anew."""
         self.forget(number)
         self._workers.pop(number, None)
-        self._wire.forget(number)
+        self.wire.forget(number)
 
     def has(self, number: int) -> bool:
         """Whether a worker knows a model that another may be told as a difference from."""
@@ -150,13 +156,43 @@ class VirtualWorkers:
 
     def reassign(self, ranges: Ranges) -> None:
         """Know that servers hold other entries from now on."""
-        self._wire.reassign(ranges)
+        self.wire.reassign(ranges)
         if self._composition.aggregation.reply == "model":
             self._anew.update(self._workers)
 
     def unsaid(self) -> dict[int, Tensor]:
         """Return what each worker's pushes have not said."""
-        return self._wire.unsaid()
+        return self.wire.unsaid()
+
+    def state(self, number: int, waits: bool) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Return what a worker needs to go on: as it is if it waits, else as it was when it was answered."""
+        sim, worker = self._sim, self._workers.get(number)
+        tensors, plain = self.wire.worker_state(number, waits)
+        if worker is None or (waits and worker.is_idle):
+            plain |= self._position(number)
+        else:
+            plain |= worker.began
+        if worker is not None and waits and worker.is_idle:
+            plain |= {"loop": worker.loop.state_dict(), "lr": worker.lr, "next_chunk_s": worker.next_chunk_s}
+            if self._composition.own_steps and sim.gradients:
+                tensors |= {f"model/{name}": value for name, value in worker.model.state_dict().items()}
+        return tensors, plain
+
+    def load(self, number: int, plain: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+        """Let a worker go on from what `state` returned, its position and step times aside."""
+        self.wire.load_worker(number, plain, tensors)
+        if "loop" in plain:
+            worker = self._enter(number)
+            worker.loop.load_state_dict(plain["loop"])
+            worker.lr, worker.next_chunk_s = plain["lr"], plain["next_chunk_s"]
+            model = {n.removeprefix("model/"): t for n, t in tensors.items() if n.startswith("model/")}
+            if model:
+                worker.model.load_state_dict(model)
+
+    def _position(self, number: int) -> dict[str, Any]:
+        sim = self._sim
+        position = sim.trainer.position(number) if sim.gradients else None
+        return {"used": sim.step_times.used(number), "position": position}
 
     def mean(self) -> tuple[Tensor, Tensor] | None:
         """Return the mean of the workers' own models, in worker order; None before they have any."""
@@ -227,13 +263,16 @@ class VirtualWorkers:
             return ()
         if release.aggregate:
             assert server.aggregate is not None
-            return (self._wire.aggregate(release.worker, release.load, server.aggregate),)
-        model = self._wire.model(release.worker, release.ticket, release.load, server.parameters)
+            return (self.wire.aggregate(release.worker, release.load, server.aggregate),)
+        model = self.wire.model(release.worker, release.ticket, release.load, server.parameters)
         return model, server.buffers.clone()
 
     def _take(self, answer: Answer) -> Verdict:
         """Give a release to the worker that it has reached."""
         worker, release = answer.worker, answer.release
+        if release.then == "step":
+            worker.began = self._position(worker.number)
+            self.wire.answered(worker.number)
         verdict = worker.loop.release(release.then, release.ticket, release.load, release.orders)
         if self._sim.gradients and release.then == "step":
             self._renew(worker, release, answer.vectors)
@@ -295,7 +334,7 @@ class VirtualWorkers:
         sim = self._sim
         push = worker.loop.push(-1, bytes=sim.bytes_up, goes_on=goes_on)
         if sim.gradients:
-            payload = self._wire.push(worker.number, push.ticket, worker.model.payload())
+            payload = self.wire.push(worker.number, push.ticket, worker.model.payload())
             sim.carry(push, payload, worker.model.buffers.clone())
         sim.send(push)
         worker.goes_on = goes_on

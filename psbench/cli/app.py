@@ -96,6 +96,45 @@ def run_command(
     return _verdict([done], interrupted)
 
 
+@app.command("resume")
+def resume_command(
+    source: Annotated[
+        Path, typer.Argument(metavar="DIR", help="The folder of a run, or one of its checkpoints.")
+    ],
+    settings: Settings = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Save the run here, rather than where it comes from.")
+    ] = None,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> int:
+    """Go on with a run from its last checkpoint: one that was stopped or killed, or is to be longer.
+
+    Checkpoints are written at switches and, with checkpoint_every, every so many epochs. What may be set to
+    another value is stop, backend, scheduler, evaluate_every, checkpoint_every, threads and name.
+
+    \b
+    Examples:
+      psbench run experiment.yaml --set checkpoint_every=1 --out runs/first
+      psbench resume runs/first
+      psbench resume runs/first --set stop.epochs=40
+      psbench resume runs/first/checkpoints/epoch-5.npz --out runs/second
+    """  # noqa: D301
+    from psbench.backends.resume import find, home_of, resume_spec
+    from psbench.cli.words import summary_text
+    from psbench.experiment import Experiment
+
+    path = find(source)
+    folder = home_of(path) if out is None else out
+    experiment = Experiment.from_spec(resume_spec(path), _settings(settings), where=str(path))
+    _say(f"going on from {path}")
+    done, interrupted = _run(experiment, folder, start=path)
+    summary = done.summary()
+    print(_as_json(summary) if as_json else summary_text(summary))
+    _say(f"saved in {folder}")
+    return _verdict([done], interrupted)
+
+
 @app.command("compare")
 def compare_command(
     specs: Annotated[
@@ -329,7 +368,9 @@ def lab_command(
     return start_lab(folder)
 
 
-def _run(experiment: Experiment, folder: Path | None, label: str = "") -> tuple[Run, bool]:
+def _run(
+    experiment: Experiment, folder: Path | None, label: str = "", start: Path | None = None
+) -> tuple[Run, bool]:
     """Run with progress on standard error; return the run and whether it was interrupted."""
     from psbench.backends.base import Control
     from psbench.cli.monitor import Monitor
@@ -344,7 +385,9 @@ def _run(experiment: Experiment, folder: Path | None, label: str = "") -> tuple[
     try:
         problem = Problem.build(experiment)
         with Monitor(label or experiment.title, experiment, problem.facts(), control) as monitor:
-            done = run(experiment, observer=monitor, control=control, folder=folder, problem=problem)
+            done = run(
+                experiment, observer=monitor, control=control, folder=folder, problem=problem, start=start
+            )
     except KeyboardInterrupt:  # before the run began, or the second one
         raise Cancelled("interrupted; the run is not kept") from None
     return done, control.stopping

@@ -99,6 +99,10 @@ class StepTimes:
             )
         ]
 
+    def used(self, worker: int) -> int:
+        """Return how many steps a worker has begun."""
+        return self._drawn[worker] - len(self._left[worker])
+
     def _used(self) -> list[int]:
         return [drawn - len(left) for drawn, left in zip(self._drawn, self._left, strict=True)]
 

@@ -76,6 +76,10 @@ class Channel:
         self.memory: Floats | None = np.zeros(self.size, np.float32) if self.codec.has_memory else None
         self.num_sent = 0
 
+    def reset_to(self, memory: Floats | None, num_sent: int) -> None:
+        """Go on from where a channel like this one was."""
+        self.memory, self.num_sent = memory, num_sent
+
     def owe(self, unsaid: Floats) -> None:
         """Remember what another channel has not said; without error feedback it is sent with the next vector.
 

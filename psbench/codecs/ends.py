@@ -8,6 +8,8 @@ its errors would grow from answer to answer otherwise.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from psbench.codecs.base import Codec, Floats, Packed
@@ -38,18 +40,19 @@ class WorkerEnd:
         self._down = communication.codec_down
         self._differs = composition.sends_differences
         self.channel = Channel(communication.codec, size, streams, worker, server)
-        self._held: Floats | None = None
+        #: the model that we were sent last
+        self.held: Floats | None = None
         self._size = size
 
     def answer(self, packed: Packed) -> Floats:
         """Return the model that an answer brings; the first is whole."""
         if self._down.entrywise:
-            self._held = self._down.decode(packed, self._size)
-        elif self._held is None:
-            self._held = packed.view("<f4").astype(np.float32)
+            self.held = self._down.decode(packed, self._size)
+        elif self.held is None:
+            self.held = packed.view("<f4").astype(np.float32)
         else:
-            self._held = _moved(self._held, self._down, packed)
-        return self._held
+            self.held = _moved(self.held, self._down, packed)
+        return self.held
 
     def aggregate(self, packed: Packed) -> Floats:
         """Return the aggregate that an answer brings."""
@@ -64,8 +67,8 @@ class WorkerEnd:
             If it has entries that are no numbers, or too large for the codec.
         """
         if self._differs:
-            assert self._held is not None
-            payload = payload - self._held
+            assert self.held is not None
+            payload = payload - self.held
         return self.channel.send(payload)
 
 
@@ -141,6 +144,20 @@ class ServerEnd:
     def forget(self, worker: int) -> None:
         """Know nothing of a worker that has gone: should it come back, it is sent the model whole."""
         self._held.pop(worker, None)
+
+    @property
+    def draws(self) -> int:
+        """The number of the last model written; each is written with chance of its own."""
+        return self._draws
+
+    def go_on(self, draws: int, held: Mapping[int, Floats]) -> None:
+        """Begin where another end of this server's was: after so many models, with what workers hold.
+
+        Workers that hold the same go on to share their answers, and with them their draws.
+        """
+        shared: dict[bytes, Floats] = {}
+        self._draws = draws
+        self._held = {w: {0: shared.setdefault(model.tobytes(), model)} for w, model in held.items()}
 
     def follow(self, before: ServerEnd) -> None:
         """Draw on from where this server's end was while it held other entries."""

@@ -142,6 +142,39 @@ class Engine:
             out = out + self._finish()
         return out
 
+    def resume(self, spared: Iterable[int] = (), epochs: float | None = None) -> list[Action]:
+        """Go on from a loaded state: what was under way is void, and who was computing begins anew.
+
+        Workers that are `spared` have a release of the last answer still before them, and nobody who waits
+        has lost anything but the model, which it is sent again. `epochs` are those of the stop rule from now
+        on. If nothing is void, and no switch rule goes by the epochs, nothing is recorded.
+        """
+        view, own = self.view, set(spared)
+        others = [w for w in view.workers.values() if w.id not in own and w.status is not GONE]
+        void = self._move is not None or any(w.base_version >= 0 or w.goes_on for w in others)
+        other_epochs = epochs != view.epochs and self.rule is not None and self.rule.needs_epochs
+        if void or other_epochs:
+            told = {"spared": sorted(own), "epochs": [view.epochs, epochs]}
+            self._record(Kind.RESUME, version=view.version, text=plain_json(told))
+        view.epochs = epochs
+        self._move = None
+        for worker in others:
+            worker.base_version, worker.goes_on = -1, False
+            if worker.status in (COMPUTING, VOTED):
+                self._begin_anew(worker)
+        return self._finish()
+
+    def _begin_anew(self, worker: WorkerView) -> None:
+        view = self.view
+        view.num_computing -= worker.status is COMPUTING
+        view.num_voted -= worker.status is VOTED
+        view.cancelled += 1
+        worker.status, worker.voted_samples = NEW, 0
+        worker.ticket += 1
+        self._unanswered.add(worker.id)
+        self._record(Kind.CANCEL, worker=worker.id)
+        self._todo.append(act.Release(worker.id))
+
     @property
     def measuring(self) -> bool:
         """Whether numbers were asked for that have not come: events wait, the state cannot be written."""

@@ -45,6 +45,7 @@ class Kind(IntEnum):
     DROP = 20  #: worker, text = reason: done without until readmitted
     READMIT = 21  #: worker
     REASSIGN = 22  #: version, text = entries that changed their server, and the stretches of each server now
+    RESUME = 23  #: version, text = workers that lose nothing, and the stop rule's epochs before and now
 
 
 FIELDS = (

@@ -6,6 +6,7 @@ and keeps what it has to say of the steps since it last spoke.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from typing import Any
 
@@ -132,6 +133,21 @@ class WorkerLoop:
         self._forget()
         return push
 
+    def state_dict(self) -> dict[str, Any]:
+        """Return plain data with which a new loop of the same composition goes on, of a worker that waits."""
+        own = {name: getattr(self, name) for name in _PLAIN}
+        stats = {n: self._stats[n] for n in self._reads if n in self._stats and n != "compute_s"}
+        half = dict(self._half.__dict__) | dict(self._half.__pydantic_private__ or {})
+        return copy.deepcopy(own | {"_stats": stats, "half": half})
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take over a state written by `state_dict`."""
+        own = copy.deepcopy(dict(state))
+        for name, value in own.pop("half").items():
+            setattr(self._half, name, value)
+        for name, value in own.items():
+            setattr(self, name, value)
+
     def _begin_chunk(self) -> None:
         """Let a chunk begin, by the last orders for chunks; without any the worker has its whole shard."""
         if self._chunk_orders:
@@ -150,3 +166,10 @@ class WorkerLoop:
     def _forget(self) -> None:
         self._steps = self._samples = 0
         self._compute_s = self._told_s = self._loss = 0.0
+
+
+#: what a worker loop has concluded
+_PLAIN = (
+    *("ticket", "version", "exchanging", "chunk", "_batch", "_chunk_orders", "_steps", "_samples"),
+    *("_compute_s", "_told_s", "_loss", "_told_to_push", "_waits"),
+)

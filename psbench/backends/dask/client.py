@@ -43,6 +43,7 @@ def run_dask(
     control: Control,
     observer: Observer | None = None,
     folder: Path | None = None,
+    start: Checkpoint | None = None,
 ) -> Outcome:
     """Run an experiment on real Dask workers, in real time.
 

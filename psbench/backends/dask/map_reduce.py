@@ -123,6 +123,7 @@ def run_map_reduce(
     control: Control,
     observer: Observer | None = None,
     folder: Path | None = None,
+    start: Checkpoint | None = None,
 ) -> Outcome:
     """Run an experiment as one Dask graph a mini-batch; see `run_dask`, which calls this.
 
@@ -134,6 +135,10 @@ def run_map_reduce(
         If the scheduler does not answer, a task fails, or its process is killed.
     """
     check(problem.experiment)
+    if start is not None:
+        raise ParameterError(
+            "strategy 'map_reduce': on dask its driver cannot go on from a checkpoint; use the simulated backend"
+        )
     roles = [*map(worker_name, range(problem.profile.num_workers)), EVALUATOR]
     with connected(problem.experiment.scheduler, len(roles)) as client:
         placed = place(roles, client.nthreads(), problem.experiment.scheduler)

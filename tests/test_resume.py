@@ -1,0 +1,271 @@
+"""Going on from a checkpoint: bit by bit where nothing was under way; never more than an interval lost."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from psbench import Control, DataError, Run, SpecError, replay, resume
+from psbench.backends.resume import find, log_of
+from psbench.checkpoint import Checkpoint
+from psbench.cli import main
+from psbench.core.log import EventLog, Kind
+from psbench.runs import run
+from psbench.seeds import Streams
+from psbench.testing import toy_experiment
+from psbench.worker_math import Batches
+
+TOP = {"name": "top_k", "ratio": 0.2}
+BOTH = {"codec": TOP, "codec_down": TOP}
+SERVERS = {"placement": {"name": "parameter_server", "servers": 3}}
+HALFWAY = {"rule": {"name": "after", "fraction": 0.5}}
+
+
+def toy(strategy: Any, **changes: Any) -> Any:
+    defaults = {
+        "optimizer": {"name": "sgd", "lr": 0.1, "momentum": 0.9},
+        "stop": {"epochs": 4},
+        "checkpoint_every": 1.7,
+    }
+    return toy_experiment(strategy, **defaults | changes)
+
+
+def checkpoints(folder: Path) -> list[Path]:
+    return sorted((folder / "checkpoints").glob("*.npz"))
+
+
+BARRIERS = [
+    *("bsp", "all_reduce", "map_reduce", "double_squeeze", "local_sgd", "selsync", "adacomm", "k_batch_bsp"),
+    *({"name": "bsp"} | BOTH, {"name": "bsp"} | BOTH | SERVERS, {"name": "selsync", "aggregate": "gradient"}),
+    {"name": "bsp", "codec": "qsgd", "codec_down": {"name": "random_k", "ratio": 0.3}} | SERVERS,
+    {"name": "local_sgd", "codec": TOP, "local_momentum": "kept"},
+    {"name": "strategy_switch", "first": {"name": "bsp"} | BOTH, "second": "all_reduce"} | HALFWAY,
+    {"name": "strategy_switch", "first": "local_sgd", "second": {"name": "bsp"} | BOTH, "momentum": "keep"}
+    | HALFWAY,
+]
+
+
+@pytest.mark.parametrize("strategy", BARRIERS, ids=json.dumps)
+def test_under_a_barrier_a_run_goes_on_as_if_it_had_never_stopped(strategy, tmp_path):
+    """Parameters, times, and every row of the log; momentum and the memory of codecs included."""
+    experiment = toy(strategy)
+    whole = run(experiment, folder=tmp_path / "whole")
+    found = checkpoints(tmp_path / "whole")
+    assert len(found) >= 2
+    for path in found:
+        again = run(experiment, start=path)
+        assert torch.equal(again.parameters, whole.parameters)
+        assert again.log.digest() == whole.log.digest()
+        assert again.meta["reason"] == whole.meta["reason"]
+        replay(again)
+
+
+@pytest.mark.parametrize("optimizer", ["adam", {"name": "sgd", "milestones": [1, 3]}], ids=str)
+def test_with_other_optimizers_too(optimizer, tmp_path):
+    experiment = toy("bsp", optimizer=optimizer)
+    whole = run(experiment, folder=tmp_path)
+    again = run(experiment, start=checkpoints(tmp_path)[0])
+    assert torch.equal(again.parameters, whole.parameters)
+
+
+def test_a_longer_run_is_the_one_that_was_long_from_the_beginning(tmp_path):
+    short = run(toy({"name": "bsp"} | BOTH), folder=tmp_path / "short")
+    again = resume(tmp_path / "short", {"stop.epochs": 7, "evaluate_every": 1.0}, folder=tmp_path / "long")
+    long = run(toy({"name": "bsp"} | BOTH, stop={"epochs": 7}))
+    assert again.log.digest() == long.log.digest()
+    assert torch.equal(again.parameters, long.parameters)
+    assert len(short.log) < len(long.log)
+    assert Run.load(tmp_path / "long").log.digest() == long.log.digest()
+    # the first checkpoint in another folder has the log from the beginning
+    path = checkpoints(tmp_path / "long")[0]
+    shutil.rmtree(tmp_path / "short")
+    log = log_of(path, Checkpoint.load(path))
+    assert log.rows().tobytes() == long.log.rows(0, len(log)).tobytes()
+
+
+ASYNCHRONOUS = [
+    *("asp", "ssp", "k_asp", "k_batch_asp", "bounded_step", "osp", "hermes", "elastic_bsp", "dbs_sgd"),
+    *(
+        {"name": "asp"} | BOTH | SERVERS,
+        {"name": "strategy_switch", "first": "asp", "second": "bsp"} | HALFWAY,
+    ),
+]
+
+
+@pytest.mark.parametrize("strategy", ASYNCHRONOUS, ids=json.dumps)
+def test_what_was_under_way_is_void_and_everything_else_goes_on(strategy, tmp_path):
+    whole = run(toy(strategy), folder=tmp_path)
+    path = checkpoints(tmp_path)[0]
+    again = run(toy(strategy), start=path)
+    state = Checkpoint.load(path).state
+    before = log_of(path, Checkpoint.load(path))
+    assert again.log.rows(0, len(before)).tobytes() == whole.log.rows(0, len(before)).tobytes()
+    rest = again.log.rows(len(before))
+    assert (rest["time_s"] >= state["time_s"]).all()
+    assert (np.diff(rest["time_s"]) >= 0).all()
+    versions = again.log.of_kind(Kind.APPLY)["version"]
+    assert sorted(set(versions.tolist())) == list(range(1, versions.max() + 1))  # v goes on where it was
+    assert again.meta["reason"] == whole.meta["reason"]
+    assert again.log.evaluations()[-1]["train_loss"] < again.log.evaluations()[0]["train_loss"]
+    replay(again)
+    same = run(toy(strategy), start=path)
+    assert same.log.digest() == again.log.digest()
+
+
+def test_steps_that_were_void_are_taken_again_with_their_batches_and_times(tmp_path):
+    """One worker of ASP, caught in mid-step by the other's checkpoint, has lost nothing but time."""
+    experiment = toy("asp", cluster={"workers": 2, "speed": [1.0, 0.1], "step_time": "shifted_exponential"})
+    run(experiment, folder=tmp_path)
+    path = checkpoints(tmp_path)[0]
+    state = Checkpoint.load(path).state
+    log = log_of(path, Checkpoint.load(path))
+    pushes = log.of_kind(Kind.PUSH)
+    for worker in (0, 1):
+        done = int((pushes["worker"] == worker).sum())
+        # the pusher's release is still before it, the other's step is given back
+        assert state["workers"][str(worker)]["used"] == done
+        assert state["workers"][str(worker)]["position"][1] == done
+
+
+def test_what_codecs_have_not_said_is_in_the_checkpoint_as_of_the_last_answer(tmp_path):
+    whole = run(toy({"name": "asp"} | BOTH), folder=tmp_path)
+    tensors = Checkpoint.load(checkpoints(tmp_path)[1]).tensors
+    memories = [tensors[f"worker/{worker}/unsaid"] for worker in range(3)]
+    assert all(memory.abs().max() > 0 for memory in memories)
+    assert whole.meta["num_parameters"] == len(memories[0])
+
+
+# ---------------------------------------------------------------- how a run ended
+
+
+def test_a_run_that_was_stopped_by_hand_goes_on_in_its_folder(tmp_path):
+    experiment, control = toy("bsp", stop={"epochs": 30}), Control()
+
+    def stop_soon(log: EventLog) -> None:
+        if len(log) > 1000:
+            control.stop()
+
+    stopped = run(experiment, folder=tmp_path, control=control, observer=stop_soon)
+    assert stopped.meta["status"] == "stopped"
+    whole = run(experiment)
+    again = resume(tmp_path)
+    assert again.log.digest() == whole.log.digest()
+    assert Run.load(tmp_path).log.digest() == whole.log.digest()
+    assert resume(tmp_path).log.digest() == whole.log.digest()  # nothing is left to do but the end
+
+
+def test_a_run_that_was_killed_goes_on_from_what_it_has_written(tmp_path, capsys):
+    folder = tmp_path / "run"
+    settings = ["strategy=bsp", "cluster={workers: 3}", "stop={epochs: 100000}", "checkpoint_every=1"]
+    chosen = [text for setting in settings for text in ("--set", setting)]
+    command = [sys.executable, "-m", "psbench.cli", "run", *chosen, "--out", str(folder)]
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL, cwd=Path(__file__).parents[1]) as process:
+        until = time.monotonic() + 60
+        while len(checkpoints(folder)) < 4 and time.monotonic() < until:
+            time.sleep(0.05)
+        process.send_signal(signal.SIGKILL)
+    assert not (folder / "run.json").exists()
+    last = Checkpoint.state_of(find(folder))["engine"]["view"]
+    epochs = last["samples"] / last["dataset_size"] + 1
+    assert main(["resume", str(folder), "--set", f"stop.epochs={epochs}", "--json"]) == 0
+    summary = json.loads(capsys.readouterr().out)
+    assert summary["updates"] > last["version"]
+    done = Run.load(folder)
+    replay(done)
+    assert done.log.of_kind(Kind.APPLY)["version"][0] == 1
+
+
+def test_a_run_that_has_ended_has_nothing_left_to_do(tmp_path):
+    experiment = toy("asp", stop={"epochs": 3.4})
+    done = run(experiment, folder=tmp_path)
+    last = Checkpoint.state_of(find(tmp_path))["engine"]["view"]
+    assert last["samples"] / last["dataset_size"] >= 3.4
+    again = resume(tmp_path)
+    assert again.meta["status"] == "finished"
+    assert again.log.of_kind(Kind.APPLY)["version"][-1] == done.log.of_kind(Kind.APPLY)["version"][-1]
+
+
+def test_later_checkpoints_make_room_for_those_of_the_run_that_goes_on(tmp_path):
+    run(toy("asp"), folder=tmp_path)
+    first, second = checkpoints(tmp_path)
+    again = resume(first, {"stop": {"epochs": 3}})
+    assert not second.exists()
+    assert first.exists()
+    assert again.meta["checkpoints"] == []
+
+
+# ---------------------------------------------------------------- what is refused
+
+
+def test_a_checkpoint_of_another_experiment_is_refused_by_name(tmp_path, capsys):
+    run(toy("bsp"), folder=tmp_path)
+    for changed, field in (
+        (toy("asp"), "strategy.name was 'bsp' and is 'asp'"),
+        (toy("bsp", seed=3), "seed was 0 and is 3"),
+        (toy("bsp", model="mlp"), "model.name was 'linear' and is 'mlp'"),
+        (toy("bsp", cluster={"workers": 4}), "cluster"),
+        (toy("bsp", optimizer={"name": "sgd", "lr": 0.5}), "optimizer.lr was 0.1 and is 0.5"),
+        (toy("bsp", timing_only=True), "without one"),
+    ):
+        with pytest.raises(SpecError, match=field):
+            run(changed, start=tmp_path)
+    assert main(["resume", str(tmp_path), "--set", "batch_size=24"]) != 0
+    assert "batch_size was 12 and is 24" in capsys.readouterr().err
+
+
+def test_what_is_no_checkpoint_is_refused(tmp_path):
+    with pytest.raises(DataError, match="no checkpoint to go on from"):
+        resume(tmp_path)
+    run(toy("bsp", checkpoint_every=None), folder=tmp_path / "run")
+    with pytest.raises(DataError, match="not what a run needs"):
+        resume(tmp_path / "run" / "model.npz")
+    run(toy("bsp"), folder=tmp_path / "two")
+    first, second = checkpoints(tmp_path / "two")
+    first.unlink()
+    with pytest.raises(DataError, match=f"begins in {first.name}"):
+        resume(second)
+    second.write_bytes(second.read_bytes()[:100])
+    with pytest.raises(DataError, match="not a checkpoint"):
+        resume(second)
+
+
+# ---------------------------------------------------------------- pieces
+
+
+def test_timing_only_runs_go_on_too(tmp_path):
+    experiment = toy("asp", timing_only=True)
+    run(experiment, folder=tmp_path)
+    assert run(experiment, start=tmp_path).meta["status"] == "finished"
+
+
+def test_equal_tensors_are_stored_once(tmp_path):
+    one = torch.arange(100_000, dtype=torch.float32)
+    path = Checkpoint({"a": one, "b": one.clone(), "c": one + 1}, {}).save(tmp_path / "x.npz")
+    assert path.stat().st_size < 2.2 * 400_000
+    loaded = Checkpoint.load(path).tensors
+    assert torch.equal(loaded["b"], one)
+    assert torch.equal(loaded["c"], one + 1)
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+def test_batches_go_on_from_anywhere(ordered):
+    shard = np.arange(7)
+    straight = Batches(shard, Streams(0), 0, ordered)
+    taken = 0
+    for size in (3, 4, 5, 9, 7, 1, 20):
+        again = Batches(shard, Streams(0), 0, ordered)
+        again.skip_to(taken)
+        assert again.taken == taken
+        assert np.array_equal(again.take(size), straight.take(size))
+        taken += size
+        assert again.taken == straight.taken == taken
