@@ -10,6 +10,7 @@ from psbench.charts.display import Sheet, stack
 from psbench.charts.distributions import (
     counts,
     histogram,
+    load_chart,
     rule_chart,
     server_chart,
     spread_chart,
@@ -64,6 +65,7 @@ __all__ = [
     "idle_chart",
     "label_chart",
     "label_figures",
+    "load_chart",
     "looks",
     "reason_colours",
     "records",

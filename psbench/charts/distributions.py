@@ -187,6 +187,44 @@ def server_chart(
     )
 
 
+def load_chart(data: Data, title: str = "How busy each server was") -> alt.LayerChart:
+    """Draw each server's load over the run, relative to the mean of all, and when parameters moved.
+
+    Parameters
+    ----------
+    data : DataFrame or name of a streamed data set
+        Columns `time_s`, `server` (as text), `relative`, `load_s`; rows that mark a move have `time_s` and
+        `event` instead.
+    title : str
+    """
+    base = alt.Chart().encode(x=alt.X("time_s:Q", title="seconds", axis=alt.Axis(grid=False)))
+    seen = base.transform_filter("isValid(datum.relative)")
+    lines = seen.mark_line(point={"filled": True, "size": 30}).encode(
+        y=alt.Y("relative:Q", title="load over the servers' mean", scale=alt.Scale(zero=True)),
+        color=alt.Color("server:N", legend=alt.Legend(title="server"), scale=alt.Scale(scheme="tableau10")),
+        tooltip=[
+            "server:N",
+            alt.Tooltip("time_s:Q", format=".4~g"),
+            alt.Tooltip("relative:Q", format=".3~g"),
+            alt.Tooltip("load_s:Q", format=".3~s", title="busy (s)"),
+        ],
+    )
+    mean = alt.Chart().mark_rule(strokeDash=[4, 3]).encode(y=alt.datum(1.0))
+    marked = base.transform_filter("isValid(datum.event)")
+    rule = marked.mark_rule(strokeWidth=1.5, strokeDash=[6, 4])
+    text = marked.mark_text(align="left", dx=5, dy=6, baseline="top", fontWeight=600).encode(
+        y=alt.value(0), text="event:N"
+    )
+    return alt.LayerChart(
+        layer=[mean, lines, rule, text],
+        data=source(data),
+        width="container",
+        height=220,
+        title=alt.Title(title, subtitle="dashed across: equal; dashed upright: parameters moved"),
+        description="Each server's load at every look, relative to the mean, and when parameters moved",
+    )
+
+
 def rule_chart(data: Data, title: str = "What the switch rule saw") -> alt.LayerChart:
     """Draw the value of a switch rule against its threshold, and the switch.
 

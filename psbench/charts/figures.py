@@ -16,6 +16,7 @@ from psbench.charts.display import Sheet, stack
 from psbench.charts.distributions import (
     counts,
     histogram,
+    load_chart,
     rule_chart,
     server_chart,
     spread_chart,
@@ -252,7 +253,7 @@ def switch_figures(run: Run) -> list[Figure]:
 
 
 def server_figures(run: Run) -> list[Figure]:
-    """Return what each server holds, for each composition with more than one."""
+    """Return what each server holds at the start, where there are several, and how busy each was."""
     found = tables.server_tables(run)
     figures = []
     for name, table in found.items():
@@ -263,6 +264,10 @@ def server_figures(run: Run) -> list[Figure]:
         note = "Entries are parameters; a request is a tensor or a piece of one, a part a stretch of memory."
         shown = table.drop(columns="equal")
         figures.append(Figure(server_chart(table, title=title), shown, f"{note} Dashed: equal.", "servers"))
+    loads = tables.load_table(run)
+    if len(loads):
+        note = "Seconds of serving from one look to the next; simulated: of carrying over the server's link."
+        figures.append(Figure(load_chart(loads), loads, note, "server_load"))
     return figures
 
 

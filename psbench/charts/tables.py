@@ -117,6 +117,20 @@ def server_tables(run: Run) -> dict[str, pd.DataFrame]:
     return {balance["composition"]: _server_table(balance) for balance in run.meta.get("servers", ())}
 
 
+def load_table(run: Run) -> pd.DataFrame:
+    """Return how busy servers were: `time_s`, `server`, `relative`, `load_s`, and moves as `time_s`, `event`.
+
+    Empty unless the servers were looked at.
+    """
+    seen = metrics.server_loads(run.log)[["time_s", "server", "relative", "load_s"]].assign(event=None)
+    seen["server"] = seen["server"].astype(str)
+    moves = metrics.reassignments(run.log)
+    marks = pd.DataFrame(
+        [{"time_s": move["time_s"], "event": f"{move['moved']:,} entries moved"} for move in moves]
+    )
+    return pd.concat([seen.astype(object), marks.astype(object)], ignore_index=True)
+
+
 def _server_table(balance: Mapping[str, Any]) -> pd.DataFrame:
     rows = [
         {"server": server, "quantity": quantity, "count": count}

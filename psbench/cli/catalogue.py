@@ -18,7 +18,7 @@ from psbench.errors import UnknownName
 #: what may be listed, and the domains of parts that are shown then
 KINDS: dict[str, tuple[str, ...]] = {
     "strategies": (),
-    "parts": (*DOMAINS, "codec", "step_time"),
+    "parts": (*DOMAINS, "codec", "reassignment", "step_time"),
     "sharding": ("sharding",),
     "rules": ("switching",),
     "datasets": ("data",),

@@ -36,6 +36,8 @@ def _lines(s: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "sent", f"{s['bytes']['up'] / 1e6:.4g} MB up, {s['bytes']['down'] / 1e6:.4g} MB down"
     for balance in s.get("servers", ()):
         yield "servers", _held(balance)
+    for move in s.get("reassignments", ()):
+        yield "re-assigned", _moved(move)
     for change in s["switches"]:
         where = f"at epoch {change['epoch']:.3g}, {change['time_s']:.4g} s: {change['reason']}"
         yield "switch", f"{change['from']} to {change['to']} {where}"
@@ -74,6 +76,21 @@ def _held(balance: Mapping[str, Any]) -> str:
     entries = balance["entries"]
     shown = ", ".join(f"{count}" for count in entries[:12]) + _more(entries)
     return f"{shown} entries; the fullest has {balance['imbalance']['entries']:.3g} times its share"
+
+
+def _moved(move: Mapping[str, Any]) -> str:
+    """Say what moved between servers, and what came of it.
+
+    >>> imbalance = {"before": 1.98, "after": 1.01}
+    >>> _moved({"time_s": 2.5, "moved": 40, "bytes": 320, "entries": [60, 40], "imbalance": imbalance})
+    '40 entries (0.32 kB) at 2.5 s, now 60, 40; the busiest server worked 1.98 times the mean, then 1.01'
+    """
+    held = ", ".join(f"{count}" for count in move["entries"][:12]) + _more(move["entries"])
+    before, after = move["imbalance"]["before"], move["imbalance"]["after"]
+    worked = "" if before is None else f"; the busiest server worked {before:.3g} times the mean"
+    then = "" if after is None else f", then {after:.3g}"
+    moved = f"{move['moved']} entries ({move['bytes'] / 1e3:.4g} kB) at {move['time_s']:.4g} s"
+    return f"{moved}, now {held}{worked}{then}"
 
 
 def _more(values: Sequence[float]) -> str:

@@ -11,6 +11,7 @@ from psbench.metrics.independence import independence, mean_independence
 from psbench.metrics.interval import interval
 from psbench.metrics.pushes import batch_sizes, pushes, share_of_applied, staleness, unused_workers
 from psbench.metrics.rows import end_of
+from psbench.metrics.servers import reassignments, server_loads
 from psbench.metrics.spans import PHASES, idle, idle_fraction, timeline
 from psbench.metrics.summary import summarise, usage
 from psbench.metrics.switches import rule_values, switches
@@ -33,7 +34,9 @@ __all__ = [
     "mean_independence",
     "messages",
     "pushes",
+    "reassignments",
     "rule_values",
+    "server_loads",
     "share_of_applied",
     "staleness",
     "summarise",

@@ -14,6 +14,7 @@ from psbench.metrics.curves import evaluations, time_to_target, training_loss
 from psbench.metrics.independence import mean_independence
 from psbench.metrics.pushes import share_of_applied, staleness, unused_workers
 from psbench.metrics.rows import end_of, finite, kept_steps, pick, trained
+from psbench.metrics.servers import reassignments
 from psbench.metrics.spans import idle_fraction
 from psbench.metrics.switches import switches
 from psbench.metrics.traffic import conservation, messages, total_bytes
@@ -30,7 +31,7 @@ def summarise(log: EventLog, meta: Mapping[str, Any], target: float | None = Non
         What the log does not say. Needed: `dataset_size`. Used if there: `name`, `strategy`, `seed`,
         `backend`, `num_workers`, `status`, `reason`, `compositions` (their names, for the switches),
         `lost_workers`, `lr_convention`, `params_digest`, `versions`, `time_s`, `wall_s`, `target_accuracy`,
-        `servers`, `usage`, `global_batch`.
+        `servers`, `entry_bytes`, `usage`, `global_batch`.
     target : float, optional
         Validation accuracy, 0 to 1, for `time_to_target_s`; `meta["target_accuracy"]` if not given.
 
@@ -44,7 +45,8 @@ def summarise(log: EventLog, meta: Mapping[str, Any], target: float | None = Non
         `idle_fraction` and `share_of_applied` lists by worker id.
         `independence` (mean WI) is there only where a worker does more than a step between two requests.
         `servers` is there only with more than one server: for each composition with several its name, what
-        each server holds, and the imbalance of it (`Placement.balance`).
+        each server holds at the start, and the imbalance of it (`Placement.balance`); `reassignments` only
+        if parameters moved between servers (`metrics.reassignments`).
         `usage` is there where the backend tells it: by worker its `steps`, the mean `read_ms` and
         `compute_ms` of a step, and `cpu`, the share of a core that its process took (live only; above 1 with
         threads).
@@ -92,6 +94,8 @@ def summarise(log: EventLog, meta: Mapping[str, Any], target: float | None = Non
     summary |= {} if own is None else {"independence": own}
     servers = [dict(balance) for balance in meta.get("servers", ())]
     summary |= {"servers": servers} if servers else {}
+    moved = reassignments(log, meta.get("entry_bytes", 4))
+    summary |= {"reassignments": moved} if moved else {}
     used = usage(meta)
     summary |= {"usage": used} if used else {}
     return summary | {"warnings": _warnings(summary, shares)}

@@ -67,6 +67,24 @@ def test_a_codec_picked_in_the_panel_is_the_codec_of_the_run() -> None:
     assert scope["experiment"].spec() == experiment.spec()
 
 
+def test_a_reassignment_is_a_part_within_a_placement(offered: dict[str, Any]) -> None:
+    assert set(named(offered["domains"]["reassignment"])) == {"none", "by_load"}
+    found = named(named(offered["domains"]["placement"])["parameter_server"]["fields"])["reassignment"]
+    assert (found["kind"], found["domain"], found["default"]) == ("part", "reassignment", {"name": "none"})
+    every = named(named(offered["domains"]["reassignment"])["by_load"]["fields"])["every"]
+    assert (every["kind"], every["min"], every["unit"]) == ("integer", 1, "updates")
+    chosen = {"name": "by_load", "every": 20, "threshold": 1.3}
+    values = as_values(Experiment()) | {"strategy": {"name": "bsp", "servers": 2, "reassignment": chosen}}
+    experiment = check(values).experiment
+    assert experiment is not None
+    assert experiment.strategy.placement.reassignment.model_dump() == chosen
+
+
+def test_one_server_that_should_move_parameters_is_refused_in_the_panel() -> None:
+    values = as_values(Experiment()) | {"strategy": {"name": "bsp", "reassignment": "by_load"}}
+    assert "there is only one; give servers: 2" in check(values).errors["strategy"]
+
+
 def test_a_control_says_kind_limits_unit_meaning_and_source() -> None:
     bound = control("staleness_bound", CATALOGUE["ssp"].parameters["staleness_bound"])
     assert bound["kind"] == "integer"
