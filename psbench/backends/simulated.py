@@ -134,6 +134,7 @@ class Simulation:
         self.evaluated = -1, -1  # version and samples of the last evaluation
         self._unseen: ev.Evaluated | None = None  # the evaluation that the engine has not handled yet
         self._status = self._reason = ""
+        self._unanswered = False
         self._checkpoints: list[str] = []
         self.plan_checkpoints(following(0.0, experiment.checkpoint_every))
         #: nothing can be due before that many samples and that version
@@ -311,6 +312,7 @@ class Simulation:
         if self._reads:
             push = with_stats(push, self._reads)
         actions = self.engine.handle(push, self.now)
+        self._unanswered = bool(self._status)
         if not self._status:
             self._perform(actions)
 
@@ -359,6 +361,7 @@ class Simulation:
             if perform is not None:
                 perform(self, action)
                 if self._status:
+                    self._unanswered = True
                     return False  # the run ended with this version; nobody starts another step
         return not self._status
 
@@ -600,7 +603,7 @@ class Simulation:
         self._show()
         lost = [w.id for w in self.engine.view.workers.values() if w.status == Status.GONE]
         facts: dict[str, Any] = {"time_s": self.now, "checkpoints": self._checkpoints, "lost_workers": lost}
-        facts["usage"] = self.step_times.usage()
+        facts |= {"usage": self.step_times.usage(), "unanswered": self._unanswered}
         if not self.gradients:
             return Outcome(self._status, self._reason, facts=facts)
         return Outcome(self._status, self._reason, *self._model(), facts)

@@ -310,11 +310,15 @@ def comparison_figures(groups: Mapping[str, Sequence[Run]], strategies: Mapping[
                 "bytes": sum(total[direction] for total in totals) / len(totals),
             }
             for label, runs in groups.items()
-            for totals in [[metrics.total_bytes(run.log) for run in runs]]
+            for totals in [[_bytes(run) for run in runs]]
             for direction in ("up", "down")
         ]
     )
     return [*figures, Figure(traffic_chart(sent), sent, "Mean over seeds.", "bytes")]
+
+
+def _bytes(run: Run) -> dict[str, int]:
+    return metrics.total_bytes(run.log, bool(run.meta.get("unanswered")))
 
 
 def _spread(groups: Mapping[str, Sequence[Run]], strategies: Mapping[str, str], quantity: str) -> Figure:

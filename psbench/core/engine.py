@@ -605,6 +605,7 @@ class Engine:
             if worker.status != Status.GONE:
                 worker.status = Status.NEW
                 worker.base_version = -1  # what it holds may be another kind of state: it is sent the model
+                self._anew.add(worker.id)  # whole, as nobody knows what another composition's codec left it
                 worker.batch_size = self._first_batch(worker.id)  # what a straggler part ordered was its own
                 view.move_clock(worker, clock)
                 self._unanswered.add(worker.id)

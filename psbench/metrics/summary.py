@@ -31,7 +31,7 @@ def summarise(log: EventLog, meta: Mapping[str, Any], target: float | None = Non
         What the log does not say. Needed: `dataset_size`. Used if there: `name`, `strategy`, `seed`,
         `backend`, `num_workers`, `status`, `reason`, `compositions` (their names, for the switches),
         `lost_workers`, `lr_convention`, `params_digest`, `versions`, `time_s`, `wall_s`, `target_accuracy`,
-        `servers`, `entry_bytes`, `usage`, `global_batch`.
+        `servers`, `entry_bytes`, `usage`, `unanswered`, `global_batch`.
     target : float, optional
         Validation accuracy, 0 to 1, for `time_to_target_s`; `meta["target_accuracy"]` if not given.
 
@@ -57,6 +57,7 @@ def summarise(log: EventLog, meta: Mapping[str, Any], target: float | None = Non
     evaluated = evaluations(log)
     target = meta.get("target_accuracy") if target is None else target
     applied = pick(rows, Kind.APPLY)
+    unanswered = bool(meta.get("unanswered"))
     samples = float(trained(rows)["samples"].sum(dtype=np.int64))
     batch = meta.get("global_batch")
     summary = {
@@ -77,8 +78,8 @@ def summarise(log: EventLog, meta: Mapping[str, Any], target: float | None = Non
         "time_to_target_s": None if target is None else time_to_target(log, target),
         "staleness": _staleness(log),
         "clock_lead_max": int(clock_lead(log)["lead"].max()) if Kind.RELEASE in rows["kind"] else 0,
-        "bytes": total_bytes(log),
-        "messages": messages(log),
+        "bytes": total_bytes(log, unanswered),
+        "messages": messages(log, unanswered),
         "idle_fraction": list(idle_fraction(log).values()),
         "share_of_applied": [finite(share) for share in shares["share"]],
         "switches": switches(log, meta["dataset_size"], meta.get("compositions", ())),

@@ -72,6 +72,12 @@ def test_counts_bytes_and_messages(three_workers):
     assert messages(three_workers) == {"push": 3, "vote": 0, "report": 0, "release": 7, "tell": 0, "void": 0}
 
 
+def test_answers_to_the_last_version_do_not_count_if_the_run_ended_with_it(three_workers):
+    """Four releases follow the update: three with a model, and one after a cancellation with none."""
+    assert total_bytes(three_workers, unanswered=True) == {"up": 30, "down": 60}
+    assert messages(three_workers, unanswered=True)["release"] == 3
+
+
 def test_evaluations_know_time_updates_and_bytes(three_workers):
     (row,) = evaluations(three_workers).to_dict("records")
     assert row == {

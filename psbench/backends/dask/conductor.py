@@ -92,7 +92,7 @@ class Conductor:
         self._carried: set[int] = set()  # pushes whose payloads wait
         self._handed: list[ev.Push] = []  # pushes that the engine was given, and may find void
         self._shown_rows = self._shown_texts = 0
-        self._received = False
+        self._received = self._unanswered = False
         self._usage: dict[str, dict[str, float]] = {}
 
     # ---------------------------------------------------------------- the run
@@ -231,6 +231,7 @@ class Conductor:
     def _diverged(self, push: ev.Push) -> None:
         if not self.status:
             self.engine.handle(push, self.now)
+            self._unanswered = True
             self.end("diverged", why_diverged(push, self.now))
 
     def _on_vote(self, sender: str, plain: dict[str, Any], letter: Letter) -> None:
@@ -352,6 +353,7 @@ class Conductor:
             if perform is not None:
                 perform(self, action)
                 if self.status:
+                    self._unanswered = True
                     return  # the run ended with this version; nobody starts another step
         if not self._plain:  # steps that are kept after a vote are progress too
             lookout.look()
@@ -480,6 +482,7 @@ class Conductor:
         outcome = {"status": self.status, "reason": self._reason}
         usage = sorted(self._usage.values(), key=lambda used: used["worker"])
         facts = {"time_s": time_s, "lost_workers": lost, "strangers": self.hub.strangers, "usage": usage}
+        facts["unanswered"] = self._unanswered
         self.hub.tell(CLIENT, {"do": "outcome", "shapes": shapes, "facts": facts} | outcome, flat)
         self.until(lambda: self._received)
 

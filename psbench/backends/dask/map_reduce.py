@@ -188,6 +188,7 @@ class _Driver:
         self._checkpoints: list[str] = []
         self._next_checkpoint = experiment.checkpoint_every or float("inf")
         self._status = self._reason = ""
+        self._unanswered = False
         self._began_s = 0.0
 
     @property
@@ -285,6 +286,7 @@ class _Driver:
             if not whole:
                 self._end("diverged", why_diverged(push, now))
             if self._status:
+                self._unanswered = True
                 return
             self._perform(actions)
 
@@ -299,6 +301,7 @@ class _Driver:
             elif not isinstance(action, (act.Hold, act.Note)):
                 raise ProtocolError(f"the driver of a MapReduce run cannot perform {action}")
             if self._status:
+                self._unanswered = True
                 return
 
     def _apply(self, apply: act.Apply) -> None:
@@ -386,4 +389,5 @@ class _Driver:
         if self.observer is not None:
             self.observer(self.log)
         facts = {"time_s": time_s, "checkpoints": self._checkpoints, "lost_workers": [], "usage": usage}
+        facts["unanswered"] = self._unanswered
         return Outcome(self._status, self._reason, self.server.parameters, self.server.buffers, facts)

@@ -74,18 +74,37 @@ def counting(scheduler: str) -> Iterator[Client]:
         yield client
 
 
-@pytest.mark.parametrize(("codec", "servers"), [("none", 1), ("fp16", 1), ("sign", 1), ("sign", 2)])
-def test_the_bytes_of_a_run_are_those_that_the_sockets_carried(
-    codec: str, servers: int, scheduler: str, counting: Client
-) -> None:
+def coded(name: str, codec: str, servers: int = 1) -> dict[str, Any]:
     placement = {"name": "parameter_server", "servers": servers}
-    strategy = {"name": "bsp", "codec": codec, "codec_down": codec, "placement": placement}
+    return {"name": name, "codec": codec, "codec_down": codec, "placement": placement}
+
+
+def switching(codec: str) -> dict[str, Any]:
+    """Two compositions of one server; at the hand-over everybody is sent the whole model."""
+    pair = {"first": coded("bsp", codec), "second": coded("asp", codec)}
+    return {"name": "strategy_switch", "rule": {"name": "after", "fraction": 0.5}} | pair
+
+
+@pytest.mark.parametrize(
+    ("strategy", "servers"),
+    [
+        (coded("bsp", "none"), 1),
+        (coded("bsp", "fp16"), 1),
+        (coded("bsp", "top_k"), 1),
+        (coded("bsp", "sign", 2), 2),
+        (switching("sign"), 1),
+    ],
+    ids=["none", "fp16", "top_k", "sign on two servers", "sign and a hand-over"],
+)
+def test_the_bytes_of_a_run_are_those_that_the_sockets_carried(
+    strategy: dict[str, Any], servers: int, scheduler: str, counting: Client
+) -> None:
     done = run(
         Experiment(
             strategy=strategy,
             cluster={"workers": WORKERS, "step_time": "constant"},
             batch_size=24,
-            stop={"updates": 8},
+            stop={"epochs": 8 * 24 / 1438},
             backend="dask",
             scheduler=scheduler,
         )
@@ -95,11 +114,14 @@ def test_the_bytes_of_a_run_are_those_that_the_sockets_carried(
     for kind, row in ((PUSH, Kind.PUSH), (RELEASE, Kind.RELEASE)):
         carried = [hub[kind] for hub in hubs]
         logged = done.log.of_kind(row)["bytes"].tolist()
-        # the run ends with its last version: what the answers to it bring is no longer sent, and what
-        # workers push meanwhile no longer read into the log
+        # the run ends with its last version: its answers are decided and not sent, and what workers push
+        # meanwhile is not read into the log
         whole = min(len(logged), *map(len, carried))
         assert whole >= len(logged) - WORKERS
         assert [sum(slices) for slices in zip(*(each[:whole] for each in carried), strict=True)] == (
             logged[:whole]
         )
         assert all(len(each) <= len(logged) + WORKERS for each in carried)
+        if kind == RELEASE:
+            assert done.summary()["bytes"]["down"] == sum(map(sum, carried))
+            assert [done.summary()["messages"]["release"]] * servers == list(map(len, carried))
