@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import mmap
 import os
 import shutil
 from collections.abc import Iterator, Sequence
@@ -110,10 +111,22 @@ class Converted:
             # c: what torch gets may be written to, and never is in the file
             features = np.load(folder / _FEATURES, mmap_mode="c")
             targets = np.load(folder / (_LABELS if about["classes"] else _TARGETS), mmap_mode="c")
+            _read_at_random(features)
             mean, deviation = about["target_scale"]
             return cls(features, targets, tuple(about["classes"]), about["train"], (mean, deviation))
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise DataError(f"{folder}: is damaged ({error}); remove it, and the CSV is read again") from None
+
+
+def _read_at_random(features: Numbers) -> None:
+    """Ask for no more of the file than is looked at: rows of mini-batches lie anywhere in it.
+
+    Without it a system may read megabytes around every row, which beyond memory are gone when their turn
+    comes.
+    """
+    file: Any = features.base
+    if isinstance(file, mmap.mmap) and hasattr(mmap, "MADV_RANDOM"):
+        file.madvise(mmap.MADV_RANDOM)
 
 
 def convert(table: Table, folder: Path) -> None:
