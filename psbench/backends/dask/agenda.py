@@ -17,9 +17,11 @@ class Agenda:
     ----------
     profile : Profile
         Whose joins, failures and returns are played.
+    after_s : float, seconds of the run
+        What is earlier has happened already.
     """
 
-    def __init__(self, profile: Profile) -> None:
+    def __init__(self, profile: Profile, after_s: float = -1.0) -> None:
         self._heap: list[tuple[float, int, ev.Event]] = []
         self._order = count()
         for join in profile.joins:
@@ -28,6 +30,12 @@ class Agenda:
             self.add(failure.at_s, ev.Leave(failure.worker, "failed"))
             if failure.rejoin_s is not None:
                 self.add(failure.rejoin_s, ev.Join(failure.worker))
+        self._heap = [entry for entry in self._heap if entry[0] > after_s]
+        heapq.heapify(self._heap)
+
+    def entries(self) -> list[tuple[float, ev.Event]]:
+        """Return what is to happen, with its times, in order."""
+        return [(at, event) for at, _, event in sorted(self._heap, key=lambda entry: entry[:2])]
 
     def __len__(self) -> int:
         return len(self._heap)

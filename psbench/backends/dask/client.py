@@ -17,10 +17,12 @@ from distributed import Client, Future, wait
 
 from psbench.backends.base import Control, Observer, Outcome
 from psbench.backends.dask import tasks
+from psbench.backends.dask.checkpoints import Start
 from psbench.backends.dask.cluster import connected, place
 from psbench.backends.dask.conductor import ROWS, TEXTS, PeerFailed, servers_of
 from psbench.backends.dask.names import CLIENT, CONDUCTOR, EVALUATOR, server_name, worker_name
 from psbench.backends.dask.wire import JSON, Address, Letter, Link, unpack
+from psbench.backends.resume import LogKeeper
 from psbench.checkpoint import Checkpoint
 from psbench.core.log import ROW, EventLog
 from psbench.errors import BackendError, Cancelled, PsbenchError, ServerLost
@@ -65,6 +67,8 @@ def run_dask(
         Called with the log, in this thread, whenever it has grown.
     folder : Path or None
         Where checkpoints go; none are written without it.
+    start : Checkpoint or None
+        Where to go on from; the log up to there is in `log` already.
 
     Raises
     ------
@@ -77,7 +81,7 @@ def run_dask(
     roles = roles_of(problem.experiment)
     with connected(problem.experiment.scheduler, len(roles)) as client:
         placed = place(roles, client.nthreads(), problem.experiment.scheduler)
-        return _Run(problem, log, control, observer, folder, client, placed).run()
+        return _Run(problem, log, control, observer, folder, client, placed, start).run()
 
 
 def roles_of(experiment: Experiment) -> list[str]:
@@ -99,6 +103,7 @@ class _Run:
         folder: Path | None,
         client: Client,
         placed: dict[str, str],
+        start: Checkpoint | None,
     ) -> None:
         self.problem, self.log, self.control, self.observer, self.folder = (
             problem,
@@ -108,6 +113,8 @@ class _Run:
             folder,
         )
         self.client, self.placed = client, placed
+        self._keeps_log = LogKeeper(log)
+        self._from = None if start is None else Start(start, len(log), list(log.texts))
         self._key = secrets.token_bytes(32)
         self._topic = f"psbench-{secrets.token_hex(8)}"
         self._futures: dict[str, Future] = {}
@@ -148,7 +155,7 @@ class _Run:
     def _start_servers(self) -> None:
         """Start who listens; the others load meanwhile what they need."""
         crew = [role for role in self.placed if role != CONDUCTOR]
-        self._start(CONDUCTOR, tasks.conduct, self._topic, [*crew, CLIENT])
+        self._start(CONDUCTOR, tasks.conduct, self._topic, [*crew, CLIENT], self._from)
         rest = {self.placed[role] for role in crew} - {self.placed[CONDUCTOR]}
         self._warming = [
             self.client.submit(tasks.warm_up, workers=[address], pure=False, key=f"{self._topic}-warm-{i}")
@@ -234,7 +241,9 @@ class _Run:
             return
         state = plain["state"] | {"spec": self.problem.experiment.spec()}
         checkpoint = Checkpoint(unpack(plain["shapes"], letter.payload), state)
-        path = checkpoint.save(self.folder / "checkpoints" / f"{plain['label']}.npz")
+        path = self.folder / "checkpoints" / f"{plain['label']}.npz"
+        self._keeps_log.add_to(checkpoint, path)
+        checkpoint.save(path)
         self._checkpoints.append(str(path))
 
     def _conclude(self, plain: dict[str, Any], letter: Letter) -> None:

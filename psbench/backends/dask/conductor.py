@@ -15,6 +15,15 @@ from typing import Any
 
 from psbench.backends.base import why_diverged, with_stats
 from psbench.backends.dask.agenda import Agenda
+from psbench.backends.dask.checkpoints import (
+    NO_CODEC,
+    Recorder,
+    Start,
+    awaited,
+    first_actions,
+    keeper_state,
+    tell_workers,
+)
 from psbench.backends.dask.keeper import Keeper, State, state_of, without_optimizer
 from psbench.backends.dask.letters import PUSH, Pushed
 from psbench.backends.dask.lookout import Lookout
@@ -23,6 +32,7 @@ from psbench.backends.dask.names import CLIENT, CONDUCTOR, EVALUATOR, worker_nam
 from psbench.backends.dask.replicas import Replicas
 from psbench.backends.dask.servers import Servers
 from psbench.backends.dask.wire import FIRST_FREE_KIND, HELLO, JSON, Hub, Letter, pack, unpack
+from psbench.backends.resume import split
 from psbench.core import actions as act
 from psbench.core import events as ev
 from psbench.core.actions import Action
@@ -68,9 +78,11 @@ class Conductor:
         Where the peers report.
     crew : sequence of str
         The names of all peers; training begins when each is ready.
+    start : Start or None
+        Where to go on from.
     """
 
-    def __init__(self, problem: Problem, hub: Hub, crew: Sequence[str]) -> None:
+    def __init__(self, problem: Problem, hub: Hub, crew: Sequence[str], start: Start | None = None) -> None:
         experiment = problem.experiment
         self.problem, self.hub, self.crew = problem, hub, list(crew)
         self.log = EventLog()
@@ -79,15 +91,16 @@ class Conductor:
         self._begin_s = time.monotonic()
         self._next_tick = self._next_show = self._next_ping = 0.0
         self._events: deque[ev.Event] = deque()
-        self._push_ids = count()
+        self.push_ids = count()
         self.numbers = count(1)  # of rings and requests
-        self._agenda = Agenda(problem.profile)
+        self.agenda = Agenda(problem.profile)
+        self._start, self._rows_before = start, 0
         self._ready: dict[str, dict[str, Any]] = {}
         self._met: set[str] = set()
-        self._gone: set[str] = set()
+        self.gone: set[str] = set()
         self._training = False
         self.status = self._reason = ""
-        self._lookout = Lookout(self)
+        self.lookout, self.recorder = Lookout(self), Recorder(self)
         self._meter = Meter(hub, lambda facts: self._events.appendleft(ev.Measured(facts)))
         self._carried: set[int] = set()  # pushes whose payloads wait
         self._handed: list[ev.Push] = []  # pushes that the engine was given, and may find void
@@ -107,7 +120,10 @@ class Conductor:
         """
         try:
             self._assemble()
-            self._begin()
+            if self._start is None:
+                self._begin()
+            else:
+                self._go_on(self._start)
             while not self.status:
                 self._pump()
                 while self._events and not self.status:
@@ -134,34 +150,75 @@ class Conductor:
 
     def _begin(self) -> None:
         self._keep(0, None)
-        self._lookout.evaluate(0)
-        self.until(lambda: not self._lookout.evaluations)
-        self._begin_s = time.monotonic()
+        self.lookout.evaluate(0)
+        self.until(lambda: not self.lookout.evaluations)
+        self._start_workers(0.0)
+        starters = self.problem.profile.starters
+        self._perform(self.engine.begin(worker for worker in self.workers() if worker in starters))
+
+    def _start_workers(self, time_s: float) -> None:
+        """Let training begin, at that time of the run."""
+        self._begin_s = time.monotonic() - time_s
         self._next_tick = self._next_show = self._next_ping = 0.0
-        roster = {number: self._ready[worker_name(number)]["ring"] for number in self._workers()}
-        for worker in self._workers():
+        roster = {number: self._ready[worker_name(number)]["ring"] for number in self.workers()}
+        for worker in self.workers():
             self.hub.tell(worker_name(worker), {"do": "start", "begin_s": self._begin_s, "ring": roster})
         self._training = True
-        starters = self.problem.profile.starters
-        self._perform(self.engine.begin(worker for worker in self._workers() if worker in starters))
 
-    def _workers(self) -> list[int]:
+    def _go_on(self, start: Start) -> None:
+        """Be where a checkpoint was written, unless the run ends there."""
+        state, engine = start.checkpoint.state, self.engine
+        for text in start.texts:
+            self.log.number(text)
+        self._rows_before, self._shown_texts = start.rows, len(start.texts)
+        self.push_ids = count(state["next_push"])
+        engine.load_state_dict(state["engine"])
+        tell_workers(self, start.checkpoint)
+        self._keep(engine.view.composition, keeper_state(start.checkpoint), state.get("wire") or NO_CODEC)
+        self._carried = set(engine.view.pending)
+        self.recorder.go_on()
+        self.lookout.ending.load_state_dict(state["ending"], engine.view.epoch)
+        self._start_workers(state["time_s"])
+        self.agenda = Agenda(self.problem.profile, state["time_s"])
+        self._events.extend(awaited(self, state))
+        reason = self.lookout.ending.after_update(engine.view, state["movement"])
+        if reason:
+            self.end("finished", reason)
+        else:
+            self._perform(first_actions(self, start.checkpoint))
+
+    @property
+    def logged(self) -> tuple[int, int]:
+        """Rows and texts of the log so far."""
+        return self._rows_before + len(self.log), len(self.log.texts)
+
+    @property
+    def next_push(self) -> int:
+        """The number of the next push."""
+        number = next(self.push_ids)
+        self.push_ids = count(number)
+        return number
+
+    def workers(self) -> list[int]:
         """Return the training workers that are there."""
-        numbers = (worker_number(name) for name in self.crew if name not in self._gone)
+        numbers = (worker_number(name) for name in self.crew if name not in self.gone)
         return sorted(number for number in numbers if number is not None)
 
-    def _keep(self, index: int, state: State | None) -> None:
-        """Have a new keeper for a composition; without a state it begins where the problem does."""
+    def _keep(self, index: int, state: State | None, wire: dict[str, int] | None = None) -> None:
+        """Have a new keeper for a composition; without a state it begins where the problem does.
+
+        With a `wire` the state is a recorded one.
+        """
         problem, hub, numbers = self.problem, self.hub, self.numbers
         composition = problem.experiment.strategy.compositions[index]
         self._wire_bytes = composition.bytes_up(problem.wire_size, problem.profile.num_workers)
         # asked for with every push, so looked up once
         self._plain, self._reads = composition.plain, composition.reads
         self._holds = "distance_sq" in composition.measures
-        self._lookout.compose(composition)
+        self.lookout.compose(composition)
         self.keeper: Keeper
         if composition.placement.collective:
-            self.keeper = Replicas(hub, self._workers(), state, numbers)
+            self.keeper = Replicas(hub, self.workers(), state, numbers)
             return
         optimizer, batch = problem.experiment.optimizer, problem.experiment.batch_size
         state = state or state_of(problem.server(), optimizer=True)
@@ -176,9 +233,11 @@ class Conductor:
                 numbers,
                 problem.streams,
                 problem.model.layout,
+                None if wire is None else self.engine.view.ranges,
+                wire,
             )
         )
-        if self._lookout.ending.sees_movement:
+        if self.lookout.ending.sees_movement:
             servers.measure_movement()
 
     # ---------------------------------------------------------------- letters
@@ -208,12 +267,12 @@ class Conductor:
 
     def _pushed(self, letter: Letter) -> None:
         worker = worker_number(letter.sender)
-        if worker is None or letter.sender in self._gone:
+        if worker is None or letter.sender in self.gone:
             return
         told = Pushed.decode(letter.body)
         send_s = max(0.0, time.monotonic() - told.sent_s)
         push = ev.Push(
-            *(next(self._push_ids), worker, told.ticket, told.version, told.samples, told.steps),
+            *(next(self.push_ids), worker, told.ticket, told.version, told.samples, told.steps),
             *(self._wire_bytes, told.compute_s, send_s, told.loss, told.stats, told.goes_on),
         )
         if told.is_finite:
@@ -248,7 +307,12 @@ class Conductor:
     def _on_model(self, sender: str, plain: dict[str, Any], letter: Letter) -> None:
         worker = worker_number(sender)
         assert worker is not None
-        self._lookout.drift.answer(worker, plain["tag"], unpack(plain["shapes"], letter.payload))
+        self.lookout.drift.answer(worker, plain["tag"], unpack(plain["shapes"], letter.payload))
+
+    def _on_record(self, sender: str, plain: dict[str, Any], letter: Letter) -> None:
+        worker = worker_number(sender)
+        assert worker is not None
+        self.recorder.told(worker, plain["tag"], unpack(plain["shapes"], letter.payload), plain["was"])
 
     def _on_measured(self, sender: str, plain: dict[str, Any], letter: Letter) -> None:
         self._meter.take(plain["name"], plain["number"])
@@ -266,7 +330,7 @@ class Conductor:
         self.keeper.answer(sender, plain, letter.payload)
 
     def _on_evaluated(self, sender: str, plain: dict[str, Any], letter: Letter) -> None:
-        event = self._lookout.evaluated(plain)
+        event = self.lookout.evaluated(plain)
         if event is not None:
             self._events.append(event)
 
@@ -300,10 +364,10 @@ class Conductor:
         if self._handed and not self.engine.measuring:
             self._drop_void()
         if type(event) is ev.Evaluated:
-            reason = self._lookout.ending.after_evaluation(event.values)
+            reason = self.lookout.ending.after_evaluation(event.values)
             if reason:
                 self.end("finished", reason)
-        elif not self.engine.view.num_active and not self._agenda.expects_more_than(self._lost):
+        elif not self.engine.view.num_active and not self.agenda.expects_more_than(self._lost):
             raise WorkerLost(f"every worker is gone at {now:.3f} s; nobody is left to train")
 
     def _can_be(self, event: ev.Event) -> bool:
@@ -315,13 +379,13 @@ class Conductor:
     @property
     def _lost(self) -> set[int]:
         """Workers whose processes are dead."""
-        return {worker for name in self._gone if (worker := worker_number(name)) is not None}
+        return {worker for name in self.gone if (worker := worker_number(name)) is not None}
 
     def _halt(self, worker: int) -> None:
         """Have a worker forget what it computes; should it be released again, it begins anew."""
         self.hub.tell(worker_name(worker), {"do": "halt"})
         self.keeper.forget(worker)
-        self._lookout.drift.leave(worker)
+        self.lookout.drift.leave(worker)
 
     def _drop_void(self) -> None:
         """Drop what came with pushes that the engine has found void."""
@@ -335,7 +399,7 @@ class Conductor:
     def _time_is_up(self) -> None:
         assert self._seconds is not None
         self.engine.view.now = self._seconds
-        self.end("finished", self._lookout.ending.at(self._seconds))
+        self.end("finished", self.lookout.ending.at(self._seconds))
 
     def end(self, status: str, reason: str) -> None:
         """Let the run end, unless it does already."""
@@ -345,8 +409,21 @@ class Conductor:
     # ---------------------------------------------------------------- actions
 
     def _perform(self, actions: Sequence[Action]) -> None:
-        lookout = self._lookout
+        lookout = self.lookout
         lookout.before(actions)
+        label = self.recorder.label()
+        if label:
+            make, actions = split(actions)
+            if self._perform_each(make) or self.status == "finished":
+                self.recorder.record(label, actions)
+        if self.status or not self._perform_each(actions):
+            return
+        if not self._plain:  # steps that are kept after a vote are progress too
+            lookout.look()
+        if not self.status:
+            lookout.after()
+
+    def _perform_each(self, actions: Sequence[Action]) -> bool:
         for action in actions:
             perform = _PERFORMERS.get(type(action))
             # a Hold is silence; after a Cancel comes the Release that the worker finds between two steps
@@ -354,11 +431,8 @@ class Conductor:
                 perform(self, action)
                 if self.status:
                     self._unanswered = True
-                    return  # the run ended with this version; nobody starts another step
-        if not self._plain:  # steps that are kept after a vote are progress too
-            lookout.look()
-        if not self.status:
-            lookout.after()
+                    return False  # the run ended with this version; nobody starts another step
+        return True
 
     def _release(self, release: act.Release) -> None:
         view = self.engine.view
@@ -371,7 +445,7 @@ class Conductor:
         self.keeper.apply(apply)
         self._carried.difference_update(push.id for push in apply.pushes)
         if self._plain:
-            self._lookout.look()
+            self.lookout.look()
 
     def _discard(self, discard: act.Discard) -> None:
         self._carried.discard(discard.push.id)
@@ -384,7 +458,7 @@ class Conductor:
         self.hub.tell(worker_name(tell.worker), {"do": "orders", "orders": tell.orders})
 
     def _wake(self, wake: act.Wake) -> None:
-        self._agenda.add(wake.at, ev.Timer(wake.key, wake.composition_id))
+        self.agenda.add(wake.at, ev.Timer(wake.key, wake.composition_id))
 
     def _measure(self, measure: act.Measure) -> None:
         self._meter.measure(measure.needs, self.keeper, self.engine.view.pending)
@@ -394,7 +468,7 @@ class Conductor:
         assert isinstance(self.keeper, Servers)
         done: list[bool] = []
         self.keeper.reassign(change.ranges, lambda: done.append(True))
-        for worker in self._workers():
+        for worker in self.workers():
             self.hub.tell(worker_name(worker), {"do": "reassign", "ranges": change.ranges})
         problem = self.problem
         size = problem.wire_size._replace(ranges=change.ranges)
@@ -402,20 +476,19 @@ class Conductor:
         self.until(lambda: bool(done))
 
     def _hand_over(self, handover: act.Handover) -> None:
-        """Everybody is idle: move the model from its old keeper to the new one, and store it on the way."""
-        state = self._lookout.await_state(lambda then: self.keeper.gather(True, then))
+        """Everybody is idle: move the model from its old keeper to the new one."""
+        state = self.lookout.await_state(lambda then: self.keeper.gather(True, then))
         if handover.forgets_momentum:
             state = without_optimizer(state)
-        for worker in self._workers():
+        for worker in self.workers():
             self.hub.tell(worker_name(worker), {"do": "compose", "composition": handover.to})
         self._keep(handover.to, state)
-        self._lookout.store(f"switch-version-{self.engine.view.version}", state)
         pause = self.now + handover.cost_s
         self.until(lambda: self.now >= pause or bool(self.status))
 
     # ---------------------------------------------------------------- the clock
 
-    def _show(self) -> None:
+    def show(self) -> None:
         """Send the client what the log has grown by."""
         rows, texts = self.log.rows(self._shown_rows), self.log.texts[self._shown_texts :]
         if not len(rows):
@@ -428,10 +501,10 @@ class Conductor:
     def _tick(self, now: float) -> None:
         self._next_tick = now + _TICK_S
         if self._training:
-            self._events.extend(self._agenda.due(now))
+            self._events.extend(self.agenda.due(now))
         if now >= self._next_show:
             self._next_show = now + _SHOW_S
-            self._show()
+            self.show()
         if now >= self._next_ping:
             self._next_ping = now + _PING_S
             self._call_the_roll()
@@ -440,24 +513,25 @@ class Conductor:
 
     def _call_the_roll(self) -> None:
         """See who is there; a letter to a process that died cannot be sent."""
-        for name in sorted(self._met - self._gone):
+        for name in sorted(self._met - self.gone):
             if not self.hub.send(name, PING, b""):
                 self._lose(name)
         view = self.engine.view
-        busy = view.num_computing or self.status or self._events or self._agenda or self.engine.measuring
-        if view.num_active and not (busy or self._lookout.evaluations):  # a rule may act on one
+        busy = view.num_computing or self.status or self._events or self.agenda or self.engine.measuring
+        if view.num_active and not (busy or self.lookout.evaluations):  # a rule may act on one
             raise Deadlock(f"at {self.now:.3f} s no worker can ever go on; {view.waits()}")
 
     def _lose(self, name: str) -> None:
         """Do without a peer that is gone, or give up."""
-        self._gone.add(name)
+        self.gone.add(name)
         self.hub.forget(name)
         worker = worker_number(name)
         if worker is not None:
             if not self._training:
                 raise WorkerLost(f"{name} died before training began")
             self.keeper.leave(worker)
-            self._lookout.drift.leave(worker)
+            self.lookout.drift.leave(worker)
+            self.recorder.leave(worker)
             self._events.append(ev.Leave(worker, "lost"))
         elif name == CLIENT:
             raise Cancelled("the client is gone")
@@ -472,11 +546,12 @@ class Conductor:
         """Evaluate the last version, and give the client what the run leaves."""
         self._handle_leavers()
         time_s = min(self.now, self._seconds or float("inf"))
-        state = self._lookout.await_state(self._lookout.gather)
+        state = self.lookout.await_state(self.lookout.gather)
+        self.until(lambda: not self.recorder)
         self._stop_workers()
-        self._lookout.evaluate_last(state)
+        self.lookout.evaluate_last(state)
         self._await_usage()
-        self._show()
+        self.show()
         shapes, flat = pack(state)
         lost = [w.id for w in self.engine.view.workers.values() if w.status == Status.GONE]
         outcome = {"status": self.status, "reason": self._reason}
@@ -493,7 +568,7 @@ class Conductor:
         self._events.clear()
 
     def _stop_workers(self) -> None:
-        for worker in self._workers():
+        for worker in self.workers():
             self.hub.tell(worker_name(worker), {"do": "stop"})
 
     def _await_usage(self) -> None:
@@ -502,14 +577,14 @@ class Conductor:
         self.until(
             lambda: (
                 time.monotonic() > latest
-                or all(worker_name(worker) in self._usage for worker in self._workers())
+                or all(worker_name(worker) in self._usage for worker in self.workers())
             )
         )
 
     def _dismiss(self) -> None:
         """Send everybody home, however the run ended."""
-        self._show()
-        for name in self._met - self._gone:
+        self.show()
+        for name in self._met - self.gone:
             self.hub.tell(name, {"do": "stop"})
 
 
@@ -526,6 +601,7 @@ _READERS: dict[str, Callable[[Conductor, str, dict[str, Any], Letter], None]] = 
     "vote": Conductor._on_vote,
     "report": Conductor._on_report,
     "model": Conductor._on_model,
+    "record": Conductor._on_record,
     "measured": Conductor._on_measured,
     "evaluated": Conductor._on_evaluated,
     "stop": Conductor._on_stop,

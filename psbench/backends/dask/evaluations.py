@@ -52,6 +52,10 @@ class Evaluations:
         self._awaited[key] = Awaited(number, view.version, view.epoch)
         return key
 
+    def numbers_at(self, version: int) -> list[int]:
+        """Return the numbers of the evaluations of a version that are awaited."""
+        return [each.number for each in self._awaited.values() if each.version == version]
+
     def send(self, key: int, state: State) -> None:
         """Send the model that was expected."""
         shapes, flat = pack(state)

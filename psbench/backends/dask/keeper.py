@@ -41,6 +41,13 @@ class Keeper(Protocol):
     def gather(self, optimizer: bool, then: Then) -> None:
         """Call `then` with the current version's state, at once or when it has arrived."""
 
+    def record(self, keys: Sequence[tuple[int, int]], then: Then) -> None:
+        """Call `then` with all that a checkpoint holds of the current version, and of those pushes."""
+
+    @property
+    def wire(self) -> dict[str, int]:
+        """How many models and aggregates were written with chance of their own."""
+
     def payload(self, push: Push, then: Then) -> None:
         """Call `then` with what a push carries: parameters (or a gradient) and buffers."""
 
@@ -109,7 +116,7 @@ def join(parts: list[State], own: Sequence[Cut]) -> State:
     length = len(first["parameters"])
     return {
         name: together([part[name] for part in parts], own)
-        if name != "buffers" and value.dim() == 1 and len(value) == length
+        if not name.startswith("buffers") and value.dim() == 1 and len(value) == length
         else value
         for name, value in first.items()
     }

@@ -1,4 +1,4 @@
-"""Who looks at a run: evaluates its model, stores it, and says when it ends."""
+"""Who looks at a run: evaluates its model, and says when it ends."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ from psbench.backends.base import Ending
 from psbench.backends.dask.drift import Drift
 from psbench.backends.dask.evaluations import Evaluations
 from psbench.backends.dask.keeper import State, Then
-from psbench.backends.dask.names import CLIENT
-from psbench.backends.dask.wire import pack
 from psbench.core import actions as act
 from psbench.core import events as ev
 from psbench.core.actions import Action
@@ -43,8 +41,6 @@ class Lookout:
         self._drifts = False
         self._asked: int | None = None  # the models that go with the answer being performed
         self._evaluated = -1, -1  # the last version, and its samples, that were sent to the evaluator
-        self._checkpoint_every = experiment.checkpoint_every or float("inf")
-        self._next_checkpoint = self._checkpoint_every
         #: nothing can be due before that many samples and that version
         self._look_at, self._last_version = 0.0, self.ending.next_version
 
@@ -56,7 +52,7 @@ class Lookout:
 
     @property
     def may_be_due(self) -> bool:
-        """Whether an evaluation, a checkpoint or the end may be due."""
+        """Whether an evaluation or the end may be due."""
         view = self._run.engine.view
         return view.samples >= self._look_at or view.version >= self._last_version
 
@@ -67,21 +63,17 @@ class Lookout:
             self._asked = self.drift.ask(self._with_models() - going, going)
 
     def look(self) -> None:
-        """Evaluate, write a checkpoint, or end, if one of them is due."""
+        """Evaluate, or end, if that is due."""
         if not self.may_be_due:
             return
         view = self._run.engine.view
         number = self.ending.due(view)
         if number is not None:
             self.evaluate(number)
-        if view.epoch >= self._next_checkpoint:
-            self._next_checkpoint += self._checkpoint_every
-            label = f"epoch-{view.epoch:g}"
-            self._run.keeper.gather(True, lambda state: self.store(label, state))
         reason = self.ending.after_update(view, self._run.keeper.movement)
         if reason:
             self._run.end("finished", reason)
-        self._look_at = view.dataset_size * min(self.ending.next_epoch, self._next_checkpoint)
+        self._look_at = view.dataset_size * self.ending.next_epoch
 
     def after(self) -> None:
         """Forget what was asked for an answer that is performed."""
@@ -138,11 +130,3 @@ class Lookout:
         gather(found.append)
         self._run.until(lambda: bool(found))
         return found[0]
-
-    def store(self, label: str, state: State) -> None:
-        """Have the client write a checkpoint."""
-        run, (shapes, flat) = self._run, pack(state)
-        # while numbers are being measured an answer is half given: only the model is of one moment
-        decisions = None if run.engine.measuring else run.engine.state_dict()
-        plain = {"time_s": run.now, "engine": decisions}
-        run.hub.tell(CLIENT, {"do": "checkpoint", "label": label, "shapes": shapes, "state": plain}, flat)

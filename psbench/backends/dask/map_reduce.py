@@ -137,7 +137,7 @@ def run_map_reduce(
     check(problem.experiment)
     if start is not None:
         raise ParameterError(
-            "strategy 'map_reduce': on dask its driver cannot go on from a checkpoint; use the simulated backend"
+            "strategy 'map_reduce': on dask it cannot go on from a checkpoint; use the simulated backend"
         )
     roles = [*map(worker_name, range(problem.profile.num_workers)), EVALUATOR]
     with connected(problem.experiment.scheduler, len(roles)) as client:

@@ -11,7 +11,7 @@ another before it goes on.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -131,6 +131,15 @@ class Replicas:
     def gather(self, optimizer: bool, then: Then) -> None:
         """Ask a worker for its replica."""
         self._request(_Request({"do": "state", "optimizer": optimizer}, then))
+
+    def record(self, keys: Sequence[tuple[int, int]], then: Then) -> None:
+        """Ask a worker for its replica; at a barrier no push waits when there is a new version."""
+        self.gather(True, then)
+
+    @property
+    def wire(self) -> dict[str, int]:
+        """Nothing is written with chance."""
+        return {"draws": -1, "aggregates": 0}
 
     def payload(self, push: Push, then: Then) -> None:
         """Ask the pusher for what it has to add to the next ring; nothing comes of it if it is lost."""

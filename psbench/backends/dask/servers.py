@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
@@ -48,6 +48,10 @@ class Servers:
     global_batch : int, samples
     numbers : iterator of int
         Numbers for requests that nobody had before in this run.
+    ranges : ranges or None
+        What each server holds, if that is not as the placement says.
+    wire : dict or None
+        If the state is a recorded one: see `Slice`.
     """
 
     def __init__(
@@ -61,15 +65,19 @@ class Servers:
         numbers: Iterator[int],
         streams: Streams,
         layout: Layout,
+        ranges: Ranges | None = None,
+        wire: dict[str, int] | None = None,
     ) -> None:
         self._hub = hub
         count = composition.placement.num_servers
         self._others = [server_name(shard) for shard in range(1, count)]
-        self._cuts = parts = cuts(composition.placement, layout)
-        self._own = Slice(cut(state, parts[0], first=True), optimizer, global_batch, composition, streams, 0)
+        self._cuts = parts = cuts(composition.placement, layout) if ranges is None else cuts_of(ranges)
+        own = cut(state, parts[0], first=True)
+        self._own = Slice(own, optimizer, global_batch, composition, streams, 0, wire)
         for name, part in zip(self._others, parts[1:], strict=True):
             shapes, flat = pack(cut(state, part, first=False))
-            hub.tell(name, {"do": "begin", "shapes": shapes, "composition": index}, flat)
+            told = {"do": "begin", "shapes": shapes, "composition": index, "ranges": ranges, "wire": wire}
+            hub.tell(name, told, flat)
         self._requests: dict[int, _Request] = {}
         self._numbers = numbers
         self._snapshot: tuple[int, Tensor] | None = None
@@ -123,6 +131,16 @@ class Servers:
         """Put the slices together; with one shard at once."""
         own, now = state_of(self._own.server, optimizer), self._cuts
         self._ask({"do": "state", "optimizer": optimizer}, own, lambda parts: then(join(parts, now)))
+
+    def record(self, keys: Sequence[tuple[int, int]], then: Then) -> None:
+        """Put together all that the shards know of the current version, and of those pushes."""
+        own, now = self._own.record(keys), self._cuts
+        self._ask({"do": "state", "keys": keys}, own, lambda parts: then(join(parts, now)))
+
+    @property
+    def wire(self) -> dict[str, int]:
+        """How many models and aggregates were written with chance of their own."""
+        return self._own.wire
 
     def payload(self, push: Push, then: Then) -> None:
         """Put a push's slices together."""

@@ -97,7 +97,9 @@ class Shard:
     def _begin(self, plain: dict[str, Any], payload: Tensor | None) -> None:
         experiment = self.problem.experiment
         composition = experiment.strategy.compositions[plain["composition"]]
-        self._cut = cuts(composition.placement, self.problem.model.layout)[self.number]
+        ranges = plain["ranges"]
+        layout = self.problem.model.layout
+        self._cut = (cuts_of(ranges) if ranges else cuts(composition.placement, layout))[self.number]
         self._slice = Slice(
             unpack(plain["shapes"], payload),
             experiment.optimizer,
@@ -105,6 +107,7 @@ class Shard:
             composition,
             self.problem.streams,
             self.number,
+            plain["wire"],
         )
 
     def _perform(self, plain: dict[str, Any]) -> bool:
@@ -131,6 +134,8 @@ class Shard:
             self.link.tell({"do": "keeper", "tag": plain["tag"], "number": self._slice.take_load()})
         elif order == "receive":
             self._mover.take(plain["tensors"])
+        elif order == "state" and "keys" in plain:
+            return self._tell_all(plain["tag"], [(worker, ticket) for worker, ticket in plain["keys"]])
         elif order == "state":
             self._tell(plain["tag"], state_of(self._slice.server, plain["optimizer"]))
         return True
@@ -138,6 +143,12 @@ class Shard:
     def _tell(self, tag: int, state: State) -> None:
         shapes, flat = pack(state)
         self.link.tell({"do": "keeper", "tag": tag, "shapes": shapes}, flat)
+
+    def _tell_all(self, tag: int, keys: list[tuple[int, int]]) -> bool:
+        if not self._has(keys):
+            return False
+        self._tell(tag, self._slice.record(keys))
+        return True
 
     def _tell_payload(self, tag: int, key: tuple[int, int]) -> bool:
         if not self._has([key]):

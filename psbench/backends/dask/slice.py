@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from psbench.backends.dask.keeper import OPTIMIZER, State, restore
+from psbench.backends.dask.keeper import OPTIMIZER, State, restore, state_of
 from psbench.backends.dask.wire import ZERO_COPY_BYTES
 from psbench.backends.dask.writing import is_bare, split, with_buffers
 from psbench.codecs import ServerEnd
@@ -18,8 +18,8 @@ from psbench.seeds import Streams
 from psbench.server_math import Server
 
 
-def _name(key: tuple[int, int]) -> str:
-    return "payload/{}/{}".format(*key)
+def _name(key: tuple[int, int], kind: str = "payload") -> str:
+    return f"{kind}/{key[0]}/{key[1]}"
 
 
 class Slice:
@@ -38,6 +38,8 @@ class Slice:
         Of the shard.
     composition : Strategy
         Says how numbers travel, and whether aggregates are asked for.
+    wire : dict or None
+        What `wire` was, if `state` is that of another slice that was recorded.
     """
 
     def __init__(
@@ -48,6 +50,7 @@ class Slice:
         composition: Strategy,
         streams: Streams,
         number: int,
+        wire: dict[str, int] | None = None,
     ) -> None:
         self.server = Server(state["parameters"], state["buffers"], optimizer, global_batch)
         restore(self.server, state)
@@ -64,6 +67,41 @@ class Slice:
         #: seconds that went into serving, since they were asked for
         self.busy_s = 0.0
         self._held: dict[int, Tensor] = {}
+        if wire is not None:
+            self._go_on(state, wire)
+
+    def _go_on(self, state: State, wire: dict[str, int]) -> None:
+        """Be where another slice was that was recorded."""
+        self.server.aggregate = state.get("aggregate")
+        for name, tensor in state.items():
+            kind, _, which = name.partition("/")
+            if kind == "held":
+                self._held[int(which)] = tensor
+            elif kind == "payload":
+                worker, ticket = map(int, which.split("/"))
+                buffers = state.get(f"buffers/{which}", tensor[:0])[: len(self.server.buffers)]
+                self.payloads[worker, ticket] = torch.cat([tensor, buffers])
+        if self._end is not None:
+            held = {n.removeprefix("worker/"): t for n, t in state.items() if n.startswith("worker/")}
+            self._end.go_on(wire["draws"], {int(worker): tensor.numpy() for worker, tensor in held.items()})
+            self._end.channel.num_sent = wire["aggregates"]
+            if "unsaid" in state:
+                self._end.channel.reset_to(state["unsaid"].numpy(), wire["aggregates"])
+
+    @property
+    def wire(self) -> dict[str, int]:
+        """How many models and aggregates were written with chance of their own."""
+        if self._end is None:
+            return {"draws": -1, "aggregates": 0}
+        return {"draws": self._end.draws, "aggregates": self._end.channel.num_sent}
+
+    def record(self, keys: Sequence[tuple[int, int]]) -> State:
+        """Return copies of all that a checkpoint holds of this slice, and of what these pushes brought."""
+        state = state_of(self.server, optimizer=True)
+        state |= {name: each.clone() for name, each in self.vectors(keys).items() if name not in state}
+        if len(self.server.buffers):
+            state |= {_name(key, "buffers"): self.payloads[key][self._length :].clone() for key in keys}
+        return state
 
     def take(self, key: tuple[int, int], payload: Tensor) -> None:
         """Hold a push's slice, by (worker, ticket)."""

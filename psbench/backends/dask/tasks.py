@@ -10,6 +10,7 @@ import torch
 from distributed import get_worker
 from distributed.comm import get_address_host
 
+from psbench.backends.dask.checkpoints import Start
 from psbench.backends.dask.conductor import Conductor, servers_of
 from psbench.backends.dask.mail import Abandoned, Stopped
 from psbench.backends.dask.names import CONDUCTOR, EVALUATOR, server_name, worker_name
@@ -20,12 +21,14 @@ from psbench.experiment import Experiment
 from psbench.problem import Problem
 
 
-def conduct(experiment: Experiment, key: bytes, topic: str, crew: list[str]) -> None:
+def conduct(
+    experiment: Experiment, key: bytes, topic: str, crew: list[str], start: Start | None = None
+) -> None:
     """Conduct the run; the first server shard is part of it."""
     with Hub(_host(), key) as hub:
         _announce(topic, CONDUCTOR, hub)
         torch.set_num_threads(experiment.threads)
-        Conductor(Problem.build(experiment), hub, crew).run()
+        Conductor(Problem.build(experiment), hub, crew, start).run()
 
 
 def serve(experiment: Experiment, key: bytes, topic: str, shard: int, conductor: Address) -> None:

@@ -318,7 +318,8 @@ def is_loopback(host: str) -> bool:
 def pack(tensors: dict[str, Tensor]) -> tuple[list[list[Any]], Tensor]:
     """Return the names and shapes of tensors, and their entries one after another (a copy)."""
     shapes = [[name, list(tensor.shape)] for name, tensor in tensors.items()]
-    return shapes, torch.cat([tensor.detach().reshape(-1) for tensor in tensors.values()])
+    parts = [tensor.detach().reshape(-1) for tensor in tensors.values()]
+    return shapes, torch.cat(parts) if parts else torch.empty(0)
 
 
 def unpack(shapes: Sequence[Sequence[Any]], flat: Tensor | None) -> dict[str, Tensor]:

@@ -14,8 +14,9 @@ from psbench.backends.dask.conductor import servers_of
 from psbench.backends.dask.letters import PUSH, RELEASE, Pushed, Released
 from psbench.backends.dask.mail import LOOK_S, Abandoned, Mail, Stopped
 from psbench.backends.dask.member import Member
+from psbench.backends.dask.record import begin_from, recorded
 from psbench.backends.dask.usage import Usage
-from psbench.backends.dask.wire import JSON, Hub, Letter, Link, pack
+from psbench.backends.dask.wire import JSON, Hub, Letter, Link, pack, unpack
 from psbench.backends.dask.writing import is_bare, split, with_buffers
 from psbench.backends.slices import cuts, cuts_of, together
 from psbench.codecs import over_the_wire
@@ -26,6 +27,7 @@ from psbench.errors import CodecError
 from psbench.local_model import StepStatistics, local_model
 from psbench.problem import Problem
 from psbench.server_math import finite
+from psbench.worker_math import Position
 
 #: exchanges that the clocks' difference is taken from: the quickest counts
 _CLOCK_ROUNDS = 5
@@ -62,12 +64,13 @@ class Worker:
         if any(each.communication.local for each in problem.experiment.strategy.compositions):
             self._optimizer.build(torch.zeros(1))  # the first of a process takes seconds: no step's
         self._ring_address = None if hub is None else list(hub.address)
-        self._lr = 0.0
+        self.lr = 0.0
+        self.begins: Position | None = None  # where we were in our data when we were answered
         self._answer: Letter | None = None  # that came while we computed on
         self._halted = False
         self._tell_model: int | None = None  # with the next release: the number of who asks
-        self._connections: Connections | None = None  # where a codec reads and writes
-        self._owed: Tensor | None = None  # what it has not said before, where none does
+        self.connections: Connections | None = None  # where a codec reads and writes
+        self.owed: Tensor | None = None  # what it has not said before, where none does
         self._offset_s = self._begin_s = self._next_check = 0.0
         self._slowness = _slowness(problem, worker)
         self._usage = Usage(worker)
@@ -114,17 +117,21 @@ class Worker:
             self.loop = WorkerLoop(self.composition, self.worker, released.samples)
         verdict = self.loop.release(released.then, released.ticket, released.version, released.orders)
         if released.then == "step":
+            self.begins = self.trainer.position(self.worker)
+            if self.connections is not None:
+                self.connections.answered()
+        if released.then == "step":
             self._renew(released, letter.payload)
         return verdict
 
     def _renew(self, released: Released, payload: Tensor | None) -> None:
-        before = self._lr
-        if self._own_steps:
-            self._lr = self._optimizer.rate(released.epoch)
+        before = self.lr
+        if self.own_steps:
+            self.lr = self._optimizer.rate(released.epoch)
         if released.aggregate:
-            self.model.receive(self._aggregate(released, payload), self._lr)
+            self.model.receive(self._aggregate(released, payload), self.lr)
         elif released.sent:
-            self.model.load(*self._model(released, payload), self._lr)
+            self.model.load(*self._model(released, payload), self.lr)
         else:
             self.model.keep(before)  # after a vote, or if we hold that version already
         if self._tell_model is not None:
@@ -138,7 +145,7 @@ class Worker:
         assert payload is not None
         first, buffers = split(payload, self._cuts[0].size, len(self.problem.buffers))
         parts = self._parts(released, first)
-        written = self._connections
+        written = self.connections
         return (together(parts, self._cuts) if written is None else written.model(parts)), buffers
 
     def _aggregate(self, released: Released, payload: Tensor | None) -> Tensor:
@@ -148,7 +155,7 @@ class Worker:
             return self.member.replica.aggregate
         assert payload is not None
         parts = self._parts(released, payload)
-        written = self._connections
+        written = self.connections
         return together(parts, self._cuts) if written is None else written.aggregate(parts)
 
     def _parts(self, released: Released, first: Tensor) -> list[Tensor]:
@@ -182,7 +189,7 @@ class Worker:
         if self._interrupted(computed * (self._slow_factor(began) - 1.0)):
             return None
         compute_s = time.perf_counter() - began
-        model.stepped(result, samples, self._lr)
+        model.stepped(result, samples, self.lr)
         answer, self._answer = self._answer, None
         if answer is not None:
             self._take(answer)
@@ -231,7 +238,7 @@ class Worker:
         if loop is None or verdict is None:
             return False
         if verdict in ("continue", "report"):
-            self.model.keep(self._lr)
+            self.model.keep(self.lr)
             if verdict == "report":
                 report = loop.report()
                 self.mail.tell({"do": "report", "ticket": report.ticket, "stats": report.stats})
@@ -273,14 +280,14 @@ class Worker:
 
     def _payload(self) -> Tensor:
         payload = self.model.payload()
-        owed, self._owed = self._owed, None
+        owed, self.owed = self.owed, None
         return payload if owed is None else payload + owed
 
     def _written(self, payload: Tensor) -> list[Tensor]:
         """Return the servers' slices as they travel."""
-        if self._connections is None:
+        if self.connections is None:
             return [cut.of(payload) for cut in self._cuts]
-        return self._connections.push(payload)
+        return self.connections.push(payload)
 
     def _send_model(self, tag: int) -> None:
         """Send our own model, which is as good as anybody's where models drift apart."""
@@ -314,6 +321,10 @@ class Worker:
         elif order == "halt":
             self._begin_anew()
             self._halted = True
+        elif order == "checkpoint":
+            self._tell_record(plain["tag"], plain["waits"])
+        elif order == "resume":
+            self._resume(plain, letter.payload)
         elif order == "compose":
             self._hand_over(plain["composition"])
         elif order == "reassign":
@@ -366,7 +377,7 @@ class Worker:
         problem = self.problem
         self.composition = composition = problem.experiment.strategy.compositions[index]
         count = servers_of(composition)
-        self._collective, self._own_steps = not count, composition.own_steps
+        self._collective, self.own_steps = not count, composition.own_steps
         self._cuts = cuts(composition.placement, problem.model.layout)
         self._serving = self.others[: max(0, count - 1)]
         self.trainer.unassign()
@@ -377,27 +388,41 @@ class Worker:
             replica.keeps_aggregate = composition.aggregation.reply == "aggregate"
             self.member.begin(replica, composition.communication.codec.name)
 
+    def _tell_record(self, tag: int, waits: bool) -> None:
+        """Tell what we would need to go on: as we are if we wait, else as we were when we were answered."""
+        tensors, was = recorded(self, waits)
+        shapes, flat = pack(tensors)
+        self.mail.tell({"do": "record", "tag": tag, "shapes": shapes, "was": was}, flat)
+
+    def _resume(self, plain: dict[str, Any], payload: Tensor | None) -> None:
+        """Be where a worker was that told so."""
+        self._compose(plain["composition"])
+        if plain["ranges"] and not self._collective:
+            self._reassign(plain["ranges"])
+        if plain["was"] is not None:
+            begin_from(self, plain["was"], unpack(plain["shapes"], payload))
+
     def _reassign(self, ranges: Ranges) -> None:
         """Write to servers that hold other entries from now on; what we compute stays as it is."""
         self._cuts = cuts_of(ranges)
-        if self._connections is not None:
-            self._connections = self._connections.moved(self._cuts)
+        if self.connections is not None:
+            self.connections = self.connections.moved(self._cuts)
 
     @property
     def _unsaid(self) -> Tensor | None:
         """What our pushes have not said."""
-        return self._owed if self._connections is None else self._connections.unsaid
+        return self.owed if self.connections is None else self.connections.unsaid
 
     def _begin_anew(self, unsaid: Tensor | None = None) -> None:
         """Forget what we have concluded and computed; what was pushed is not lost."""
-        self.loop = self._answer = self._tell_model = None
+        self.loop = self._answer = self._tell_model = self.begins = None
         self.model = local_model(self.composition, self._optimizer)
-        self._connections, self._owed = None, unsaid
+        self.connections, self.owed = None, unsaid
         if not (self._collective or is_bare(self.composition)):
-            self._connections = Connections(self.composition, self._cuts, self.problem.streams, self.worker)
-            self._owed = None
+            self.connections = Connections(self.composition, self._cuts, self.problem.streams, self.worker)
+            self.owed = None
             if unsaid is not None:
-                self._connections.owe(unsaid)
+                self.connections.owe(unsaid)
 
 
 def _slowness(problem: Problem, worker: int) -> tuple[float, list[tuple[float, float, float]]]:

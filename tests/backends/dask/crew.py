@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from psbench.backends.dask.checkpoints import Start
 from psbench.backends.dask.client import roles_of
 from psbench.backends.dask.conductor import ROWS, TEXTS, Conductor, servers_of
 from psbench.backends.dask.mail import Stopped
@@ -17,6 +18,7 @@ from psbench.backends.dask.shard import Shard
 from psbench.backends.dask.tasks import _evaluate, _report
 from psbench.backends.dask.wire import JSON, Hub, Letter, Link, unpack
 from psbench.backends.dask.worker import Worker
+from psbench.checkpoint import Checkpoint
 from psbench.core.log import ROW, EventLog
 from psbench.experiment import Experiment
 from psbench.problem import Problem
@@ -36,9 +38,12 @@ class Crew:
     say what came out.
     """
 
-    def __init__(self, experiment: Experiment, worker_class: type[Worker] = Worker) -> None:
-        self.experiment, self.worker_class = experiment, worker_class
+    def __init__(
+        self, experiment: Experiment, worker_class: type[Worker] = Worker, start: Start | None = None
+    ) -> None:
+        self.experiment, self.worker_class, self.start = experiment, worker_class, start
         self.log = EventLog()
+        self.stored: dict[str, Checkpoint] = {}
         self.error: BaseException | None = None
         self.outcome: dict[str, Any] = {}
         self.parameters: Any = None
@@ -75,7 +80,7 @@ class Crew:
 
     def _conduct(self, hub: Hub, crew: list[str]) -> None:
         try:
-            self.conductor = Conductor(Problem.build(self.experiment), hub, crew)
+            self.conductor = Conductor(Problem.build(self.experiment), hub, crew, self.start)
             self.conductor.run()
         except BaseException as error:
             self.error = error
@@ -117,6 +122,7 @@ class Crew:
             return False
         if plain["do"] == "checkpoint":
             self.checkpoints.append(plain["label"])
+            self.stored[plain["label"]] = Checkpoint(unpack(plain["shapes"], letter.payload), plain["state"])
         if plain["do"] == "outcome":
             self.outcome = plain
             self.parameters = unpack(plain["shapes"], letter.payload)["parameters"]

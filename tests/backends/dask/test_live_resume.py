@@ -1,0 +1,157 @@
+"""Checkpoints of live runs, and live runs that go on from one."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import torch
+from crew import Crew
+from test_players import HALFWAY, SERVERS, experiment, one_torch_thread, simulated
+
+from psbench import Control, Run, replay, resume
+from psbench.backends.dask.checkpoints import Start
+from psbench.backends.resume import log_of
+from psbench.checkpoint import Checkpoint
+from psbench.core.log import EventLog, Kind
+from psbench.errors import ParameterError
+from psbench.runs import run
+
+pytestmark = pytest.mark.timeout(60)
+__all__ = ["one_torch_thread"]
+
+TOP = {"name": "top_k", "ratio": 0.2}
+BOTH = {"codec": TOP, "codec_down": TOP}
+ADAM = {"name": "adam"}
+
+
+def start_of(crew: Crew, label: str) -> tuple[Start, EventLog]:
+    """Return what a run goes on with from a crew's checkpoint, and the log up to there."""
+    stored = crew.stored[label]
+    rows, texts = stored.state.pop("logged")
+    before = EventLog()
+    before.extend(crew.log.rows(0, rows), crew.log.texts[:texts])
+    state = json.loads(json.dumps(stored.state))  # as it is read from a file
+    stored.state = state
+    return Start(stored, rows, list(crew.log.texts[:texts])), before
+
+
+def crew_from(spec: Any, crew: Crew, label: str) -> Crew:
+    start, before = start_of(crew, label)
+    again = Crew(spec, start=start)
+    again.log = before
+    again.run()
+    assert again.error is None
+    return again
+
+
+DETERMINED = [
+    *(
+        "bsp",
+        "all_reduce",
+        "double_squeeze",
+        {"name": "bsp"} | BOTH,
+        {"name": "bsp"} | BOTH | {"placement": SERVERS},
+    ),
+    *(
+        "local_sgd",
+        {"name": "local_sgd", "codec": TOP, "local_momentum": "kept"},
+        {"name": "selsync", "delta": 0.05},
+    ),
+    {"name": "selsync", "delta": 0.05, "aggregate": "gradient", "placement": SERVERS},
+    {"name": "bsp", "codec": "qsgd", "codec_down": {"name": "random_k", "ratio": 0.3}, "placement": SERVERS},
+    {"name": "strategy_switch", "first": {"name": "bsp"} | BOTH, "second": "all_reduce"} | HALFWAY,
+]
+
+
+@pytest.mark.parametrize("strategy", DETERMINED, ids=json.dumps)
+def test_under_a_barrier_a_live_run_goes_on_bit_by_bit(strategy: Any) -> None:
+    """To the model of the run that nobody stopped, which is the simulated one."""
+    spec = experiment(strategy, checkpoint_every=0.15)
+    crew = Crew(spec).run()
+    assert crew.error is None
+    expected, log = simulated(spec)
+    assert torch.equal(crew.parameters, expected)
+    assert crew.checkpoints
+    for label in (crew.checkpoints[0], crew.checkpoints[-1]):
+        again = crew_from(spec, crew, label)
+        assert torch.equal(again.parameters, expected)
+        kinds = [int(kind) for kind in log.rows()["kind"] if kind in (Kind.PUSH, Kind.APPLY, Kind.RELEASE)]
+        ours = [
+            int(kind) for kind in again.log.rows()["kind"] if kind in (Kind.PUSH, Kind.APPLY, Kind.RELEASE)
+        ]
+        assert sorted(kinds) == sorted(ours)
+        assert len(again.log.evaluations()) == len(log.evaluations())
+
+
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        *("asp", "ssp", "k_asp", "osp", "bounded_step", "hermes"),
+        *({"name": "asp"} | BOTH | {"placement": SERVERS}, {"name": "osp", "placement": SERVERS}),
+    ],
+    ids=json.dumps,
+)
+def test_what_was_under_way_is_void(strategy: Any) -> None:
+    spec = experiment(strategy, 3, checkpoint_every=0.1)
+    crew = Crew(spec).run()
+    assert crew.error is None
+    again = crew_from(spec, crew, crew.checkpoints[0])
+    assert torch.isfinite(again.parameters).all()
+    versions = again.log.of_kind(Kind.APPLY)["version"]
+    assert sorted(set(versions.tolist())) == list(range(1, versions.max() + 1))
+    assert again.outcome["reason"] == crew.outcome["reason"]
+    assert again.log.of_kind(Kind.RESUME)["version"].tolist() in ([], [versions_at(crew)])
+
+
+def versions_at(crew: Crew) -> int:
+    return int(crew.stored[crew.checkpoints[0]].state["engine"]["view"]["version"])
+
+
+@pytest.mark.timeout(150)
+def test_on_dask_a_run_goes_on_from_its_files_and_from_there_in_virtual_time(
+    scheduler: str, tmp_path: Any
+) -> None:
+    spec = experiment(
+        {"name": "bsp"} | BOTH,
+        scheduler=scheduler,
+        checkpoint_every=0.15,
+        stop={"epochs": 0.5},
+        optimizer=ADAM,
+    )
+    virtual = spec.but(backend="simulated", scheduler=None)
+    whole = run(virtual)
+    control = Control()
+
+    def stop_soon(log: EventLog) -> None:
+        if len(log.of_kind(Kind.APPLY)["version"]) > 40:
+            control.stop()
+
+    run(spec, folder=tmp_path / "live", control=control, observer=stop_soon)
+    again = resume(tmp_path / "live")
+    assert torch.equal(again.parameters, whole.parameters)
+    replay(Run.load(tmp_path / "live"))
+    first = sorted((tmp_path / "live" / "checkpoints").glob("*.npz"))[0]
+    back = resume(first, {"backend": "simulated", "scheduler": None})
+    assert torch.equal(back.parameters, whole.parameters)
+
+
+def test_a_simulated_run_goes_on_live(tmp_path: Any) -> None:
+    spec = experiment({"name": "bsp"} | BOTH, checkpoint_every=0.15, backend="simulated")
+    whole = run(spec, folder=tmp_path)
+    path = sorted((tmp_path / "checkpoints").glob("*.npz"))[0]
+    checkpoint = Checkpoint.load(path)
+    before = log_of(path, checkpoint)
+    again = Crew(spec.but(backend="dask"), start=Start(checkpoint, len(before), list(before.texts)))
+    again.log = before
+    again.run()
+    assert again.error is None
+    assert torch.equal(again.parameters, whole.parameters)
+
+
+def test_the_driver_of_jobs_refuses(tmp_path: Any) -> None:
+    spec = experiment("map_reduce", checkpoint_every=0.2, backend="simulated")
+    run(spec, folder=tmp_path)
+    with pytest.raises(ParameterError, match="cannot go on from a checkpoint"):
+        resume(tmp_path, {"backend": "dask"})
