@@ -68,7 +68,7 @@ class _Lines:
         self._next = time.monotonic() + FIRST_LINE_S
 
     def __call__(self, what: str, done: float) -> None:
-        if time.monotonic() >= self._next:
+        if done < 1 and time.monotonic() >= self._next:
             self._next = time.monotonic() + LINE_EVERY_S
             print(f"{what}: {done:.0%}", file=sys.stderr, flush=True)
 

@@ -65,9 +65,9 @@ class CSV(DataSource):
 
     Notes
     -----
-    What is held in memory beside the blocks: 16 bytes a training row for the workers' shards, and a
-    mini-batch. Under gradient descent (`batch_size` is the whole set) a step's mini-batch is a worker's share
-    of the data.
+    What is held in memory beside the blocks: up to 30 bytes a training row, for shards and their shuffles,
+    and a mini-batch. Under gradient descent (`batch_size` is the whole set) a step's mini-batch is a worker's
+    share of the data. Shuffled rows of a file beyond memory are a read of the disk each.
 
     Source
     ------

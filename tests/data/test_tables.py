@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -360,6 +361,43 @@ def test_the_command_that_writes_one(tmp_path, capsys):
     assert main([*command, "--seed", "1", "--force"]) == 0
     assert main(["generate", "higs", "--rows", "5"]) == 2
     assert "did you mean 'higgs'?" in capsys.readouterr().err
+
+
+SPECIFICATION = """
+data: {{name: csv, path: {path}, layout: {layout}, cache: {cache}}}
+model: {model}
+cluster: {{workers: 4}}
+sharding: {{name: stratified, rotate: true}}
+strategy: {strategy}
+optimizer: {{name: sgd, lr: 0.05}}
+batch_size: {batch_size}
+stop: {{tolerance: {tolerance}, updates: 300}}
+"""
+
+
+@pytest.mark.parametrize("batch_size", [1909, 300])  # the whole of 2,000 rows but 91; and SGD
+@pytest.mark.parametrize(
+    ("layout", "model", "strategy"),
+    [
+        ("higgs", "logistic", "map_reduce"),
+        ("year_prediction_msd", "linear", "bsp"),
+        ("higgs", "{name: mlp, hidden: [15, 15]}", "asp"),
+    ],
+)
+def test_from_the_command_to_the_count_of_mini_batches(tmp_path, capsys, layout, model, strategy, batch_size):
+    file = tmp_path / "made.csv"
+    assert main(["generate", layout, "--rows", "2000", "--out", str(file)]) == 0
+    spec = tmp_path / "spec.yaml"
+    about = {"path": file, "layout": layout, "model": model, "strategy": strategy, "batch_size": batch_size}
+    about["tolerance"] = 0.01
+    if layout != "higgs":  # a tenth of the rows is for validation; and the noise of mini-batches is larger
+        about |= {"batch_size": min(batch_size, 1800), "tolerance": 0.05}
+    spec.write_text(SPECIFICATION.format(cache=tmp_path / "cache", **about))
+    capsys.readouterr()
+    assert main(["run", str(spec)]) == 0
+    told = capsys.readouterr().out
+    assert f"finished: an update moved the model by less than {about['tolerance']}" in told
+    assert re.search(rf"mini-batches +[\d.]+ of {about['batch_size']} samples", told)
 
 
 @pytest.mark.parametrize(("free", "rows"), [(10_000, 1_000_000)])
