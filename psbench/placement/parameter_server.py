@@ -10,7 +10,7 @@ from psbench.core.actions import Action, Measure, Reassign
 from psbench.core.part import Layout, Part, Placement, make_part, parameter
 from psbench.core.view import ClusterView
 from psbench.errors import ParameterError
-from psbench.placement.assignment import POLICIES, Block, Range, ranges_of
+from psbench.placement.assignment import POLICIES, Block, Range, Ranges, ranges_of
 from psbench.placement.reassignment import Never, Reassignment, imbalance
 
 #: what a server's load is called among the numbers that are measured; after it comes the server's number
@@ -33,8 +33,8 @@ class ParameterServer(Placement):
         What size_threshold takes for large.
     reassignment : Reassignment, its name, or a mapping
         Whether entries move while a run goes on, and when. A move after which the servers are no more even
-        than before doubles the time to the next look, so that noise moves entries a few times and not for
-        ever.
+        than before is taken back, and the time to the next look doubles: noise, or time that does not depend
+        on the entries, moves them a few times and not for ever.
 
     Raises
     ------
@@ -82,7 +82,11 @@ class ParameterServer(Placement):
     )
     _next_look: int = PrivateAttr(default=0)  # at that version
     _interval: int = PrivateAttr(default=0)
-    _before: float = PrivateAttr(default=0.0)  # the imbalance that the last move was to mend
+    _before: float = PrivateAttr(
+        default=0.0
+    )  # the imbalance that the last move was to mend, till it is judged
+    _back: list[list[list[int]]] = PrivateAttr(default_factory=list)  # what servers held before it
+    _goal: list[list[list[int]]] = PrivateAttr(default_factory=list)  # what they are to hold, till they do
 
     @field_validator("reassignment", mode="before")
     @classmethod
@@ -116,23 +120,28 @@ class ParameterServer(Placement):
 
     def on_applied(self, view: ClusterView) -> list[Action]:
         """Ask for the servers' loads if it is time to."""
+        if self._goal:
+            if self._goal != _plain(view.ranges):
+                return []  # messages are still under way
+            self._goal, self._next_look = [], view.version + self._interval
         if view.version < self._next_look:
             return []
         self._next_look = view.version + self._interval
         return [Measure(self.domain, {f"{LOAD}:{server}": None for server in range(self.servers)})]
 
     def on_measured(self, facts: dict[str, Any], view: ClusterView) -> list[Action]:
-        """Move entries if the rule says so."""
+        """Move entries if the rule says so, or back if the last move was of no use."""
         loads = [facts[f"{LOAD}:{server}"] for server in range(self.servers)]
         before, self._before = self._before, 0.0
         if before and imbalance(loads) >= before:
             self._interval *= 2
-            self._next_look = view.version + self._interval
-        ranges = self.reassignment.rebalanced(view.ranges, loads)
-        if ranges == view.ranges:
-            return []
-        self._before = imbalance(loads)
-        return [Reassign(ranges)]
+            self._goal = self._back
+        else:
+            ranges = self.reassignment.rebalanced(view.ranges, loads)
+            if ranges == view.ranges:
+                return []
+            self._before, self._back, self._goal = imbalance(loads), _plain(view.ranges), _plain(ranges)
+        return [Reassign([[(start, stop) for start, stop in own] for own in self._goal])]
 
     def held(self, layout: Layout) -> list[list[Block]]:
         """Return the blocks of each server.
@@ -171,3 +180,7 @@ class ParameterServer(Placement):
         }
         worst = {name: max(each) * len(each) / sum(each) for name, each in counts.items()}
         return counts | {"imbalance": worst}
+
+
+def _plain(ranges: Ranges) -> list[list[list[int]]]:
+    return [[list(stretch) for stretch in own] for own in ranges]

@@ -94,7 +94,7 @@ def test_the_report_shows_it(uneven, tmp_path):
 
 @pytest.fixture(scope="module")
 def moving() -> Run:
-    """The link of the server that holds most is a quarter of the other's: 12 and 3 entries become 3 and 12."""
+    """The link of the server that holds most is a quarter of the other's: 12 and 3 become 3 and 12."""
     placement = UNEVEN | {"reassignment": {"name": "by_load", "every": 5}}
     cluster = toy_cluster([1.0, 0.5], server_bandwidth_mbit_s=[1e-3, 4e-3], bandwidth_mbit_s=1e6)
     return run(toy_experiment(strategies.bsp(placement=placement), cluster=cluster, stop={"updates": 17}))

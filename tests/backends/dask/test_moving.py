@@ -12,11 +12,14 @@ from hypothesis import strategies as st
 
 from psbench.backends.base import Control
 from psbench.backends.dask.servers import Servers
+from psbench.backends.replay import replay
 from psbench.backends.simulated import run_simulated
 from psbench.backends.slices import Cut, cuts_of, together
 from psbench.core.log import EventLog, Kind
 from psbench.experiment import Experiment
+from psbench.metrics import reassignments, server_loads
 from psbench.problem import Problem
+from psbench.runs import run
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -109,12 +112,27 @@ def test_nobody_is_lost_on_the_way(name: str) -> None:
 
 
 def test_what_a_server_does_is_measured() -> None:
-    """The slice of nearly all entries takes longer than the slice of a few, and both take some time."""
-    spec = experiment({"name": "asp"}, model={"name": "mlp", "hidden": [512]}, stop={"updates": 30})
+    """The slice of nearly all entries takes longer than that of a few, and entries go over."""
+    spec = experiment({"name": "asp"}, model={"name": "mlp", "hidden": [1024]}, stop={"updates": 30})
     crew = Crew(spec).run()
-    loads = [crew.log.text(int(row["text"])) for row in crew.log.rows() if row["kind"] == Kind.MEASURED]
-    assert loads
-    assert moves_of(crew)
+    loads = server_loads(crew.log)
+    assert (loads["load_s"] > 0).all()
+    first = loads[loads["look"] == 1]["load_s"].tolist()
+    assert first[0] > first[1]
+    moved = reassignments(crew.log)
+    assert moved[0]["moved"] > 0
+    assert sum(moved[0]["entries"]) == len(crew.parameters)
+
+
+@pytest.mark.dask
+@pytest.mark.timeout(180)
+def test_on_dask_too(scheduler: str) -> None:
+    """Whatever the loads are there, and whatever moves: the model is that of virtual time."""
+    spec = experiment({"name": "bsp"}, scheduler=scheduler, stop={"updates": 20})
+    live, still = run(spec), experiment({"name": "bsp"}, moves=False, stop={"updates": 20})
+    assert len(server_loads(live.log))
+    assert torch.equal(live.parameters, simulated(still).parameters)
+    assert replay(live) == len(live.log)
 
 
 @given(st.integers(1, 5), st.data())
