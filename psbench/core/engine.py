@@ -157,7 +157,6 @@ class Engine:
             told = {"spared": sorted(own), "epochs": [view.epochs, epochs]}
             self._record(Kind.RESUME, version=view.version, text=plain_json(told))
         view.epochs = epochs
-        self._move = None
         for worker in others:
             worker.base_version, worker.goes_on = -1, False
             if worker.status in (COMPUTING, VOTED):

@@ -13,13 +13,14 @@ from hypothesis import strategies as st
 from psbench import strategies
 from psbench.backends.replay import replay
 from psbench.clusters import Custom, Network
-from psbench.core.log import Kind
+from psbench.core.actions import Cancel
+from psbench.core.log import EventLog, Kind
 from psbench.core.move import lost_entries
 from psbench.errors import ParameterError, UnknownName
 from psbench.optim import SGD, Adam
 from psbench.placement import ByLoad, ParameterServer
 from psbench.placement.reassignment import imbalance
-from psbench.runs import run
+from psbench.runs import resume, run
 from psbench.testing import ScriptedCluster, check_strategy, random_cluster, toy_experiment
 from psbench.testing.invariants import Invariants
 from psbench.testing.toys import toy_cluster
@@ -215,6 +216,21 @@ class TestTheEngine:
         assert more == ([there, back] * 10)[: len(more)]
         assert 4 <= 2 + len(more) <= 20  # in more than 400 updates, with a look at each
 
+    def test_a_run_that_goes_on_from_a_checkpoint_moves_what_was_to_move(self):
+        """Nobody is under way then: it happens at once, and everybody begins on what the servers hold now."""
+        cluster = Loaded({"name": "asp", "placement": servers()}, [1.0, 5.0])
+        cluster.run(until=4.5)
+        state = json.loads(json.dumps(cluster.engine.state_dict()))
+        assert state["move"] is not None
+        again = cluster.new_engine(EventLog())
+        again.load_state_dict(state)
+        actions = again.resume()
+        assert [type(action).__name__ for action in actions if not isinstance(action, Cancel)] == [
+            "Reassign", "Release", "Release",
+        ]  # fmt: skip
+        assert sizes(again.view.ranges)[0] > sizes(again.view.ranges)[1]
+        assert again.state_dict()["move"] is None
+
     def test_it_looks_again_when_the_move_is_done_and_not_before(self):
         """A slow worker keeps the parameters where they are for nine seconds, in which others push."""
         cluster = Loaded({"name": "k_asp", "k": 1, "placement": servers(every=1)}, [1.0, 1.0, 9.0])
@@ -311,6 +327,19 @@ class TestInVirtualTime:
         assert len(moves(done)) == 1
         assert replay(done) == len(done.log)
         assert torch.isfinite(done.parameters).all()
+
+    @pytest.mark.parametrize(
+        "strategy", [{"name": "bsp"}, {"name": "bsp", "codec": "top_k"}, {"name": "double_squeeze"}]
+    )
+    def test_from_a_checkpoint_after_the_move_it_goes_on_bit_by_bit(self, strategy, tmp_path):
+        made = {**strategy, "placement": {**servers(every=4), "assignment": "layer"}}
+        settings = {"model": MLP, "cluster": LAME, "optimizer": MOMENTUM, "checkpoint_every": 1}
+        whole = run(toy_experiment(made, **settings, stop={"epochs": 3}))
+        run(toy_experiment(made, **settings, stop={"epochs": 1}), folder=tmp_path)
+        rest = resume(tmp_path, {"stop": {"epochs": 3}})
+        assert len(moves(whole)) == 1
+        assert torch.equal(rest.parameters, whole.parameters)
+        assert rest.log.digest() == whole.log.digest()
 
     def test_without_gradients_too(self):
         done = run(toy_experiment({"name": "asp", "placement": servers()}, cluster=LAME, timing_only=True))
