@@ -88,7 +88,8 @@ class Experiment(Specification):
         Address of a running Dask scheduler; without one the dask backend starts a local cluster.
     evaluate_every : float, epochs
     checkpoint_every : float or None, epochs
-        Checkpoints are written at switches and, if set, this often. They need an output folder.
+        Checkpoints are written at switches and, if set, this often. They need an output folder, and a run
+        can go on from one (`psbench.resume`).
     timing_only : bool
         Decide and time, but compute no gradient (simulated only): for studies of thousands of workers.
     threads : int

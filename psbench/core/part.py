@@ -281,9 +281,9 @@ class Communication(Part):
     -----
     Sparse and quantised codecs carry differences: of a model, what has changed since the one that the worker
     was sent last (our reading; on the way back this is what DoubleSqueeze's error feedback comes to). The
-    first model that a worker is sent travels whole. An unbiased codec whose error is larger than what it
-    writes (QSGD and TernGrad with few levels on many entries) may diverge on the way back, as each
-    difference holds the errors of those before.
+    first model that a worker is sent travels whole. Of a codec that is right on average only (QSGD, TernGrad,
+    random-k without memory) a worker takes the share of a difference that brings it nearer to the server's
+    model for certain (`Codec.shift_rate`): with few levels on many entries it follows that slowly.
     """
 
     domain: ClassVar[str] = "communication"
