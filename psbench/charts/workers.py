@@ -270,7 +270,7 @@ def label_chart(data: Data, title: str = "Who trains on which labels") -> alt.La
     title : str
     """
     base = alt.Chart().encode(
-        x=alt.X("class:N", title="class", sort=None, axis=alt.Axis(labelAngle=0, labelLimit=70)),
+        x=alt.X("class:N", title="class or range", sort=None, axis=alt.Axis(labelAngle=0, labelLimit=70)),
         y=alt.Y("worker:O", title="worker"),
         tooltip=["worker:O", "class:N", "samples:Q"],
     )
