@@ -14,7 +14,7 @@ from tests.benchmarks.measure import Row, Skipped
 
 NAMES = (
     *("simulated_overhead", "simulated_events", "import_time", "memory", "codecs"),
-    *("live_asynchronous", "live_all_reduce", "live_map_reduce", "live_charts", "overlap"),
+    *("live_asynchronous", "live_all_reduce", "live_map_reduce", "live_charts", "overlap", "reassignment"),
 )
 
 

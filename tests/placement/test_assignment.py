@@ -8,12 +8,15 @@ import pytest
 import torch
 
 from psbench import strategies
+from psbench.backends.slices import cuts, together
 from psbench.core.log import Kind
+from psbench.core.part import make_part
 from psbench.errors import ParameterError
 from psbench.placement import ParameterServer
 from psbench.placement.assignment import POLICIES
 from psbench.problem import Problem
 from psbench.runs import run
+from psbench.server_math import Server
 from psbench.testing import toy_experiment
 
 #: 784-128-64-10, the perceptron of the published example: 109,386 parameters in six tensors
@@ -84,6 +87,39 @@ def test_the_update_does_not_depend_on_the_assignment(assignment, codec):
     one = toy_experiment(strategies.bsp(codec=codec, codec_down=codec), model=model)
     two = toy_experiment(strategies.bsp(codec=codec, codec_down=codec, placement=placement), model=model)
     assert torch.equal(run(one).parameters, run(two).parameters)
+
+
+@pytest.mark.parametrize("assignment", sorted(POLICIES))
+@pytest.mark.parametrize(
+    "optimizer", [{"name": "sgd", "momentum": 0.9}, {"name": "adam"}], ids=["sgd", "adam"]
+)
+def test_an_optimizer_that_works_entry_by_entry_works_alike_on_each_server(assignment, optimizer):
+    """Each server has its own, of its slice alone; put together they have done what one would have."""
+    layout = [("0.weight", 12), ("0.bias", 4), ("2.weight", 8), ("2.bias", 2)]
+    spec = make_part("optimizer", optimizer)
+    chance = torch.Generator().manual_seed(4)
+    start, *gradients = torch.randn(6, 26, generator=chance)
+    placement = ParameterServer(servers=2, assignment=assignment, large_tensor=8)
+    own = cuts(placement, layout)
+    whole = Server(start, torch.empty(0), spec, 4)
+    shards = [Server(cut.of(start), torch.empty(0), spec, 4) for cut in own]
+    for gradient in gradients:
+        whole.apply([gradient], [1.0])
+        for shard, cut in zip(shards, own, strict=True):
+            shard.apply([cut.of(gradient)], [1.0])
+    assert torch.equal(together([shard.parameters for shard in shards], own), whole.parameters)
+
+
+@pytest.mark.parametrize(
+    ("codec", "is_global"), [("qsgd", True), ("sign", True), ("top_k", True), ("fp16", False)]
+)
+def test_what_needs_a_norm_of_the_whole_has_one_a_server_and_differs(codec, is_global):
+    """QSGD's norm, sign's mean and top-k's threshold are those of a slice: no server sees the others'."""
+    model = {"name": "mlp", "hidden": [6, 5]}
+    one, two = (
+        run(toy_experiment(strategies.bsp(codec=codec, servers=servers), model=model)) for servers in (1, 2)
+    )
+    assert torch.equal(one.parameters, two.parameters) is not is_global
 
 
 def test_a_message_is_as_late_as_its_largest_slice():
