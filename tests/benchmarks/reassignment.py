@@ -1,8 +1,8 @@
 """Time of the same updates with and without re-assignment by load, on uneven and on slow servers.
 
-The perceptron of 109,386 parameters (784-128-64-10), eight workers, virtual time without gradients: 400 updates
-under a barrier, or as many pushes without one. A step takes 1 ms and 0.1 ms a sample; the servers' links carry
-1 Gbit/s, but for a slow one of 100 Mbit/s. The momentum moves with its parameter.
+The perceptron of 109,386 parameters (784-128-64-10), eight workers, virtual time without gradients: 400
+updates under a barrier, or as many pushes without one. A step takes 1 ms and 0.1 ms a sample; the servers'
+links carry 1 Gbit/s, but for a slow one of 100 Mbit/s. The momentum moves with its parameter.
 """
 
 from __future__ import annotations
