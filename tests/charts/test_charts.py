@@ -14,7 +14,9 @@ import pytest
 from psbench import charts, metrics
 from psbench.charts import colours
 from psbench.errors import ParameterError
+from psbench.runs import run
 from psbench.strategies import CATALOGUE
+from psbench.testing import toy_experiment
 
 
 @pytest.fixture(scope="module")
@@ -64,6 +66,22 @@ def test_the_chart_of_a_run_is_valid_and_has_a_background(runs, validator):
     validator.validate(spec)
     assert spec["config"]["background"] == "#ffffff"
     assert len(spec["vconcat"]) >= 7
+
+
+def test_reading_and_computing_are_drawn_where_a_run_tells_them_apart(validator):
+    done = run(toy_experiment("map_reduce"))
+    (figure,) = [figure for figure in charts.worker_figures(done) if figure.name == "steps"]
+    validator.validate(charts.spec(figure.chart))
+    usage = done.summary()["usage"]
+    for part, name in (("reading", "read_ms"), ("computing", "compute_ms")):
+        shown = figure.table.loc[figure.table["part"] == part, "ms"].tolist()
+        assert shown == [worker[name] for worker in usage]
+    assert figure.note == ""  # nobody uses a CPU in virtual time
+    done.meta["usage"] = [each | {"cpu_s": 1.0, "wall_s": 4.0} for each in done.meta["usage"]]
+    (measured,) = [figure for figure in charts.worker_figures(done) if figure.name == "steps"]
+    assert "25% of a core" in measured.note
+    plain = charts.worker_figures(run(toy_experiment("bsp")))
+    assert "steps" not in [figure.name for figure in plain]
 
 
 @pytest.mark.parametrize(

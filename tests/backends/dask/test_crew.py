@@ -55,6 +55,22 @@ def test_one_worker_gives_the_simulated_parameters_bit_for_bit() -> None:
     assert torch.equal(Crew(spec).run().parameters, simulated(spec).parameters)
 
 
+@pytest.mark.parametrize("strategy", ["bsp", "all_reduce"])
+def test_every_worker_tells_what_it_used_and_waiting_to_play_a_slow_machine_is_no_computing(
+    strategy: str,
+) -> None:
+    crew = Crew(experiment(strategy, workers=2, cluster={"workers": 2, "speed": [1, 0.05]})).run()
+    pushes = crew.log.of_kind(Kind.PUSH)
+    used = crew.outcome["facts"]["usage"]
+    assert [each["worker"] for each in used] == [0, 1]
+    for worker, each in enumerate(used):
+        steps = pushes["compute_s"][pushes["worker"] == worker]
+        assert len(steps) <= each["steps"] <= len(steps) + 1  # the last may be void
+        assert min(each["read_s"], each["compute_s"], each["cpu_s"]) > 0
+        assert each["read_s"] + each["compute_s"] < each["wall_s"]
+    assert used[1]["read_s"] + used[1]["compute_s"] < 0.5 * steps.sum()
+
+
 def test_one_worker_of_all_reduce_gives_the_simulated_parameters_bit_for_bit() -> None:
     spec = experiment("all_reduce", workers=1)
     assert torch.equal(Crew(spec).run().parameters, simulated(spec).parameters)
