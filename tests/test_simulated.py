@@ -134,5 +134,5 @@ def test_a_version_is_kept_once_and_only_while_somebody_started_from_it(strategy
         under_way = {worker.base_version for worker in simulation.engine.view.workers.values()}
         most = max(most, len(simulation._snapshots._held))
         assert set(simulation._snapshots._held) <= under_way
-        assert len(simulation._payloads) == len(simulation.engine.view.pending)
+        assert len(simulation.payloads) == len(simulation.engine.view.pending)
     assert most == versions

@@ -91,7 +91,7 @@ def test_the_server_moves_by_all_that_was_computed_and_no_more(monkeypatch):
     simulation.run()
     applied = (begun - simulation.server.parameters) * 3 / RATE
     kept = [worker.model._gradient for worker in simulation.workers._workers.values()]
-    under_way = [payload for payload, _ in (*simulation._carried.values(), *simulation._payloads.values())]
+    under_way = [payload for payload, _ in (*simulation._carried.values(), *simulation.payloads.values())]
     assert len(computed) > 9 * 3  # some pushes were of several steps
     torch.testing.assert_close(applied + sum(kept) + sum(under_way), sum(computed), rtol=1e-4, atol=1e-5)
 
