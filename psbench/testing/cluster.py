@@ -29,8 +29,8 @@ from psbench.strategies import make_strategy
 #: order of happenings at one instant, as in the simulated backend
 _MEMBERSHIP, _WORK, _TIMER = 0, 1, 2
 _BYTES = 100  # of a push; the log shows it and nothing depends on it
-#: the model's tensors: so many that servers of every assignment have some
-_LAYOUT = tuple((f"tensor {number}", 1 + number % 5) for number in range(64))
+#: the model's tensors: so many, and so large, that a few servers have some whatever the assignment
+_LAYOUT = tuple((f"tensor {number}", 8 + number % 5) for number in range(64))
 
 
 class Undeclared(Exception):

@@ -213,7 +213,7 @@ class TestVotes:
         cluster.run(events=8)
         releases = cluster.log.of_kind(Kind.RELEASE)
         assert set(releases["bytes"][releases["id"] == 1]) == {0}
-        assert set(releases["bytes"][releases["id"] == 0]) == {380}  # half of the model's 760
+        assert set(releases["bytes"][releases["id"] == 0]) == {1276}  # half of the model's 2552
 
 
 def test_reports_reach_the_stragglers_part_and_its_orders_travel():
