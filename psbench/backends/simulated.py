@@ -361,7 +361,7 @@ class Simulation:
             if perform is not None:
                 perform(self, action)
                 if self._status:
-                    self._unanswered = True
+                    self._unanswered = not self._collective or self._stateless  # a ring is its own answer
                     return False  # the run ended with this version; nobody starts another step
         return not self._status
 
