@@ -127,12 +127,12 @@ def test_a_version_is_kept_once_and_only_while_somebody_started_from_it(strategy
     simulation = Simulation(Problem.build(experiment), EventLog(), Control())
     most = 0
     simulation._begin()
-    while not simulation._status:
+    while not simulation.status:
         simulation._next()
-        if simulation._status:  # with its last version a run ends, whatever is under way
+        if simulation.status:  # with its last version a run ends, whatever is under way
             break
         under_way = {worker.base_version for worker in simulation.engine.view.workers.values()}
-        most = max(most, len(simulation._snapshots._held))
-        assert set(simulation._snapshots._held) <= under_way
+        most = max(most, len(simulation.steps.snapshots))
+        assert simulation.steps.snapshots.versions <= under_way
         assert len(simulation.payloads) == len(simulation.engine.view.pending)
     assert most == versions

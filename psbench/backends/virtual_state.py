@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import asdict
 from itertools import count
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from psbench.backends.resume import following, named, read, released, under, written
+from psbench.backends.resume import LogKeeper, following, named, read, released, under, written
 from psbench.checkpoint import Checkpoint
 from psbench.core import events as ev
 from psbench.core.actions import Action
@@ -29,6 +30,57 @@ _WAITS = (Status.PUSHED, Status.NEW)
 _EVENTS: dict[str, Any] = {each.__name__: each for each in (ev.Join, ev.Leave, ev.Timer, ev.Evaluated)}
 
 
+class Recorder:
+    """Writes checkpoints, at switches and every so many epochs.
+
+    Parameters
+    ----------
+    simulation : Simulation
+    folder : Path or None
+        Where they go, into `checkpoints`; none are written without it.
+    """
+
+    def __init__(self, simulation: Simulation, folder: Path | None) -> None:
+        self._sim, self._folder = simulation, folder
+        self._every = simulation.problem.experiment.checkpoint_every
+        self._keeps_log = LogKeeper(simulation.log)
+        self.paths: list[str] = []
+        #: a checkpoint is due from that many samples on, and under another composition
+        self.due_samples, self.composition = 0.0, 0
+        self._plan(0.0)
+
+    def _plan(self, epoch: float) -> None:
+        """Know that there is one of that epoch."""
+        self._due = following(epoch, self._every)
+        self.due_samples = self._due * self._sim.problem.dataset_size
+
+    def go_on(self) -> None:
+        """Know what the engine has come to."""
+        view = self._sim.engine.view
+        self.composition = view.composition
+        self._plan(view.epoch)
+
+    def label(self) -> str:
+        """Return what a checkpoint of the answer that is being performed is called; empty if none is due."""
+        engine = self._sim.engine
+        view = engine.view
+        if view.composition != self.composition:
+            return f"switch-version-{view.version}"
+        return "" if engine.measuring else f"epoch-{view.epoch:g}"  # half an answer; the next will do
+
+    def record(self, label: str, rest: Sequence[Action]) -> None:
+        """Write a checkpoint, with what is still to be performed of the answer."""
+        view = self._sim.engine.view
+        self.composition = view.composition
+        if view.epoch >= self._due:
+            self._plan(view.epoch)
+        if self._folder is not None:
+            path = self._folder / "checkpoints" / f"{label}.npz"
+            checkpoint = checkpoint_of(self._sim, rest)
+            self._keeps_log.add_to(checkpoint, path)
+            self.paths.append(str(checkpoint.save(path)))
+
+
 def checkpoint_of(sim: Simulation, rest: Sequence[Action]) -> Checkpoint:
     """Return all that the simulation needs to go on, with what is still to be performed of an answer."""
     tensors, workers = _workers(sim, released(rest))
@@ -40,11 +92,11 @@ def checkpoint_of(sim: Simulation, rest: Sequence[Action]) -> Checkpoint:
         "agenda": _agenda(sim),
         "workers": workers,
         "network": sim.network.state_dict(),
-        "ending": sim.ending.state_dict(),
+        "ending": sim.lookout.ending.state_dict(),
         "next_push": sim.next_push,
         "ring_ends_s": sim.ring_ends,
         "handed_over_s": sim.handed_over,
-        "evaluated": list(sim.evaluated),
+        "evaluated": list(sim.lookout.evaluated),
         "movement": sim.server.movement,
     }
     if sim.workers is not None:
@@ -62,7 +114,7 @@ def checkpoint_of(sim: Simulation, rest: Sequence[Action]) -> Checkpoint:
 
 
 def _agenda(sim: Simulation) -> list[list[Any]]:
-    entries = sorted(entry for entry in sim.entries() if type(entry[4]).__name__ in _EVENTS)
+    entries = sorted(entry for entry in sim.agenda.heap if type(entry[4]).__name__ in _EVENTS)
     return [[*entry[:3], type(entry[4]).__name__, asdict(entry[4])] for entry in entries]
 
 
@@ -94,15 +146,23 @@ def go_on(sim: Simulation, checkpoint: Checkpoint) -> list[Action]:
     sim.meter.held = {int(version): held for version, held in under("version/", tensors).items()}
     sim.now, sim.ring_ends, sim.handed_over = state["time_s"], state["ring_ends_s"], state["handed_over_s"]
     sim.network.load_state_dict(state["network"])
-    sim.ending.load_state_dict(state["ending"], view.epoch)
+    sim.lookout.ending.load_state_dict(state["ending"], view.epoch)
     sim.push_ids = count(state["next_push"])
-    sim.evaluated = tuple(state["evaluated"])
-    sim.plan_checkpoints(following(view.epoch, experiment.checkpoint_every))
-    for time, priority, worker, name, fields in state["agenda"]:
-        sim.expect(time, priority, worker, _EVENTS[name](**fields))
+    sim.lookout.evaluated = tuple(state["evaluated"])
+    sim.recorder.go_on()
+    _expect(sim, state["agenda"])
     _go_on_workers(sim, state, tensors)
     rest = read(state["rest"], sim.composition.own_steps)
     return [*rest, *engine.resume(released(rest), experiment.stop.epochs)]
+
+
+def _expect(sim: Simulation, agenda: Sequence[Sequence[Any]]) -> None:
+    """Let happen what had not happened yet, in the order in which events of one instant are to come."""
+    for time, priority, worker, name, fields in agenda:
+        event = _EVENTS[name](**fields)
+        sim.agenda.add(time, priority, worker, event)
+        if isinstance(event, ev.Evaluated):
+            sim.lookout.unseen = event
 
 
 def _go_on_workers(sim: Simulation, state: dict[str, Any], tensors: dict[str, Tensor]) -> None:

@@ -1,7 +1,7 @@
 """Workers in virtual time that decide after each step whether to go on, report, vote or push.
 
-Workers that push after every step need none of this and have a shorter path in `simulated`. Here a worker
-has a worker loop and a model of its own, and computes each step when it ends.
+Workers that push after every step need none of this and have a shorter path, in `simulated` and
+`virtual_steps`. Here a worker has a worker loop and a model of its own, and computes each step when it ends.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ class VirtualWorkers:
             self._sim.diverged(str(error))
             return
         if worker.loop.exchanging or release.then == "push":
-            self._sim.schedule(reaches_s, worker.number, answer)
+            self._sim.agenda.schedule(reaches_s, worker.number, answer)
         else:  # it waits for this and nothing else can reach it first
             self._take(answer)
             self._begin(worker, reaches_s)
@@ -134,7 +134,7 @@ class VirtualWorkers:
         """Have orders reach a worker between two steps."""
         worker = self._workers.get(tell.worker)
         if worker is not None:  # else it left while numbers were being measured
-            self._sim.schedule(reaches_s, worker.number, Told(worker, tell.orders, worker.life))
+            self._sim.agenda.schedule(reaches_s, worker.number, Told(worker, tell.orders, worker.life))
 
     def forget(self, number: int) -> None:
         """Void what a worker has under way."""
@@ -311,7 +311,7 @@ class VirtualWorkers:
         job = sim.trainer.start(worker.number, samples) if sim.gradients else None
         compute_s = sim.step_times.next(worker.number, samples, begins_s)
         step = worker.step = Step(worker, job, samples, compute_s, worker.life)
-        sim.schedule(begins_s + compute_s, worker.number, step)
+        sim.agenda.schedule(begins_s + compute_s, worker.number, step)
 
     def _obey(self, worker: _Worker, verdict: Verdict) -> None:
         sim, loop = self._sim, worker.loop
@@ -328,7 +328,7 @@ class VirtualWorkers:
 
     def _say(self, worker: _Worker, event: Any) -> None:
         sim = self._sim
-        sim.schedule(sim.network.message(worker.number, sim.now), worker.number, event)
+        sim.agenda.schedule(sim.network.message(worker.number, sim.now), worker.number, event)
 
     def _push(self, worker: _Worker, goes_on: bool) -> None:
         sim = self._sim
@@ -339,7 +339,7 @@ class VirtualWorkers:
         sim.send(push)
         worker.goes_on = goes_on
         if goes_on:
-            sim.schedule(sim.now, worker.number, GoOn(worker, worker.life), late=True)
+            sim.agenda.schedule(sim.now, worker.number, GoOn(worker, worker.life), late=True)
 
 
 #: what `VirtualWorkers.happen` takes

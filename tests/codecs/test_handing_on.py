@@ -147,7 +147,7 @@ def test_a_switch_hands_on_what_workers_have_not_said(second):
     simulation = watched(switching({"name": "bsp", "codec": TOP}, second))
     assert sorted(simulation.owed) == [0, 1, 2]
     assert all(each.abs().max() > 0 for each in simulation.owed.values())
-    left = simulation._owed if simulation.workers is None else simulation.workers.unsaid()
+    left = simulation.steps.owed if simulation.workers is None else simulation.workers.unsaid()
     has_memory = isinstance(second, dict) and second["codec"] is TOP
     assert sorted(left) == ([0, 1, 2] if has_memory else [])
     assert "forgotten" not in "".join(simulation.log.texts)
