@@ -82,14 +82,14 @@ class Recorder:
     def record(self, label: str, rest: Sequence[Action]) -> None:
         """Ask everybody, with what is still to be performed of the answer."""
         run = self._run
-        run.show()
+        run.log_sender.send()
         self.go_on()
         spared, tag = released(rest), next(run.numbers)
         view = run.engine.view
         waits = {
             w.id: w.id in spared or (w.status in _WAITS and not w.goes_on)
             for w in view.workers.values()
-            if w.status is not Status.GONE and worker_name(w.id) not in run.gone
+            if w.status is not Status.GONE and worker_name(w.id) not in run.roll.gone
         }
         keys = [(push.worker, push.ticket) for push in view.pending.values()]
         self._records[tag] = _Record(label, self._facts(rest), {}, {-1, *waits})
@@ -105,7 +105,7 @@ class Recorder:
         return {
             "time_s": run.now,
             "engine": None if engine.measuring else engine.state_dict(),
-            "logged": list(run.logged),
+            "logged": list(run.log_sender.logged),
             "rest": written(rest),
             "agenda": timers,
             "workers": {},
@@ -182,7 +182,7 @@ def keeper_state(checkpoint: Checkpoint) -> State:
 def tell_workers(run: Conductor, checkpoint: Checkpoint) -> None:
     """Tell each worker where it was."""
     state, view = checkpoint.state, run.engine.view
-    for number in run.workers():
+    for number in run.roll.workers():
         own: dict[str, Tensor] = under(f"worker/{number}/", checkpoint.tensors)
         shapes, flat = pack(own)
         was = state["workers"].get(str(number))
@@ -193,7 +193,7 @@ def tell_workers(run: Conductor, checkpoint: Checkpoint) -> None:
 def first_actions(run: Conductor, checkpoint: Checkpoint) -> list[Action]:
     """Return what is to be performed first."""
     rest = read(checkpoint.state["rest"], run.engine.composition.own_steps)
-    lost = [a for a in rest if getattr(a, "worker", None) not in run.workers() and hasattr(a, "worker")]
+    lost = [a for a in rest if getattr(a, "worker", None) not in run.roll.workers() and hasattr(a, "worker")]
     rest = [action for action in rest if action not in lost]
     return [*rest, *run.engine.resume(released(rest), run.problem.experiment.stop.epochs)]
 

@@ -19,7 +19,9 @@ from psbench.backends.base import Control, Observer, Outcome
 from psbench.backends.dask import tasks
 from psbench.backends.dask.checkpoints import Start
 from psbench.backends.dask.cluster import connected, place
-from psbench.backends.dask.conductor import ROWS, TEXTS, PeerFailed, servers_of
+from psbench.backends.dask.conductor import servers_of
+from psbench.backends.dask.inbox import PeerFailed
+from psbench.backends.dask.log_sender import ROWS, TEXTS
 from psbench.backends.dask.names import CLIENT, CONDUCTOR, EVALUATOR, server_name, worker_name
 from psbench.backends.dask.wire import JSON, Address, Letter, Link, unpack
 from psbench.backends.resume import LogKeeper

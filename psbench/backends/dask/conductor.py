@@ -6,7 +6,6 @@ One thread does everything in turn, so nothing needs a lock; a worker that is he
 
 from __future__ import annotations
 
-import struct
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -24,29 +23,26 @@ from psbench.backends.dask.checkpoints import (
     keeper_state,
     tell_workers,
 )
+from psbench.backends.dask.inbox import Inbox
 from psbench.backends.dask.keeper import Keeper, State, state_of, without_optimizer
 from psbench.backends.dask.letters import PUSH, Pushed
+from psbench.backends.dask.log_sender import LogSender
 from psbench.backends.dask.lookout import Lookout
 from psbench.backends.dask.meter import Meter
-from psbench.backends.dask.names import CLIENT, CONDUCTOR, EVALUATOR, worker_name, worker_number
+from psbench.backends.dask.names import CLIENT, EVALUATOR, worker_name, worker_number
 from psbench.backends.dask.replicas import Replicas
+from psbench.backends.dask.roll import Roll
 from psbench.backends.dask.servers import Servers
-from psbench.backends.dask.wire import FIRST_FREE_KIND, HELLO, JSON, Hub, Letter, pack, unpack
+from psbench.backends.dask.wire import HELLO, JSON, Hub, Letter, pack
 from psbench.backends.resume import split
 from psbench.core import actions as act
 from psbench.core import events as ev
 from psbench.core.actions import Action
-from psbench.core.log import EventLog, plain_json
+from psbench.core.log import EventLog
 from psbench.core.strategy import Strategy
 from psbench.core.view import Status
 from psbench.errors import BackendError, Cancelled, Deadlock, ServerLost, WorkerLost
 from psbench.problem import Problem
-
-#: new rows of the log, for the client: length of the texts, texts as JSON, packed rows
-ROWS = FIRST_FREE_KIND + 3
-#: nothing to read; sending it finds out whether the peer is there
-PING = FIRST_FREE_KIND + 4
-TEXTS = struct.Struct("<I")
 
 #: seconds between looks at the clock, the client's share of the log, and the peers; a peer's death is
 #: noticed within the last
@@ -55,17 +51,6 @@ _TICK_S, _SHOW_S, _PING_S = 0.02, 0.1, 0.25
 _START_S = 180.0
 #: seconds that the last step of a worker may take before its run is told without what it used
 _USAGE_S = 5.0
-
-
-class PeerFailed(BackendError):
-    """A task raised; the message is its traceback."""
-
-    def __init__(self, name: str, traceback: str) -> None:
-        self.name, self.traceback = name, traceback
-        super().__init__(f"{name} failed:\n{traceback}")
-
-    def __reduce__(self) -> tuple[type[PeerFailed], tuple[str, str]]:
-        return PeerFailed, (self.name, self.traceback)
 
 
 class Conductor:
@@ -84,29 +69,26 @@ class Conductor:
 
     def __init__(self, problem: Problem, hub: Hub, crew: Sequence[str], start: Start | None = None) -> None:
         experiment = problem.experiment
-        self.problem, self.hub, self.crew = problem, hub, list(crew)
+        self.problem, self.hub = problem, hub
+        self.roll, self.inbox = Roll(hub, crew), Inbox(self)
         self.log = EventLog()
+        self.log_sender = LogSender(hub, self.log)
         self.engine = problem.engine(self.log)
         self._seconds = experiment.stop.seconds
         self._begin_s = time.monotonic()
         self._next_tick = self._next_show = self._next_ping = 0.0
-        self._events: deque[ev.Event] = deque()
+        self.events: deque[ev.Event] = deque()
         self.push_ids = count()
         self.numbers = count(1)  # of rings and requests
         self.agenda = Agenda(problem.profile)
-        self._start, self._rows_before = start, 0
-        self._ready: dict[str, dict[str, Any]] = {}
-        self._met: set[str] = set()
-        self.gone: set[str] = set()
+        self._start = start
         self._training = False
         self.status = self._reason = ""
         self.lookout, self.recorder = Lookout(self), Recorder(self)
-        self._meter = Meter(hub, lambda facts: self._events.appendleft(ev.Measured(facts)))
+        self.meter = Meter(hub, lambda facts: self.events.appendleft(ev.Measured(facts)))
         self._carried: set[int] = set()  # pushes whose payloads wait
         self._handed: list[ev.Push] = []  # pushes that the engine was given, and may find void
-        self._shown_rows = self._shown_texts = 0
-        self._received = self._unanswered = False
-        self._usage: dict[str, dict[str, float]] = {}
+        self._unanswered = False
 
     # ---------------------------------------------------------------- the run
 
@@ -126,8 +108,8 @@ class Conductor:
                 self._go_on(self._start)
             while not self.status:
                 self._pump()
-                while self._events and not self.status:
-                    self._handle(self._events.popleft())
+                while self.events and not self.status:
+                    self._handle(self.events.popleft())
             self._finish()
         finally:
             self._dismiss()
@@ -139,7 +121,7 @@ class Conductor:
 
     def _assemble(self) -> None:
         """Wait until everybody is ready."""
-        while missing := [name for name in self.crew if name not in self._ready]:
+        while missing := self.roll.missing:
             self._pump()
             if self.status:
                 raise Cancelled("stopped by hand before training began")
@@ -154,23 +136,21 @@ class Conductor:
         self.until(lambda: not self.lookout.evaluations)
         self._start_workers(0.0)
         starters = self.problem.profile.starters
-        self._perform(self.engine.begin(worker for worker in self.workers() if worker in starters))
+        self._perform(self.engine.begin(worker for worker in self.roll.workers() if worker in starters))
 
     def _start_workers(self, time_s: float) -> None:
         """Let training begin, at that time of the run."""
         self._begin_s = time.monotonic() - time_s
         self._next_tick = self._next_show = self._next_ping = 0.0
-        roster = {number: self._ready[worker_name(number)]["ring"] for number in self.workers()}
-        for worker in self.workers():
+        roster = self.roll.rings
+        for worker in self.roll.workers():
             self.hub.tell(worker_name(worker), {"do": "start", "begin_s": self._begin_s, "ring": roster})
         self._training = True
 
     def _go_on(self, start: Start) -> None:
         """Be where a checkpoint was written, unless the run ends there."""
         state, engine = start.checkpoint.state, self.engine
-        for text in start.texts:
-            self.log.number(text)
-        self._rows_before, self._shown_texts = start.rows, len(start.texts)
+        self.log_sender.go_on(start.rows, start.texts)
         self.push_ids = count(state["next_push"])
         engine.load_state_dict(state["engine"])
         tell_workers(self, start.checkpoint)
@@ -180,7 +160,7 @@ class Conductor:
         self.lookout.ending.load_state_dict(state["ending"], engine.view.epoch)
         self._start_workers(state["time_s"])
         self.agenda = Agenda(self.problem.profile, state["time_s"])
-        self._events.extend(awaited(self, state))
+        self.events.extend(awaited(self, state))
         reason = self.lookout.ending.after_update(engine.view, state["movement"])
         if reason:
             self.end("finished", reason)
@@ -188,21 +168,11 @@ class Conductor:
             self._perform(first_actions(self, start.checkpoint))
 
     @property
-    def logged(self) -> tuple[int, int]:
-        """Rows and texts of the log so far."""
-        return self._rows_before + len(self.log), len(self.log.texts)
-
-    @property
     def next_push(self) -> int:
         """The number of the next push."""
         number = next(self.push_ids)
         self.push_ids = count(number)
         return number
-
-    def workers(self) -> list[int]:
-        """Return the training workers that are there."""
-        numbers = (worker_number(name) for name in self.crew if name not in self.gone)
-        return sorted(number for number in numbers if number is not None)
 
     def _keep(self, index: int, state: State | None, wire: dict[str, int] | None = None) -> None:
         """Have a new keeper for a composition; without a state it begins where the problem does.
@@ -218,7 +188,7 @@ class Conductor:
         self.lookout.compose(composition)
         self.keeper: Keeper
         if composition.placement.collective:
-            self.keeper = Replicas(hub, self.workers(), state, numbers)
+            self.keeper = Replicas(hub, self.roll.workers(), state, numbers)
             return
         optimizer, batch = problem.experiment.optimizer, problem.experiment.batch_size
         state = state or state_of(problem.server(), optimizer=True)
@@ -260,14 +230,13 @@ class Conductor:
         if letter.kind == PUSH:
             self._pushed(letter)
         elif letter.kind == HELLO:
-            self._met.add(letter.sender)
+            self.roll.met.add(letter.sender)
         elif letter.kind == JSON:
-            plain = letter.plain
-            _READERS[plain["do"]](self, letter.sender, plain, letter)
+            self.inbox.read(letter)
 
     def _pushed(self, letter: Letter) -> None:
         worker = worker_number(letter.sender)
-        if worker is None or letter.sender in self.gone:
+        if worker is None or letter.sender in self.roll.gone:
             return
         told = Pushed.decode(letter.body)
         send_s = max(0.0, time.monotonic() - told.sent_s)
@@ -281,7 +250,7 @@ class Conductor:
         elif self._is_current(push):
             self._diverged(push)
             return
-        self._events.append(with_stats(push, self._reads) if self._reads else push)
+        self.events.append(with_stats(push, self._reads) if self._reads else push)
 
     def _is_current(self, push: ev.Push) -> bool:
         worker = self.engine.view.workers[push.worker]
@@ -292,59 +261,6 @@ class Conductor:
             self.engine.handle(push, self.now)
             self._unanswered = True
             self.end("diverged", why_diverged(push, self.now))
-
-    def _on_vote(self, sender: str, plain: dict[str, Any], letter: Letter) -> None:
-        worker = worker_number(sender)
-        assert worker is not None
-        told = plain["ticket"], plain["value"], plain["samples"], plain["compute_s"]
-        self._events.append(ev.Vote(worker, *told))
-
-    def _on_report(self, sender: str, plain: dict[str, Any], letter: Letter) -> None:
-        worker = worker_number(sender)
-        assert worker is not None
-        self._events.append(ev.Report(worker, plain["ticket"], plain["stats"]))
-
-    def _on_model(self, sender: str, plain: dict[str, Any], letter: Letter) -> None:
-        worker = worker_number(sender)
-        assert worker is not None
-        self.lookout.drift.answer(worker, plain["tag"], unpack(plain["shapes"], letter.payload))
-
-    def _on_record(self, sender: str, plain: dict[str, Any], letter: Letter) -> None:
-        worker = worker_number(sender)
-        assert worker is not None
-        self.recorder.told(worker, plain["tag"], unpack(plain["shapes"], letter.payload), plain["was"])
-
-    def _on_measured(self, sender: str, plain: dict[str, Any], letter: Letter) -> None:
-        self._meter.take(plain["name"], plain["number"])
-
-    def _on_ready(self, sender: str, plain: dict[str, Any], letter: Letter) -> None:
-        self._ready[sender] = plain
-
-    def _on_clock(self, sender: str, plain: dict[str, Any], letter: Letter) -> None:
-        self.hub.tell(sender, {"do": "clock", "time_s": time.monotonic()})
-
-    def _on_failed(self, sender: str, plain: dict[str, Any], letter: Letter) -> None:
-        raise PeerFailed(sender, plain["traceback"])
-
-    def _on_keeper(self, sender: str, plain: dict[str, Any], letter: Letter) -> None:
-        self.keeper.answer(sender, plain, letter.payload)
-
-    def _on_evaluated(self, sender: str, plain: dict[str, Any], letter: Letter) -> None:
-        event = self.lookout.evaluated(plain)
-        if event is not None:
-            self._events.append(event)
-
-    def _on_stop(self, sender: str, plain: dict[str, Any], letter: Letter) -> None:
-        self.end("stopped", "stopped by hand")
-
-    def _on_switch(self, sender: str, plain: dict[str, Any], letter: Letter) -> None:
-        self._events.append(ev.Asked(plain["to"]))
-
-    def _on_usage(self, sender: str, plain: dict[str, Any], letter: Letter) -> None:
-        self._usage[sender] = plain["facts"]
-
-    def _on_received(self, sender: str, plain: dict[str, Any], letter: Letter) -> None:
-        self._received = True
 
     # ---------------------------------------------------------------- events
 
@@ -367,19 +283,14 @@ class Conductor:
             reason = self.lookout.ending.after_evaluation(event.values)
             if reason:
                 self.end("finished", reason)
-        elif not self.engine.view.num_active and not self.agenda.expects_more_than(self._lost):
+        elif not self.engine.view.num_active and not self.agenda.expects_more_than(self.roll.lost):
             raise WorkerLost(f"every worker is gone at {now:.3f} s; nobody is left to train")
 
     def _can_be(self, event: ev.Event) -> bool:
         """Whether the profile's comings and goings are possible: a process that died does not come back."""
         if type(event) is ev.Join:
-            return event.worker not in self._lost
+            return event.worker not in self.roll.lost
         return type(event) is not ev.Leave or event.worker in self.engine.view.workers
-
-    @property
-    def _lost(self) -> set[int]:
-        """Workers whose processes are dead."""
-        return {worker for name in self.gone if (worker := worker_number(name)) is not None}
 
     def _halt(self, worker: int) -> None:
         """Have a worker forget what it computes; should it be released again, it begins anew."""
@@ -461,14 +372,14 @@ class Conductor:
         self.agenda.add(wake.at, ev.Timer(wake.key, wake.composition_id))
 
     def _measure(self, measure: act.Measure) -> None:
-        self._meter.measure(measure.needs, self.keeper, self.engine.view.pending)
+        self.meter.measure(measure.needs, self.keeper, self.engine.view.pending)
 
     def _reassign(self, change: act.Reassign) -> None:
         """No message is under way: have entries move, and tell the workers to which servers."""
         assert isinstance(self.keeper, Servers)
         done: list[bool] = []
         self.keeper.reassign(change.ranges, lambda: done.append(True))
-        for worker in self.workers():
+        for worker in self.roll.workers():
             self.hub.tell(worker_name(worker), {"do": "reassign", "ranges": change.ranges})
         problem = self.problem
         size = problem.wire_size._replace(ranges=change.ranges)
@@ -480,7 +391,7 @@ class Conductor:
         state = self.lookout.await_state(lambda then: self.keeper.gather(True, then))
         if handover.forgets_momentum:
             state = without_optimizer(state)
-        for worker in self.workers():
+        for worker in self.roll.workers():
             self.hub.tell(worker_name(worker), {"do": "compose", "composition": handover.to})
         self._keep(handover.to, state)
         pause = self.now + handover.cost_s
@@ -488,23 +399,13 @@ class Conductor:
 
     # ---------------------------------------------------------------- the clock
 
-    def show(self) -> None:
-        """Send the client what the log has grown by."""
-        rows, texts = self.log.rows(self._shown_rows), self.log.texts[self._shown_texts :]
-        if not len(rows):
-            return
-        written = plain_json(list(texts)).encode()
-        self._shown_rows += len(rows)
-        self._shown_texts += len(texts)
-        self.hub.send(CLIENT, ROWS, TEXTS.pack(len(written)) + written + rows.tobytes())
-
     def _tick(self, now: float) -> None:
         self._next_tick = now + _TICK_S
         if self._training:
-            self._events.extend(self.agenda.due(now))
+            self.events.extend(self.agenda.due(now))
         if now >= self._next_show:
             self._next_show = now + _SHOW_S
-            self.show()
+            self.log_sender.send()
         if now >= self._next_ping:
             self._next_ping = now + _PING_S
             self._call_the_roll()
@@ -513,18 +414,17 @@ class Conductor:
 
     def _call_the_roll(self) -> None:
         """See who is there; a letter to a process that died cannot be sent."""
-        for name in sorted(self._met - self.gone):
-            if not self.hub.send(name, PING, b""):
+        for name in sorted(self.roll.met - self.roll.gone):
+            if self.roll.silent(name):
                 self._lose(name)
         view = self.engine.view
-        busy = view.num_computing or self.status or self._events or self.agenda or self.engine.measuring
+        busy = view.num_computing or self.status or self.events or self.agenda or self.engine.measuring
         if view.num_active and not (busy or self.lookout.evaluations):  # a rule may act on one
             raise Deadlock(f"at {self.now:.3f} s no worker can ever go on; {view.waits()}")
 
     def _lose(self, name: str) -> None:
         """Do without a peer that is gone, or give up."""
-        self.gone.add(name)
-        self.hub.forget(name)
+        self.roll.lose(name)
         worker = worker_number(name)
         if worker is not None:
             if not self._training:
@@ -532,7 +432,7 @@ class Conductor:
             self.keeper.leave(worker)
             self.lookout.drift.leave(worker)
             self.recorder.leave(worker)
-            self._events.append(ev.Leave(worker, "lost"))
+            self.events.append(ev.Leave(worker, "lost"))
         elif name == CLIENT:
             raise Cancelled("the client is gone")
         elif name == EVALUATOR:
@@ -551,24 +451,24 @@ class Conductor:
         self._stop_workers()
         self.lookout.evaluate_last(state)
         self._await_usage()
-        self.show()
+        self.log_sender.send()
         shapes, flat = pack(state)
         lost = [w.id for w in self.engine.view.workers.values() if w.status == Status.GONE]
         outcome = {"status": self.status, "reason": self._reason}
-        usage = sorted(self._usage.values(), key=lambda used: used["worker"])
+        usage = sorted(self.inbox.usage.values(), key=lambda used: used["worker"])
         facts = {"time_s": time_s, "lost_workers": lost, "strangers": self.hub.strangers, "usage": usage}
         facts["unanswered"] = self._unanswered
         self.hub.tell(CLIENT, {"do": "outcome", "shapes": shapes, "facts": facts} | outcome, flat)
-        self.until(lambda: self._received)
+        self.until(lambda: self.inbox.client_has_all)
 
     def _handle_leavers(self) -> None:
-        for event in self._events:
+        for event in self.events:
             if type(event) is ev.Leave and self._can_be(event):
                 self.engine.handle(event, self.now)
-        self._events.clear()
+        self.events.clear()
 
     def _stop_workers(self) -> None:
-        for worker in self.workers():
+        for worker in self.roll.workers():
             self.hub.tell(worker_name(worker), {"do": "stop"})
 
     def _await_usage(self) -> None:
@@ -577,14 +477,14 @@ class Conductor:
         self.until(
             lambda: (
                 time.monotonic() > latest
-                or all(worker_name(worker) in self._usage for worker in self.workers())
+                or all(worker_name(worker) in self.inbox.usage for worker in self.roll.workers())
             )
         )
 
     def _dismiss(self) -> None:
         """Send everybody home, however the run ended."""
-        self.show()
-        for name in self._met - self.gone:
+        self.log_sender.send()
+        for name in self.roll.met - self.roll.gone:
             self.hub.tell(name, {"do": "stop"})
 
 
@@ -592,23 +492,6 @@ def servers_of(composition: Strategy) -> int:
     """Return how many server shards a composition has; none under All-Reduce."""
     return 0 if composition.placement.collective else getattr(composition.placement, "servers", 1)
 
-
-_READERS: dict[str, Callable[[Conductor, str, dict[str, Any], Letter], None]] = {
-    "ready": Conductor._on_ready,
-    "clock": Conductor._on_clock,
-    "failed": Conductor._on_failed,
-    "keeper": Conductor._on_keeper,
-    "vote": Conductor._on_vote,
-    "report": Conductor._on_report,
-    "model": Conductor._on_model,
-    "record": Conductor._on_record,
-    "measured": Conductor._on_measured,
-    "evaluated": Conductor._on_evaluated,
-    "stop": Conductor._on_stop,
-    "switch": Conductor._on_switch,
-    "usage": Conductor._on_usage,
-    "received": Conductor._on_received,
-}
 
 _PERFORMERS: dict[type, Callable[[Conductor, Any], None]] = {
     act.Release: Conductor._release,
@@ -621,5 +504,3 @@ _PERFORMERS: dict[type, Callable[[Conductor, Any], None]] = {
     act.Handover: Conductor._hand_over,
     act.Reassign: Conductor._reassign,
 }
-
-__all__ = ["CONDUCTOR", "PING", "ROWS", "TEXTS", "Conductor", "PeerFailed", "servers_of"]

@@ -9,12 +9,12 @@ from typing import Any
 import zmq
 from torch import Tensor
 
-from psbench.backends.dask.conductor import PING
 from psbench.backends.dask.keeper import State, state_of
 from psbench.backends.dask.letters import PUSH, RELEASE, Pushed, Released
 from psbench.backends.dask.mail import Abandoned, Stopped
 from psbench.backends.dask.moving import Mover
 from psbench.backends.dask.names import worker_name, worker_number
+from psbench.backends.dask.roll import PING
 from psbench.backends.dask.slice import Slice
 from psbench.backends.dask.wire import JSON, Hub, Letter, Link, pack, unpack
 from psbench.backends.slices import Cut, cuts, cuts_of

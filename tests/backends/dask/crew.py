@@ -11,7 +11,8 @@ import numpy as np
 
 from psbench.backends.dask.checkpoints import Start
 from psbench.backends.dask.client import roles_of
-from psbench.backends.dask.conductor import ROWS, TEXTS, Conductor, servers_of
+from psbench.backends.dask.conductor import Conductor, servers_of
+from psbench.backends.dask.log_sender import ROWS, TEXTS
 from psbench.backends.dask.mail import Stopped
 from psbench.backends.dask.names import CLIENT, CONDUCTOR, EVALUATOR, server_name, worker_name
 from psbench.backends.dask.shard import Shard

@@ -10,7 +10,7 @@ import torch
 from crew import Crew, Killed
 
 from psbench.backends.base import Control
-from psbench.backends.dask.conductor import PeerFailed
+from psbench.backends.dask.inbox import PeerFailed
 from psbench.backends.dask.member import Member
 from psbench.backends.dask.worker import Worker
 from psbench.backends.simulated import run_simulated
