@@ -56,6 +56,20 @@ class Move:
         """Return the releases that still hold: their workers have neither gone nor begun anew."""
         return [each for worker, each in self._releases.items() if self.withholds(worker, view)]
 
+    def completed(self, view: ClusterView) -> list[tuple[act.Release, int]]:
+        """Return the releases that still hold as of now, each with the samples that its worker keeps.
+
+        A worker starts from the latest version and is sent it, unless it has voted: then it has its own.
+        """
+        releases = self.releases(view)
+        for release, _, voted in releases:
+            worker = view.workers[release.worker]
+            worker.hold_reason = ""
+            if not voted:
+                release.load = worker.base_version = view.version
+                release.send = True
+        return [(release, kept) for release, kept, _ in releases]
+
     def withholds(self, worker: int, view: ClusterView) -> bool:
         """Whether that worker, which to the parts computes, has not been sent its release."""
         own, seen = self._releases.get(worker), view.workers[worker]

@@ -298,7 +298,7 @@ class TestRefusals:
     )
     def test_an_aggregation_that_makes_no_sense(self, answer, message):
         engine = start(strategies.asp())
-        engine._on_commit = lambda pushes, view: answer(pushes) if answer else []
+        engine._answer._on_commit = lambda pushes, view: answer(pushes) if answer else []
         with pytest.raises(ProtocolError, match=message):
             engine.handle(push(0, 0), 1.0)
 
