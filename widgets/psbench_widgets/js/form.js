@@ -130,7 +130,7 @@ export class Form {
 
   fields(fields, values, key, rivals = []) {
     // what every option has in common is rarely what one came for: it goes below, once there is much of it
-    const common = rivals.length > 1 && fields.length > 4 ? new Set(fields.map((f) => f.name).filter((n) => rivals.every((r) => r.fields.some((f) => f.name === n)))) : new Set();
+    const common = rivals.length > 1 && fields.length > 6 ? new Set(fields.map((f) => f.name).filter((n) => rivals.every((r) => r.fields.some((f) => f.name === n)))) : new Set();
     const draw = (f) => this.field(f, values, key);
     const near = fields.filter((f) => !common.has(f.name)).map(draw);
     const far = fields.filter((f) => common.has(f.name)).map(draw);
