@@ -113,8 +113,9 @@ def imbalance(loads: Sequence[float]) -> float:
 
 def _wanted(entries: Sequence[int], loads: Sequence[float]) -> list[int]:
     """Return how many entries each server is to hold."""
-    least = max(loads) * 1e-3  # who was hardly busy may have a thousand times the speed, and no more
-    speeds = [count / max(load, least) for count, load in zip(entries, loads, strict=True)]
+    # in shares of the longest; who was hardly busy may have a thousand times its speed, and no more
+    shares = [max(load / max(loads), 1e-3) for load in loads]
+    speeds = [count / share for count, share in zip(entries, shares, strict=True)]
     wanted = largest_remainder(sum(entries), speeds)
     for idle in (server for server, count in enumerate(wanted) if not count):
         wanted[wanted.index(max(wanted))] -= 1
