@@ -286,6 +286,8 @@ class Simulation:
         view, recorder = self.engine.view, self.recorder
         if view.samples >= recorder.due_samples or view.composition != recorder.composition:
             actions = self._store(actions)
+            if self.status:
+                return
         # steps that are kept after a vote are progress too
         if self._perform_each(actions) and self.workers is not None:
             self.lookout.look()
