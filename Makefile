@@ -4,6 +4,8 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP_ARGS ?=
 PYTEST ?= $(BIN)/python -m pytest -q
+# tests with several processes of their own, which are not run two at a time
+ALONE := backends widgets
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
@@ -55,8 +57,11 @@ types: $(VENV)/.dev
 unit: $(VENV)/.dev
 	@echo '== the examples in the docstrings'
 	@$(PYTEST) --doctest-modules psbench
-	@echo '== unit, property, Dask and browser tests, on two cores; Dask and browsers in one lane each'
-	@$(PYTEST) -n 2 --dist loadgroup --durations=10
+	@echo '== unit and property tests, on two cores'
+	@$(PYTEST) -n 2 -m 'not dask' $(ALONE:%=--ignore=tests/%)
+	@echo '== Dask and browser tests, one after another: each has several processes'
+	@$(PYTEST) -m dask $(ALONE:%=--ignore=tests/%)
+	@$(PYTEST) --durations=10 $(ALONE:%=tests/%)
 
 notebooks: $(VENV)/.dev
 	@echo '== notebooks'
