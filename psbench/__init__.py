@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from psbench import strategies as strategies
     from psbench.backends.base import Control as Control
     from psbench.backends.replay import replay as replay
-    from psbench.comparison import Comparison as Comparison
-    from psbench.comparison import compare as compare
     from psbench.core.log import EventLog as EventLog
     from psbench.core.strategy import Strategy as Strategy
     from psbench.core.strategy import SwitchingStrategy as SwitchingStrategy
@@ -28,8 +26,10 @@ if TYPE_CHECKING:
     from psbench.errors import SpecError as SpecError
     from psbench.experiment import Experiment as Experiment
     from psbench.experiment import Stop as Stop
-    from psbench.report import write_report as write_report
-    from psbench.runs import Run as Run
+    from psbench.results.comparison import Comparison as Comparison
+    from psbench.results.comparison import compare as compare
+    from psbench.results.report import write_report as write_report
+    from psbench.results.run import Run as Run
     from psbench.runs import resume as resume
     from psbench.runs import run as run
 
@@ -39,23 +39,23 @@ if TYPE_CHECKING:
 #: `import psbench` needs neither torch nor anything else that is large
 _HOMES = {
     "BackendError": "psbench.errors",
-    "Comparison": "psbench.comparison",
+    "Comparison": "psbench.results.comparison",
     "Control": "psbench.backends.base",
     "DataError": "psbench.errors",
     "EventLog": "psbench.core.log",
     "Experiment": "psbench.experiment",
     "ProtocolError": "psbench.errors",
     "PsbenchError": "psbench.errors",
-    "Run": "psbench.runs",
+    "Run": "psbench.results.run",
     "SpecError": "psbench.errors",
     "Stop": "psbench.experiment",
     "Strategy": "psbench.core.strategy",
     "SwitchingStrategy": "psbench.core.strategy",
-    "compare": "psbench.comparison",
+    "compare": "psbench.results.comparison",
     "replay": "psbench.backends.replay",
     "resume": "psbench.runs",
     "run": "psbench.runs",
-    "write_report": "psbench.report",
+    "write_report": "psbench.results.report",
 }
 
 __all__ = [

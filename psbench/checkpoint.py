@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from psbench.errors import DataError, SpecError
-from psbench.server_math import Server
+from psbench.training.server import Server
 
 
 @dataclass

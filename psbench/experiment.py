@@ -16,10 +16,10 @@ from psbench.core.strategy import MEASURES, STATISTICS, AnyStrategy, Strategy, S
 from psbench.data import DataSource
 from psbench.errors import ParameterError, UnknownName
 from psbench.models import Model
-from psbench.optim import Optimizer
 from psbench.sharding import Sharding
 from psbench.specfile import read_yaml, set_path
 from psbench.strategies import make_strategy
+from psbench.training.optim import Optimizer
 
 #: what Dask can connect to
 _ADDRESS = re.compile(r"(tcp|tls|ws|wss|ucx)://(\[[0-9a-fA-F:]+\]|[^\s/:\[\]]+):[0-9]{1,5}(/\S*)?")

@@ -21,7 +21,7 @@ _STATES = (
 _LISTED = 6
 
 
-class Account:
+class RunProgress:
     """What a run has done so far: counts, and what each worker is doing.
 
     Parameters

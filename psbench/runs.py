@@ -1,143 +1,27 @@
-"""Run an experiment, and what a run leaves: its log, its model, its summary."""
+"""Run an experiment on its backend, or go on with one from a checkpoint."""
 
 from __future__ import annotations
 
 import hashlib
-import json
 import platform
 import time
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
-from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from torch import Tensor
 
 from psbench.backends.base import Control, Observer, Outcome, stop_on_interrupt
-from psbench.backends.resume import check, find, home_of, log_of, remove_later, resume_spec
+from psbench.backends.checkpointing import check, find, home_of, log_of, remove_later, resume_spec
 from psbench.checkpoint import Checkpoint
 from psbench.core.log import EventLog
 from psbench.core.strategy import AnyStrategy, Strategy
-from psbench.errors import DataError, SpecError
 from psbench.experiment import Experiment
-from psbench.problem import Problem
-from psbench.storage import check_writable, put_log, read_log, whole
-
-if TYPE_CHECKING:
-    from psbench.charts import Sheet
-
-#: beside the model; they take their places from last to first
-_FILES = ("run.json", "log.parquet", "experiment.yaml")
-#: of a record; metrics and replay cannot do without
-_NEEDED = ("status", "num_workers", "dataset_size", "model_bytes", "num_parameters", "layout")
-
-
-@dataclass(repr=False)
-class Run:
-    """What a run leaves.
-
-    Attributes
-    ----------
-    experiment : Experiment
-    log : EventLog
-        The only record; everything shown is derived from it.
-    meta : dict
-        Plain data that the log does not hold: sizes, labels per worker, versions, how the run ended.
-    parameters, buffers : float32 tensors or None
-        The final model, flat; None in timing-only mode.
-    """
-
-    experiment: Experiment
-    log: EventLog
-    meta: dict[str, Any]
-    parameters: Tensor | None = None
-    buffers: Tensor | None = None
-
-    def __repr__(self) -> str:
-        return f"<Run of {self.experiment.title}, seed {self.experiment.seed}: {self.meta.get('reason')}>"
-
-    def summary(self) -> dict[str, Any]:
-        """Return the run's measured quantities as plain data."""
-        from psbench.metrics import summarise
-
-        return summarise(self.log, self.meta)
-
-    def chart(self, *names: str, x: str = "time_s", width: int = 640) -> Sheet:
-        """Return the run's charts, as the report and the panel show them; see `charts.run_chart`."""
-        from psbench.charts import run_chart
-
-        return run_chart(self, *names, x=x, width=width)
-
-    def model(self) -> Any:
-        """Return the final model as a torch module.
-
-        Raises
-        ------
-        SpecError
-            In timing-only mode, which has none.
-        """
-        if self.parameters is None or self.buffers is None:
-            raise SpecError("a timing-only run has no model")
-        flat = Problem.build(self.experiment).model
-        flat.load(self.parameters, self.buffers)
-        return flat.module.eval()
-
-    def save(self, folder: str | Path) -> Path:
-        """Write the run to a folder: specification, log, record, model; and return it.
-
-        Raises
-        ------
-        SpecError
-            If the folder cannot be written.
-        """
-        folder = Path(folder)
-        check_writable(folder)
-        folder.mkdir(parents=True, exist_ok=True)
-        record = {"meta": self.meta, "summary": self.summary()}
-        # all files are written before the first takes its place; the record, which makes it a run, is last
-        with ExitStack() as files:
-            into = {name: files.enter_context(whole(folder / name)) for name in _FILES}
-            into["run.json"].write_text(json.dumps(record, indent=1, allow_nan=False), encoding="utf-8")
-            put_log(self.log, into["log.parquet"], ".parquet")
-            self.experiment.to_yaml(into["experiment.yaml"])
-            if self.parameters is not None and self.buffers is not None:
-                tensors = {"parameters": self.parameters, "buffers": self.buffers}
-                Checkpoint(tensors, {}).save(folder / "model.npz")
-        return folder
-
-    @classmethod
-    def load(cls, folder: str | Path) -> Run:
-        """Read a run that `save` wrote.
-
-        Raises
-        ------
-        DataError
-            If a file is missing or cut short.
-        """
-        folder = Path(folder)
-        meta = _read_meta(folder)
-        run = cls(Experiment.from_yaml(folder / "experiment.yaml"), read_log(folder / "log.parquet"), meta)
-        if (folder / "model.npz").is_file():
-            tensors = Checkpoint.load(folder / "model.npz").tensors
-            run.parameters, run.buffers = tensors["parameters"], tensors["buffers"]
-        return run
-
-
-def _read_meta(folder: Path) -> dict[str, Any]:
-    path = folder / "run.json"
-    if not path.is_file():
-        raise DataError(f"{folder}: is not the folder of a run (it has no run.json)")
-    try:
-        meta: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))["meta"]
-        missing = [name for name in _NEEDED if name not in meta]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise DataError(f"{path}: is not the record of a run ({error})") from None
-    if missing:
-        raise DataError(f"{path}: is not the record of a run (it has no {', '.join(missing)})")
-    return meta
+from psbench.results.run import Run
+from psbench.results.storage import check_writable
+from psbench.training.workload import Workload
 
 
 def run(
@@ -147,7 +31,7 @@ def run(
     observer: Observer | None = None,
     control: Control | None = None,
     folder: str | Path | None = None,
-    problem: Problem | None = None,
+    workload: Workload | None = None,
     start: str | Path | None = None,
 ) -> Run:
     """Run an experiment on its backend.
@@ -180,13 +64,13 @@ def run(
     begin = None if start is None else _beginning(experiment, find(start), log)
     if target is not None:
         check_writable(target)
-    problem = Problem.build(experiment) if problem is None else problem
+    workload = Workload.build(experiment) if workload is None else workload
     if start is not None and target is not None:
         remove_later(find(start), target / "checkpoints")
     began = time.perf_counter()
     with stop_on_interrupt(control):
-        outcome = _backend(experiment)(problem, log, control, observer, target, begin)
-    meta = _meta(experiment, problem, outcome, time.perf_counter() - began)
+        outcome = _backend(experiment)(workload, log, control, observer, target, begin)
+    meta = _meta(experiment, workload, outcome, time.perf_counter() - began)
     done = Run(experiment, log, meta, outcome.parameters, outcome.buffers)
     if target is not None:
         done.save(target)
@@ -255,7 +139,7 @@ def _backend(experiment: Experiment) -> Callable[..., Outcome]:
 
         jobs = any(c.placement.stateless_workers for c in experiment.strategy.compositions)
         return run_map_reduce if jobs else run_dask
-    from psbench.backends.simulated import run_simulated
+    from psbench.backends.simulated.simulation import run_simulated
 
     return run_simulated
 
@@ -283,7 +167,7 @@ def _rate_of(composition: Strategy, lr: float, num_workers: int) -> str:
     return f"lr = {lr:g} an update"
 
 
-def _meta(experiment: Experiment, problem: Problem, outcome: Outcome, wall_s: float) -> dict[str, Any]:
+def _meta(experiment: Experiment, workload: Workload, outcome: Outcome, wall_s: float) -> dict[str, Any]:
     return {
         "name": experiment.title,
         "strategy": experiment.strategy.name,
@@ -295,11 +179,11 @@ def _meta(experiment: Experiment, problem: Problem, outcome: Outcome, wall_s: fl
         "target_accuracy": experiment.stop.target_accuracy,
         "params_digest": params_digest(outcome.parameters, outcome.buffers),
         "lr_convention": lr_convention(
-            experiment.strategy, experiment.optimizer.lr, problem.profile.num_workers
+            experiment.strategy, experiment.optimizer.lr, workload.profile.num_workers
         ),
         "versions": versions(),
         "wall_s": wall_s,
-        **problem.facts(),
+        **workload.facts(),
         **outcome.facts,
     }
 

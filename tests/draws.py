@@ -11,9 +11,9 @@ from psbench.core.part import REGISTRY, Part
 from psbench.core.strategy import DOMAINS, AnyStrategy, Strategy, SwitchingStrategy
 from psbench.errors import SpecError
 from psbench.experiment import Experiment
-from psbench.problem import Problem
 from psbench.testing import toy_experiment
 from psbench.testing.toys import toy_cluster
+from psbench.training.workload import Workload
 
 #: attempts at something valid with a given part before it is said that nothing goes with it
 ATTEMPTS = 5000
@@ -140,7 +140,7 @@ def draw_experiment(rng: np.random.Generator, *given: type[Part]) -> Experiment:
                 evaluate_every=0.5,
                 seed=int(rng.integers(1000)),
             )
-            Problem.build(experiment)
+            Workload.build(experiment)
         except SpecError:  # the optimizer has no momentum to reduce, or the data is too small for the shards
             continue
         return experiment

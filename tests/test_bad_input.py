@@ -339,7 +339,7 @@ def test_disk_that_fills_up_while_a_run_is_saved_leaves_no_half_run(tmp_path, ca
     def fail(*args):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("psbench.runs.put_log", fail)
+    monkeypatch.setattr("psbench.results.run.put_log", fail)
     argv = ["run", "--set", "stop={updates: 2}", "--set", "strategy=bsp", "--out", str(tmp_path / "out")]
     assert "No space left on device" in refused_after_run(capsys, argv)
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
@@ -403,7 +403,7 @@ def test_truncated_files_of_a_run(file, left, damaged, capsys):
 
 
 def test_log_of_another_format(damaged, capsys, monkeypatch):
-    monkeypatch.setattr("psbench.storage.FORMAT", 99)
+    monkeypatch.setattr("psbench.results.storage.FORMAT", 99)
     assert "format 1, expected 99" in refused(capsys, ["replay", str(damaged)])
 
 

@@ -7,7 +7,7 @@ import psbench as ps
 from psbench import strategies
 from psbench.core.log import Kind
 from psbench.seeds import Streams
-from psbench.worker_math import Trainer
+from psbench.training.trainer import Trainer
 
 
 def trainer(ordered=False, shards=((0, 20), (20, 30))):

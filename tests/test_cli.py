@@ -127,8 +127,8 @@ def test_ctrl_c_stops_and_keeps_what_it_has(tmp_path):
 
 def test_ctrl_c_before_the_run_begins_leaves_nothing(tmp_path):
     script = (
-        "import os, signal, sys, psbench.problem as p\n"
-        "p.Problem.build = classmethod(lambda cls, e: os.kill(os.getpid(), signal.SIGINT))\n"
+        "import os, signal, sys, psbench.training.workload as p\n"
+        "p.Workload.build = classmethod(lambda cls, e: os.kill(os.getpid(), signal.SIGINT))\n"
         "from psbench.cli import main\n"
         f"sys.exit(main(['run', '--out', {str(tmp_path / 'out')!r}]))\n"
     )

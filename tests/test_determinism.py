@@ -15,13 +15,13 @@ import torch
 
 from psbench import strategies
 from psbench.clusters import StepTimes, make_cluster
-from psbench.core.events import Asked, Join, Leave
+from psbench.core.events import Join, Leave, SwitchRequested
 from psbench.core.log import Kind
+from psbench.results.storage import read_log, write_log
 from psbench.runs import run
 from psbench.seeds import Streams
-from psbench.storage import read_log, write_log
 from psbench.testing import ScriptedCluster, toy_experiment
-from psbench.worker_math import Batches
+from psbench.training.batches import Batches
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -151,7 +151,7 @@ def test_batches_take_each_sample_once_a_pass_whatever_their_size():
 
 # -------------------------------------------------------------------- golden logs
 
-CHANGES = [(6.5, Leave(1)), (9.25, Join(1)), (12.5, Asked())]
+CHANGES = [(6.5, Leave(1)), (9.25, Join(1)), (12.5, SwitchRequested())]
 CASES = {
     "bsp": strategies.bsp(),
     "asp": strategies.asp(),

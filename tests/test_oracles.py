@@ -14,30 +14,30 @@ from torch.nn import functional
 
 from psbench.checkpoint import Checkpoint
 from psbench.core.log import Kind
-from psbench.problem import Problem
 from psbench.runs import run
-from psbench.server_math import Server
 from psbench.testing import toy_experiment
 from psbench.testing.toys import toy_cluster
-from psbench.worker_math import Batches
+from psbench.training.batches import Batches
+from psbench.training.server import Server
+from psbench.training.workload import Workload
 
 ALONE = {"cluster": toy_cluster([1.0]), "batch_size": 8, "model": {"name": "mlp", "hidden": [6]}}
 
 
-def batches(problem, worker):
+def batches(workload, worker):
     """The indices of a worker's successive mini-batches."""
-    source = Batches(problem.shards[worker], problem.streams, worker)
+    source = Batches(workload.shards[worker], workload.streams, worker)
     while True:
-        yield torch.from_numpy(source.take(problem.batch_sizes[worker]))
+        yield torch.from_numpy(source.take(workload.batch_sizes[worker]))
 
 
-def network(problem):
-    data = problem.data
-    return problem.experiment.model.build(data.input_shape, data.num_classes, problem.streams)
+def network(workload):
+    data = workload.data
+    return workload.experiment.model.build(data.input_shape, data.num_classes, workload.streams)
 
 
-def loss_of(module, problem, where):
-    return functional.cross_entropy(module(problem.data.train_x[where]), problem.data.train_y[where])
+def loss_of(module, workload, where):
+    return functional.cross_entropy(module(workload.data.train_x[where]), workload.data.train_y[where])
 
 
 def flat(tensors):
@@ -46,18 +46,18 @@ def flat(tensors):
 
 def plain_loop(experiment, optimizer, updates, schedule=None):
     """Train with one process and torch alone, on the union of the workers' mini-batches."""
-    problem = Problem.build(experiment)
-    module = network(problem).train()
+    workload = Workload.build(experiment)
+    module = network(workload).train()
     step = optimizer(module.parameters())
-    sources = [batches(problem, worker) for worker in range(len(problem.shards))]
+    sources = [batches(workload, worker) for worker in range(len(workload.shards))]
     samples = 0
     for _ in range(updates):
         if schedule is not None:
-            step.param_groups[0]["lr"] = schedule(samples / problem.dataset_size)
+            step.param_groups[0]["lr"] = schedule(samples / workload.dataset_size)
         where = torch.cat([next(source) for source in sources])
         samples += len(where)
         step.zero_grad()
-        loss_of(module, problem, where).backward()
+        loss_of(module, workload, where).backward()
         step.step()
     return flat(module.parameters())
 
@@ -117,15 +117,15 @@ def test_a_barrier_of_n_workers_is_one_process_on_the_union(strategy, batch_size
 def test_an_unweighted_mean_would_not_be():
     """The test above can fail: with batches of 5, 4 and 4 the plain mean of means is another gradient."""
     experiment = toy_experiment("bsp", batch_size=13)
-    problem = Problem.build(experiment)
-    assert list(problem.batch_sizes) == [5, 4, 4]
-    trainer = problem.trainer()
+    workload = Workload.build(experiment)
+    assert list(workload.batch_sizes) == [5, 4, 4]
+    trainer = workload.trainer()
     steps = [
-        trainer.result(trainer.start(w, b), problem.parameters, problem.buffers)
-        for w, b in enumerate(problem.batch_sizes)
+        trainer.result(trainer.start(w, b), workload.parameters, workload.buffers)
+        for w, b in enumerate(workload.batch_sizes)
     ]
     unweighted = sum(step.gradient for step in steps) / 3
-    weighted = sum(step.gradient * b / 13 for step, b in zip(steps, problem.batch_sizes, strict=True))
+    weighted = sum(step.gradient * b / 13 for step, b in zip(steps, workload.batch_sizes, strict=True))
     assert not torch.allclose(unweighted, weighted, rtol=1e-3)
 
 
@@ -136,10 +136,10 @@ DDP = """
     import torch.distributed as dist
     from torch.nn import functional
     from torch.nn.parallel import DistributedDataParallel
-    from psbench.problem import Problem
+    from psbench.training.workload import Problem
     from psbench.testing import toy_experiment
     from psbench.testing.toys import toy_cluster
-    from psbench.worker_math import Batches
+    from psbench.training.batches import Batches
 
     rank, file, out = int(sys.argv[1]), sys.argv[2], sys.argv[3]
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
@@ -200,7 +200,7 @@ def test_all_reduce_of_two_workers_is_distributed_data_parallel(tmp_path):
 
 
 def server(buffers, batch=12):
-    from psbench.optim import SGD
+    from psbench.training.optim import SGD
 
     return Server(torch.zeros(1), torch.tensor(buffers), SGD(), batch)
 
@@ -241,12 +241,12 @@ class TestBuffers:
 
     def test_one_worker_keeps_torchs_own(self):
         experiment = toy_experiment("asp", stop={"updates": 2}, **self.NORMED)
-        problem = Problem.build(experiment)
-        module = network(problem).train()
-        step, source = torch.optim.SGD(module.parameters(), lr=0.1), batches(problem, 0)
+        workload = Workload.build(experiment)
+        module = network(workload).train()
+        step, source = torch.optim.SGD(module.parameters(), lr=0.1), batches(workload, 0)
         for _ in range(2):
             step.zero_grad()
-            loss_of(module, problem, next(source)).backward()
+            loss_of(module, workload, next(source)).backward()
             step.step()
         done = run(experiment)
         expected = flat(b for b in module.buffers() if b.is_floating_point())
@@ -255,10 +255,11 @@ class TestBuffers:
 
     def test_a_barrier_of_two_takes_the_mean_of_what_each_saw(self):
         settings = self.NORMED | {"cluster": toy_cluster([1.0, 0.5]), "stop": {"updates": 1}}
-        problem = Problem.build(toy_experiment("bsp", **settings))
-        trainer = problem.trainer()
+        workload = Workload.build(toy_experiment("bsp", **settings))
+        trainer = workload.trainer()
         seen = [
-            trainer.result(trainer.start(w, 2), problem.parameters, problem.buffers).buffers for w in range(2)
+            trainer.result(trainer.start(w, 2), workload.parameters, workload.buffers).buffers
+            for w in range(2)
         ]
         done = run(toy_experiment("bsp", **settings))
         torch.testing.assert_close(done.buffers, (seen[0] + seen[1]) / 2)
@@ -270,7 +271,7 @@ class TestBuffers:
 def test_evaluations_are_those_of_torch():
     done = run(toy_experiment("bsp"))
     values = done.log.evaluations()[-1]
-    data = Problem.build(done.experiment).data
+    data = Workload.build(done.experiment).data
     module = done.model()
     with torch.no_grad():
         logits = module(data.val_x)
@@ -284,12 +285,12 @@ def test_evaluations_are_those_of_torch():
 
 def test_the_loss_of_a_push_is_that_of_its_batch_on_its_version():
     done = run(toy_experiment("asp", stop={"updates": 1}))
-    problem = Problem.build(done.experiment)
+    workload = Workload.build(done.experiment)
     first = done.log.of_kind(Kind.PUSH)
-    where = next(batches(problem, int(first["worker"][0])))
-    problem.model.load(problem.parameters, problem.buffers)
+    where = next(batches(workload, int(first["worker"][0])))
+    workload.model.load(workload.parameters, workload.buffers)
     loss = functional.cross_entropy(
-        problem.model.module(problem.data.train_x[where]), problem.data.train_y[where]
+        workload.model.module(workload.data.train_x[where]), workload.data.train_y[where]
     )
     assert first["loss"][0] == np.float32(loss.item())
 
@@ -304,7 +305,7 @@ def test_the_checkpoint_of_a_switch_is_the_model_that_is_handed_over(tmp_path):
     handed = done.log.of_kind(Kind.HANDOVER)["version"][0]
     before = run(toy_experiment("all_reduce", optimizer=momentum, stop={"updates": int(handed)}))
     assert torch.equal(saved.tensors["parameters"], before.parameters)
-    fresh = Problem.build(done.experiment).server()
+    fresh = Workload.build(done.experiment).server()
     saved.restore(fresh)
     assert torch.equal(fresh.parameters, before.parameters)
     assert torch.equal(fresh.optimizer_state()["momentum_buffer"], saved.tensors["optimizer/momentum_buffer"])

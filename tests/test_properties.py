@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 from psbench import strategies
 from psbench.backends.replay import replay
 from psbench.core.actions import Apply, Release
-from psbench.core.events import Asked, Join, Leave
+from psbench.core.events import Join, Leave, SwitchRequested
 from psbench.core.log import FIELDS, ROW, EventLog, Kind
 from psbench.core.view import Status
 from psbench.errors import WorkerLost
 from psbench.metrics import clock_lead, conservation
 from psbench.metrics.rows import trained
+from psbench.results.storage import read_log, write_log
 from psbench.runs import run
-from psbench.storage import read_log, write_log
 from psbench.strategies import CATALOGUE, make_strategy
 from psbench.testing import ScriptedCluster, random_cluster, toy_experiment
 from psbench.testing.invariants import Invariants
@@ -50,7 +50,7 @@ def clusters(draw, strategy, smallest=1):
     step_s = draw(st.lists(SECONDS, min_size=workers, max_size=workers))
     changes = draw(comings_and_goings(workers))
     if len(strategies.make_strategy(strategy).compositions) > 1:
-        changes += [(draw(SECONDS) + 0.25, Asked())]
+        changes += [(draw(SECONDS) + 0.25, SwitchRequested())]
     return ScriptedCluster(
         strategy, step_s, changes=changes, epochs=8, val_loss=float, deliver_void=draw(st.booleans())
     )

@@ -51,7 +51,7 @@ def test_what_is_not_there_is_an_attribute_error():
 
 
 def test_functions_are_not_shadowed_by_modules_of_their_name():
-    import psbench.comparison
+    import psbench.results.comparison
     import psbench.runs
 
     assert callable(psbench.run)

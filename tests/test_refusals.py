@@ -12,7 +12,7 @@ from draws import kinds
 from toybox import take_out
 
 from psbench.backends.base import Control
-from psbench.backends.simulated import Simulation
+from psbench.backends.simulated.simulation import Simulation
 from psbench.core.actions import Apply, Release
 from psbench.core.events import Push
 from psbench.core.log import EventLog, Kind
@@ -20,13 +20,13 @@ from psbench.core.part import Placement, make_part
 from psbench.core.strategy import DOMAINS, Strategy, misfits
 from psbench.core.view import ClusterView
 from psbench.errors import ParameterError
-from psbench.local_model import local_model
-from psbench.optim import SGD
-from psbench.problem import Problem
 from psbench.runs import run
-from psbench.server_math import Server
 from psbench.testing import ScriptedCluster, toy_experiment
 from psbench.testing.toys import toy_cluster
+from psbench.training.local_model import local_model
+from psbench.training.optim import SGD
+from psbench.training.server import Server
+from psbench.training.workload import Workload
 
 
 class Stateless(Placement):
@@ -198,7 +198,7 @@ def test_lost_steps():
     """The worker's model would be taken for a gradient, and its four steps forgotten with the next model."""
     lost = toy_experiment(refused("lost_steps", communication=LOCAL), stop={"updates": 1}, **ALONE)
     four_steps = run(toy_experiment("bsp", stop={"updates": 4}, **ALONE)).parameters
-    start = Problem.build(lost).parameters
+    start = Workload.build(lost).parameters
     torch.testing.assert_close(run(lost).parameters, start - 0.1 * four_steps)
     kept = unchecked(communication=LOCAL, aggregation="model_average")
     torch.testing.assert_close(run(lost.but(strategy=kept)).parameters, four_steps)
@@ -209,7 +209,7 @@ def test_no_model_to_send():
     nonsense = refused("no_model_to_send", aggregation="model_average")
     experiment = toy_experiment(nonsense, stop={"updates": 1}, **ALONE)
     stepped = run(experiment.but(strategy="bsp")).parameters
-    gradient = (Problem.build(experiment).parameters - stepped) / 0.1
+    gradient = (Workload.build(experiment).parameters - stepped) / 0.1
     torch.testing.assert_close(run(experiment).parameters, gradient)
 
 
@@ -243,7 +243,7 @@ def test_means_taken_for_sums():
 def simulated(strategy, updates, **cluster):
     """A simulation that has ended, and the number of steps that were computed to their end."""
     experiment = toy_experiment(strategy, cluster=toy_cluster(**cluster), stop={"updates": updates})
-    simulation = Simulation(Problem.build(experiment), EventLog(), Control())
+    simulation = Simulation(Workload.build(experiment), EventLog(), Control())
     count, result = itertools.count(), simulation.trainer.result
     simulation.trainer.result = lambda *job: (next(count), result(*job))[1]
     simulation.run()

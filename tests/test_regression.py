@@ -7,18 +7,18 @@ import pytest
 import torch
 from sklearn.linear_model import LinearRegression
 
-from psbench.comparison import compare
 from psbench.data import Dataset, LookAlike
 from psbench.errors import DataError, ParameterError
 from psbench.experiment import Experiment
-from psbench.problem import Problem
-from psbench.report import write_report
+from psbench.results.comparison import compare
+from psbench.results.report import write_report
+from psbench.results.search import find_fraction
 from psbench.runs import run
-from psbench.search import find_fraction
 from psbench.seeds import Streams
 from psbench.testing import toy_experiment
 from psbench.testing.toys import toy_cluster
-from psbench.worker_math import loss_of
+from psbench.training.loss import loss_of
+from psbench.training.workload import Workload
 
 YEARS = {"name": "look_alike", "layout": "year_prediction_msd", "samples": 3000}
 HIGGS = {"name": "look_alike", "layout": "higgs", "samples": 3000}
@@ -41,7 +41,7 @@ def descent(strategy="bsp", data=YEARS, model="linear", **changes):
 
 
 def training_data(experiment):
-    data = Problem.build(experiment).data
+    data = Workload.build(experiment).data
     return data.train_x.double().numpy(), data.train_y.double().numpy()
 
 
@@ -50,11 +50,11 @@ def training_data(experiment):
 
 def test_one_update_is_that_of_torch():
     done = run(descent(stop={"updates": 1}))
-    problem = Problem.build(done.experiment)
-    layer = problem.model.module
-    loss = torch.nn.functional.mse_loss(layer(problem.data.train_x).squeeze(1), problem.data.train_y)
-    assert loss_of(layer(problem.data.train_x), problem.data.train_y) == loss
-    expected = problem.parameters - 0.05 * problem.model.gradient(loss)
+    workload = Workload.build(done.experiment)
+    layer = workload.model.module
+    loss = torch.nn.functional.mse_loss(layer(workload.data.train_x).squeeze(1), workload.data.train_y)
+    assert loss_of(layer(workload.data.train_x), workload.data.train_y) == loss
+    expected = workload.parameters - 0.05 * workload.model.gradient(loss)
     torch.testing.assert_close(done.parameters, expected, rtol=1e-5, atol=1e-7)
 
 
@@ -95,9 +95,9 @@ def test_an_asynchronous_update_is_the_part_of_a_mini_batch():
 
 
 def test_the_perceptron_of_the_thesis():
-    problem = Problem.build(descent(data=HIGGS, model=PERCEPTRON))
-    assert [size for _, size in problem.model.layout] == [28 * 15, 15, 15 * 15, 15, 15 * 2, 2]
-    assert problem.model.parameters.numel() == 707
+    workload = Workload.build(descent(data=HIGGS, model=PERCEPTRON))
+    assert [size for _, size in workload.model.layout] == [28 * 15, 15, 15 * 15, 15, 15 * 2, 2]
+    assert workload.model.parameters.numel() == 707
 
 
 @pytest.mark.parametrize("batch_size", [TRAIN, 40])
@@ -168,7 +168,7 @@ def test_targets_and_classes_go_together(y, classes, message):
     ],
 )
 def test_every_sharding_takes_numbers(sharding):
-    facts = Problem.build(descent(sharding=sharding)).facts()
+    facts = Workload.build(descent(sharding=sharding)).facts()
     counts = np.array(facts["label_counts"])
     assert counts.shape == (4, len(facts["classes"]))
     assert facts["classes"][0].startswith("up to 19")
@@ -184,12 +184,12 @@ def test_every_sharding_takes_numbers(sharding):
 
 def test_logistic_regression_is_for_classes():
     with pytest.raises(ParameterError, match=r"'logistic' is for classification.*use 'linear' or 'mlp'"):
-        Problem.build(descent(model="logistic"))
+        Workload.build(descent(model="logistic"))
 
 
 def test_there_is_no_accuracy_to_reach():
     with pytest.raises(ParameterError, match=r"stop.target_accuracy: .* so there is no accuracy; use stop"):
-        Problem.build(descent(stop={"target_accuracy": 0.5}))
+        Workload.build(descent(stop={"target_accuracy": 0.5}))
 
 
 def test_there_is_no_accuracy_to_search_by():
@@ -203,12 +203,12 @@ def runs():
 
 
 def test_an_evaluation_is_a_loss(runs):
-    problem = Problem.build(runs[0].experiment)
-    values = problem.evaluator().evaluate(problem.parameters, problem.buffers)
-    x, y = problem.data.val_x, problem.data.val_y
+    workload = Workload.build(runs[0].experiment)
+    values = workload.evaluator().evaluate(workload.parameters, workload.buffers)
+    x, y = workload.data.val_x, workload.data.val_y
     assert set(values) == {"train_loss", "val_loss"}
     with torch.inference_mode():
-        expected = float(torch.mean((problem.model.module(x).squeeze(1) - y) ** 2))
+        expected = float(torch.mean((workload.model.module(x).squeeze(1) - y) ** 2))
     assert values["val_loss"] == pytest.approx(expected, rel=1e-5)
 
 

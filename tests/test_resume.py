@@ -16,14 +16,14 @@ import pytest
 import torch
 
 from psbench import Control, DataError, Run, SpecError, replay, resume
-from psbench.backends.resume import find, log_of
+from psbench.backends.checkpointing import find, log_of
 from psbench.checkpoint import Checkpoint
 from psbench.cli import main
 from psbench.core.log import EventLog, Kind
 from psbench.runs import run
 from psbench.seeds import Streams
 from psbench.testing import toy_experiment
-from psbench.worker_math import Batches
+from psbench.training.batches import Batches
 
 TOP = {"name": "top_k", "ratio": 0.2}
 BOTH = {"codec": TOP, "codec_down": TOP}

@@ -11,8 +11,8 @@ import pytest
 from psbench import strategies
 from psbench.cli import main
 from psbench.errors import DataError, Diverged, ParameterError
-from psbench.runs import Run
-from psbench.search import at_fraction, bisect, find_fraction
+from psbench.results.run import Run
+from psbench.results.search import at_fraction, bisect, find_fraction
 from psbench.testing import toy_experiment
 
 

@@ -9,17 +9,17 @@ import pytest
 from toybox import take_out
 
 from psbench.backends.base import Control
-from psbench.backends.simulated import Simulation
+from psbench.backends.simulated.simulation import Simulation
 from psbench.communication import EveryStep
 from psbench.consistency import BSP
 from psbench.core.actions import Hold
 from psbench.core.log import EventLog, Kind
 from psbench.core.strategy import Strategy
 from psbench.errors import Deadlock, ParameterError
-from psbench.problem import Problem
 from psbench.runs import run
 from psbench.testing import toy_experiment
 from psbench.testing.toys import toy_cluster
+from psbench.training.workload import Workload
 
 
 class Stuck(BSP):
@@ -124,7 +124,7 @@ def test_at_one_instant_leavers_come_first_and_then_pushes_by_worker():
 def test_a_version_is_kept_once_and_only_while_somebody_started_from_it(strategy, versions):
     failures = [{"worker": 1, "at_s": 0.033, "rejoin_s": 0.05}]
     experiment = toy_experiment(strategy, cluster=toy_cluster([1.0, 0.5, 0.25, 0.3], failures=failures))
-    simulation = Simulation(Problem.build(experiment), EventLog(), Control())
+    simulation = Simulation(Workload.build(experiment), EventLog(), Control())
     most = 0
     simulation._begin()
     while not simulation.status:

@@ -16,24 +16,24 @@ from psbench.communication import EveryStep
 from psbench.core.actions import Action, Hold, Measure, Release, Tell
 from psbench.core.events import Push, Vote
 from psbench.core.log import Kind
-from psbench.core.part import Communication, Stragglers, Verdict, WorkerHalf, parameter
+from psbench.core.part import Communication, Directive, Stragglers, WorkerPolicy, parameter
 from psbench.core.strategy import Strategy
 from psbench.core.view import ClusterView, Status
-from psbench.problem import Problem
 from psbench.runs import run
 from psbench.testing import toy_experiment
 from psbench.testing.toys import toy_cluster
-from psbench.worker_math import Batches
+from psbench.training.batches import Batches
+from psbench.training.workload import Workload
 
 # -------------------------------------------------------------------- toy parts
 
 
-class PairHalf(WorkerHalf):
+class PairHalf(WorkerPolicy):
     """Pushes at every second step."""
 
     odd: bool = False
 
-    def after_step(self, stats: Any) -> Verdict:
+    def after_step(self, stats: Any) -> Directive:
         self.odd = not self.odd
         return "continue" if self.odd else "push"
 
@@ -44,16 +44,16 @@ class Pairs(Communication):
     name: ClassVar[str] = "virtual_pairs"
     accumulates: ClassVar[bool] = True
 
-    def worker_half(self) -> WorkerHalf:
+    def worker_policy(self) -> WorkerPolicy:
         return PairHalf()
 
 
-class VoterHalf(WorkerHalf):
+class VoterHalf(WorkerPolicy):
     """Votes after every step with the squared norm of its gradient."""
 
     norm: float = 0.0
 
-    def after_step(self, stats: Any) -> Verdict:
+    def after_step(self, stats: Any) -> Directive:
         self.norm = stats["grad_norm_sq"]
         return "vote"
 
@@ -71,7 +71,7 @@ class Votes(Communication):
     period: int = parameter(0, "rounds of votes from one push to the next", ge=0)
     _round: int = PrivateAttr(0)
 
-    def worker_half(self) -> WorkerHalf:
+    def worker_policy(self) -> WorkerPolicy:
         return VoterHalf()
 
     def on_vote(self, vote: Vote, view: ClusterView) -> list[Action]:
@@ -100,12 +100,12 @@ class Halver(Stragglers):
         return [Tell(report.worker, {"batch_size": 2})] if own.batch_size > 2 else []
 
 
-class ReportHalf(WorkerHalf):
+class ReportHalf(WorkerPolicy):
     """Reports after three steps of four."""
 
     steps: int = 0
 
-    def after_step(self, stats: Any) -> Verdict:
+    def after_step(self, stats: Any) -> Directive:
         self.steps += 1
         return "report" if self.steps % 4 else "push"
 
@@ -116,7 +116,7 @@ class Reports(Communication):
     name: ClassVar[str] = "virtual_reports"
     accumulates: ClassVar[bool] = True
 
-    def worker_half(self) -> WorkerHalf:
+    def worker_policy(self) -> WorkerPolicy:
         return ReportHalf()
 
 
@@ -143,14 +143,16 @@ take_out("virtual_")
 
 def alone(experiment, worker, steps):
     """Return the parameters of one worker that trains by itself, with plain torch."""
-    problem = Problem.build(experiment)
-    module = experiment.model.build(problem.data.input_shape, problem.data.num_classes, problem.streams)
+    workload = Workload.build(experiment)
+    module = experiment.model.build(workload.data.input_shape, workload.data.num_classes, workload.streams)
     optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
-    batches = Batches(problem.shards[worker], problem.streams, worker)
+    batches = Batches(workload.shards[worker], workload.streams, worker)
     for _ in range(steps):
-        where = torch.from_numpy(batches.take(problem.batch_sizes[worker]))
+        where = torch.from_numpy(batches.take(workload.batch_sizes[worker]))
         optimizer.zero_grad()
-        functional.cross_entropy(module(problem.data.train_x[where]), problem.data.train_y[where]).backward()
+        functional.cross_entropy(
+            module(workload.data.train_x[where]), workload.data.train_y[where]
+        ).backward()
         optimizer.step()
     return torch.cat([p.detach().reshape(-1) for p in module.parameters()])
 

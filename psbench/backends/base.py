@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 from torch import Tensor
 
-from psbench.core.events import Asked, Push
+from psbench.core.events import Push, SwitchRequested
 from psbench.core.log import EventLog
 from psbench.core.view import ClusterView
 from psbench.experiment import Stop
@@ -53,7 +53,7 @@ class Control:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._asked: deque[Asked] = deque()
+        self._asked: deque[SwitchRequested] = deque()
         self.stopping = False
         #: whether there is anything to attend to; read without a lock, in every step of a run
         self.pending = False
@@ -66,10 +66,10 @@ class Control:
     def switch(self, to: int | None = None) -> None:
         """Change to composition `to`, or to the other one."""
         with self._lock:
-            self._asked.append(Asked(to))
+            self._asked.append(SwitchRequested(to))
             self.pending = True
 
-    def take(self) -> list[Asked]:
+    def take(self) -> list[SwitchRequested]:
         """Return the requests to switch, each once."""
         with self._lock:
             asked = list(self._asked)
@@ -114,7 +114,7 @@ class Outcome:
     facts: dict[str, Any] = field(default_factory=dict)
 
 
-class Ending:
+class StopRules:
     """Watches the stop rules of an experiment.
 
     Parameters

@@ -14,13 +14,13 @@ import numpy as np
 from psbench.core import events as ev
 from psbench.core.engine import Engine
 from psbench.core.log import EventLog, Kind
+from psbench.core.rounding import largest_remainder
 from psbench.core.strategy import WireSize
 from psbench.errors import ProtocolError, ReplayMismatch
-from psbench.rounding import largest_remainder
 from psbench.seeds import Streams
 
 if TYPE_CHECKING:
-    from psbench.runs import Run
+    from psbench.results.run import Run
 
 _EVENTS = {
     *(Kind.JOIN, Kind.LEAVE, Kind.PUSH, Kind.VOTE, Kind.REPORT, Kind.TIMER, Kind.MEASURED),
@@ -122,7 +122,7 @@ def _event(engine: Engine, row: Any, text: str) -> ev.Event | dict[str, Any]:
     if kind == Kind.MEASURED:
         return ev.Measured(json.loads(text))
     if kind == Kind.ASKED:
-        return ev.Asked(None if row["id"] < 0 else int(row["id"]))
+        return ev.SwitchRequested(None if row["id"] < 0 else int(row["id"]))
     return ev.Evaluated(int(row["id"]), int(row["version"]), json.loads(text))
 
 

@@ -37,8 +37,8 @@ from psbench.charts.workers import (
 from psbench.errors import UnknownName
 
 if TYPE_CHECKING:
-    from psbench.comparison import Comparison
-    from psbench.runs import Run
+    from psbench.results.comparison import Comparison
+    from psbench.results.run import Run
 
 AnyChart = alt.Chart | alt.LayerChart
 

@@ -12,7 +12,7 @@ from psbench import metrics
 from psbench.charts.curves import AXES
 
 if TYPE_CHECKING:
-    from psbench.runs import Run
+    from psbench.results.run import Run
 
 EVALUATED = ("val_accuracy", "val_loss", "train_loss")
 

@@ -12,7 +12,7 @@ from typing import Any
 import typer
 
 from psbench.cli.app import app
-from psbench.cli.patience import patience
+from psbench.cli.file_progress import patience
 from psbench.errors import Cancelled, DataError, DoubtfulComposition, PsbenchError, SpecError
 
 #: exit codes: as usual for a shell, a wrong command is 2, an interrupt 130; 70 is "internal software error"

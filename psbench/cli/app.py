@@ -11,7 +11,7 @@ import typer
 
 if TYPE_CHECKING:
     from psbench.experiment import Experiment
-    from psbench.runs import Run
+    from psbench.results.run import Run
 
 app = typer.Typer(
     help="Run, compare and look at data-parallel training under different synchronisation strategies.",
@@ -85,7 +85,7 @@ def run_command(
       psbench run --set strategy=ssp --set cluster=hermes --set stop.epochs=5 --json
       psbench run experiment.yaml --backend dask --scheduler tcp://10.0.0.1:8786
     """  # noqa: D301
-    from psbench.cli.words import summary_text
+    from psbench.cli.summary_text import summary_text
 
     values = _settings(settings) | _given(backend=backend, scheduler=scheduler, seed=seed)
     done, interrupted = _run(_experiment(spec, values), out)
@@ -120,8 +120,8 @@ def resume_command(
       psbench resume runs/first --set stop.epochs=40
       psbench resume runs/first/checkpoints/epoch-5.npz --out runs/second
     """  # noqa: D301
-    from psbench.backends.resume import find, home_of, resume_spec
-    from psbench.cli.words import summary_text
+    from psbench.backends.checkpointing import find, home_of, resume_spec
+    from psbench.cli.summary_text import summary_text
     from psbench.experiment import Experiment
 
     path = find(source)
@@ -167,7 +167,7 @@ def compare_command(
       psbench compare bsp.yaml asp.yaml --set cluster=c1 --target 0.95 --json
     """  # noqa: D301
     from psbench.cli.batch import check_all, named
-    from psbench.comparison import compare
+    from psbench.results.comparison import compare
 
     values = _settings(settings)
     experiments = named(specs, [_experiment(spec, values) for spec in specs])
@@ -240,8 +240,8 @@ def demo_command(
 ) -> int:
     """Compare three strategies in virtual time, run one live on Dask, and write a report."""
     from psbench.cli.demo import introduction, planned
-    from psbench.comparison import compare
-    from psbench.storage import check_writable
+    from psbench.results.comparison import compare
+    from psbench.results.storage import check_writable
 
     check_writable(out.parent)
     _say(introduction(out))
@@ -333,7 +333,7 @@ def report_command(
       psbench report runs/bsp runs/asp --out bsp-asp.html
     """  # noqa: D301
     from psbench.cli.batch import load_all
-    from psbench.report import write_report
+    from psbench.results.report import write_report
 
     print(write_report(out or folders[0] / "report.html", load_all(folders)))
 
@@ -349,7 +349,7 @@ def replay_command(
       psbench replay runs/first
     """  # noqa: D301
     from psbench.backends.replay import replay
-    from psbench.runs import Run
+    from psbench.results.run import Run
 
     rows = replay(Run.load(folder))
     print(f"{rows} rows compared: every decision is the same")
@@ -375,18 +375,18 @@ def _run(
     from psbench.backends.base import Control
     from psbench.cli.monitor import Monitor
     from psbench.errors import Cancelled
-    from psbench.problem import Problem
+    from psbench.results.storage import check_writable
     from psbench.runs import run
-    from psbench.storage import check_writable
+    from psbench.training.workload import Workload
 
     if folder is not None:
         check_writable(folder)
     control = Control()
     try:
-        problem = Problem.build(experiment)
-        with Monitor(label or experiment.title, experiment, problem.facts(), control) as monitor:
+        workload = Workload.build(experiment)
+        with Monitor(label or experiment.title, experiment, workload.facts(), control) as monitor:
             done = run(
-                experiment, observer=monitor, control=control, folder=folder, problem=problem, start=start
+                experiment, observer=monitor, control=control, folder=folder, workload=workload, start=start
             )
     except KeyboardInterrupt:  # before the run began, or the second one
         raise Cancelled("interrupted; the run is not kept") from None

@@ -8,10 +8,10 @@ from typing import Any
 
 from psbench.errors import DataError, SpecError
 from psbench.experiment import Experiment
-from psbench.problem import Problem
-from psbench.runs import Run
-from psbench.search import Search, find_fraction
-from psbench.storage import check_writable
+from psbench.results.run import Run
+from psbench.results.search import Search, find_fraction
+from psbench.results.storage import check_writable
+from psbench.training.workload import Workload
 
 
 def named(files: Sequence[Path], experiments: Sequence[Experiment]) -> list[Experiment]:
@@ -47,7 +47,7 @@ def check_all(experiments: Sequence[Experiment], folder: Path | None) -> None:
     if folder is not None:
         check_writable(folder)
     for experiment in experiments:
-        Problem.build(experiment)
+        Workload.build(experiment)
 
 
 def load_all(folders: Sequence[Path]) -> list[Run]:

@@ -42,8 +42,9 @@ def entries(kind: str) -> list[dict[str, Any]]:
     ------
     UnknownName
     """
-    from psbench import clusters, codecs, data, models, optim, sharding
+    from psbench import clusters, codecs, data, models, sharding
     from psbench.strategies import CATALOGUE
+    from psbench.training import optim
 
     if kind not in KINDS:
         raise UnknownName("kind of things to list", kind, KINDS)

@@ -15,7 +15,7 @@ from rich.table import Column
 from psbench.backends.base import Control
 from psbench.core.log import EventLog
 from psbench.experiment import Experiment
-from psbench.progress import Account, time_left
+from psbench.progress import RunProgress, time_left
 
 #: seconds between two looks at the log: a bar need not move faster, and a log file should not fill up
 BAR_EVERY_S, LINE_EVERY_S = 0.1, 5.0
@@ -42,7 +42,7 @@ class Monitor:
     ) -> None:
         names = [composition.name for composition in experiment.strategy.compositions]
         self._label, self._backend, self._control = label, experiment.backend, control
-        self._account = Account(experiment.stop, {**facts, "compositions": names})
+        self._account = RunProgress(experiment.stop, {**facts, "compositions": names})
         self._read = 0
         self._began = time.monotonic()
         self._bar = _Bar(label) if sys.stderr.isatty() else None

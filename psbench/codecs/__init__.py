@@ -2,7 +2,7 @@
 
 from psbench.codecs.base import Codec, Lossy
 from psbench.codecs.channel import Channel
-from psbench.codecs.ends import ServerEnd, WorkerEnd
+from psbench.codecs.codec_state import ServerCodecState, WorkerCodecState
 from psbench.codecs.floats import Half, Plain
 from psbench.codecs.quantised import QSGD, TernGrad
 from psbench.codecs.signs import OneBit, Sign
@@ -18,11 +18,11 @@ __all__ = [
     "OneBit",
     "Plain",
     "RandomK",
-    "ServerEnd",
+    "ServerCodecState",
     "Sign",
     "TernGrad",
     "TopK",
-    "WorkerEnd",
+    "WorkerCodecState",
     "decode",
     "encode",
     "over_the_wire",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from psbench.core.part import Communication, WorkerHalf
+from psbench.core.part import Communication, WorkerPolicy
 
 
 class EveryStep(Communication):
@@ -19,6 +19,6 @@ class EveryStep(Communication):
     name: ClassVar[str] = "every_step"
     source: ClassVar[str] = "Li et al. 2014"
 
-    def worker_half(self) -> WorkerHalf:
+    def worker_policy(self) -> WorkerPolicy:
         """Return the worker half that always pushes."""
-        return WorkerHalf()
+        return WorkerPolicy()

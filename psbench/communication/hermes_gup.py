@@ -10,13 +10,13 @@ import numpy as np
 from pydantic import PrivateAttr, SerializeAsAny, model_validator
 
 from psbench.core.actions import Orders
-from psbench.core.part import Codec, Communication, Verdict, WorkerHalf, codec_field, parameter
+from psbench.core.part import Codec, Communication, Directive, WorkerPolicy, codec_field, parameter
 from psbench.errors import ParameterError
 
 SOURCE = "Hermes, Alg. 1"
 
 
-class HermesGUPHalf(WorkerHalf):
+class HermesGUPHalf(WorkerPolicy):
     """Test the loss at the end of every chunk; the worker's half of `HermesGUP`.
 
     Parameters
@@ -41,7 +41,7 @@ class HermesGUPHalf(WorkerHalf):
             self._steps = ceil(orders["passes"] * orders["samples"] / orders["batch_size"])
             self._done = 0
 
-    def after_step(self, stats: Mapping[str, float]) -> Verdict:
+    def after_step(self, stats: Mapping[str, float]) -> Directive:
         """Go on to the end of the chunk; there, push or report."""
         self._done += 1
         if self._done < self._steps:
@@ -166,6 +166,6 @@ class HermesGUP(Communication):
             )
         return self
 
-    def worker_half(self) -> WorkerHalf:
+    def worker_policy(self) -> WorkerPolicy:
         """Return the worker half that tests losses."""
         return HermesGUPHalf(alpha=self.alpha, beta=self.beta, patience=self.patience, window=self.window)

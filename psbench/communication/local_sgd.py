@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from typing import ClassVar, Literal
 
 from psbench.core.actions import Orders
-from psbench.core.part import Communication, Verdict, WorkerHalf, parameter
+from psbench.core.part import Communication, Directive, WorkerPolicy, parameter
 from psbench.core.view import ClusterView
 
 SOURCE = "Wang and Joshi 2019 (AdaComm), eq. 1"
 
 
-class LocalSteps(WorkerHalf):
+class LocalSteps(WorkerPolicy):
     """A worker that pushes when it has made as many steps as it was last told to make."""
 
     local_steps: int = 1
@@ -23,7 +23,7 @@ class LocalSteps(WorkerHalf):
         if "local_steps" in orders:
             self.local_steps, self.made = orders["local_steps"], 0
 
-    def after_step(self, stats: Mapping[str, float]) -> Verdict:
+    def after_step(self, stats: Mapping[str, float]) -> Directive:
         """Push after the last of the steps."""
         self.made += 1
         return "push" if self.made >= self.local_steps else "continue"
@@ -49,7 +49,7 @@ class Local(Communication):
         """Whether a worker that is sent the model begins its own optimizer anew."""
         return self.local_momentum == "cleared"
 
-    def worker_half(self) -> WorkerHalf:
+    def worker_policy(self) -> WorkerPolicy:
         """Return the worker half that counts its steps."""
         return LocalSteps()
 

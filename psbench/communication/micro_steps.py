@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from psbench.core.actions import Orders
-from psbench.core.part import Communication, Verdict, WorkerHalf, parameter
+from psbench.core.part import Communication, Directive, WorkerPolicy, parameter
 from psbench.core.view import ClusterView
 
 SOURCE = "Harlap et al. 2016, FlexRR"
@@ -48,7 +48,7 @@ class MicroSteps(Communication):
 
     pieces: int = parameter(8, "micro-batches that a batch is cut into", source=SOURCE, ge=1, le=1024)
 
-    def worker_half(self) -> WorkerHalf:
+    def worker_policy(self) -> WorkerPolicy:
         """Return the worker half that cuts its batch."""
         return Cutting(pieces=self.pieces)
 
@@ -57,7 +57,7 @@ class MicroSteps(Communication):
         return {"round": view.version, "batch": view.workers[worker].batch_size}
 
 
-class Cutting(WorkerHalf):
+class Cutting(WorkerPolicy):
     """A worker that pushes when it has done its quota, and reports after every piece before."""
 
     pieces: int = 1
@@ -78,7 +78,7 @@ class Cutting(WorkerHalf):
         """Return the size of the piece."""
         return self.next
 
-    def after_step(self, stats: Mapping[str, float]) -> Verdict:
+    def after_step(self, stats: Mapping[str, float]) -> Directive:
         """Report, or push with the last piece."""
         self.done += self.next
         self.next = min(self.piece, self.quota - self.done)

@@ -5,31 +5,31 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
-from psbench.core.part import Communication, Verdict, WorkerHalf, parameter
+from psbench.core.part import Communication, Directive, WorkerPolicy, parameter
 
 SOURCE = "Wang, Guo, Li 2019, OSP"
 
 
-class Overlapping(WorkerHalf):
+class Overlapping(WorkerPolicy):
     """A worker that begins an exchange whenever none is under way, and computes on meanwhile."""
 
     local_steps: int = 1
     exchanging: bool = False
     made: int = 0  # steps since the exchange began
 
-    def after_step(self, stats: Mapping[str, float]) -> Verdict:
+    def after_step(self, stats: Mapping[str, float]) -> Directive:
         """Push and go on; with a push under way, go on until enough steps are made."""
         if not self.exchanging:
             return self._begin()
         self.made += 1
         return "wait" if self.made >= self.local_steps else "continue"
 
-    def on_answer(self, waited: bool) -> Verdict:
+    def on_answer(self, waited: bool) -> Directive:
         """End the exchange; who waited for it has gradients to push, and begins the next."""
         self.exchanging = False
         return self._begin() if waited else "continue"
 
-    def _begin(self) -> Verdict:
+    def _begin(self) -> Directive:
         self.exchanging, self.made = True, 0
         return "push_on"
 
@@ -78,6 +78,6 @@ class OSP(Communication):
         4, "steps made at most while a push is under way", unit="steps", source=SOURCE, ge=1
     )
 
-    def worker_half(self) -> WorkerHalf:
+    def worker_policy(self) -> WorkerPolicy:
         """Return the worker half that goes on while it pushes."""
         return Overlapping(local_steps=self.local_steps)

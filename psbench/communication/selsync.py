@@ -9,13 +9,13 @@ from pydantic import PrivateAttr
 
 from psbench.core.actions import Action, Hold, Orders, Release
 from psbench.core.events import Vote
-from psbench.core.part import Communication, Verdict, WorkerHalf, parameter
+from psbench.core.part import Communication, Directive, WorkerPolicy, parameter
 from psbench.core.view import ClusterView, Status
 
 SOURCE = "Tyagi and Swany 2023 (SelSync)"
 
 
-class Flags(WorkerHalf):
+class Flags(WorkerPolicy):
     """A worker that votes 1 where its smoothed squared gradient norm has changed by `delta` or more."""
 
     delta: float
@@ -28,7 +28,7 @@ class Flags(WorkerHalf):
         """Take the smoothing that suits the size of the cluster."""
         self.smoothing = orders.get("smoothing", self.smoothing)
 
-    def after_step(self, stats: Mapping[str, float]) -> Verdict:
+    def after_step(self, stats: Mapping[str, float]) -> Directive:
         """Vote, always."""
         before = ewma(self.norms, self.smoothing)
         self.norms = [*self.norms, stats["grad_norm_sq"]][-self.window :]
@@ -123,7 +123,7 @@ class SelSync(Communication):
         """A worker's own momentum stays."""
         return False
 
-    def worker_half(self) -> WorkerHalf:
+    def worker_policy(self) -> WorkerPolicy:
         """Return the worker half that votes."""
         return Flags(delta=self.delta, window=self.window, smoothing=self.smoothing)
 

@@ -15,9 +15,9 @@ from psbench.core.actions import (
     Note,
     Readmit,
     Release,
+    SetTimer,
     SwitchTo,
     Tell,
-    Wake,
 )
 from psbench.core.engine import Engine
 from psbench.core.events import Evaluated, Push, Report, Vote
@@ -26,11 +26,11 @@ from psbench.core.part import (
     Aggregation,
     Communication,
     Consistency,
+    Directive,
     Placement,
     Stragglers,
     Switching,
-    Verdict,
-    WorkerHalf,
+    WorkerPolicy,
     parameter,
 )
 from psbench.core.strategy import Strategy, SwitchingStrategy
@@ -45,6 +45,7 @@ __all__ = [
     "Commit",
     "Communication",
     "Consistency",
+    "Directive",
     "Discard",
     "Drop",
     "Engine",
@@ -59,6 +60,7 @@ __all__ = [
     "Readmit",
     "Release",
     "Report",
+    "SetTimer",
     "Status",
     "Stragglers",
     "Strategy",
@@ -66,9 +68,7 @@ __all__ = [
     "Switching",
     "SwitchingStrategy",
     "Tell",
-    "Verdict",
     "Vote",
-    "Wake",
-    "WorkerHalf",
+    "WorkerPolicy",
     "parameter",
 ]

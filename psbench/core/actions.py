@@ -131,7 +131,7 @@ class Measure:
 
 
 @dataclass(slots=True)
-class Wake:
+class SetTimer:
     """Send a `Timer(key)` at time `at`, in seconds of the run.
 
     The engine adds `composition_id`, so that what a part asked for before a hand-over does not wake the
@@ -183,5 +183,5 @@ class Reassign:
 
 
 Action: TypeAlias = (Commit | Apply | Release | Hold | Cancel | Drop | Readmit) | (
-    Discard | Tell | Measure | Wake | Note | SwitchTo | Handover | Reassign
+    Discard | Tell | Measure | SetTimer | Note | SwitchTo | Handover | Reassign
 )

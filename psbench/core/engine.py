@@ -13,11 +13,11 @@ import numpy as np
 
 from psbench.core import actions as act
 from psbench.core import events as ev
+from psbench.core.action_processor import COMPUTING, GONE, PUSHED, VOTED, ActionProcessor, Hook, defined
 from psbench.core.actions import Action
-from psbench.core.answer import COMPUTING, GONE, PUSHED, VOTED, Answer, Hook, defined
 from psbench.core.drain import Drain
 from psbench.core.log import EventLog, Kind, pack_row, plain_json
-from psbench.core.members import Members
+from psbench.core.membership import Membership
 from psbench.core.part import Part, Switching
 from psbench.core.strategy import AnyStrategy, Strategy, SwitchingStrategy, WireSize
 from psbench.core.view import ClusterView, Status
@@ -83,11 +83,11 @@ class Engine:
         self.rule: Switching | None = None
         if isinstance(strategy, SwitchingStrategy):
             self.rule = strategy.rule.fresh()
-        self._answer = answer = Answer(view, size, self.rule, log)
+        self._answer = answer = ActionProcessor(view, size, self.rule, log)
         # the answer's own, which are never replaced: every push needs them
         self._todo, self._unanswered = answer.todo, answer.unanswered
         first_batches = list(batch_sizes) or [max(1, global_batch // num_workers)] * num_workers
-        self._members = Members(answer, first_batches)
+        self._members = Membership(answer, first_batches)
         self._comings = self._members.comings
         self._inbox: deque[ev.Event] = deque()
         self._take = self._events()
@@ -104,7 +104,7 @@ class Engine:
             ev.Timer: self._timer,
             ev.Measured: self._measured,
             ev.Evaluated: self._evaluated,
-            ev.Asked: self._asked,
+            ev.SwitchRequested: self._asked,
         }
 
     def _actions(self) -> dict[type, Callable[[Any], None]]:
@@ -120,7 +120,7 @@ class Engine:
             act.Discard: answer.discard,
             act.Tell: answer.tell,
             act.Measure: answer.measure,
-            act.Wake: answer.wake,
+            act.SetTimer: answer.wake,
             act.Note: answer.note,
             act.SwitchTo: self._switch,
             act.Reassign: answer.reassign,
@@ -292,7 +292,7 @@ class Engine:
         if self.rule is not None:
             self._todo.extend(self.rule.on_evaluated(event, self.view))
 
-    def _asked(self, event: ev.Asked) -> None:
+    def _asked(self, event: ev.SwitchRequested) -> None:
         self._answer.record(Kind.ASKED, id=-1 if event.to is None else event.to)
         last = len(self.strategy.compositions) - 1
         if self.rule is None:

@@ -75,7 +75,7 @@ class Leave:
 
 @dataclass(slots=True)
 class Timer:
-    """A `Wake` that a part asked for is due; `composition_id` says under which composition it asked."""
+    """A `SetTimer` that a part asked for is due; `composition_id` says under which composition it asked."""
 
     key: str
     composition_id: int = 0
@@ -98,10 +98,10 @@ class Evaluated:
 
 
 @dataclass(slots=True)
-class Asked:
+class SwitchRequested:
     """A person pressed *switch now*; `to` is the composition's index, None for the next one."""
 
     to: int | None = None
 
 
-Event: TypeAlias = Push | Vote | Report | Join | Leave | Timer | Measured | Evaluated | Asked
+Event: TypeAlias = Push | Vote | Report | Join | Leave | Timer | Measured | Evaluated | SwitchRequested

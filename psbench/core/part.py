@@ -24,7 +24,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from psbench.core.actions import Action, Apply, Hold, Orders, Release, SwitchTo
-from psbench.core.events import Asked, Evaluated, Push, Report, Vote
+from psbench.core.events import Evaluated, Push, Report, SwitchRequested, Vote
 from psbench.core.view import ClusterView
 from psbench.errors import ParameterError, UnknownName
 
@@ -158,7 +158,7 @@ class Consistency(Part):
         return []
 
     def on_timer(self, key: str, view: ClusterView) -> list[Action]:
-        """React to a `Wake` that is due."""
+        """React to a `SetTimer` that is due."""
         return []
 
     def on_drained(self, view: ClusterView) -> list[Action]:
@@ -204,10 +204,10 @@ class Aggregation(Part):
 
 #: what a worker does after a step: go on; report and go on; vote and wait; push and wait; push and go on
 #: (overlap); or wait for the answer to a push that is under way
-Verdict: TypeAlias = Literal["continue", "report", "vote", "push", "push_on", "wait"]
+Directive: TypeAlias = Literal["continue", "report", "vote", "push", "push_on", "wait"]
 
 
-class WorkerHalf(BaseModel):
+class WorkerPolicy(BaseModel):
     """The half of a communication part that runs on the worker: a small picklable state machine.
 
     Its statistics are those that some part `reads`, and always `loss`; they may be computed when asked for.
@@ -216,11 +216,11 @@ class WorkerHalf(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    def after_step(self, stats: Mapping[str, float]) -> Verdict:
+    def after_step(self, stats: Mapping[str, float]) -> Directive:
         """Say what to do after a step."""
         return "push"
 
-    def on_answer(self, waited: bool) -> Verdict:
+    def on_answer(self, waited: bool) -> Directive:
         """Take the answer to a push under way (overlap); whether the worker had nothing more to compute."""
         return "continue"
 
@@ -312,7 +312,7 @@ class Communication(Part):
         """Whether a worker that is sent the model begins its own optimizer anew."""
         return True
 
-    def worker_half(self) -> WorkerHalf:
+    def worker_policy(self) -> WorkerPolicy:
         """Return a new worker half."""
         raise NotImplementedError(f"{type(self).__name__} must define worker_half")
 
@@ -359,7 +359,7 @@ class Stragglers(Part):
         return []
 
     def on_timer(self, key: str, view: ClusterView) -> list[Action]:
-        """React to a `Wake` that is due."""
+        """React to a `SetTimer` that is due."""
         return []
 
     def on_applied(self, view: ClusterView) -> list[Action]:
@@ -474,10 +474,10 @@ class Switching(Part):
         return []
 
     def on_timer(self, key: str, view: ClusterView) -> list[Action]:
-        """React to a `Wake` that is due."""
+        """React to a `SetTimer` that is due."""
         return []
 
-    def on_asked(self, event: Asked, view: ClusterView) -> list[Action]:
+    def on_asked(self, event: SwitchRequested, view: ClusterView) -> list[Action]:
         """Do what a person asked for: change now."""
         return [SwitchTo(1 - view.composition if event.to is None else event.to, "asked by hand")]
 
@@ -530,13 +530,13 @@ __all__ = [
     "Apply",
     "Communication",
     "Consistency",
+    "Directive",
     "Part",
     "Placement",
     "Specification",
     "Stragglers",
     "Switching",
-    "Verdict",
-    "WorkerHalf",
+    "WorkerPolicy",
     "explain",
     "make_part",
     "parameter",

@@ -19,7 +19,7 @@ from psbench.core.part import (
     Specification,
     Stragglers,
     Switching,
-    WorkerHalf,
+    WorkerPolicy,
     explain,
     make_part,
     parameter,
@@ -144,7 +144,7 @@ class Strategy(Specification):
     def plain(self) -> bool:
         """Whether every worker pushes a 32-bit gradient after every step, and nothing else."""
         m = self.communication
-        pushes = type(m.worker_half()).after_step is WorkerHalf.after_step
+        pushes = type(m.worker_policy()).after_step is WorkerPolicy.after_step
         told = {"compute_s", "send_s", "loss"} >= set(self.reads)
         written = {m.codec.name, m.codec_down.name} != {"none"}
         return pushes and told and not (self.own_steps or m.accumulates or written)

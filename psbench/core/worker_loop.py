@@ -12,7 +12,7 @@ from typing import Any
 
 from psbench.core.actions import Orders
 from psbench.core.events import Push, Report, Vote
-from psbench.core.part import Verdict, WorkerHalf
+from psbench.core.part import Directive, WorkerPolicy
 from psbench.core.strategy import Strategy
 
 
@@ -47,7 +47,7 @@ class WorkerLoop:
 
     def __init__(self, composition: Strategy, worker: int, batch_size: int) -> None:
         self.worker, self._batch = worker, batch_size
-        self._half: WorkerHalf = composition.communication.worker_half()
+        self._half: WorkerPolicy = composition.communication.worker_policy()
         self._reads = composition.reads
         self.ticket = self.version = -1
         self.exchanging = False
@@ -63,7 +63,7 @@ class WorkerLoop:
         """Samples that the next step is to take."""
         return self._half.step_samples(self._batch)
 
-    def release(self, then: str, ticket: int, version: int, orders: Orders) -> Verdict:
+    def release(self, then: str, ticket: int, version: int, orders: Orders) -> Directive:
         """Take a release, and say whether to push at once or to `continue` with steps.
 
         Steps made while a push was under way are in no push yet, and are kept.
@@ -95,7 +95,7 @@ class WorkerLoop:
         else:
             self._follow(orders)
 
-    def stepped(self, samples: int, compute_s: float, loss: float, stats: Mapping[str, float]) -> Verdict:
+    def stepped(self, samples: int, compute_s: float, loss: float, stats: Mapping[str, float]) -> Directive:
         """Say what to do after a step of so many samples; `stats` may compute what it holds when asked."""
         self._steps += 1
         self._samples += samples

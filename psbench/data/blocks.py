@@ -18,7 +18,7 @@ import numpy as np
 
 from psbench.data.scaling import Numbers
 from psbench.errors import DataError
-from psbench.telling import tell
+from psbench.progress_events import tell
 
 #: how a compressed file begins, and what unpacks it; such a file can only be read from its beginning
 _PACKED = {b"\x1f\x8b": "gunzip", b"PK": "unzip", b"BZ": "bunzip2", b"\xfd7": "xz -d", b"\x28\xb5": "unzstd"}

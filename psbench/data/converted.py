@@ -19,7 +19,7 @@ from psbench.data.base import Task
 from psbench.data.blocks import line_of, numbers_in
 from psbench.data.scaling import Numbers, blocks, standardise
 from psbench.errors import DataError, ParameterError, SpecError
-from psbench.telling import tell
+from psbench.progress_events import tell
 
 #: more whole numbers than this are no classes, but numbers
 MOST_CLASSES = 1000

@@ -15,9 +15,9 @@ from psbench.data.base import Dataset, DataSource
 from psbench.data.layouts import LAYOUTS, Layout
 from psbench.data.scaling import Numbers, standardise
 from psbench.errors import ParameterError, SpecError, UnknownName
+from psbench.progress_events import tell
+from psbench.results.storage import whole
 from psbench.seeds import Streams
-from psbench.storage import whole
-from psbench.telling import tell
 
 #: rows made from one stream of chance: a table of any length begins with the rows of a shorter one
 BLOCK = 8192

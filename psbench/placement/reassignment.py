@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from psbench.core.part import Part, parameter
+from psbench.core.rounding import largest_remainder
 from psbench.placement.assignment import Range, Ranges, joined
-from psbench.rounding import largest_remainder
 
 
 class Reassignment(Part):

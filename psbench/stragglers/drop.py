@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from pydantic import PrivateAttr
 
-from psbench.core.actions import Action, Drop, Orders, Readmit, Wake
+from psbench.core.actions import Action, Drop, Orders, Readmit, SetTimer
 from psbench.core.events import Push
 from psbench.core.part import Stragglers, parameter
 from psbench.core.view import ClusterView, Status
@@ -109,7 +109,7 @@ class DropStragglers(Stragglers):
 
     def _drop(self, worker: int, view: ClusterView) -> list[Action]:
         self._forget(worker)
-        back = [Wake(view.now + self.readmit_after_s, f"{_KEY}{worker}")] if self.readmit_after_s else []
+        back = [SetTimer(view.now + self.readmit_after_s, f"{_KEY}{worker}")] if self.readmit_after_s else []
         return [Drop(worker, f"over {self.factor:g} times the median step time"), *back]
 
     def _forget(self, worker: int) -> None:

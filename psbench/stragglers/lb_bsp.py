@@ -9,8 +9,8 @@ from pydantic import PrivateAttr
 from psbench.core.actions import Action, Orders
 from psbench.core.events import Push
 from psbench.core.part import Stragglers, parameter
+from psbench.core.rounding import largest_remainder
 from psbench.core.view import ClusterView
-from psbench.rounding import largest_remainder
 
 SOURCE = "Chen et al. 2018, 2020 (LB-BSP)"
 

@@ -8,7 +8,7 @@ from typing import ClassVar
 from pydantic import PrivateAttr
 
 from psbench.core.actions import Action, Note, SwitchTo
-from psbench.core.events import Asked, Evaluated
+from psbench.core.events import Evaluated, SwitchRequested
 from psbench.core.part import Switching, parameter
 from psbench.core.view import ClusterView
 from psbench.errors import ParameterError
@@ -19,7 +19,7 @@ class _Once(Switching):
 
     _done: bool = PrivateAttr(default=False)
 
-    def on_asked(self, event: Asked, view: ClusterView) -> list[Action]:
+    def on_asked(self, event: SwitchRequested, view: ClusterView) -> list[Action]:
         """Switch now, and never again of one's own accord."""
         self._done = True
         return super().on_asked(event, view)

@@ -9,7 +9,7 @@ from typing import ClassVar, Literal
 from pydantic import PrivateAttr
 
 from psbench.core.actions import Action, Drop, Readmit, SwitchTo
-from psbench.core.events import Asked, Push
+from psbench.core.events import Push, SwitchRequested
 from psbench.core.part import Switching, parameter
 from psbench.core.view import ClusterView
 from psbench.switching.rules import without_epochs
@@ -113,7 +113,7 @@ class OnStragglers(Switching):
             return []
         return self._once_spent(view) or self._look(view)
 
-    def on_asked(self, event: Asked, view: ClusterView) -> list[Action]:
+    def on_asked(self, event: SwitchRequested, view: ClusterView) -> list[Action]:
         """Switch with all workers, and never again of one's own accord."""
         self._over = True
         return super().on_asked(event, view) + self._take_back(view)

@@ -18,7 +18,7 @@ from psbench.core import events as ev
 from psbench.core.actions import Action
 from psbench.core.engine import Engine
 from psbench.core.log import EventLog
-from psbench.core.part import Verdict
+from psbench.core.part import Directive
 from psbench.core.strategy import AnyStrategy, WireSize
 from psbench.core.view import Status
 from psbench.core.worker_loop import WorkerLoop
@@ -79,7 +79,7 @@ class ScriptedCluster:
     num_workers : int or None
         Size of the cluster; the length of `step_s` if that is a sequence.
     changes : iterable of (seconds, event)
-        What happens beside work: `Join`, `Leave`, `Asked`. A worker with a `Join` that does not follow a
+        What happens beside work: `Join`, `Leave`, `SwitchRequested`. A worker with a `Join` that follows no
         `Leave` is not there at the start.
     samples : int
         Samples of a step; the data set has ten times as many as the cluster takes in one step of all.
@@ -227,7 +227,7 @@ class ScriptedCluster:
         if said is not None:
             self._schedule(self.now, _WORK, worker, said)
 
-    def _answered(self, own: _Worker, release: act.Release) -> Verdict:
+    def _answered(self, own: _Worker, release: act.Release) -> Directive:
         return own.loop.release(release.then, release.ticket, release.load, release.orders)
 
     def _new_worker(self, worker: int) -> _Worker:
@@ -235,7 +235,7 @@ class ScriptedCluster:
         own = self._workers[worker] = _Worker(WorkerLoop(self.engine.composition, worker, batch))
         return own
 
-    def _obey(self, worker: int, own: _Worker, verdict: Verdict) -> ev.Event | None:
+    def _obey(self, worker: int, own: _Worker, verdict: Directive) -> ev.Event | None:
         """Do what the worker loop says; returns what the worker says, if it says something now."""
         if verdict in ("continue", "report"):
             report = own.loop.report() if verdict == "report" else None  # the next step may be of a new chunk
@@ -314,7 +314,7 @@ class ScriptedCluster:
                 self._workers.pop(action.worker, None)
             elif isinstance(action, act.Tell):
                 self._workers[action.worker].loop.on_orders(action.orders)
-            elif isinstance(action, act.Wake):
+            elif isinstance(action, act.SetTimer):
                 self._schedule(action.at, _TIMER, 0, ev.Timer(action.key, action.composition_id))
             elif isinstance(action, act.Measure):
                 facts = {name: float(self._rng(-1 % 2**31).random()) for name in action.needs}
@@ -369,7 +369,9 @@ def random_cluster(strategy: Any, seed: int, *, max_workers: int = 6, **options:
 
     changes = _comings_and_goings(num_workers, rng)
     if len(made.compositions) > 1:
-        changes += [(float(rng.uniform(0, 20)), ev.Asked(to)) for to in (None, 1, 0)[: rng.integers(4)]]
+        changes += [
+            (float(rng.uniform(0, 20)), ev.SwitchRequested(to)) for to in (None, 1, 0)[: rng.integers(4)]
+        ]
     late = bool(rng.random() < 0.5)
     values: dict[str, Any] = {"deliver_void": late, "epochs": 20, "val_loss": float} | options
     return ScriptedCluster(made, seconds, num_workers=num_workers, changes=changes, seed=seed, **values)

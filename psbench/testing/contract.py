@@ -98,7 +98,7 @@ def _check_plain_data(strategy: AnyStrategy) -> None:
     try:
         again = pickle.loads(pickle.dumps(strategy))
         for composition in strategy.compositions:
-            pickle.dumps(composition.communication.worker_half())
+            pickle.dumps(composition.communication.worker_policy())
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         raise BrokenContract(
             f"{name}: does not pickle ({error}). Most likely a part keeps a function, a lock or a file, or "

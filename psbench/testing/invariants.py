@@ -6,7 +6,7 @@ from typing import Any
 
 from psbench.core.engine import Engine
 from psbench.core.log import ROW, Kind
-from psbench.core.move import WITHHELD
+from psbench.core.migration import WITHHELD
 from psbench.core.view import Status
 from psbench.errors import ProtocolError
 

@@ -17,8 +17,8 @@ from psbench.core import events as ev
 from psbench.core.engine import Engine
 from psbench.core.strategy import Strategy
 from psbench.errors import ParameterError
-from psbench.optim import SGD
-from psbench.server_math import Server
+from psbench.training.optim import SGD
+from psbench.training.server import Server
 
 
 class Paper:

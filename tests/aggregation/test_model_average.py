@@ -10,10 +10,10 @@ from psbench.aggregation import BlockMomentum, Exchange, ModelAverage
 from psbench.core.events import Push
 from psbench.core.view import ClusterView, Status, WorkerView
 from psbench.errors import ParameterError
-from psbench.optim import SGD
 from psbench.runs import run
-from psbench.server_math import Server
 from psbench.testing import toy_experiment
+from psbench.training.optim import SGD
+from psbench.training.server import Server
 
 
 def answer(part, pushers, statuses, samples=None):

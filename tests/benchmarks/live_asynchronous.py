@@ -8,7 +8,7 @@ import torch
 
 from psbench.core.log import Kind
 from psbench.experiment import Experiment
-from psbench.problem import Problem
+from psbench.training.workload import Workload
 from tests.benchmarks.live import has, peer, peer_python, steps_a_second
 from tests.benchmarks.measure import Row, Rows, Skipped, in_turns
 
@@ -31,8 +31,8 @@ def _experiment() -> Experiment:
 
 def _single_process() -> float:
     """Return the steps a second of a bare loop over the same model and data."""
-    problem = Problem.build(_experiment())
-    module, data = problem.model.module, problem.data
+    workload = Workload.build(_experiment())
+    module, data = workload.model.module, workload.data
     optimizer = torch.optim.SGD(module.parameters(), lr=0.01, momentum=0.9)
     began = time.perf_counter()
     for step in range(STEPS):

@@ -13,10 +13,10 @@ import sys
 import torch
 
 from psbench.backends.base import Control
-from psbench.backends.simulated import Simulation
+from psbench.backends.simulated.simulation import Simulation
 from psbench.core.log import EventLog
 from psbench.experiment import Experiment
-from psbench.problem import Problem
+from psbench.training.workload import Workload
 from tests.benchmarks.measure import Pictures, Row, Rows
 
 
@@ -43,12 +43,13 @@ def run() -> Rows:
     )
     gc.collect()
     before = _tensor_bytes()
-    problem = Problem.build(experiment)
+    workload = Workload.build(experiment)
     log = EventLog()
-    simulation = Simulation(problem, log, Control())
-    vector = 4 * (problem.parameters.numel() + problem.buffers.numel())
+    simulation = Simulation(workload, log, Control())
+    vector = 4 * (workload.parameters.numel() + workload.buffers.numel())
     data = sum(
-        t.nbytes for t in (problem.data.train_x, problem.data.train_y, problem.data.val_x, problem.data.val_y)
+        t.nbytes
+        for t in (workload.data.train_x, workload.data.train_y, workload.data.val_x, workload.data.val_y)
     )
     worst, apply = (0.0, 0, 0), simulation.server.apply
 

@@ -8,7 +8,7 @@ links carry 1 Gbit/s, but for a slow one of 100 Mbit/s. The momentum moves with 
 from __future__ import annotations
 
 from psbench.experiment import Experiment
-from psbench.runs import Run
+from psbench.results.run import Run
 from psbench.runs import run as run_experiment
 from tests.benchmarks.measure import Row, Rows
 

@@ -8,19 +8,19 @@ import random
 import time
 
 from psbench.backends.base import Control
-from psbench.backends.simulated import Simulation
+from psbench.backends.simulated.simulation import Simulation
 from psbench.core.log import EventLog
 from psbench.experiment import Experiment
-from psbench.problem import Problem
+from psbench.training.workload import Workload
 from tests.benchmarks.measure import Row, Rows, in_turns
 
 PUSHES_A_WORKER = 150
 
 
-def problem(strategy: str, workers: int, pushes: int) -> Problem:
+def workload(strategy: str, workers: int, pushes: int) -> Workload:
     """Return a timing-only experiment that ends after that many pushes."""
     updates = pushes // workers if strategy == "bsp" else pushes
-    return Problem.build(
+    return Workload.build(
         Experiment(
             strategy=strategy,
             timing_only=True,
@@ -31,7 +31,7 @@ def problem(strategy: str, workers: int, pushes: int) -> Problem:
     )
 
 
-def seconds_a_row(given: Problem) -> float:
+def seconds_a_row(given: Workload) -> float:
     """Return the CPU seconds of one logged row of a whole run."""
     log = EventLog()
     simulation = Simulation(given, log, Control())
@@ -56,7 +56,7 @@ def run() -> Rows:
     """Measure BSP, ASP and SSP at 1,000 workers, and ASP from 1,000 to 10,000."""
     rows: Rows = []
     for strategy in ("bsp", "asp", "ssp"):
-        given = problem(strategy, 1000, 1000 * PUSHES_A_WORKER)
+        given = workload(strategy, 1000, 1000 * PUSHES_A_WORKER)
         ours, heap = in_turns([lambda given=given: seconds_a_row(given), bare_heap], 3)
         rows.append(
             Row(
@@ -75,7 +75,7 @@ def run() -> Rows:
 def _growth() -> Rows:
     """Compare the cost of a row with the logarithm of the number of workers."""
     sizes = (1000, 10_000)
-    problems = [problem("asp", workers, workers * 30) for workers in sizes]
+    problems = [workload("asp", workers, workers * 30) for workers in sizes]
     small, large = in_turns([lambda p=p: seconds_a_row(p) for p in problems], 3)
     growth = large / small / (math.log(sizes[1]) / math.log(sizes[0]))
     return [

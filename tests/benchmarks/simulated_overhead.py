@@ -9,10 +9,10 @@ from torch.nn import functional
 from torch.utils.data import BatchSampler, RandomSampler
 
 from psbench.backends.base import Control
-from psbench.backends.simulated import Simulation
+from psbench.backends.simulated.simulation import Simulation
 from psbench.core.log import EventLog
 from psbench.experiment import Experiment
-from psbench.problem import Problem
+from psbench.training.workload import Workload
 from tests.benchmarks.measure import Pictures, Row, Rows, in_turns
 
 
@@ -28,24 +28,24 @@ def measure(model: str, data: object, updates: int, repeats: int) -> tuple[float
         evaluate_every=1e9,
         optimizer={"name": "sgd", "lr": 0.01, "momentum": 0.9},
     )
-    problem = Problem.build(experiment)
+    workload = Workload.build(experiment)
     return tuple(
-        t / updates for t in in_turns([lambda: _simulated(problem), lambda: _bare(problem)], repeats)
+        t / updates for t in in_turns([lambda: _simulated(workload), lambda: _bare(workload)], repeats)
     )
 
 
-def _simulated(problem: Problem) -> float:
-    simulation = Simulation(problem, EventLog(), Control())
+def _simulated(workload: Workload) -> float:
+    simulation = Simulation(workload, EventLog(), Control())
     simulation.lookout.evaluate = lambda number: None  # a bare loop does not evaluate either
     began = time.process_time()
     simulation.run()
     return time.process_time() - began
 
 
-def _bare(problem: Problem) -> float:
+def _bare(workload: Workload) -> float:
     """Train as a torch tutorial does: batches by index, cross entropy, SGD."""
-    experiment, data = problem.experiment, problem.data
-    module = experiment.model.build(tuple(data.train_x.shape[1:]), len(data.classes), problem.streams)
+    experiment, data = workload.experiment, workload.data
+    module = experiment.model.build(tuple(data.train_x.shape[1:]), len(data.classes), workload.streams)
     optimizer = torch.optim.SGD(module.parameters(), lr=0.01, momentum=0.9)
     module.train()
     began = time.process_time()

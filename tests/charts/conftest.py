@@ -5,7 +5,8 @@ from collections.abc import Callable
 import pytest
 
 from psbench.experiment import Experiment
-from psbench.runs import Run, run
+from psbench.results.run import Run
+from psbench.runs import run
 
 RULE = {"name": "empirical", "window": 1, "threshold": 0.9}
 

@@ -12,8 +12,8 @@ from PIL import Image
 
 from psbench import charts
 from psbench.charts.display import LIVE
-from psbench.comparison import compare
 from psbench.errors import UnknownName
+from psbench.results.comparison import compare
 from psbench.runs import run
 
 

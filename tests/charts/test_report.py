@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from psbench.comparison import compare
 from psbench.errors import ParameterError, SpecError
 from psbench.metrics import interval
-from psbench.report import table_html, write_report
+from psbench.results.comparison import compare
+from psbench.results.report import table_html, write_report
 
 
 class Elements(HTMLParser):

@@ -8,10 +8,11 @@ import pytest
 
 from psbench import charts, metrics, strategies
 from psbench.charts import tables
-from psbench.cli.words import summary_text
+from psbench.cli.summary_text import summary_text
 from psbench.core.part import Placement
-from psbench.report import write_report
-from psbench.runs import Run, run
+from psbench.results.report import write_report
+from psbench.results.run import Run
+from psbench.runs import run
 from psbench.testing import toy_experiment
 from psbench.testing.toys import toy_cluster
 

@@ -106,8 +106,8 @@ def least_squares(size: int = 6, num_workers: int = 4) -> list[tuple[np.ndarray,
     return list(zip(inputs, inputs @ np.arange(1, size + 1, dtype=np.float32) + noise, strict=True))
 
 
-def gradients(problem, w: np.ndarray) -> list[np.ndarray]:
-    return [a.T @ (a @ w - y) / np.float32(len(y)) for a, y in problem]
+def gradients(workload, w: np.ndarray) -> list[np.ndarray]:
+    return [a.T @ (a @ w - y) / np.float32(len(y)) for a, y in workload]
 
 
 def mean(vectors: list[np.ndarray]) -> np.ndarray:
@@ -116,22 +116,22 @@ def mean(vectors: list[np.ndarray]) -> np.ndarray:
 
 def double_squeeze(up: Codec, down: Codec, num_steps: int, lr: float = 0.2):
     """Return the models of each step, the workers' channels and the server's."""
-    problem = least_squares()
+    workload = least_squares()
     w = np.zeros(6, np.float32)
-    workers = [channel(up, 6, worker) for worker in range(len(problem))]
-    server = channel(down, 6, len(problem))
+    workers = [channel(up, 6, worker) for worker in range(len(workload))]
+    server = channel(down, 6, len(workload))
     models = [w]
     for _ in range(num_steps):
-        arrived = [c.receive(c.send(g)) for c, g in zip(workers, gradients(problem, w), strict=True)]
+        arrived = [c.receive(c.send(g)) for c, g in zip(workers, gradients(workload, w), strict=True)]
         w = w - np.float32(lr) * server.receive(server.send(mean(arrived)))
         models.append(w)
     return models, workers, server
 
 
 def bsp(num_steps: int, lr: float = 0.2) -> list[np.ndarray]:
-    problem, models = least_squares(), [np.zeros(6, np.float32)]
+    workload, models = least_squares(), [np.zeros(6, np.float32)]
     for _ in range(num_steps):
-        models.append(models[-1] - np.float32(lr) * mean(gradients(problem, models[-1])))
+        models.append(models[-1] - np.float32(lr) * mean(gradients(workload, models[-1])))
     return models
 
 
@@ -160,8 +160,8 @@ def test_double_squeeze_comes_to_the_optimum_and_conserves(codec):
     assert np.abs(models[0] - optimum()).max() > 5
     assert np.abs(models[-1] - optimum()).max() < 0.02
     # w = w_0 - lr (sum of mean gradients - E - mean e): what was not applied is in the memories
-    problem = least_squares()
-    total = sum(mean(gradients(problem, w)).astype(np.float64) for w in models[:-1])
+    workload = least_squares()
+    total = sum(mean(gradients(workload, w)).astype(np.float64) for w in models[:-1])
     remembered = server.memory + mean([c.memory for c in workers])
     assert (total - remembered) * -0.05 == pytest.approx(models[-1], abs=1e-4)
 

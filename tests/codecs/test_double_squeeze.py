@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from psbench import strategies
-from psbench.codecs import OneBit, ServerEnd, TopK, WorkerEnd
+from psbench.codecs import OneBit, ServerCodecState, TopK, WorkerCodecState
 from psbench.core.log import Kind
 from psbench.core.strategy import Strategy
 from psbench.experiment import Experiment
@@ -52,8 +52,8 @@ def test_what_workers_hold_goes_the_way_of_the_paper_s_algorithm(codec):
     rng = np.random.default_rng(0)
     composition: Strategy = strategies.double_squeeze(codec=codec, codec_down=codec)
     streams = Streams(0)
-    server = ServerEnd(composition, size, streams, 0)
-    ends = [WorkerEnd(composition, size, streams, worker, 0) for worker in range(workers)]
+    server = ServerCodecState(composition, size, streams, 0)
+    ends = [WorkerCodecState(composition, size, streams, worker, 0) for worker in range(workers)]
     model = rng.normal(size=size).astype(np.float32)
 
     w = model.astype(np.float64)

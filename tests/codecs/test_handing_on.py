@@ -13,20 +13,20 @@ from hypothesis import strategies as st
 
 from psbench import strategies
 from psbench.backends.base import Control
-from psbench.backends.connections import Connections
+from psbench.backends.partition import cuts, together
 from psbench.backends.replay import replay
-from psbench.backends.simulated import Simulation
-from psbench.backends.slices import cuts, together
-from psbench.backends.virtual_wire import VirtualWire
+from psbench.backends.simulated.compression import Compression
+from psbench.backends.simulated.simulation import Simulation
+from psbench.backends.worker_codecs import WorkerCodecs
 from psbench.codecs import QSGD, Channel, TopK
 from psbench.core.log import EventLog, Kind
 from psbench.core.strategy import Strategy
 from psbench.errors import CodecError
 from psbench.placement import ParameterServer
-from psbench.problem import Problem
 from psbench.runs import run
 from psbench.seeds import Streams
 from psbench.testing import toy_experiment
+from psbench.training.workload import Workload
 
 LAYOUT = [("weight", 12), ("bias", 5)]
 SIZE = 17
@@ -46,7 +46,7 @@ def test_what_was_sent_and_what_is_left_is_what_was_given_whatever_follows_whate
     unsaid = None
     for codec, servers, pushes in plan:
         own = cuts(servers, LAYOUT)
-        new = Connections(strategies.asp(codec=codec, placement=servers), own, streams, 0)
+        new = WorkerCodecs(strategies.asp(codec=codec, placement=servers), own, streams, 0)
         if unsaid is not None:
             new.owe(unsaid)
         for _ in range(pushes):
@@ -96,11 +96,11 @@ def test_a_codec_with_memory_adds_it_to_its_own():
     ids=str,
 )
 def test_a_simulated_worker_owes_what_it_has_not_said(codec, placement):
-    problem = Problem.build(toy_experiment("bsp"))
+    workload = Workload.build(toy_experiment("bsp"))
     composition = strategies.bsp(codec=codec, placement=placement)
-    owed = {1: torch.full_like(problem.parameters, 0.25), 2: torch.full_like(problem.parameters, 0.5)}
-    wire = VirtualWire(composition, problem, dict(owed))
-    gradient = torch.linspace(-8, 6, len(problem.parameters))
+    owed = {1: torch.full_like(workload.parameters, 0.25), 2: torch.full_like(workload.parameters, 0.5)}
+    wire = Compression(composition, workload, dict(owed))
+    gradient = torch.linspace(-8, 6, len(workload.parameters))
     arrived = wire.push(1, 1, gradient)
     left = wire.unsaid()
     assert torch.equal(arrived + left.pop(1, torch.zeros(1)), gradient + 0.25)
@@ -129,7 +129,7 @@ class Watched(Simulation):
 
 
 def watched(experiment: Any) -> Watched:
-    simulation = Watched(Problem.build(experiment), EventLog(), Control())
+    simulation = Watched(Workload.build(experiment), EventLog(), Control())
     simulation.run()
     return simulation
 
@@ -159,8 +159,8 @@ def test_with_rate_one_the_server_has_moved_by_all_gradients_less_what_is_left()
     experiment = switching(
         {"name": "bsp", "codec": TOP}, {"name": "bsp", "codec": {"name": "top_k", "ratio": 0.4}}
     )
-    problem = Problem.build(experiment)
-    simulation = Simulation(problem, EventLog(), Control())
+    workload = Workload.build(experiment)
+    simulation = Simulation(workload, EventLog(), Control())
     inner = simulation.trainer.result
 
     def result(*arguments):
@@ -173,7 +173,7 @@ def test_with_rate_one_the_server_has_moved_by_all_gradients_less_what_is_left()
     left = sum(each.double() for each in simulation.workers.unsaid().values())
     pushed = len(simulation.log.of_kind(Kind.PUSH)["id"])
     total = sum(gradients[:pushed]) - left
-    moved = (problem.parameters.double() - outcome.parameters.double()) * 3 / 0.1
+    moved = (workload.parameters.double() - outcome.parameters.double()) * 3 / 0.1
     torch.testing.assert_close(moved, total, rtol=1e-3, atol=1e-3)
     lost = sum(gradients[:pushed])
     assert float((moved - total).norm()) < 0.05 * float((moved - lost).norm())

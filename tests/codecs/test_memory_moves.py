@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from psbench import strategies
-from psbench.backends.virtual_wire import VirtualWire
-from psbench.problem import Problem
+from psbench.backends.simulated.compression import Compression
 from psbench.testing import toy_experiment
+from psbench.training.workload import Workload
 
 #: a linear model of 15 entries, dealt anew between two servers
 RANGES = [
@@ -31,7 +31,7 @@ FEEDBACK = [
 def wire(**codecs):
     placement = {"name": "parameter_server", "servers": 2, "reassignment": "by_load"}
     experiment = toy_experiment(strategies.bsp(placement=placement, **codecs))
-    return VirtualWire(experiment.strategy, Problem.build(experiment), {})
+    return Compression(experiment.strategy, Workload.build(experiment), {})
 
 
 def vectors(seed, count):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from psbench import strategies
-from psbench.codecs import QSGD, OneBit, RandomK, ServerEnd, Sign, TernGrad, TopK, WorkerEnd
+from psbench.codecs import QSGD, OneBit, RandomK, ServerCodecState, Sign, TernGrad, TopK, WorkerCodecState
 from psbench.runs import run
 from psbench.seeds import Streams
 from psbench.testing import toy_experiment
@@ -88,7 +88,7 @@ def test_what_a_worker_holds_comes_to_the_model(codec, outlier):
     assert far[-1] < 0.01
 
 
-_ENDS = ((ServerEnd, (0,)), (WorkerEnd, (0, 0)))
+_ENDS = ((ServerCodecState, (0,)), (WorkerCodecState, (0, 0)))
 
 
 @pytest.mark.parametrize(

@@ -6,12 +6,12 @@ import torch
 from torch.nn import functional
 
 from psbench.backends.base import Control
-from psbench.backends.simulated import Simulation
+from psbench.backends.simulated.simulation import Simulation
 from psbench.core.log import EventLog
-from psbench.problem import Problem
 from psbench.runs import run
 from psbench.testing import toy_experiment
-from psbench.worker_math import Batches
+from psbench.training.batches import Batches
+from psbench.training.workload import Workload
 
 MOMENTUM = {"name": "sgd", "lr": 0.1, "momentum": 0.9}
 
@@ -24,15 +24,15 @@ def trained(strategy, **changes):
 def alone(worker, steps, **changes):
     """Return the parameters of one of those workers that trains by itself, with plain torch."""
     experiment = toy_experiment(**changes)
-    problem = Problem.build(experiment)
-    inputs, labels = problem.data.train_x, problem.data.train_y
-    module = experiment.model.build(tuple(inputs.shape[1:]), len(problem.data.classes), problem.streams)
+    workload = Workload.build(experiment)
+    inputs, labels = workload.data.train_x, workload.data.train_y
+    module = experiment.model.build(tuple(inputs.shape[1:]), len(workload.data.classes), workload.streams)
     optimizer = torch.optim.SGD(
         module.parameters(), lr=experiment.optimizer.lr, momentum=experiment.optimizer.momentum
     )
-    batches = Batches(problem.shards[worker], problem.streams, worker)
+    batches = Batches(workload.shards[worker], workload.streams, worker)
     for _ in range(steps):
-        where = torch.from_numpy(batches.take(problem.batch_sizes[worker]))
+        where = torch.from_numpy(batches.take(workload.batch_sizes[worker]))
         optimizer.zero_grad()
         functional.cross_entropy(module(inputs[where]), labels[where]).backward()
         optimizer.step()
@@ -48,7 +48,9 @@ class Watched:
 
     def __init__(self, strategy, **changes):
         self.log = EventLog()
-        self._simulation = Simulation(Problem.build(toy_experiment(strategy, **changes)), self.log, Control())
+        self._simulation = Simulation(
+            Workload.build(toy_experiment(strategy, **changes)), self.log, Control()
+        )
         self._simulation._begin()
 
     @property

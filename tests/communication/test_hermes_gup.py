@@ -40,7 +40,7 @@ def test_z_scores_stay_within_that_bound(losses):
 
 @pytest.mark.parametrize(("alpha", "least"), [(-0.9, 2), (-1.3, 3), (-1.6, 4), (-2.999, 10)])
 def test_how_many_losses_a_push_needs(alpha, least):
-    halves = {n: HermesGUP(alpha=alpha, patience=100).worker_half() for n in range(1, 11)}
+    halves = {n: HermesGUP(alpha=alpha, patience=100).worker_policy() for n in range(1, 11)}
     fires = [n for n, half in halves.items() if pushes(half, [1.0] * (n - 1) + [0.1]) == [n]]
     assert fires == list(range(least, 11))
 
@@ -52,7 +52,7 @@ def test_z_scores_of_the_worked_example():
 
 
 def test_the_worked_example_pushes_at_the_seventh_loss_only():
-    half = HermesGUP(alpha=-1.3, beta=0.1, patience=5).worker_half()
+    half = HermesGUP(alpha=-1.3, beta=0.1, patience=5).worker_policy()
     thresholds, verdicts = [], []
     for loss in LOSSES:
         thresholds.append(half.alpha)
@@ -62,7 +62,7 @@ def test_the_worked_example_pushes_at_the_seventh_loss_only():
 
 
 def test_a_lenient_threshold_pushes_every_other_time():
-    assert pushes(HermesGUP(alpha=-0.9, beta=0.1, patience=5).worker_half(), LOSSES) == [2, 4, 6]
+    assert pushes(HermesGUP(alpha=-0.9, beta=0.1, patience=5).worker_policy(), LOSSES) == [2, 4, 6]
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_a_lenient_threshold_pushes_every_other_time():
     [(-1.3, 0.1, [-1.17, -1.053, -0.9477, -0.85293]), (-1.6, 0.15, [-1.36, -1.156, -0.9826])],
 )
 def test_alpha_decays_once_a_chunk_while_patience_is_exceeded(alpha, beta, expected):
-    half = HermesGUP(alpha=alpha, beta=beta, patience=3).worker_half()
+    half = HermesGUP(alpha=alpha, beta=beta, patience=3).worker_policy()
     assert told(half, [1.0, 1.1]) == ["report"] * 2  # two chunks do not exceed a patience of three
     assert half.alpha == alpha
     seen = []
@@ -81,7 +81,7 @@ def test_alpha_decays_once_a_chunk_while_patience_is_exceeded(alpha, beta, expec
 
 
 def test_a_push_empties_the_window_and_the_count_but_does_not_restore_alpha():
-    half = HermesGUP(alpha=-1.3, beta=0.1, patience=2).worker_half()
+    half = HermesGUP(alpha=-1.3, beta=0.1, patience=2).worker_policy()
     assert told(half, [1.0, 1.0, 1.0, 0.5]) == ["report"] * 3 + ["push"]
     after = half.alpha
     assert after == pytest.approx(-1.3 * 0.9**2)
@@ -90,17 +90,17 @@ def test_a_push_empties_the_window_and_the_count_but_does_not_restore_alpha():
 
 
 def test_an_old_loss_leaves_the_window():
-    half = HermesGUP(alpha=-1.2, window=3, patience=100).worker_half()
+    half = HermesGUP(alpha=-1.2, window=3, patience=100).worker_policy()
     assert told(half, [0.0, 1.0, 1.0, 0.9]) == ["report"] * 3 + ["push"]
 
 
 def test_losses_that_do_not_differ_are_never_pushed():
-    assert pushes(HermesGUP(alpha=-1e-6, beta=0.9).worker_half(), [0.1] * 50) == []
+    assert pushes(HermesGUP(alpha=-1e-6, beta=0.9).worker_policy(), [0.1] * 50) == []
 
 
 def test_a_loss_that_is_no_number_is_pushed():
-    assert told(HermesGUP().worker_half(), [nan]) == ["push"]
-    assert told(HermesGUP().worker_half(), [inf]) == ["push"]
+    assert told(HermesGUP().worker_policy(), [nan]) == ["push"]
+    assert told(HermesGUP().worker_policy(), [inf]) == ["push"]
 
 
 def test_a_threshold_that_nothing_reaches_is_refused():

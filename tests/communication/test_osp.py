@@ -10,17 +10,17 @@ import psbench as ps
 from psbench import strategies
 from psbench.aggregation import Accumulated
 from psbench.backends.base import Control
-from psbench.backends.simulated import Simulation
+from psbench.backends.simulated.simulation import Simulation
 from psbench.core.actions import Handover
-from psbench.core.events import Asked, Push
+from psbench.core.events import Push, SwitchRequested
 from psbench.core.log import EventLog, Kind
 from psbench.core.view import ClusterView
 from psbench.errors import ParameterError
 from psbench.metrics import timeline
-from psbench.problem import Problem
 from psbench.testing import ScriptedCluster, check_strategy, toy_experiment
 from psbench.testing.toys import toy_cluster
-from psbench.worker_math import Trainer
+from psbench.training.trainer import Trainer
+from psbench.training.workload import Workload
 
 RATE = 0.1  # of the toy experiment
 
@@ -86,7 +86,7 @@ def test_the_server_moves_by_all_that_was_computed_and_no_more(monkeypatch):
     monkeypatch.setattr(Trainer, "result", spied)
     cluster = toy_cluster([1.0, 0.6, 0.3], latency_s=0.004)
     experiment = toy_experiment(strategies.osp(local_steps=3), cluster=cluster, stop={"updates": 9})
-    simulation = Simulation(Problem.build(experiment), EventLog(), Control())
+    simulation = Simulation(Workload.build(experiment), EventLog(), Control())
     begun = simulation.server.parameters.clone()
     simulation.run()
     applied = (begun - simulation.server.parameters) * 3 / RATE
@@ -99,7 +99,7 @@ def test_the_server_moves_by_all_that_was_computed_and_no_more(monkeypatch):
 def test_a_switch_waits_for_the_steps_that_are_in_no_push_yet():
     for seconds in ([1.0, 1.5, 4.0], [1.0, 1.0, 3.0]):
         switch = strategies.strategy_switch(first="osp", second="asp")
-        cluster = ScriptedCluster(switch, seconds, changes=[(9.5, Asked())], epochs=20)
+        cluster = ScriptedCluster(switch, seconds, changes=[(9.5, SwitchRequested())], epochs=20)
         while not any(isinstance(a, Handover) for a in cluster.history[-1][2]):
             cluster.step()
         told = sum(event.steps for _, event, _ in cluster.history if isinstance(event, Push))

@@ -23,7 +23,7 @@ NORMS = [4.0, 4.4, 4.2, 6.0]
 
 
 def flags(norms, **values):
-    half = SelSync(**values).worker_half()
+    half = SelSync(**values).worker_policy()
     found = []
     for norm in norms:
         assert half.after_step({"grad_norm_sq": norm}) == "vote"
@@ -68,7 +68,7 @@ def test_without_a_change_to_tell_it_synchronises():
 
 def test_the_window_forgets():
     assert flags(NORMS, window=1, smoothing=0.16) == [1, 0, 0, 1]  # one norm is no mean
-    half = SelSync(window=2, smoothing=0.5).worker_half()
+    half = SelSync(window=2, smoothing=0.5).worker_policy()
     for norm in (100.0, 4.0, 6.0):
         half.after_step({"grad_norm_sq": norm})
     assert half.norms == [4.0, 6.0]
@@ -77,7 +77,7 @@ def test_the_window_forgets():
 def test_the_smoothing_is_a_hundredth_per_worker():
     cluster = ScriptedCluster("selsync", [1.0] * 16)
     assert [a.orders for a in cluster.history[0][2]] == [{"smoothing": 0.16}] * 16
-    half = SelSync().worker_half()
+    half = SelSync().worker_policy()
     half.on_orders({"smoothing": 0.16})
     assert half.smoothing == 0.16
     given = ScriptedCluster(selsync(smoothing=0.5), [1.0] * 16)

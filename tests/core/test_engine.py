@@ -20,12 +20,12 @@ from psbench.core.actions import (
     Measure,
     Note,
     Release,
+    SetTimer,
     SwitchTo,
     Tell,
-    Wake,
 )
 from psbench.core.engine import Engine
-from psbench.core.events import Asked, Evaluated, Join, Leave, Measured, Push, Report, Timer, Vote
+from psbench.core.events import Evaluated, Join, Leave, Measured, Push, Report, SwitchRequested, Timer, Vote
 from psbench.core.log import EventLog, Kind
 from psbench.core.strategy import Strategy, SwitchingStrategy, WireSize
 from psbench.core.view import Status
@@ -229,13 +229,17 @@ def test_reports_reach_the_stragglers_part_and_its_orders_travel():
 def test_a_wake_comes_back_as_a_timer():
     engine = start(composed(Alarm()))
     first = push(0, 0)
-    assert engine.handle(first, 1.0) == [Apply([first], [1.0], version=1), Hold(0, "alarm"), Wake(3.0, "0")]
+    assert engine.handle(first, 1.0) == [
+        Apply([first], [1.0], version=1),
+        Hold(0, "alarm"),
+        SetTimer(3.0, "0"),
+    ]
     assert engine.handle(Timer("0"), 3.0) == [Release(0, load=1, ticket=2)]
     assert engine.handle(Timer("0"), 4.0) == [Note("0 needs no waking")]
 
 
 def test_nobody_is_woken_in_the_past(answering):
-    engine = answering(lambda push, view: [Release(push.worker), Wake(view.now - 1, "late")])
+    engine = answering(lambda push, view: [Release(push.worker), SetTimer(view.now - 1, "late")])
     with pytest.raises(ProtocolError, match=r"woken at 0\.0 s, but it is 1\.0 s already"):
         engine.handle(push(0, 0), 1.0)
 
@@ -354,7 +358,7 @@ class TestSwitch:
         engine = start(switching(second=strategies.asp(), cost_s=2.0), workers=3)
         first, second, third = push(0, 1), push(1, 0), push(2, 2)
         engine.handle(first, 1.0)
-        assert engine.handle(Asked(), 1.5) == []
+        assert engine.handle(SwitchRequested(), 1.5) == []
         assert engine.handle(second, 2.0) == [Hold(0, "barrier")]
         assert engine.handle(third, 3.0) == [
             Apply([second, first, third], [1 / 3] * 3, version=1),
@@ -371,7 +375,7 @@ class TestSwitch:
     def test_pending_pushes_are_committed_when_all_are_idle(self):
         engine = start(switching(first=strategies.k_batch_asp(k=5)))
         first, second = push(0, 0), push(1, 1)
-        engine.handle(Asked(), 0.5)
+        engine.handle(SwitchRequested(), 0.5)
         assert engine.handle(first, 1.0) == [Hold(0, "switch")]
         assert engine.handle(second, 2.0) == [
             Hold(1, "switch"),
@@ -383,7 +387,7 @@ class TestSwitch:
     def test_one_leaves_during_the_drain(self):
         engine = start(switching())
         done = push(0, 0)
-        engine.handle(Asked(), 0.5)
+        engine.handle(SwitchRequested(), 0.5)
         engine.handle(done, 1.0)
         assert engine.handle(Leave(1), 2.0) == [
             Apply([done], [1.0], version=1),
@@ -394,7 +398,7 @@ class TestSwitch:
 
     def test_one_joins_during_the_drain_and_begins_with_the_others(self):
         engine = start(switching())
-        engine.handle(Asked(), 0.5)
+        engine.handle(SwitchRequested(), 0.5)
         assert engine.handle(Join(2), 1.0) == [Hold(2, "switch")]
         engine.handle(push(0, 0), 2.0)
         answer = engine.handle(push(1, 1), 3.0)
@@ -407,7 +411,7 @@ class TestSwitch:
     def test_all_leave_during_the_drain_and_one_comes_back(self):
         engine = start(switching())
         engine.handle(push(0, 0), 0.25)
-        engine.handle(Asked(), 0.5)
+        engine.handle(SwitchRequested(), 0.5)
         engine.handle(Leave(0), 1.0)
         assert engine.handle(Leave(1), 2.0)[-1] == Handover(0, 1, "asked by hand")
         assert engine.view.composition == 1
@@ -416,7 +420,7 @@ class TestSwitch:
     def test_voters_are_told_to_push_and_so_are_those_who_might_never(self):
         engine = start(switching(first=composed(communication=Poll()), second=strategies.bsp()))
         engine.handle(Vote(0, 1, 0.125), 1.0)
-        assert engine.handle(Asked(), 2.0) == [
+        assert engine.handle(SwitchRequested(), 2.0) == [
             Release(0, then="push", load=0, send=False, ticket=2),
             Tell(1, {"push": True}),
         ]
@@ -428,7 +432,7 @@ class TestSwitch:
 
     def test_those_told_push_at_their_next_step(self):
         reporting = composed(ASP(), communication=Reporting())
-        cluster = ScriptedCluster(switching(first=reporting), [1, 1], changes=[(0.5, Asked())])
+        cluster = ScriptedCluster(switching(first=reporting), [1, 1], changes=[(0.5, SwitchRequested())])
         cluster.run(until=1)
         assert cluster.engine.view.composition == 1
 
@@ -441,7 +445,7 @@ class TestSwitch:
 
     def test_clocks_are_equal_after_it(self):
         cluster = ScriptedCluster(
-            switching(strategies.asp(), strategies.bsp()), [1, 4], changes=[(3.5, Asked())]
+            switching(strategies.asp(), strategies.bsp()), [1, 4], changes=[(3.5, SwitchRequested())]
         )
         cluster.run(until=4)
         assert {w.clock for w in cluster.engine.view.workers.values()} == {4}
@@ -449,10 +453,12 @@ class TestSwitch:
 
     def test_a_request_that_cannot_be_met_is_noted_and_the_run_goes_on(self):
         engine = start(switching())
-        assert engine.handle(Asked(7), 1.0) == [Note("asked to switch to 7, but there are only 0 to 1")]
-        engine.handle(Asked(1), 1.0)
-        assert engine.handle(Asked(), 1.5) == [Note("asked to switch, but a switch is under way")]
-        assert start(strategies.bsp()).handle(Asked(), 1.0) == [
+        assert engine.handle(SwitchRequested(7), 1.0) == [
+            Note("asked to switch to 7, but there are only 0 to 1")
+        ]
+        engine.handle(SwitchRequested(1), 1.0)
+        assert engine.handle(SwitchRequested(), 1.5) == [Note("asked to switch, but a switch is under way")]
+        assert start(strategies.bsp()).handle(SwitchRequested(), 1.0) == [
             Note("asked to switch, but this strategy has nothing to switch to")
         ]
 
@@ -461,7 +467,7 @@ class TestSwitch:
         engine.handle(push(0, 0), 1.0)
         type(engine.composition.consistency).on_drained = lambda self, view: []
         try:
-            engine.handle(Asked(), 1.5)
+            engine.handle(SwitchRequested(), 1.5)
             engine.handle(push(9, 0, ticket=2), 2.0)
             with pytest.raises(ProtocolError, match="on_drained must commit or discard every pending push"):
                 engine.handle(push(10, 1), 2.0)

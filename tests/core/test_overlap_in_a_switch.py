@@ -13,16 +13,16 @@ from toybox import put_in, take_out
 
 from psbench import strategies
 from psbench.core.actions import Action, Handover, SwitchTo
-from psbench.core.events import Asked, Leave
+from psbench.core.events import Leave, SwitchRequested
 from psbench.core.log import Kind
 from psbench.core.part import Switching, parameter
 from psbench.core.view import ClusterView
-from psbench.problem import Problem
 from psbench.runs import run
-from psbench.server_math import Server
 from psbench.testing import ScriptedCluster, random_cluster, toy_experiment
 from psbench.testing.invariants import Invariants
-from psbench.worker_math import Batches
+from psbench.training.batches import Batches
+from psbench.training.server import Server
+from psbench.training.workload import Workload
 
 
 class AtVersions(Switching):
@@ -116,7 +116,7 @@ def test_it_never_deadlocks_however_often_a_person_asks(first):
         strategy = strategies.strategy_switch(first=first, second="asp", rule="manual")
         cluster = random_cluster(strategy, 100 + seed)
         for at in (1.25, 3.0, 3.5, 6.0, 9.75, 13.0):
-            cluster._schedule(at, 0, -1, Asked())
+            cluster._schedule(at, 0, -1, SwitchRequested())
         while cluster.now < 25 and not cluster.done:
             cluster.step()  # raises Deadlock
 
@@ -128,7 +128,7 @@ def test_a_drain_in_seconds():
     told to push what they have made since: worker 0 its steps of 4, 5 and 6 s, worker 1 that of 7.5 s.
     """
     strategy = strategies.strategy_switch(first=strategies.osp(local_steps=3), second="asp", rule="manual")
-    cluster = ScriptedCluster(strategy, [1, 2.5], changes=[(3.75, Asked())])
+    cluster = ScriptedCluster(strategy, [1, 2.5], changes=[(3.75, SwitchRequested())])
     cluster.run(until=8)
     pushes = cluster.log.of_kind(Kind.PUSH)
     rows = zip(*(pushes[name].tolist() for name in ("time_s", "worker", "steps", "samples")), strict=True)
@@ -177,24 +177,24 @@ def test_every_gradient_reaches_the_server_once(monkeypatch):
     handed = int(done.log.of_kind(Kind.HANDOVER)["row"][0])
     pushes = done.log.of_kind(Kind.PUSH)
     assert pushes["steps"].max() > 1
-    problem = Problem.build(done.experiment)
+    workload = Workload.build(done.experiment)
     before = int((done.log.of_kind(Kind.APPLY)["row"] < handed).sum())
-    expected = torch.zeros_like(problem.parameters)
+    expected = torch.zeros_like(workload.parameters)
     for worker in range(3):
         own = (pushes["worker"] == worker) & (pushes["row"] < handed)
-        batches = Batches(problem.shards[worker], problem.streams, worker)
+        batches = Batches(workload.shards[worker], workload.streams, worker)
         for _ in range(int(pushes["steps"][own].sum())):
-            expected += gradient(problem, torch.from_numpy(batches.take(problem.batch_sizes[worker])))
+            expected += gradient(workload, torch.from_numpy(batches.take(workload.batch_sizes[worker])))
     torch.testing.assert_close(sum(sums[:before]), expected, rtol=1e-5, atol=1e-6)
     assert done.summary()["pushes"]["buffered"] == 0
 
 
-def gradient(problem: Problem, where: torch.Tensor) -> torch.Tensor:
+def gradient(workload: Workload, where: torch.Tensor) -> torch.Tensor:
     """Return the mean gradient of a batch at the starting point, by torch."""
-    problem.model.load(problem.parameters, problem.buffers)
-    module = problem.model.module
+    workload.model.load(workload.parameters, workload.buffers)
+    module = workload.model.module
     module.zero_grad()
-    functional.cross_entropy(module(problem.data.train_x[where]), problem.data.train_y[where]).backward()
+    functional.cross_entropy(module(workload.data.train_x[where]), workload.data.train_y[where]).backward()
     return torch.cat([p.grad.flatten() for p in module.parameters()])
 
 

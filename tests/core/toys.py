@@ -8,13 +8,13 @@ from pydantic import PrivateAttr
 from toybox import take_out
 
 from psbench.consistency import ASP, BSP
-from psbench.core.actions import Action, Apply, Hold, Measure, Note, Release, SwitchTo, Tell, Wake
+from psbench.core.actions import Action, Apply, Hold, Measure, Note, Release, SetTimer, SwitchTo, Tell
 from psbench.core.events import Evaluated, Push, Report, Vote
-from psbench.core.part import Aggregation, Communication, Stragglers, Switching, WorkerHalf, parameter
+from psbench.core.part import Aggregation, Communication, Stragglers, Switching, WorkerPolicy, parameter
 from psbench.core.view import ClusterView, Status
 
 
-class VoterHalf(WorkerHalf):
+class VoterHalf(WorkerPolicy):
     """Votes after every step."""
 
     def after_step(self, stats: dict[str, float]) -> Literal["continue", "report", "vote", "push"]:
@@ -32,7 +32,7 @@ class Poll(Communication):
     threshold: float = parameter(0.5, "vote above which all push", ge=0, le=1)
     _votes: dict[str, float] = PrivateAttr(default_factory=dict)
 
-    def worker_half(self) -> WorkerHalf:
+    def worker_policy(self) -> WorkerPolicy:
         return VoterHalf()
 
     def on_vote(self, vote: Vote, view: ClusterView) -> list[Action]:
@@ -52,7 +52,7 @@ class Poll(Communication):
         return [Release(worker, then=then) for worker in voted]
 
 
-class EveryOther(WorkerHalf):
+class EveryOther(WorkerPolicy):
     """Reports after odd steps and pushes after even ones; told to push, it pushes at the next step."""
 
     told: bool = False
@@ -73,7 +73,7 @@ class Reporting(Communication):
     accumulates: ClassVar[bool] = True
     pushes: ClassVar[Literal["always", "alone", "together"]] = "alone"
 
-    def worker_half(self) -> WorkerHalf:
+    def worker_policy(self) -> WorkerPolicy:
         return EveryOther()
 
 
@@ -118,7 +118,7 @@ class Alarm(ASP):
 
     def on_push(self, push: Push, view: ClusterView) -> list[Action]:
         commit, _ = super().on_push(push, view)
-        return [commit, Hold(push.worker, "alarm"), Wake(view.now + 2.0, str(push.worker))]
+        return [commit, Hold(push.worker, "alarm"), SetTimer(view.now + 2.0, str(push.worker))]
 
     def on_timer(self, key: str, view: ClusterView) -> list[Action]:
         worker = view.workers[int(key)]

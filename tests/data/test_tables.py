@@ -18,11 +18,11 @@ from psbench.data import CSV, LookAlike, blocks, converted, generate
 from psbench.data.layouts import LAYOUTS
 from psbench.data.scaling import ROWS, Moments, standardise
 from psbench.errors import DataError, ParameterError, SpecError
-from psbench.problem import Problem
+from psbench.progress_events import listening
 from psbench.runs import run
 from psbench.seeds import Streams
-from psbench.telling import listening
 from psbench.testing import toy_experiment
+from psbench.training.workload import Workload
 
 PARTS = ("train_x", "train_y", "val_x", "val_y")
 
@@ -185,8 +185,8 @@ def test_shardings_get_the_mapped_array_itself(table, tmp_path, monkeypatch, sha
         return usual(self, features, *about)
 
     monkeypatch.setattr(type(experiment.sharding), "assign", assign)
-    problem = Problem.build(experiment)
-    assert np.shares_memory(got[0], problem.data.train_x.numpy())
+    workload = Workload.build(experiment)
+    assert np.shares_memory(got[0], workload.data.train_x.numpy())
 
 
 def test_nothing_is_left_of_a_file_that_is_refused(table, load, tmp_path):

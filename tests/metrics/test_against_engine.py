@@ -18,7 +18,13 @@ STRATEGIES = [
     {"name": "strategy_switch", "first": "bsp", "rule": {"name": "manual"}},
 ]
 COMINGS_AND_GOINGS = (
-    *((4.05, ev.Leave(1)), (7.15, ev.Join(1)), (9.25, ev.Asked()), (11.35, ev.Leave(0)), (30.45, ev.Join(0))),
+    *(
+        (4.05, ev.Leave(1)),
+        (7.15, ev.Join(1)),
+        (9.25, ev.SwitchRequested()),
+        (11.35, ev.Leave(0)),
+        (30.45, ev.Join(0)),
+    ),
 )
 
 

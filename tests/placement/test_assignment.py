@@ -8,16 +8,16 @@ import pytest
 import torch
 
 from psbench import strategies
-from psbench.backends.slices import cuts, together
+from psbench.backends.partition import cuts, together
 from psbench.core.log import Kind
 from psbench.core.part import make_part
 from psbench.errors import ParameterError
 from psbench.placement import ParameterServer
 from psbench.placement.assignment import POLICIES
-from psbench.problem import Problem
 from psbench.runs import run
-from psbench.server_math import Server
 from psbench.testing import toy_experiment
+from psbench.training.server import Server
+from psbench.training.workload import Workload
 
 #: 784-128-64-10, the perceptron of the published example: 109,386 parameters in six tensors
 MLP = [
@@ -129,7 +129,7 @@ def test_a_message_is_as_late_as_its_largest_slice():
     def send_s(assignment):
         placement = {"name": "parameter_server", "servers": 2, "assignment": assignment}
         experiment = toy_experiment(strategies.bsp(placement=placement), model=model, cluster=cluster)
-        return run(experiment).log.of_kind(Kind.PUSH)["send_s"][0], Problem.build(experiment).model.layout
+        return run(experiment).log.of_kind(Kind.PUSH)["send_s"][0], Workload.build(experiment).model.layout
 
     (even, layout), (uneven, _) = send_s("contiguous"), send_s("layer")
     load = {
@@ -142,4 +142,4 @@ def test_a_message_is_as_late_as_its_largest_slice():
 def test_a_server_that_would_hold_nothing_is_refused_before_anything_starts():
     placement = {"name": "parameter_server", "servers": 3, "assignment": "layer"}
     with pytest.raises(ParameterError, match="server 2 of 3 would hold nothing of the model's 2 tensors"):
-        Problem.build(toy_experiment(strategies.bsp(placement=placement)))
+        Workload.build(toy_experiment(strategies.bsp(placement=placement)))

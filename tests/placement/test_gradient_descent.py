@@ -12,10 +12,10 @@ from sklearn.linear_model import LogisticRegression
 
 from psbench.checkpoint import Checkpoint
 from psbench.errors import ParameterError
-from psbench.problem import Problem
 from psbench.runs import run
 from psbench.testing import toy_experiment
 from psbench.testing.toys import toy_cluster
+from psbench.training.workload import Workload
 
 #: clouds that overlap, so that the likelihood has a maximum; 96 samples are for training
 OVERLAPPING = {"name": "mixture", "num_samples": 120, "num_features": 4, "num_classes": 3, "separation": 2.0}
@@ -37,7 +37,7 @@ def descent(strategy, batch_size=96, **changes):
 
 
 def samples(experiment):
-    data = Problem.build(experiment).data
+    data = Workload.build(experiment).data
     return data.train_x.double().numpy(), data.train_y.numpy()
 
 
@@ -133,13 +133,13 @@ def test_a_rule_that_is_met_sooner_ends_the_run_sooner():
 
 
 def test_without_it_nothing_is_measured():
-    server = Problem.build(descent("bsp")).server()
+    server = Workload.build(descent("bsp")).server()
     server.apply([torch.ones(15)], [1.0])
     assert server.movement == float("inf")
 
 
 def test_the_movement_of_one_update_by_hand():
-    server = Problem.build(descent("bsp")).server()
+    server = Workload.build(descent("bsp")).server()
     server.measures_movement = True
     server.parameters.copy_(torch.tensor([3.0, 4.0] + [0.0] * 13))
     server.apply([torch.tensor([6.0, 0.0] + [0.0] * 13)], [1.0])  # lr 0.5: to (0, 4)

@@ -12,11 +12,11 @@ import torch
 from psbench import strategies
 from psbench.core.log import Kind
 from psbench.errors import ParameterError
-from psbench.problem import Problem
 from psbench.runs import run
 from psbench.testing import check_strategy, toy_experiment
 from psbench.testing.toys import toy_cluster
-from psbench.worker_math import Trainer
+from psbench.training.trainer import Trainer
+from psbench.training.workload import Workload
 
 
 def rounds(experiment):
@@ -37,7 +37,7 @@ def test_a_mini_batch_costs_a_job_a_scan_the_steps_and_two_trees():
     experiment = toy_experiment(strategy, cluster=cluster)
     (seconds,) = set(rounds(experiment).round(9))
     step = rounds(toy_experiment("bsp", cluster=toy_cluster([1.0, 1.0, 1.0])))[0]
-    partition = max(len(shard) for shard in Problem.build(experiment).shards)
+    partition = max(len(shard) for shard in Workload.build(experiment).shards)
     model = 4 * 15
     tree = ceil(log2(3 + 1)) * (0.25 + model / 1e6)
     word = 0.25  # that a task is done
@@ -67,7 +67,7 @@ def usage(strategy, batch_size, **cluster):
 def test_reading_takes_the_partition_under_jobs_and_the_batch_under_a_server():
     """`protocols` 11: T/N (t_read + t_grad) on the one side, the scan whatever T is on the other."""
     jobs = strategies.map_reduce(job_s=0.01, scan_s_per_sample=1e-3)
-    partitions = [float(len(shard)) for shard in Problem.build(toy_experiment("bsp")).shards]
+    partitions = [float(len(shard)) for shard in Workload.build(toy_experiment("bsp")).shards]
     for batch_size in (12, 48):
         share = batch_size // 3
         grad = [(1e3 * (1e-3 + 1e-3 * share)) / speed for speed in (1.0, 0.5, 0.25)]
@@ -87,10 +87,10 @@ def test_reading_delays_what_waits_for_it():
 @pytest.mark.parametrize("size", [1, 5, 40])
 def test_a_scan_finds_the_batch_that_reading_by_index_gives(size, monkeypatch):
     monkeypatch.setattr(Trainer, "SCAN", 7)
-    problem = Problem.build(toy_experiment("bsp"))
-    noise = replace(problem.data, augment=lambda x, rng: x + torch.from_numpy(rng.random(x.shape)).float())
-    problem = replace(problem, data=noise)
-    by_index, scanning = problem.trainer(), problem.trainer()
+    workload = Workload.build(toy_experiment("bsp"))
+    noise = replace(workload.data, augment=lambda x, rng: x + torch.from_numpy(rng.random(x.shape)).float())
+    workload = replace(workload, data=noise)
+    by_index, scanning = workload.trainer(), workload.trainer()
     for _ in range(6):  # 40 of 32 samples: some are in the batch twice
         read = by_index.read(by_index.start(1, size))
         found = scanning.scan(scanning.start(1, size))

@@ -15,15 +15,15 @@ from psbench.backends.replay import replay
 from psbench.clusters import Custom, Network
 from psbench.core.actions import Cancel
 from psbench.core.log import EventLog, Kind
-from psbench.core.move import lost_entries
+from psbench.core.migration import lost_entries
 from psbench.errors import ParameterError, UnknownName
-from psbench.optim import SGD, Adam
 from psbench.placement import ByLoad, ParameterServer
 from psbench.placement.reassignment import imbalance
 from psbench.runs import resume, run
 from psbench.testing import ScriptedCluster, check_strategy, random_cluster, toy_experiment
 from psbench.testing.invariants import Invariants
 from psbench.testing.toys import toy_cluster
+from psbench.training.optim import SGD, Adam
 
 
 def sizes(ranges):
@@ -185,12 +185,12 @@ class TestTheEngine:
 
     def test_a_switch_comes_first(self):
         """The re-assignment that waits is dropped, and the next composition has an assignment of its own."""
-        from psbench.core.events import Asked
+        from psbench.core.events import SwitchRequested
 
         switch = strategies.strategy_switch(
             first=strategies.asp(placement=servers()), second="bsp", rule={"name": "manual"}
         )
-        cluster = Loaded(switch, [1.0, 9.0], changes=[(4.5, Asked(1))])
+        cluster = Loaded(switch, [1.0, 9.0], changes=[(4.5, SwitchRequested(1))])
         cluster.run(until=3.5)
         assert "re-assignment" in {cluster.log.text(n) for n in cluster.log.of_kind(Kind.HOLD)["text"]}
         cluster.run(events=20)
@@ -422,10 +422,10 @@ def test_a_link_of_a_server_is_named():
     ("optimizer", "bytes_each"), [(SGD(lr=0.1), 4), (SGD(lr=0.1, momentum=0.9), 8), (Adam(), 12)]
 )
 def test_what_an_optimizer_keeps_of_an_entry(optimizer, bytes_each):
-    from psbench.problem import Problem
+    from psbench.training.workload import Workload
 
-    problem = Problem.build(toy_experiment(optimizer=optimizer))
-    server = problem.server()
+    workload = Workload.build(toy_experiment(optimizer=optimizer))
+    server = workload.server()
     server.apply([torch.ones_like(server.parameters)], [1.0])
     kept = [t for t in server.optimizer_state().values() if t.shape == server.parameters.shape]
-    assert problem.entry_bytes == 4 + 4 * len(kept) == bytes_each
+    assert workload.entry_bytes == 4 + 4 * len(kept) == bytes_each

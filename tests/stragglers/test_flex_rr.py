@@ -14,12 +14,12 @@ from psbench.core.events import Push, Report
 from psbench.core.log import Kind
 from psbench.core.view import ClusterView, Status, WorkerView
 from psbench.errors import ParameterError
-from psbench.problem import Problem
 from psbench.stragglers import FlexRR
 from psbench.stragglers.flex_rr import moved
 from psbench.testing import ScriptedCluster, check_strategy, toy_experiment
 from psbench.testing.toys import toy_cluster
-from psbench.worker_math import Job, Trainer
+from psbench.training.trainer import Job, Trainer
+from psbench.training.workload import Workload
 
 
 def rounds(log):
@@ -36,7 +36,7 @@ def rounds(log):
 
 
 def half(batch=16, pieces=4, number=7):
-    made = MicroSteps(pieces=pieces).worker_half()
+    made = MicroSteps(pieces=pieces).worker_policy()
     made.on_orders({"round": number, "batch": batch})
     return made
 
@@ -220,9 +220,9 @@ def test_an_update_is_the_mean_gradient_of_the_samples_whoever_took_them(monkeyp
     experiment = toy_experiment("flex_rr", cluster=machines, batch_size=48, stop={"updates": 1})
     done = ps.run(experiment)
     assert [*rounds(done.log)[0].values()] == [41, 7]
-    problem = Problem.build(experiment)
-    begun, buffers = problem.server().parameters, problem.server().buffers
-    whole = result(problem.trainer(), Job(0, 0, np.concatenate(taken)), begun, buffers)
+    workload = Workload.build(experiment)
+    begun, buffers = workload.server().parameters, workload.server().buffers
+    whole = result(workload.trainer(), Job(0, 0, np.concatenate(taken)), begun, buffers)
     torch.testing.assert_close(done.parameters, begun - 0.1 * whole.gradient, rtol=1e-5, atol=1e-6)
 
 

@@ -14,9 +14,9 @@ from psbench.core.events import Push
 from psbench.core.log import Kind
 from psbench.core.view import ClusterView
 from psbench.errors import ParameterError
-from psbench.server_math import weighted_sum
 from psbench.stragglers import LBBSP
 from psbench.stragglers.lb_bsp import cut
+from psbench.training.server import weighted_sum
 
 
 def experiment(strategy, speed=(4, 3, 2, 1), cluster=None, **values):

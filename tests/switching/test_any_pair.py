@@ -10,7 +10,7 @@ from pydantic import PrivateAttr
 from toybox import put_in, take_out
 
 from psbench import strategies
-from psbench.core.actions import Action, Apply, Handover, Release, SwitchTo, Wake
+from psbench.core.actions import Action, Apply, Handover, Release, SetTimer, SwitchTo
 from psbench.core.log import Kind
 from psbench.core.part import Switching, parameter
 from psbench.core.strategy import Strategy
@@ -48,10 +48,10 @@ class ByTheClock(Switching):
     seconds: float = parameter(0.15, "time under each", unit="s")
 
     def start(self, view: ClusterView) -> list[Action]:
-        return [Wake(view.now + self.seconds, "toy")]
+        return [SetTimer(view.now + self.seconds, "toy")]
 
     def on_timer(self, key: str, view: ClusterView) -> list[Action]:
-        again = Wake(view.now + self.seconds, "toy")
+        again = SetTimer(view.now + self.seconds, "toy")
         return [SwitchTo(1 - view.composition, "it is time"), again] if key == "toy" else []
 
 

@@ -12,16 +12,16 @@ from toybox import put_in, take_out
 from psbench import strategies
 from psbench.communication import EveryStep
 from psbench.core.actions import Apply, Handover
-from psbench.core.events import Asked
+from psbench.core.events import SwitchRequested
 from psbench.core.log import Kind
 from psbench.errors import ParameterError
 from psbench.experiment import Experiment
-from psbench.optim import SGD, Adam
 from psbench.runs import run
-from psbench.server_math import Server
 from psbench.strategies import make_strategy
 from psbench.testing import ScriptedCluster, toy_experiment
 from psbench.testing.toys import toy_cluster
+from psbench.training.optim import SGD, Adam
+from psbench.training.server import Server
 
 MOMENTUM = {"name": "sgd", "lr": 0.1, "momentum": 0.9}
 
@@ -53,7 +53,7 @@ def scales(momentum, workers=8, ramp_updates=3, changes=None, until=20.0):
     strategy = strategies.strategy_switch(
         first="bsp", second="bsp", rule="manual", momentum=momentum, ramp_updates=ramp_updates
     )
-    cluster = ScriptedCluster(strategy, [1.0] * workers, changes=changes or [(0.5, Asked())])
+    cluster = ScriptedCluster(strategy, [1.0] * workers, changes=changes or [(0.5, SwitchRequested())])
     cluster.run(until=until)
     return [a.momentum_scale for _, _, actions in cluster.history for a in actions if isinstance(a, Apply)]
 
@@ -83,14 +83,17 @@ def test_a_ramp_ends_at_the_optimizers_own_and_never_passes_it():
 
 def test_who_comes_back_has_the_optimizers_own_and_the_next_ramp_begins_anew():
     found = scales(
-        "ramped", workers=2, ramp_updates=2, changes=[(0.5, Asked()), (2.5, Asked()), (4.5, Asked())]
+        "ramped",
+        workers=2,
+        ramp_updates=2,
+        changes=[(0.5, SwitchRequested()), (2.5, SwitchRequested()), (4.5, SwitchRequested())],
     )
     assert found[:8] == [1.0, 0.5, 0.5, 1.0, 1.0, 0.5, 0.5, 1.0]
 
 
 def test_a_ramp_goes_on_from_a_state():
     strategy = strategies.sync_switch(momentum="ramped", ramp_updates=2, rule="manual")
-    cluster = ScriptedCluster(strategy, [1.0] * 4, changes=[(0.5, Asked())])
+    cluster = ScriptedCluster(strategy, [1.0] * 4, changes=[(0.5, SwitchRequested())])
     cluster.run(until=2.5)
     resumed = cluster.new_engine()
     resumed.load_state_dict(json.loads(json.dumps(cluster.engine.state_dict())))
@@ -103,7 +106,7 @@ def test_a_ramp_goes_on_from_a_state():
 @pytest.mark.parametrize("momentum", ["zero", "keep", "off", "scaled", "ramped", "ramped_additive"])
 def test_only_zero_forgets_the_optimizers_state(momentum):
     strategy = strategies.strategy_switch(first="bsp", rule="manual", momentum=momentum)
-    cluster = ScriptedCluster(strategy, [1.0], changes=[(0.5, Asked())])
+    cluster = ScriptedCluster(strategy, [1.0], changes=[(0.5, SwitchRequested())])
     cluster.run(until=2)
     (handover,) = [a for _, _, actions in cluster.history for a in actions if isinstance(a, Handover)]
     assert handover.forgets_momentum == (momentum == "zero")

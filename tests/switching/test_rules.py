@@ -10,7 +10,7 @@ import pytest
 from psbench import strategies
 from psbench.core.actions import Handover, Note
 from psbench.core.engine import Engine
-from psbench.core.events import Asked, Evaluated, Join, Leave
+from psbench.core.events import Evaluated, Join, Leave, SwitchRequested
 from psbench.core.log import Kind
 from psbench.errors import ParameterError
 from psbench.runs import run
@@ -81,7 +81,10 @@ class TestEmpirical:
     def test_it_switches_once_and_never_against_a_person(self):
         strategy = strategies.strategy_switch(first="bsp", rule={"name": "empirical", "window": 1})
         cluster = ScriptedCluster(
-            strategy, [1, 1], val_loss=lambda epoch: 1.0, changes=[(30.5, Asked()), (60.5, Asked(1))]
+            strategy,
+            [1, 1],
+            val_loss=lambda epoch: 1.0,
+            changes=[(30.5, SwitchRequested()), (60.5, SwitchRequested(1))],
         )
         cluster.run(until=100)
         handed = cluster.log.of_kind(Kind.HANDOVER)
@@ -151,7 +154,7 @@ class TestAfter:
 
     def test_it_does_not_undo_what_a_person_did(self):
         strategy = strategies.strategy_switch(first="bsp", rule={"name": "after", "fraction": 0.25})
-        cluster = ScriptedCluster(strategy, [1, 1], epochs=4, changes=[(20.5, Asked(0))])
+        cluster = ScriptedCluster(strategy, [1, 1], epochs=4, changes=[(20.5, SwitchRequested(0))])
         cluster.run(until=40)
         handed = cluster.log.of_kind(Kind.HANDOVER)
         assert (handed["time_s"].tolist(), handed["id"].tolist()) == ([10, 21], [1, 0])
@@ -200,7 +203,7 @@ def test_the_cost_of_a_hand_over_delays_everything_after_it():
 
 
 def test_comings_and_goings_during_a_drain():
-    changes = [(2.5, Asked()), (2.75, Leave(1)), (3.0, Join(3)), (3.25, Leave(0)), (3.5, Join(1))]
+    changes = [(2.5, SwitchRequested()), (2.75, Leave(1)), (3.0, Join(3)), (3.25, Leave(0)), (3.5, Join(1))]
     cluster = ScriptedCluster(strategies.strategy_switch(first="bsp"), [1, 2, 4, 1], changes=changes)
     cluster.run(until=4)
     now, event, actions = cluster.history[-1]
@@ -212,7 +215,7 @@ def test_comings_and_goings_during_a_drain():
 
 def test_a_switch_by_hand_goes_there_and_back():
     strategy = strategies.strategy_switch(first="bsp", second="asp", rule="manual")
-    cluster = ScriptedCluster(strategy, [1, 3], changes=[(4.5, Asked()), (12.5, Asked())])
+    cluster = ScriptedCluster(strategy, [1, 3], changes=[(4.5, SwitchRequested()), (12.5, SwitchRequested())])
     cluster.run(until=24)
     handed = cluster.log.of_kind(Kind.HANDOVER)
     assert handed["time_s"].tolist() == [6, 15]

@@ -10,7 +10,7 @@ from toybox import put_in, take_out
 from psbench import strategies
 from psbench.backends.replay import replay
 from psbench.core.actions import Action, Drop, Readmit, SwitchTo
-from psbench.core.events import Asked, Join, Leave, Push
+from psbench.core.events import Join, Leave, Push, SwitchRequested
 from psbench.core.log import Kind
 from psbench.core.part import Switching
 from psbench.core.view import ClusterView, Status
@@ -162,7 +162,7 @@ def test_dropping_the_slowest_makes_no_straggler_of_the_next():
 
 
 def test_a_person_takes_the_stragglers_back():
-    cluster = scripted("elastic", range(1000), changes=[(20.5, Asked())])
+    cluster = scripted("elastic", range(1000), changes=[(20.5, SwitchRequested())])
     assert handovers(cluster) == [(21.0, 1)]
     assert of_kind(cluster, Kind.READMIT) == [(20.5, 3)]
     assert all(w.status == Status.COMPUTING for w in cluster.engine.view.workers.values())

@@ -11,7 +11,7 @@ import pytest
 
 from psbench.core.log import EventLog, Kind
 from psbench.experiment import Experiment
-from psbench.runs import Run
+from psbench.results.run import Run
 from psbench_widgets.bridge import Bridge, Job, Status
 
 

@@ -15,7 +15,8 @@ import pytest
 from psbench import charts
 from psbench.errors import ParameterError
 from psbench.experiment import Experiment
-from psbench.runs import Run, run
+from psbench.results.run import Run
+from psbench.runs import run
 from psbench_widgets import Lab
 from psbench_widgets.check import as_python, as_values
 from psbench_widgets.probe import probe, unanswered

@@ -20,9 +20,9 @@ from typing import Any, Literal, Protocol
 from psbench import Control
 from psbench.core.log import EventLog
 from psbench.experiment import Experiment
-from psbench.problem import Problem
-from psbench.runs import Run
+from psbench.results.run import Run
 from psbench.runs import run as run_experiment
+from psbench.training.workload import Workload
 
 Status = Literal["queued", "running", "finished", "stopped", "diverged", "failed", "cancelled"]
 
@@ -65,11 +65,11 @@ class Job:
 def perform(job: Job) -> Run:
     """Run a job's experiment; its facts are known before its first event."""
     experiment = job.experiment
-    problem = Problem.build(experiment)
+    workload = Workload.build(experiment)
     strategy = experiment.strategy
     names = [composition.name for composition in strategy.compositions]
-    job.meta = {"strategy": strategy.name, "compositions": names, "seed": experiment.seed, **problem.facts()}
-    return run_experiment(experiment, observer=job.note, control=job.control, problem=problem)
+    job.meta = {"strategy": strategy.name, "compositions": names, "seed": experiment.seed, **workload.facts()}
+    return run_experiment(experiment, observer=job.note, control=job.control, workload=workload)
 
 
 class Listener(Protocol):

@@ -20,7 +20,7 @@ from psbench_widgets.controls import MOST_SEEDS, SECTIONS, read
 
 
 @dataclass
-class Verdict:
+class Directive:
     """What is to be said about the panel's values.
 
     `errors` maps a section to its message; `disabled` maps a choice, as "strategy" or
@@ -41,9 +41,9 @@ class Verdict:
         return found
 
 
-def check(values: Mapping[str, Any]) -> Verdict:
+def check(values: Mapping[str, Any]) -> Directive:
     """Check everything that can be checked without loading data."""
-    verdict = Verdict()
+    verdict = Directive()
     try:
         plain = without_none(read(dict(values)))
     except yaml.YAMLError as error:
@@ -61,7 +61,7 @@ def check(values: Mapping[str, Any]) -> Verdict:
     return verdict
 
 
-def _check_sections(plain: Mapping[str, Any], verdict: Verdict) -> None:
+def _check_sections(plain: Mapping[str, Any], verdict: Directive) -> None:
     for key in SECTIONS:
         if key not in plain:
             continue
@@ -83,7 +83,7 @@ def _section(key: str, value: Any) -> Any:
     return makers[key](value) if key in makers else make_part(key, value)
 
 
-def _seeds(value: Any, verdict: Verdict) -> int:
+def _seeds(value: Any, verdict: Directive) -> int:
     if isinstance(value, int) and 1 <= value <= MOST_SEEDS:
         return value
     verdict.errors["rest"] = f"seeds: expected a whole number from 1 to {MOST_SEEDS}, got {value!r}"
@@ -104,7 +104,7 @@ def place_of(message: str) -> str:
     return "strategy" if named or head in inside or head == "switch" else "rest"
 
 
-def _disable(plain: Mapping[str, Any], rest: Mapping[str, Any], verdict: Verdict) -> None:
+def _disable(plain: Mapping[str, Any], rest: Mapping[str, Any], verdict: Directive) -> None:
     """Say which strategies and parts cannot be taken with the rest as it is."""
     size = (len(verdict.speeds), rest.get("batch_size", 128)) if verdict.speeds else None
     strategy = plain.get("strategy", {})

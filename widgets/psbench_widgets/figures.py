@@ -18,7 +18,7 @@ from psbench import charts, metrics
 from psbench.charts import tables
 from psbench.core.log import EventLog, Kind
 from psbench.experiment import Experiment
-from psbench.runs import Run
+from psbench.results.run import Run
 from psbench_widgets.livechart import LiveChart
 
 #: a refresh that took t of the processor's time is not repeated for this many t, the curves (False) and

@@ -14,12 +14,12 @@ from typing import Any
 import traitlets
 
 from psbench import charts
-from psbench.comparison import Comparison
 from psbench.core.log import EventLog
 from psbench.errors import ParameterError, PsbenchError
 from psbench.experiment import Experiment
-from psbench.progress import Account, time_left
-from psbench.runs import Run
+from psbench.progress import RunProgress, time_left
+from psbench.results.comparison import Comparison
+from psbench.results.run import Run
 from psbench_widgets.bridge import Bridge, Job, Status
 from psbench_widgets.check import as_python, as_values, check
 from psbench_widgets.controls import form
@@ -87,7 +87,7 @@ class Lab(Rendered):
         self._numbers = itertools.count(-1, -1)  # of runs that were loaded, so that they meet no job's
         self._target: float | None = None
         self._shown: Job | None = None
-        self._account: Account | None = None
+        self._account: RunProgress | None = None
         self._compared: list[tuple[int, str]] = []  # numbers and labels of the runs that the page compares
         self._trouble = ""
         self._left_s: float | None = None
@@ -361,7 +361,7 @@ class Lab(Rendered):
         with self._guard:
             if self._shown is not job:
                 self._shown = job
-                self._account = Account(job.experiment.stop, job.meta)
+                self._account = RunProgress(job.experiment.stop, job.meta)
                 self._figures.show(job.experiment, log, job.meta, str(job.experiment.strategy.name))
             if self._account is not None:
                 self._account.read(log, start, stop)

@@ -10,8 +10,8 @@ from urllib.parse import urlsplit
 from psbench.core.part import REGISTRY
 from psbench.errors import PsbenchError, SpecError
 from psbench.experiment import Experiment
-from psbench.problem import Problem
 from psbench.runs import run
+from psbench.training.workload import Workload
 from psbench_widgets.check import place_of
 
 #: why 2 s: a scheduler in the same network answers in milliseconds, and a person is waiting
@@ -26,12 +26,12 @@ def probe(experiment: Experiment) -> dict[str, Any]:
         if silent:
             found["errors"]["rest"] = silent
     try:
-        problem = Problem.build(experiment)
+        workload = Workload.build(experiment)
     except PsbenchError as error:
         found["errors"][_place(error)] = str(error)
         return found
-    found["disabled"]["model"] = _models(problem.data.input_shape, problem.data.task)
-    facts = problem.facts()
+    found["disabled"]["model"] = _models(workload.data.input_shape, workload.data.task)
+    facts = workload.facts()
     return found | {
         name: facts[name] for name in ("classes", "label_counts", "dataset_size", "num_parameters")
     }

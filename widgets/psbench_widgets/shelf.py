@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from psbench import charts
-from psbench.comparison import Comparison, compare
 from psbench.errors import DataError, ParameterError
 from psbench.experiment import Experiment
-from psbench.runs import Run
+from psbench.results.comparison import Comparison, compare
+from psbench.results.run import Run
 from psbench_widgets.bridge import Job
 
 

@@ -16,20 +16,20 @@ import numpy as np
 from distributed import Client, Future, wait
 
 from psbench.backends.base import Control, Observer, Outcome
+from psbench.backends.checkpointing import LogKeeper
 from psbench.backends.dask import tasks
-from psbench.backends.dask.checkpoints import Start
 from psbench.backends.dask.cluster import connected, place
-from psbench.backends.dask.conductor import servers_of
-from psbench.backends.dask.inbox import PeerFailed
-from psbench.backends.dask.log_sender import ROWS, TEXTS
-from psbench.backends.dask.names import CLIENT, CONDUCTOR, EVALUATOR, server_name, worker_name
-from psbench.backends.dask.wire import JSON, Address, Letter, Link, unpack
-from psbench.backends.resume import LogKeeper
+from psbench.backends.dask.coordinator.checkpointing import Start
+from psbench.backends.dask.coordinator.coordinator import servers_of
+from psbench.backends.dask.coordinator.handlers import PeerFailed
+from psbench.backends.dask.coordinator.log_stream import ROWS, TEXTS
+from psbench.backends.dask.protocol.roles import CLIENT, CONDUCTOR, EVALUATOR, server_name, worker_name
+from psbench.backends.dask.protocol.transport import JSON, Address, ClientSocket, Message, unpack
 from psbench.checkpoint import Checkpoint
 from psbench.core.log import ROW, EventLog
 from psbench.errors import BackendError, Cancelled, PsbenchError, ServerLost
 from psbench.experiment import Experiment
-from psbench.problem import Problem
+from psbench.training.workload import Workload
 
 logger = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ _END_S = 5.0
 
 
 def run_dask(
-    problem: Problem,
+    workload: Workload,
     log: EventLog,
     control: Control,
     observer: Observer | None = None,
@@ -80,10 +80,10 @@ def run_dask(
     ServerLost, WorkerLost
         If a server, or every worker, is gone.
     """
-    roles = roles_of(problem.experiment)
-    with connected(problem.experiment.scheduler, len(roles)) as client:
-        placed = place(roles, client.nthreads(), problem.experiment.scheduler)
-        return _Run(problem, log, control, observer, folder, client, placed, start).run()
+    roles = roles_of(workload.experiment)
+    with connected(workload.experiment.scheduler, len(roles)) as client:
+        placed = place(roles, client.nthreads(), workload.experiment.scheduler)
+        return _Run(workload, log, control, observer, folder, client, placed, start).run()
 
 
 def roles_of(experiment: Experiment) -> list[str]:
@@ -98,7 +98,7 @@ class _Run:
 
     def __init__(
         self,
-        problem: Problem,
+        workload: Workload,
         log: EventLog,
         control: Control,
         observer: Observer | None,
@@ -107,8 +107,8 @@ class _Run:
         placed: dict[str, str],
         start: Checkpoint | None,
     ) -> None:
-        self.problem, self.log, self.control, self.observer, self.folder = (
-            problem,
+        self.workload, self.log, self.control, self.observer, self.folder = (
+            workload,
             log,
             control,
             observer,
@@ -134,7 +134,7 @@ class _Run:
         try:
             self._start_servers()
             self._await_addresses(announced)
-            link = Link(self._addresses[CONDUCTOR], self._key, CLIENT)
+            link = ClientSocket(self._addresses[CONDUCTOR], self._key, CLIENT)
             link.tell({"do": "ready"})
             self._start_workers()
             return self._follow(link)
@@ -146,7 +146,7 @@ class _Run:
     def _start(self, role: str, task: Callable[..., None], *arguments: Any) -> None:
         self._futures[role] = self.client.submit(
             task,
-            *(self.problem.experiment, self._key, *arguments),
+            *(self.workload.experiment, self._key, *arguments),
             key=f"{self._topic}-{role.replace(' ', '-')}",
             workers=[self.placed[role]],
             allow_other_workers=False,
@@ -197,13 +197,13 @@ class _Run:
 
     def _start_workers(self) -> None:
         servers = [self._addresses[role] for role in (CONDUCTOR, *self._shards())]
-        for worker in range(self.problem.profile.num_workers):
+        for worker in range(self.workload.profile.num_workers):
             self._start(worker_name(worker), tasks.train, worker, servers)
         self._start(EVALUATOR, tasks.evaluate, self._addresses[CONDUCTOR])
 
     # ---------------------------------------------------------------- following the run
 
-    def _follow(self, link: Link) -> Outcome:
+    def _follow(self, link: ClientSocket) -> Outcome:
         """Take what the conductor tells until it is done."""
         while True:
             letter = link.receive(_LOOK_S)
@@ -219,7 +219,7 @@ class _Run:
         assert self._outcome is not None
         return self._outcome
 
-    def _read(self, letter: Letter, link: Link) -> None:
+    def _read(self, letter: Message, link: ClientSocket) -> None:
         if letter.kind == ROWS:
             self._grow(letter.body)
         elif letter.kind == JSON:
@@ -238,24 +238,24 @@ class _Run:
         if self.observer is not None:
             self.observer(self.log)
 
-    def _store(self, plain: dict[str, Any], letter: Letter) -> None:
+    def _store(self, plain: dict[str, Any], letter: Message) -> None:
         if self.folder is None:
             return
-        state = plain["state"] | {"spec": self.problem.experiment.spec()}
+        state = plain["state"] | {"spec": self.workload.experiment.spec()}
         checkpoint = Checkpoint(unpack(plain["shapes"], letter.payload), state)
         path = self.folder / "checkpoints" / f"{plain['label']}.npz"
         self._keeps_log.add_to(checkpoint, path)
         checkpoint.save(path)
         self._checkpoints.append(str(path))
 
-    def _conclude(self, plain: dict[str, Any], letter: Letter) -> None:
+    def _conclude(self, plain: dict[str, Any], letter: Message) -> None:
         state = unpack(plain["shapes"], letter.payload)
         facts = {"checkpoints": self._checkpoints} | plain["facts"]
         self._outcome = Outcome(
             plain["status"], plain["reason"], state["parameters"], state["buffers"], facts
         )
 
-    def _attend(self, link: Link) -> None:
+    def _attend(self, link: ClientSocket) -> None:
         """Pass on requests from outside."""
         if not self.control.pending:
             return
@@ -298,7 +298,7 @@ class _Run:
             wait(futures, timeout=_END_S)
 
     def _what(self, role: str) -> str:
-        has_server = any(map(servers_of, self.problem.experiment.strategy.compositions))
+        has_server = any(map(servers_of, self.workload.experiment.strategy.compositions))
         return "the parameter server (shard 0)" if role == CONDUCTOR and has_server else f"the {role}"
 
     def _last_checkpoint(self) -> str:
@@ -306,7 +306,7 @@ class _Run:
             return f"the last checkpoint is {self._checkpoints[-1]}"
         return "no checkpoint was written (set checkpoint_every, and an output folder)"
 
-    def _end(self, link: Link | None) -> None:
+    def _end(self, link: ClientSocket | None) -> None:
         """Send everybody home and wait for them; then nothing of the run is left on the scheduler."""
         if link is not None:
             link.tell({"do": "stop"})

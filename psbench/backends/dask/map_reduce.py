@@ -19,10 +19,10 @@ import torch
 from distributed import Client, Future
 from distributed.scheduler import KilledWorker
 
-from psbench.backends.base import Control, Ending, Observer, Outcome, why_diverged, with_stats
+from psbench.backends.base import Control, Observer, Outcome, StopRules, why_diverged, with_stats
 from psbench.backends.dask.cluster import connected, place
-from psbench.backends.dask.names import EVALUATOR, worker_name
-from psbench.backends.dask.usage import Usage
+from psbench.backends.dask.protocol.roles import EVALUATOR, worker_name
+from psbench.backends.dask.worker.usage import Usage
 from psbench.checkpoint import Checkpoint
 from psbench.core import actions as act
 from psbench.core import events as ev
@@ -30,8 +30,8 @@ from psbench.core.actions import Action
 from psbench.core.log import EventLog, Kind, plain_json
 from psbench.errors import BackendError, ParameterError, ProtocolError, WorkerLost
 from psbench.experiment import Experiment
-from psbench.problem import Problem
-from psbench.server_math import finite
+from psbench.training.server import finite
+from psbench.training.workload import Workload
 
 #: seconds that processes may take to load torch and their partition
 _LOAD_S = 180.0
@@ -41,14 +41,14 @@ _LOAD_S = 180.0
 
 
 @dataclass
-class Partition:
+class DataPartition:
     """A worker's samples, and what computes on them."""
 
-    problem: Problem
+    workload: Workload
     worker: int
 
     def __post_init__(self) -> None:
-        self.trainer = self.problem.trainer()
+        self.trainer = self.workload.trainer()
         self.usage = Usage(self.worker)
         self.taken = 0
 
@@ -68,14 +68,14 @@ class Sum:
     told: dict[int, tuple[float, float, bool]] = field(default_factory=dict)
 
 
-def load(experiment: Experiment, worker: int) -> Partition:
+def load(experiment: Experiment, worker: int) -> DataPartition:
     """Load a partition; done once."""
     torch.set_num_threads(experiment.threads)
-    return Partition(Problem.build(experiment), worker)
+    return DataPartition(Workload.build(experiment), worker)
 
 
 def map_step(
-    partition: Partition, model: tuple[np.ndarray, np.ndarray], job: int, samples: int, weight: float
+    partition: DataPartition, model: tuple[np.ndarray, np.ndarray], job: int, samples: int, weight: float
 ) -> Sum:
     """Compute a partition's share of the mini-batch, as slowly as the emulated machine does.
 
@@ -90,11 +90,11 @@ def map_step(
     read = time.perf_counter() - began
     step = partition.trainer.compute(batch, *(torch.from_numpy(vector) for vector in model))
     partition.usage.add(read, time.perf_counter() - began - read)
-    speed = partition.problem.profile.speed
+    speed = partition.workload.profile.speed
     time.sleep((time.perf_counter() - began) * (max(speed) / speed[partition.worker] - 1.0))
     whole = bool(np.isfinite(step.loss)) and finite(step.gradient)
     told = {partition.worker: (time.perf_counter() - began, step.loss, whole)}
-    share = samples / partition.problem.experiment.batch_size
+    share = samples / partition.workload.experiment.batch_size
     return Sum((step.gradient * weight).numpy(), (step.buffers * share).numpy(), told)
 
 
@@ -103,14 +103,14 @@ def add(left: Sum, right: Sum) -> Sum:
     return Sum(left.gradient + right.gradient, left.buffers + right.buffers, left.told | right.told)
 
 
-def used(partition: Partition) -> dict[str, float]:
+def used(partition: DataPartition) -> dict[str, float]:
     """Return what the partition's tasks used, from the first job on."""
     return partition.usage.facts()
 
 
-def evaluate(partition: Partition, model: tuple[np.ndarray, np.ndarray]) -> dict[str, float]:
+def evaluate(partition: DataPartition, model: tuple[np.ndarray, np.ndarray]) -> dict[str, float]:
     """Evaluate a model."""
-    evaluator = partition.problem.evaluator()
+    evaluator = partition.workload.evaluator()
     return evaluator.evaluate(*(torch.from_numpy(vector) for vector in model))
 
 
@@ -118,7 +118,7 @@ def evaluate(partition: Partition, model: tuple[np.ndarray, np.ndarray]) -> dict
 
 
 def run_map_reduce(
-    problem: Problem,
+    workload: Workload,
     log: EventLog,
     control: Control,
     observer: Observer | None = None,
@@ -134,15 +134,15 @@ def run_map_reduce(
     BackendError, WorkerLost
         If the scheduler does not answer, a task fails, or its process is killed.
     """
-    check(problem.experiment)
+    check(workload.experiment)
     if start is not None:
         raise ParameterError(
             "strategy 'map_reduce': on dask it cannot go on from a checkpoint; use the simulated backend"
         )
-    roles = [*map(worker_name, range(problem.profile.num_workers)), EVALUATOR]
-    with connected(problem.experiment.scheduler, len(roles)) as client:
-        placed = place(roles, client.nthreads(), problem.experiment.scheduler)
-        return _Driver(problem, log, control, observer, folder, client, placed).run()
+    roles = [*map(worker_name, range(workload.profile.num_workers)), EVALUATOR]
+    with connected(workload.experiment.scheduler, len(roles)) as client:
+        placed = place(roles, client.nthreads(), workload.experiment.scheduler)
+        return _Driver(workload, log, control, observer, folder, client, placed).run()
 
 
 def check(experiment: Experiment) -> None:
@@ -164,7 +164,7 @@ class _Driver:
 
     def __init__(
         self,
-        problem: Problem,
+        workload: Workload,
         log: EventLog,
         control: Control,
         observer: Observer | None,
@@ -172,11 +172,11 @@ class _Driver:
         client: Client,
         placed: dict[str, str],
     ) -> None:
-        experiment = problem.experiment
-        self.problem, self.log, self.control, self.observer = problem, log, control, observer
+        experiment = workload.experiment
+        self.workload, self.log, self.control, self.observer = workload, log, control, observer
         self.folder, self.client, self.placed = folder, client, placed
-        self.engine, self.server = problem.engine(log), problem.server()
-        self.ending = Ending(experiment.stop, experiment.evaluate_every)
+        self.engine, self.server = workload.engine(log), workload.server()
+        self.ending = StopRules(experiment.stop, experiment.evaluate_every)
         self.server.measures_movement = self.ending.sees_movement
         self._partitions: dict[int, Future] = {}
         self._released: dict[int, act.Release] = {}
@@ -202,7 +202,7 @@ class _Driver:
             self._evaluate(0)
             self._harvest(wait=True)
             self._began_s = time.monotonic()
-            self._perform(self.engine.begin(range(self.problem.profile.num_workers)))
+            self._perform(self.engine.begin(range(self.workload.profile.num_workers)))
             while not self._status:
                 self._job()
                 self._attend()
@@ -214,7 +214,7 @@ class _Driver:
                 self.client.cancel(list(self._partitions.values()), force=True)
 
     def _load(self) -> None:
-        experiment, last = self.problem.experiment, self.problem.profile.num_workers
+        experiment, last = self.workload.experiment, self.workload.profile.num_workers
         for worker in range(last + 1):  # the last is the evaluator's
             role = worker_name(worker) if worker < last else EVALUATOR
             self._partitions[worker] = self._submit(load, experiment, min(worker, last - 1), on=role)
@@ -263,7 +263,7 @@ class _Driver:
 
     def _push(self, release: act.Release) -> ev.Push:
         view, composition = self.engine.view, self.engine.composition
-        size = composition.placement.bytes_up(self.problem.model_bytes, view.num_workers)
+        size = composition.placement.bytes_up(self.workload.model_bytes, view.num_workers)
         samples = view.workers[release.worker].batch_size
         return ev.Push(next(self._ids), release.worker, release.ticket, release.load, samples, bytes=size)
 
@@ -318,7 +318,7 @@ class _Driver:
             momentum_scale=apply.momentum_scale,
         )
         samples = sum(push.samples for push in apply.pushes)
-        share = samples / self.problem.experiment.batch_size
+        share = samples / self.workload.experiment.batch_size
         self.server.merge_buffers([torch.from_numpy(self._sum.buffers / share)], [samples])
         self._after_update()
 
@@ -328,7 +328,7 @@ class _Driver:
         if number is not None:
             self._evaluate(number)
         if view.epoch >= self._next_checkpoint:
-            self._next_checkpoint += self.problem.experiment.checkpoint_every or float("inf")
+            self._next_checkpoint += self.workload.experiment.checkpoint_every or float("inf")
             self._checkpoint(f"epoch-{view.epoch:g}")
         if reason := self.ending.after_update(view, self.server.movement) or self.ending.at(self._now):
             self._end("finished", reason)
@@ -348,7 +348,7 @@ class _Driver:
         view = self.engine.view
         self._evaluated = view.version
         model = self.server.parameters.numpy().copy(), self.server.buffers.numpy().copy()
-        partition = self._partitions[self.problem.profile.num_workers]
+        partition = self._partitions[self.workload.profile.num_workers]
         future = self._submit(evaluate, partition, model, on=EVALUATOR)
         self._evaluations.append((number, view.version, view.epoch, future))
 
@@ -369,7 +369,7 @@ class _Driver:
     def _checkpoint(self, label: str) -> None:
         if self.folder is None:
             return
-        spec = self.problem.experiment.spec()
+        spec = self.workload.experiment.spec()
         state = {"time_s": self._now, "engine": self.engine.state_dict(), "spec": spec}
         path = Checkpoint.of(self.server, state).save(self.folder / "checkpoints" / f"{label}.npz")
         self._checkpoints.append(str(path))
@@ -379,8 +379,8 @@ class _Driver:
             self._status, self._reason = status, reason
 
     def _finish(self) -> Outcome:
-        time_s = min(self._now, self.problem.experiment.stop.seconds or float("inf"))
-        workers = range(self.problem.profile.num_workers)
+        time_s = min(self._now, self.workload.experiment.stop.seconds or float("inf"))
+        workers = range(self.workload.profile.num_workers)
         asked = [self._submit(used, self._partitions[worker], on=worker_name(worker)) for worker in workers]
         usage = [self._result(future, "usage") for future in asked]
         if self._evaluated != self.engine.view.version and self._status != "diverged":

@@ -10,51 +10,51 @@ import torch
 from distributed import get_worker
 from distributed.comm import get_address_host
 
-from psbench.backends.dask.checkpoints import Start
-from psbench.backends.dask.conductor import Conductor, servers_of
-from psbench.backends.dask.mail import Abandoned, Stopped
-from psbench.backends.dask.names import CONDUCTOR, EVALUATOR, server_name, worker_name
-from psbench.backends.dask.shard import Shard
-from psbench.backends.dask.wire import JSON, Address, Hub, Link, unpack
-from psbench.backends.dask.worker import Worker
+from psbench.backends.dask.coordinator.checkpointing import Start
+from psbench.backends.dask.coordinator.coordinator import Coordinator, servers_of
+from psbench.backends.dask.protocol.roles import CONDUCTOR, EVALUATOR, server_name, worker_name
+from psbench.backends.dask.protocol.transport import JSON, Address, ClientSocket, ServerSocket, unpack
+from psbench.backends.dask.server.server_process import ServerProcess
+from psbench.backends.dask.worker.mailbox import Abandoned, Stopped
+from psbench.backends.dask.worker.worker import Worker
 from psbench.experiment import Experiment
-from psbench.problem import Problem
+from psbench.training.workload import Workload
 
 
 def conduct(
     experiment: Experiment, key: bytes, topic: str, crew: list[str], start: Start | None = None
 ) -> None:
     """Conduct the run; the first server shard is part of it."""
-    with Hub(_host(), key) as hub:
+    with ServerSocket(_host(), key) as hub:
         _announce(topic, CONDUCTOR, hub)
         torch.set_num_threads(experiment.threads)
-        Conductor(Problem.build(experiment), hub, crew, start).run()
+        Coordinator(Workload.build(experiment), hub, crew, start).run()
 
 
 def serve(experiment: Experiment, key: bytes, topic: str, shard: int, conductor: Address) -> None:
     """Hold a server shard that is not the first."""
-    with Hub(_host(), key) as hub, Link(conductor, key, server_name(shard)) as link:
+    with ServerSocket(_host(), key) as hub, ClientSocket(conductor, key, server_name(shard)) as link:
         _announce(topic, server_name(shard), hub)
-        _report(link, lambda: Shard(_build(experiment), hub, link, shard).run())
+        _report(link, lambda: ServerProcess(_build(experiment), hub, link, shard).run())
 
 
 def train(experiment: Experiment, key: bytes, worker: int, servers: list[Address]) -> None:
     """Be a training worker; `servers` begins with the conductor."""
     name = worker_name(worker)
     with ExitStack() as stack:
-        links = [stack.enter_context(Link(address, key, name)) for address in servers]
+        links = [stack.enter_context(ClientSocket(address, key, name)) for address in servers]
         rings = any(not servers_of(composition) for composition in experiment.strategy.compositions)
-        hub = stack.enter_context(Hub(_host(), key)) if rings else None
+        hub = stack.enter_context(ServerSocket(_host(), key)) if rings else None
         _report(links[0], lambda: Worker(_build(experiment), worker, links[0], links[1:], hub, key).run())
 
 
 def evaluate(experiment: Experiment, key: bytes, conductor: Address) -> None:
     """Evaluate the models that come, one after another."""
-    with Link(conductor, key, EVALUATOR) as link:
+    with ClientSocket(conductor, key, EVALUATOR) as link:
         _report(link, lambda: _evaluate(experiment, link))
 
 
-def _evaluate(experiment: Experiment, link: Link) -> None:
+def _evaluate(experiment: Experiment, link: ClientSocket) -> None:
     evaluator = _build(experiment).evaluator()
     link.tell({"do": "ready"})
     while True:
@@ -75,12 +75,12 @@ def _evaluate(experiment: Experiment, link: Link) -> None:
             link.tell({"do": "measured", "name": plain["name"], "number": number})
 
 
-def _build(experiment: Experiment) -> Problem:
+def _build(experiment: Experiment) -> Workload:
     torch.set_num_threads(experiment.threads)
-    return Problem.build(experiment)
+    return Workload.build(experiment)
 
 
-def _report(link: Link, work: Callable[[], None]) -> None:
+def _report(link: ClientSocket, work: Callable[[], None]) -> None:
     """Work until stopped; if it fails, tell the conductor so that nobody waits for us."""
     try:
         work()
@@ -96,7 +96,7 @@ def _host() -> str:
     return host
 
 
-def _announce(topic: str, name: str, hub: Hub) -> None:
+def _announce(topic: str, name: str, hub: ServerSocket) -> None:
     get_worker().log_event(topic, {"name": name, "address": list(hub.address)})
 
 

@@ -9,20 +9,20 @@ from typing import Any
 
 import numpy as np
 
-from psbench.backends.dask.checkpoints import Start
 from psbench.backends.dask.client import roles_of
-from psbench.backends.dask.conductor import Conductor, servers_of
-from psbench.backends.dask.log_sender import ROWS, TEXTS
-from psbench.backends.dask.mail import Stopped
-from psbench.backends.dask.names import CLIENT, CONDUCTOR, EVALUATOR, server_name, worker_name
-from psbench.backends.dask.shard import Shard
+from psbench.backends.dask.coordinator.checkpointing import Start
+from psbench.backends.dask.coordinator.coordinator import Coordinator, servers_of
+from psbench.backends.dask.coordinator.log_stream import ROWS, TEXTS
+from psbench.backends.dask.protocol.roles import CLIENT, CONDUCTOR, EVALUATOR, server_name, worker_name
+from psbench.backends.dask.protocol.transport import JSON, ClientSocket, Message, ServerSocket, unpack
+from psbench.backends.dask.server.server_process import ServerProcess
 from psbench.backends.dask.tasks import _evaluate, _report
-from psbench.backends.dask.wire import JSON, Hub, Letter, Link, unpack
-from psbench.backends.dask.worker import Worker
+from psbench.backends.dask.worker.mailbox import Stopped
+from psbench.backends.dask.worker.worker import Worker
 from psbench.checkpoint import Checkpoint
 from psbench.core.log import ROW, EventLog
 from psbench.experiment import Experiment
-from psbench.problem import Problem
+from psbench.training.workload import Workload
 
 HOST = "127.0.0.1"
 KEY = b"k" * 32
@@ -49,15 +49,15 @@ class Crew:
         self.outcome: dict[str, Any] = {}
         self.parameters: Any = None
         self.workers: dict[int, Worker] = {}
-        self.shards: dict[int, Shard] = {}
+        self.shards: dict[int, ServerProcess] = {}
         self.checkpoints: list[str] = []
         self._threads: list[threading.Thread] = []
 
     def run(self, on_rows: Any = None) -> Crew:
         with ExitStack() as stack:
-            hub = stack.enter_context(Hub(HOST, KEY))
+            hub = stack.enter_context(ServerSocket(HOST, KEY))
             shards = max(servers_of(c) for c in self.experiment.strategy.compositions)
-            hubs = [Hub(HOST, KEY) for _ in range(1, shards)]
+            hubs = [ServerSocket(HOST, KEY) for _ in range(1, shards)]
             addresses = [hub.address, *(h.address for h in hubs)]
             crew = [role for role in roles_of(self.experiment) if role != CONDUCTOR]
             self._go(self._conduct, hub, [*crew, CLIENT])
@@ -66,7 +66,7 @@ class Crew:
             for worker in range(self.experiment.num_workers):
                 self._go(self._train, worker, addresses)
             self._go(self._evaluate, hub.address)
-            link = stack.enter_context(Link(hub.address, KEY, CLIENT))
+            link = stack.enter_context(ClientSocket(hub.address, KEY, CLIENT))
             link.tell({"do": "ready"})
             self._follow(link, on_rows)
             for thread in self._threads:
@@ -79,31 +79,31 @@ class Crew:
         self._threads.append(thread)
         thread.start()
 
-    def _conduct(self, hub: Hub, crew: list[str]) -> None:
+    def _conduct(self, hub: ServerSocket, crew: list[str]) -> None:
         try:
-            self.conductor = Conductor(Problem.build(self.experiment), hub, crew, self.start)
+            self.conductor = Coordinator(Workload.build(self.experiment), hub, crew, self.start)
             self.conductor.run()
         except BaseException as error:
             self.error = error
 
-    def _serve(self, number: int, hub: Hub, conductor: Any) -> None:
-        with hub, Link(conductor, KEY, server_name(number)) as link:
-            self.shards[number] = Shard(Problem.build(self.experiment), hub, link, number)
+    def _serve(self, number: int, hub: ServerSocket, conductor: Any) -> None:
+        with hub, ClientSocket(conductor, KEY, server_name(number)) as link:
+            self.shards[number] = ServerProcess(Workload.build(self.experiment), hub, link, number)
             _report(link, self.shards[number].run)
 
     def _train(self, worker: int, addresses: list[Any]) -> None:
         with ExitStack() as stack:
-            links = [stack.enter_context(Link(a, KEY, worker_name(worker))) for a in addresses]
-            hub = stack.enter_context(Hub(HOST, KEY))
-            problem = Problem.build(self.experiment)
-            self.workers[worker] = it = self.worker_class(problem, worker, links[0], links[1:], hub, KEY)
+            links = [stack.enter_context(ClientSocket(a, KEY, worker_name(worker))) for a in addresses]
+            hub = stack.enter_context(ServerSocket(HOST, KEY))
+            workload = Workload.build(self.experiment)
+            self.workers[worker] = it = self.worker_class(workload, worker, links[0], links[1:], hub, KEY)
             _report(links[0], it.run)
 
     def _evaluate(self, conductor: Any) -> None:
-        with Link(conductor, KEY, EVALUATOR) as link:
+        with ClientSocket(conductor, KEY, EVALUATOR) as link:
             _report(link, lambda: _evaluate(self.experiment, link))
 
-    def _follow(self, link: Link, on_rows: Any) -> None:
+    def _follow(self, link: ClientSocket, on_rows: Any) -> None:
         while True:
             letter = link.receive(0.05)
             if letter is None:
@@ -117,7 +117,7 @@ class Crew:
             elif letter.kind == JSON and not self._hear(letter, link):
                 return
 
-    def _hear(self, letter: Letter, link: Link) -> bool:
+    def _hear(self, letter: Message, link: ClientSocket) -> bool:
         plain = letter.plain
         if plain["do"] == "stop":
             return False

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from distributed import Client
 
-from psbench.backends.dask.letters import PUSH, RELEASE
+from psbench.backends.dask.protocol.messages import PUSH, RELEASE
 from psbench.core.log import Kind
 from psbench.experiment import Experiment
 from psbench.runs import run
@@ -26,11 +26,11 @@ def count_payloads() -> None:
 
     from psbench.backends.dask import tasks, wire
 
-    class CountingHub(wire.Hub):
+    class CountingHub(wire.ServerSocket):
         carried: defaultdict[int, list[int]] = defaultdict(list)
         frame = 0
 
-        def receive(self, timeout_s: float) -> wire.Letter | None:
+        def receive(self, timeout_s: float) -> wire.Message | None:
             self.frame = 0
             letter = super().receive(timeout_s)
             if letter is not None:
@@ -52,15 +52,15 @@ def count_payloads() -> None:
             self.frame = len(bytes(payload.numpy()))
             super()._send_payload(payload)
 
-    tasks.Hub = CountingHub
+    tasks.ServerSocket = CountingHub
 
 
 def payloads() -> dict[int, list[int]]:
     """Return what was noted, and note no more."""
     from psbench.backends.dask import tasks, wire
 
-    counted: Any = tasks.Hub
-    tasks.Hub = wire.Hub
+    counted: Any = tasks.ServerSocket
+    tasks.ServerSocket = wire.ServerSocket
     return dict(counted.carried)
 
 

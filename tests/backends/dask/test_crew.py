@@ -10,14 +10,14 @@ import torch
 from crew import Crew, Killed
 
 from psbench.backends.base import Control
-from psbench.backends.dask.inbox import PeerFailed
-from psbench.backends.dask.member import Member
-from psbench.backends.dask.worker import Worker
-from psbench.backends.simulated import run_simulated
+from psbench.backends.dask.coordinator.handlers import PeerFailed
+from psbench.backends.dask.worker.ring_member import RingMember
+from psbench.backends.dask.worker.worker import Worker
+from psbench.backends.simulated.simulation import run_simulated
 from psbench.core.log import EventLog, Kind
 from psbench.errors import WorkerLost
 from psbench.experiment import Experiment
-from psbench.problem import Problem
+from psbench.training.workload import Workload
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -43,7 +43,7 @@ def experiment(strategy: Any, workers: int = 3, **changes: Any) -> Experiment:
 
 
 def simulated(experiment: Experiment) -> Any:
-    return run_simulated(Problem.build(experiment), EventLog(), Control())
+    return run_simulated(Workload.build(experiment), EventLog(), Control())
 
 
 def kinds(crew: Crew) -> list[int]:
@@ -153,7 +153,7 @@ def test_a_lost_worker_is_done_without(strategy: Any) -> None:
     assert kinds(crew).count(Kind.LEAVE) == 1
 
 
-class DiesInTheRing(Member):
+class DiesInTheRing(RingMember):
     """Worker 1 is lost in its fourth ring, before it has received piece number `step`."""
 
     step = 0

@@ -24,7 +24,8 @@ from psbench.backends.dask.cluster import place
 from psbench.core.log import EventLog, Kind
 from psbench.errors import BackendError, ParameterError, ServerLost
 from psbench.experiment import Experiment
-from psbench.runs import Run, run
+from psbench.results.run import Run
+from psbench.runs import run
 
 pytestmark = [pytest.mark.dask, pytest.mark.timeout(180)]
 
@@ -124,10 +125,10 @@ def test_a_worker_that_raises_shows_its_own_traceback(
     scheduler: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(experiment: Experiment, key: bytes, worker: int, servers: Any) -> None:
+        from psbench.backends.dask.protocol.transport import ClientSocket
         from psbench.backends.dask.tasks import _report
-        from psbench.backends.dask.wire import Link
 
-        with Link(servers[0], key, "worker 0") as link:
+        with ClientSocket(servers[0], key, "worker 0") as link:
             _report(link, lambda: {}["a bug of worker 0"])
 
     monkeypatch.setattr("psbench.backends.dask.tasks.train", broken)

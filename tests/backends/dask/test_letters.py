@@ -6,8 +6,8 @@ import math
 
 import pytest
 
-from psbench.backends.dask.agenda import Agenda
-from psbench.backends.dask.letters import Pushed, Released, decode_piece, encode_piece
+from psbench.backends.dask.coordinator.timers import Timers
+from psbench.backends.dask.protocol.messages import PushMessage, ReleaseMessage, decode_piece, encode_piece
 from psbench.clusters import make_cluster
 from psbench.core import events as ev
 
@@ -15,15 +15,15 @@ from psbench.core import events as ev
 @pytest.mark.parametrize("stats", [None, {"test_loss": 0.1, "grad_norm_sq": math.inf}])
 @pytest.mark.parametrize("goes_on", [False, True])
 def test_a_push_is_read_as_it_was_written(goes_on: bool, stats: dict[str, float] | None) -> None:
-    told = Pushed(3, 2, 64, 4, 0.1, 12.3456789012, 1 / 3, not goes_on, goes_on, stats)
-    assert Pushed.decode(told.encode()) == told
+    told = PushMessage(3, 2, 64, 4, 0.1, 12.3456789012, 1 / 3, not goes_on, goes_on, stats)
+    assert PushMessage.decode(told.encode()) == told
 
 
 @pytest.mark.parametrize("orders", [{}, {"push": True, "batch_size": 7}])
 @pytest.mark.parametrize("then", ["step", "push"])
 def test_a_release_is_read_as_it_was_written(then: str, orders: dict[str, object]) -> None:
-    told = Released(3, 2, 64, then == "push", then == "step", then, 1.25, orders)
-    assert Released.decode(told.encode()) == told
+    told = ReleaseMessage(3, 2, 64, then == "push", then == "step", then, 1.25, orders)
+    assert ReleaseMessage.decode(told.encode()) == told
 
 
 def test_a_piece_is_read_as_it_was_written() -> None:
@@ -33,7 +33,7 @@ def test_a_piece_is_read_as_it_was_written() -> None:
 def test_the_agenda_holds_comings_and_goings_and_calls_in_order() -> None:
     failures = [{"worker": 0, "at_s": 1, "rejoin_s": 3}]
     cluster = make_cluster({"workers": 3, "joins": [{"worker": 2, "at_s": 2}], "failures": failures})
-    agenda = Agenda(cluster.profile())
+    agenda = Timers(cluster.profile())
     agenda.add(2, ev.Timer("key"))
     assert agenda.due(0.5) == []
     assert agenda.due(2.5) == [ev.Leave(0, "failed"), ev.Join(2), ev.Timer("key")]

@@ -9,10 +9,10 @@ import torch
 from crew import Crew
 
 from psbench.backends.base import Control
-from psbench.backends.simulated import run_simulated
+from psbench.backends.simulated.simulation import run_simulated
 from psbench.core.log import EventLog, Kind
 from psbench.experiment import Experiment
-from psbench.problem import Problem
+from psbench.training.workload import Workload
 
 SERVERS = {"name": "bsp", "placement": {"name": "parameter_server", "servers": 2}}
 
@@ -30,7 +30,7 @@ def experiment(first: Any, second: Any, momentum: str) -> Experiment:
 
 
 def simulated(spec: Experiment) -> torch.Tensor:
-    parameters = run_simulated(Problem.build(spec), EventLog(), Control()).parameters
+    parameters = run_simulated(Workload.build(spec), EventLog(), Control()).parameters
     assert parameters is not None
     return parameters
 

@@ -11,8 +11,8 @@ from crew import Crew
 from test_players import HALFWAY, SERVERS, experiment, one_torch_thread, simulated
 
 from psbench import Control, Run, replay, resume
-from psbench.backends.dask.checkpoints import Start
-from psbench.backends.resume import log_of
+from psbench.backends.checkpointing import log_of
+from psbench.backends.dask.coordinator.checkpointing import Start
 from psbench.checkpoint import Checkpoint
 from psbench.core.log import EventLog, Kind
 from psbench.errors import ParameterError

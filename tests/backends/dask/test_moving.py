@@ -11,15 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from psbench.backends.base import Control
-from psbench.backends.dask.servers import Servers
+from psbench.backends.dask.server.parameter_server import ParameterServerStore
+from psbench.backends.partition import Partition, cuts_of, together
 from psbench.backends.replay import replay
-from psbench.backends.simulated import run_simulated
-from psbench.backends.slices import Cut, cuts_of, together
+from psbench.backends.simulated.simulation import run_simulated
 from psbench.core.log import EventLog, Kind
 from psbench.experiment import Experiment
 from psbench.metrics import reassignments, server_loads
-from psbench.problem import Problem
 from psbench.runs import run
+from psbench.training.workload import Workload
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -51,18 +51,18 @@ def experiment(strategy: Any, servers: int = 2, moves: bool = True, **changes: A
 
 
 def simulated(spec: Experiment) -> Any:
-    return run_simulated(Problem.build(spec), EventLog(), Control())
+    return run_simulated(Workload.build(spec), EventLog(), Control())
 
 
 @pytest.fixture
 def lame_first_server(monkeypatch: pytest.MonkeyPatch) -> None:
     """Server 0 takes three times as long for an entry as the others, whatever this machine does."""
 
-    def loads(self: Servers, then: Any) -> None:
+    def loads(self: ParameterServerStore, then: Any) -> None:
         entries = [cut.size for cut in self._cuts]
         self._ask({"do": "load"}, 0.0, lambda _: then([3.0 * entries[0], *map(float, entries[1:])]))
 
-    monkeypatch.setattr(Servers, "loads", loads)
+    monkeypatch.setattr(ParameterServerStore, "loads", loads)
 
 
 def moves_of(crew: Crew) -> list[str]:
@@ -140,7 +140,7 @@ def test_cuts_take_apart_and_put_together(count: int, data: Any) -> None:
     ranges = [[(i, i + 1) for i in range(length) if own[i] == server] for server in range(count)]
     cuts, vector = cuts_of(ranges), torch.arange(float(length))
     assert torch.equal(together([cut.of(vector) for cut in cuts], cuts), vector) or count == 1
-    whole = Cut((slice(0, length),))
+    whole = Partition((slice(0, length),))
     for cut in cuts:
         rest = whole.without(cut)
         assert rest.size + cut.size == length

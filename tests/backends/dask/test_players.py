@@ -12,21 +12,21 @@ import torch
 from crew import Crew
 
 from psbench.backends.base import Control
-from psbench.backends.dask.slice import Slice
-from psbench.backends.dask.worker import Worker
-from psbench.backends.simulated import run_simulated
-from psbench.backends.slices import slices
+from psbench.backends.dask.server.parameter_slice import ParameterSlice
+from psbench.backends.dask.worker.worker import Worker
+from psbench.backends.partition import slices
+from psbench.backends.simulated.simulation import run_simulated
 from psbench.communication import LocalSGD
-from psbench.core.actions import Action, Tell, Wake
+from psbench.core.actions import Action, SetTimer, Tell
 from psbench.core.events import Report
 from psbench.core.log import EventLog, Kind
-from psbench.core.part import Stragglers, Verdict, WorkerHalf
+from psbench.core.part import Directive, Stragglers, WorkerPolicy
 from psbench.core.strategy import Strategy
 from psbench.core.view import ClusterView
 from psbench.experiment import Experiment
-from psbench.optim import SGD
-from psbench.problem import Problem
 from psbench.seeds import Streams
+from psbench.training.optim import SGD
+from psbench.training.workload import Workload
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -65,7 +65,7 @@ def played(strategy: Any, workers: int = 2, **changes: Any) -> Crew:
 
 def simulated(spec: Experiment) -> tuple[torch.Tensor, EventLog]:
     log = EventLog()
-    parameters = run_simulated(Problem.build(spec), log, Control()).parameters
+    parameters = run_simulated(Workload.build(spec), log, Control()).parameters
     assert parameters is not None
     return parameters, log
 
@@ -178,10 +178,10 @@ class WakesAndTells(Stragglers):
     name: ClassVar[str] = ""
 
     def start(self, view: ClusterView) -> list[Action]:
-        return [Wake(view.now + 0.03, "push")]
+        return [SetTimer(view.now + 0.03, "push")]
 
     def on_timer(self, key: str, view: ClusterView) -> list[Action]:
-        return [Wake(view.now + 0.03, key), *(Tell(w, {"push": True}) for w in view.computing)]
+        return [SetTimer(view.now + 0.03, key), *(Tell(w, {"push": True}) for w in view.computing)]
 
 
 @pytest.mark.parametrize("placement", ["parameter_server", "all_reduce"])
@@ -198,12 +198,12 @@ def test_wakes_come_in_time_and_orders_reach_workers_between_two_steps(placement
     assert min(timers["time_s"] - due) >= 0
 
 
-class ReportingHalf(WorkerHalf):
+class ReportingHalf(WorkerPolicy):
     """Reports every step, and pushes every two-hundredth."""
 
     steps: int = 0
 
-    def after_step(self, stats: Any) -> Verdict:
+    def after_step(self, stats: Any) -> Directive:
         self.steps += 1
         return "push" if self.steps % 200 == 0 else "report"
 
@@ -213,7 +213,7 @@ class Reporting(LocalSGD):
 
     name: ClassVar[str] = ""
 
-    def worker_half(self) -> WorkerHalf:
+    def worker_policy(self) -> WorkerPolicy:
         return ReportingHalf()
 
 
@@ -257,7 +257,7 @@ def test_slices_of_a_distance_add_up_to_the_whole() -> None:
         total = 0.0
         for shard, part in enumerate(slices(7, number)):
             state = {"parameters": vector[part], "buffers": vector[:0]}
-            one = Slice(state, optimizer, 4, composition, Streams(0), shard)
+            one = ParameterSlice(state, optimizer, 4, composition, Streams(0), shard)
             one.hold(0, {0})
             one.take((0, 1), gradient[part])
             one.apply([(0, 1)], [4], {"weights": [1.0]})

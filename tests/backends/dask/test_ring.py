@@ -9,8 +9,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from psbench.backends.dask.ring import Wired, all_reduce
-from psbench.backends.slices import slices
+from psbench.backends.dask.worker.ring_all_reduce import Wired, all_reduce
+from psbench.backends.partition import slices
 
 pytestmark = pytest.mark.timeout(60)
 

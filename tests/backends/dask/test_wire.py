@@ -9,7 +9,17 @@ import pytest
 import torch
 import zmq
 
-from psbench.backends.dask.wire import HELLO, JSON, Address, Hub, Letter, Link, is_loopback, pack, unpack
+from psbench.backends.dask.protocol.transport import (
+    HELLO,
+    JSON,
+    Address,
+    ClientSocket,
+    Message,
+    ServerSocket,
+    is_loopback,
+    pack,
+    unpack,
+)
 
 KEY = b"s" * 32
 KIND = 7
@@ -17,12 +27,12 @@ pytestmark = pytest.mark.timeout(30)
 
 
 @pytest.fixture
-def hub() -> Iterator[Hub]:
-    with Hub("127.0.0.1", KEY) as hub:
+def hub() -> Iterator[ServerSocket]:
+    with ServerSocket("127.0.0.1", KEY) as hub:
         yield hub
 
 
-def await_letter(receiver: Hub | Link, seconds: float = 5.0) -> Letter:
+def await_letter(receiver: ServerSocket | ClientSocket, seconds: float = 5.0) -> Message:
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         letter = receiver.receive(0.05)
@@ -32,9 +42,9 @@ def await_letter(receiver: Hub | Link, seconds: float = 5.0) -> Letter:
 
 
 @pytest.mark.parametrize("length", [0, 1, 5, 300_000])
-def test_letters_arrive_as_they_were_sent(hub: Hub, length: int) -> None:
+def test_letters_arrive_as_they_were_sent(hub: ServerSocket, length: int) -> None:
     sent = torch.arange(float(length))
-    with Link(hub.address, KEY, "worker 0", ring=3) as link:
+    with ClientSocket(hub.address, KEY, "worker 0", ring=3) as link:
         assert await_letter(hub).plain == {"name": "worker 0", "ring": 3}
         link.send(KIND, b"body", sent)
         letter = await_letter(hub)
@@ -47,9 +57,9 @@ def test_letters_arrive_as_they_were_sent(hub: Hub, length: int) -> None:
 
 
 @pytest.mark.parametrize("length", [1, 300_000])
-def test_16_bit_floats_travel_as_such(hub: Hub, length: int) -> None:
+def test_16_bit_floats_travel_as_such(hub: ServerSocket, length: int) -> None:
     sent = torch.linspace(-1000, 1000, length).half()
-    with Link(hub.address, KEY, "worker 0") as link:
+    with ClientSocket(hub.address, KEY, "worker 0") as link:
         await_letter(hub)
         link.send(KIND, b"", sent)
         received = await_letter(hub).payload
@@ -58,8 +68,8 @@ def test_16_bit_floats_travel_as_such(hub: Hub, length: int) -> None:
         assert torch.equal(received, sent)
 
 
-def test_what_was_sent_is_a_copy(hub: Hub) -> None:
-    with Link(hub.address, KEY, "worker 0") as link:
+def test_what_was_sent_is_a_copy(hub: ServerSocket) -> None:
+    with ClientSocket(hub.address, KEY, "worker 0") as link:
         await_letter(hub)
         vector = torch.ones(10)
         link.send(KIND, b"", vector)
@@ -69,10 +79,10 @@ def test_what_was_sent_is_a_copy(hub: Hub) -> None:
         assert received.sum() == 10
 
 
-def test_strangers_are_dropped_and_counted(hub: Hub) -> None:
-    with Link(hub.address, b"x" * 32, "worker 0") as stranger:
+def test_strangers_are_dropped_and_counted(hub: ServerSocket) -> None:
+    with ClientSocket(hub.address, b"x" * 32, "worker 0") as stranger:
         stranger.tell({"do": "stop"})
-        with Link(hub.address, KEY, "worker 0") as friend:
+        with ClientSocket(hub.address, KEY, "worker 0") as friend:
             friend.tell({"do": "ready"})
             letters = [await_letter_or_none(hub) for _ in range(8)]
     kinds = [letter.kind for letter in letters if letter is not None]
@@ -80,24 +90,24 @@ def test_strangers_are_dropped_and_counted(hub: Hub) -> None:
     assert hub.strangers == 2
 
 
-def await_letter_or_none(hub: Hub) -> Letter | None:
+def await_letter_or_none(hub: ServerSocket) -> Message | None:
     return hub.receive(0.1)
 
 
-def test_noise_does_not_disturb(hub: Hub) -> None:
+def test_noise_does_not_disturb(hub: ServerSocket) -> None:
     with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
         socket.linger = 1000
         socket.connect(hub.address.url)
         for noise in ([b""], [b"\0"], [b"\0" * 8, b"more", b"frames"], [b"\xff" * 4000]):
             socket.send_multipart(noise)
-        with Link(hub.address, KEY, "friend"):
+        with ClientSocket(hub.address, KEY, "friend"):
             seen = [letter for letter in (hub.receive(0.1) for _ in range(10)) if letter is not None]
     assert [letter.sender for letter in seen] == ["friend"]
     assert hub.strangers == 4
 
 
-def test_who_is_gone_cannot_be_told(hub: Hub) -> None:
-    link = Link(hub.address, KEY, "worker 0")
+def test_who_is_gone_cannot_be_told(hub: ServerSocket) -> None:
+    link = ClientSocket(hub.address, KEY, "worker 0")
     await_letter(hub)
     assert hub.tell("worker 0", {"do": "ping"})
     link.close()
@@ -108,8 +118,8 @@ def test_who_is_gone_cannot_be_told(hub: Hub) -> None:
 
 
 def test_a_link_knows_that_its_hub_is_gone() -> None:
-    hub = Hub("127.0.0.1", KEY)
-    with Link(hub.address, KEY, "worker 0") as link:
+    hub = ServerSocket("127.0.0.1", KEY)
+    with ClientSocket(hub.address, KEY, "worker 0") as link:
         await_letter(hub)
         assert not link.lost
         hub.close()
@@ -122,12 +132,12 @@ def test_a_link_knows_that_its_hub_is_gone() -> None:
 
 
 def test_a_hub_off_loopback_encrypts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("psbench.backends.dask.wire.is_loopback", lambda host: False)
-    with Hub("127.0.0.1", KEY) as hub:
+    monkeypatch.setattr("psbench.backends.dask.protocol.transport.is_loopback", lambda host: False)
+    with ServerSocket("127.0.0.1", KEY) as hub:
         assert len(hub.address.public_key) == 40
-        with Link(Address(hub.address.url), KEY, "in the clear"):
+        with ClientSocket(Address(hub.address.url), KEY, "in the clear"):
             assert hub.receive(0.5) is None
-        with Link(hub.address, KEY, "worker 0") as link:
+        with ClientSocket(hub.address, KEY, "worker 0") as link:
             assert await_letter(hub).sender == "worker 0"
             link.send(KIND, b"", torch.ones(3))
             assert await_letter(hub).payload is not None

@@ -1,0 +1,1 @@
+"""What the processes of a live run say to each other, and how it travels."""

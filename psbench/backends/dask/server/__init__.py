@@ -1,0 +1,1 @@
+"""Parameter stores of a live run: parameter servers, or replicas kept equal by All-Reduce."""

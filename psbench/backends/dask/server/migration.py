@@ -1,0 +1,66 @@
+"""Entries that move from one server to another, with all that is kept of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from psbench.backends.dask.server.parameter_slice import ParameterSlice
+from psbench.backends.dask.server.store import State
+from psbench.backends.partition import Partition
+
+
+class SliceMigration:
+    """One server's part in a re-assignment: it gives some entries, takes others, and keeps the rest.
+
+    Parameters
+    ----------
+    own : Slice
+    before, after : Cut
+        What it holds, and what it is to hold.
+    keys : sequence of (worker, ticket)
+        The pushes that wait; each must have come.
+    """
+
+    def __init__(
+        self, own: ParameterSlice, before: Partition, after: Partition, keys: Sequence[tuple[int, int]]
+    ) -> None:
+        self._slice, self._before, self._after = own, before, after
+        self._kept = own.vectors(keys)
+
+    @property
+    def given(self) -> State:
+        """What goes: of each vector the entries that are no longer to be here, in order."""
+        goes = self._before.without(self._after)
+        return {name: goes.of(self._before.spread(vector)) for name, vector in self._kept.items()}
+
+    def take(self, received: State) -> None:
+        """Hold the entries that are to be here, those that have come among them."""
+        comes = self._after.without(self._before)
+        end = self._after.end
+        vectors = {}
+        for name, vector in self._kept.items():
+            whole = self._before.spread(vector, end)
+            comes.put(whole, received[name])
+            vectors[name] = self._after.of(whole)
+        self._slice.hold_vectors(vectors)
+
+
+def deal(given: Sequence[State], before: Sequence[Partition], after: Sequence[Partition]) -> list[State]:
+    """Return what each server receives of what all give.
+
+    >>> import torch
+    >>> from psbench.backends.partition import cuts_of
+    >>> before, after = cuts_of([[(0, 3)], [(3, 4)]]), cuts_of([[(0, 1)], [(1, 4)]])
+    >>> given = [{"w": torch.tensor([5.0, 6.0])}, {"w": torch.tensor([])}]
+    >>> [received["w"].tolist() for received in deal(given, before, after)]
+    [[], [5.0, 6.0]]
+    """
+    end = max(cut.end for cut in before)
+    found: list[State] = [{} for _ in before]
+    for name, sample in given[0].items():
+        whole = sample.new_empty(end)
+        for part, old, new in zip(given, before, after, strict=True):
+            old.without(new).put(whole, part[name])
+        for received, old, new in zip(found, before, after, strict=True):
+            received[name] = new.without(old).of(whole)
+    return found

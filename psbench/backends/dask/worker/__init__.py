@@ -1,0 +1,1 @@
+"""A training worker of a live run."""

@@ -1,0 +1,128 @@
+"""A re-assignment under way: nothing new is sent until every message has been answered."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any, NamedTuple, TypeAlias
+
+from psbench.core import actions as act
+from psbench.core.actions import Action
+from psbench.core.strategy import Strategy
+from psbench.core.view import ClusterView, Status
+
+#: the stretches of each server
+Ranges: TypeAlias = Sequence[Sequence[tuple[int, int]]]
+#: why a worker waits that the parts have released
+WITHHELD = "re-assignment"
+
+
+class Withheld(NamedTuple):
+    """A release that is complete and not sent; `voted`, and then the samples that its worker keeps."""
+
+    release: act.Release
+    kept: int
+    voted: bool
+
+
+class Migration:
+    """What a re-assignment waits for, and what it withholds.
+
+    Unlike a switch it leaves the parts alone: to them a worker computes from its release on, so that they
+    decide as they would have done, and only its message is late.
+
+    Parameters
+    ----------
+    change : Reassign
+        What is to be done when no message is under way.
+    """
+
+    def __init__(self, change: act.Reassign) -> None:
+        self.change = change
+        self._releases: dict[int, Withheld] = {}
+        self._tells: list[act.Tell] = []
+        self._swept = False  # whether those who might never push were told to
+
+    def withhold(self, release: act.Release, kept: int, voted: bool) -> None:
+        """Keep a release."""
+        self._releases.pop(release.worker, None)  # of before it was cancelled, or left
+        self._releases[release.worker] = Withheld(release, kept, voted)
+
+    def withhold_orders(self, tell: act.Tell) -> None:
+        """Keep orders for a worker whose release is kept."""
+        self._tells.append(tell)
+
+    def releases(self, view: ClusterView) -> list[Withheld]:
+        """Return the releases that still hold: their workers have neither gone nor begun anew."""
+        return [each for worker, each in self._releases.items() if self.withholds(worker, view)]
+
+    def completed(self, view: ClusterView) -> list[tuple[act.Release, int]]:
+        """Return the releases that still hold as of now, each with the samples that its worker keeps.
+
+        A worker starts from the latest version and is sent it, unless it has voted: then it has its own.
+        """
+        releases = self.releases(view)
+        for release, _, voted in releases:
+            worker = view.workers[release.worker]
+            worker.hold_reason = ""
+            if not voted:
+                release.load = worker.base_version = view.version
+                release.send = True
+        return [(release, kept) for release, kept, _ in releases]
+
+    def withholds(self, worker: int, view: ClusterView) -> bool:
+        """Whether that worker, which to the parts computes, has not been sent its release."""
+        own, seen = self._releases.get(worker), view.workers[worker]
+        return own is not None and own.release.ticket == seen.ticket and seen.status is Status.COMPUTING
+
+    def tells(self, view: ClusterView) -> list[act.Tell]:
+        """Return the orders that go with the releases, in order."""
+        return [tell for tell in self._tells if self.withholds(tell.worker, view)]
+
+    def sweep(self, view: ClusterView, composition: Strategy) -> list[Action]:
+        """Return, once, the orders for those who might never push: to do it now."""
+        if self._swept:
+            return []
+        self._swept = True
+        if composition.communication.pushes != "alone":
+            return []
+        return [act.Tell(w, {"push": True}) for w in view.computing if not self.withholds(w, view)]
+
+    def is_quiet(self, view: ClusterView) -> bool:
+        """Whether no message is under way or to be expected."""
+        return view.num_under_way == len(self.releases(view))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return plain data."""
+        return {
+            "ranges": [[list(stretch) for stretch in own] for own in self.change.ranges],
+            "releases": [[asdict(each.release), each.kept, each.voted] for each in self._releases.values()],
+            "tells": [asdict(tell) for tell in self._tells],
+            "swept": self._swept,
+        }
+
+    @classmethod
+    def of_state(cls, state: dict[str, Any]) -> Migration:
+        """Return the move that `state_dict` described."""
+        move = cls(act.Reassign([[(start, stop) for start, stop in own] for own in state["ranges"]]))
+        for release, kept, voted in state["releases"]:
+            move.withhold(act.Release(**release), kept, voted)
+        move._tells = [act.Tell(**tell) for tell in state["tells"]]
+        move._swept = state["swept"]
+        return move
+
+
+def lost_entries(before: Ranges, after: Ranges) -> list[int]:
+    """Return how many entries each server had before and has no longer.
+
+    >>> lost_entries([[(0, 4)], [(4, 8)]], [[(0, 3)], [(3, 8)]])
+    [1, 0]
+    """
+    return [
+        sum(stop - start for start, stop in old) - _shared(old, new)
+        for old, new in zip(before, after, strict=True)
+    ]
+
+
+def _shared(old: Sequence[tuple[int, int]], new: Sequence[tuple[int, int]]) -> int:
+    return sum(max(0, min(a[1], b[1]) - max(a[0], b[0])) for a in old for b in new)

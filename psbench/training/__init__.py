@@ -1,0 +1,1 @@
+"""Training arithmetic: models, mini-batches, gradients, updates, evaluation. Nothing here decides when."""

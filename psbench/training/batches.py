@@ -1,0 +1,84 @@
+"""Which samples each mini-batch of a worker takes."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from psbench.seeds import Streams
+
+
+class Batches:
+    """The mini-batches of one worker: its shard, reshuffled on every pass unless it is `ordered`.
+
+    A batch that reaches the end of a pass goes on with the next, so every batch has the size asked for.
+
+    Parameters
+    ----------
+    shard : int64 array, (num_samples,)
+    streams : Streams
+    worker : int
+    ordered : bool
+    purpose : str
+        Whose chance the shuffles are.
+    *keys : int
+        That tell this stream of chance from the worker's others.
+    """
+
+    def __init__(
+        self,
+        shard: npt.NDArray[np.int64],
+        streams: Streams,
+        worker: int,
+        ordered: bool = False,
+        purpose: str = "shuffle",
+        *keys: int,
+    ) -> None:
+        self.shard, self._streams, self._ordered = shard, streams, ordered
+        self._purpose, self._keys = purpose, (worker, *keys)
+        self.skip_to(0)
+
+    @property
+    def taken(self) -> int:
+        """How many samples were taken so far."""
+        return self._passes * len(self.shard) - len(self._left)
+
+    def skip_to(self, taken: int) -> None:
+        """Be where so many samples are taken; passes that are over need not be shuffled."""
+        self._left = self.shard[:0]
+        self._passes = 0
+        if taken:
+            self._passes = (taken - 1) // len(self.shard)
+            begun = self._passes * len(self.shard)
+            self._left = self._next_pass()[taken - begun :]
+
+    def take(self, size: int) -> npt.NDArray[np.int64]:
+        """Return the indices of the next `size` samples."""
+        taken = self._left[:size]
+        self._left = self._left[size:]
+        while len(taken) < size:
+            fresh = self._next_pass()
+            more = size - len(taken)
+            taken, self._left = np.concatenate([taken, fresh[:more]]), fresh[more:]
+        return taken
+
+    def _next_pass(self) -> npt.NDArray[np.int64]:
+        rng = self._streams.generator(self._purpose, *self._keys, self._passes)
+        self._passes += 1
+        return self.shard if self._ordered else rng.permutation(self.shard)
+
+
+class Position(NamedTuple):
+    """Where a worker is in its data: samples of its shard that were taken, steps and chunks begun.
+
+    `chunk` is the size of the chunk that its batches come from, 0 if they come from the shard, and `of_chunk`
+    how many samples of that were taken.
+    """
+
+    taken: int
+    steps: int
+    chunks: int = 0
+    chunk: int = 0
+    of_chunk: int = 0

@@ -1,0 +1,194 @@
+"""What a server does to its vector: the arithmetic behind `Apply`, and nothing else.
+
+The same class serves the simulator, a parameter server, each of its shards (on a slice), and each replica
+under All-Reduce, so that one sequence of updates gives one sequence of models everywhere.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from psbench.training.optim import Optimizer
+
+
+class Server:
+    """A flat parameter vector, its optimizer, and the model's buffers.
+
+    Parameters
+    ----------
+    parameters : float32 tensor, (num_params,)
+        Copied.
+    buffers : float32 tensor, (num_buffers,)
+        Running statistics such as BatchNorm's; may be empty. Copied.
+    optimizer : Optimizer
+    global_batch : int, samples
+        B; a push of b samples moves the buffers by b/B.
+    """
+
+    def __init__(self, parameters: Tensor, buffers: Tensor, optimizer: Optimizer, global_batch: int) -> None:
+        self.parameters = parameters.detach().clone()
+        self.buffers = buffers.detach().clone()
+        self.spec = optimizer
+        self.global_batch = global_batch
+        self._optimizer = optimizer.build(self.parameters)
+        self._momentum_scale = 1.0
+        self._block: Tensor | None = None  # the momentum of blocks of local steps
+        #: whether, and where, the last commit's mean gradient is kept, for workers that apply it themselves
+        self.keeps_aggregate = False
+        self.aggregate: Tensor | None = None
+        #: whether the last update's movement is measured: ||w_new - w_old|| / max(||w_new||, 1)
+        self.measures_movement = False
+        self.movement = math.inf
+
+    def apply(
+        self,
+        payloads: Sequence[Tensor],
+        weights: Sequence[float],
+        *,
+        lr_scale: float = 1.0,
+        epoch: float = 0.0,
+        rule: str = "gradient",
+        keep: float = 1.0,
+        momentum_scale: float = 1.0,
+    ) -> None:
+        """Make the next version from the payloads of a commit.
+
+        Parameters
+        ----------
+        rule : "gradient", "average" or "block_momentum"
+            An optimizer step along the weighted sum of gradients; the weighted sum of models plus `keep`
+            times the own one; or the workers' mean movement as one big step, of momentum `keep`.
+
+        Shapes
+        ------
+        payloads : float32, (num_params,) each, in the order of the commit; not changed
+        """
+        if momentum_scale != self._momentum_scale:
+            self._scale_momentum(momentum_scale)
+        before = self.parameters.clone() if self.measures_movement else None
+        _RULES[rule](self, payloads, weights, keep, self.spec.rate(epoch) * lr_scale)
+        if before is not None:
+            self.movement = _movement(before, self.parameters)
+
+    def _gradient_step(
+        self, gradients: Sequence[Tensor], weights: Sequence[float], keep: float, lr: float
+    ) -> None:
+        """Take an optimizer step along sum_i weight_i g_i, summed in the order given."""
+        self._optimizer.param_groups[0]["lr"] = lr
+        self.parameters.grad = weighted_sum(gradients, weights)
+        if self.keeps_aggregate:
+            self.aggregate = self.parameters.grad
+        self._optimizer.step()
+        self.parameters.grad = None
+
+    def _average(
+        self, parameters: Sequence[Tensor], weights: Sequence[float], keep: float, lr: float
+    ) -> None:
+        """Move to keep w + sum_i weight_i w_i."""
+        mean = weighted_sum(parameters, weights)
+        self.parameters.copy_(mean.add(self.parameters, alpha=keep) if keep else mean)
+
+    def _block_momentum(
+        self, parameters: Sequence[Tensor], weights: Sequence[float], keep: float, lr: float
+    ) -> None:
+        """Take the way to the mean, m = sum_i weight_i w_i, as one gradient step with momentum.
+
+        u <- keep u + (w - m)/lr and w <- w - lr u: that is m, less lr keep times the u before.
+        """
+        mean = weighted_sum(parameters, weights)
+        before, self._block = self._block, (self.parameters - mean) / lr
+        if before is not None:
+            self._block.add_(before, alpha=keep)
+            mean = mean.sub(before, alpha=lr * keep)
+        self.parameters.copy_(mean)
+
+    def merge_buffers(
+        self,
+        buffers: Sequence[Tensor],
+        samples: Sequence[int],
+        *,
+        rule: str = "gradient",
+        weights: Sequence[float] = (),
+        keep: float = 0.0,
+    ) -> None:
+        """Move the buffers towards the pushers', each by its share of the global batch.
+
+        r <- (1 - sum_i s_i) r + sum_i s_i r_i with s_i = b_i/B, the s_i scaled down should they exceed 1
+        together. A full barrier thus takes the mean of its workers' running statistics, and one of n
+        asynchronous pushes moves the server by 1/n: after one global batch the statistics have moved about
+        as far in either, and they always stay between the values seen. Papers are silent; this is our rule.
+        Where models are averaged, their statistics are, with the same weights and the same `keep`.
+        """
+        if not len(self.buffers):
+            return
+        if rule == "gradient":
+            shares = [count / self.global_batch for count in samples]
+            excess = max(1.0, sum(shares))
+            shares = [share / excess for share in shares]
+            kept = 1.0 - sum(shares)
+        else:
+            shares, kept = list(weights), keep if rule == "average" else 0.0
+        self.buffers.mul_(kept)
+        for share, theirs in zip(shares, buffers, strict=True):
+            self.buffers.add_(theirs, alpha=share)
+
+    def forget_momentum(self) -> None:
+        """Begin anew with the optimizer's state; the model stays."""
+        self._optimizer = self.spec.build(self.parameters)
+        self._momentum_scale = 1.0
+        self._block = None
+
+    def _scale_momentum(self, scale: float) -> None:
+        """Multiply the optimizer's own coefficient; its buffer stays as it is."""
+        self._optimizer.param_groups[0]["momentum"] = scale * self.spec.coefficient
+        self._momentum_scale = scale
+
+    def optimizer_state(self) -> dict[str, Tensor]:
+        """Return the optimizer's tensors by name (momentum buffers, Adam's moments and its step)."""
+        state: dict[str, Any] = dict(self._optimizer.state.get(self.parameters, {}))
+        state |= {} if self._block is None else {_BLOCK: self._block}
+        return {name: value for name, value in state.items() if isinstance(value, Tensor)}
+
+    def load_optimizer_state(self, state: dict[str, Tensor]) -> None:
+        """Take over tensors returned by `optimizer_state`."""
+        self.forget_momentum()
+        own = {name: value.clone() for name, value in state.items()}
+        self._block = own.pop(_BLOCK, None)
+        if own:
+            self._optimizer.state[self.parameters] = own
+
+
+def _movement(before: Tensor, after: Tensor) -> float:
+    # in float64, as differences of nearly equal numbers are what this is about
+    old, new = before.double(), after.double()
+    return float(torch.linalg.vector_norm(new - old)) / max(float(torch.linalg.vector_norm(new)), 1.0)
+
+
+def weighted_sum(tensors: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
+    """Return sum_i weight_i t_i as a new tensor, or the only tensor itself if its weight is 1."""
+    if len(tensors) == 1 and weights[0] == 1.0:
+        return tensors[0]
+    total = tensors[0] * weights[0]
+    for tensor, weight in zip(tensors[1:], weights[1:], strict=True):
+        total.add_(tensor, alpha=weight)
+    return total
+
+
+_RULES = {
+    "gradient": Server._gradient_step,
+    "average": Server._average,
+    "block_momentum": Server._block_momentum,
+}
+#: the momentum of blocks, among the tensors of the optimizer
+_BLOCK = "block_momentum"
+
+
+def finite(tensor: Tensor) -> bool:
+    """Return whether every entry is a number."""
+    # no sum is finite that has a nan or an infinity in it; one that overflows is looked at closely
+    return math.isfinite(tensor.sum().item()) or bool(torch.isfinite(tensor).all())

@@ -1,0 +1,166 @@
+"""A worker's step: a mini-batch in, a gradient out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from psbench.data import Dataset
+from psbench.seeds import Streams
+from psbench.training.batches import Batches, Position
+from psbench.training.loss import loss_of
+from psbench.training.model import FlatModel
+
+
+@dataclass(slots=True)
+class Job:
+    """A step to be computed: a batch, and the chance its augmentation may use."""
+
+    worker: int
+    number: int
+    indices: npt.NDArray[np.int64]
+
+
+@dataclass(slots=True)
+class Batch:
+    """What a step computes on: samples that have been read, (size, ...), and their labels, (size,)."""
+
+    inputs: Tensor
+    labels: Tensor
+
+
+@dataclass(slots=True)
+class StepResult:
+    """What a step gave: the mean gradient and loss of its samples, and the buffers after it."""
+
+    gradient: Tensor
+    buffers: Tensor
+    loss: float
+
+
+class Trainer:
+    """Computes steps for any of the workers; one at a time.
+
+    Parameters
+    ----------
+    model : FlatModel
+    data : Dataset
+    shards : list of int64 arrays
+        Indices into the training set, one array a worker.
+    streams : Streams
+    ordered : bool
+        Whether the order within a shard is to be kept (SelDP).
+    """
+
+    SCAN = 8192  # samples read at a time; bounds memory
+
+    def __init__(
+        self,
+        model: FlatModel,
+        data: Dataset,
+        shards: Sequence[npt.NDArray[np.int64]],
+        streams: Streams,
+        ordered: bool = False,
+    ) -> None:
+        self.model, self.data, self._streams, self._ordered = model, data, streams, ordered
+        self._shards = [Batches(shard, streams, worker, ordered) for worker, shard in enumerate(shards)]
+        self._batches = list(self._shards)
+        self._chunks = [0] * len(shards)
+        self._steps = [0] * len(shards)
+
+    def assign(self, worker: int, samples: int) -> None:
+        """Let a worker's batches come from a chunk: the next `samples` of its shard, or all of it.
+
+        The chunk is gone through again and again, reshuffled on every pass unless shards are `ordered`,
+        until the worker is assigned the next one, or all are given back their shards (`unassign`). Call it
+        before each step that begins a chunk, as the worker loop's `chunk` says.
+        """
+        shard = self._shards[worker]
+        chunk = shard.shard if samples >= len(shard.shard) else shard.take(samples)
+        number = self._chunks[worker]
+        self._chunks[worker] += 1
+        self._batches[worker] = Batches(chunk, self._streams, worker, self._ordered, "chunk", number)
+
+    def position(self, worker: int) -> Position:
+        """Return where a worker is in its data."""
+        batches, shard = self._batches[worker], self._shards[worker]
+        of_chunk = (0, 0) if batches is shard else (len(batches.shard), batches.taken)
+        return Position(shard.taken, self._steps[worker], self._chunks[worker], *of_chunk)
+
+    def go_to(self, worker: int, position: Position) -> None:
+        """Let a worker go on from a position: it draws what it drew from there."""
+        whole = position.chunk >= len(self._shards[worker].shard)
+        self._shards[worker].skip_to(position.taken - (0 if whole else position.chunk))
+        self._batches[worker] = self._shards[worker]
+        self._chunks[worker], self._steps[worker] = position.chunks, position.steps
+        if position.chunk:
+            self._chunks[worker] -= 1
+            self.assign(worker, position.chunk)
+            self._batches[worker].skip_to(position.of_chunk)
+
+    def unassign(self) -> None:
+        """Let every worker's batches come from its shard again."""
+        self._batches = list(self._shards)
+
+    def start(self, worker: int, batch_size: int) -> Job:
+        """Draw the worker's next batch; costs no arithmetic."""
+        number = self._steps[worker]
+        self._steps[worker] += 1
+        return Job(worker, number, self._batches[worker].take(batch_size))
+
+    def result(self, job: Job, parameters: Tensor, buffers: Tensor) -> StepResult:
+        """Read the batch and compute the step; see `read` and `compute`."""
+        return self.compute(self.read(job), parameters, buffers)
+
+    def read(self, job: Job) -> Batch:
+        """Fetch the samples of a batch, decode and augment them: no more than the batch is touched."""
+        where = torch.from_numpy(job.indices)
+        return self._augmented(job, self.data.train_x[where], self.data.train_y[where])
+
+    def scan(self, job: Job) -> Batch:
+        """Read the worker's whole shard, and keep the samples of the batch; gives what `read` gives.
+
+        It is what a MapReduce task does, which has no index: `read` takes the time of the batch, `scan` that
+        of the shard, however small the batch is.
+        """
+        chosen = np.zeros(len(self.data.train_y), dtype=bool)
+        chosen[job.indices] = True
+        found, inputs, labels = [], [], []
+        for part in np.array_split(self._shards[job.worker].shard, self._pieces(job.worker)):
+            where, kept = torch.from_numpy(part), chosen[part]
+            x, y = self.data.train_x[where], self.data.train_y[where]
+            found.append(part[kept])
+            inputs.append(x if kept.all() else x[torch.from_numpy(kept)])
+            labels.append(y if kept.all() else y[torch.from_numpy(kept)])
+        there = np.concatenate(found)
+        place = np.empty(len(chosen), dtype=np.int64)
+        place[there] = np.arange(len(there))
+        at = torch.from_numpy(place[job.indices])
+        return self._augmented(job, torch.cat(inputs)[at], torch.cat(labels)[at])
+
+    def _pieces(self, worker: int) -> int:
+        return -(-len(self._shards[worker].shard) // self.SCAN)
+
+    def _augmented(self, job: Job, inputs: Tensor, labels: Tensor) -> Batch:
+        if self.data.augment is not None:
+            inputs = self.data.augment(inputs, self._streams.generator("augment", job.worker, job.number))
+        return Batch(inputs, labels)
+
+    def compute(self, batch: Batch, parameters: Tensor, buffers: Tensor) -> StepResult:
+        """Compute a step on a batch from the given model.
+
+        Shapes
+        ------
+        parameters : float32, (num_params,)     buffers : float32, (num_buffers,)
+        """
+        model = self.model
+        model.load(parameters, buffers)
+        if not model.module.training:  # setting it again visits every submodule
+            model.module.train()
+        loss = loss_of(model.module(batch.inputs), batch.labels)
+        return StepResult(model.gradient(loss), model.buffers.clone(), loss.item())

@@ -1,0 +1,174 @@
+"""What is to be learned: data, model and shards, built alike in every process from one specification."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from torch import Tensor
+
+from psbench.clusters import Profile
+from psbench.core.engine import Engine
+from psbench.core.log import EventLog
+from psbench.core.rounding import largest_remainder
+from psbench.core.strategy import WireSize
+from psbench.data import Dataset
+from psbench.errors import ParameterError
+from psbench.experiment import Experiment
+from psbench.seeds import Streams
+from psbench.sharding import label_counts
+from psbench.training.evaluator import Evaluator
+from psbench.training.model import FlatModel
+from psbench.training.server import Server
+from psbench.training.trainer import Trainer
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A data set cut into shards, and a model at its starting point.
+
+    Attributes
+    ----------
+    model : computes; what it holds changes as it does
+    parameters, buffers : the starting point
+    shards : one int64 array of training indices a worker; empty list in timing-only mode
+    batch_sizes : samples per step of each worker at the beginning; they sum to the global batch
+    """
+
+    experiment: Experiment
+    streams: Streams
+    profile: Profile
+    data: Dataset
+    model: FlatModel
+    parameters: Tensor
+    buffers: Tensor
+    shards: Sequence[npt.NDArray[np.int64]]
+    batch_sizes: Sequence[int]
+
+    @classmethod
+    def build(cls, experiment: Experiment) -> Workload:
+        """Load the data, cut it, and build the model.
+
+        Raises
+        ------
+        DataError, ParameterError
+            If the data cannot be had, does not fit the model, is too small for the batch or a worker's shard,
+            or has no validation part, or no classes, although a stop or switch rule needs them.
+        """
+        streams = Streams(experiment.seed)
+        profile = experiment.cluster.profile()
+        data = experiment.data.load(streams)
+        _check_fit(experiment, data)
+        shards: Sequence[npt.NDArray[np.int64]] = []
+        if not experiment.timing_only:
+            features = data.train_x.numpy().reshape(len(data.train_x), -1)
+            rng = streams.generator("sharding")
+            shards = experiment.sharding.split(features, data.strata[0], profile.num_workers, rng)
+        module = experiment.model.build(data.input_shape, data.num_outputs, streams)
+        batch_sizes = largest_remainder(experiment.batch_size, [1.0] * profile.num_workers)
+        model = FlatModel(module)
+        for composition in experiment.strategy.compositions:
+            composition.placement.ranges(model.layout)  # refuses servers that would hold nothing
+        start = model.parameters.clone(), model.buffers.clone()
+        return cls(experiment, streams, profile, data, model, *start, shards, batch_sizes)
+
+    @property
+    def dataset_size(self) -> int:
+        """Training samples; an epoch is that many, however they are sharded."""
+        return len(self.data.train_y)
+
+    @property
+    def model_bytes(self) -> int:
+        """Parameters and buffers on the wire, as 32-bit floats."""
+        return 4 * (self.model.parameters.numel() + self.model.buffers.numel())
+
+    @property
+    def wire_size(self) -> WireSize:
+        """What parameters and buffers have to be written on the wire."""
+        return WireSize(self.model.layout, 4 * self.model.buffers.numel())
+
+    @property
+    def entry_bytes(self) -> int:
+        """One entry of the model where it is kept: the parameter, and what the optimizer keeps of it."""
+        return 4 * (1 + self.experiment.optimizer.tensors)
+
+    @property
+    def sample_bytes(self) -> int:
+        """One training sample on the wire, as 32-bit floats."""
+        return 4 * self.data.train_x[:1].numel()
+
+    def engine(self, log: EventLog | None) -> Engine:
+        """Return a new engine for the experiment."""
+        return Engine(
+            self.experiment.strategy,
+            num_workers=self.profile.num_workers,
+            dataset_size=self.dataset_size,
+            global_batch=self.experiment.batch_size,
+            epochs=self.experiment.stop.epochs,
+            batch_sizes=self.batch_sizes,
+            wire_size=self.wire_size,
+            rate=self.experiment.optimizer.rate,
+            rng=self.streams.generator("strategy"),
+            log=log,
+        )
+
+    def server(self) -> Server:
+        """Return a new server at the model's starting point."""
+        experiment = self.experiment
+        return Server(self.parameters, self.buffers, experiment.optimizer, experiment.batch_size)
+
+    def trainer(self) -> Trainer:
+        """Return what computes the workers' steps."""
+        ordered = self.experiment.sharding.ordered
+        return Trainer(self.model, self.data, self.shards, self.streams, ordered)
+
+    def evaluator(self) -> Evaluator:
+        """Return what evaluates a model."""
+        return Evaluator(self.model, self.data, self.streams)
+
+    def _servers(self) -> list[dict[str, Any]]:
+        """Return what each server holds, for each composition with more than one."""
+        return [
+            {"composition": composition.name, **composition.placement.balance(self.model.layout)}
+            for composition in self.experiment.strategy.compositions
+            if composition.placement.num_servers > 1
+        ]
+
+    def facts(self) -> dict[str, Any]:
+        """Return what a run's record says about the problem, as plain data."""
+        strata, names = self.data.strata
+        counts = label_counts(self.shards, strata, len(names)) if self.shards else None
+        return {
+            "num_workers": self.profile.num_workers,
+            "dataset_size": self.dataset_size,
+            "global_batch": self.experiment.batch_size,
+            "num_parameters": self.model.parameters.numel(),
+            "model_bytes": self.model_bytes,
+            "layout": [list(tensor) for tensor in self.model.layout],
+            "servers": self._servers(),
+            "entry_bytes": self.entry_bytes,
+            "task": self.data.task,
+            "classes": list(names),
+            "label_counts": None if counts is None else counts.tolist(),
+            "speeds": [float(speed) for speed in self.profile.speed],
+        }
+
+
+def _check_fit(experiment: Experiment, data: Dataset) -> None:
+    experiment.model.check_task(data.task)
+    if data.task == "regression" and experiment.stop.target_accuracy is not None:
+        raise ParameterError(
+            f"stop.target_accuracy: the targets of data {data.name!r} are numbers, so there is no accuracy; "
+            "use stop.patience, or stop.tolerance"
+        )
+    reader = experiment.reads_validation
+    if reader and not len(data.val_y):
+        raise ParameterError(f"{reader} needs validation data, and data {data.name!r} has none")
+    size = len(data.train_y)
+    if size < experiment.batch_size and not experiment.timing_only:
+        raise ParameterError(
+            f"batch_size: {experiment.batch_size} samples, but data {data.name!r} has only {size} to train on"
+        )
