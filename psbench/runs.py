@@ -14,8 +14,9 @@ import numpy as np
 from torch import Tensor
 
 from psbench.backends.base import Control, Observer, Outcome, stop_on_interrupt
-from psbench.backends.checkpointing import check, find, home_of, log_of, remove_later, resume_spec
-from psbench.checkpoint import Checkpoint
+from psbench.checkpoints.chain import find, home_of, log_of, remove_later, resume_spec
+from psbench.checkpoints.file import Checkpoint
+from psbench.checkpoints.validation import check
 from psbench.core.log import EventLog
 from psbench.core.strategy import AnyStrategy, Strategy
 from psbench.experiment import Experiment

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from psbench.checkpoint import Checkpoint
+from psbench.checkpoints.file import Checkpoint
 from psbench.core.log import Kind
 from psbench.runs import run
 from psbench.testing import toy_experiment

@@ -16,8 +16,8 @@ import pytest
 import torch
 
 from psbench import Control, DataError, Run, SpecError, replay, resume
-from psbench.backends.checkpointing import find, log_of
-from psbench.checkpoint import Checkpoint
+from psbench.checkpoints.chain import find, log_of
+from psbench.checkpoints.file import Checkpoint
 from psbench.cli import main
 from psbench.core.log import EventLog, Kind
 from psbench.runs import run

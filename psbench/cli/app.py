@@ -120,7 +120,7 @@ def resume_command(
       psbench resume runs/first --set stop.epochs=40
       psbench resume runs/first/checkpoints/epoch-5.npz --out runs/second
     """  # noqa: D301
-    from psbench.backends.checkpointing import find, home_of, resume_spec
+    from psbench.checkpoints.chain import find, home_of, resume_spec
     from psbench.cli.summary_text import summary_text
     from psbench.experiment import Experiment
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from psbench.checkpoint import Checkpoint
+from psbench.checkpoints.file import Checkpoint
 from psbench.core.log import EventLog
 from psbench.errors import DataError, SpecError
 from psbench.experiment import Experiment

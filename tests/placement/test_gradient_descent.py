@@ -10,7 +10,7 @@ import pytest
 import torch
 from sklearn.linear_model import LogisticRegression
 
-from psbench.checkpoint import Checkpoint
+from psbench.checkpoints.file import Checkpoint
 from psbench.errors import ParameterError
 from psbench.runs import run
 from psbench.testing import toy_experiment

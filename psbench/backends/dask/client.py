@@ -25,7 +25,7 @@ from psbench.backends.dask.coordinator.handlers import PeerFailed
 from psbench.backends.dask.coordinator.log_stream import ROWS, TEXTS
 from psbench.backends.dask.protocol.roles import CLIENT, CONDUCTOR, EVALUATOR, server_name, worker_name
 from psbench.backends.dask.protocol.transport import JSON, Address, ClientSocket, Message, unpack
-from psbench.checkpoint import Checkpoint
+from psbench.checkpoints.file import Checkpoint
 from psbench.core.log import ROW, EventLog
 from psbench.errors import BackendError, Cancelled, PsbenchError, ServerLost
 from psbench.experiment import Experiment

@@ -23,7 +23,7 @@ from psbench.backends.base import Control, Observer, Outcome, StopRules, why_div
 from psbench.backends.dask.cluster import connected, place
 from psbench.backends.dask.protocol.roles import EVALUATOR, worker_name
 from psbench.backends.dask.worker.usage import Usage
-from psbench.checkpoint import Checkpoint
+from psbench.checkpoints.file import Checkpoint
 from psbench.core import actions as act
 from psbench.core import events as ev
 from psbench.core.actions import Action

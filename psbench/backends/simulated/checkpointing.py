@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from psbench.backends.checkpointing import LogKeeper, following, named, read, released, under, written
-from psbench.checkpoint import Checkpoint
+from psbench.checkpoints.file import Checkpoint
 from psbench.core import events as ev
 from psbench.core.actions import Action
 from psbench.core.view import Status

@@ -29,7 +29,7 @@ from psbench.backends.simulated.local_workers import HAPPENINGS, LocalWorkers
 from psbench.backends.simulated.measurements import Measurements
 from psbench.backends.simulated.network import move, network_of, shares_of, sizes_of
 from psbench.backends.simulated.plain_workers import PlainWorkers
-from psbench.checkpoint import Checkpoint
+from psbench.checkpoints.file import Checkpoint
 from psbench.clusters import StepTimes
 from psbench.core import actions as act
 from psbench.core import events as ev

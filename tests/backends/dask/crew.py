@@ -19,7 +19,7 @@ from psbench.backends.dask.server.server_process import ServerProcess
 from psbench.backends.dask.tasks import _evaluate, _report
 from psbench.backends.dask.worker.mailbox import Stopped
 from psbench.backends.dask.worker.worker import Worker
-from psbench.checkpoint import Checkpoint
+from psbench.checkpoints.file import Checkpoint
 from psbench.core.log import ROW, EventLog
 from psbench.experiment import Experiment
 from psbench.training.workload import Workload

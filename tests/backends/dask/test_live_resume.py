@@ -11,9 +11,9 @@ from crew import Crew
 from test_players import HALFWAY, SERVERS, experiment, one_torch_thread, simulated
 
 from psbench import Control, Run, replay, resume
-from psbench.backends.checkpointing import log_of
 from psbench.backends.dask.coordinator.checkpointing import Start
-from psbench.checkpoint import Checkpoint
+from psbench.checkpoints.chain import log_of
+from psbench.checkpoints.file import Checkpoint
 from psbench.core.log import EventLog, Kind
 from psbench.errors import ParameterError
 from psbench.runs import run

@@ -12,7 +12,7 @@ from psbench.backends.checkpointing import following, named, read, released, und
 from psbench.backends.dask.protocol.roles import CLIENT, worker_name
 from psbench.backends.dask.protocol.transport import pack
 from psbench.backends.dask.server.store import State
-from psbench.checkpoint import Checkpoint
+from psbench.checkpoints.file import Checkpoint
 from psbench.core import events as ev
 from psbench.core.actions import Action
 from psbench.core.view import Status

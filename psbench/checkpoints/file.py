@@ -25,7 +25,7 @@ class Checkpoint:
 
     `state` is plain data: the engine's state, the time, the specification. `tensors` holds `parameters`,
     `buffers`, the optimizer's state under `optimizer/...`, and what a backend needs to go on
-    (`backends.resume`). Equal tensors, such as the models that workers hold, are stored once.
+    (`backends.checkpointing`). Equal tensors, such as the models that workers hold, are stored once.
     """
 
     tensors: dict[str, Tensor]
