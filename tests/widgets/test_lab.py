@@ -103,7 +103,7 @@ def test_a_switch_is_marked_in_every_curve(panel: Panel) -> None:
 def test_chart_specifications_are_valid_vega_lite(panel: Panel, name: str) -> None:
     panel.click(BRIEF.but(strategy=name))
     assert panel.wait(120)
-    drawn = [chart for chart in [*panel._figures.charts.values(), *panel._pool] if chart.spec]
+    drawn = [chart for chart in [*panel._figures.charts.values(), *panel._comparison.charts] if chart.spec]
     assert len(drawn) >= 15
     for chart in drawn:
         alt.Chart.from_dict(chart.spec, validate=True)
@@ -117,7 +117,7 @@ def test_curves_are_drawn_against_any_axis(panel: Panel, x: str) -> None:
     panel.say("axis", x=x)
     panel.wait(60)
     assert f'"field": "{x}"' in json.dumps(panel._figures.charts["val_loss"].spec)
-    assert f'"field": "{x}"' in json.dumps(panel._pool[0].spec)
+    assert f'"field": "{x}"' in json.dumps(panel._comparison.charts[0].spec)
     assert all(x in row for row in rows(panel, "val_loss"))
 
 
@@ -127,7 +127,7 @@ def test_several_seeds_become_an_interval(panel: Panel) -> None:
     assert sorted(line["seed"] for line in panel.runs) == [0, 1, 2]
     assert panel.table["rows"][0][1] == "3"
     assert "±" in " ".join(panel.table["rows"][0])
-    assert any(row.get("val_accuracy_low") is not None for row in panel._pool[0].rows())
+    assert any(row.get("val_accuracy_low") is not None for row in panel._comparison.charts[0].rows())
 
 
 def test_two_strategies_are_compared(panel: Panel) -> None:
@@ -136,7 +136,7 @@ def test_two_strategies_are_compared(panel: Panel) -> None:
     assert panel.wait(120)
     assert [row[0] for row in panel.table["rows"]] == ["bsp", "asp"]
     assert "speed-up" in panel.table["headings"]
-    assert {row["label"] for row in panel._pool[0].rows()} == {"bsp", "asp"}
+    assert {row["label"] for row in panel._comparison.charts[0].rows()} == {"bsp", "asp"}
     panel.say("tick", number=1, on=False)
     panel.wait(60)
     assert [row[0] for row in panel.table["rows"]] == ["asp"]
@@ -220,7 +220,7 @@ def test_stop_and_switch_reach_the_run(panel: Panel) -> None:
 def test_a_panel_that_nobody_shows_any_more_stops_its_runs(
     panel: Panel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("psbench_widgets.lab.GRACE_S", 0.1)
+    monkeypatch.setattr("psbench_widgets.view_lease.GRACE_S", 0.1)
     panel.click(BRIEF.but(stop={"epochs": 100_000}))
     panel.click(BRIEF)
     panel.say("bye")
@@ -230,7 +230,7 @@ def test_a_panel_that_nobody_shows_any_more_stops_its_runs(
 
 
 def test_a_view_that_is_still_there_keeps_the_run(panel: Panel, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("psbench_widgets.lab.GRACE_S", 0.1)
+    monkeypatch.setattr("psbench_widgets.view_lease.GRACE_S", 0.1)
     panel.click(BRIEF)
     panel.say("bye")
     panel.say("hello")

@@ -1,7 +1,7 @@
-"""Between a run and the page: runs in a background thread, one pump that shows what they did.
+"""Runs in a background thread, and one pump thread that passes their logs on to the panel.
 
-The thread that runs only notes that its log has grown. The pump wakes about ten times a second, reads the
-new rows, and is the only one that tells the listener, so a widget is touched from one place. The log is
+The thread that runs only marks that its log has grown. The pump wakes about ten times a second, reads the
+new rows, and alone calls the listener, so that widgets are touched from one thread. The log is
 append-only and read by row number: rows arrive in order, each once, however fast they are written.
 """
 
@@ -58,7 +58,7 @@ class Job:
         return self.status not in ("queued", "running")
 
     def note(self, log: EventLog) -> None:
-        """Note that the log has grown (called from the thread that runs, after every event)."""
+        """Mark that the log has grown (called from the thread that runs, after every event)."""
         self.log = log
 
 
@@ -73,23 +73,23 @@ def perform(job: Job) -> Run:
 
 
 class Listener(Protocol):
-    """What the pump tells; never called from two threads at once."""
+    """What the pump calls; never from two threads at once."""
 
     def on_rows(self, job: Job, log: EventLog, start: int, stop: int) -> None:
-        """Take rows `start` to `stop` of the job's log, which are new."""
+        """Receive rows `start` to `stop` of the job's log, which are new."""
 
     def on_status(self, job: Job, status: Status) -> None:
-        """Take a job's new status; all rows written before it have been told."""
+        """Receive a job's new status, after all rows that were written before it."""
 
     def on_tick(self) -> None:
-        """Know that all that was new has been told."""
+        """Bring the page up to date after a pump cycle."""
 
     def on_trouble(self, text: str) -> None:
-        """Take the traceback of a failure of the listener itself."""
+        """Receive the traceback of a failure of the listener itself."""
 
 
 class Bridge:
-    """Runs experiments one after the other in the background and tells a listener what they do.
+    """Runs experiments one after the other in the background and reports to a listener.
 
     Parameters
     ----------
@@ -188,7 +188,7 @@ class Bridge:
         return self.wait(timeout_s)
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait until everything has run and was told; returns whether it has."""
+        """Wait until everything has run and was reported; returns whether it has."""
         until = None if timeout_s is None else time.monotonic() + timeout_s
         for thread in self.threads:
             if thread is not threading.current_thread():
@@ -231,7 +231,7 @@ class Bridge:
         while True:
             with self._lock:
                 idle = self._runner is None
-            self._drain()  # so the listener is told once more after the last run is over
+            self._drain()  # once more after the last run is over
             with self._lock:
                 if idle and self._runner is None and not self._notices:
                     self._pump = None
@@ -244,15 +244,15 @@ class Bridge:
         try:
             while self._notices:
                 job, status = self._notices.popleft()
-                self._tell_rows(job)
+                self._send_rows(job)
                 self._listener.on_status(job, status)
             if self._current is not None:
-                self._tell_rows(self._current)
+                self._send_rows(self._current)
             self._listener.on_tick()
         except Exception:
             self._listener.on_trouble(traceback.format_exc())
 
-    def _tell_rows(self, job: Job) -> None:
+    def _send_rows(self, job: Job) -> None:
         log = job.log
         if log is None:
             return

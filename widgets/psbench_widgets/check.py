@@ -1,4 +1,4 @@
-"""Whether what the panel shows can be run, and if not, why and where."""
+"""Validate what the panel shows: whether it can be run, and if not, why and where."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from psbench_widgets.controls import MOST_SEEDS, SECTIONS, read
 
 
 @dataclass
-class Directive:
-    """What is to be said about the panel's values.
+class CheckResult:
+    """What the panel shows about its values.
 
     `errors` maps a section to its message; `disabled` maps a choice, as "strategy" or
     "strategy.consistency", to the options that cannot be taken now and why.
@@ -41,37 +41,37 @@ class Directive:
         return found
 
 
-def check(values: Mapping[str, Any]) -> Directive:
+def check(values: Mapping[str, Any]) -> CheckResult:
     """Check everything that can be checked without loading data."""
-    verdict = Directive()
+    result = CheckResult()
     try:
         plain = without_none(read(dict(values)))
     except yaml.YAMLError as error:
-        verdict.errors["rest"] = f"not YAML: {error}"
-        return verdict
+        result.errors["rest"] = f"not YAML: {error}"
+        return result
     rest = plain.pop("rest", {})
-    _check_sections(plain, verdict)
-    verdict.seeds = _seeds(rest.pop("seeds", 1), verdict)
-    if not verdict.errors:
+    _check_sections(plain, result)
+    result.seeds = _seeds(rest.pop("seeds", 1), result)
+    if not result.errors:
         try:
-            verdict.experiment = Experiment.from_spec({**plain, **rest})
+            result.experiment = Experiment.from_spec({**plain, **rest})
         except SpecError as error:
-            verdict.errors[place_of(str(error))] = str(error)
-    _disable(plain, rest, verdict)
-    return verdict
+            result.errors[place_of(str(error))] = str(error)
+    _disable(plain, rest, result)
+    return result
 
 
-def _check_sections(plain: Mapping[str, Any], verdict: Directive) -> None:
+def _check_sections(plain: Mapping[str, Any], result: CheckResult) -> None:
     for key in SECTIONS:
         if key not in plain:
             continue
         try:
             made = _section(key, plain[key])
         except SpecError as error:
-            verdict.errors[key] = str(error)
+            result.errors[key] = str(error)
         else:
             if key == "cluster":
-                verdict.speeds = [float(speed) for speed in made.profile().speed]
+                result.speeds = [float(speed) for speed in made.profile().speed]
 
 
 def _section(key: str, value: Any) -> Any:
@@ -83,10 +83,10 @@ def _section(key: str, value: Any) -> Any:
     return makers[key](value) if key in makers else make_part(key, value)
 
 
-def _seeds(value: Any, verdict: Directive) -> int:
+def _seeds(value: Any, result: CheckResult) -> int:
     if isinstance(value, int) and 1 <= value <= MOST_SEEDS:
         return value
-    verdict.errors["rest"] = f"seeds: expected a whole number from 1 to {MOST_SEEDS}, got {value!r}"
+    result.errors["rest"] = f"seeds: expected a whole number from 1 to {MOST_SEEDS}, got {value!r}"
     return 1
 
 
@@ -104,11 +104,11 @@ def place_of(message: str) -> str:
     return "strategy" if named or head in inside or head == "switch" else "rest"
 
 
-def _disable(plain: Mapping[str, Any], rest: Mapping[str, Any], verdict: Directive) -> None:
+def _disable(plain: Mapping[str, Any], rest: Mapping[str, Any], result: CheckResult) -> None:
     """Say which strategies and parts cannot be taken with the rest as it is."""
-    size = (len(verdict.speeds), rest.get("batch_size", 128)) if verdict.speeds else None
+    size = (len(result.speeds), rest.get("batch_size", 128)) if result.speeds else None
     strategy = plain.get("strategy", {})
-    verdict.disabled["strategy"] = {
+    result.disabled["strategy"] = {
         name: why for name in CATALOGUE if (why := _refusal({"name": name}, size)) is not None
     }
     if "consistency" not in strategy:
@@ -120,7 +120,7 @@ def _disable(plain: Mapping[str, Any], rest: Mapping[str, Any], verdict: Directi
                 why = _refusal({**strategy, domain: {"name": name}}, None)
                 if why is not None:
                     found[name] = why
-        verdict.disabled[f"strategy.{domain}"] = found
+        result.disabled[f"strategy.{domain}"] = found
 
 
 def _refusal(strategy: Mapping[str, Any], size: tuple[int, Any] | None) -> str | None:

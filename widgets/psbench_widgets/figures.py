@@ -31,7 +31,7 @@ LONGEST = 4 * charts.POINTS
 
 
 @dataclass
-class Sight:
+class FigureInput:
     """What the figures are drawn from: a run that may still be under way.
 
     `spans` are those of the timeline, computed once for all figures of a refresh.
@@ -47,12 +47,12 @@ class Sight:
         return str(self.run.meta.get("strategy") or self.label)
 
 
-Table = Callable[[Sight], pd.DataFrame]
-Spec = Callable[..., Any]
+MakeTable = Callable[[FigureInput], pd.DataFrame]
+MakeChart = Callable[..., Any]
 
 
 @dataclass(frozen=True)
-class Plan:
+class FigureSpec:
     """One figure: its group on the page, its chart, and its table.
 
     `grows` says that rows are only ever added; the others are replaced at each refresh. `slow` ones are
@@ -62,145 +62,147 @@ class Plan:
     key: str
     group: str
     title: str
-    spec: Spec
-    table: Table
+    make_chart: MakeChart
+    make_table: MakeTable
     note: str = ""
     grows: bool = False
     slow: bool = True
     wide: bool = False
 
 
-def _curve(y: str) -> Spec:
-    def spec(sight: Sight, _: pd.DataFrame, x: str = "time_s") -> Any:
-        chart = charts.curve("source", y, x, labels=[sight.label], strategies=[sight.strategy], height=190)
+def _curve(y: str) -> MakeChart:
+    def spec(shown: FigureInput, _: pd.DataFrame, x: str = "time_s") -> Any:
+        chart = charts.curve("source", y, x, labels=[shown.label], strategies=[shown.strategy], height=190)
         return _without_legend(_bare(chart))
 
     return spec
 
 
-def _evaluated(y: str) -> Table:
-    def table(sight: Sight) -> pd.DataFrame:
-        frame = tables.evaluation_table(sight.run, sight.label)
+def _evaluated(y: str) -> MakeTable:
+    def table(shown: FigureInput) -> pd.DataFrame:
+        frame = tables.evaluation_table(shown.run, shown.label)
         return frame[["label", *charts.AXES, y]] if y in frame else pd.DataFrame()
 
     return table
 
 
-def _training(sight: Sight) -> pd.DataFrame:
-    return tables.training_table(sight.run, sight.label)
+def _training(shown: FigureInput) -> pd.DataFrame:
+    return tables.training_table(shown.run, shown.label)
 
 
-def _recent(sight: Sight) -> pd.DataFrame:
+def _recent(shown: FigureInput) -> pd.DataFrame:
     """Return the last spans, all workers cut at the same moment."""
-    spans = sight.spans
+    spans = shown.spans
     if spans.empty:
         return spans
     starts = np.sort(spans["start_s"].to_numpy())
     return charts.window(spans, float(starts[-min(len(starts), SPANS)]), SPANS)
 
 
-def _idle(sight: Sight) -> pd.DataFrame:
-    return metrics.idle(sight.run.log, sight.spans)[["worker", "reason", "fraction"]]
+def _idle(shown: FigureInput) -> pd.DataFrame:
+    return metrics.idle(shown.run.log, shown.spans)[["worker", "reason", "fraction"]]
 
 
-def _counts(quantity: str) -> Table:
-    def table(sight: Sight) -> pd.DataFrame:
+def _counts(quantity: str) -> MakeTable:
+    def table(shown: FigureInput) -> pd.DataFrame:
         measure = metrics.staleness if quantity == "staleness" else metrics.clock_lead
-        return charts.counts(measure(sight.run.log)[quantity].to_numpy(), sight.label)
+        return charts.counts(measure(shown.run.log)[quantity].to_numpy(), shown.label)
 
     return table
 
 
-def _histogram(quantity: str) -> Spec:
-    return lambda sight, _: charts.histogram(
-        "source", quantity, labels=[sight.label], strategies=[sight.strategy]
+def _histogram(quantity: str) -> MakeChart:
+    return lambda shown, _: charts.histogram(
+        "source", quantity, labels=[shown.label], strategies=[shown.strategy]
     )
 
 
-def _traffic(sight: Sight) -> pd.DataFrame:
-    total = metrics.total_bytes(sight.run.log)
-    return pd.DataFrame({"label": sight.label, "direction": list(total), "bytes": list(total.values())})
+def _traffic(shown: FigureInput) -> pd.DataFrame:
+    total = metrics.total_bytes(shown.run.log)
+    return pd.DataFrame({"label": shown.label, "direction": list(total), "bytes": list(total.values())})
 
 
-def _rule(sight: Sight) -> pd.DataFrame:
+def _rule(shown: FigureInput) -> pd.DataFrame:
     """Return what the rule computed; nothing if it computes nothing, though it may have switched."""
-    table = tables.rule_table(sight.run)
+    table = tables.rule_table(shown.run)
     return table if table["value"].notna().any() else pd.DataFrame()
 
 
-def _labels(sight: Sight) -> pd.DataFrame:
-    found = tables.label_table(sight.run)
+def _labels(shown: FigureInput) -> pd.DataFrame:
+    found = tables.label_table(shown.run)
     return pd.DataFrame() if found is None else found
 
 
-PLANS = (
-    Plan(
+FIGURES = (
+    FigureSpec(
         *("val_accuracy", "learn", "Validation accuracy", _curve("val_accuracy"), _evaluated("val_accuracy")),
         grows=True,
         slow=False,
     ),
-    Plan(
+    FigureSpec(
         *("train_loss", "learn", "Training loss", _curve("train_loss"), _training),
         note="mean over the last quarter of an epoch",
         grows=True,
         slow=False,
     ),
-    Plan(
+    FigureSpec(
         *("val_loss", "learn", "Validation loss", _curve("val_loss"), _evaluated("val_loss")),
         grows=True,
         slow=False,
     ),
-    Plan(
+    FigureSpec(
         *("timeline", "workers", "What each worker does"),
-        lambda sight, _: charts.timeline_chart("source"),
+        lambda shown, _: charts.timeline_chart("source"),
         _recent,
         note="point at a wait to see why, and for whom",
         wide=True,
     ),
-    Plan(
+    FigureSpec(
         *("time_use", "workers", "Where the time goes"),
-        lambda sight, _: charts.time_use_chart("source"),
-        lambda sight: tables.worker_time_table(sight.spans),
+        lambda shown, _: charts.time_use_chart("source"),
+        lambda shown: tables.worker_time_table(shown.spans),
     ),
-    Plan(
+    FigureSpec(
         *("idle", "workers", "Waiting, by reason"),
-        lambda sight, table: charts.idle_chart("source", reasons=sorted(set(table["reason"]))),
+        lambda shown, table: charts.idle_chart("source", reasons=sorted(set(table["reason"]))),
         _idle,
     ),
-    Plan(
+    FigureSpec(
         *("share", "workers", "Whose pushes were applied"),
-        lambda sight, _: charts.share_chart("source", labels=[sight.label], strategies=[sight.strategy]),
-        lambda sight: tables.share_table(sight.run, sight.label)[
+        lambda shown, _: charts.share_chart("source", labels=[shown.label], strategies=[shown.strategy]),
+        lambda shown: tables.share_table(shown.run, shown.label)[
             ["label", "worker", "applied", "share", "equal"]
         ],
         note="dashed: an equal share",
     ),
-    Plan(
+    FigureSpec(
         *("staleness", "updates", "Staleness"),
         _histogram("staleness"),
         _counts("staleness"),
         note="0 is fresh",
     ),
-    Plan(*("lead", "updates", "Clock lead"), _histogram("lead"), _counts("lead"), note="what SSP bounds"),
-    Plan(
+    FigureSpec(
+        *("lead", "updates", "Clock lead"), _histogram("lead"), _counts("lead"), note="what SSP bounds"
+    ),
+    FigureSpec(
         *("traffic", "updates", "Bytes sent"),
-        lambda sight, _: charts.traffic_chart("source"),
+        lambda shown, _: charts.traffic_chart("source"),
         _traffic,
     ),
-    Plan(
+    FigureSpec(
         *("batch_size", "updates", "Batch size of each worker"),
-        lambda sight, _: charts.batch_size_chart("source"),
-        lambda sight: metrics.batch_sizes(sight.run.log),
+        lambda shown, _: charts.batch_size_chart("source"),
+        lambda shown: metrics.batch_sizes(shown.run.log),
     ),
-    Plan(
+    FigureSpec(
         *("rule", "updates", "What the switch rule saw"),
-        lambda sight, _: charts.rule_chart("source"),
+        lambda shown, _: charts.rule_chart("source"),
         _rule,
         note="dashed: its threshold",
     ),
-    Plan(
+    FigureSpec(
         *("labels", "data", "Who trains on which labels"),
-        lambda sight, _: charts.label_chart("source"),
+        lambda shown, _: charts.label_chart("source"),
         _labels,
     ),
 )
@@ -216,26 +218,32 @@ class Figures:
 
     def __init__(self, renderer: str = "canvas") -> None:
         self.charts = {
-            plan.key: LiveChart(title=plan.title, note=plan.note, renderer=renderer) for plan in PLANS
+            figure.key: LiveChart(title=figure.title, note=figure.note, renderer=renderer)
+            for figure in FIGURES
         }
         self._sent: dict[str, int] = {}
         self._marked: dict[str, int] = {}
         self._shapes: dict[str, Any] = {}
         self._made: dict[Any, dict[str, Any]] = {}
         self._due = {False: 0.0, True: 0.0}
-        self._sight: Sight | None = None
+        self._input: FigureInput | None = None
         self.x = "time_s"
 
     def layout(self) -> list[dict[str, Any]]:
         """Return where each chart stands on the page."""
         return [
-            {"uid": self.charts[plan.key].uid, "key": plan.key, "group": plan.group, "wide": plan.wide}
-            for plan in PLANS
+            {
+                "uid": self.charts[figure.key].uid,
+                "key": figure.key,
+                "group": figure.group,
+                "wide": figure.wide,
+            }
+            for figure in FIGURES
         ]
 
     def show(self, experiment: Experiment, log: EventLog, meta: dict[str, Any], label: str) -> None:
         """Begin to show another run."""
-        self._sight = Sight(Run(experiment, log, meta), label)
+        self._input = FigureInput(Run(experiment, log, meta), label)
         self._sent.clear()
         self._shapes.clear()
         self._marked.clear()
@@ -248,21 +256,23 @@ class Figures:
     def axis(self, x: str) -> None:
         """Draw the curves against another axis, with the rows they have."""
         self.x = x
-        if self._sight is not None:
+        if self._input is not None:
             self._draw_curves()
 
     def _draw_curves(self) -> None:
-        assert self._sight is not None
-        for plan in PLANS:
-            if plan.grows:
-                self.charts[plan.key].spec = self._spec(plan, self._sight, pd.DataFrame(), self.x)
+        assert self._input is not None
+        for figure in FIGURES:
+            if figure.grows:
+                self.charts[figure.key].spec = self._spec(figure, self._input, pd.DataFrame(), self.x)
 
-    def _spec(self, plan: Plan, sight: Sight, table: pd.DataFrame, *about: Any) -> dict[str, Any]:
+    def _spec(
+        self, figure: FigureSpec, shown: FigureInput, table: pd.DataFrame, *about: Any
+    ) -> dict[str, Any]:
         """Return a specification, made once for all runs that look alike: Altair takes a while over each."""
-        key = (plan.key, sight.label, sight.strategy, about)
+        key = (figure.key, shown.label, shown.strategy, about)
         if key not in self._made:
             self._made[key] = _bare(
-                plan.spec(sight, table, *about) if plan.grows else plan.spec(sight, table)
+                figure.make_chart(shown, table, *about) if figure.grows else figure.make_chart(shown, table)
             )
         return self._made[key]
 
@@ -272,17 +282,17 @@ class Figures:
         While nothing is shown the page already draws them, empty and hidden.
         """
         name = str(experiment.strategy.name)
-        sight = Sight(Run(experiment, EventLog(), {"strategy": name}), name)
-        for plan in PLANS:
-            if plan.key == "idle":
+        shown = FigureInput(Run(experiment, EventLog(), {"strategy": name}), name)
+        for figure in FIGURES:
+            if figure.key == "idle":
                 continue
-            spec = self._spec(plan, sight, pd.DataFrame(), self.x if plan.grows else ())
-            if self._sight is None:
-                self.charts[plan.key].spec = spec
+            spec = self._spec(figure, shown, pd.DataFrame(), self.x if figure.grows else ())
+            if self._input is None:
+                self.charts[figure.key].spec = spec
 
     def refresh(self, final: bool = False) -> None:
         """Bring the charts up to the log, as far as their turn has come; all of them if `final`."""
-        if self._sight is None or not len(self._sight.run.log):
+        if self._input is None or not len(self._input.run.log):
             return
         for slow in (False, True):
             if not final and time.perf_counter() < self._due[slow]:
@@ -292,25 +302,25 @@ class Figures:
             self._due[slow] = time.perf_counter() + PATIENCE[slow] * (time.thread_time() - began)
 
     def _refresh(self, slow: bool, final: bool) -> None:
-        sight = self._sight
-        assert sight is not None
-        rows = sight.run.log.rows()
+        shown = self._input
+        assert shown is not None
+        rows = shown.run.log.rows()
         if slow:
             if not (rows["kind"] == Kind.PUSH).any():
                 return
-            sight.spans = metrics.timeline(sight.run.log)
-        for plan in PLANS:
-            if plan.slow == slow:
-                self._fill(plan, sight, final)
+            shown.spans = metrics.timeline(shown.run.log)
+        for figure in FIGURES:
+            if figure.slow == slow:
+                self._fill(figure, shown, final)
 
-    def _fill(self, plan: Plan, sight: Sight, final: bool) -> None:
-        table = plan.table(sight)
-        chart = self.charts[plan.key]
+    def _fill(self, figure: FigureSpec, shown: FigureInput, final: bool) -> None:
+        table = figure.make_table(shown)
+        chart = self.charts[figure.key]
         if not table.empty:
-            if plan.grows:
-                self._append(plan.key, table.assign(event=None), self._marks(sight))
+            if figure.grows:
+                self._append(figure.key, table.assign(event=None), self._marks(shown))
             else:
-                self._redraw(plan, sight, table)
+                self._redraw(figure, shown, table)
                 chart.replace(_columns(table))
         chart.state = "done" if final else "live" if len(table) else "empty"
 
@@ -325,16 +335,16 @@ class Figures:
             chart.append(_columns(_stack(new)))
         self._sent[key], self._marked[key] = len(table), len(marks)
 
-    def _redraw(self, plan: Plan, sight: Sight, table: pd.DataFrame) -> None:
+    def _redraw(self, figure: FigureSpec, shown: FigureInput, table: pd.DataFrame) -> None:
         """Make the specification if this is the first table, or if what its scales name has changed."""
-        shape = tuple(sorted(set(table["reason"].astype(str)))) if plan.key == "idle" else ()
-        if self._shapes.get(plan.key) != shape:
-            self._shapes[plan.key] = shape
-            self.charts[plan.key].spec = self._spec(plan, sight, table, shape)
+        shape = tuple(sorted(set(table["reason"].astype(str)))) if figure.key == "idle" else ()
+        if self._shapes.get(figure.key) != shape:
+            self._shapes[figure.key] = shape
+            self.charts[figure.key].spec = self._spec(figure, shown, table, shape)
 
-    def _marks(self, sight: Sight) -> pd.DataFrame:
+    def _marks(self, shown: FigureInput) -> pd.DataFrame:
         """Return the switches as rows of a curve."""
-        return tables.switch_table(sight.run, sight.label)
+        return tables.switch_table(shown.run, shown.label)
 
     def close(self) -> None:
         """Close the charts' channels to the page."""

@@ -9,12 +9,12 @@ from typing import Any
 
 import traitlets
 
-from psbench_widgets.engine import Rendered
+from psbench_widgets.frontend import FrontendWidget
 
 Columns = Mapping[str, Sequence[Any]]
 
 
-class LiveChart(Rendered):
+class LiveChart(FrontendWidget):
     """A Vega-Lite chart that is drawn once and then fed with rows.
 
     Parameters

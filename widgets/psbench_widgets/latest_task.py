@@ -1,4 +1,4 @@
-"""Work that takes a while, done aside; only the newest request counts."""
+"""Slow work in a background thread, of which only the newest request counts."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ import traceback
 from collections.abc import Callable
 
 
-class Latest:
-    """Does the newest thing asked for in a thread of its own, which ends when there is nothing to do.
+class LatestTask:
+    """Runs the newest request in a thread of its own, which ends when there is none.
 
     Parameters
     ----------
     name : str
         Of the thread.
-    trouble : callable
-        Gets the traceback of a request that failed, from that thread.
+    on_error : callable
+        Called with the traceback of a request that failed, from that thread.
     """
 
-    def __init__(self, name: str, trouble: Callable[[str], None]) -> None:
-        self._name, self._trouble = name, trouble
+    def __init__(self, name: str, on_error: Callable[[str], None]) -> None:
+        self._name, self._on_error = name, on_error
         self._lock = threading.Lock()
         self._next: Callable[[], None] | None = None
         self._thread: threading.Thread | None = None
 
     def ask(self, work: Callable[[], None]) -> None:
-        """Do this soon, and forget what was asked before and has not begun."""
+        """Run this soon, in the place of a request that has not begun."""
         with self._lock:
             self._next = work
             if self._thread is None:
@@ -33,13 +33,13 @@ class Latest:
                 self._thread.start()
 
     def wait(self, timeout_s: float | None = None) -> None:
-        """Wait until everything asked for is done."""
+        """Wait until no request is left."""
         thread = self._thread
         if thread is not None and thread is not threading.current_thread():
             thread.join(timeout_s)
 
     def close(self, timeout_s: float = 30.0) -> None:
-        """Forget what has not begun and wait for the rest."""
+        """Drop a request that has not begun and wait for the one that has."""
         with self._lock:
             self._next = None
         self.wait(timeout_s)
@@ -54,4 +54,4 @@ class Latest:
             try:
                 work()
             except Exception:
-                self._trouble(traceback.format_exc())
+                self._on_error(traceback.format_exc())

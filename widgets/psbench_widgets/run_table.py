@@ -18,7 +18,7 @@ from psbench_widgets.bridge import Job
 
 
 @dataclass(eq=False)
-class Entry:
+class RunEntry:
     """One line of the table of runs."""
 
     number: int
@@ -32,7 +32,7 @@ class Entry:
 
     @property
     def label(self) -> str:
-        """What it is called: as a person named it, else by its strategy."""
+        """The name that a person gave it, or else its strategy's."""
         return self.name or self.experiment.title
 
     def plain(self) -> dict[str, Any]:
@@ -64,28 +64,28 @@ def _measures(summary: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-class Shelf:
+class RunTable:
     """All runs of a panel, by number; safe to use from any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
-        self._entries: dict[int, Entry] = {}
+        self._entries: dict[int, RunEntry] = {}
 
-    def note(self, job: Job, status: str) -> None:
-        """Take over a job's status, and its run when it has one; a finished run is ticked."""
+    def update(self, job: Job, status: str) -> None:
+        """Store a job's status, and its run when it has one; a finished run is ticked."""
         summary = job.run.summary() if job.run is not None else None
         with self._lock:
             entry = self._entries.get(job.number)
             if entry is None:
-                entry = self._entries[job.number] = Entry(job.number, job.experiment, status)
+                entry = self._entries[job.number] = RunEntry(job.number, job.experiment, status)
             if job.run is not None and entry.run is None:
                 entry.run, entry.summary = job.run, summary
                 entry.ticked = job.run.meta["status"] != "diverged"
             entry.status, entry.error = status, job.error
 
-    def add(self, run: Run, number: int, name: str = "") -> Entry:
-        """Put a run there that was not made in this panel."""
-        entry = Entry(
+    def add(self, run: Run, number: int, name: str = "") -> RunEntry:
+        """Add a run that was not made in this panel."""
+        entry = RunEntry(
             number, run.experiment, str(run.meta.get("status", "finished")), name, run, run.summary()
         )
         entry.ticked = True
@@ -93,7 +93,7 @@ class Shelf:
             self._entries[number] = entry
         return entry
 
-    def __getitem__(self, number: int) -> Entry:
+    def __getitem__(self, number: int) -> RunEntry:
         with self._lock:
             if number not in self._entries:
                 raise ParameterError(f"there is no run {number} (there are: {sorted(self._entries)})")
@@ -122,7 +122,7 @@ class Shelf:
         with self._lock:
             return [entry.plain() for _, entry in sorted(self._entries.items(), reverse=True)]
 
-    def ticked(self) -> list[Entry]:
+    def ticked(self) -> list[RunEntry]:
         """Return the runs that are compared."""
         with self._lock:
             return [e for _, e in sorted(self._entries.items()) if e.ticked and e.run is not None]
@@ -145,7 +145,7 @@ class Shelf:
         """Write every ticked run to a folder of its own inside `folder`."""
         return [_write(entry, Path(folder)) for entry in self.ticked()]
 
-    def load(self, folder: str | Path, number: Callable[[], int]) -> list[Entry]:
+    def load(self, folder: str | Path, number: Callable[[], int]) -> list[RunEntry]:
         """Read the run in `folder`, or every run in a folder below it.
 
         Raises
@@ -163,7 +163,7 @@ class Shelf:
         return [self.add(run, number()) for run in [Run.load(place) for place in places]]
 
 
-def _write(entry: Entry, folder: Path) -> Path:
+def _write(entry: RunEntry, folder: Path) -> Path:
     assert entry.run is not None
     name = re.sub(r"[^\w.-]+", "-", f"{entry.label}-{entry.experiment.data.name}-seed{entry.experiment.seed}")
     place, again = folder / name, 1

@@ -17,7 +17,7 @@ from psbench.charts import theme
 STATIC = Path(__file__).parent / "static"
 
 _lock = threading.Lock()
-_engines: list[Engine] = []
+_bundles: list[FrontendBundle] = []
 
 
 @cache
@@ -26,7 +26,7 @@ def version() -> str:
     return hashlib.sha256((STATIC / "engine.js").read_bytes()).hexdigest()[:12]
 
 
-class Engine(anywidget.AnyWidget):  # type: ignore[misc]
+class FrontendBundle(anywidget.AnyWidget):  # type: ignore[misc]
     """The widget that carries the script (Vega, Vega-Lite, charts, panel); it shows nothing itself."""
 
     _esm = STATIC / "engine.js"
@@ -35,24 +35,24 @@ class Engine(anywidget.AnyWidget):  # type: ignore[misc]
     themes = traitlets.Dict().tag(sync=True)
 
 
-def engine() -> Engine:
-    """Return the engine of this process, made at the first call and again if somebody closed it."""
+def frontend_bundle() -> FrontendBundle:
+    """Return the bundle of this process, made at the first call and again if somebody closed it."""
     with _lock:
-        if not _engines or _engines[0].comm is None:
-            _engines[:] = [Engine(key=version(), themes={"light": theme(), "dark": theme(dark=True)})]
-        return _engines[0]
+        if not _bundles or _bundles[0].comm is None:
+            _bundles[:] = [FrontendBundle(key=version(), themes={"light": theme(), "dark": theme(dark=True)})]
+        return _bundles[0]
 
 
-class Rendered(anywidget.AnyWidget):  # type: ignore[misc]
-    """Base of the widgets that the engine shows; `kind` names what it draws."""
+class FrontendWidget(anywidget.AnyWidget):  # type: ignore[misc]
+    """Base of the widgets that the bundle's script draws; `kind` names what it draws."""
 
     _esm = STATIC / "stub.js"
 
     kind = traitlets.Unicode().tag(sync=True)
     key = traitlets.Unicode().tag(sync=True)
     uid = traitlets.Unicode().tag(sync=True)
-    engine = traitlets.Instance(Engine).tag(sync=True, **widget_serialization)
+    engine = traitlets.Instance(FrontendBundle).tag(sync=True, **widget_serialization)
 
     def __init__(self, **values: Any) -> None:
-        super().__init__(**{"engine": engine(), "key": version()} | values)
+        super().__init__(**{"engine": frontend_bundle(), "key": version()} | values)
         self.uid = self.model_id or ""

@@ -1,0 +1,28 @@
+"""Whether any page still shows the panel."""
+
+from __future__ import annotations
+
+import time
+
+#: how long a panel that no page shows lets its run go on: long enough to move a cell or open another view
+GRACE_S = 5.0
+
+
+class ViewLease:
+    """Expires some seconds after a view has closed, unless another view reports within that time."""
+
+    def __init__(self) -> None:
+        self._closed_s: float | None = None
+
+    def renew(self) -> None:
+        """Note that a view is open."""
+        self._closed_s = None
+
+    def view_closed(self) -> None:
+        """Note that a view has closed; others may be open."""
+        self._closed_s = time.monotonic()
+
+    @property
+    def has_expired(self) -> bool:
+        """Whether no view has reported for `GRACE_S` seconds since one closed."""
+        return self._closed_s is not None and time.monotonic() - self._closed_s > GRACE_S
