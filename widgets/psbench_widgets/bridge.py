@@ -171,6 +171,17 @@ class Bridge:
         job.control.stop()
         self._wake.set()
 
+    def stop_all(self) -> None:
+        """Cancel what is queued and stop what runs."""
+        for job in self.queued:
+            self.stop(job)
+        self.stop()
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a job runs or waits."""
+        return self._current is not None or bool(self._queue)
+
     def switch(self, to: int | None = None) -> None:
         """Ask the job that runs to switch now."""
         job = self._current
@@ -181,10 +192,7 @@ class Bridge:
         """Cancel what is queued, stop what runs, and wait until both threads are gone."""
         with self._lock:
             self._closed = True
-            waiting = list(self._queue)
-        for job in waiting:
-            self.stop(job)
-        self.stop()
+        self.stop_all()
         return self.wait(timeout_s)
 
     def wait(self, timeout_s: float | None = None) -> bool:

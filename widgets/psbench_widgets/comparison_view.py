@@ -48,12 +48,20 @@ class ComparisonView:
         """Compare soon."""
         self._task.ask(self._update)
 
-    def update_if_changed(self) -> None:
-        """Compare soon if other runs are ticked than before, or under other names."""
+    def update_if_changed(self, unless: bool = False) -> None:
+        """Compare soon if other runs are ticked than before, or under other names.
+
+        Not while a run is under way, which a dozen new charts would slow down (`unless`).
+        """
         ticked = [(entry.number, entry.label) for entry in self._runs.ticked()]
-        if ticked != self._compared:
+        if ticked != self._compared and not unless:
             self._compared = ticked
             self.update()
+
+    def set_target(self, value: Any) -> None:
+        """Compare by the time to this validation accuracy; None or an empty text is the default target."""
+        self.target = float(value) if value not in (None, "") else None
+        self.update()
 
     def wait(self, timeout_s: float | None = None) -> None:
         """Wait until the page has the newest comparison."""

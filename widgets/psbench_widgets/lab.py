@@ -10,8 +10,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import traitlets
-
 from psbench import charts
 from psbench.core.log import EventLog
 from psbench.errors import ParameterError, PsbenchError
@@ -20,13 +18,12 @@ from psbench.results.comparison import Comparison
 from psbench.results.run import Run
 from psbench_widgets.bridge import Bridge, Job, Status
 from psbench_widgets.check import as_python, as_values, check
+from psbench_widgets.checker import Checker
 from psbench_widgets.comparison_view import ComparisonView
 from psbench_widgets.controls import form
 from psbench_widgets.figures import Figures
-from psbench_widgets.frontend import FrontendWidget
-from psbench_widgets.latest_task import LatestTask
 from psbench_widgets.notebook_cell import replace_panel_of_this_cell
-from psbench_widgets.probe import probe, warm_up
+from psbench_widgets.page import PanelPage
 from psbench_widgets.run_table import RunTable
 from psbench_widgets.run_view import RunView
 from psbench_widgets.view_lease import ViewLease
@@ -37,7 +34,7 @@ EPOCHS = 40
 FIRST = {"name": "strategy_switch", "rule": {"name": "after", "fraction": 0.25}}
 
 
-class Lab(FrontendWidget):
+class Lab(PanelPage):
     """A panel to pick, run, watch and compare experiments; the last expression of a cell shows it.
 
     Parameters
@@ -60,16 +57,6 @@ class Lab(FrontendWidget):
     >>> lab.close()
     """
 
-    form = traitlets.Dict().tag(sync=True)
-    values = traitlets.Dict().tag(sync=True)
-    axes = traitlets.Dict().tag(sync=True)
-    watch: Any = traitlets.List().tag(sync=True)
-    overlay: Any = traitlets.List().tag(sync=True)
-    runs: Any = traitlets.List().tag(sync=True)
-    table = traitlets.Dict().tag(sync=True)
-    status = traitlets.Dict().tag(sync=True)
-    folder = traitlets.Unicode("runs").tag(sync=True)
-
     def __init__(
         self, experiment: Experiment | None = None, *, folder: str | Path = "runs", renderer: str = "canvas"
     ) -> None:
@@ -78,12 +65,11 @@ class Lab(FrontendWidget):
         self._figures = Figures(renderer)
         self._table = RunTable()
         self._view = RunView(self._figures)
-        self._comparison = ComparisonView(self._table, self._show_comparison, self.show_error, renderer)
+        self._comparison = ComparisonView(self._table, self.show_comparison, self.show_error, renderer)
         self._lease = ViewLease()
         self._numbers = itertools.count(-1, -1)  # of loaded runs: negative, so that no job has the same
-        self._error = ""
         self._bridge = Bridge(_PanelListener(self))
-        self._prober = LatestTask("psbench-probe", self.show_error)
+        self._checker = Checker(lambda message: self.send(message), self._figures.warm, self.show_error)
         super().__init__(
             kind="lab",
             form=form(),
@@ -133,7 +119,7 @@ class Lab(FrontendWidget):
         if result.experiment is None:
             raise ParameterError("; ".join(result.errors.values()))
         first = result.experiment
-        self._error = ""
+        self.show_error("")
         return [self._bridge.submit(first.but(seed=first.seed + i)) for i in range(result.seeds)]
 
     def stop(self, number: int | None = None) -> None:
@@ -150,7 +136,7 @@ class Lab(FrontendWidget):
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait until all runs are over and shown; returns whether they are."""
         done = self._bridge.wait(timeout_s)
-        self._prober.wait(timeout_s)
+        self._checker.wait(timeout_s)
         self._comparison.wait(timeout_s)
         return done
 
@@ -200,7 +186,7 @@ class Lab(FrontendWidget):
         """Stop everything and take the panel away; no thread is left."""
         if hasattr(self, "_bridge"):
             self._bridge.close()
-            self._prober.close()
+            self._checker.close()
             self._comparison.close()
             self._figures.close()
         super().close()
@@ -216,7 +202,7 @@ class Lab(FrontendWidget):
             "stop": lambda m: self.stop(m.get("number")),
             "switch": lambda m: self.switch(m.get("to")),
             "axis": self._on_axis,
-            "target": self._on_target,
+            "target": lambda m: self._comparison.set_target(m.get("value")),
             "tick": lambda m: self._change(self._table.tick, m["number"], bool(m["on"])),
             "rename": lambda m: self._change(self._table.rename, m["number"], str(m["name"])),
             "remove": lambda m: self._change(self._table.remove, m["number"]),
@@ -240,17 +226,9 @@ class Lab(FrontendWidget):
         self.send({"kind": "who"})  # a view that is still open answers "hello"
 
     def _on_check(self, message: dict[str, Any]) -> None:
-        result, number = check(message["values"]), message.get("seq", 0)
         with self._guard:
             self.values = message["values"]
-        self.send({"kind": "verdict", "seq": number, **result.plain()})
-        if result.experiment is not None:
-            self._prober.ask(lambda experiment=result.experiment: self._probe(number, experiment))  # type: ignore[misc]
-
-    def _probe(self, number: int, experiment: Experiment) -> None:
-        self.send({"kind": "probe", "seq": number, **probe(experiment)})
-        self._figures.warm(experiment)
-        warm_up()
+        self._checker.check(message["values"], message.get("seq", 0))
 
     def _on_run(self, message: dict[str, Any]) -> None:
         """Run what came with the press: it is what the panel showed."""
@@ -267,11 +245,6 @@ class Lab(FrontendWidget):
         self._comparison.axis = x
         self._comparison.update()
 
-    def _on_target(self, message: dict[str, Any]) -> None:
-        value = message.get("value")
-        self._comparison.target = float(value) if value not in (None, "") else None
-        self._comparison.update()
-
     def _change(self, action: Callable[..., None], *arguments: Any) -> None:
         action(*arguments)
         self._publish_runs()
@@ -283,41 +256,14 @@ class Lab(FrontendWidget):
 
     # ------------------------------------------------------------------ what the page shows
 
-    def answer(self, text: str, wrong: bool = False) -> None:
-        """Show a short line."""
-        self.send({"kind": "answer", "text": text, "wrong": wrong})
-
-    def show_error(self, text: str) -> None:
-        """Show the traceback of a failure of the panel itself."""
-        self._error = text
-        self._publish_status()
-
     def _publish_runs(self) -> None:
         self.runs = self._table.plain()
-        self._compare_if_idle()
-
-    def _compare_if_idle(self) -> None:
-        """Compare, unless a run is under way, which a dozen new charts would slow down."""
-        if self._bridge.current is None and not self._bridge.queued:
-            self._comparison.update_if_changed()
+        self._comparison.update_if_changed(unless=self._bridge.is_busy)
 
     def _publish_status(self) -> None:
-        """Send what the run under way does."""
         job = self._bridge.current
-        status: dict[str, Any] = {"running": None, "words": "", "trouble": self._error}
-        status["queued"] = [queued.number for queued in self._bridge.queued]
-        if job is not None:
-            status |= self._view.progress(job)
-        if status != self.status:
-            self.status = status
-
-    def _stop_all(self) -> None:
-        for job in self._bridge.queued:
-            self._bridge.stop(job)
-        self._bridge.stop()
-
-    def _show_comparison(self, table: dict[str, Any], overlay: list[dict[str, Any]]) -> None:
-        self.table, self.overlay = table, overlay
+        running = self._view.progress(job) if job is not None else {}
+        self.show_status(running, [queued.number for queued in self._bridge.queued])
 
 
 class _PanelListener:
@@ -341,9 +287,9 @@ class _PanelListener:
         if lab := self._lab():
             lab._view.refresh()
             lab._publish_status()
-            lab._compare_if_idle()
+            lab._comparison.update_if_changed(unless=lab._bridge.is_busy)
             if lab._lease.has_expired:
-                lab._stop_all()
+                lab._bridge.stop_all()
 
     def on_trouble(self, text: str) -> None:
         if lab := self._lab():

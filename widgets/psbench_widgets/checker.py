@@ -1,0 +1,55 @@
+"""Checks what a person has typed: at once what needs no data, and soon after what does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from psbench.experiment import Experiment
+from psbench_widgets.check import check
+from psbench_widgets.latest_task import LatestTask
+from psbench_widgets.probe import probe, warm_up
+
+
+class Checker:
+    """Answers the page's checks, of which only the newest is probed for data.
+
+    Parameters
+    ----------
+    send : callable
+        Sends a message to the page.
+    warm : callable
+        Called with an experiment that can be run, from the thread that probes.
+    on_error : callable
+        Called with the traceback of a check that failed.
+    """
+
+    def __init__(
+        self,
+        send: Callable[[dict[str, Any]], None],
+        warm: Callable[[Experiment], None],
+        on_error: Callable[[str], None],
+    ) -> None:
+        self._send, self._warm = send, warm
+        self._task = LatestTask("psbench-probe", on_error)
+
+    def check(self, values: Mapping[str, Any], number: int) -> None:
+        """Send the result of a check, and later what loading the data shows; `number` tells them apart."""
+        result = check(values)
+        self._send({"kind": "verdict", "seq": number, **result.plain()})
+        experiment = result.experiment
+        if experiment is not None:
+            self._task.ask(lambda: self._probe(number, experiment))
+
+    def wait(self, timeout_s: float | None = None) -> None:
+        """Wait until the newest check has been answered."""
+        self._task.wait(timeout_s)
+
+    def close(self) -> None:
+        """Drop a check that has not begun and wait for the one that has."""
+        self._task.close()
+
+    def _probe(self, number: int, experiment: Experiment) -> None:
+        self._send({"kind": "probe", "seq": number, **probe(experiment)})
+        self._warm(experiment)
+        warm_up()

@@ -1,0 +1,45 @@
+"""What the panel's page shows, as traits that travel to it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import traitlets
+
+from psbench_widgets.frontend import FrontendWidget
+
+
+class PanelPage(FrontendWidget):
+    """The traits of the panel, and the short messages that it sends to its page."""
+
+    form = traitlets.Dict().tag(sync=True)
+    values = traitlets.Dict().tag(sync=True)
+    axes = traitlets.Dict().tag(sync=True)
+    watch: Any = traitlets.List().tag(sync=True)
+    overlay: Any = traitlets.List().tag(sync=True)
+    runs: Any = traitlets.List().tag(sync=True)
+    table = traitlets.Dict().tag(sync=True)
+    status = traitlets.Dict().tag(sync=True)
+    folder = traitlets.Unicode("runs").tag(sync=True)
+
+    _error = ""
+
+    def answer(self, text: str, wrong: bool = False) -> None:
+        """Show a short line."""
+        self.send({"kind": "answer", "text": text, "wrong": wrong})
+
+    def show_error(self, text: str) -> None:
+        """Show the traceback of a failure of the panel itself; an empty text removes it."""
+        self._error = text
+        self.status = self.status | {"trouble": text}
+
+    def show_status(self, running: dict[str, Any], queued: list[int]) -> None:
+        """Show what the run under way does (empty if there is none), and which runs wait."""
+        idle = {"running": None, "words": "", "trouble": self._error, "queued": queued}
+        status = idle | running
+        if status != self.status:
+            self.status = status
+
+    def show_comparison(self, table: dict[str, Any], overlay: list[dict[str, Any]]) -> None:
+        """Show the table and the charts of a comparison; both empty if no run is ticked."""
+        self.table, self.overlay = table, overlay
