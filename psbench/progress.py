@@ -1,4 +1,4 @@
-"""The state of a run in words and as a number, kept up with its log row by row."""
+"""How far a run has come, as a number and as a sentence, read from its log while it grows."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ import numpy as np
 
 from psbench.core.log import EventLog, Kind
 from psbench.experiment import Stop
-from psbench.metrics.rows import trained
+from psbench.metrics.clocks import Clocks
+from psbench.metrics.rows import Rows, pick, positions, trained
 
-#: rows after which a worker's state is what they say
+#: rows that say whether a worker waits
 _STATES = (
     *(Kind.JOIN, Kind.LEAVE, Kind.DROP, Kind.READMIT),
     *(Kind.PUSH, Kind.VOTE, Kind.RELEASE, Kind.HOLD, Kind.CANCEL),
@@ -22,7 +23,7 @@ _LISTED = 6
 
 
 class RunProgress:
-    """What a run has done so far: counts, and what each worker is doing.
+    """How far a run has come: counts, and what each worker is doing.
 
     Parameters
     ----------
@@ -39,7 +40,7 @@ class RunProgress:
         self.updates = 0
         self.now = 0.0
         self.composition = 0
-        self._clocks: dict[int, int] = {}
+        self._clocks = Clocks()
         self._holds: dict[int, str] = {}  # worker -> why it waits
 
     @property
@@ -48,57 +49,53 @@ class RunProgress:
         return self.samples / self._size
 
     def read(self, log: EventLog, start: int, stop: int) -> None:
-        """Take in the rows from `start` to `stop`."""
+        """Read rows `start` to `stop`; the result does not depend on how a log is divided."""
         rows = log.rows(start, stop)
-        kinds = rows["kind"]
-        applied = rows[kinds == Kind.APPLY]
+        if not len(rows):
+            return
+        applied = pick(rows, Kind.APPLY)
         self.samples += int(trained(rows)["samples"].sum(dtype=np.int64))
         if len(applied):
             self.updates = int(applied["version"][-1])
         self.now = float(rows["time_s"][-1])
-        for row in rows[kinds == Kind.HANDOVER]:
-            self.composition = int(row["id"])
-            self._level()
-        self._read_workers(log, rows[np.isin(kinds, _STATES)])
+        self._count_pushes(rows)
+        self._note_holds(log, pick(rows, *_STATES))
 
-    def _read_workers(self, log: EventLog, rows: Any) -> None:
-        pushed, counts = np.unique(rows["worker"][rows["kind"] == Kind.PUSH], return_counts=True)
-        for worker, count in zip(pushed.tolist(), counts.tolist(), strict=True):
-            self._clocks[worker] = self._clocks.get(worker, self._slowest()) + count
-        # of each worker only its last row matters
+    def _count_pushes(self, rows: Rows) -> None:
+        """Raise the clocks, in the order in which workers come and go: who joins starts at the slowest."""
+        for part in np.split(rows, positions(rows, *Clocks.BREAKS)):
+            if len(part) and part["kind"][0] in Clocks.BREAKS:
+                self._clocks.change(part[0])
+                if part["kind"][0] == Kind.HANDOVER:
+                    self.composition = int(part["id"][0])
+            pushed, counts = np.unique(pick(part, Kind.PUSH)["worker"], return_counts=True)
+            for worker, count in zip(pushed.tolist(), counts.tolist(), strict=True):
+                self._clocks.rise(worker, count)
+
+    def _note_holds(self, log: EventLog, rows: Rows) -> None:
+        """Note which workers wait, and why: of each only its last row matters."""
         workers, places = np.unique(rows["worker"][::-1], return_index=True)
         for worker, place in zip(workers.tolist(), places.tolist(), strict=True):
-            self._state(log, worker, rows[len(rows) - 1 - place])
-
-    def _state(self, log: EventLog, worker: int, row: Any) -> None:
-        self._holds.pop(worker, None)
-        if row["kind"] in (Kind.LEAVE, Kind.DROP):
-            self._clocks.pop(worker, None)
-            return
-        self._clocks.setdefault(worker, self._slowest())
-        if row["kind"] == Kind.HOLD:
-            self._holds[worker] = log.text(int(row["text"]))
-
-    def _slowest(self) -> int:
-        return min(self._clocks.values(), default=0)
-
-    def _level(self) -> None:
-        """Set all clocks equal, as a hand-over does."""
-        top = max(self._clocks.values(), default=0)
-        self._clocks = dict.fromkeys(self._clocks, top)
+            self._holds.pop(worker, None)
+            row = rows[len(rows) - 1 - place]
+            if row["kind"] == Kind.HOLD:
+                self._holds[worker] = log.text(int(row["text"]))
 
     def fraction(self) -> float | None:
-        """Return how much is done, 0 to 1, by the stop rule that is nearest; None if no rule can tell."""
+        """Return the share done, 0 to 1, by the nearest stop rule; None if no rule has a known end."""
         stop = self._stop
         pairs = ((self.epoch, stop.epochs), (self.now, stop.seconds), (self.updates, stop.updates))
         known = [done / most for done, most in pairs if most]
         return min(max(known), 1.0) if known else None
 
     def words(self, backend: str) -> str:
-        """Return the state as in "epoch 7 of 20, virtual 03:12, ssp: workers 2 and 5 wait for 8"."""
+        """Return the state as a sentence.
+
+        Such as "epoch 7 of 20, virtual 03:12, ssp: workers 2 and 5 wait for worker 8 (staleness bound)".
+        """
         stop = self._stop
         most = f" of {stop.epochs:g}" if stop.epochs else ""
-        # an epoch is under way from its first sample on, the last one until the end
+        # an epoch counts from its first sample on, and the last one until the end
         epoch = (
             min(math.floor(self.epoch) + 1, math.ceil(stop.epochs))
             if stop.epochs
@@ -112,12 +109,13 @@ class RunProgress:
         if not self._holds:
             return "nobody waits"
         waiting = sorted(self._holds)
-        under_way = sorted(self._clocks.keys() - self._holds.keys())
+        clocks = self._clocks.of
+        under_way = sorted(clocks.keys() - self._holds.keys())
         reasons = set(self._holds.values())
         reason = f" ({next(iter(reasons))})" if len(reasons) == 1 else ""
         if reasons == {"staleness bound"}:
-            slowest = min((self._clocks[w] for w in under_way), default=0)
-            under_way = [w for w in under_way if self._clocks[w] == slowest]
+            slowest = min((clocks[w] for w in under_way), default=0)
+            under_way = [w for w in under_way if clocks[w] == slowest]
         verb = "waits" if len(waiting) == 1 else "wait"
         whom = f" for {_workers(under_way)}" if under_way else ""
         return f"{_workers(waiting)} {verb}{whom}{reason}"
@@ -151,7 +149,7 @@ def clock_time(seconds: float) -> str:
 
 
 def time_left(fraction: float | None, spent_s: float) -> str:
-    """Return how long it will still take, in words; empty before anybody can know.
+    """Return the remaining time in words; empty while too little is done for an estimate.
 
     >>> time_left(0.25, 10.0), time_left(0.001, 10.0)
     ('about 30 s left', '')

@@ -6,7 +6,62 @@ import numpy as np
 import pandas as pd
 
 from psbench.core.log import EventLog, Kind
-from psbench.metrics.rows import Array, Rows, pick, with_membership
+from psbench.metrics.rows import Array, Rows, pick, positions, with_membership
+
+
+class Clocks:
+    """The clocks of the workers that are here, as the engine keeps them.
+
+    A clock rises with every push. A worker that joins starts at the slowest clock, one that has left no
+    longer counts as slowest, and a hand-over sets all clocks to the highest. Where nobody is left, the next
+    to join starts at the clock that was the slowest last.
+
+    Attributes
+    ----------
+    of : dict of worker to int
+        Completed steps (exchanges, if there are local steps) of each worker that is here.
+
+    Examples
+    --------
+    >>> clocks = Clocks()
+    >>> clocks.join(0), clocks.rise(0, 3), clocks.join(1), clocks.rise(1), clocks.of
+    (None, None, None, None, {0: 3, 1: 4})
+    """
+
+    #: rows that change who is here, or set clocks equal; between them clocks only rise
+    BREAKS = (Kind.JOIN, Kind.READMIT, Kind.LEAVE, Kind.DROP, Kind.HANDOVER)
+
+    def __init__(self) -> None:
+        self.of: dict[int, int] = {}
+        self._slowest = 0
+
+    def change(self, row: np.void) -> None:
+        """Apply a row of one of the kinds in `BREAKS`."""
+        worker, kind = int(row["worker"]), row["kind"]
+        if kind in (Kind.JOIN, Kind.READMIT):
+            self.join(worker)
+        elif kind in (Kind.LEAVE, Kind.DROP):
+            self.leave(worker)
+        else:
+            self.level()
+
+    def join(self, worker: int) -> None:
+        """Add a worker, at the slowest clock."""
+        self._slowest = min(self.of.values(), default=self._slowest)
+        self.of[worker] = self._slowest
+
+    def leave(self, worker: int) -> None:
+        """Remove a worker, if it is here."""
+        self._slowest = min(self.of.values(), default=self._slowest)
+        self.of.pop(worker, None)
+
+    def level(self) -> None:
+        """Set all clocks to the highest, as a hand-over does."""
+        self.of = dict.fromkeys(self.of, max(self.of.values(), default=0))
+
+    def rise(self, worker: int, pushes: int = 1) -> None:
+        """Count pushes of a worker."""
+        self.of[worker] += pushes
 
 
 def clock_lead(log: EventLog) -> pd.DataFrame:
@@ -22,35 +77,21 @@ def clock_lead(log: EventLog) -> pd.DataFrame:
 
     Notes
     -----
-    Clocks rise with every push; a newcomer starts at the slowest clock, who left no longer counts as
-    slowest, and a hand-over sets all clocks equal. Between such changes the slowest clock is c from where
+    See `Clocks` for joining, leaving and hand-overs. Between such changes the slowest clock is c from where
     the last worker reached c: no row is visited one by one.
     """
     rows = pick(with_membership(log.rows()), Kind.JOIN, Kind.LEAVE, Kind.HANDOVER, Kind.PUSH, Kind.RELEASE)
-    kind = rows["kind"]
-    breaks = np.flatnonzero((kind != Kind.PUSH) & (kind != Kind.RELEASE))
-    clocks: dict[int, int] = {}
-    slowest, begin = 0, 0
+    breaks = positions(rows, *Clocks.BREAKS).tolist()
+    clocks = Clocks()
+    begin = 0
     found: list[tuple[Rows, Array, Array]] = []
-    for stop in [*breaks.tolist(), len(rows)]:
+    for stop in [*breaks, len(rows)]:
         if stop > begin:
-            found.append(_between(rows[begin:stop], clocks))
-        slowest = min(clocks.values(), default=slowest)
+            found.append(_between(rows[begin:stop], clocks.of))
         if stop < len(rows):
-            _change(rows[stop], clocks, slowest)
+            clocks.change(rows[stop])
         begin = stop + 1
     return _frame(found)
-
-
-def _change(row: np.void, clocks: dict[int, int], slowest: int) -> None:
-    """Let a worker come or go, or set all clocks equal."""
-    worker, kind = int(row["worker"]), row["kind"]
-    if kind == Kind.JOIN:
-        clocks[worker] = slowest
-    elif kind == Kind.LEAVE:
-        clocks.pop(worker, None)
-    elif clocks:
-        clocks.update(dict.fromkeys(clocks, max(clocks.values())))
 
 
 def _between(rows: Rows, clocks: dict[int, int]) -> tuple[Rows, Array, Array]:
