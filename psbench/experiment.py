@@ -180,7 +180,7 @@ class Experiment(Specification):
         for composition in self.strategy.compositions:
             if not composition.placement.collective:
                 self.cluster.profile().server_links(composition.placement.num_servers)
-            if unknown := composition.unknown_numbers:
+            if unknown := composition.unknown_statistics:
                 raise ParameterError(
                     f"strategy {composition.name!r}: its parts ask for {', '.join(unknown)}, but what "
                     f"is known of a step is {', '.join(STATISTICS)}, "

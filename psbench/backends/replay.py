@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _EVENTS = {
     *(Kind.JOIN, Kind.LEAVE, Kind.PUSH, Kind.VOTE, Kind.REPORT, Kind.TIMER, Kind.MEASURED),
-    *(Kind.EVALUATED, Kind.ASKED, Kind.VOID, Kind.RESUME),
+    *(Kind.EVALUATED, Kind.SWITCH_REQUESTED, Kind.VOID, Kind.RESUME),
 }
 
 
@@ -121,7 +121,7 @@ def _event(engine: Engine, row: Any, text: str) -> ev.Event | dict[str, Any]:
         return ev.Timer(text, int(row["id"]))
     if kind == Kind.MEASURED:
         return ev.Measured(json.loads(text))
-    if kind == Kind.ASKED:
+    if kind == Kind.SWITCH_REQUESTED:
         return ev.SwitchRequested(None if row["id"] < 0 else int(row["id"]))
     return ev.Evaluated(int(row["id"]), int(row["version"]), json.loads(text))
 
@@ -133,12 +133,12 @@ def _message(what: str, worker: int, ticket: int, row: Any, stats: Any = None) -
     if what == "report":
         return ev.Report(worker, ticket, stats or {})
     told = dict(stats or {})
-    goes_on = bool(told.pop("goes_on", False))
+    overlapping = bool(told.pop("goes_on", False))
     return ev.Push(
         *(int(row["id"]), worker, ticket, int(row["version"]), int(row["samples"]), int(row["steps"])),
         *(int(row["bytes"]), float(row["compute_s"]), float(row["send_s"]), float(row["loss"])),
         stats=told or None,
-        goes_on=goes_on,
+        overlapping=overlapping,
     )
 
 

@@ -66,12 +66,12 @@ class WorkerCodecs:
     @property
     def unsaid(self) -> Tensor | None:
         """What pushes have lost so far and none has made up for; None if that is nothing."""
-        return self._together([end.channel.memory for end in self.ends])
+        return self._together([end.channel.residual for end in self.ends])
 
     def owe(self, unsaid: Tensor) -> None:
         """Have later pushes say what others did not, such as those to servers that held other parameters."""
         for end, cut in zip(self.ends, self._cuts, strict=True):
-            end.channel.owe(cut.of(unsaid).numpy())
+            end.channel.add_residual(cut.of(unsaid).numpy())
 
     def moved(self, own: Sequence[Partition]) -> WorkerCodecs:
         """Return the connections if servers hold other entries from now on, with what was not said yet.
@@ -108,7 +108,7 @@ class WorkerCodecs:
 
     def answered(self) -> None:
         """Mark the beginning of what would be void if the run went on from a checkpoint."""
-        self._answered = [end.channel.memory for end in self.ends], self.num_sent
+        self._answered = [end.channel.residual for end in self.ends], self.num_sent
 
     @property
     def when_answered(self) -> tuple[Tensor | None, int]:

@@ -44,8 +44,8 @@ class Channel:
     itself, what was lost is taken later with the rate of that time. The two differ only where the rate
     changes, or where the codec does not scale with its input (fp16).
 
-    What another channel did not say may be handed on to this one (`owe`), where the strategy changes or other
-    servers hold the parameters: what both sent plus what is remembered is what both were given.
+    Where the strategy changes, or other servers hold the parameters, another channel's residual may be added
+    to this one's (`add_residual`): what both have sent plus the residual is what both were given.
 
     DoubleSqueeze is a channel of every worker to the server and one of the server to all workers, which is
     given the mean of what came in; each worker applies what arrives.
@@ -61,7 +61,7 @@ class Channel:
     >>> channel = Channel(TopK(ratio=0.25), 4, Streams(0), 0)
     >>> channel.receive(channel.send(np.array([1, -3, 2, 0.5], dtype=np.float32)))
     array([ 0., -3.,  0.,  0.], dtype=float32)
-    >>> channel.memory
+    >>> channel.residual
     array([1. , 0. , 2. , 0.5], dtype=float32)
     """
 
@@ -73,27 +73,27 @@ class Channel:
 
     def reset(self) -> None:
         """Forget what was lost, and begin with the first message's stream."""
-        self.memory: Floats | None = np.zeros(self.size, np.float32) if self.codec.has_memory else None
+        self.residual: Floats | None = np.zeros(self.size, np.float32) if self.codec.has_memory else None
         self.num_sent = 0
 
     def reset_to(self, memory: Floats | None, num_sent: int) -> None:
         """Go on from where a channel like this one was."""
-        self.memory, self.num_sent = memory, num_sent
+        self.residual, self.num_sent = memory, num_sent
 
-    def owe(self, unsaid: Floats) -> None:
+    def add_residual(self, residual: Floats) -> None:
         """Remember what another channel has not said; without error feedback it is sent with the next vector.
 
         Shapes
         ------
-        unsaid : float32, (size,); not changed
+        residual : float32, (size,); not changed
 
         Raises
         ------
         CodecError
             If it has another size.
         """
-        self._check(unsaid)
-        self.memory = unsaid.copy() if self.memory is None else self.memory + unsaid
+        self._check(residual)
+        self.residual = residual.copy() if self.residual is None else self.residual + residual
 
     def send(self, vector: Floats) -> Packed:
         """Return the next message; nothing changes if there is an error.
@@ -109,15 +109,15 @@ class Channel:
         """
         self._check(vector)
         rng = self._streams.generator("codec", *self._keys, self.num_sent)
-        if self.memory is None:
+        if self.residual is None:
             packed = self.codec.encode(vector, rng)
         else:
             # a sum too large for a float is found by the codec
             with np.errstate(over="ignore"):
-                wanted = self.memory + vector
+                wanted = self.residual + vector
             packed = self.codec.encode(wanted, rng)
             wanted -= self.receive(packed)
-            self.memory = wanted if self.codec.has_memory else None
+            self.residual = wanted if self.codec.has_memory else None
         self.num_sent += 1
         return packed
 
@@ -132,7 +132,7 @@ class Channel:
     def state_dict(self) -> dict[str, npt.NDArray[Any]]:
         """Return what a checkpoint needs, as copies: `num_sent`, and `memory` (`owed` by a codec without)."""
         state: dict[str, npt.NDArray[Any]] = {"num_sent": np.array(self.num_sent)}
-        return state if self.memory is None else state | {self._remembered: self.memory.copy()}
+        return state if self.residual is None else state | {self._remembered: self.residual.copy()}
 
     def load_state_dict(self, state: dict[str, npt.NDArray[Any]]) -> None:
         """Take over what `state_dict` returned; the same messages follow as there.
@@ -147,7 +147,7 @@ class Channel:
         memory = state.get(self._remembered)
         if memory is not None and memory.shape != (self.size,):
             raise CodecError(f"a memory of {memory.shape} for vectors of {self.size:,} entries")
-        self.memory = None if memory is None else np.array(memory, dtype=np.float32)
+        self.residual = None if memory is None else np.array(memory, dtype=np.float32)
         self.num_sent = int(state["num_sent"])
 
     @property

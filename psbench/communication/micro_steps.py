@@ -44,7 +44,7 @@ class MicroSteps(Communication):
     name: ClassVar[str] = "micro_steps"
     source: ClassVar[str] = SOURCE
     accumulates: ClassVar[bool] = True
-    tells_progress: ClassVar[bool] = True
+    reports_progress: ClassVar[bool] = True
 
     pieces: int = parameter(8, "micro-batches that a batch is cut into", source=SOURCE, ge=1, le=1024)
 

@@ -31,7 +31,7 @@ class Overlapping(WorkerPolicy):
 
     def _begin(self) -> Directive:
         self.exchanging, self.made = True, 0
-        return "push_on"
+        return "push_and_continue"
 
 
 class OSP(Communication):
@@ -67,7 +67,7 @@ class OSP(Communication):
     --------
     >>> half = OSP(local_steps=2).worker_half()
     >>> [half.after_step({}) for _ in range(3)], half.on_answer(True)
-    (['push_on', 'continue', 'wait'], 'push_on')
+    (['push_and_continue', 'continue', 'wait'], 'push_and_continue')
     """
 
     name: ClassVar[str] = "osp"

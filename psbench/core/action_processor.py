@@ -10,8 +10,9 @@ from psbench.core import actions as act
 from psbench.core.actions import Action
 from psbench.core.drain import Drain
 from psbench.core.log import EventLog, Kind, pack_apply, pack_release, plain_json
-from psbench.core.migration import WITHHELD, Migration, lost_entries
+from psbench.core.migration import REASSIGNMENT, Migration, lost_entries
 from psbench.core.part import Communication, Part, Switching
+from psbench.core.renamed import current_names
 from psbench.core.strategy import Strategy, WireSize
 from psbench.core.view import ClusterView, Status, WorkerView
 from psbench.errors import ProtocolError
@@ -20,6 +21,8 @@ Hook = Callable[..., list[Action]]
 
 # plain names for what every push needs: looking up a member of an enumeration costs more than using it
 COMPUTING, PUSHED, VOTED, GONE = Status.COMPUTING, Status.PUSHED, Status.VOTED, Status.GONE
+#: old and new keys of the state
+_RENAMED = {"move": "migration", "anew": "needs_full_model"}
 _APPLY, _RELEASE, _HOLD = map(int, (Kind.APPLY, Kind.RELEASE, Kind.HOLD))
 
 
@@ -48,8 +51,8 @@ class ActionProcessor:
         Workers that must be released or held before the answer is complete.
     anew : set of int
         Workers that are to be sent the model whole next.
-    asker : str or None
-        Who waits for `Measured`.
+    measuring_part : str or None
+        Domain of the part that waits for `Measured`.
     drain, move : Drain and Move, or None
         A switch and a re-assignment under way.
     composition_id : int
@@ -66,10 +69,10 @@ class ActionProcessor:
         self.todo: deque[Action] = deque()
         self.out: list[Action] = []
         self.unanswered: set[int] = set()
-        self.anew: set[int] = set()
-        self.asker: str | None = None
+        self.needs_full_model: set[int] = set()
+        self.measuring_part: str | None = None
         self.drain: Drain | None = None
-        self.move: Migration | None = None
+        self.migration: Migration | None = None
         self.composition_id = 0
         self.handed_over = 0
 
@@ -140,7 +143,7 @@ class ActionProcessor:
         if not step and status is not VOTED:
             raise ProtocolError(f"worker {release.worker} was told to push, but it has not voted")
         if self.drain is not None and step:
-            if not worker.goes_on:
+            if not worker.overlapping:
                 self.withhold(number, self.drain)
                 return
             release.orders = release.orders | {"push": True}  # its steps since the last push are not lost
@@ -152,20 +155,22 @@ class ActionProcessor:
             worker.batch_size = orders["batch_size"]
         release.ticket = worker.ticket = worker.ticket + 1
         worker.status = COMPUTING
-        worker.goes_on = False
+        worker.overlapping = False
         worker.hold_reason = ""
         view.num_computing += 1
         voted = status is VOTED
         release.load = load = view.version if step and not voted else worker.base_version
-        release.send = not voted and (self._always_send or worker.base_version != load or number in self.anew)
+        release.send = not voted and (
+            self._always_send or worker.base_version != load or number in self.needs_full_model
+        )
         worker.base_version = load
         kept = 0
         if voted or self._own_steps:
             kept = self._complete_for_own_steps(release, worker, status)
-        if self.move is not None and step:
-            self.move.withhold(release, kept, voted)
-            worker.hold_reason = WITHHELD
-            self.record(Kind.HOLD, worker=number, text=WITHHELD)
+        if self.migration is not None and step:
+            self.migration.withhold(release, kept, voted)
+            worker.hold_reason = REASSIGNMENT
+            self.record(Kind.HOLD, worker=number, text=REASSIGNMENT)
         else:
             self._let_go(release, kept)
 
@@ -174,8 +179,8 @@ class ActionProcessor:
         worker, size = release.worker, 0
         if release.send:
             size = self._bytes_down
-            if worker in self.anew:
-                self.anew.discard(worker)
+            if worker in self.needs_full_model:
+                self.needs_full_model.discard(worker)
                 size = self._first_bytes_down
         self.out.append(release)
         log = self.log
@@ -198,7 +203,7 @@ class ActionProcessor:
             worker.voted_samples = 0
             if kept and self.rule is not None:  # progress without a version
                 self.todo.extendleft(reversed(self.rule.on_applied(view)))
-        has_model = status is PUSHED and worker.id not in self.anew
+        has_model = status is PUSHED and worker.id not in self.needs_full_model
         release.aggregate = self._replies_aggregate and release.send and has_model
         release.epoch = view.epoch if self._rate_epoch is None else self._rate_epoch(view)
         return kept
@@ -252,8 +257,8 @@ class ActionProcessor:
 
     def tell(self, tell: act.Tell) -> None:
         """Send orders, after the release if that is withheld."""
-        if self.move is not None and self.move.withholds(tell.worker, self.view):
-            self.move.withhold_orders(tell)
+        if self.migration is not None and self.migration.withholds(tell.worker, self.view):
+            self.migration.withhold_orders(tell)
             return
         if "batch_size" in tell.orders:
             self.view.workers[tell.worker].batch_size = tell.orders["batch_size"]
@@ -262,19 +267,19 @@ class ActionProcessor:
 
     def measure(self, measure: act.Measure) -> None:
         """Ask for numbers; the rest of the answer waits for them."""
-        if not hasattr(getattr(self.composition, measure.asker, None), "on_measured"):
-            raise ProtocolError(f"{measure.asker!r} asks for numbers, but has no on_measured to take them")
-        self.asker = measure.asker
+        if not hasattr(getattr(self.composition, measure.domain, None), "on_measured"):
+            raise ProtocolError(f"{measure.domain!r} asks for numbers, but has no on_measured to take them")
+        self.measuring_part = measure.domain
         self.out.append(measure)
-        self.record(Kind.MEASURE, text=plain_json([measure.asker, measure.needs]))
+        self.record(Kind.MEASURE, text=plain_json([measure.domain, measure.needs]))
 
-    def wake(self, wake: act.SetTimer) -> None:
+    def set_timer(self, wake: act.SetTimer) -> None:
         """Ask for a timer."""
         if not wake.at >= self.view.now:
             raise ProtocolError(f"asked to be woken at {wake.at} s, but it is {self.view.now} s already")
         wake.composition_id = self.composition_id
         self.out.append(wake)
-        self.record(Kind.WAKE, compute_s=wake.at, text=wake.key)
+        self.record(Kind.SET_TIMER, compute_s=wake.at, text=wake.key)
 
     def note(self, note: act.Note) -> None:
         """Write a line in the log."""
@@ -283,12 +288,12 @@ class ActionProcessor:
 
     def reassign(self, change: act.Reassign) -> None:
         """Have parameters move when no message is under way; not at all if a switch is."""
-        if self.drain is None and self.move is None:
-            self.move = move = Migration(change)
+        if self.drain is None and self.migration is None:
+            self.migration = move = Migration(change)
             if move.is_quiet(self.view):
                 self._carry_out(move)
 
-    def move_further(self, move: Migration) -> None:
+    def advance_migration(self, move: Migration) -> None:
         """See to those who might never push; with no message under way, have parameters move."""
         self.todo.extend(move.sweep(self.view, self.composition))
         if not self.todo and move.is_quiet(self.view):
@@ -301,12 +306,12 @@ class ActionProcessor:
         self.record(Kind.REASSIGN, version=view.version, text=plain_json(told))
         self.hold_ranges(ranges)
         if not self._replies_aggregate:
-            self.anew.update(view.active)
-        self.end_move()
+            self.needs_full_model.update(view.active)
+        self.end_migration()
 
-    def end_move(self) -> None:
+    def end_migration(self) -> None:
         """Send what was withheld, as of now."""
-        move, self.move = self.move, None
+        move, self.migration = self.migration, None
         if move is None:
             return
         tells = move.tells(self.view)
@@ -329,17 +334,18 @@ class ActionProcessor:
         """Return what lasts from one answer to the next as plain data."""
         return {
             "drain": self.drain.state_dict() if self.drain is not None else None,
-            "move": self.move.state_dict() if self.move is not None else None,
-            "anew": sorted(self.anew),
+            "migration": self.migration.state_dict() if self.migration is not None else None,
+            "needs_full_model": sorted(self.needs_full_model),
             "composition_id": self.composition_id,
             "handed_over": self.handed_over,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over a state written by `state_dict`."""
+        state = current_names(state, _RENAMED)
         self.drain = Drain.of_state(state["drain"]) if state["drain"] else None
-        self.move = Migration.of_state(state["move"]) if state["move"] else None
-        self.anew = set(state["anew"])
+        self.migration = Migration.of_state(state["migration"]) if state["migration"] else None
+        self.needs_full_model = set(state["needs_full_model"])
         self.composition_id = state["composition_id"]
         self.handed_over = state["handed_over"]
         self.unanswered.clear()

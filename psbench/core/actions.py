@@ -126,7 +126,7 @@ class Measure:
     declares the kinds in `measures`.
     """
 
-    asker: str
+    domain: str
     needs: dict[str, int | None]
 
 

@@ -37,7 +37,7 @@ class Drain:
         if actions or view.num_under_way:
             return actions
         # these compute although they have pushed: they push the rest, and stop
-        go_on: list[Action] = [act.Release(w.id) for w in view.workers.values() if w.goes_on]
+        go_on: list[Action] = [act.Release(w.id) for w in view.workers.values() if w.overlapping]
         return go_on or (_emptying(view, composition) if view.pending else [])
 
     def _sweep(self, view: ClusterView, composition: Strategy) -> list[Action]:

@@ -88,7 +88,7 @@ class Engine:
         self._todo, self._unanswered = answer.todo, answer.unanswered
         first_batches = list(batch_sizes) or [max(1, global_batch // num_workers)] * num_workers
         self._members = Membership(answer, first_batches)
-        self._comings = self._members.comings
+        self._pending_changes = self._members.pending_changes
         self._inbox: deque[ev.Event] = deque()
         self._take = self._events()
         self._perform = self._actions()
@@ -108,19 +108,19 @@ class Engine:
         }
 
     def _actions(self) -> dict[type, Callable[[Any], None]]:
-        answer, comings = self._answer, self._comings
+        answer, pending_changes = self._answer, self._pending_changes
         return {
             act.Commit: answer.commit,
             act.Apply: answer.apply,
             act.Release: answer.release,
             act.Hold: answer.hold,
             act.Cancel: answer.cancel,
-            act.Drop: comings.append,
-            act.Readmit: comings.append,
+            act.Drop: pending_changes.append,
+            act.Readmit: pending_changes.append,
             act.Discard: answer.discard,
             act.Tell: answer.tell,
             act.Measure: answer.measure,
-            act.SetTimer: answer.wake,
+            act.SetTimer: answer.set_timer,
             act.Note: answer.note,
             act.SwitchTo: self._switch,
             act.Reassign: answer.reassign,
@@ -133,7 +133,7 @@ class Engine:
         view = self.view
         view.now = now
         for worker in sorted(workers):
-            self._members.come(worker)
+            self._members.admit(worker)
         if self.rule is not None:
             self._todo.extend(self.rule.start(view))
         self._start_parts()
@@ -153,13 +153,13 @@ class Engine:
         """
         view = self.view
         view.now = now
-        if self._answer.asker is not None and type(event) is not ev.Measured:
+        if self._answer.measuring_part is not None and type(event) is not ev.Measured:
             self._inbox.append(event)
             return []
         view.min_clock_rose = False
         self._take[type(event)](event)
         out = self._finish()
-        while self._inbox and self._answer.asker is None:
+        while self._inbox and self._answer.measuring_part is None:
             view.min_clock_rose = False
             waiting = self._inbox.popleft()
             self._take[type(waiting)](waiting)
@@ -175,26 +175,26 @@ class Engine:
         """
         view, own = self.view, set(spared)
         others = [w for w in view.workers.values() if w.id not in own and w.status is not GONE]
-        void = self._answer.move is not None or any(w.base_version >= 0 or w.goes_on for w in others)
+        void = self._answer.migration is not None or any(w.base_version >= 0 or w.overlapping for w in others)
         other_epochs = epochs != view.epochs and self.rule is not None and self.rule.needs_epochs
         if void or other_epochs:
             told = {"spared": sorted(own), "epochs": [view.epochs, epochs]}
             self._answer.record(Kind.RESUME, version=view.version, text=plain_json(told))
         view.epochs = epochs
         for worker in others:
-            worker.base_version, worker.goes_on = -1, False
+            worker.base_version, worker.overlapping = -1, False
             if worker.status in (COMPUTING, VOTED):
-                self._members.begin_anew(worker)
+                self._members.restart(worker)
         return self._finish()
 
     @property
     def measuring(self) -> bool:
         """Whether numbers were asked for that have not come: events wait, the state cannot be written."""
-        return self._answer.asker is not None
+        return self._answer.measuring_part is not None
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything decided so far as plain data; a new engine that loads it goes on identically."""
-        if self._answer.asker is not None:
+        if self._answer.measuring_part is not None:
             raise ProtocolError("the state cannot be written while numbers are being measured")
         return {
             "view": self.view.state_dict(),
@@ -223,7 +223,7 @@ class Engine:
             self._void(push.worker, push.ticket, "push")
             return
         if log is not None:
-            text = 0 if push.stats is None and not push.goes_on else log.number(_told(push))
+            text = 0 if push.stats is None and not push.overlapping else log.number(_told(push))
             # fmt: off
             log.append(pack_row(
                 view.now, _PUSH, push.worker, push.id, push.base_version, push.samples, push.steps,
@@ -231,7 +231,7 @@ class Engine:
             ))
             # fmt: on
         worker.status = PUSHED
-        worker.goes_on = push.goes_on
+        worker.overlapping = push.overlapping
         worker.previous_push_s, worker.last_push_s = worker.last_push_s, view.now
         view.move_clock(worker, worker.clock + 1)
         view.num_computing -= 1
@@ -279,10 +279,10 @@ class Engine:
 
     def _measured(self, measured: ev.Measured) -> None:
         self._answer.record(Kind.MEASURED, text=plain_json(measured.facts))
-        asker, self._answer.asker = self._answer.asker, None
-        if asker is None:
+        domain, self._answer.measuring_part = self._answer.measuring_part, None
+        if domain is None:
             raise ProtocolError("numbers arrived that nobody asked for")
-        part: Any = getattr(self.composition, asker)
+        part: Any = getattr(self.composition, domain)
         self._todo.extendleft(reversed(part.on_measured(measured.facts, self.view)))
 
     def _evaluated(self, event: ev.Evaluated) -> None:
@@ -293,7 +293,7 @@ class Engine:
             self._todo.extend(self.rule.on_evaluated(event, self.view))
 
     def _asked(self, event: ev.SwitchRequested) -> None:
-        self._answer.record(Kind.ASKED, id=-1 if event.to is None else event.to)
+        self._answer.record(Kind.SWITCH_REQUESTED, id=-1 if event.to is None else event.to)
         last = len(self.strategy.compositions) - 1
         if self.rule is None:
             self._todo.append(act.Note("asked to switch, but this strategy has nothing to switch to"))
@@ -302,7 +302,7 @@ class Engine:
         elif self._answer.drain is not None:
             self._todo.append(act.Note("asked to switch, but a switch is under way"))
         else:
-            self._todo.extend(self.rule.on_asked(event, self.view))
+            self._todo.extend(self.rule.on_switch_requested(event, self.view))
 
     def _void(self, worker: int, ticket: int, what: str) -> None:
         self._answer.record(Kind.VOID, worker=worker, id=ticket, text=what)
@@ -312,20 +312,20 @@ class Engine:
     def _finish(self) -> list[Action]:
         """Complete the actions of the answer; stop where numbers must be measured first."""
         todo, answer, perform = self._todo, self._answer, self._perform
-        while answer.asker is None:
+        while answer.measuring_part is None:
             if not todo:
-                if self._comings:
-                    self._members.come_or_go()
+                if self._pending_changes:
+                    self._members.apply_next_change()
                     continue
                 if answer.drain is not None:
                     self._drain_further(answer.drain)
-                if not todo and answer.move is not None:
-                    answer.move_further(answer.move)
+                if not todo and answer.migration is not None:
+                    answer.advance_migration(answer.migration)
                 if not todo:
                     break
             action = todo.popleft()
             perform[type(action)](action)
-        if answer.asker is None and self._unanswered:
+        if answer.measuring_part is None and self._unanswered:
             workers = sorted(self._unanswered)
             raise UnansweredWorker(
                 f"workers {workers} were neither released nor held by {self.composition.consistency.name!r}; "
@@ -341,7 +341,7 @@ class Engine:
         if not 0 <= switch.to < len(self.strategy.compositions):
             raise ProtocolError(f"there is no composition {switch.to} to switch to")
         if self._answer.drain is None and switch.to != self.view.composition:
-            self._answer.end_move()  # the next composition begins with an assignment of its own
+            self._answer.end_migration()  # the next composition begins with an assignment of its own
             self._answer.drain = Drain(switch)
 
     def _drain_further(self, drain: Drain) -> None:
@@ -364,14 +364,14 @@ class Engine:
         before = self.composition
         self._install(switch.to)
         self._answer.handed_over = view.version
-        if self.composition.forgets_unsaid(before):
+        if self.composition.forgets_residual(before):
             self._answer.note(
                 act.Note(_FORGOTTEN.format(before.aggregation.payload, self.composition.aggregation.payload))
             )
-        self._members.start_over()
+        self._members.restart_all()
         self._answer.composition_id += 1
         self._start_parts()
-        self._members.take_back()  # whom the old parts did without
+        self._members.readmit_dropped()  # whom the old parts did without
 
     # ---------------------------------------------------------------- parts
 
@@ -394,4 +394,4 @@ class Engine:
 
 def _told(push: ev.Push) -> str:
     """Return what a push tells beside its columns, for its row's text."""
-    return plain_json((push.stats or {}) | ({"goes_on": 1.0} if push.goes_on else {}))
+    return plain_json((push.stats or {}) | ({"goes_on": 1.0} if push.overlapping else {}))

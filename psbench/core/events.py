@@ -17,7 +17,7 @@ class Push:
     `base_version` is the version the work started from; `steps` mini-batches and `samples` examples
     went into it. `compute_s` and `send_s` (seconds) and `loss` (mean over its samples) describe it for
     the log; a part may read only what it declares in `reads`, and finds that in `stats`. A worker that
-    `goes_on` computes further while it waits for the answer (overlap).
+    `overlapping` computes further while it waits for the answer (overlap).
     """
 
     id: int
@@ -31,7 +31,7 @@ class Push:
     send_s: float = 0.0
     loss: float = float("nan")
     stats: dict[str, float] | None = None
-    goes_on: bool = False
+    overlapping: bool = False
 
 
 @dataclass(slots=True)

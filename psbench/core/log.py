@@ -29,7 +29,7 @@ class Kind(IntEnum):
     TIMER = 5  #: text = key, id = composition
     MEASURED = 6  #: text = facts
     EVALUATED = 7  #: id = epoch, version, text = values
-    ASKED = 8  #: id = composition asked for, -1 for the next
+    SWITCH_REQUESTED = 8  #: id = composition asked for, -1 for the next
     APPLY = 9  #: one row a push: worker, id = push, version made, samples, steps, loss = weight
     #: worker, id = 1 if told to push, version loaded, bytes (down), samples kept after a vote, text = orders
     RELEASE = 10
@@ -39,13 +39,16 @@ class Kind(IntEnum):
     TELL = 14  #: worker, text = orders
     NOTE = 15  #: text
     HANDOVER = 16  #: id = to, version, steps = from, compute_s = cost, text = reason
-    MEASURE = 17  #: text = asker and needs
-    WAKE = 18  #: compute_s = at, text = key
+    MEASURE = 17  #: text = the asking part's domain, and needs
+    SET_TIMER = 18  #: compute_s = at, text = key
     VOID = 19  #: worker, id = ticket, text = kind of message: it came with a void ticket
     DROP = 20  #: worker, text = reason: done without until readmitted
     READMIT = 21  #: worker
     REASSIGN = 22  #: version, text = entries that changed their server, and the stretches of each server now
     RESUME = 23  #: version, text = workers that lose nothing, and the stop rule's epochs before and now
+    # names in JSON logs of older versions
+    ASKED = SWITCH_REQUESTED
+    WAKE = SET_TIMER
 
 
 FIELDS = (

@@ -25,7 +25,7 @@ class Membership:
 
     Attributes
     ----------
-    comings : deque of Drop and Readmit
+    pending_changes : deque of Drop and Readmit
         Wait until the rest of the answer is done: the parts have answered for those who were there.
     """
 
@@ -33,16 +33,16 @@ class Membership:
         self._answer = answer
         self._view = answer.view
         self._batch_sizes = batch_sizes
-        self.comings: deque[act.Drop | act.Readmit] = deque()
+        self.pending_changes: deque[act.Drop | act.Readmit] = deque()
 
-    def come(self, worker: int) -> None:
+    def admit(self, worker: int) -> None:
         """Count a worker in."""
         self._enter(worker)
         self._answer.record(Kind.JOIN, worker=worker)
 
     def join(self, join: ev.Join) -> None:
         """Count a worker in that comes in mid-run; the parts say what it is to do."""
-        self.come(join.worker)
+        self.admit(join.worker)
         self._welcome(join.worker)
 
     def leave(self, leave: ev.Leave) -> None:
@@ -56,19 +56,19 @@ class Membership:
         else:
             self._do_without(worker)
 
-    def come_or_go(self) -> None:
-        """Perform the first of `comings`."""
-        change = self.comings.popleft()
+    def apply_next_change(self) -> None:
+        """Perform the first of `pending_changes`."""
+        change = self.pending_changes.popleft()
         if isinstance(change, act.Drop):
             self._drop(change)
         else:
             self._readmit(change)
 
-    def take_back(self) -> None:
+    def readmit_dropped(self) -> None:
         """Have all come back who were dropped."""
-        self.comings.extend(act.Readmit(w.id) for w in self._view.workers.values() if w.dropped)
+        self.pending_changes.extend(act.Readmit(w.id) for w in self._view.workers.values() if w.dropped)
 
-    def begin_anew(self, worker: WorkerView) -> None:
+    def restart(self, worker: WorkerView) -> None:
         """Release a worker once more, as what it was doing is void."""
         view = self._view
         view.num_computing -= worker.status is Status.COMPUTING
@@ -80,7 +80,7 @@ class Membership:
         self._answer.record(Kind.CANCEL, worker=worker.id)
         self._answer.todo.append(act.Release(worker.id))
 
-    def start_over(self) -> None:
+    def restart_all(self) -> None:
         """Have all who are here begin as they would at the start, with equal clocks (a hand-over)."""
         view, answer = self._view, self._answer
         here = [w for w in view.workers.values() if w.status != Status.GONE]
@@ -88,7 +88,9 @@ class Membership:
         for worker in here:
             worker.status = Status.NEW
             worker.base_version = -1  # what it holds may be another kind of state: it is sent the model
-            answer.anew.add(worker.id)  # whole, as nobody knows what another composition's codec left it
+            answer.needs_full_model.add(
+                worker.id
+            )  # whole, as nobody knows what another composition's codec left it
             worker.batch_size = self._first_batch(worker.id)  # what a straggler part ordered was its own
             view.move_clock(worker, clock)
             answer.unanswered.add(worker.id)
@@ -104,7 +106,7 @@ class Membership:
         view.enter_clock(new)
         view.num_active += 1
         self._answer.unanswered.add(worker)
-        self._answer.anew.add(worker)
+        self._answer.needs_full_model.add(worker)
 
     def _first_batch(self, worker: int) -> int:
         return self._batch_sizes[worker % len(self._batch_sizes)]
@@ -120,13 +122,13 @@ class Membership:
         view, answer = self._view, self._answer
         if worker.status == Status.COMPUTING:
             view.num_computing -= 1
-            has_begun = answer.move is None or not answer.move.withholds(worker.id, view)
+            has_begun = answer.migration is None or not answer.migration.withholds(worker.id, view)
             view.cancelled += has_begun
         elif worker.status == Status.VOTED:
             view.num_voted -= 1
         worker.status = Status.GONE
         worker.hold_reason = ""
-        worker.goes_on = False
+        worker.overlapping = False
         view.num_active -= 1
         view.leave_clock(worker)
         if answer.drain is not None:
@@ -136,7 +138,7 @@ class Membership:
             answer.todo.extend(answer.composition.communication.on_leave(worker.id, view))
             answer.todo.extend(answer.composition.consistency.on_leave(worker.id, view))
         else:
-            self.take_back()  # nobody else is left
+            self.readmit_dropped()  # nobody else is left
 
     def _drop(self, drop: act.Drop) -> None:
         worker = self._view.workers[drop.worker]

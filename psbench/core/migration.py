@@ -14,7 +14,7 @@ from psbench.core.view import ClusterView, Status
 #: the stretches of each server
 Ranges: TypeAlias = Sequence[Sequence[tuple[int, int]]]
 #: why a worker waits that the parts have released
-WITHHELD = "re-assignment"
+REASSIGNMENT = "re-assignment"
 
 
 class Withheld(NamedTuple):

@@ -204,7 +204,7 @@ class Aggregation(Part):
 
 #: what a worker does after a step: go on; report and go on; vote and wait; push and wait; push and go on
 #: (overlap); or wait for the answer to a push that is under way
-Directive: TypeAlias = Literal["continue", "report", "vote", "push", "push_on", "wait"]
+Directive: TypeAlias = Literal["continue", "report", "vote", "push", "push_and_continue", "wait"]
 
 
 class WorkerPolicy(BaseModel):
@@ -298,7 +298,7 @@ class Communication(Part):
     #: whether a worker speaks at the end of a chunk of data, whose size the straggler part may order
     chunks: ClassVar[bool] = False
     #: whether a worker reports how far it has come with its batch, and takes orders to do more or less of it
-    tells_progress: ClassVar[bool] = False
+    reports_progress: ClassVar[bool] = False
     codec: SerializeAsAny[Codec] = codec_field("how vectors are written on their way to the servers")
     codec_down: SerializeAsAny[Codec] = codec_field("how vectors are written on their way to the workers")
 
@@ -434,11 +434,11 @@ class Placement(Part):
         """Return how much of `start_s` goes into reading the partition."""
         return 0.0
 
-    def spread_s(self, network: Network, num_bytes: int, workers: list[int]) -> float:
+    def broadcast_s(self, network: Network, num_bytes: int, workers: list[int]) -> float:
         """Return the seconds in which a collective lets all workers have the model before a step."""
         return 0.0
 
-    def collect_s(self, network: Network, num_bytes: int, workers: list[int]) -> float:
+    def reduce_s(self, network: Network, num_bytes: int, workers: list[int]) -> float:
         """Return the seconds in which a collective adds up what workers have computed."""
         return 0.0
 
@@ -477,7 +477,7 @@ class Switching(Part):
         """React to a `SetTimer` that is due."""
         return []
 
-    def on_asked(self, event: SwitchRequested, view: ClusterView) -> list[Action]:
+    def on_switch_requested(self, event: SwitchRequested, view: ClusterView) -> list[Action]:
         """Do what a person asked for: change now."""
         return [SwitchTo(1 - view.composition if event.to is None else event.to, "asked by hand")]
 

@@ -123,7 +123,7 @@ class Strategy(Specification):
         """The statistics of a push or report that some part reads, or the switch rule."""
         return tuple(sorted({*self._rule_reads, *(name for part in self.parts for name in part.reads)}))
 
-    def under(self, rule: Switching) -> Strategy:
+    def under_rule(self, rule: Switching) -> Strategy:
         """Return the composition as one of a switching strategy with that rule."""
         found = self.model_copy()
         found._rule_reads = rule.reads
@@ -141,7 +141,7 @@ class Strategy(Specification):
         return m.local or m.overlaps or m.pushes == "together"
 
     @property
-    def plain(self) -> bool:
+    def pushes_raw_gradients(self) -> bool:
         """Whether every worker pushes a 32-bit gradient after every step, and nothing else."""
         m = self.communication
         pushes = type(m.worker_policy()).after_step is WorkerPolicy.after_step
@@ -150,7 +150,7 @@ class Strategy(Specification):
         return pushes and told and not (self.own_steps or m.accumulates or written)
 
     @property
-    def unknown_numbers(self) -> list[str]:
+    def unknown_statistics(self) -> list[str]:
         """What parts read or measure although no backend knows it."""
         return sorted({*self.reads} - {*STATISTICS}) + sorted({*self.measures} - {*MEASURES})
 
@@ -172,7 +172,7 @@ class Strategy(Specification):
         """Whether a worker that sends its model sends what has changed since the model it was sent."""
         return self.aggregation.payload == "parameters" and not self.communication.codec.entrywise
 
-    def forgets_unsaid(self, before: Strategy) -> bool:
+    def forgets_residual(self, before: Strategy) -> bool:
         """Whether what codecs have not said under the composition `before` this one cannot say in its pushes.
 
         A gradient's entries are no parameters: what is missing of the one cannot be added to the other.
@@ -315,7 +315,7 @@ class SwitchingStrategy(Specification):
     @property
     def compositions(self) -> tuple[Strategy, ...]:
         """The compositions that may be in force."""
-        return (self.first.under(self.rule), self.second.under(self.rule))
+        return (self.first.under_rule(self.rule), self.second.under_rule(self.rule))
 
     def check(self, num_workers: int, global_batch: int) -> None:
         """Raise ParameterError if a part cannot work on a cluster of that size."""
@@ -396,7 +396,7 @@ def misfits(strategy: Strategy) -> list[str]:
         ),
         (s.needs_chunks and not m.chunks, f"{s.name}: sizes chunks of data, which {m.name} does not know"),
         (
-            s.needs_progress and not m.tells_progress,
+            s.needs_progress and not m.reports_progress,
             f"{s.name}: looks at the workers' progress, which {m.name} does not tell",
         ),
         (s.needs_barrier and not c.barrier, f"{s.name}: cuts batches anew at a barrier; {c.name} has none"),

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from psbench.core.events import Push
+from psbench.core.renamed import current_names
 
 
 class Status(IntEnum):
@@ -49,7 +50,7 @@ class WorkerView:
     #: why it waits; empty while it computes
     hold_reason: str = ""
     #: whether it computes although it has pushed (overlap)
-    goes_on: bool = False
+    overlapping: bool = False
     #: samples of its open vote: progress if it is told to step, part of its push otherwise
     voted_samples: int = 0
     #: whether it is gone because a part dropped it, and may come back
@@ -185,13 +186,18 @@ class ClusterView:
         """Take over a state written by `state_dict`."""
         for name in _PLAIN:
             setattr(self, name, state[name])
-        self.workers = {w["id"]: WorkerView(**w | {"status": Status(w["status"])}) for w in state["workers"]}
-        self.pending = {p["id"]: Push(**p) for p in state["pending"]}
+        workers = [current_names(worker, _RENAMED) for worker in state["workers"]]
+        pending = [current_names(push, _RENAMED) for push in state["pending"]]
+        self.workers = {w["id"]: WorkerView(**w | {"status": Status(w["status"])}) for w in workers}
+        self.pending = {p["id"]: Push(**p) for p in pending}
         self.clock_counts = dict(state["clock_counts"])
         self.ranges = [[(start, stop) for start, stop in own] for own in state["ranges"]]
         self.rng.bit_generator.state = state["rng"]
 
 
+#: old and new names of fields of workers and pushes
+_RENAMED = {"goes_on": "overlapping"}
+#: fields that are written as they are
 _PLAIN = (
     *("num_workers", "dataset_size", "global_batch", "epochs", "now", "version", "samples"),
     *("num_active", "num_computing", "num_voted", "pushes", "committed", "discarded", "cancelled"),

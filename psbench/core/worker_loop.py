@@ -13,6 +13,7 @@ from typing import Any
 from psbench.core.actions import Orders
 from psbench.core.events import Push, Report, Vote
 from psbench.core.part import Directive, WorkerPolicy
+from psbench.core.renamed import current_names
 from psbench.core.strategy import Strategy
 
 
@@ -47,21 +48,21 @@ class WorkerLoop:
 
     def __init__(self, composition: Strategy, worker: int, batch_size: int) -> None:
         self.worker, self._batch = worker, batch_size
-        self._half: WorkerPolicy = composition.communication.worker_policy()
+        self._policy: WorkerPolicy = composition.communication.worker_policy()
         self._reads = composition.reads
         self.ticket = self.version = -1
         self.exchanging = False
         self.chunk = 0
         self._chunk_orders: Orders = {}
         self._steps = self._samples = 0
-        self._compute_s = self._told_s = self._loss = 0.0
+        self._compute_s = self._reported_s = self._loss = 0.0
         self._stats: Mapping[str, float] = {}
-        self._told_to_push = self._waits = False
+        self._push_ordered = self._waiting = False
 
     @property
     def batch_size(self) -> int:
         """Samples that the next step is to take."""
-        return self._half.step_samples(self._batch)
+        return self._policy.step_samples(self._batch)
 
     def release(self, then: str, ticket: int, version: int, orders: Orders) -> Directive:
         """Take a release, and say whether to push at once or to `continue` with steps.
@@ -69,18 +70,18 @@ class WorkerLoop:
         Steps made while a push was under way are in no push yet, and are kept.
         """
         self.ticket, self.version = ticket, version
-        self._told_to_push = False  # if it was told while it waited, it has pushed already
+        self._push_ordered = False  # if it was told while it waited, it has pushed already
         self.on_orders(orders)
         if then == "push":
             return "push"
         exchanged, self.exchanging = self.exchanging, False
-        waited, self._waits = self._waits, False
+        waited, self._waiting = self._waiting, False
         if not exchanged:
             self._forget()
             self._begin_chunk()
             return "continue"
-        verdict = self._half.on_answer(waited)
-        return "push" if waited and self._told_to_push else verdict
+        directive = self._policy.on_answer(waited)
+        return "push" if waited and self._push_ordered else directive
 
     def on_orders(self, orders: Orders) -> None:
         """Take orders that came with a release or between two steps.
@@ -89,7 +90,7 @@ class WorkerLoop:
         """
         if not orders:
             return
-        self._told_to_push = self._told_to_push or bool(orders.get("push"))
+        self._push_ordered = self._push_ordered or bool(orders.get("push"))
         if "samples" in orders:
             self._chunk_orders = orders
         else:
@@ -103,33 +104,33 @@ class WorkerLoop:
         self._loss += samples * loss
         self._stats = stats
         self.chunk = 0
-        verdict = self._half.after_step(stats)
-        if self._told_to_push and not self.exchanging:
+        directive = self._policy.after_step(stats)
+        if self._push_ordered and not self.exchanging:
             return "push"
-        self._waits = verdict == "wait"
-        return verdict
+        self._waiting = directive == "wait"
+        return directive
 
     def vote(self) -> Vote:
         """Return the vote that `stepped` asked for."""
-        self._told_s = self._compute_s  # the push that may follow does not tell it again
-        return Vote(self.worker, self.ticket, self._half.vote_value(), self._samples, self._compute_s)
+        self._reported_s = self._compute_s  # the push that may follow does not tell it again
+        return Vote(self.worker, self.ticket, self._policy.vote_value(), self._samples, self._compute_s)
 
     def report(self) -> Report:
         """Return the report that `stepped` asked for."""
-        report = Report(self.worker, self.ticket, self._half.report(self._statistics()))
+        report = Report(self.worker, self.ticket, self._policy.report(self._statistics()))
         self._begin_chunk()
         return report
 
-    def push(self, number: int, *, bytes: int, goes_on: bool = False) -> Push:
+    def push(self, number: int, *, bytes: int, overlapping: bool = False) -> Push:
         """Return the push that `stepped` or `release` asked for, and begin to count anew."""
         push = Push(
             *(number, self.worker, self.ticket, self.version, self._samples, self._steps, bytes),
-            compute_s=self._compute_s - self._told_s,
+            compute_s=self._compute_s - self._reported_s,
             loss=self._loss / max(1, self._samples),
             stats=self._statistics() or None,
-            goes_on=goes_on,
+            overlapping=overlapping,
         )
-        self.exchanging, self._told_to_push = goes_on, False
+        self.exchanging, self._push_ordered = overlapping, False
         self._forget()
         return push
 
@@ -137,14 +138,14 @@ class WorkerLoop:
         """Return plain data with which a new loop of the same composition goes on, of a worker that waits."""
         own = {name: getattr(self, name) for name in _PLAIN}
         stats = {n: self._stats[n] for n in self._reads if n in self._stats and n != "compute_s"}
-        half = dict(self._half.__dict__) | dict(self._half.__pydantic_private__ or {})
-        return copy.deepcopy(own | {"_stats": stats, "half": half})
+        policy = dict(self._policy.__dict__) | dict(self._policy.__pydantic_private__ or {})
+        return copy.deepcopy(own | {"_stats": stats, "policy": policy})
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take over a state written by `state_dict`."""
-        own = copy.deepcopy(dict(state))
-        for name, value in own.pop("half").items():
-            setattr(self._half, name, value)
+        own = copy.deepcopy(current_names(state, _RENAMED))
+        for name, value in own.pop("policy").items():
+            setattr(self._policy, name, value)
         for name, value in own.items():
             setattr(self, name, value)
 
@@ -156,7 +157,7 @@ class WorkerLoop:
 
     def _follow(self, orders: Orders) -> None:
         self._batch = orders.get("batch_size", self._batch)
-        self._half.on_orders(orders)
+        self._policy.on_orders(orders)
 
     def _statistics(self) -> dict[str, float]:
         own: dict[str, Any] = {"compute_s": self._compute_s, "loss": self._loss / max(1, self._samples)}
@@ -165,11 +166,18 @@ class WorkerLoop:
 
     def _forget(self) -> None:
         self._steps = self._samples = 0
-        self._compute_s = self._told_s = self._loss = 0.0
+        self._compute_s = self._reported_s = self._loss = 0.0
 
 
-#: what a worker loop has concluded
+#: old and new keys of the state
+_RENAMED = {
+    "half": "policy",
+    "_told_s": "_reported_s",
+    "_told_to_push": "_push_ordered",
+    "_waits": "_waiting",
+}
+#: attributes that are written as they are
 _PLAIN = (
     *("ticket", "version", "exchanging", "chunk", "_batch", "_chunk_orders", "_steps", "_samples"),
-    *("_compute_s", "_told_s", "_loss", "_told_to_push", "_waits"),
+    *("_compute_s", "_reported_s", "_loss", "_push_ordered", "_waiting"),
 )

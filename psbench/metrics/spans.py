@@ -27,7 +27,16 @@ _NONE, _ANSWER, _UNFINISHED, _HANDOVER, _LOST = "", "answer", "not finished", "h
 
 _OWN = (Kind.JOIN, Kind.LEAVE, Kind.PUSH, Kind.VOTE, Kind.RELEASE, Kind.HOLD, Kind.CANCEL)
 _EVENTS = (
-    *(Kind.JOIN, Kind.LEAVE, Kind.PUSH, Kind.VOTE, Kind.REPORT, Kind.TIMER, Kind.EVALUATED, Kind.ASKED),
+    *(
+        Kind.JOIN,
+        Kind.LEAVE,
+        Kind.PUSH,
+        Kind.VOTE,
+        Kind.REPORT,
+        Kind.TIMER,
+        Kind.EVALUATED,
+        Kind.SWITCH_REQUESTED,
+    ),
 )
 _SPEAKS = (Kind.JOIN, Kind.LEAVE, Kind.PUSH, Kind.VOTE, Kind.REPORT)
 _END = 255  # what follows a worker's last row

@@ -57,11 +57,11 @@ class MapReduce(Placement):
         """Return the time of going through the partition, whatever the size of the mini-batch."""
         return partition * self.scan_s_per_sample
 
-    def spread_s(self, network: Network, num_bytes: int, workers: list[int]) -> float:
+    def broadcast_s(self, network: Network, num_bytes: int, workers: list[int]) -> float:
         """Return the time of sending the model down a tree."""
         return _tree(network, num_bytes, workers)
 
-    def collect_s(self, network: Network, num_bytes: int, workers: list[int]) -> float:
+    def reduce_s(self, network: Network, num_bytes: int, workers: list[int]) -> float:
         """Return the time of adding up along a tree."""
         return _tree(network, num_bytes, workers)
 

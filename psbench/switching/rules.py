@@ -19,10 +19,10 @@ class _Once(Switching):
 
     _done: bool = PrivateAttr(default=False)
 
-    def on_asked(self, event: SwitchRequested, view: ClusterView) -> list[Action]:
+    def on_switch_requested(self, event: SwitchRequested, view: ClusterView) -> list[Action]:
         """Switch now, and never again of one's own accord."""
         self._done = True
-        return super().on_asked(event, view)
+        return super().on_switch_requested(event, view)
 
     def _switch_once(self, reason: str) -> list[Action]:
         self._done = True

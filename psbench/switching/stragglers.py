@@ -113,10 +113,10 @@ class OnStragglers(Switching):
             return []
         return self._once_spent(view) or self._look(view)
 
-    def on_asked(self, event: SwitchRequested, view: ClusterView) -> list[Action]:
+    def on_switch_requested(self, event: SwitchRequested, view: ClusterView) -> list[Action]:
         """Switch with all workers, and never again of one's own accord."""
         self._over = True
-        return super().on_asked(event, view) + self._take_back(view)
+        return super().on_switch_requested(event, view) + self._take_back(view)
 
     # ---------------------------------------------------------------- the share
 

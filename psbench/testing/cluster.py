@@ -245,8 +245,8 @@ class ScriptedCluster:
             return None
         if verdict == "vote":
             return own.loop.vote()
-        push = self._push(own, goes_on=verdict == "push_on")
-        if verdict == "push_on":
+        push = self._push(own, overlapping=verdict == "push_and_continue")
+        if verdict == "push_and_continue":
             self._work(worker, own)
         return push
 
@@ -272,8 +272,8 @@ class ScriptedCluster:
         verdict = own.loop.stepped(step.samples, seconds, 1.0, self._statistics(worker))
         return self._obey(worker, own, verdict)
 
-    def _push(self, own: _Worker, goes_on: bool = False) -> ev.Push:
-        push = own.loop.push(next(self._ids), bytes=_BYTES, goes_on=goes_on)
+    def _push(self, own: _Worker, overlapping: bool = False) -> ev.Push:
+        push = own.loop.push(next(self._ids), bytes=_BYTES, overlapping=overlapping)
         push.send_s = self.disguise
         push.compute_s += self.disguise
         push.loss += self.disguise

@@ -6,7 +6,7 @@ from typing import Any
 
 from psbench.core.engine import Engine
 from psbench.core.log import ROW, Kind
-from psbench.core.migration import WITHHELD
+from psbench.core.migration import REASSIGNMENT
 from psbench.core.view import Status
 from psbench.errors import ProtocolError
 
@@ -20,10 +20,10 @@ class BrokenContract(ProtocolError):
 #: what an answer is given to; a drop or readmission takes effect when the rest of an answer is done
 _EVENTS = (
     *(Kind.JOIN, Kind.LEAVE, Kind.PUSH, Kind.VOTE, Kind.REPORT, Kind.TIMER, Kind.MEASURED, Kind.EVALUATED),
-    *(Kind.ASKED, Kind.DROP, Kind.READMIT, Kind.RESUME),
+    *(Kind.SWITCH_REQUESTED, Kind.DROP, Kind.READMIT, Kind.RESUME),
 )
 #: holds of the engine's own: while everybody finishes before a switch, or messages end before entries move
-_ENGINES = ("switch", WITHHELD)
+_ENGINES = ("switch", REASSIGNMENT)
 
 
 class Invariants:

@@ -51,9 +51,9 @@ steps = arrays(np.float32, shapes, elements=st.floats(-50, 50, width=32))
 def test_what_is_sent_and_what_is_remembered_are_all_there_was(codec, inputs):
     sender = channel(codec, inputs.shape[1])
     for vector in inputs:
-        wanted = sender.memory + vector
+        wanted = sender.residual + vector
         sent = sender.receive(sender.send(vector))
-        assert np.array_equal(sent + sender.memory, wanted)
+        assert np.array_equal(sent + sender.residual, wanted)
 
 
 @pytest.mark.parametrize("codec", EXACT[:3], ids=repr)
@@ -64,7 +64,7 @@ def test_the_sums_agree_exactly_at_each_step(codec, inputs):
     for vector in inputs:
         given_so_far += vector.astype(np.float64)
         sent_so_far += sender.receive(sender.send(vector)).astype(np.float64)
-        assert np.array_equal(sent_so_far + sender.memory, given_so_far)
+        assert np.array_equal(sent_so_far + sender.residual, given_so_far)
 
 
 @pytest.mark.parametrize("codec", EXACT + ROUNDED, ids=repr)
@@ -72,9 +72,9 @@ def test_the_sums_agree_exactly_at_each_step(codec, inputs):
 def test_conservation_to_within_one_rounding(codec, inputs):
     sender = channel(codec, inputs.shape[1])
     for vector in inputs:
-        wanted = (sender.memory + vector).astype(np.float64)
+        wanted = (sender.residual + vector).astype(np.float64)
         missing = wanted - sender.receive(sender.send(vector))
-        assert (np.abs(sender.memory - missing) <= 2.0**-24 * np.abs(missing)).all()
+        assert (np.abs(sender.residual - missing) <= 2.0**-24 * np.abs(missing)).all()
 
 
 # ---------------------------------------------------------------- the published forms
@@ -83,18 +83,18 @@ def test_conservation_to_within_one_rounding(codec, inputs):
 def test_top_one_by_hand():
     sender = channel(TopK(ratio=0.25), 4)
     assert sender.receive(sender.send(floats(1, -3, 2, 0.5))).tolist() == [0, -3, 0, 0]
-    assert sender.memory.tolist() == [1, 0, 2, 0.5]
+    assert sender.residual.tolist() == [1, 0, 2, 0.5]
     assert sender.receive(sender.send(floats(1, 1, -0.5, 0.5))).tolist() == [2, 0, 0, 0]
-    assert sender.memory.tolist() == [0, 1, 1.5, 1]
+    assert sender.residual.tolist() == [0, 1, 1.5, 1]
 
 
 def test_small_halves_add_up():
     sender = channel(Half(error_feedback=True), 1)
     arrived = [float(sender.receive(sender.send(floats(2.0**-26)))[0]) for _ in range(8)]
-    assert sum(arrived) + sender.memory[0] == 8 * 2.0**-26
+    assert sum(arrived) + sender.residual[0] == 8 * 2.0**-26
     assert max(arrived) == 2.0**-24
     forgetful = channel(Half(), 1)
-    assert forgetful.memory is None
+    assert forgetful.residual is None
     assert forgetful.receive(forgetful.send(floats(2.0**-26))) == 0
 
 
@@ -162,7 +162,7 @@ def test_double_squeeze_comes_to_the_optimum_and_conserves(codec):
     # w = w_0 - lr (sum of mean gradients - E - mean e): what was not applied is in the memories
     workload = least_squares()
     total = sum(mean(gradients(workload, w)).astype(np.float64) for w in models[:-1])
-    remembered = server.memory + mean([c.memory for c in workers])
+    remembered = server.residual + mean([c.residual for c in workers])
     assert (total - remembered) * -0.05 == pytest.approx(models[-1], abs=1e-4)
 
 

@@ -64,23 +64,23 @@ def test_what_was_sent_and_what_is_left_is_what_was_given_whatever_follows_whate
 
 def test_a_codec_without_memory_says_it_at_once_and_no_more():
     channel = Channel(QSGD(levels=1, bucket=1), 3, Streams(0), 0)  # exact: each entry is its own norm
-    channel.owe(np.array([1, 0, -2], np.float32))
+    channel.add_residual(np.array([1, 0, -2], np.float32))
     assert set(channel.state_dict()) == {"num_sent", "owed"}
     again = Channel(QSGD(levels=1, bucket=1), 3, Streams(0), 0)
     again.load_state_dict(channel.state_dict())
     for each in (channel, again):
         assert each.receive(each.send(np.ones(3, np.float32))).tolist() == [2, 1, -1]
-        assert each.memory is None
+        assert each.residual is None
         assert each.receive(each.send(np.ones(3, np.float32))).tolist() == [1, 1, 1]
     with pytest.raises(CodecError, match="3 entries"):
-        channel.owe(np.ones(2, np.float32))
+        channel.add_residual(np.ones(2, np.float32))
 
 
 def test_a_codec_with_memory_adds_it_to_its_own():
     channel = Channel(TopK(ratio=0.3), 3, Streams(0), 0)
     channel.send(np.array([5, 1, 2], np.float32))
-    channel.owe(np.array([0, 3, 0], np.float32))
-    assert channel.memory.tolist() == [0, 4, 2]
+    channel.add_residual(np.array([0, 3, 0], np.float32))
+    assert channel.residual.tolist() == [0, 4, 2]
 
 
 @pytest.mark.parametrize(

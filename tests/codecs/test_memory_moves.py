@@ -64,7 +64,7 @@ def test_the_servers_own_memory_of_aggregates_goes_too(codec):
         given_ += vector
         owed = torch.zeros(15)
         for end, cut in zip(own._servers, own._cuts, strict=True):
-            cut.put(owed, torch.from_numpy(end.channel.memory))
+            cut.put(owed, torch.from_numpy(end.channel.residual))
         torch.testing.assert_close(arrived + owed, given_, rtol=1e-5, atol=1e-5)
 
 

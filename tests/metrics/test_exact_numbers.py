@@ -161,7 +161,7 @@ def test_a_wait_is_cut_where_its_reason_changes_and_a_hand_over_that_costs_is_a_
         log.add(Kind.RELEASE, 0.0, worker)
     log.add(Kind.PUSH, 1.0, 0, 0, 0, 4, 1, compute_s=1.0)
     log.add(Kind.HOLD, 1.0, 0, text="barrier")
-    log.add(Kind.ASKED, 2.0, id=-1)
+    log.add(Kind.SWITCH_REQUESTED, 2.0, id=-1)
     log.add(Kind.HOLD, 2.0, 0, text="switch")
     log.add(Kind.PUSH, 4.0, 1, 1, 0, 4, 1, compute_s=4.0)
     log.add(Kind.APPLY, 4.0, 0, 0, 1, 4, 1)

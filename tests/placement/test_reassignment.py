@@ -221,7 +221,7 @@ class TestTheEngine:
         cluster = Loaded({"name": "asp", "placement": servers()}, [1.0, 5.0])
         cluster.run(until=4.5)
         state = json.loads(json.dumps(cluster.engine.state_dict()))
-        assert state["move"] is not None
+        assert state["migration"] is not None
         again = cluster.new_engine(EventLog())
         again.load_state_dict(state)
         actions = again.resume()
@@ -229,7 +229,7 @@ class TestTheEngine:
             "Reassign", "Release", "Release",
         ]  # fmt: skip
         assert sizes(again.view.ranges)[0] > sizes(again.view.ranges)[1]
-        assert again.state_dict()["move"] is None
+        assert again.state_dict()["migration"] is None
 
     def test_it_looks_again_when_the_move_is_done_and_not_before(self):
         """A slow worker keeps the parameters where they are for nine seconds, in which others push."""

@@ -123,7 +123,7 @@ def _workers(sim: Simulation, spared: Collection[int]) -> tuple[dict[str, Tensor
     tensors: dict[str, Tensor] = {}
     told = {}
     for number, seen in sim.engine.view.workers.items():
-        waits = number in spared or (seen.status in _WAITS and not seen.goes_on)
+        waits = number in spared or (seen.status in _WAITS and not seen.overlapping)
         own, plain = sim.worker_state(number, waits)
         told[str(number)] = plain
         tensors |= named(f"worker/{number}/", own)

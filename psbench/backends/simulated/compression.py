@@ -122,7 +122,7 @@ class Compression:
     def state_dict(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
         """Return what the servers' ends need to go on, apart from what workers hold."""
         first = self._servers[0]
-        memories = [end.channel.memory for end in self._servers]
+        memories = [end.channel.residual for end in self._servers]
         known = [torch.from_numpy(memory) for memory in memories if memory is not None]
         plain = {"draws": first.draws, "aggregates": first.channel.num_sent}
         return plain, {"unsaid": together(known, self._cuts)} if known else {}
@@ -142,11 +142,11 @@ class Compression:
         old, self._servers = self._servers, self._new_servers()
         for new, same in zip(self._servers, old, strict=True):
             new.follow(same)
-        memories = [torch.from_numpy(end.channel.memory) for end in old if end.channel.memory is not None]
+        memories = [torch.from_numpy(end.channel.residual) for end in old if end.channel.residual is not None]
         if memories:
             unsaid = together(memories, before)
             for end, cut in zip(self._servers, self._cuts, strict=True):
-                end.channel.owe(cut.of(unsaid).numpy())
+                end.channel.add_residual(cut.of(unsaid).numpy())
         self._workers = {worker: each.moved(self._cuts) for worker, each in self._workers.items()}
 
     def forget(self, worker: int) -> None:

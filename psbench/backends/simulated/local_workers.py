@@ -324,21 +324,21 @@ class LocalWorkers:
         elif verdict == "vote":
             self._say(worker, loop.vote())
         elif verdict != "wait":
-            self._push(worker, goes_on=verdict == "push_on")
+            self._push(worker, overlapping=verdict == "push_and_continue")
 
     def _say(self, worker: _Worker, event: Any) -> None:
         sim = self._sim
         sim.agenda.schedule(sim.network.message(worker.number, sim.now), worker.number, event)
 
-    def _push(self, worker: _Worker, goes_on: bool) -> None:
+    def _push(self, worker: _Worker, overlapping: bool) -> None:
         sim = self._sim
-        push = worker.loop.push(-1, bytes=sim.bytes_up, goes_on=goes_on)
+        push = worker.loop.push(-1, bytes=sim.bytes_up, overlapping=overlapping)
         if sim.gradients:
             payload = self.wire.push(worker.number, push.ticket, worker.model.payload())
             sim.carry(push, payload, worker.model.buffers.clone())
         sim.send(push)
-        worker.goes_on = goes_on
-        if goes_on:
+        worker.goes_on = overlapping
+        if overlapping:
             sim.agenda.schedule(sim.now, worker.number, GoOn(worker, worker.life), late=True)
 
 

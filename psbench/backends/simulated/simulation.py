@@ -221,7 +221,7 @@ class Simulation:
         shards, here = self.workload.shards, self.engine.view.active
         partition = len(shards[worker]) if shards else self.workload.dataset_size // len(here)
         self.step_times.scanned(worker, self._placement.scan_s(partition))
-        spread = self._placement.spread_s(self.network, self._vector_bytes, here)
+        spread = self._placement.broadcast_s(self.network, self._vector_bytes, here)
         return self._placement.start_s(partition) + spread
 
     def carry(self, push: Push, payload: Tensor, buffers: Tensor) -> None:
@@ -342,7 +342,7 @@ class Simulation:
     def _apply(self, apply: act.Apply) -> None:
         if self._collective:
             workers = [push.worker for push in apply.pushes]
-            self.ring_ends = self.now + self._placement.collect_s(self.network, self._vector_bytes, workers)
+            self.ring_ends = self.now + self._placement.reduce_s(self.network, self._vector_bytes, workers)
         if self.gradients:
             payloads = [self.payloads.pop(push.id) for push in apply.pushes]
             self.server.apply(
@@ -370,7 +370,7 @@ class Simulation:
         self.handed_over = max(self.ring_ends, self.now) + handover.cost_s
         composition = self.workload.experiment.strategy.compositions[handover.to]
         unsaid = self.steps.owed if self.workers is None else self.workers.unsaid()
-        self._compose(composition, {} if composition.forgets_unsaid(self.composition) else unsaid)
+        self._compose(composition, {} if composition.forgets_residual(self.composition) else unsaid)
 
     def _compose(self, composition: Strategy, owed: dict[int, Tensor]) -> None:
         self.composition = composition
@@ -382,7 +382,7 @@ class Simulation:
         self.step_times.reads = not self._stateless  # a job has read its whole partition before the step
         self._hold_ranges(ranges)
         self.server.keeps_aggregate = composition.aggregation.reply == "aggregate"
-        self.workers = None if composition.plain else LocalWorkers(self, composition, owed)
+        self.workers = None if composition.pushes_raw_gradients else LocalWorkers(self, composition, owed)
         self.steps.owed = owed if self.workers is None else {}
         if self.gradients:
             self.trainer.unassign()

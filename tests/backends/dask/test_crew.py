@@ -241,7 +241,7 @@ def test_a_switch_by_hand_and_then_a_stop() -> None:
     pair = {"name": "strategy_switch", "first": "all_reduce", "second": "asp", "rule": "manual"}
     crew = Crew(experiment(pair, stop={"updates": 10**9})).run(on_rows)
     assert crew.outcome["status"] == "stopped"
-    assert kinds(crew).count(Kind.ASKED) == 1
+    assert kinds(crew).count(Kind.SWITCH_REQUESTED) == 1
 
 
 def test_a_slow_worker_of_the_profile_is_emulated() -> None:

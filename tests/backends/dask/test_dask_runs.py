@@ -144,7 +144,7 @@ def test_stop_and_switch_by_hand(scheduler: str) -> None:
     def observer(log: EventLog) -> None:
         threads.append(threading.current_thread().name)
         kinds = log.rows()["kind"].tolist()
-        if Kind.ASKED not in kinds and len(threads) == 2:
+        if Kind.SWITCH_REQUESTED not in kinds and len(threads) == 2:
             control.switch()
         if Kind.HANDOVER in kinds and kinds[kinds.index(Kind.HANDOVER) :].count(Kind.APPLY) > 10:
             control.stop()

@@ -13,9 +13,9 @@ from psbench.core import events as ev
 
 
 @pytest.mark.parametrize("stats", [None, {"test_loss": 0.1, "grad_norm_sq": math.inf}])
-@pytest.mark.parametrize("goes_on", [False, True])
-def test_a_push_is_read_as_it_was_written(goes_on: bool, stats: dict[str, float] | None) -> None:
-    told = PushMessage(3, 2, 64, 4, 0.1, 12.3456789012, 1 / 3, not goes_on, goes_on, stats)
+@pytest.mark.parametrize("overlapping", [False, True])
+def test_a_push_is_read_as_it_was_written(overlapping: bool, stats: dict[str, float] | None) -> None:
+    told = PushMessage(3, 2, 64, 4, 0.1, 12.3456789012, 1 / 3, not overlapping, overlapping, stats)
     assert PushMessage.decode(told.encode()) == told
 
 

@@ -194,7 +194,7 @@ def test_wakes_come_in_time_and_orders_reach_workers_between_two_steps(placement
     assert count(crew.log, Kind.PUSH) >= 10
     assert max(pushes["steps"]) > 1
     assert count(crew.log, Kind.TIMER) >= 5
-    due = crew.log.of_kind(Kind.WAKE)["compute_s"][: count(crew.log, Kind.TIMER)]
+    due = crew.log.of_kind(Kind.SET_TIMER)["compute_s"][: count(crew.log, Kind.TIMER)]
     assert min(timers["time_s"] - due) >= 0
 
 

@@ -87,7 +87,7 @@ class CheckpointWriter:
         spared, tag = released(rest), next(run.numbers)
         view = run.engine.view
         waits = {
-            w.id: w.id in spared or (w.status in _WAITS and not w.goes_on)
+            w.id: w.id in spared or (w.status in _WAITS and not w.overlapping)
             for w in view.workers.values()
             if w.status is not Status.GONE and worker_name(w.id) not in run.roll.gone
         }

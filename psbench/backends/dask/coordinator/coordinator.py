@@ -185,7 +185,7 @@ class Coordinator:
         composition = workload.experiment.strategy.compositions[index]
         self._wire_bytes = composition.bytes_up(workload.wire_size, workload.profile.num_workers)
         # asked for with every push, so looked up once
-        self._plain, self._reads = composition.plain, composition.reads
+        self._plain, self._reads = composition.pushes_raw_gradients, composition.reads
         self._holds = "distance_sq" in composition.measures
         self.lookout.compose(composition)
         self.keeper: ParameterStore
@@ -244,7 +244,7 @@ class Coordinator:
         send_s = max(0.0, time.monotonic() - told.sent_s)
         push = ev.Push(
             *(next(self.push_ids), worker, told.ticket, told.version, told.samples, told.steps),
-            *(self._wire_bytes, told.compute_s, send_s, told.loss, told.stats, told.goes_on),
+            *(self._wire_bytes, told.compute_s, send_s, told.loss, told.stats, told.overlapping),
         )
         if told.is_finite:
             self.keeper.take(push, letter.payload)

@@ -22,7 +22,7 @@ _PUSH = struct.Struct("<qqIIdddB")
 _RELEASE = struct.Struct("<qqIdB")
 _PIECE = struct.Struct("<qI")
 
-_IS_FINITE, _GOES_ON = 1, 2
+_IS_FINITE, _OVERLAPPING = 1, 2
 _SENT, _AGGREGATE, _PUSHES = 1, 2, 4
 
 
@@ -42,7 +42,7 @@ class PushMessage:
     sent_s: float
     loss: float
     is_finite: bool = True
-    goes_on: bool = False
+    overlapping: bool = False
     stats: dict[str, float] | None = None
 
     @classmethod
@@ -50,12 +50,12 @@ class PushMessage:
         """Return what is said of a push."""
         return cls(
             *(push.ticket, push.base_version, push.samples, push.steps, push.compute_s, sent_s, push.loss),
-            *(is_finite, push.goes_on, push.stats),
+            *(is_finite, push.overlapping, push.stats),
         )
 
     def encode(self) -> bytes:
         """Return the body of the letter."""
-        flags = self.is_finite * _IS_FINITE + self.goes_on * _GOES_ON
+        flags = self.is_finite * _IS_FINITE + self.overlapping * _OVERLAPPING
         body = _PUSH.pack(
             *(self.ticket, self.version, self.samples, self.steps, self.compute_s, self.sent_s, self.loss),
             flags,
@@ -69,7 +69,7 @@ class PushMessage:
         stats = json.loads(body[_PUSH.size :]) if len(body) > _PUSH.size else None
         return cls(
             *(ticket, version, samples, steps, compute_s, sent_s, loss),
-            *(bool(flags & _IS_FINITE), bool(flags & _GOES_ON), stats),
+            *(bool(flags & _IS_FINITE), bool(flags & _OVERLAPPING), stats),
         )
 
 

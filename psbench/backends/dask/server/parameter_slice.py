@@ -167,7 +167,7 @@ class ParameterSlice:
         found |= {} if server.aggregate is None else {"aggregate": server.aggregate}
         found |= {f"held/{version}": tensor for version, tensor in self._held.items()}
         found |= {_name(key): self.payloads[key][:length] for key in keys}
-        memory = None if self._end is None else self._end.channel.memory
+        memory = None if self._end is None else self._end.channel.residual
         return found if memory is None else found | {"unsaid": torch.from_numpy(memory)}
 
     def hold_vectors(self, vectors: State) -> None:
@@ -188,7 +188,7 @@ class ParameterSlice:
             end = ServerCodecState(composition, self._length, streams, number)
             end.follow(self._end)
             if "unsaid" in vectors:
-                end.channel.owe(vectors["unsaid"].numpy())
+                end.channel.add_residual(vectors["unsaid"].numpy())
             self._end = end
         self.busy_s = 0.0
 

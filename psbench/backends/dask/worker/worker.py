@@ -249,11 +249,11 @@ class Worker:
                 report = loop.report()
                 self.mail.tell({"do": "report", "ticket": report.ticket, "stats": report.stats})
             return True
-        if verdict in ("push", "push_on"):
-            self._push(goes_on=verdict == "push_on")
+        if verdict in ("push", "push_and_continue"):
+            self._push(overlapping=verdict == "push_and_continue")
         elif verdict == "vote":
             self._vote()
-        return verdict == "push_on"
+        return verdict == "push_and_continue"
 
     def _vote(self) -> None:
         assert self.loop is not None
@@ -261,9 +261,9 @@ class Worker:
         told = {"ticket": vote.ticket, "value": vote.value}
         self.mail.tell({"do": "vote", "samples": vote.samples, "compute_s": vote.compute_s} | told)
 
-    def _push(self, goes_on: bool) -> None:
+    def _push(self, overlapping: bool) -> None:
         assert self.loop is not None
-        push = self.loop.push(-1, bytes=0, goes_on=goes_on)
+        push = self.loop.push(-1, bytes=0, overlapping=overlapping)
         payload, buffers = self._payload(), self.model.buffers
         if self._collective:
             payload = over_the_wire(payload, self.composition.communication.codec.name)
@@ -376,7 +376,7 @@ class Worker:
     def _hand_over(self, index: int) -> None:
         """Go on under another composition with what we have not said under this one."""
         now, unsaid = self.workload.experiment.strategy.compositions[index], self._unsaid
-        self._compose(index, None if now.forgets_unsaid(self.composition) else unsaid)
+        self._compose(index, None if now.forgets_residual(self.composition) else unsaid)
 
     def _compose(self, index: int, unsaid: Tensor | None = None) -> None:
         """Work for another composition: with servers, or with a replica of our own."""
