@@ -12,7 +12,7 @@ class EveryStep(Communication):
 
     Examples
     --------
-    >>> EveryStep().worker_half().after_step({})
+    >>> EveryStep().worker_policy().after_step({})
     'push'
     """
 

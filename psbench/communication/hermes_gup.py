@@ -126,7 +126,7 @@ class HermesGUP(Communication):
 
     Examples
     --------
-    >>> half = HermesGUP(alpha=-0.9).worker_half()
+    >>> half = HermesGUP(alpha=-0.9).worker_policy()
     >>> [half.after_step({"test_loss": loss}) for loss in (1.0, 0.9, 0.85)]
     ['report', 'push', 'report']
     """

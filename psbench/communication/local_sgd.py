@@ -85,7 +85,7 @@ class LocalSGD(Local):
 
     Examples
     --------
-    >>> half = LocalSGD(local_steps=2).worker_half()
+    >>> half = LocalSGD(local_steps=2).worker_policy()
     >>> half.on_orders({"local_steps": 2})
     >>> half.after_step({}), half.after_step({})
     ('continue', 'push')

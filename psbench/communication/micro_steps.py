@@ -35,7 +35,7 @@ class MicroSteps(Communication):
 
     Examples
     --------
-    >>> half = MicroSteps(pieces=2).worker_half()
+    >>> half = MicroSteps(pieces=2).worker_policy()
     >>> half.on_orders({"round": 0, "batch": 5})
     >>> half.step_samples(5), half.after_step({}), half.step_samples(5), half.after_step({})
     (3, 'report', 2, 'push')

@@ -65,7 +65,7 @@ class OSP(Communication):
 
     Examples
     --------
-    >>> half = OSP(local_steps=2).worker_half()
+    >>> half = OSP(local_steps=2).worker_policy()
     >>> [half.after_step({}) for _ in range(3)], half.on_answer(True)
     (['push_and_continue', 'continue', 'wait'], 'push_and_continue')
     """

@@ -90,7 +90,7 @@ class SelSync(Communication):
 
     Examples
     --------
-    >>> half = SelSync(delta=0.3, smoothing=1.0).worker_half()
+    >>> half = SelSync(delta=0.3, smoothing=1.0).worker_policy()
     >>> for norm in (4.0, 4.4, 4.2, 6.0):
     ...     _ = half.after_step({"grad_norm_sq": norm})
     ...     print(half.vote_value())

@@ -314,7 +314,7 @@ class Communication(Part):
 
     def worker_policy(self) -> WorkerPolicy:
         """Return a new worker half."""
-        raise NotImplementedError(f"{type(self).__name__} must define worker_half")
+        raise NotImplementedError(f"{type(self).__name__} must define worker_policy")
 
     def rate_epoch(self, view: ClusterView) -> float:
         """Return the epoch at which the rate's schedule is read."""
