@@ -207,3 +207,16 @@ def test_places() -> None:
     assert place_of("cluster 'c2': seconds_per_sample: no") == "cluster"
     assert place_of("switch rule 'after' needs stop.epochs") == "strategy"
     assert place_of("") == "rest"
+
+
+def test_what_a_script_repeats_is_said_for_each_backend():
+    simulated = check(as_values(Experiment(strategy="ssp"))).plain()
+    live = check(as_values(Experiment(strategy="ssp", backend="dask"))).plain()
+    assert simulated["repeats"] == "the same run, the same digest"
+    assert "digest()" in simulated["python"]
+    assert "digest differ" in live["repeats"]
+    assert "digest()" not in live["python"]
+    # processes of a local cluster import the script, so what starts them is guarded
+    guarded = live["python"].partition('if __name__ == "__main__":\n')[2]
+    assert "ps.run(experiment)" in guarded
+    compile(live["python"], "script", "exec")

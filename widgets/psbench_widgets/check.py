@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pprint
+import textwrap
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -38,6 +39,7 @@ class CheckResult:
         found = {"errors": self.errors, "disabled": self.disabled, "speeds": self.speeds}
         if self.experiment is not None:
             found |= {"yaml": self.experiment.to_yaml(), "python": as_python(self.experiment, self.seeds)}
+            found["repeats"] = what_repeats(self.experiment)
         return found
 
 
@@ -165,18 +167,32 @@ def _shown(experiment: Experiment) -> dict[str, Any]:
     return named if make_strategy(named).spec() == spec else spec
 
 
-def as_python(experiment: Experiment, seeds: int = 1) -> str:
-    """Return a script that makes the same run: equal log, equal digest.
+def what_repeats(experiment: Experiment) -> str:
+    """Return what is equal when the script is run again, which depends on the backend."""
+    if experiment.backend == "simulated":
+        return "the same run, the same digest"
+    return "the same experiment; a live run's timing and digest differ each time"
 
-    What equals the default is left out.
+
+def as_python(experiment: Experiment, seeds: int = 1) -> str:
+    """Return a script that runs an experiment, once for each seed; what equals the default is left out.
+
+    Notes
+    -----
+    Simulated, it gives the same log and so the same digest. Live, timing and digest differ each time; what
+    repeats is that `replay` takes the recorded decisions again. Processes of a cluster of its own import the
+    script, so the live one is guarded.
     """
-    text = f"experiment = ps.Experiment(\n{_arguments(experiment)})\n"
+    live = experiment.backend != "simulated"
+    after = "print(run.summary()['reason'])" if live else "print(run.log.digest())"
     if seeds == 1:
-        text += "run = ps.run(experiment)\nprint(run.log.digest())\n"
+        work = f"run = ps.run(experiment)\n{after}\n"
     else:
-        text += f"runs = [ps.run(experiment.but(seed=experiment.seed + i)) for i in range({seeds})]\n"
-        text += "for run in runs:\n    print(run.log.digest())\n"
-    return f"import psbench as ps\n\n{text}"
+        work = f"runs = [ps.run(experiment.but(seed=experiment.seed + i)) for i in range({seeds})]\n"
+        work += f"for run in runs:\n    {after}\n"
+    if live:
+        work = 'if __name__ == "__main__":\n' + textwrap.indent(work, "    ")
+    return f"import psbench as ps\n\nexperiment = ps.Experiment(\n{_arguments(experiment)})\n{work}"
 
 
 def _arguments(experiment: Experiment) -> str:

@@ -178,7 +178,7 @@ class Lab(PanelPage):
         return self.experiment.to_yaml()
 
     def python(self) -> str:
-        """Return what the panel shows as a script: run, it gives the same digest."""
+        """Return what the panel shows as a script; see `check.as_python` for what repeats."""
         result = check(self.values)
         return as_python(self.experiment, result.seeds)
 

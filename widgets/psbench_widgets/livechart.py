@@ -160,7 +160,7 @@ class _Table:
 
 
 def plain_value(value: Any) -> Any:
-    """Return a value that JSON knows: NumPy scalars unpacked, numbers that are none as None."""
+    """Return a value that JSON knows: NumPy scalars unpacked, NaN and infinity as None."""
     if hasattr(value, "item"):
         value = value.item()
     if isinstance(value, float) and not math.isfinite(value):

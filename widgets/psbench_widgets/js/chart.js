@@ -179,7 +179,7 @@ class ChartView {
       if (any) view.resize(); // axis labels may have grown wider
       await view.runAsync();
       if (any && !this.flushed) {
-        // embedded while empty, legend and axis titles are cut off until the layout is made anew
+        // embedded while empty, legend and axis titles are cut off until the layout is computed again
         this.flushed = true;
         await view.resize().runAsync();
       }

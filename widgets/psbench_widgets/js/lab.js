@@ -117,6 +117,7 @@ class Lab {
   }
 
   takePage() {
+    this.repeats = h("span", { class: "psb-repeats" });
     this.python = h("pre", { class: "psb-code psb-python", tabindex: "0" });
     this.yaml = h("pre", { class: "psb-code psb-yaml", tabindex: "0" });
     const copy = (place) => h("button", { type: "button", class: "psb-small", onclick: () => navigator.clipboard?.writeText(place.textContent) }, "copy");
@@ -125,7 +126,7 @@ class Lab {
       "div",
       { class: "psb-page psb-take", role: "tabpanel" },
       h("div", { class: "psb-line" }, report, h("span", { class: "psb-muted" }, "one HTML file of the ticked runs that opens without internet")),
-      h("h3", {}, "Python: the same run, the same digest ", copy(this.python)),
+      h("h3", {}, "Python: ", this.repeats, " ", copy(this.python)),
       this.python,
       h("h3", {}, "YAML ", copy(this.yaml)),
       this.yaml,
@@ -168,11 +169,12 @@ class Lab {
     if (message.kind === "probe") this.onProbe(message);
   }
 
-  onVerdict({ errors, disabled, speeds: values, yaml, python }) {
+  onVerdict({ errors, disabled, speeds: values, yaml, python, repeats }) {
     this.allow(this.form.errors(errors));
     this.form.disable(disabled);
     this.form.sections.get("cluster").picture.replaceChildren(...speeds(values, (edited) => this.editSpeeds(edited)));
     this.python.textContent = python ?? "";
+    this.repeats.textContent = repeats ?? "";
     this.yaml.textContent = yaml ?? "";
   }
 
@@ -185,10 +187,10 @@ class Lab {
   allow(ok) {
     this.ok = ok;
     this.run.disabled = !ok;
-    this.run.title = ok ? "Run what is picked on the left" : "Mend what is marked on the left first";
+    this.run.title = ok ? "Run what is picked on the left" : "Correct what is marked on the left first";
   }
 
-  // A cluster whose speeds were changed by hand is nobody's test bed any more.
+  // A cluster whose speeds were changed by hand is no longer the published one, but a custom one.
   editSpeeds(values) {
     const { name: _, ...kept } = this.form.values.cluster;
     const custom = this.form.form.domains.cluster.find((option) => option.name === "custom");
@@ -276,7 +278,7 @@ class Lab {
     try {
       this.send({ kind: "bye" });
     } catch {
-      // the kernel or the page is gone, and with it whom to tell
+      // the kernel or the page is gone: nobody would receive it
     }
     this.element.remove();
   }
