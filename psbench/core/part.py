@@ -461,6 +461,11 @@ class Switching(Part):
     needs_epochs: ClassVar[bool] = False
     needs_validation: ClassVar[bool] = False
 
+    @property
+    def awaits_evaluation(self) -> bool:
+        """Whether the next evaluation may lead to a switch."""
+        return False
+
     def on_applied(self, view: ClusterView) -> list[Action]:
         """Look at a new version."""
         return []
@@ -480,6 +485,18 @@ class Switching(Part):
     def on_switch_requested(self, event: SwitchRequested, view: ClusterView) -> list[Action]:
         """Do what a person asked for: change now."""
         return [SwitchTo(1 - view.composition if event.to is None else event.to, "asked by hand")]
+
+    def why_not(self, evaluations: Sequence[Evaluated], trained: float, planned: float | None) -> str:
+        """Say why a run that has ended never switched; empty if it was not meant to.
+
+        Parameters
+        ----------
+        evaluations : sequence of Evaluated
+            What the rule was shown, in order.
+        trained, planned : float, epochs
+            How far the run went, and the stop rule's number of epochs, if it has one.
+        """
+        return ""
 
 
 def make_part(domain: str, value: Any) -> Part:

@@ -17,6 +17,7 @@ from psbench.metrics.summary import summarise, usage
 from psbench.metrics.switches import rule_values, switches
 from psbench.metrics.traffic import conservation, messages, total_bytes
 from psbench.metrics.votes import local_steps_ratio
+from psbench.metrics.warnings import never_switched
 
 __all__ = [
     "PHASES",
@@ -33,6 +34,7 @@ __all__ = [
     "local_steps_ratio",
     "mean_independence",
     "messages",
+    "never_switched",
     "pushes",
     "reassignments",
     "rule_values",

@@ -19,6 +19,7 @@ from psbench.metrics.spans import idle_fraction
 from psbench.metrics.switches import switches
 from psbench.metrics.traffic import conservation, messages, total_bytes
 from psbench.metrics.votes import local_steps_ratio
+from psbench.metrics.warnings import never_switched
 
 
 def summarise(log: EventLog, meta: Mapping[str, Any], target: float | None = None) -> dict[str, Any]:
@@ -31,7 +32,8 @@ def summarise(log: EventLog, meta: Mapping[str, Any], target: float | None = Non
         What the log does not say. Needed: `dataset_size`. Used if there: `name`, `strategy`, `seed`,
         `backend`, `num_workers`, `status`, `reason`, `compositions` (their names, for the switches),
         `lost_workers`, `lr_convention`, `params_digest`, `versions`, `time_s`, `wall_s`, `target_accuracy`,
-        `servers`, `entry_bytes`, `usage`, `unanswered`, `global_batch`.
+        `servers`, `entry_bytes`, `usage`, `unanswered`, `global_batch`; for the warning of a switch rule that
+        never fired, `rule` and `planned_epochs` (`metrics.never_switched`).
     target : float, optional
         Validation accuracy, 0 to 1, for `time_to_target_s`; `meta["target_accuracy"]` if not given.
 
@@ -99,7 +101,7 @@ def summarise(log: EventLog, meta: Mapping[str, Any], target: float | None = Non
     summary |= {"reassignments": moved} if moved else {}
     used = usage(meta)
     summary |= {"usage": used} if used else {}
-    return summary | {"warnings": _warnings(summary, shares)}
+    return summary | {"warnings": never_switched(log, meta) + _warnings(summary, shares)}
 
 
 def usage(meta: Mapping[str, Any]) -> list[dict[str, float | int | None]]:

@@ -54,7 +54,14 @@ class Run:
         """Return the run's measured quantities as plain data."""
         from psbench.metrics import summarise
 
-        return summarise(self.log, self.meta)
+        return summarise(self.log, self._rule_facts() | self.meta)
+
+    def _rule_facts(self) -> dict[str, Any]:
+        """Return what explains why a switch rule did not fire."""
+        rule = self.experiment.rule
+        if rule is None:
+            return {}
+        return {"rule": rule.model_dump(mode="json"), "planned_epochs": self.experiment.stop.epochs}
 
     def chart(self, *names: str, x: str = "time_s", width: int = 640) -> Sheet:
         """Return the run's charts, as the report and the panel show them; see `charts.run_chart`."""

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from statistics import fmean, pstdev
 from typing import ClassVar, Literal
 
 from pydantic import PrivateAttr
 
 from psbench.core.actions import Action, Drop, Readmit, SwitchTo
-from psbench.core.events import Push, SwitchRequested
+from psbench.core.events import Evaluated, Push, SwitchRequested
 from psbench.core.part import Switching, parameter
 from psbench.core.view import ClusterView
-from psbench.switching.rules import without_epochs
+from psbench.switching.once import without_epochs
 
 SOURCE = "Sync-Switch, ICDCS 2021 (online policies)"
 
@@ -117,6 +117,14 @@ class OnStragglers(Switching):
         """Switch with all workers, and never again of one's own accord."""
         self._over = True
         return super().on_switch_requested(event, view) + self._take_back(view)
+
+    def why_not(self, evaluations: Sequence[Evaluated], trained: float, planned: float | None) -> str:
+        """Say that the first strategy had not had its share, and that nobody was a straggler."""
+        share = self.fraction * (planned or 0.0)
+        if trained >= share or self.fraction == 1:
+            return ""
+        end = f"the run ended after {trained:.4g} epochs, before the first strategy had had {share:.4g}"
+        return f"no worker was a straggler, and {end}" if self.policy == "greedy" else end
 
     # ---------------------------------------------------------------- the share
 

@@ -1,0 +1,20 @@
+"""Switch by hand only."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from psbench.core.part import Switching
+
+
+class Manual(Switching):
+    """Switch only when a person asks.
+
+    Examples
+    --------
+    >>> Manual().name
+    'manual'
+    """
+
+    name: ClassVar[str] = "manual"
+    source: ClassVar[str] = "by hand"

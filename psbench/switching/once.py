@@ -1,0 +1,33 @@
+"""What rules share that switch once, and what those share that ask for the number of epochs."""
+
+from __future__ import annotations
+
+from pydantic import PrivateAttr
+
+from psbench.core.actions import Action, SwitchTo
+from psbench.core.events import SwitchRequested
+from psbench.core.part import Switching
+from psbench.core.view import ClusterView
+from psbench.errors import ParameterError
+
+
+class SwitchOnce(Switching):
+    """Base of rules that switch once; a switch by hand has the last word."""
+
+    _done: bool = PrivateAttr(default=False)
+
+    def on_switch_requested(self, event: SwitchRequested, view: ClusterView) -> list[Action]:
+        """Switch now; the rule itself never switches after that."""
+        self._done = True
+        return super().on_switch_requested(event, view)
+
+    def _switch_once(self, reason: str) -> list[Action]:
+        self._done = True
+        return [SwitchTo(1, reason)]
+
+
+def without_epochs(rule: str) -> ParameterError:
+    """Return the error of a rule that needs the number of epochs of a run without one."""
+    return ParameterError(
+        f"switch rule {rule!r} needs to know the number of epochs: set stop.epochs, or use 'empirical'"
+    )
