@@ -9,6 +9,7 @@ from pydantic import PrivateAttr
 
 from psbench.communication.local_sgd import Local
 from psbench.core.actions import Action, Measure
+from psbench.core.events import Push
 from psbench.core.part import parameter
 from psbench.core.view import ClusterView
 
@@ -20,14 +21,14 @@ _ROUNDING = 1e-9
 class AdaComm(Local):
     """Begin with many local steps between two averagings, and make them fewer as the loss falls.
 
-    Time is cut into intervals. With the first averaging of each, the period becomes
+    Time is divided into intervals. With the first averaging of each, the period becomes
     ceil(sqrt(lr_0/lr * F/F_0) * tau_0), where F is the training loss now and F_0 that at the beginning. A
     period that this would not shorten is multiplied by `gamma` instead, so that it falls on plateaus too.
 
     Parameters
     ----------
     initial_steps : int, steps, >= 1
-        tau_0; the paper finds it by trying several for an epoch or two each.
+        tau_0; the paper finds it by trying several for an epoch or two each (`psbench.find_initial_steps`).
     interval_s : float, seconds, > 0
         T_0.
     gamma : float, 0 < gamma <= 1
@@ -38,19 +39,27 @@ class AdaComm(Local):
         defer: the rate stays as it is until the period is 1, which it then remains, and the schedule is read
         from there on. formula: the rate follows its schedule, and lr_0/lr counts: a rate divided by 10 makes
         the period sqrt(10) times as long.
+    loss : "workers" or "measured"
+        Where F comes from. workers: with every push a worker sends the loss of its first mini-batch since
+        the last averaging; F is the mean of those sent during the interval, and nobody waits for it.
+        measured: all workers wait while the averaged model is evaluated on one machine.
+    loss_samples : int, samples, >= 1
+        How many training samples are taken for a loss that is measured; at most as many as there are.
     local_momentum : "cleared" or "kept"
 
     Notes
     -----
     Reduces to: `local_sgd` with gamma = 1 and a constant loss; with BSP, if initial_steps = 1.
-    Our reading (the letters are those of `protocols` 5.2): eq. (5) prints lr^2 where eq. (6) follows from
-    lr^3, so we take (6) (A1). gamma tau is rounded up, at least 1, and less than tau unless gamma is 1 (A2).
-    F is the mean loss of the averaged model on a fixed sample of the training set, measured at that moment
-    and before the first step (A3). The period changes with the first averaging at or after each multiple of
-    the interval, and intervals in which nobody averaged are skipped (A4). "First decay the period to 1 and
-    then the learning rate as usual" is `defer` (A5), with which the period never grows (A6). A loss above the
-    first shortens the period like a plateau (A7). Time, loss and rate count from the moment this strategy
-    begins: after a switch, if it is switched to.
+    Our reading (A1 to A7 are the points of `protocols` 5.2): eq. (5) prints lr^2 where eq. (6) follows from
+    lr^3, so eq. (6) is used (A1). gamma tau is rounded up, at least 1, and less than tau unless gamma is 1
+    (A2). The paper says that F "can be easily obtained in the training". The first mini-batch after an
+    averaging is computed on the averaged model itself, so its loss estimates F without bias, the first of
+    all F_0; the losses of later steps are those of models that have drifted apart (A3). F_0 is known with
+    the first averaging, so the period changes with the second one at the earliest. The period changes with
+    the first averaging at or after each multiple of the interval, and intervals in which nobody averaged
+    are skipped (A4). "First decay the period to 1 and then the learning rate as usual" is `defer` (A5), with
+    which the period never grows (A6). A loss above the first shortens the period like a plateau (A7). Time,
+    loss and rate count from the moment this strategy begins: after a switch, if it is switched to.
 
     Source
     ------
@@ -65,7 +74,9 @@ class AdaComm(Local):
 
     name: ClassVar[str] = "adacomm"
     source: ClassVar[str] = SOURCE
+    reads: ClassVar[tuple[str, ...]] = ("first_loss",)
     measures: ClassVar[tuple[str, ...]] = ("train_loss",)
+    results_version: ClassVar[int] = 2
 
     # 20: the first of the fixed periods that the paper compares for its larger network
     initial_steps: int = parameter(
@@ -83,6 +94,14 @@ class AdaComm(Local):
         "whether the rate's schedule waits until the period is 1, or lengthens the period",
         source="AdaComm 4; protocols 5.2 (A5)",
     )
+    loss: Literal["workers", "measured"] = parameter(
+        "workers",
+        "training loss: from the workers' mini-batches, or measured while all wait",
+        source="AdaComm 4; protocols 5.2 (A3)",
+    )
+    loss_samples: int = parameter(
+        2000, "samples that a measured loss is taken over", unit="samples", source="ours", ge=1
+    )
 
     _steps: int = PrivateAttr(0)
     _loss: float = PrivateAttr(0.0)  # F_0
@@ -90,13 +109,14 @@ class AdaComm(Local):
     _began_s: float = PrivateAttr(0.0)
     _began_epoch: float = PrivateAttr(0.0)
     _rates: list[float] = PrivateAttr(default_factory=list)  # the first, and that of the last interval
+    _sent: list[float] = PrivateAttr(default_factory=lambda: [0.0, 0.0])  # sum of loss * samples, samples
 
     def start(self, view: ClusterView) -> list[Action]:
-        """Measure the loss before any step."""
+        """Begin with the longest period; a loss that is measured is measured before any step."""
         self._steps = self.initial_steps
         self._began_s, self._began_epoch = view.now, view.epoch
         self._rates = [view.rate(view.epoch)] * 2
-        return [] if self._settled else self._measured_loss()
+        return [] if self._settled or self.loss == "workers" else self._measured_loss()
 
     def steps(self, view: ClusterView) -> int:
         """Return the period in force."""
@@ -106,25 +126,41 @@ class AdaComm(Local):
         """Keep the rate until the period is 1."""
         return self._began_epoch if self._defers and self._steps > 1 else view.epoch
 
+    def on_push(self, push: Push, view: ClusterView) -> list[Action]:
+        """Add the loss that a worker sends to those of the interval."""
+        if self.loss == "workers":
+            assert push.stats is not None  # the backend sends what `reads` declares
+            total, samples = self._sent
+            self._sent = [total + push.samples * push.stats["first_loss"], samples + push.samples]
+        return []
+
     def on_applied(self, view: ClusterView) -> list[Action]:
-        """Measure the loss with the first averaging of an interval."""
-        if self._settled or self._interval_of(view) == self._interval:
+        """Choose the period, or measure the loss for that, with the first averaging of an interval."""
+        first = self.loss == "workers" and not self._loss
+        if self._settled or (self._interval_of(view) == self._interval and not first):
             return []
-        return self._measured_loss()
+        if self.loss == "measured":
+            return self._measured_loss()
+        (total, samples), self._sent = self._sent, [0.0, 0.0]
+        self._choose(total / samples, view)
+        return []
 
     def on_measured(self, facts: dict[str, Any], view: ClusterView) -> list[Action]:
+        """Choose the period by a loss that was measured."""
+        self._choose(facts["train_loss"], view)
+        return []
+
+    def _choose(self, loss: float, view: ClusterView) -> None:
         """Choose the period; the first loss is what later ones are compared with."""
-        loss = facts["train_loss"]
         if not self._loss:
             self._loss = loss
-            return []
+            return
         before, now = self._rates[1], view.rate(self.rate_epoch(view))
         self._steps = self.period(
             self._steps, loss / self._loss, rate_ratio=self._rates[0] / now, same_rate=now == before
         )
         self._rates = [self._rates[0], now]
         self._interval = self._interval_of(view)
-        return []
 
     def period(self, before: int, loss_ratio: float, rate_ratio: float = 1.0, same_rate: bool = True) -> int:
         """Return the next period.
@@ -133,7 +169,7 @@ class AdaComm(Local):
         ----------
         before : int, steps
         loss_ratio : float
-            F/F_0; may be infinite or not a number, which is taken for a plateau.
+            F/F_0; infinity and NaN count as a plateau.
         rate_ratio : float
             lr_0/lr.
         same_rate : bool

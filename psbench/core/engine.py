@@ -383,7 +383,8 @@ class Engine:
         now = self.composition
         self._answer.install(now, self.strategy.momentum_scale_of(index))
         self._on_push: Hook = now.consistency.on_push
-        asked: list[Part] = [now.stragglers] if self.rule is None else [now.stragglers, self.rule]
+        asked: list[Part] = [now.communication, now.stragglers]
+        asked += [] if self.rule is None else [self.rule]
         self._before_push: list[Hook] = defined("on_push", *asked)
 
     def _start_parts(self) -> None:

@@ -324,6 +324,10 @@ class Communication(Part):
         """Answer a vote: release to `step` or `push`, or hold until all have voted."""
         return [Hold(vote.worker, "vote")]
 
+    def on_push(self, push: Push, view: ClusterView) -> list[Action]:
+        """Look at a push before it is committed."""
+        return []
+
     def on_leave(self, worker: int, view: ClusterView) -> list[Action]:
         """React to a worker that has gone."""
         return []

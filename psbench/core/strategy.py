@@ -30,7 +30,7 @@ from psbench.errors import DoubtfulComposition, ParameterError
 MomentumScale: TypeAlias = Callable[[int, int], float]
 
 #: the statistics of a step, push or report that backends know
-STATISTICS = ("compute_s", "send_s", "loss", "grad_norm_sq", "test_loss")
+STATISTICS = ("compute_s", "send_s", "loss", "first_loss", "grad_norm_sq", "test_loss")
 #: the kinds of numbers that backends measure
 MEASURES = ("model_loss", "train_loss", "candidate_loss", "distance_sq", "server_load")
 

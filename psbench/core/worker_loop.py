@@ -55,7 +55,7 @@ class WorkerLoop:
         self.chunk = 0
         self._chunk_orders: Orders = {}
         self._steps = self._samples = 0
-        self._compute_s = self._reported_s = self._loss = 0.0
+        self._compute_s = self._reported_s = self._loss = self._first_loss = 0.0
         self._stats: Mapping[str, float] = {}
         self._push_ordered = self._waiting = False
 
@@ -98,6 +98,8 @@ class WorkerLoop:
 
     def stepped(self, samples: int, compute_s: float, loss: float, stats: Mapping[str, float]) -> Directive:
         """Say what to do after a step of so many samples; `stats` may compute what it holds when asked."""
+        if not self._steps:
+            self._first_loss = loss
         self._steps += 1
         self._samples += samples
         self._compute_s += compute_s
@@ -161,6 +163,7 @@ class WorkerLoop:
 
     def _statistics(self) -> dict[str, float]:
         own: dict[str, Any] = {"compute_s": self._compute_s, "loss": self._loss / max(1, self._samples)}
+        own["first_loss"] = self._first_loss
         names = (name for name in self._reads if name != "send_s")  # which only who receives it can tell
         return {name: own[name] if name in own else self._stats[name] for name in names}
 
@@ -179,5 +182,5 @@ _RENAMED = {
 #: attributes that are written as they are
 _PLAIN = (
     *("ticket", "version", "exchanging", "chunk", "_batch", "_chunk_orders", "_steps", "_samples"),
-    *("_compute_s", "_reported_s", "_loss", "_push_ordered", "_waiting"),
+    *("_compute_s", "_reported_s", "_loss", "_first_loss", "_push_ordered", "_waiting"),
 )

@@ -73,11 +73,13 @@ def test_with_a_constant_rate_the_period_falls_until_it_is_1(losses, initial, ga
 
 
 class Script:
-    """Two workers of an engine, and numbers as they come."""
+    """Two workers of an engine, and losses as they come: measured, unless `values` say otherwise."""
 
     def __init__(self, **values):
         rate = values.pop("rate", None)
-        strategy = strategies.adacomm(initial_steps=20, interval_s=60.0, **values)
+        strategy = strategies.adacomm(
+            **{"initial_steps": 20, "interval_s": 60.0, "loss": "measured"} | values
+        )
         self.engine = Engine(
             strategy, num_workers=2, dataset_size=100, global_batch=2, batch_sizes=[1, 1], rate=rate
         )
@@ -96,16 +98,44 @@ class Script:
     def measures(self):
         return any(isinstance(action, Measure) for action in self.answer)
 
-    def average(self, now, samples=20):
-        for worker in (0, 1):
-            ticket = self.engine.view.workers[worker].ticket
-            push = Push(self.pushes, worker, ticket, self.engine.view.version, samples)
+    def average(self, now, samples=20, losses=(1.0, 1.0)):
+        for worker, loss in enumerate(losses):
+            ticket, stats = self.engine.view.workers[worker].ticket, {"first_loss": loss}
+            push = Push(self.pushes, worker, ticket, self.engine.view.version, samples, stats=stats)
             self.pushes += 1
             self.answer = self.engine.handle(push, now)
 
     @property
     def applied(self):
         return next(action for action in self.answer if isinstance(action, Apply))
+
+
+def test_the_workers_first_losses_of_an_interval_are_the_loss_and_nobody_waits_for_it():
+    script = Script(loss="workers")
+    assert script.orders == [20, 20]  # nothing is measured before the first step
+    script.average(10.0, losses=(2.2, 2.4))  # F_0 = 2.3
+    script.average(59.0, losses=(1.0, 1.1))
+    assert script.orders == [20, 20]
+    script.average(60.0, losses=(1.2, 1.5))
+    assert (script.measures, script.orders) == (False, [15, 15])  # F = 1.2, the mean of all four
+    script.average(119.0, losses=(2.0, 2.0))
+    script.average(120.0, losses=(0.0, 0.0))
+    assert script.orders == [14, 14]  # F = 1, of the new interval alone
+
+
+def test_the_first_averaging_tells_the_first_loss_only():
+    script = Script(loss="workers")
+    script.average(70.0, losses=(2.3, 2.3))  # in the second interval already
+    assert script.orders == [20, 20]
+    script.average(71.0, losses=(0.23, 0.23))
+    assert script.orders == [7, 7]
+
+
+def test_a_workers_loss_costs_no_time():
+    plain = trained(strategies.local_sgd(local_steps=4))
+    free = trained(strategies.adacomm(initial_steps=4, gamma=1.0))
+    measured = trained(strategies.adacomm(initial_steps=4, gamma=1.0, loss="measured"))
+    assert free.summary()["time_s"] == plain.summary()["time_s"] < measured.summary()["time_s"]
 
 
 def test_the_first_loss_is_measured_before_any_step():
@@ -171,7 +201,7 @@ def test_after_a_switch_time_rate_and_loss_count_from_there():
     def rate(epoch):
         return 0.1 if epoch < 8 else 0.01
 
-    part = AdaComm(initial_steps=20, interval_s=60.0).fresh()
+    part = AdaComm(initial_steps=20, interval_s=60.0, loss="measured").fresh()
     view = ClusterView(2, dataset_size=100, global_batch=2, now=50.0, samples=500, rate=rate)
     part.start(view)
     part.on_measured({"train_loss": 0.4}, view)
@@ -203,7 +233,8 @@ def test_a_period_of_1_from_the_beginning_is_bsp():
 
 def test_in_a_run_the_period_follows_the_loss():
     done = trained(
-        strategies.adacomm(initial_steps=16, interval_s=0.5, block_momentum=0.3), stop={"epochs": 40}
+        strategies.adacomm(initial_steps=16, interval_s=0.5, block_momentum=0.3, loss="measured"),
+        stop={"epochs": 40},
     )
     log = done.log
     losses = [json.loads(log.text(text))["train_loss"] for text in log.of_kind(Kind.MEASURED)["text"]]
@@ -234,7 +265,11 @@ def _expected(initial, losses):
 
 @pytest.mark.parametrize(
     "values",
-    [{}, {"interval_s": 3.0, "initial_steps": 8}, {"interval_s": 2.0, "lr_coupling": "formula"}],
+    [
+        {},
+        {"interval_s": 3.0, "initial_steps": 8},
+        {"interval_s": 2.0, "lr_coupling": "formula", "loss": "measured"},
+    ],
     ids=str,
 )
 def test_it_keeps_the_contract(values):
