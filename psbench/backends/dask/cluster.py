@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import multiprocessing
+import multiprocessing.forkserver
 import os
 import signal
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,6 +26,11 @@ CONNECT_S = 5.0
 #: seconds that processes of a cluster of our own may take to end before they are killed
 _CLOSE_S = 10.0
 _SPAWN = "distributed.nanny.pre-spawn-environ"
+_METHOD = "distributed.worker.multiprocessing-method"
+#: what every process of a cluster imports (an optimizer loads torch._dynamo); a missing one is passed over
+_PRELOADED = ["torch._dynamo", "sklearn.datasets", "distributed.nanny", "psbench.backends.dask.tasks"]
+#: Python's own processes, which stay until this one ends: they start and tidy up after others
+_HELPERS = ("multiprocessing.forkserver", "multiprocessing.resource_tracker")
 
 
 @contextmanager
@@ -89,6 +96,7 @@ def _local_cluster(processes: int) -> Iterator[LocalCluster]:
     """Start a cluster bound to loopback, and see to it that none of its processes outlives it."""
     before = set(_children())
     with _settings():
+        _start_fork_server()
         cluster = LocalCluster(
             n_workers=processes,
             threads_per_worker=1,
@@ -117,12 +125,28 @@ def _local_cluster(processes: int) -> Iterator[LocalCluster]:
             psutil.wait_procs(left, timeout=_CLOSE_S)
 
 
+def _start_fork_server() -> None:
+    """Have Python's fork server import what a role needs, so that a process of a cluster is a fork of it.
+
+    Importing torch and Dask takes seconds of CPU, which every process of every cluster would spend again.
+    Does nothing where the server runs already, which it does until this process ends; it holds no port and
+    does not compute. Dask's own list of imports comes too late to replace ours. Call it in the environment
+    that a cluster's processes are to have: they inherit the server's.
+    """
+    if dask.config.get(_METHOD) != "forkserver":
+        return
+    multiprocessing.set_forkserver_preload(_PRELOADED)
+    multiprocessing.forkserver.ensure_running()
+
+
 def _children() -> list[psutil.Process]:
-    """Return our processes but Python's own helper, which stays until we end ourselves."""
-    found = []
-    for child in psutil.Process().children(recursive=True):
+    """Return the processes that descend from this one, but Python's own helpers."""
+    me, found = psutil.Process(), []
+    for child in me.children(recursive=True):
         with suppress(psutil.Error):  # it may be gone by now
-            if "resource_tracker" not in " ".join(child.cmdline()):
+            # a fork has the command line of the fork server, but another parent
+            is_helper = child.ppid() == me.pid and any(name in " ".join(child.cmdline()) for name in _HELPERS)
+            if not is_helper:
                 found.append(child)
     return found
 
@@ -137,12 +161,14 @@ def _settings() -> Iterator[None]:
     spawn = {k: v for k, v in dask.config.get(_SPAWN).items() if k != "MALLOC_TRIM_THRESHOLD_"}
     settings = {
         _SPAWN: spawn,
+        _METHOD: "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn",
         "distributed.worker.profile.enabled": False,  # it interrupts the roles a hundred times a second
         "distributed.scheduler.allowed-failures": 0,  # a role is never started again elsewhere
     }
     environment = dict(os.environ)
     try:
         with dask.config.set(settings):
+            os.environ |= {name: str(value) for name, value in spawn.items()} | environment
             yield
     finally:
         for name in os.environ.keys() - environment.keys():

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -198,8 +199,13 @@ def test_a_cluster_of_our_own_is_gone_afterwards_and_listens_on_loopback_only() 
     assert done.meta["status"] == "finished"
     assert hosts == {"127.0.0.1"}
     left = [child for child in me.children(recursive=True) if child not in children]
-    assert [child for child in left if "resource_tracker" not in " ".join(child.cmdline())] == []
+    assert all(child.ppid() == me.pid and is_pythons_own(child) for child in left)
     assert {name: os.environ.get(name) for name in spawned} == environment
+
+
+def is_pythons_own(process: psutil.Process) -> bool:
+    """Whether it starts processes or tidies up after them; such a one ends with its parent."""
+    return any(name in " ".join(process.cmdline()) for name in ("forkserver", "resource_tracker"))
 
 
 def test_ctrl_c_in_a_terminal_keeps_what_was_computed(tmp_path: Path) -> None:
@@ -215,12 +221,21 @@ def test_ctrl_c_in_a_terminal_keeps_what_was_computed(tmp_path: Path) -> None:
         "if __name__ == '__main__':\n"
         "    done = run(Experiment(strategy='asp', cluster={'workers': 1}, backend='dask',"
         " stop={'updates': 10**9}), observer=observer)\n"
-        "    print(done.meta['status'], len(done.log) > 50)\n"
+        "    print(done.meta['status'], len(done.log) > 50, os.getpid())\n"
     )
     done = subprocess.run(
         [sys.executable, str(script)], capture_output=True, text=True, timeout=120, start_new_session=True
     )
-    assert done.stdout.split() == ["stopped", "True"], done.stderr
+    *outcome, session = done.stdout.split()
+    assert outcome == ["stopped", "True"], done.stderr
+    assert [process for process in psutil.process_iter() if runs_in_session(process, int(session))] == []
+
+
+def runs_in_session(process: psutil.Process, session: int) -> bool:
+    """Whether a process was started by the leader of a session, and has not ended by now."""
+    with suppress(ProcessLookupError, psutil.NoSuchProcess):
+        return os.getsid(process.pid) == session and process.status() != psutil.STATUS_ZOMBIE
+    return False
 
 
 def test_a_scheduler_that_does_not_answer() -> None:
