@@ -46,11 +46,11 @@ class WorkerCodecs:
 
     def model(self, parts: Sequence[Tensor]) -> Tensor:
         """Return the model that an answer brings."""
-        return self._read(parts, WorkerCodecState.answer)
+        return self._read(parts, WorkerCodecState.decode_model)
 
     def aggregate(self, parts: Sequence[Tensor]) -> Tensor:
         """Return the aggregate that an answer brings."""
-        return self._read(parts, WorkerCodecState.aggregate)
+        return self._read(parts, WorkerCodecState.decode_aggregate)
 
     def push(self, payload: Tensor) -> list[Tensor]:
         """Return the parts of a push.
@@ -61,7 +61,7 @@ class WorkerCodecs:
             If it has entries that are no numbers, or too large for the codec.
         """
         parts = zip(self.ends, self._cuts, strict=True)
-        return [torch.from_numpy(end.push(cut.of(payload).numpy())) for end, cut in parts]
+        return [torch.from_numpy(end.encode_push(cut.of(payload).numpy())) for end, cut in parts]
 
     @property
     def unsaid(self) -> Tensor | None:

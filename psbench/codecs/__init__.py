@@ -1,4 +1,4 @@
-"""What goes on the wire: vectors of floats as packed bits, and what a sender remembers of the rest."""
+"""Codecs: vectors of floats as packed bits, and the error feedback of their senders."""
 
 from psbench.codecs.base import Codec, Lossy
 from psbench.codecs.channel import Channel

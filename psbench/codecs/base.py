@@ -1,4 +1,4 @@
-"""What every codec does: check, write a vector as packed bits, read it again."""
+"""Base classes of codecs: check a vector, encode it as packed bits, decode it again."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ Packed: TypeAlias = npt.NDArray[np.uint8]
 
 
 class Codec(part.Codec):
-    """How a vector of floats is written on the wire; a subclass writes `num_bits`, `_encode` and `_decode`.
+    """How a vector of floats is encoded; a subclass defines `num_bits`, `_encode` and `_decode`.
 
-    A codec remembers nothing: all of its chance comes from the generator that it is given, and the memory
-    of error feedback belongs to the sender (`Channel`).
+    A codec has no state: it draws random numbers from the generator that it is given, and the residual of
+    error feedback belongs to the sender (`Channel`).
 
     Attributes
     ----------
     unbiased : bool
-        Whether the mean of what arrives is what was sent.
+        Whether the expected decoded vector is the encoded one.
 
     Shapes
     ------
@@ -34,19 +34,19 @@ class Codec(part.Codec):
 
     @property
     def unbiased(self) -> bool:
-        """Whether the mean of what arrives, over all draws, is what was sent."""
+        """Whether the expected decoded vector, over all draws, is the encoded one."""
         return False
 
     def num_bits(self, size: int) -> int:
-        """Return the bits of an encoded vector, without those that fill up the last byte."""
+        """Return the bits of an encoded vector, without the padding of the last byte."""
         raise NotImplementedError(f"{type(self).__name__} must define num_bits")
 
     def shift_rate(self, size: int) -> float:
-        """Return the share of a decoded difference by which a receiver moves towards what the sender has.
+        """Return the rate at which a receiver adds decoded differences to the vector that it holds.
 
-        Where held <- held + rate Q(x - held) is to come nearer to x, a codec whose error is below ||x||^2 may
-        be taken at its word: 1. An unbiased one with E ||Q(x) - x||^2 <= omega ||x||^2 is right on average
-        only, and is taken by 1/(1 + omega), after which E ||x - held||^2 is that share smaller.
+        The update held <- held + rate Q(x - held) must bring held nearer to x. A codec whose squared error is
+        below ||x||^2 allows rate 1. One that is only unbiased, with E ||Q(x) - x||^2 <= omega ||x||^2, needs
+        1/(1 + omega), which reduces E ||x - held||^2 by that share.
 
         Source
         ------
@@ -60,24 +60,24 @@ class Codec(part.Codec):
         return -(-self.num_bits(size) // 8)
 
     def encode(self, vector: Floats, rng: np.random.Generator) -> Packed:
-        """Return what travels; the vector is not changed.
+        """Return the packed bits of a vector, which is not changed.
 
         Raises
         ------
         CodecError
-            If the vector is empty or no vector of 32-bit floats, if an entry is no finite number, or if what
-            would have to be sent is too large for the numbers of the codec.
+            If the vector is empty or not of 32-bit floats, if an entry is NaN or infinite, or if an entry is
+            out of the codec's range.
         """
         if vector.dtype != np.float32 or vector.ndim != 1 or not vector.size:
             raise CodecError(
                 f"codec {self.name!r}: expected a vector of 32-bit floats with at least one entry, "
                 f"got shape {vector.shape} of {vector.dtype}"
             )
-        self._refuse_none_numbers(vector)
+        self._check_finite(vector)
         return self._encode(np.ascontiguousarray(vector), rng)
 
     def decode(self, packed: Packed, size: int) -> Floats:
-        """Return what arrives, as a new vector.
+        """Return the vector that packed bits stand for, as a new array.
 
         Raises
         ------
@@ -98,29 +98,29 @@ class Codec(part.Codec):
     def _decode(self, packed: Packed, size: int) -> Floats:
         raise NotImplementedError(f"{type(self).__name__} must define _decode")
 
-    def _refuse_none_numbers(self, vector: Floats) -> None:
-        # both are nan if an entry is: two passes, and no vector of truth values
+    def _check_finite(self, vector: Floats) -> None:
+        # both are NaN if an entry is: two passes, and no temporary array
         if math.isfinite(vector.max()) and math.isfinite(vector.min()):
             return
         first = int(np.flatnonzero(~np.isfinite(vector))[0])
         raise CodecError(
             f"codec {self.name!r}: entry {first:,} of {vector.size:,} is {vector[first]}; only finite "
-            "numbers can be sent: the run has diverged (try a lower learning rate)"
+            "numbers can be encoded: the run has diverged (try a lower learning rate)"
         )
 
 
 class Lossy(Codec):
-    """A codec after which something is missing, which a sender may remember.
+    """A codec that loses something, which the sender may keep as a residual.
 
     Parameters
     ----------
     error_feedback : bool
-        Whether a sender adds what was lost to what it sends next (see `Channel`).
+        Whether the sender adds what one message lost to the next (see `Channel`).
     """
 
-    error_feedback: bool = parameter(False, "add what was lost to what is sent next", source="protocols 9")
+    error_feedback: bool = parameter(False, "add what one message lost to the next", source="protocols 9")
 
     @property
     def has_memory(self) -> bool:
-        """Whether the sender adds what was lost to what it sends next."""
+        """Whether the sender adds what one message lost to the next."""
         return self.error_feedback

@@ -1,4 +1,4 @@
-"""Packing: whole numbers of few bits, and floats before them."""
+"""Bit packing: small unsigned integers and floats as bytes."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import numpy.typing as npt
 
 from psbench.codecs.base import Floats, Packed
 
-Truths = npt.NDArray[np.bool_]
+Booleans = npt.NDArray[np.bool_]
 
 
-def pack_planes(planes: Iterable[Truths]) -> Packed:
+def pack_planes(planes: Iterable[Booleans]) -> Packed:
     """Pack the first bits of all entries, then the second bits, and so on.
 
-    Whole bytes are cut from each plane by itself, since that needs no moving of bits; the last entries that
-    do not fill a byte of a plane follow together. So no more than the last byte is filled up.
+    The whole bytes of each plane are packed by themselves, since that needs no shifting; the remaining
+    entries of all planes (fewer than 8 each) follow together. So only the last byte has padding.
 
     Shapes
     ------
@@ -35,8 +35,8 @@ def pack_planes(planes: Iterable[Truths]) -> Packed:
     return np.concatenate([*packed, np.packbits(np.concatenate(rests))])
 
 
-def unpack_planes(packed: Packed, size: int, num_planes: int) -> list[Truths]:
-    """Return what `pack_planes` was given."""
+def unpack_planes(packed: Packed, size: int, num_planes: int) -> list[Booleans]:
+    """Return the planes that `pack_planes` was given."""
     each = size // 8
     rest = size - 8 * each
     rests = np.unpackbits(packed[each * num_planes :], count=rest * num_planes).reshape(num_planes, rest)
@@ -47,14 +47,14 @@ def unpack_planes(packed: Packed, size: int, num_planes: int) -> list[Truths]:
     return list(planes.view(np.bool_))
 
 
-def planes_of(numbers: npt.NDArray[np.unsignedinteger], width: int) -> Iterator[Truths]:
-    """Return the bits of whole numbers below 2^width, the lowest first."""
+def planes_of(numbers: npt.NDArray[np.unsignedinteger], width: int) -> Iterator[Booleans]:
+    """Return the bits of integers below 2^width, the lowest first."""
     bits = (numbers.dtype.type(1 << bit) for bit in range(width))
     return ((numbers & bit) != 0 for bit in bits)
 
 
-def numbers_of(planes: Sequence[Truths]) -> npt.NDArray[np.unsignedinteger]:
-    """Return the numbers whose bits these are, what `planes_of` was given, in the smallest type for them."""
+def numbers_of(planes: Sequence[Booleans]) -> npt.NDArray[np.unsignedinteger]:
+    """Return the integers with these bits (inverse of `planes_of`), in the smallest type that holds them."""
     numbers = np.zeros(len(planes[0]), dtype=np.min_scalar_type((1 << len(planes)) - 1))
     for bit, plane in enumerate(planes):
         numbers |= plane.astype(numbers.dtype) << numbers.dtype.type(bit)
@@ -62,7 +62,7 @@ def numbers_of(planes: Sequence[Truths]) -> npt.NDArray[np.unsignedinteger]:
 
 
 def pack_numbers(numbers: npt.NDArray[np.uint32], width: int) -> Packed:
-    """Pack whole numbers below 2^width, one after the other.
+    """Pack integers below 2^width, one after the other.
 
     Examples
     --------
@@ -74,7 +74,7 @@ def pack_numbers(numbers: npt.NDArray[np.uint32], width: int) -> Packed:
 
 
 def unpack_numbers(packed: Packed, size: int, width: int) -> npt.NDArray[np.uint32]:
-    """Return what `pack_numbers` was given."""
+    """Return the integers that `pack_numbers` was given."""
     bits = np.unpackbits(packed, count=size * width, bitorder="little").reshape(size, width)
     numbers = np.zeros(size, dtype="<u4")
     used = -(-width // 8)
@@ -87,10 +87,10 @@ def _as_bytes(numbers: npt.NDArray[np.uint32]) -> Packed:
 
 
 def float_bytes(values: Floats) -> Packed:
-    """Return 32-bit floats as bytes, the lowest first."""
+    """Return 32-bit floats as little-endian bytes."""
     return np.ascontiguousarray(values, dtype="<f4").view(np.uint8)
 
 
 def floats_of(packed: Packed) -> Floats:
-    """Return the 32-bit floats of bytes, as a new array."""
+    """Return the 32-bit floats of little-endian bytes, as a new array."""
     return packed.view("<f4").astype(np.float32)

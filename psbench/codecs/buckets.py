@@ -1,4 +1,4 @@
-"""Entries that share a scale: runs of equal length, or the whole vector."""
+"""Buckets: consecutive entries of a vector that share a scale."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from psbench.core.part import parameter
 
 
 class Bucketed(Lossy):
-    """A codec with numbers of its own for every bucket of entries.
+    """A codec with a scale for every bucket of entries.
 
     Parameters
     ----------
@@ -29,7 +29,7 @@ class Bucketed(Lossy):
         return -(-size // (self.bucket or size))
 
     def num_sharing(self, size: int) -> int:
-        """Return how many entries share a scale, at most."""
+        """Return the largest number of entries that share a scale."""
         return min(self.bucket or size, size)
 
 
@@ -47,7 +47,7 @@ class Buckets:
     >>> buckets = Buckets(5, 2)
     >>> buckets.total(np.arange(5, dtype=np.float32))
     array([1., 5., 4.])
-    >>> buckets.spread(np.array([1, 2, 3]))
+    >>> buckets.expand(np.array([1, 2, 3]))
     array([1, 1, 2, 2, 3])
     """
 
@@ -56,25 +56,25 @@ class Buckets:
         self.counts = np.diff(self._starts, append=size)
 
     def total(self, values: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
-        """Return the sum of each bucket, added up in 64 bits."""
+        """Return the sum of each bucket, in 64-bit floats."""
         if len(self.counts) == 1:
             return np.array([values.sum(dtype=np.float64)])
         sums: npt.NDArray[np.float64] = np.add.reduceat(values, self._starts, dtype=np.float64)
         return sums
 
-    def count(self, truths: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
+    def count(self, booleans: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
         """Return how many entries of each bucket are true."""
         if len(self.counts) == 1:
-            return np.array([np.count_nonzero(truths)])
-        counts: npt.NDArray[np.int64] = np.add.reduceat(truths, self._starts, dtype=np.int64)
+            return np.array([np.count_nonzero(booleans)])
+        counts: npt.NDArray[np.int64] = np.add.reduceat(booleans, self._starts, dtype=np.int64)
         return counts
 
-    def most(self, values: Floats) -> Floats:
+    def maximum(self, values: Floats) -> Floats:
         """Return the maximum of each bucket."""
         return np.maximum.reduceat(values, self._starts)
 
     def norm(self, values: Floats) -> npt.NDArray[np.float64]:
-        """Return the Euclidean norm of each bucket; no square is lost by being too large or too small."""
+        """Return the Euclidean norm of each bucket; squares neither overflow nor underflow (64 bits)."""
         if len(self.counts) == 1:
             squares = np.array([np.einsum("i,i->", values, values, dtype=np.float64)])
         else:
@@ -82,6 +82,6 @@ class Buckets:
         norms: npt.NDArray[np.float64] = np.sqrt(squares)
         return norms
 
-    def spread(self, numbers: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Return each bucket's number at each of its entries; a single one by itself."""
+    def expand(self, numbers: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Repeat each bucket's number for all of its entries; a single number is left to broadcasting."""
         return numbers if len(numbers) == 1 else np.repeat(numbers, self.counts)

@@ -1,11 +1,8 @@
-"""One sender's end of a lossy connection: what it has not yet been able to say."""
+"""Error feedback: what one message loses is part of the sender's next one."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-import numpy.typing as npt
 
 from psbench.codecs.base import Codec, Floats, Packed
 from psbench.errors import CodecError
@@ -15,8 +12,8 @@ from psbench.seeds import Streams
 class Channel:
     """Encode a sequence of vectors, with error feedback if the codec has it.
 
-    The memory m begins at 0. Of a vector v, p = m + v is encoded, and m becomes p less what arrives: what
-    is lost in one message is part of the next, and all that was sent plus the memory is all that was given.
+    The residual e begins at 0. For a vector v, p = e + v is encoded, and e becomes p minus its decoded
+    value. So the sum of all decoded messages plus the residual is the sum of all vectors given.
 
     Parameters
     ----------
@@ -24,31 +21,31 @@ class Channel:
     size : int, entries
         Of every vector.
     streams : Streams
-        Of the run; each message draws from a stream of its own.
+        The run's random streams; each message draws from a stream of its own.
     *keys : int
-        What tells this channel from the run's others, such as the worker's id.
+        Identify this channel among the run's, such as the worker's id.
 
     Attributes
     ----------
     num_bytes : int
         Length of every message.
-    memory : float32 array, (size,), or None
-        None if the codec has no error feedback, and nothing is owed.
+    residual : float32 array, (size,), or None
+        None if the codec has no error feedback and no residual was added (`add_residual`).
     num_sent : int
         Messages so far.
 
     Notes
     -----
-    The memory holds what it is given. In the published form that is the step lr g, so that a step once lost
-    is made up for as large as it was; the receiver then takes what arrives as a step of rate 1. Given g
-    itself, what was lost is taken later with the rate of that time. The two differ only where the rate
-    changes, or where the codec does not scale with its input (fp16).
+    The residual has the unit of the vectors. In the published form they are steps lr g, and the receiver
+    applies decoded messages with rate 1. Given gradients g, what was lost is applied later, with the rate of
+    that time. The two differ only where the rate changes, or where the codec does not scale with its input
+    (fp16).
 
     Where the strategy changes, or other servers hold the parameters, another channel's residual may be added
     to this one's (`add_residual`): what both have sent plus the residual is what both were given.
 
-    DoubleSqueeze is a channel of every worker to the server and one of the server to all workers, which is
-    given the mean of what came in; each worker applies what arrives.
+    DoubleSqueeze is one channel from every worker to the server, and one from the server to all workers for
+    the mean of the decoded pushes, which each worker applies.
 
     Source
     ------
@@ -69,19 +66,26 @@ class Channel:
         self.codec, self.size = codec, size
         self.num_bytes = codec.num_bytes(size)
         self._streams, self._keys = streams, keys
-        self.reset()
+        self.residual: Floats | None
+        self.restore(None, 0)
 
-    def reset(self) -> None:
-        """Forget what was lost, and begin with the first message's stream."""
-        self.residual: Floats | None = np.zeros(self.size, np.float32) if self.codec.has_memory else None
-        self.num_sent = 0
+    def restore(self, residual: Floats | None, num_sent: int) -> None:
+        """Continue after so many messages with the residual left then; None stands for 0.
 
-    def reset_to(self, memory: Floats | None, num_sent: int) -> None:
-        """Go on from where a channel like this one was."""
-        self.residual, self.num_sent = memory, num_sent
+        Raises
+        ------
+        CodecError
+            If the residual has another size.
+        """
+        if residual is None:
+            self.residual = np.zeros(self.size, np.float32) if self.codec.has_memory else None
+        else:
+            self._check(residual)
+            self.residual = residual.astype(np.float32)
+        self.num_sent = num_sent
 
     def add_residual(self, residual: Floats) -> None:
-        """Remember what another channel has not said; without error feedback it is sent with the next vector.
+        """Add the residual of another channel; a codec without error feedback sends it with the next vector.
 
         Shapes
         ------
@@ -105,14 +109,14 @@ class Channel:
         Raises
         ------
         CodecError
-            If the vector has another size, or it and the memory cannot be encoded.
+            If the vector has another size, or its sum with the residual cannot be encoded.
         """
         self._check(vector)
         rng = self._streams.generator("codec", *self._keys, self.num_sent)
         if self.residual is None:
             packed = self.codec.encode(vector, rng)
         else:
-            # a sum too large for a float is found by the codec
+            # the codec refuses a sum that overflows
             with np.errstate(over="ignore"):
                 wanted = self.residual + vector
             packed = self.codec.encode(wanted, rng)
@@ -122,34 +126,12 @@ class Channel:
         return packed
 
     def receive(self, packed: Packed) -> Floats:
-        """Return what arrives of a message; the receiver's half, which remembers nothing."""
+        """Decode a message; the receiver's side, which has no state."""
         return self.codec.decode(packed, self.size)
 
     def _check(self, vector: Floats) -> None:
         if vector.shape != (self.size,):
-            raise CodecError(f"this channel carries vectors of {self.size:,} entries, got {vector.shape}")
-
-    def state_dict(self) -> dict[str, npt.NDArray[Any]]:
-        """Return what a checkpoint needs, as copies: `num_sent`, and `memory` (`owed` by a codec without)."""
-        state: dict[str, npt.NDArray[Any]] = {"num_sent": np.array(self.num_sent)}
-        return state if self.residual is None else state | {self._remembered: self.residual.copy()}
-
-    def load_state_dict(self, state: dict[str, npt.NDArray[Any]]) -> None:
-        """Take over what `state_dict` returned; the same messages follow as there.
-
-        Raises
-        ------
-        CodecError
-            If it is that of another codec or of vectors of another size.
-        """
-        if ("memory" in state) != self.codec.has_memory:
-            raise CodecError("one of these channels has error feedback and the other has not; call reset()")
-        memory = state.get(self._remembered)
-        if memory is not None and memory.shape != (self.size,):
-            raise CodecError(f"a memory of {memory.shape} for vectors of {self.size:,} entries")
-        self.residual = None if memory is None else np.array(memory, dtype=np.float32)
-        self.num_sent = int(state["num_sent"])
-
-    @property
-    def _remembered(self) -> str:
-        return "memory" if self.codec.has_memory else "owed"
+            raise CodecError(
+                f"channel of codec {self.codec.name!r}: expected a vector of {self.size:,} entries, "
+                f"got shape {vector.shape}"
+            )

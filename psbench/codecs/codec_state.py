@@ -1,9 +1,9 @@
-"""The two ends of a connection between a worker and one server, where codecs write and read.
+"""Codec state of a worker and of a server: encoding and decoding of pushes and answers between the two.
 
-Both ends keep what the other needs to know without being told: which model the worker holds. A model's
-difference from that is what sparse and quantised codecs carry, so what one answer loses is part of the next
-difference. Of a codec that is right on average only, both move by a share of what arrives (`shift_rate`), as
-its errors would grow from answer to answer otherwise.
+Both sides track the model that the worker holds, without extra messages. Sparse and quantised codecs carry
+the difference from it, so that what one answer loses is part of the next difference. With a codec that is
+only unbiased, both sides apply a share of each decoded difference (`shift_rate`); otherwise errors would grow
+from answer to answer.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from psbench.codecs.channel import Channel
 from psbench.core.strategy import Strategy
 from psbench.seeds import Streams
 
-#: the server's own stream of chance, where a worker's has the worker's number
+#: key of the server's own random streams, where a worker's streams have the worker's number
 _SERVER = 1 << 20
 
 
 class WorkerCodecState:
-    """A worker's end of its connection to one server.
+    """Codec state of one worker towards one server.
 
     Parameters
     ----------
     composition : Strategy
     size : int, entries
-        Of the server's slice.
+        Size of the server's slice.
     streams : Streams
     worker, server : int
     """
@@ -40,31 +40,31 @@ class WorkerCodecState:
         self._down = communication.codec_down
         self._differs = composition.sends_differences
         self.channel = Channel(communication.codec, size, streams, worker, server)
-        #: the model that we were sent last
+        #: the model that the worker was sent last
         self.held: Floats | None = None
         self._size = size
 
-    def answer(self, packed: Packed) -> Floats:
-        """Return the model that an answer brings; the first is whole."""
+    def decode_model(self, packed: Packed) -> Floats:
+        """Decode the model of an answer; the first one is whole."""
         if self._down.entrywise:
             self.held = self._down.decode(packed, self._size)
         elif self.held is None:
             self.held = packed.view("<f4").astype(np.float32)
         else:
-            self.held = _moved(self.held, self._down, packed)
+            self.held = _shifted(self.held, self._down, packed)
         return self.held
 
-    def aggregate(self, packed: Packed) -> Floats:
-        """Return the aggregate that an answer brings."""
+    def decode_aggregate(self, packed: Packed) -> Floats:
+        """Decode the aggregate of an answer."""
         return self._down.decode(packed, self._size)
 
-    def push(self, payload: Floats) -> Packed:
-        """Return what a push of this payload sends.
+    def encode_push(self, payload: Floats) -> Packed:
+        """Encode the payload of a push.
 
         Raises
         ------
         CodecError
-            If it has entries that are no numbers, or too large for the codec.
+            If an entry is NaN or infinite, or out of the codec's range.
         """
         if self._differs:
             assert self.held is not None
@@ -73,13 +73,13 @@ class WorkerCodecState:
 
 
 class ServerCodecState:
-    """A server's end of its connections to all workers.
+    """Codec state of one server towards all workers.
 
     Parameters
     ----------
     composition : Strategy
     size : int, entries
-        Of the server's slice.
+        Size of the server's slice.
     streams : Streams
     server : int
     """
@@ -91,22 +91,22 @@ class ServerCodecState:
         self._up, self._down = communication.codec, communication.codec_down
         self._differs = composition.sends_differences
         self._streams, self._keys, self._size = streams, (_SERVER, server), size
-        #: of aggregates
+        #: encodes aggregates
         self.channel = Channel(self._down, size, streams, _SERVER, server)
-        #: what each worker holds, by the ticket of the answer that brought it; the last two
+        #: models that each worker holds, by the ticket of the answer; the last two
         self._held: dict[int, dict[int, Floats]] = {}
-        #: answers of the version sent last, by what the worker held: all workers of a barrier share one
+        #: encoded answers of the last version, by the model held: a barrier's workers share one
         self._answers: dict[int, tuple[Floats | None, Packed, Floats]] = {}
         self._version = self._draws = -1
         self._aggregate: tuple[int, Packed] | None = None
 
-    def answer(self, worker: int, ticket: int, version: int, model: Floats) -> Packed:
-        """Return what brings a worker this version of the model; the first answer is whole.
+    def encode_model(self, worker: int, ticket: int, version: int, model: Floats) -> Packed:
+        """Encode this version of the model for a worker; the first answer is whole.
 
         Parameters
         ----------
         ticket : int
-            Of the release; rises from answer to answer.
+            Ticket of the release; rises from answer to answer.
 
         Shapes
         ------
@@ -118,22 +118,22 @@ class ServerCodecState:
         held = before[max(before)] if before else None
         key = 0 if held is None or self._down.entrywise else id(held)
         if key not in self._answers:
-            self._answers[key] = held, *self._written(model, held)  # `held` stays, so that its id does
+            self._answers[key] = held, *self._encoded(model, held)  # `held` stays, so that its id does
         _, packed, now = self._answers[key]
         self._held[worker] = dict([*before.items()][-1:]) | {ticket: now}
         return packed
 
-    def aggregate(self, version: int, aggregate: Floats) -> Packed:
-        """Return what brings workers the aggregate of that version's commit, the same to all."""
+    def encode_aggregate(self, version: int, aggregate: Floats) -> Packed:
+        """Encode the aggregate of that version's commit, once for all workers."""
         if self._aggregate is None or self._aggregate[0] != version:
             self._aggregate = version, self.channel.send(aggregate)
         return self._aggregate[1]
 
-    def arrived(self, worker: int, ticket: int, packed: Packed) -> Floats:
-        """Return the payload that a push with that ticket brings.
+    def decode_push(self, worker: int, ticket: int, packed: Packed) -> Floats:
+        """Decode the payload of a push with that ticket.
 
-        The next answer may have been sent before it arrived. A push of a worker that was forgotten since is
-        void, and nobody will look at it.
+        The next answer may have been sent before the push arrived. The push of a worker that was forgotten
+        since is void, so that its payload is never used.
         """
         payload = self._up.decode(packed, self._size)
         if not self._differs:
@@ -142,29 +142,29 @@ class ServerCodecState:
         return self._held[worker][max(bases)] + payload if bases else payload
 
     def forget(self, worker: int) -> None:
-        """Know nothing of a worker that has gone: should it come back, it is sent the model whole."""
+        """Forget a worker that has left: if it comes back, it is sent the whole model."""
         self._held.pop(worker, None)
 
     @property
     def draws(self) -> int:
-        """The number of the last model written; each is written with chance of its own."""
+        """Number of the last model encoded; each is encoded with a random stream of its own."""
         return self._draws
 
-    def go_on(self, draws: int, held: Mapping[int, Floats]) -> None:
-        """Begin where another end of this server's was: after so many models, with what workers hold.
+    def restore(self, draws: int, held: Mapping[int, Floats]) -> None:
+        """Restore from a checkpoint: the number of models encoded, and the model that each worker holds.
 
-        Workers that hold the same go on to share their answers, and with them their draws.
+        Workers that hold equal models share their answers, and with them the random draws, as before.
         """
         shared: dict[bytes, Floats] = {}
         self._draws = draws
         self._held = {w: {0: shared.setdefault(model.tobytes(), model)} for w, model in held.items()}
 
-    def follow(self, before: ServerCodecState) -> None:
-        """Draw on from where this server's end was while it held other entries."""
+    def continue_draws_of(self, before: ServerCodecState) -> None:
+        """Continue the random streams of this server's codec state before its entries changed."""
         self._draws, self.channel.num_sent = before._draws, before.channel.num_sent
 
-    def _written(self, model: Floats, held: Floats | None) -> tuple[Packed, Floats]:
-        """Return what travels, and what the worker holds then."""
+    def _encoded(self, model: Floats, held: Floats | None) -> tuple[Packed, Floats]:
+        """Return an encoded model, and the model that the worker holds after decoding it."""
         self._draws += 1
         rng = self._streams.generator("codec", *self._keys, self._draws)
         if self._down.entrywise:
@@ -174,9 +174,9 @@ class ServerCodecState:
             whole = model.astype("<f4").view(np.uint8)
             return whole, model.copy()
         packed = self._down.encode(model - held, rng)
-        return packed, _moved(held, self._down, packed)
+        return packed, _shifted(held, self._down, packed)
 
 
-def _moved(held: Floats, codec: Codec, packed: Packed) -> Floats:
-    """Return what a worker holds after an answer; the same at both ends, bit by bit."""
+def _shifted(held: Floats, codec: Codec, packed: Packed) -> Floats:
+    """Return the model that a worker holds after an answer; the same on both sides, bit by bit."""
     return held + np.float32(codec.shift_rate(held.size)) * codec.decode(packed, held.size)

@@ -1,4 +1,4 @@
-"""Floats of 32 and of 16 bits."""
+"""Codecs of 32-bit and of 16-bit floats."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from psbench.codecs.base import Codec, Floats, Lossy, Packed
 from psbench.codecs.bits import float_bytes, floats_of
 from psbench.errors import CodecError
 
-#: the largest number of 16 bits
+#: the largest 16-bit float
 LARGEST_HALF = 65504.0
 
 
@@ -44,17 +44,16 @@ class Plain(Codec):
 
 
 class Half(Lossy):
-    """16-bit floats: each entry is rounded to the nearest one, halves to the even one.
+    """16-bit floats: each entry is rounded to the nearest one, ties to even.
 
     Notes
     -----
-    An entry above 65504 is refused, never made infinite. Entries below 6.1e-5 keep fewer than 11 digits of
-    the binary number, and those below 3e-8 arrive as 0; with `error_feedback` they are sent once they have
-    added up.
+    An entry above 65504 is refused, never made infinite. Entries below 6.1e-5 keep fewer than 11 significant
+    bits, and those below 3e-8 arrive as 0; with `error_feedback` they are sent once they have added up.
 
     Source
     ------
-    IEEE 754; Hermes IV-C sends models and gradients so.
+    IEEE 754; Hermes IV-C sends models and gradients in 16 bits.
 
     Examples
     --------

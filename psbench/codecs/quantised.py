@@ -1,4 +1,4 @@
-"""Few values for every entry, between which chance decides."""
+"""Stochastic quantisation: every entry is rounded at random to one of few values."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ class TernGrad(Bucketed):
     Parameters
     ----------
     clip : float, standard deviations, >= 0
-        Entries beyond are cut off first, so that one large entry does not make noise of all others. 0: none
-        are, and what arrives is unbiased.
+        Entries beyond are clipped first, so that one large entry does not drown all others in noise. 0: no
+        clipping; the codec is unbiased.
     bucket : int, entries, >= 0
-        The paper has a scale for every layer; buckets come near to that.
+        The paper has a scale for every layer; buckets approximate that.
     error_feedback : bool
-        Not in the paper. The error is up to s ||x||_1, far larger than x itself, so a memory may grow.
+        Not in the paper. The squared error is up to s ||x||_1, far above ||x||^2, so the residual may grow.
 
     Notes
     -----
     An entry x_i is sent as s sign(x_i) with probability |x_i|/s, to within the 2^-24 of a 32-bit draw.
     Our reading: the standard deviation is that about 0, the mean of the paper's model of gradients, so that
-    equal entries, or a bucket of one, are not cut down to nothing.
+    equal entries, or a bucket of one, are not clipped to 0.
 
     With s the scale, E ||Q(x)||^2 = s ||x||_1, and that is at most (1 + sqrt(d))/2 ||x||^2, reached by
     (1, t, ..., t) with t = 1/(1 + sqrt(d)). With a clip of c it is at most c ||x||^2, because then
-    s <= c ||x||/sqrt(d). Both are our derivation, and the lower is 1 + omega of `shift_rate`. Where that is c
-    and few entries hold nearly all, these come nearer by no more than a standard deviation an answer.
+    s <= c ||x||/sqrt(d). Both are our derivation, and the smaller is 1 + omega of `shift_rate`. Where
+    that is c and few entries hold nearly all of the norm, one answer moves each by one standard deviation.
 
     Source
     ------
@@ -53,12 +53,12 @@ class TernGrad(Bucketed):
     source: ClassVar[str] = "Wen et al. 2017 (TernGrad)"
 
     clip: float = parameter(
-        2.5, "magnitude at which entries are cut off; 0: nowhere", unit="sigma", source="TernGrad 3.3", ge=0
+        2.5, "magnitude at which entries are clipped; 0: nowhere", unit="sigma", source="TernGrad 3.3", ge=0
     )
 
     @property
     def unbiased(self) -> bool:
-        """Where nothing is cut off."""
+        """True without clipping."""
         return not self.clip
 
     def shift_rate(self, size: int) -> float:
@@ -75,12 +75,12 @@ class TernGrad(Bucketed):
         magnitudes = np.abs(vector)
         if self.clip:
             limits = self.clip * buckets.norm(vector) / np.sqrt(buckets.counts)
-            # a limit beyond the largest float cuts nothing off
+            # a limit beyond the largest float clips nothing
             limits = np.minimum(limits, np.finfo(np.float32).max)
-            np.minimum(magnitudes, buckets.spread(limits.astype(np.float32)), out=magnitudes)
-        scales = buckets.most(magnitudes)
+            np.minimum(magnitudes, buckets.expand(limits.astype(np.float32)), out=magnitudes)
+        scales = buckets.maximum(magnitudes)
         draws = rng.random(vector.size, dtype=np.float32)
-        draws *= buckets.spread(scales)
+        draws *= buckets.expand(scales)
         sent = draws < magnitudes  # never where all are 0
         return np.concatenate([float_bytes(scales), pack_planes([sent, sent & (vector < 0)])])
 
@@ -88,7 +88,7 @@ class TernGrad(Bucketed):
         header = 4 * self.num_scales(size)
         sent, negative = unpack_planes(packed[header:], size, 2)
         signs = sent.view(np.int8) - 2 * negative.view(np.int8)
-        vector: Floats = signs * Buckets(size, self.bucket).spread(floats_of(packed[:header]))
+        vector: Floats = signs * Buckets(size, self.bucket).expand(floats_of(packed[:header]))
         return vector
 
 
@@ -98,13 +98,13 @@ class QSGD(Bucketed):
     Parameters
     ----------
     levels : int, >= 1
-        s: levels above 0. The bits of an entry are those of its level and one for the sign, so 7 costs what
-        4 does.
+        s: levels above 0. An entry takes the bits of its level and one for the sign, so 7 levels cost as
+        much as 4.
     bucket : int, entries, >= 0
-        The error grows with the square root of the entries that share a norm. 0: one norm for all, with
-        which a vector of 100,000 entries and few levels is almost only noise.
+        The error grows with the square root of the entries that share a norm. 0: one norm for all:
+        with 100,000 entries and few levels, what arrives is almost only noise.
     error_feedback : bool
-        Not in the paper. Where the bound of the error is above ||x||^2 a memory may grow.
+        Not in the paper. Where the bound of the error is above ||x||^2 the residual may grow.
 
     Notes
     -----
@@ -136,7 +136,7 @@ class QSGD(Bucketed):
 
     @property
     def unbiased(self) -> bool:
-        """Always."""
+        """True."""
         return True
 
     def shift_rate(self, size: int) -> float:
@@ -157,7 +157,7 @@ class QSGD(Bucketed):
         buckets = Buckets(vector.size, self.bucket)
         norms = self._norms(vector, buckets)
         reached = np.abs(vector)
-        reached /= buckets.spread(np.where(norms, norms, np.float32(1)))
+        reached /= buckets.expand(np.where(norms, norms, np.float32(1)))
         reached *= np.float32(self.levels)
         reached += rng.random(vector.size, dtype=np.float32)
         # rounding may lift an entry as large as the norm above the last level
@@ -171,12 +171,15 @@ class QSGD(Bucketed):
         negative, *bits = unpack_planes(packed[header:], size, self.bits_an_entry)
         vector = numbers_of(bits).astype(np.float32)
         vector *= 1 - 2 * negative.view(np.int8)
-        vector *= Buckets(size, self.bucket).spread(floats_of(packed[:header]) / np.float32(self.levels))
+        vector *= Buckets(size, self.bucket).expand(floats_of(packed[:header]) / np.float32(self.levels))
         return vector
 
     def _norms(self, vector: Floats, buckets: Buckets) -> Floats:
         norms = buckets.norm(vector)
         if norms.max() > np.finfo(np.float32).max:
-            raise CodecError("codec 'qsgd': a norm is too large for a 32-bit float; the run has diverged")
+            raise CodecError(
+                "codec 'qsgd': a norm is too large for a 32-bit float: the run has diverged "
+                "(try a lower learning rate)"
+            )
         rounded: Floats = norms.astype(np.float32)
         return rounded

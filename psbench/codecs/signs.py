@@ -1,4 +1,4 @@
-"""One bit for every entry."""
+"""Codecs of one bit for every entry."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Sign(Bucketed):
     Notes
     -----
     What arrives is sign(x) ||x||_1/d, and ||x - C(x)||^2 = ||x||^2 - ||x||_1^2/d.
-    Our reading: one bit knows no 0, so an entry of 0 arrives as the scale; the error is the same formula.
+    Our reading: one bit cannot say 0, so an entry of 0 arrives as the scale; the error has the same formula.
 
     Source
     ------
@@ -41,7 +41,7 @@ class Sign(Bucketed):
     name: ClassVar[str] = "sign"
     source: ClassVar[str] = "Karimireddy et al. 2019 (EF-signSGD)"
 
-    error_feedback: bool = parameter(True, "add what was lost to what is sent next", source="EF-signSGD 3")
+    error_feedback: bool = parameter(True, "add what one message lost to the next", source="EF-signSGD 3")
 
     def num_bits(self, size: int) -> int:
         """Return a bit an entry, and 32 a scale."""
@@ -55,13 +55,13 @@ class Sign(Bucketed):
     def _decode(self, packed: Packed, size: int) -> Floats:
         header = 4 * self.num_scales(size)
         (negative,) = unpack_planes(packed[header:], size, 1)
-        scales = Buckets(size, self.bucket).spread(floats_of(packed[:header]))
+        scales = Buckets(size, self.bucket).expand(floats_of(packed[:header]))
         vector: Floats = (1 - 2 * negative.view(np.int8)) * scales
         return vector
 
 
 class OneBit(Bucketed):
-    """Send whether each entry is negative, and the means of those that are and those that are not.
+    """Send the sign bit of each entry, and the means of the negative and of the other entries.
 
     Parameters
     ----------
@@ -71,8 +71,8 @@ class OneBit(Bucketed):
 
     Notes
     -----
-    No other two values for the entries below 0 and the others have a smaller squared error. Where there are
-    none of one kind, its mean is 0.
+    No other two values for the negative entries and the others have a smaller squared error. If there are no
+    entries of one kind, its mean is 0.
 
     Source
     ------
@@ -89,7 +89,7 @@ class OneBit(Bucketed):
     name: ClassVar[str] = "one_bit"
     source: ClassVar[str] = "Seide et al. 2014 (1-bit SGD)"
 
-    error_feedback: bool = parameter(True, "add what was lost to what is sent next", source="1-bit SGD 3")
+    error_feedback: bool = parameter(True, "add what one message lost to the next", source="1-bit SGD 3")
 
     def num_bits(self, size: int) -> int:
         """Return a bit an entry, and 64 for the means of each bucket."""
@@ -112,5 +112,5 @@ class OneBit(Bucketed):
         means = floats_of(packed[:header]).reshape(2, -1)
         if means.shape[1] == 1:
             return np.take(means, negative.view(np.uint8))
-        above, below = map(Buckets(size, self.bucket).spread, means)
+        above, below = map(Buckets(size, self.bucket).expand, means)
         return np.where(negative, below, above)

@@ -1,4 +1,4 @@
-"""Few entries of a vector, and 0 for the others."""
+"""Sparse codecs: few entries of a vector are sent, the others arrive as 0."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from psbench.core.part import parameter
 from psbench.errors import CodecError
 
 SOURCE = "Stich et al. 2018"
-#: what rounding may add to a number of entries: 0.07 * 100 is to be 7, not 8
+#: largest relative rounding error of ratio * size: 0.07 * 100 must give 7, not 8
 _ROUNDING = 1e-12
 
 
 class Sparse(Lossy):
-    """What top-k and random-k share: how many entries are sent.
+    """Base of top-k and random-k: how many entries are sent.
 
     Parameters
     ----------
@@ -27,9 +27,9 @@ class Sparse(Lossy):
     error_feedback : bool
     """
 
-    # 0.01: some 65 times fewer bytes with indices; a larger share costs more, a lower one makes memory old
+    # 0.01: some 65 times fewer bytes, indices included; a larger share costs more, a smaller one delays more
     ratio: float = parameter(0.01, "share of the entries that is sent", source=SOURCE, gt=0, le=1)
-    error_feedback: bool = parameter(True, "add what was lost to what is sent next", source=SOURCE)
+    error_feedback: bool = parameter(True, "add what one message lost to the next", source=SOURCE)
 
     def num_kept(self, size: int) -> int:
         """Return k = max(1, ceil(ratio size)).
@@ -50,7 +50,7 @@ class TopK(Sparse):
     ratio : float, 0 < ratio <= 1
         k is that share of the entries, rounded up, and at least 1.
     error_feedback : bool
-        Without it the small entries of every vector are lost for good.
+        Without it the small entries of every vector are never sent.
 
     Notes
     -----
@@ -87,27 +87,30 @@ class TopK(Sparse):
         kept = self.num_kept(size)
         where = unpack_numbers(packed[4 * kept :], kept, index_bits(size))
         if where.max() >= size:
-            raise CodecError(f"codec 'top_k': an index of {where.max():,} in a vector of {size:,} entries")
+            raise CodecError(
+                f"codec 'top_k': a message has index {where.max():,}, but the vector has {size:,} "
+                "entries; were both sides given the same model?"
+            )
         vector = np.zeros(size, dtype=np.float32)
         vector[where] = floats_of(packed[: 4 * kept])
         return vector
 
 
 class RandomK(Sparse):
-    """Send entries drawn anew for each vector; the receiver draws the same ones from the seed that is sent.
+    """Send entries drawn at random for each vector; the receiver draws the same ones from the seed sent.
 
     Parameters
     ----------
     ratio : float, 0 < ratio <= 1
         k is that share of the entries, rounded up, and at least 1.
     error_feedback : bool
-        Without it the entries are sent d/k times as large, so that their mean is right.
+        Without it the entries are multiplied by d/k, so that the codec is unbiased.
 
     Notes
     -----
     Reduces to: `none`, if ratio = 1.
-    With memory, E ||x - C(x)||^2 = (1 - k/d) ||x||^2; without, C is unbiased and that error is (d/k - 1)
-    ||x||^2. Both ends must run the same version of NumPy, whose way of drawing may change between versions.
+    With error feedback, E ||x - C(x)||^2 = (1 - k/d) ||x||^2; without, C is unbiased and the error is
+    (d/k - 1) ||x||^2. Both sides must run the same version of NumPy, whose draws may change between versions.
 
     Source
     ------
@@ -124,11 +127,11 @@ class RandomK(Sparse):
 
     @property
     def unbiased(self) -> bool:
-        """Only where nothing is remembered."""
+        """True without error feedback."""
         return not self.error_feedback
 
     def shift_rate(self, size: int) -> float:
-        """Return k/d where entries are sent d/k times as large, so that they are set right again; else 1."""
+        """Return k/d without error feedback, which undoes the factor d/k of the entries sent; else 1."""
         return self.num_kept(size) / size if self.unbiased else 1.0
 
     def num_bits(self, size: int) -> int:
@@ -154,7 +157,10 @@ class RandomK(Sparse):
     def _rescaled(self, values: Floats, size: int) -> Floats:
         rescaled = values.astype(np.float64) * (size / self.num_kept(size))
         if np.abs(rescaled).max() > np.finfo(np.float32).max:
-            raise CodecError("codec 'random_k': an entry times d/k is too large for a 32-bit float")
+            raise CodecError(
+                "codec 'random_k': an entry times d/k is too large for a 32-bit float; use a larger ratio or "
+                "error feedback, or a lower learning rate if the run diverges"
+            )
         return rescaled.astype(np.float32)
 
 
@@ -177,8 +183,8 @@ def largest(vector: Floats, count: int) -> npt.NDArray[np.intp]:
     >>> largest(np.array([1, -2, 1, 1], dtype=np.float32), 2)
     array([0, 1])
     """
-    # without its sign bit, a float's bits read as a whole number are in the order of magnitudes, and whole
-    # numbers are partitioned in half the time
+    # without the sign bit, the bits of floats read as integers are in the order of magnitudes, and integers
+    # are partitioned in half the time
     magnitudes = vector.view(np.uint32) & np.uint32(0x7FFF_FFFF)
     least = np.partition(magnitudes, -count)[-count]
     where = np.flatnonzero(magnitudes >= least)

@@ -1,4 +1,4 @@
-"""How whole tensors are written on the wire as 32-bit or 16-bit floats."""
+"""Whole tensors encoded as 32-bit or 16-bit floats."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def encode(tensor: Tensor, codec: str) -> Tensor:
-    """Return what travels; a number too large for the codec becomes infinite and is found by `finite`.
+    """Return the encoded tensor; a number too large for the codec becomes infinite and is found by `finite`.
 
     Examples
     --------
@@ -21,10 +21,10 @@ def encode(tensor: Tensor, codec: str) -> Tensor:
 
 
 def decode(tensor: Tensor) -> Tensor:
-    """Return 32-bit floats from what travelled."""
+    """Return the 32-bit floats of an encoded tensor."""
     return tensor.float()
 
 
 def over_the_wire(tensor: Tensor, codec: str) -> Tensor:
-    """Return what arrives of a tensor; itself if nothing is lost on the way."""
+    """Return a tensor as it arrives after encoding and decoding; itself if nothing is lost."""
     return tensor if codec == "none" else decode(encode(tensor, codec))

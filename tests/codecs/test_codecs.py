@@ -365,7 +365,7 @@ def test_an_index_beyond_the_end_is_refused():
     codec = TopK(ratio=0.2)
     packed = codec.encode(np.array([0, 0, 0, 0, 1], np.float32), np.random.default_rng(0))
     packed[4] |= 0b111
-    with pytest.raises(CodecError, match="index of 7 in a vector of 5"):
+    with pytest.raises(CodecError, match="index 7, but the vector has 5 entries"):
         codec.decode(packed, 5)
 
 

@@ -65,12 +65,14 @@ def test_what_workers_hold_goes_the_way_of_the_paper_s_algorithm(codec):
         return codec.decode(packed, size).astype(np.float64)
 
     for version in range(30):
-        held = [end.answer(server.answer(i, version, version, model)) for i, end in enumerate(ends)]
+        held = [
+            end.decode_model(server.encode_model(i, version, version, model)) for i, end in enumerate(ends)
+        ]
         for own in held:
             np.testing.assert_allclose(own, w, rtol=1e-3, atol=1e-4)
         gradients = rng.normal(size=(workers, size)).astype(np.float32)
         arrived = [
-            server.arrived(i, version, end.push(g))
+            server.decode_push(i, version, end.encode_push(g))
             for i, (end, g) in enumerate(zip(ends, gradients, strict=True))
         ]
         model = model - lr * np.mean(arrived, axis=0, dtype=np.float32)

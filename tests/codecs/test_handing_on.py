@@ -65,9 +65,8 @@ def test_what_was_sent_and_what_is_left_is_what_was_given_whatever_follows_whate
 def test_a_codec_without_memory_says_it_at_once_and_no_more():
     channel = Channel(QSGD(levels=1, bucket=1), 3, Streams(0), 0)  # exact: each entry is its own norm
     channel.add_residual(np.array([1, 0, -2], np.float32))
-    assert set(channel.state_dict()) == {"num_sent", "owed"}
     again = Channel(QSGD(levels=1, bucket=1), 3, Streams(0), 0)
-    again.load_state_dict(channel.state_dict())
+    again.restore(channel.residual, channel.num_sent)
     for each in (channel, again):
         assert each.receive(each.send(np.ones(3, np.float32))).tolist() == [2, 1, -1]
         assert each.residual is None

@@ -78,11 +78,12 @@ def test_what_a_worker_holds_comes_to_the_model(codec, outlier):
     composition = strategies.bsp(codec_down=codec)
     server, worker = (end(composition, SIZE, Streams(0), *keys) for end, keys in _ENDS)
     model = np.zeros(SIZE, dtype=np.float32)
-    worker.answer(server.answer(0, 0, 0, model))
+    worker.decode_model(server.encode_model(0, 0, 0, model))
     model = np.random.default_rng(1).standard_normal(SIZE, dtype=np.float32)
     model[0] += outlier
     far = [
-        square(model - worker.answer(server.answer(0, v, v, model))) / square(model) for v in range(1, 301)
+        square(model - worker.decode_model(server.encode_model(0, v, v, model))) / square(model)
+        for v in range(1, 301)
     ]
     assert max(far) < 1.1
     assert far[-1] < 0.01

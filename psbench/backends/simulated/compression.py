@@ -55,7 +55,7 @@ class Compression:
                 self._sent = version, over_the_wire(parameters.clone(), codec)
             return self._sent[1]
         parts = [
-            torch.from_numpy(far.answer(worker, ticket, version, cut.of(parameters).numpy()))
+            torch.from_numpy(far.encode_model(worker, ticket, version, cut.of(parameters).numpy()))
             for far, cut in zip(self._servers, self._cuts, strict=True)
         ]
         return self._ends(worker).model(parts)
@@ -65,7 +65,7 @@ class Compression:
         if self._entrywise:
             return over_the_wire(aggregate, self._down)
         parts = [
-            torch.from_numpy(far.aggregate(version, cut.of(aggregate).numpy()))
+            torch.from_numpy(far.encode_aggregate(version, cut.of(aggregate).numpy()))
             for far, cut in zip(self._servers, self._cuts, strict=True)
         ]
         return self._ends(worker).aggregate(parts)
@@ -82,7 +82,7 @@ class Compression:
         except CodecError:
             return torch.full_like(payload, torch.inf)
         arrived = [
-            torch.from_numpy(far.arrived(worker, ticket, part.numpy()))
+            torch.from_numpy(far.decode_push(worker, ticket, part.numpy()))
             for far, part in zip(self._servers, parts, strict=True)
         ]
         return together(arrived, self._cuts)
@@ -131,17 +131,17 @@ class Compression:
         """Take over what `state_dict` returned, and what workers hold, who are known already."""
         held = {worker: each.held for worker, each in self._workers.items()}
         for end, cut in zip(self._servers, self._cuts, strict=True):
-            end.go_on(plain["draws"], {w: cut.of(h).numpy() for w, h in held.items() if h is not None})
+            end.restore(plain["draws"], {w: cut.of(h).numpy() for w, h in held.items() if h is not None})
             end.channel.num_sent = plain["aggregates"]
             if "unsaid" in tensors:
-                end.channel.reset_to(cut.of(tensors["unsaid"]).numpy(), plain["aggregates"])
+                end.channel.restore(cut.of(tensors["unsaid"]).numpy(), plain["aggregates"])
 
     def reassign(self, ranges: Ranges) -> None:
         """Write for servers that hold other entries from now on; the next model of each worker goes whole."""
         before, self._cuts = self._cuts, cuts_of(ranges)
         old, self._servers = self._servers, self._new_servers()
         for new, same in zip(self._servers, old, strict=True):
-            new.follow(same)
+            new.continue_draws_of(same)
         memories = [torch.from_numpy(end.channel.residual) for end in old if end.channel.residual is not None]
         if memories:
             unsaid = together(memories, before)

@@ -83,10 +83,10 @@ class ParameterSlice:
                 self.payloads[worker, ticket] = torch.cat([tensor, buffers])
         if self._end is not None:
             held = {n.removeprefix("worker/"): t for n, t in state.items() if n.startswith("worker/")}
-            self._end.go_on(wire["draws"], {int(worker): tensor.numpy() for worker, tensor in held.items()})
+            self._end.restore(wire["draws"], {int(worker): tensor.numpy() for worker, tensor in held.items()})
             self._end.channel.num_sent = wire["aggregates"]
             if "unsaid" in state:
-                self._end.channel.reset_to(state["unsaid"].numpy(), wire["aggregates"])
+                self._end.channel.restore(state["unsaid"].numpy(), wire["aggregates"])
 
     @property
     def wire(self) -> dict[str, int]:
@@ -112,7 +112,7 @@ class ParameterSlice:
         if len(part) != self._codec.num_bytes(self._length):  # void: of before we held other entries
             self.payloads[key] = payload
             return
-        arrived = torch.from_numpy(self._end.arrived(*key, part.numpy()))
+        arrived = torch.from_numpy(self._end.decode_push(*key, part.numpy()))
         self.payloads[key] = with_buffers(arrived, buffers)
 
     def apply(self, keys: Sequence[tuple[int, int]], samples: Sequence[int], update: dict[str, Any]) -> None:
@@ -134,7 +134,7 @@ class ParameterSlice:
         """Return slice and buffers as one vector that may be given to the wire."""
         server = self.server
         if self._end is not None:
-            written = self._end.answer(worker, ticket, version, server.parameters.numpy())
+            written = self._end.encode_model(worker, ticket, version, server.parameters.numpy())
             return with_buffers(torch.from_numpy(written), server.buffers)
         if len(server.buffers):
             return torch.cat([server.parameters, server.buffers])
@@ -146,7 +146,7 @@ class ParameterSlice:
         assert self.server.aggregate is not None
         if self._end is None:
             return self.server.aggregate
-        return torch.from_numpy(self._end.aggregate(version, self.server.aggregate.numpy()))
+        return torch.from_numpy(self._end.encode_aggregate(version, self.server.aggregate.numpy()))
 
     def forget(self, worker: int) -> None:
         """Know no longer what a worker holds."""
@@ -186,7 +186,7 @@ class ParameterSlice:
         if self._end is not None:
             composition, streams, number = self._compose
             end = ServerCodecState(composition, self._length, streams, number)
-            end.follow(self._end)
+            end.continue_draws_of(self._end)
             if "unsaid" in vectors:
                 end.channel.add_residual(vectors["unsaid"].numpy())
             self._end = end
