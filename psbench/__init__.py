@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from psbench import strategies as strategies
-    from psbench.backends.base import Control as Control
+    from psbench.backends.control import Control as Control
     from psbench.backends.replay import replay as replay
     from psbench.core.log import EventLog as EventLog
     from psbench.core.strategy import Strategy as Strategy
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "BackendError": "psbench.errors",
     "Comparison": "psbench.results.comparison",
-    "Control": "psbench.backends.base",
+    "Control": "psbench.backends.control",
     "DataError": "psbench.errors",
     "EventLog": "psbench.core.log",
     "Experiment": "psbench.experiment",

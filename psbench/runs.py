@@ -13,7 +13,9 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from psbench.backends.base import Control, Observer, Outcome, stop_on_interrupt
+from psbench.backends.checkpointing import with_current_names
+from psbench.backends.control import Control, Observer, stop_on_interrupt
+from psbench.backends.outcome import Outcome
 from psbench.checkpoints.chain import find, home_of, log_of, remove_later, resume_spec
 from psbench.checkpoints.file import Checkpoint
 from psbench.checkpoints.validation import check
@@ -131,7 +133,7 @@ def _beginning(experiment: Experiment, path: Path, log: EventLog) -> Checkpoint:
     check(path, checkpoint, experiment)
     before = log_of(path, checkpoint)
     log.extend(before.rows(), before.texts)
-    return checkpoint
+    return with_current_names(checkpoint)
 
 
 def _backend(experiment: Experiment) -> Callable[..., Outcome]:

@@ -11,7 +11,7 @@ import torch
 from draws import kinds
 from toybox import take_out
 
-from psbench.backends.base import Control
+from psbench.backends.control import Control
 from psbench.backends.simulated.simulation import Simulation
 from psbench.core.actions import Apply, Release
 from psbench.core.events import Push

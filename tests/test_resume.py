@@ -140,7 +140,7 @@ def test_steps_that_were_void_are_taken_again_with_their_batches_and_times(tmp_p
 def test_what_codecs_have_not_said_is_in_the_checkpoint_as_of_the_last_answer(tmp_path):
     whole = run(toy({"name": "asp"} | BOTH), folder=tmp_path)
     tensors = Checkpoint.load(checkpoints(tmp_path)[1]).tensors
-    memories = [tensors[f"worker/{worker}/unsaid"] for worker in range(3)]
+    memories = [tensors[f"worker/{worker}/residual"] for worker in range(3)]
     assert all(memory.abs().max() > 0 for memory in memories)
     assert whole.meta["num_parameters"] == len(memories[0])
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from toybox import take_out
 
-from psbench.backends.base import Control
+from psbench.backends.control import Control
 from psbench.backends.simulated.simulation import Simulation
 from psbench.communication import EveryStep
 from psbench.consistency import BSP

@@ -1,9 +1,8 @@
-"""Going on from a checkpoint: what both backends read of it, and what they refuse."""
+"""What a checkpoint holds beside the model, and what a resumed run reads of it; for both backends."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -16,39 +15,44 @@ from psbench.checkpoints.file import Checkpoint
 from psbench.core import actions as act
 from psbench.core.actions import Action
 from psbench.core.log import EventLog
+from psbench.core.view import ClusterView, Status
 
-#: actions that are told to workers or put off; of all others nothing is left when an answer is performed
+#: actions that may follow the model of an answer and have an effect afterwards: a checkpoint holds them
 _LATE: dict[str, type[act.Release] | type[act.Tell] | type[act.SetTimer]] = {
     "release": act.Release,
     "tell": act.Tell,
     "wake": act.SetTimer,
 }
+_WAITING = (Status.PUSHED, Status.NEW)
 
 
 def is_late(action: Action) -> bool:
-    """Whether an action comes after the model of its answer, and so after a checkpoint of it."""
+    """Return whether an action comes after the model of its answer, and so after a checkpoint of it."""
     return not isinstance(action, (act.Apply, act.Handover, act.Reassign))
 
 
-def split(actions: Sequence[Action]) -> tuple[Sequence[Action], Sequence[Action]]:
-    """Return what makes the model of an answer, and what comes then.
+def split_at_model(actions: Sequence[Action]) -> tuple[Sequence[Action], Sequence[Action]]:
+    """Return the actions that make the model of an answer, and those after it.
 
-    >>> make, then = split([act.Release(0), act.Apply([], []), act.Release(1)])
-    >>> len(make), [release.worker for release in then]
+    >>> before, after = split_at_model([act.Release(0), act.Apply([], []), act.Release(1)])
+    >>> len(before), [release.worker for release in after]
     (2, [1])
     """
     first = 1 + max((i for i, action in enumerate(actions) if not is_late(action)), default=-1)
     return actions[:first], actions[first:]
 
 
-def written(rest: Iterable[Action]) -> list[dict[str, Any]]:
+def actions_to_plain(rest: Iterable[Action]) -> list[dict[str, Any]]:
     """Return as plain data what is still to be performed of an answer."""
     names = {kind: name for name, kind in _LATE.items()}
     return [{"do": names[type(a)]} | asdict(a) for a in rest if type(a) in names]  # type: ignore[index]
 
 
-def read(rest: Iterable[Mapping[str, Any]], own_steps: bool) -> list[Action]:
-    """Return what `written` was given; a worker without a model of its own is sent one in any case."""
+def actions_from_plain(rest: Iterable[Mapping[str, Any]], own_steps: bool) -> list[Action]:
+    """Return the actions of `actions_to_plain`.
+
+    A worker without a model of its own (`own_steps` false) is sent the model in any case.
+    """
     actions = [_LATE[each["do"]](**{k: v for k, v in each.items() if k != "do"}) for each in rest]
     for action in actions:
         if isinstance(action, act.Release) and not own_steps:
@@ -61,13 +65,33 @@ def released(rest: Iterable[Action]) -> list[int]:
     return [action.worker for action in rest if isinstance(action, act.Release)]
 
 
-def following(epoch: float, every: float | None) -> float:
-    """Return the epoch of the checkpoint after this epoch.
+def idle_workers(view: ClusterView, spared: Collection[int]) -> dict[int, bool]:
+    """Return of every worker that has not left whether a checkpoint holds it as it is now.
 
-    >>> following(1.25, 0.5), following(1.5, 0.5), following(3.0, None)
-    (1.5, 2.0, inf)
+    It does of workers that wait and of those `spared`, whose release is in the checkpoint. All others are in
+    the middle of a step, which is void; of them a checkpoint holds what they had at their last release.
     """
-    return math.inf if every is None else every * (math.floor(epoch / every + 1e-9) + 1)
+    return {
+        worker.id: worker.id in spared or (worker.status in _WAITING and not worker.overlapping)
+        for worker in view.workers.values()
+        if worker.status is not Status.GONE
+    }
+
+
+def with_current_names(checkpoint: Checkpoint) -> Checkpoint:
+    """Return a checkpoint with the names of this version, whichever version wrote it."""
+    state = {_FORMER_STATE.get(name, name): value for name, value in checkpoint.state.items()}
+    return Checkpoint({_current_tensor(name): t for name, t in checkpoint.tensors.items()}, state)
+
+
+def _current_tensor(name: str) -> str:
+    if name.startswith("wire/"):
+        name = "codecs/" + name.removeprefix("wire/")
+    return name.removesuffix("/unsaid") + "/residual" if name.endswith("/unsaid") else name
+
+
+#: names in the state of checkpoints that older versions wrote, and today's
+_FORMER_STATE = {"agenda": "events", "ending": "stop_rules", "wire": "codecs"}
 
 
 # -------------------------------------------------------------------- the log

@@ -1,4 +1,4 @@
-"""Cutting a flat vector into the servers' slices, and putting them together again."""
+"""How a flat vector is divided among parameter servers, and gathered again."""
 
 from __future__ import annotations
 
@@ -13,47 +13,47 @@ from psbench.core.part import Layout, Placement
 
 @dataclass(frozen=True)
 class Partition:
-    """The entries of one server: one stretch of the vector, or several in order."""
+    """The entries of the vector that one server holds: one range, or several in order."""
 
-    stretches: tuple[slice, ...]
+    ranges: tuple[slice, ...]
 
     @property
     def size(self) -> int:
         """Number of entries."""
-        return sum(s.stop - s.start for s in self.stretches)
-
-    def of(self, vector: Tensor) -> Tensor:
-        """Return the slice of a vector: a view if it is one stretch."""
-        parts = [vector[stretch] for stretch in self.stretches] or [vector[:0]]
-        return parts[0] if len(parts) == 1 else torch.cat(parts)
-
-    def put(self, vector: Tensor, part: Tensor) -> None:
-        """Write a slice where it belongs in a vector: what `of` reads."""
-        begin = 0
-        for stretch in self.stretches:
-            end = begin + stretch.stop - stretch.start
-            vector[stretch] = part[begin:end]
-            begin = end
+        return sum(r.stop - r.start for r in self.ranges)
 
     @property
     def end(self) -> int:
-        """Where the last stretch ends."""
-        return max((stretch.stop for stretch in self.stretches), default=0)
+        """Where the last range ends."""
+        return max((r.stop for r in self.ranges), default=0)
 
-    def spread(self, part: Tensor, length: int = 0) -> Tensor:
-        """Return a vector at least so long that has the slice where it belongs, and anything elsewhere."""
+    def of(self, vector: Tensor) -> Tensor:
+        """Return these entries of a vector: a view if they are one range."""
+        parts = [vector[r] for r in self.ranges] or [vector[:0]]
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+    def put(self, vector: Tensor, part: Tensor) -> None:
+        """Write these entries into a vector; the inverse of `of`."""
+        begin = 0
+        for own in self.ranges:
+            end = begin + own.stop - own.start
+            vector[own] = part[begin:end]
+            begin = end
+
+    def scatter(self, part: Tensor, length: int = 0) -> Tensor:
+        """Return a vector of at least that length with these entries set; all others are undefined."""
         vector = part.new_empty(max(self.end, length))
         self.put(vector, part)
         return vector
 
     def without(self, other: Partition) -> Partition:
-        """Return the entries that another cut does not have.
+        """Return the entries that another partition does not have.
 
-        >>> Cut((slice(0, 4), slice(6, 9))).without(Cut((slice(2, 7),))).stretches
+        >>> Partition((slice(0, 4), slice(6, 9))).without(Partition((slice(2, 7),))).ranges
         (slice(0, 2, None), slice(7, 9, None))
         """
-        left = [(s.start, s.stop) for s in self.stretches]
-        for theirs in other.stretches:
+        left = [(r.start, r.stop) for r in self.ranges]
+        for theirs in other.ranges:
             left = [
                 piece
                 for start, stop in left
@@ -63,42 +63,42 @@ class Partition:
         return Partition(tuple(slice(*piece) for piece in left))
 
 
-def cuts(placement: Placement, layout: Layout) -> list[Partition]:
-    """Return each server's cut at the start.
+def partitions(placement: Placement, layout: Layout) -> list[Partition]:
+    """Return each server's partition at the start.
 
     >>> from psbench.placement import ParameterServer
-    >>> [cut.size for cut in cuts(ParameterServer(servers=2), [("weight", 3), ("bias", 2)])]
+    >>> [part.size for part in partitions(ParameterServer(servers=2), [("weight", 3), ("bias", 2)])]
     [3, 2]
     """
-    return cuts_of(placement.ranges(layout))
+    return partitions_of(placement.ranges(layout))
 
 
-def cuts_of(ranges: Sequence[Sequence[tuple[int, int]]]) -> list[Partition]:
-    """Return each server's cut if it holds these stretches.
+def partitions_of(ranges: Sequence[Sequence[tuple[int, int]]]) -> list[Partition]:
+    """Return each server's partition, given the ranges that each holds.
 
-    >>> [cut.size for cut in cuts_of([[(0, 2), (4, 7)], [(2, 4)]])]
+    >>> [part.size for part in partitions_of([[(0, 2), (4, 7)], [(2, 4)]])]
     [5, 2]
     """
-    return [Partition(tuple(slice(*stretch) for stretch in own)) for own in ranges]
+    return [Partition(tuple(slice(*limits) for limits in own)) for own in ranges]
 
 
-def together(parts: Sequence[Tensor], own: Sequence[Partition]) -> Tensor:
-    """Return the vector that slices were cut from."""
+def gather(parts: Sequence[Tensor], own: Sequence[Partition]) -> Tensor:
+    """Return the whole vector from the servers' parts; the only part itself if there is one."""
     if len(parts) == 1:
         return parts[0]
-    if all(len(cut.stretches) == 1 for cut in own):
-        order = sorted(range(len(own)), key=lambda i: own[i].stretches[0].start)
+    if all(len(partition.ranges) == 1 for partition in own):
+        order = sorted(range(len(own)), key=lambda i: own[i].ranges[0].start)
         return torch.cat([parts[i] for i in order])
-    vector = parts[0].new_empty(sum(cut.size for cut in own))
-    for part, cut in zip(parts, own, strict=True):
-        cut.put(vector, part)
+    vector = parts[0].new_empty(sum(partition.size for partition in own))
+    for part, partition in zip(parts, own, strict=True):
+        partition.put(vector, part)
     return vector
 
 
-def slices(length: int, count: int) -> list[slice]:
+def even_ranges(length: int, count: int) -> list[slice]:
     """Return `count` ranges that cover `length` entries, of equal length to within one.
 
-    >>> slices(5, 2)
+    >>> even_ranges(5, 2)
     [slice(0, 3, None), slice(3, 5, None)]
     """
     whole, more = divmod(length, count)

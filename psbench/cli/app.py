@@ -372,7 +372,7 @@ def _run(
     experiment: Experiment, folder: Path | None, label: str = "", start: Path | None = None
 ) -> tuple[Run, bool]:
     """Run with progress on standard error; return the run and whether it was interrupted."""
-    from psbench.backends.base import Control
+    from psbench.backends.control import Control
     from psbench.cli.monitor import Monitor
     from psbench.errors import Cancelled
     from psbench.results.storage import check_writable

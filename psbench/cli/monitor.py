@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn
 from rich.table import Column
 
-from psbench.backends.base import Control
+from psbench.backends.control import Control
 from psbench.core.log import EventLog
 from psbench.experiment import Experiment
 from psbench.progress import RunProgress, time_left

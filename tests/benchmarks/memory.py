@@ -12,7 +12,7 @@ import sys
 
 import torch
 
-from psbench.backends.base import Control
+from psbench.backends.control import Control
 from psbench.backends.simulated.simulation import Simulation
 from psbench.core.log import EventLog
 from psbench.experiment import Experiment

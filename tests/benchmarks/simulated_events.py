@@ -7,7 +7,7 @@ import math
 import random
 import time
 
-from psbench.backends.base import Control
+from psbench.backends.control import Control
 from psbench.backends.simulated.simulation import Simulation
 from psbench.core.log import EventLog
 from psbench.experiment import Experiment

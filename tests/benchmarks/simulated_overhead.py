@@ -8,7 +8,7 @@ import torch
 from torch.nn import functional
 from torch.utils.data import BatchSampler, RandomSampler
 
-from psbench.backends.base import Control
+from psbench.backends.control import Control
 from psbench.backends.simulated.simulation import Simulation
 from psbench.core.log import EventLog
 from psbench.experiment import Experiment

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from psbench import strategies
-from psbench.backends.base import Control
-from psbench.backends.partition import cuts, together
+from psbench.backends.control import Control
+from psbench.backends.partition import gather, partitions
 from psbench.backends.replay import replay
 from psbench.backends.simulated.compression import Compression
 from psbench.backends.simulated.simulation import Simulation
@@ -45,19 +45,19 @@ def test_what_was_sent_and_what_is_left_is_what_was_given_whatever_follows_whate
     given_so_far, sent_so_far = torch.zeros(SIZE), torch.zeros(SIZE)
     unsaid = None
     for codec, servers, pushes in plan:
-        own = cuts(servers, LAYOUT)
+        own = partitions(servers, LAYOUT)
         new = WorkerCodecs(strategies.asp(codec=codec, placement=servers), own, streams, 0)
         if unsaid is not None:
-            new.owe(unsaid)
+            new.add_residual(unsaid)
         for _ in range(pushes):
             gradient = torch.from_numpy(rng.integers(-40, 40, SIZE).astype(np.float32) / 8)
             arrived = [
                 torch.from_numpy(end.channel.receive(part.numpy()))
-                for end, part in zip(new.ends, new.push(gradient), strict=True)
+                for end, part in zip(new.states, new.push(gradient), strict=True)
             ]
             given_so_far += gradient
-            sent_so_far += together(arrived, own)
-        unsaid = new.unsaid
+            sent_so_far += gather(arrived, own)
+        unsaid = new.residual
         left = torch.zeros(SIZE) if unsaid is None else unsaid
         assert torch.equal(sent_so_far + left, given_so_far)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch.nn import functional
 
-from psbench.backends.base import Control
+from psbench.backends.control import Control
 from psbench.backends.simulated.simulation import Simulation
 from psbench.core.log import EventLog
 from psbench.runs import run

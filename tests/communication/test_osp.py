@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 import psbench as ps
 from psbench import strategies
 from psbench.aggregation import Accumulated
-from psbench.backends.base import Control
+from psbench.backends.control import Control
 from psbench.backends.simulated.simulation import Simulation
 from psbench.core.actions import Handover
 from psbench.core.events import Push, SwitchRequested

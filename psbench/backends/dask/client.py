@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 from distributed import Client, Future, wait
 
-from psbench.backends.base import Control, Observer, Outcome
 from psbench.backends.checkpointing import LogKeeper
+from psbench.backends.control import Control, Observer
 from psbench.backends.dask import tasks
 from psbench.backends.dask.cluster import connected, place
 from psbench.backends.dask.coordinator.checkpointing import Start
@@ -25,6 +25,7 @@ from psbench.backends.dask.coordinator.handlers import PeerFailed
 from psbench.backends.dask.coordinator.log_stream import ROWS, TEXTS
 from psbench.backends.dask.protocol.roles import CLIENT, CONDUCTOR, EVALUATOR, server_name, worker_name
 from psbench.backends.dask.protocol.transport import JSON, Address, ClientSocket, Message, unpack
+from psbench.backends.outcome import Outcome
 from psbench.checkpoints.file import Checkpoint
 from psbench.core.log import ROW, EventLog
 from psbench.errors import BackendError, Cancelled, PsbenchError, ServerLost

@@ -19,10 +19,13 @@ import torch
 from distributed import Client, Future
 from distributed.scheduler import KilledWorker
 
-from psbench.backends.base import Control, Observer, Outcome, StopRules, why_diverged, with_stats
+from psbench.backends.control import Control, Observer
 from psbench.backends.dask.cluster import connected, place
 from psbench.backends.dask.protocol.roles import EVALUATOR, worker_name
 from psbench.backends.dask.worker.usage import Usage
+from psbench.backends.outcome import Outcome
+from psbench.backends.pushes import why_diverged, with_stats
+from psbench.backends.schedule import StopRules
 from psbench.checkpoints.file import Checkpoint
 from psbench.core import actions as act
 from psbench.core import events as ev
@@ -324,7 +327,7 @@ class _Driver:
 
     def _after_update(self) -> None:
         view = self.engine.view
-        number = self.ending.due(view)
+        number = self.ending.evaluation_due(view)
         if number is not None:
             self._evaluate(number)
         if view.epoch >= self._next_checkpoint:

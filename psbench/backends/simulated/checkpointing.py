@@ -15,7 +15,15 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from psbench.backends.checkpointing import LogKeeper, following, named, read, released, under, written
+from psbench.backends.checkpointing import (
+    LogKeeper,
+    actions_from_plain,
+    actions_to_plain,
+    named,
+    released,
+    under,
+)
+from psbench.backends.schedule import next_checkpoint
 from psbench.checkpoints.file import Checkpoint
 from psbench.core import events as ev
 from psbench.core.actions import Action
@@ -51,7 +59,7 @@ class CheckpointWriter:
 
     def _plan(self, epoch: float) -> None:
         """Know that there is one of that epoch."""
-        self._due = following(epoch, self._every)
+        self._due = next_checkpoint(epoch, self._every)
         self.due_samples = self._due * self._sim.workload.dataset_size
 
     def go_on(self) -> None:
@@ -88,11 +96,11 @@ def checkpoint_of(sim: Simulation, rest: Sequence[Action]) -> Checkpoint:
         "time_s": sim.now,
         "engine": None if sim.engine.measuring else sim.engine.state_dict(),
         "spec": sim.workload.experiment.spec(),
-        "rest": written(rest),
-        "agenda": _agenda(sim),
+        "rest": actions_to_plain(rest),
+        "events": _agenda(sim),
         "workers": workers,
         "network": sim.network.state_dict(),
-        "ending": sim.lookout.ending.state_dict(),
+        "stop_rules": sim.lookout.ending.state_dict(),
         "next_push": sim.next_push,
         "ring_ends_s": sim.ring_ends,
         "handed_over_s": sim.handed_over,
@@ -101,8 +109,8 @@ def checkpoint_of(sim: Simulation, rest: Sequence[Action]) -> Checkpoint:
     }
     if sim.workers is not None:
         told, own = sim.workers.wire.state_dict()
-        facts["wire"] = told
-        tensors |= named("wire/", own)
+        facts["codecs"] = told
+        tensors |= named("codecs/", own)
     for number, (payload, buffers) in sim.payloads.items():
         tensors |= {f"push/{number}/payload": payload, f"push/{number}/buffers": buffers}
     tensors |= {f"version/{version}": held for version, held in sim.meter.held.items()}
@@ -146,13 +154,13 @@ def go_on(sim: Simulation, checkpoint: Checkpoint) -> list[Action]:
     sim.meter.held = {int(version): held for version, held in under("version/", tensors).items()}
     sim.now, sim.ring_ends, sim.handed_over = state["time_s"], state["ring_ends_s"], state["handed_over_s"]
     sim.network.load_state_dict(state["network"])
-    sim.lookout.ending.load_state_dict(state["ending"], view.epoch)
+    sim.lookout.ending.load_state_dict(state["stop_rules"], view.epoch)
     sim.push_ids = count(state["next_push"])
     sim.lookout.evaluated = tuple(state["evaluated"])
     sim.recorder.go_on()
-    _expect(sim, state["agenda"])
+    _expect(sim, state["events"])
     _go_on_workers(sim, state, tensors)
-    rest = read(state["rest"], sim.composition.own_steps)
+    rest = actions_from_plain(state["rest"], sim.composition.own_steps)
     return [*rest, *engine.resume(released(rest), experiment.stop.epochs)]
 
 
@@ -175,4 +183,4 @@ def _go_on_workers(sim: Simulation, state: dict[str, Any], tensors: dict[str, Te
         sim.load_worker(number, plain, under(f"worker/{name}/", tensors))
     sim.step_times.load_state_dict({"used": used})
     if sim.workers is not None:
-        sim.workers.wire.load_state_dict(state["wire"], under("wire/", tensors))
+        sim.workers.wire.load_state_dict(state["codecs"], under("codecs/", tensors))

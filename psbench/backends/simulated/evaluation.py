@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from psbench.backends.base import StopRules
+from psbench.backends.schedule import StopRules
 from psbench.backends.simulated.event_queue import MEMBERSHIP
 from psbench.core import events as ev
 from psbench.core.log import Kind, plain_json
@@ -42,7 +42,7 @@ class Evaluation:
 
     def _after_update(self) -> None:
         view = self._view
-        number = self.ending.due(view)
+        number = self.ending.evaluation_due(view)
         if number is not None:
             self.evaluate(number)
         reason = self.ending.after_update(view, self._sim.server.movement)

@@ -94,10 +94,10 @@ class PlainWorkers:
             used -= 1
             if position is not None:
                 position = position._replace(taken=position.taken - push.samples, steps=position.steps - 1)
-        owed = {"unsaid": self.owed[number]} if number in self.owed else {}
+        owed = {"residual": self.owed[number]} if number in self.owed else {}
         return owed, {"used": used, "position": position}
 
     def load(self, number: int, tensors: dict[str, Tensor]) -> None:
         """Let a worker go on from what `state` returned, its position and step times aside."""
-        if "unsaid" in tensors:
-            self.owed[number] = tensors["unsaid"]
+        if "residual" in tensors:
+            self.owed[number] = tensors["residual"]

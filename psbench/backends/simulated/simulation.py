@@ -20,8 +20,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from psbench.backends.base import Control, Observer, Outcome, why_diverged, with_stats
-from psbench.backends.checkpointing import split
+from psbench.backends.checkpointing import split_at_model
+from psbench.backends.control import Control, Observer
+from psbench.backends.outcome import Outcome
+from psbench.backends.pushes import why_diverged, with_stats
 from psbench.backends.simulated.checkpointing import CheckpointWriter, go_on
 from psbench.backends.simulated.evaluation import Evaluation
 from psbench.backends.simulated.event_queue import MEMBERSHIP, TIMER, WORK, EventQueue
@@ -307,7 +309,7 @@ class Simulation:
         label = self.recorder.label()
         if not label:
             return actions
-        make, then = split(actions)
+        make, then = split_at_model(actions)
         if self._perform_each(make) or not make or self.status == "finished":
             self.recorder.record(label, then)
         return then

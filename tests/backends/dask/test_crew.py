@@ -9,7 +9,7 @@ import pytest
 import torch
 from crew import Crew, Killed
 
-from psbench.backends.base import Control
+from psbench.backends.control import Control
 from psbench.backends.dask.coordinator.handlers import PeerFailed
 from psbench.backends.dask.worker.ring_member import RingMember
 from psbench.backends.dask.worker.worker import Worker

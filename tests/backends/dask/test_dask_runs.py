@@ -19,7 +19,7 @@ import pytest
 import torch
 from distributed import Client
 
-from psbench.backends.base import Control
+from psbench.backends.control import Control
 from psbench.backends.dask.client import roles_of
 from psbench.backends.dask.cluster import place
 from psbench.core.log import EventLog, Kind

@@ -8,7 +8,7 @@ import pytest
 import torch
 from crew import Crew
 
-from psbench.backends.base import Control
+from psbench.backends.control import Control
 from psbench.backends.simulated.simulation import run_simulated
 from psbench.core.log import EventLog, Kind
 from psbench.experiment import Experiment

@@ -10,9 +10,9 @@ from crew import Crew
 from hypothesis import given
 from hypothesis import strategies as st
 
-from psbench.backends.base import Control
+from psbench.backends.control import Control
 from psbench.backends.dask.server.parameter_server import ParameterServerStore
-from psbench.backends.partition import Partition, cuts_of, together
+from psbench.backends.partition import Partition, gather, partitions_of
 from psbench.backends.replay import replay
 from psbench.backends.simulated.simulation import run_simulated
 from psbench.core.log import EventLog, Kind
@@ -59,7 +59,7 @@ def lame_first_server(monkeypatch: pytest.MonkeyPatch) -> None:
     """Server 0 takes three times as long for an entry as the others, whatever this machine does."""
 
     def loads(self: ParameterServerStore, then: Any) -> None:
-        entries = [cut.size for cut in self._cuts]
+        entries = [cut.size for cut in self._partitions]
         self._ask({"do": "load"}, 0.0, lambda _: then([3.0 * entries[0], *map(float, entries[1:])]))
 
     monkeypatch.setattr(ParameterServerStore, "loads", loads)
@@ -138,11 +138,11 @@ def test_cuts_take_apart_and_put_together(count: int, data: Any) -> None:
     length = data.draw(st.integers(count, 30))
     own = data.draw(st.lists(st.integers(0, count - 1), min_size=length, max_size=length))
     ranges = [[(i, i + 1) for i in range(length) if own[i] == server] for server in range(count)]
-    cuts, vector = cuts_of(ranges), torch.arange(float(length))
-    assert torch.equal(together([cut.of(vector) for cut in cuts], cuts), vector) or count == 1
+    parts, vector = partitions_of(ranges), torch.arange(float(length))
+    assert torch.equal(gather([cut.of(vector) for cut in parts], parts), vector) or count == 1
     whole = Partition((slice(0, length),))
-    for cut in cuts:
+    for cut in parts:
         rest = whole.without(cut)
         assert rest.size + cut.size == length
         assert set(rest.of(vector).tolist()).isdisjoint(cut.of(vector).tolist())
-        assert torch.equal(cut.of(cut.spread(cut.of(vector), length)), cut.of(vector))
+        assert torch.equal(cut.of(cut.scatter(cut.of(vector), length)), cut.of(vector))

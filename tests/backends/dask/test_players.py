@@ -11,10 +11,10 @@ import pytest
 import torch
 from crew import Crew
 
-from psbench.backends.base import Control
+from psbench.backends.control import Control
 from psbench.backends.dask.server.parameter_slice import ParameterSlice
 from psbench.backends.dask.worker.worker import Worker
-from psbench.backends.partition import slices
+from psbench.backends.partition import even_ranges
 from psbench.backends.simulated.simulation import run_simulated
 from psbench.communication import LocalSGD
 from psbench.core.actions import Action, SetTimer, Tell
@@ -255,7 +255,7 @@ def test_slices_of_a_distance_add_up_to_the_whole() -> None:
     found = []
     for number in (1, 3):
         total = 0.0
-        for shard, part in enumerate(slices(7, number)):
+        for shard, part in enumerate(even_ranges(7, number)):
             state = {"parameters": vector[part], "buffers": vector[:0]}
             one = ParameterSlice(state, optimizer, 4, composition, Streams(0), shard)
             one.hold(0, {0})

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from psbench.backends.dask.worker.ring_all_reduce import Wired, all_reduce
-from psbench.backends.partition import slices
+from psbench.backends.partition import even_ranges
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -94,7 +94,7 @@ def test_it_agrees_with_gloo(tmp_path: object) -> None:
 
 @pytest.mark.parametrize(("length", "count"), [(10, 3), (2, 5), (0, 2), (7, 7)])
 def test_slices_cover_everything_once(length: int, count: int) -> None:
-    parts = slices(length, count)
+    parts = even_ranges(length, count)
     assert len(parts) == count
     assert [i for part in parts for i in range(length)[part]] == list(range(length))
     sizes = [part.stop - part.start for part in parts]

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from psbench.backends.checkpointing import following, named, read, released, under, written
+from psbench.backends.checkpointing import actions_from_plain, actions_to_plain, named, released, under
 from psbench.backends.dask.protocol.roles import CLIENT, worker_name
 from psbench.backends.dask.protocol.transport import pack
 from psbench.backends.dask.server.store import State
+from psbench.backends.schedule import next_checkpoint
 from psbench.checkpoints.file import Checkpoint
 from psbench.core import events as ev
 from psbench.core.actions import Action
@@ -58,7 +59,7 @@ class CheckpointWriter:
 
     def __init__(self, conductor: Coordinator) -> None:
         self._run, self._every = conductor, conductor.workload.experiment.checkpoint_every
-        self._due = following(0.0, self._every)
+        self._due = next_checkpoint(0.0, self._every)
         self._composition = 0
         self._records: dict[int, _Record] = {}
 
@@ -68,7 +69,7 @@ class CheckpointWriter:
     def go_on(self) -> None:
         """Know what the engine has come to."""
         view = self._run.engine.view
-        self._composition, self._due = view.composition, following(view.epoch, self._every)
+        self._composition, self._due = view.composition, next_checkpoint(view.epoch, self._every)
 
     def label(self) -> str:
         """Return what a checkpoint of the answer that is being performed is called; empty if none is due."""
@@ -106,12 +107,12 @@ class CheckpointWriter:
             "time_s": run.now,
             "engine": None if engine.measuring else engine.state_dict(),
             "logged": list(run.log_sender.logged),
-            "rest": written(rest),
-            "agenda": timers,
+            "rest": actions_to_plain(rest),
+            "events": timers,
             "workers": {},
-            "wire": run.keeper.wire,
+            "codecs": run.keeper.wire,
             "network": {"up_free_s": run.now, "down_free_s": run.now, "carried_bytes": 0.0},
-            "ending": run.lookout.ending.state_dict(),
+            "stop_rules": run.lookout.ending.state_dict(),
             "next_push": run.next_push,
             "ring_ends_s": 0.0,
             "handed_over_s": 0.0,
@@ -156,7 +157,7 @@ def _kept(state: State, numbers: dict[tuple[int, int], int]) -> State:
             worker, ticket = map(int, which.split("/"))
             found[f"push/{numbers[worker, ticket]}/{kind}"] = tensor
         else:
-            found[{"held": f"version/{which}", "unsaid": "wire/unsaid"}.get(kind, name)] = tensor
+            found[{"held": f"version/{which}", "unsaid": "codecs/residual"}.get(kind, name)] = tensor
     return found
 
 
@@ -166,8 +167,8 @@ def keeper_state(checkpoint: Checkpoint) -> State:
     plain = {"parameters", "buffers", "aggregate"}
     state = {n: t for n, t in tensors.items() if n in plain or n.startswith("optimizer/")}
     state |= named("held/", under("version/", tensors))
-    if "wire/unsaid" in tensors:
-        state["unsaid"] = tensors["wire/unsaid"]
+    if "codecs/residual" in tensors:
+        state["unsaid"] = tensors["codecs/residual"]
     for push in checkpoint.state["engine"]["view"]["pending"]:
         for kind in ("payload", "buffers"):
             name = f"push/{push['id']}/{kind}"
@@ -192,7 +193,7 @@ def tell_workers(run: Coordinator, checkpoint: Checkpoint) -> None:
 
 def first_actions(run: Coordinator, checkpoint: Checkpoint) -> list[Action]:
     """Return what is to be performed first."""
-    rest = read(checkpoint.state["rest"], run.engine.composition.own_steps)
+    rest = actions_from_plain(checkpoint.state["rest"], run.engine.composition.own_steps)
     lost = [a for a in rest if getattr(a, "worker", None) not in run.roll.workers() and hasattr(a, "worker")]
     rest = [action for action in rest if action not in lost]
     return [*rest, *run.engine.resume(released(rest), run.workload.experiment.stop.epochs)]
@@ -201,7 +202,7 @@ def first_actions(run: Coordinator, checkpoint: Checkpoint) -> list[Action]:
 def awaited(run: Coordinator, state: dict[str, Any]) -> list[ev.Event]:
     """Have timers and evaluations that had not come yet come, and return those that are due."""
     events: list[ev.Event] = []
-    for at, _, _, name, fields in state["agenda"]:
+    for at, _, _, name, fields in state["events"]:
         if name == "Timer":
             run.agenda.add(at, ev.Timer(**fields))
         elif name == "Evaluated":

@@ -12,8 +12,7 @@ from collections.abc import Callable, Sequence
 from itertools import count
 from typing import Any
 
-from psbench.backends.base import why_diverged, with_stats
-from psbench.backends.checkpointing import split
+from psbench.backends.checkpointing import split_at_model
 from psbench.backends.dask.coordinator.checkpointing import (
     NO_CODEC,
     CheckpointWriter,
@@ -35,6 +34,7 @@ from psbench.backends.dask.protocol.transport import HELLO, JSON, Message, Serve
 from psbench.backends.dask.server.all_reduce import AllReduceStore
 from psbench.backends.dask.server.parameter_server import ParameterServerStore
 from psbench.backends.dask.server.store import ParameterStore, State, state_of, without_optimizer
+from psbench.backends.pushes import why_diverged, with_stats
 from psbench.core import actions as act
 from psbench.core import events as ev
 from psbench.core.actions import Action
@@ -156,10 +156,10 @@ class Coordinator:
         self.push_ids = count(state["next_push"])
         engine.load_state_dict(state["engine"])
         tell_workers(self, start.checkpoint)
-        self._keep(engine.view.composition, keeper_state(start.checkpoint), state.get("wire") or NO_CODEC)
+        self._keep(engine.view.composition, keeper_state(start.checkpoint), state.get("codecs") or NO_CODEC)
         self._carried = set(engine.view.pending)
         self.recorder.go_on()
-        self.lookout.ending.load_state_dict(state["ending"], engine.view.epoch)
+        self.lookout.ending.load_state_dict(state["stop_rules"], engine.view.epoch)
         self._start_workers(state["time_s"])
         self.agenda = Timers(self.workload.profile, state["time_s"])
         self.events.extend(awaited(self, state))
@@ -326,7 +326,7 @@ class Coordinator:
         lookout.before(actions)
         label = self.recorder.label()
         if label:
-            make, actions = split(actions)
+            make, actions = split_at_model(actions)
             if self._perform_each(make) or self.status == "finished":
                 self.recorder.record(label, actions)
         if self.status or not self._perform_each(actions):

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from psbench.backends.base import StopRules
 from psbench.backends.dask.coordinator.evaluation_queue import EvaluationQueue
 from psbench.backends.dask.coordinator.replica_averaging import ReplicaAveraging
 from psbench.backends.dask.server.store import State, Then
+from psbench.backends.schedule import StopRules
 from psbench.core import actions as act
 from psbench.core import events as ev
 from psbench.core.actions import Action
@@ -67,7 +67,7 @@ class Evaluation:
         if not self.may_be_due:
             return
         view = self._run.engine.view
-        number = self.ending.due(view)
+        number = self.ending.evaluation_due(view)
         if number is not None:
             self.evaluate(number)
         reason = self.ending.after_update(view, self._run.keeper.movement)

@@ -31,7 +31,7 @@ class SliceMigration:
     def given(self) -> State:
         """What goes: of each vector the entries that are no longer to be here, in order."""
         goes = self._before.without(self._after)
-        return {name: goes.of(self._before.spread(vector)) for name, vector in self._kept.items()}
+        return {name: goes.of(self._before.scatter(vector)) for name, vector in self._kept.items()}
 
     def take(self, received: State) -> None:
         """Hold the entries that are to be here, those that have come among them."""
@@ -39,7 +39,7 @@ class SliceMigration:
         end = self._after.end
         vectors = {}
         for name, vector in self._kept.items():
-            whole = self._before.spread(vector, end)
+            whole = self._before.scatter(vector, end)
             comes.put(whole, received[name])
             vectors[name] = self._after.of(whole)
         self._slice.hold_vectors(vectors)
@@ -49,8 +49,8 @@ def deal(given: Sequence[State], before: Sequence[Partition], after: Sequence[Pa
     """Return what each server receives of what all give.
 
     >>> import torch
-    >>> from psbench.backends.partition import cuts_of
-    >>> before, after = cuts_of([[(0, 3)], [(3, 4)]]), cuts_of([[(0, 1)], [(1, 4)]])
+    >>> from psbench.backends.partition import partitions_of
+    >>> before, after = partitions_of([[(0, 3)], [(3, 4)]]), partitions_of([[(0, 1)], [(1, 4)]])
     >>> given = [{"w": torch.tensor([5.0, 6.0])}, {"w": torch.tensor([])}]
     >>> [received["w"].tolist() for received in deal(given, before, after)]
     [[], [5.0, 6.0]]

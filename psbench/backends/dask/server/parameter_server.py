@@ -15,7 +15,7 @@ from psbench.backends.dask.protocol.transport import ServerSocket, pack, unpack
 from psbench.backends.dask.server.migration import SliceMigration, deal
 from psbench.backends.dask.server.parameter_slice import ParameterSlice
 from psbench.backends.dask.server.store import State, Then, ThenNumber, cut, join, state_of, update_of
-from psbench.backends.partition import Partition, cuts, cuts_of
+from psbench.backends.partition import Partition, partitions, partitions_of
 from psbench.core import actions as act
 from psbench.core.events import Push
 from psbench.core.migration import Ranges
@@ -71,7 +71,9 @@ class ParameterServerStore:
         self._hub = hub
         count = composition.placement.num_servers
         self._others = [server_name(shard) for shard in range(1, count)]
-        self._cuts = parts = cuts(composition.placement, layout) if ranges is None else cuts_of(ranges)
+        self._partitions = parts = (
+            partitions(composition.placement, layout) if ranges is None else partitions_of(ranges)
+        )
         own = cut(state, parts[0], first=True)
         self._own = ParameterSlice(own, optimizer, global_batch, composition, streams, 0, wire)
         for name, part in zip(self._others, parts[1:], strict=True):
@@ -129,12 +131,12 @@ class ParameterServerStore:
 
     def gather(self, optimizer: bool, then: Then) -> None:
         """Put the slices together; with one shard at once."""
-        own, now = state_of(self._own.server, optimizer), self._cuts
+        own, now = state_of(self._own.server, optimizer), self._partitions
         self._ask({"do": "state", "optimizer": optimizer}, own, lambda parts: then(join(parts, now)))
 
     def record(self, keys: Sequence[tuple[int, int]], then: Then) -> None:
         """Put together all that the shards know of the current version, and of those pushes."""
-        own, now = self._own.record(keys), self._cuts
+        own, now = self._own.record(keys), self._partitions
         self._ask({"do": "state", "keys": keys}, own, lambda parts: then(join(parts, now)))
 
     @property
@@ -144,7 +146,7 @@ class ParameterServerStore:
 
     def payload(self, push: Push, then: Then) -> None:
         """Put a push's slices together."""
-        key, now = (push.worker, push.ticket), self._cuts
+        key, now = (push.worker, push.ticket), self._partitions
         own = self._own.payload(key)
         self._ask({"do": "payload", "key": key}, own, lambda parts: then(join(parts, now)))
 
@@ -171,9 +173,9 @@ class ParameterServerStore:
 
         Only what changes its server travels, by way of this process.
         """
-        before, self._cuts = self._cuts, cuts_of(ranges)
+        before, self._partitions = self._partitions, partitions_of(ranges)
         keys = list(self._own.payloads)
-        mover = SliceMigration(self._own, before[0], self._cuts[0], keys)
+        mover = SliceMigration(self._own, before[0], self._partitions[0], keys)
         self._snapshot = None
         order = {"do": "give", "keys": keys, "ranges": ranges}
         self._ask(order, mover.given, lambda given: self._deal(mover, given, before, then))
@@ -181,7 +183,7 @@ class ParameterServerStore:
     def _deal(
         self, mover: SliceMigration, given: list[State], before: list[Partition], then: Callable[[], None]
     ) -> None:
-        first, *others = deal(given, before, self._cuts)
+        first, *others = deal(given, before, self._partitions)
         mover.take(first)
         for name, received in zip(self._others, others, strict=True):
             shapes, flat = pack(received)

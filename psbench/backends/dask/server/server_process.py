@@ -17,7 +17,7 @@ from psbench.backends.dask.server.migration import SliceMigration
 from psbench.backends.dask.server.parameter_slice import ParameterSlice
 from psbench.backends.dask.server.store import State, state_of
 from psbench.backends.dask.worker.mailbox import Abandoned, Stopped
-from psbench.backends.partition import Partition, cuts, cuts_of
+from psbench.backends.partition import Partition, partitions, partitions_of
 from psbench.training.workload import Workload
 
 _LOOK_MS = 50
@@ -47,7 +47,7 @@ class ServerProcess:
         self._stream: deque[dict[str, Any]] = deque()
         self._gone: dict[int, float] = {}  # when we heard that a worker is gone
         self._slice: ParameterSlice
-        self._cut: Partition
+        self._partition: Partition
         self._mover: SliceMigration
         self._poller = zmq.Poller()
         self._poller.register(hub.handle, zmq.POLLIN)
@@ -99,7 +99,9 @@ class ServerProcess:
         composition = experiment.strategy.compositions[plain["composition"]]
         ranges = plain["ranges"]
         layout = self.workload.model.layout
-        self._cut = (cuts_of(ranges) if ranges else cuts(composition.placement, layout))[self.number]
+        self._partition = (partitions_of(ranges) if ranges else partitions(composition.placement, layout))[
+            self.number
+        ]
         self._slice = ParameterSlice(
             unpack(plain["shapes"], payload),
             experiment.optimizer,
@@ -173,8 +175,8 @@ class ServerProcess:
         keys = [(worker, ticket) for worker, ticket in plain["keys"]]
         if not self._has(keys):
             return False
-        after = cuts_of(plain["ranges"])[self.number]
-        self._mover, self._cut = SliceMigration(self._slice, self._cut, after, keys), after
+        after = partitions_of(plain["ranges"])[self.number]
+        self._mover, self._partition = SliceMigration(self._slice, self._partition, after, keys), after
         self._tell(plain["tag"], self._mover.given)
         return True
 

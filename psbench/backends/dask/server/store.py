@@ -10,7 +10,7 @@ from typing import Any, Protocol, TypeAlias
 
 from torch import Tensor
 
-from psbench.backends.partition import Partition, together
+from psbench.backends.partition import Partition, gather
 from psbench.core import actions as act
 from psbench.core.events import Push
 from psbench.training.server import Server
@@ -115,7 +115,7 @@ def join(parts: list[State], own: Sequence[Partition]) -> State:
     first = parts[0]
     length = len(first["parameters"])
     return {
-        name: together([part[name] for part in parts], own)
+        name: gather([part[name] for part in parts], own)
         if not name.startswith("buffers") and value.dim() == 1 and len(value) == length
         else value
         for name, value in first.items()

@@ -21,7 +21,7 @@ def recorded(worker: Worker, waits: bool) -> tuple[State, dict[str, Any]]:
     now = worker.trainer.position(worker.worker)
     position = now if waits or worker.begins is None else worker.begins
     plain: dict[str, Any] = {"position": position, "used": position.steps}
-    state = _unsaid(worker, waits, plain)
+    state = _codec_state(worker, waits, plain)
     if waits and worker.loop is not None:
         plain |= {"loop": worker.loop.state_dict(), "lr": worker.lr, "next_chunk_s": None}
         if worker.own_steps:
@@ -29,22 +29,22 @@ def recorded(worker: Worker, waits: bool) -> tuple[State, dict[str, Any]]:
     return state, plain
 
 
-def _unsaid(worker: Worker, waits: bool, plain: dict[str, Any]) -> State:
-    connections = worker.connections
-    if connections is None:
-        return {} if worker.owed is None else {"unsaid": worker.owed}
-    unsaid, plain["num_sent"] = (
-        (connections.unsaid, connections.num_sent) if waits else connections.when_answered
-    )
-    found = {"unsaid": unsaid, "held": connections.held if waits else None}
-    return {name: each for name, each in found.items() if each is not None}
+def _codec_state(worker: Worker, waits: bool, plain: dict[str, Any]) -> State:
+    if worker.connections is None:
+        return {} if worker.owed is None else {"residual": worker.owed}
+    tensors, sent = worker.connections.checkpoint(waits)
+    plain |= sent
+    return tensors
 
 
 def begin_from(worker: Worker, plain: dict[str, Any], state: State) -> None:
     """Let a worker go on from what was recorded."""
     if plain["position"] is not None:
         worker.trainer.go_to(worker.worker, Position(*plain["position"]))
-    _owe(worker, plain, state)
+    if worker.connections is None:
+        worker.owed = state.get("residual")
+    else:
+        worker.connections.restore(state, plain)
     if "loop" in plain:
         worker.loop = WorkerLoop(worker.composition, worker.worker, 1)  # which sets its batch, too
         worker.loop.load_state_dict(plain["loop"])
@@ -52,16 +52,3 @@ def begin_from(worker: Worker, plain: dict[str, Any], state: State) -> None:
     model = under("model/", state)
     if model:
         worker.model.load_state_dict(model)
-
-
-def _owe(worker: Worker, plain: dict[str, Any], state: State) -> None:
-    unsaid, connections = state.get("unsaid"), worker.connections
-    if connections is None:
-        worker.owed = unsaid
-        return
-    connections.num_sent = plain.get("num_sent", 0)
-    if unsaid is not None:
-        connections.owe(unsaid)
-    if "held" in state:
-        connections.hold(state["held"])
-    connections.answered()

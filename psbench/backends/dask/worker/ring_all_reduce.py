@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 from torch import Tensor
 
-from psbench.backends.partition import slices
+from psbench.backends.partition import even_ranges
 
 #: send a piece to the next member: (step, piece)
 Send: TypeAlias = Callable[[int, Tensor], None]
@@ -41,7 +41,7 @@ def all_reduce(
     wired : callable or None
         Given if the wire rounds: who has a sum then keeps what the others get of it.
     """
-    pieces = [vector[part] for part in slices(len(vector), size)]
+    pieces = [vector[part] for part in even_ranges(len(vector), size)]
     for step in range(size - 1):
         send(step, pieces[(place - step) % size])
         pieces[(place - step - 1) % size].add_(receive(step))

@@ -17,7 +17,7 @@ from psbench.backends.dask.worker.checkpointing import begin_from, recorded
 from psbench.backends.dask.worker.mailbox import LOOK_S, Abandoned, Mailbox, Stopped
 from psbench.backends.dask.worker.ring_member import RingMember
 from psbench.backends.dask.worker.usage import Usage
-from psbench.backends.partition import cuts, cuts_of, together
+from psbench.backends.partition import gather, partitions, partitions_of
 from psbench.backends.worker_codecs import WorkerCodecs
 from psbench.codecs import over_the_wire
 from psbench.core.migration import Ranges
@@ -125,7 +125,7 @@ class Worker:
         if released.then == "step":
             self.begins = self.trainer.position(self.worker)
             if self.connections is not None:
-                self.connections.answered()
+                self.connections.mark_release()
         if released.then == "step":
             self._renew(released, letter.payload)
         return verdict
@@ -149,10 +149,10 @@ class Worker:
             assert self.member is not None
             return self.member.replica.parameters, self.member.replica.buffers
         assert payload is not None
-        first, buffers = split(payload, self._cuts[0].size, len(self.workload.buffers))
+        first, buffers = split(payload, self._partitions[0].size, len(self.workload.buffers))
         parts = self._parts(released, first)
         written = self.connections
-        return (together(parts, self._cuts) if written is None else written.model(parts)), buffers
+        return (gather(parts, self._partitions) if written is None else written.model(parts)), buffers
 
     def _aggregate(self, released: ReleaseMessage, payload: Tensor | None) -> Tensor:
         if self._collective:
@@ -162,7 +162,7 @@ class Worker:
         assert payload is not None
         parts = self._parts(released, payload)
         written = self.connections
-        return together(parts, self._cuts) if written is None else written.aggregate(parts)
+        return gather(parts, self._partitions) if written is None else written.aggregate(parts)
 
     def _parts(self, released: ReleaseMessage, first: Tensor) -> list[Tensor]:
         """Return the servers' slices as they travelled."""
@@ -292,7 +292,7 @@ class Worker:
     def _written(self, payload: Tensor) -> list[Tensor]:
         """Return the servers' slices as they travel."""
         if self.connections is None:
-            return [cut.of(payload) for cut in self._cuts]
+            return [cut.of(payload) for cut in self._partitions]
         return self.connections.push(payload)
 
     def _send_model(self, tag: int) -> None:
@@ -384,7 +384,7 @@ class Worker:
         self.composition = composition = workload.experiment.strategy.compositions[index]
         count = servers_of(composition)
         self._collective, self.own_steps = not count, composition.own_steps
-        self._cuts = cuts(composition.placement, workload.model.layout)
+        self._partitions = partitions(composition.placement, workload.model.layout)
         self._serving = self.others[: max(0, count - 1)]
         self.trainer.unassign()
         self._begin_anew(unsaid)
@@ -410,14 +410,14 @@ class Worker:
 
     def _reassign(self, ranges: Ranges) -> None:
         """Write to servers that hold other entries from now on; what we compute stays as it is."""
-        self._cuts = cuts_of(ranges)
+        self._partitions = partitions_of(ranges)
         if self.connections is not None:
-            self.connections = self.connections.moved(self._cuts)
+            self.connections = self.connections.repartitioned(self._partitions)
 
     @property
     def _unsaid(self) -> Tensor | None:
         """What our pushes have not said."""
-        return self.owed if self.connections is None else self.connections.unsaid
+        return self.owed if self.connections is None else self.connections.residual
 
     def _begin_anew(self, unsaid: Tensor | None = None) -> None:
         """Forget what we have concluded and computed; what was pushed is not lost."""
@@ -425,10 +425,12 @@ class Worker:
         self.model = local_model(self.composition, self._optimizer)
         self.connections, self.owed = None, unsaid
         if not (self._collective or is_bare(self.composition)):
-            self.connections = WorkerCodecs(self.composition, self._cuts, self.workload.streams, self.worker)
+            self.connections = WorkerCodecs(
+                self.composition, self._partitions, self.workload.streams, self.worker
+            )
             self.owed = None
             if unsaid is not None:
-                self.connections.owe(unsaid)
+                self.connections.add_residual(unsaid)
 
 
 def _slowness(workload: Workload, worker: int) -> tuple[float, list[tuple[float, float, float]]]:

@@ -1,0 +1,80 @@
+"""Decisions about workers with a loop and a model of their own, which both backends take alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+from torch import Tensor
+
+from psbench.core.events import Report, Vote
+from psbench.core.part import Directive
+from psbench.core.worker_loop import WorkerLoop
+from psbench.training.local_model import LocalModel
+
+#: parameters, (num_params,), and buffers, (num_buffers,)
+Model: TypeAlias = tuple[Tensor, Tensor]
+
+
+def renew(model: LocalModel, vectors: Sequence[Tensor], lr: float, previous_lr: float) -> None:
+    """Bring a worker's model up to date with a release that tells it to step.
+
+    Parameters
+    ----------
+    vectors : sequence of tensor
+        What the release carries: the last commit's aggregate; parameters and buffers; or nothing (after a
+        vote, or to a worker that holds the current version), and then the last step is kept.
+    lr : float
+        The rate of the steps to come.
+    previous_lr : float
+        The rate of the steps so far.
+    """
+    if len(vectors) == 1:
+        model.receive(vectors[0], lr)
+    elif vectors:
+        model.load(vectors[0], vectors[1], lr)
+    else:
+        model.keep(previous_lr)
+
+
+def obey(
+    directive: Directive,
+    loop: WorkerLoop,
+    *,
+    keep: Callable[[], None],
+    send: Callable[[Report | Vote], None],
+    push: Callable[[bool], None],
+) -> bool:
+    """Do what a worker's loop says after a step, and return whether the worker computes another.
+
+    Parameters
+    ----------
+    keep : callable
+        Keeps the last step in the worker's model.
+    send : callable
+        Sends a report or a vote.
+    push : callable
+        Pushes; called with whether the worker computes on meanwhile (overlap).
+    """
+    if directive in ("continue", "report"):
+        keep()
+        if directive == "report":
+            send(loop.report())
+        return True
+    if directive == "vote":
+        send(loop.vote())
+    elif directive != "wait":
+        push(directive == "push_and_continue")
+    return directive == "push_and_continue"
+
+
+def mean_model(models: Sequence[Model]) -> Model | None:
+    """Return the mean of the workers' models, given in worker order; None if no worker has one yet."""
+    models = [model for model in models if len(model[0])]
+    if not models:
+        return None
+    first, rest = models[0], models[1:]
+    parameters, buffers = (
+        sum((model[i] for model in rest), first[i].clone()) / len(models) for i in range(2)
+    )
+    return parameters, buffers

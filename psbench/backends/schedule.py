@@ -1,0 +1,220 @@
+"""What is due in a run and when: evaluations, the end, checkpoints, workers that join or fail.
+
+Both backends ask this module, and pass in the engine's view and functions that do what is due.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from psbench.clusters import Profile
+from psbench.core.events import Join, Leave
+from psbench.core.view import ClusterView
+from psbench.experiment import Stop
+
+
+class StopRules:
+    """The stop rules of an experiment, and the evaluations they count.
+
+    Parameters
+    ----------
+    stop : Stop
+    evaluate_every : float, epochs
+    """
+
+    def __init__(self, stop: Stop, evaluate_every: float) -> None:
+        self._stop = stop
+        self._every = evaluate_every
+        self._evaluations = 0
+        self._best = float("inf")
+        self._since_best = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a run resumed from a checkpoint needs, as plain data."""
+        done = {"evaluations": self._evaluations, "every": self._every}
+        return done | {"best": self._best, "since_best": self._since_best}
+
+    def load_state_dict(self, state: dict[str, Any], epoch: float) -> None:
+        """Restore a state of `state_dict`, written at that epoch."""
+        self._best, self._since_best = state["best"], state["since_best"]
+        same = state["every"] == self._every
+        self._evaluations = state["evaluations"] if same else int(epoch / self._every + 1e-9)
+
+    @property
+    def next_epoch(self) -> float:
+        """The epoch before which neither an evaluation nor an end by epochs can be due."""
+        epochs = self._stop.epochs
+        following = (self._evaluations + 1) * self._every
+        return (following if epochs is None else min(following, epochs)) * (1 - 1e-9)
+
+    @property
+    def next_version(self) -> float:
+        """The version before which no end but one by epochs can be due."""
+        return 1 if self.sees_movement else self._stop.updates or math.inf
+
+    @property
+    def sees_movement(self) -> bool:
+        """Whether a rule reads how far the last update moved the model; see `Server.movement`."""
+        return self._stop.tolerance is not None
+
+    @property
+    def deadline_s(self) -> float:
+        """The time of the run at which it ends; infinity without such a rule."""
+        return math.inf if self._stop.seconds is None else self._stop.seconds
+
+    def evaluation_due(self, view: ClusterView) -> int | None:
+        """Return the number of the evaluation that is due at this version, if one is, and count it."""
+        number = int(view.epoch / self._every + 1e-9)
+        if number <= self._evaluations:
+            return None
+        self._evaluations = number
+        return number
+
+    def after_update(self, view: ClusterView, movement: float) -> str:
+        """Return why the run ends at this version; empty if it continues."""
+        stop = self._stop
+        if stop.epochs is not None and view.epoch >= stop.epochs - 1e-9:
+            return f"{stop.epochs:g} epochs are done"
+        if stop.updates is not None and view.version >= stop.updates:
+            return f"{stop.updates} updates are done"
+        if stop.tolerance is not None and movement < stop.tolerance:
+            return f"an update moved the model by less than {stop.tolerance:g}"
+        return ""
+
+    def at(self, now: float) -> str:
+        """Return why the run ends at this time; empty if it continues."""
+        return f"{self.deadline_s:g} seconds have passed" if now >= self.deadline_s else ""
+
+    def after_evaluation(self, values: dict[str, float]) -> str:
+        """Return why the run ends with this evaluation; empty if it continues."""
+        stop = self._stop
+        if stop.target_accuracy is not None and values["val_accuracy"] >= stop.target_accuracy:
+            return f"validation accuracy reached {stop.target_accuracy:g}"
+        if stop.patience is not None:
+            better = values["val_loss"] < self._best
+            self._best = min(self._best, values["val_loss"])
+            self._since_best = 0 if better else self._since_best + 1
+            if self._since_best >= stop.patience:
+                return f"validation loss has not improved for {stop.patience} evaluations"
+        return ""
+
+
+class UpdateSchedule:
+    """Evaluates, and ends the run, when an update makes that due.
+
+    Parameters
+    ----------
+    rules : StopRules
+    view : ClusterView
+        The engine's.
+    evaluate : callable
+        Called with the number of an evaluation that is due.
+    movement : callable
+        Returns how far the last update moved the model; see `Server.movement`.
+    end : callable
+        Called with the reason when the run ends.
+    """
+
+    def __init__(
+        self,
+        rules: StopRules,
+        view: ClusterView,
+        *,
+        evaluate: Callable[[int], None],
+        movement: Callable[[], float],
+        end: Callable[[str], None],
+    ) -> None:
+        self._rules, self._view = rules, view
+        self._evaluate, self._movement, self._end = evaluate, movement, end
+        #: nothing can be due before that many samples and that version
+        self._from_samples, self._from_version = 0.0, rules.next_version
+
+    @property
+    def may_be_due(self) -> bool:
+        """Whether an evaluation or the end may be due at this version."""
+        view = self._view
+        return view.samples >= self._from_samples or view.version >= self._from_version
+
+    def after_update(self) -> None:
+        """Evaluate, or end the run, if that is due; call after every update."""
+        view = self._view
+        if view.samples >= self._from_samples or view.version >= self._from_version:
+            self._check()
+
+    def _check(self) -> None:
+        view, rules = self._view, self._rules
+        number = rules.evaluation_due(view)
+        if number is not None:
+            self._evaluate(number)
+        reason = rules.after_update(view, self._movement())
+        if reason:
+            self._end(reason)
+        self._from_samples = view.dataset_size * rules.next_epoch
+
+
+class CheckpointSchedule:
+    """Says when a checkpoint is due, at switches and every so many epochs, and what it is called.
+
+    Parameters
+    ----------
+    view : ClusterView
+        The engine's.
+    every : float or None, epochs
+
+    Attributes
+    ----------
+    from_samples : float
+        The next checkpoint by epochs is due from that many samples on.
+    composition : int
+        The composition of the last checkpoint; one is due under another.
+    """
+
+    def __init__(self, view: ClusterView, every: float | None) -> None:
+        self._view, self._every = view, every
+        self.from_samples, self.composition = 0.0, 0
+        self._plan(0.0)
+
+    def label(self, measuring: bool = False) -> str:
+        """Return the name of the checkpoint that is due; empty if none is.
+
+        An engine that is `measuring` has decided half of its answer, so a checkpoint by epochs waits for
+        the next one.
+        """
+        view = self._view
+        if view.composition != self.composition:
+            return f"switch-version-{view.version}"
+        return f"epoch-{view.epoch:g}" if view.samples >= self.from_samples and not measuring else ""
+
+    def advance(self) -> None:
+        """Plan the next checkpoint, after one was written or the run was resumed from one."""
+        self.composition = self._view.composition
+        self._plan(self._view.epoch)
+
+    def _plan(self, epoch: float) -> None:
+        self.from_samples = next_checkpoint(epoch, self._every) * self._view.dataset_size
+
+
+def next_checkpoint(epoch: float, every: float | None) -> float:
+    """Return the epoch of the checkpoint after this epoch.
+
+    >>> next_checkpoint(1.25, 0.5), next_checkpoint(1.5, 0.5), next_checkpoint(3.0, None)
+    (1.5, 2.0, inf)
+    """
+    return math.inf if every is None else every * (math.floor(epoch / every + 1e-9) + 1)
+
+
+def membership_events(profile: Profile, after_s: float = -1.0) -> list[tuple[float, Join | Leave]]:
+    """Return a cluster's joins, failures and returns with their times, those later than `after_s`.
+
+    Shapes
+    ------
+    times : seconds of the run; events of one instant are to happen in this order
+    """
+    events: list[tuple[float, Join | Leave]] = [(join.at_s, Join(join.worker)) for join in profile.joins]
+    for failure in profile.failures:
+        events.append((failure.at_s, Leave(failure.worker, "failed")))
+        if failure.rejoin_s is not None:
+            events.append((failure.rejoin_s, Join(failure.worker)))
+    return [(at_s, event) for at_s, event in events if at_s > after_s]
