@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from psbench.backends.replay import replay as replay
     from psbench.core.log import EventLog as EventLog
     from psbench.core.strategy import Strategy as Strategy
-    from psbench.core.strategy import SwitchingStrategy as SwitchingStrategy
+    from psbench.core.switching_strategy import SwitchingStrategy as SwitchingStrategy
     from psbench.errors import BackendError as BackendError
     from psbench.errors import DataError as DataError
     from psbench.errors import ProtocolError as ProtocolError
@@ -50,7 +50,7 @@ _HOMES = {
     "SpecError": "psbench.errors",
     "Stop": "psbench.experiment",
     "Strategy": "psbench.core.strategy",
-    "SwitchingStrategy": "psbench.core.strategy",
+    "SwitchingStrategy": "psbench.core.switching_strategy",
     "compare": "psbench.results.comparison",
     "replay": "psbench.backends.replay",
     "resume": "psbench.runs",

@@ -11,8 +11,11 @@ import yaml
 from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 
 from psbench.clusters import Cluster, make_cluster
-from psbench.core.part import Part, Specification, Switching, explain, make_part, parameter
-from psbench.core.strategy import MEASURES, STATISTICS, AnyStrategy, Strategy, SwitchingStrategy
+from psbench.core.part import Part, make_part
+from psbench.core.parts import Switching
+from psbench.core.specification import Specification, explain, parameter
+from psbench.core.strategy import MEASURES, STATISTICS, Strategy
+from psbench.core.switching_strategy import AnyStrategy, SwitchingStrategy
 from psbench.data import DataSource
 from psbench.errors import ParameterError, UnknownName
 from psbench.models import Model

@@ -20,7 +20,8 @@ from psbench.checkpoints.chain import find, home_of, log_of, remove_later, resum
 from psbench.checkpoints.file import Checkpoint
 from psbench.checkpoints.validation import check
 from psbench.core.log import EventLog
-from psbench.core.strategy import AnyStrategy, Strategy
+from psbench.core.strategy import Strategy
+from psbench.core.switching_strategy import AnyStrategy
 from psbench.experiment import Experiment
 from psbench.results.run import Run
 from psbench.results.storage import check_writable

@@ -20,8 +20,10 @@ from pydantic.fields import FieldInfo
 
 from psbench import aggregation, communication, consistency, placement, stragglers, switching
 from psbench.codecs import OneBit
-from psbench.core.part import REGISTRY, Part, Switching, make_part
-from psbench.core.strategy import DOMAINS, AnyStrategy, Strategy, SwitchingStrategy
+from psbench.core.part import REGISTRY, Part, make_part
+from psbench.core.parts import Switching
+from psbench.core.strategy import DOMAINS, Strategy
+from psbench.core.switching_strategy import AnyStrategy, SwitchingStrategy
 from psbench.errors import ParameterError, UnknownName
 
 

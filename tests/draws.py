@@ -8,7 +8,8 @@ import numpy as np
 from pydantic.fields import FieldInfo
 
 from psbench.core.part import REGISTRY, Part
-from psbench.core.strategy import DOMAINS, AnyStrategy, Strategy, SwitchingStrategy
+from psbench.core.strategy import DOMAINS, Strategy
+from psbench.core.switching_strategy import AnyStrategy, SwitchingStrategy
 from psbench.errors import SpecError
 from psbench.experiment import Experiment
 from psbench.testing import toy_experiment

@@ -15,8 +15,9 @@ from draws import draw_experiment, draw_strategy, kinds
 
 from psbench import strategies
 from psbench.backends.replay import replay
+from psbench.core.compatibility import doubts
 from psbench.core.log import Kind
-from psbench.core.strategy import DOMAINS, Strategy, doubts
+from psbench.core.strategy import DOMAINS, Strategy
 from psbench.errors import DoubtfulComposition
 from psbench.metrics import conservation
 from psbench.runs import run

@@ -16,7 +16,8 @@ from psbench.aggregation import Mean
 from psbench.consistency import ASP, BSP, SSP
 from psbench.core.actions import Action, Apply, Cancel, Commit, Hold, Release
 from psbench.core.events import Push
-from psbench.core.part import Consistency, parameter
+from psbench.core.parts import Consistency
+from psbench.core.specification import parameter
 from psbench.errors import ParameterError, ProtocolError
 from psbench.strategies import CATALOGUE
 from psbench.switching import Empirical

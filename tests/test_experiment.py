@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from psbench.core.part import REGISTRY
-from psbench.core.strategy import Strategy, SwitchingStrategy
+from psbench.core.strategy import Strategy
+from psbench.core.switching_strategy import SwitchingStrategy
 from psbench.errors import ParameterError, SpecError
 from psbench.experiment import Experiment
 from psbench.specfile import parse_setting, parse_yaml, read_yaml

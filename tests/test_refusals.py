@@ -14,10 +14,12 @@ from toybox import take_out
 from psbench.backends.control import Control
 from psbench.backends.simulated.simulation import Simulation
 from psbench.core.actions import Apply, Release
+from psbench.core.compatibility import misfits
 from psbench.core.events import Push
 from psbench.core.log import EventLog, Kind
-from psbench.core.part import Placement, make_part
-from psbench.core.strategy import DOMAINS, Strategy, misfits
+from psbench.core.part import make_part
+from psbench.core.parts import Placement
+from psbench.core.strategy import DOMAINS, Strategy
 from psbench.core.view import ClusterView
 from psbench.errors import ParameterError
 from psbench.runs import run

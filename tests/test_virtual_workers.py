@@ -16,9 +16,11 @@ from psbench.communication import EveryStep
 from psbench.core.actions import Action, Hold, Measure, Release, Tell
 from psbench.core.events import Push, Vote
 from psbench.core.log import Kind
-from psbench.core.part import Communication, Directive, Stragglers, WorkerPolicy, parameter
+from psbench.core.parts import Communication, Stragglers
+from psbench.core.specification import parameter
 from psbench.core.strategy import Strategy
 from psbench.core.view import ClusterView, Status
+from psbench.core.worker_policy import Directive, WorkerPolicy
 from psbench.runs import run
 from psbench.testing import toy_experiment
 from psbench.testing.toys import toy_cluster

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from psbench.core.actions import Action, Apply
 from psbench.core.events import Push
-from psbench.core.part import Aggregation
+from psbench.core.parts import Aggregation
 from psbench.core.view import ClusterView
 
 

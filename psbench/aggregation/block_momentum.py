@@ -7,7 +7,8 @@ from typing import ClassVar, Literal
 from psbench.aggregation.mean import sample_shares
 from psbench.core.actions import Action, Apply
 from psbench.core.events import Push
-from psbench.core.part import Aggregation, parameter
+from psbench.core.parts import Aggregation
+from psbench.core.specification import parameter
 from psbench.core.view import ClusterView
 
 SOURCE = "Wang and Joshi 2019 (AdaComm), eqs. 7-8; Chen and Huo 2016"

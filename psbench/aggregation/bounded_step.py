@@ -9,7 +9,8 @@ from pydantic import PrivateAttr, model_validator
 from psbench.aggregation.mean import sample_shares
 from psbench.core.actions import Action, Apply, Measure
 from psbench.core.events import Push
-from psbench.core.part import Aggregation, parameter
+from psbench.core.parts import Aggregation
+from psbench.core.specification import parameter
 from psbench.core.view import ClusterView
 from psbench.errors import ParameterError
 

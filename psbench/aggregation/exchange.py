@@ -8,7 +8,8 @@ from psbench.aggregation.mean import sample_shares
 from psbench.aggregation.model_average import average
 from psbench.core.actions import Action, Apply
 from psbench.core.events import Push
-from psbench.core.part import Aggregation, parameter
+from psbench.core.parts import Aggregation
+from psbench.core.specification import parameter
 from psbench.core.view import ClusterView
 
 SOURCE = "Tyagi and Swany 2023 (SelSync)"

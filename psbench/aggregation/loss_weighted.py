@@ -9,7 +9,7 @@ from pydantic import PrivateAttr
 
 from psbench.core.actions import Action, Apply, Measure
 from psbench.core.events import Push
-from psbench.core.part import Aggregation
+from psbench.core.parts import Aggregation
 from psbench.core.view import ClusterView
 
 

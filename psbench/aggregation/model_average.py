@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 from psbench.aggregation.mean import sample_shares
 from psbench.core.actions import Action, Apply
 from psbench.core.events import Push
-from psbench.core.part import Aggregation
+from psbench.core.parts import Aggregation
 from psbench.core.view import ClusterView, Status
 
 SOURCE = "Wang and Joshi 2019 (AdaComm), eq. 1"

@@ -9,7 +9,8 @@ from pydantic import PrivateAttr
 from psbench.aggregation.mean import sample_shares
 from psbench.core.actions import Action, Apply
 from psbench.core.events import Push
-from psbench.core.part import Aggregation, parameter
+from psbench.core.parts import Aggregation
+from psbench.core.specification import parameter
 from psbench.core.view import ClusterView
 
 SOURCE = "Zhang et al. 2016; Gupta et al. 2016; thesis 3.2.2"

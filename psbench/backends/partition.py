@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from psbench.core.part import Layout, Placement
+from psbench.core.parts import Layout, Placement
 
 
 @dataclass(frozen=True)

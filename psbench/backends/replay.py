@@ -15,7 +15,7 @@ from psbench.core import events as ev
 from psbench.core.engine import Engine
 from psbench.core.log import EventLog, Kind
 from psbench.core.rounding import largest_remainder
-from psbench.core.strategy import WireSize
+from psbench.core.wire_size import WireSize
 from psbench.errors import ProtocolError, ReplayMismatch
 from psbench.seeds import Streams
 

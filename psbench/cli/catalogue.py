@@ -12,7 +12,8 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from psbench.core.part import REGISTRY, Part
-from psbench.core.strategy import DOMAINS, Strategy, SwitchingStrategy
+from psbench.core.strategy import DOMAINS, Strategy
+from psbench.core.switching_strategy import SwitchingStrategy
 from psbench.errors import UnknownName
 
 #: what may be listed, and the domains of parts that are shown then

@@ -12,7 +12,8 @@ from pydantic import AllowInfNan, SerializeAsAny, ValidationInfo, field_validato
 from psbench.clusters.faults import Failure, LateJoin, Slowdown
 from psbench.clusters.profile import Profile
 from psbench.clusters.step_time import ShiftedExponential, StepTime
-from psbench.core.part import Part, make_part, parameter
+from psbench.core.part import Part, make_part
+from psbench.core.specification import parameter
 from psbench.errors import ParameterError
 
 # the profile says more clearly which worker's number is none

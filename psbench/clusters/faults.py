@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import Field, ValidationError
 
-from psbench.core.part import Specification, explain
+from psbench.core.specification import Specification, explain
 from psbench.errors import ParameterError, UnknownName
 
 

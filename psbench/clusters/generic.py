@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 from pydantic import ValidationInfo, field_validator
 
 from psbench.clusters.cluster import Cluster, Machine, PerWorker, per_worker, spread
-from psbench.core.part import parameter
+from psbench.core.specification import parameter
 from psbench.errors import ParameterError
 
 

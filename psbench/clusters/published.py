@@ -33,7 +33,7 @@ from __future__ import annotations
 from typing import ClassVar, Literal, NamedTuple
 
 from psbench.clusters.cluster import Cluster, Machine, PerWorker
-from psbench.core.part import parameter
+from psbench.core.specification import parameter
 
 SWITCH = "Strategy-Switch (IEEE Access 2025), Tables 2 and 3; thesis Tables 4.2 and 4.3"
 

@@ -11,7 +11,8 @@ from typing import ClassVar, Literal, Self
 import numpy as np
 from pydantic import model_validator
 
-from psbench.core.part import Part, parameter
+from psbench.core.part import Part
+from psbench.core.specification import parameter
 from psbench.errors import ParameterError
 
 

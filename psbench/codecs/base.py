@@ -8,15 +8,15 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from psbench.core import part
-from psbench.core.part import parameter
+from psbench.core import parts
+from psbench.core.specification import parameter
 from psbench.errors import CodecError
 
 Floats: TypeAlias = npt.NDArray[np.float32]
 Packed: TypeAlias = npt.NDArray[np.uint8]
 
 
-class Codec(part.Codec):
+class Codec(parts.Codec):
     """How a vector of floats is encoded; a subclass defines `num_bits`, `_encode` and `_decode`.
 
     A codec has no state: it draws random numbers from the generator that it is given, and the residual of

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from psbench.codecs.base import Floats, Lossy
-from psbench.core.part import parameter
+from psbench.core.specification import parameter
 
 
 class Bucketed(Lossy):

@@ -10,7 +10,7 @@ import numpy as np
 from psbench.codecs.base import Floats, Packed
 from psbench.codecs.bits import float_bytes, floats_of, numbers_of, pack_planes, planes_of, unpack_planes
 from psbench.codecs.buckets import Bucketed, Buckets
-from psbench.core.part import parameter
+from psbench.core.specification import parameter
 from psbench.errors import CodecError
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from psbench.codecs.base import Floats, Packed
 from psbench.codecs.bits import float_bytes, floats_of, unpack_planes
 from psbench.codecs.buckets import Bucketed, Buckets
-from psbench.core.part import parameter
+from psbench.core.specification import parameter
 
 
 class Sign(Bucketed):

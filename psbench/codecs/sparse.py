@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from psbench.codecs.base import Floats, Lossy, Packed
 from psbench.codecs.bits import float_bytes, floats_of, pack_numbers, unpack_numbers
-from psbench.core.part import parameter
+from psbench.core.specification import parameter
 from psbench.errors import CodecError
 
 SOURCE = "Stich et al. 2018"

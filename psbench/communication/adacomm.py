@@ -10,7 +10,7 @@ from pydantic import PrivateAttr
 from psbench.communication.local_sgd import Local
 from psbench.core.actions import Action, Measure
 from psbench.core.events import Push
-from psbench.core.part import parameter
+from psbench.core.specification import parameter
 from psbench.core.view import ClusterView
 
 SOURCE = "Wang and Joshi 2019 (AdaComm), eq. 6"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from psbench.core.part import Communication, WorkerPolicy
+from psbench.core.parts import Communication
+from psbench.core.worker_policy import WorkerPolicy
 
 
 class EveryStep(Communication):

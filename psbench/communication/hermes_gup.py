@@ -10,7 +10,9 @@ import numpy as np
 from pydantic import PrivateAttr, SerializeAsAny, model_validator
 
 from psbench.core.actions import Orders
-from psbench.core.part import Codec, Communication, Directive, WorkerPolicy, codec_field, parameter
+from psbench.core.parts import Codec, Communication, codec_field
+from psbench.core.specification import parameter
+from psbench.core.worker_policy import Directive, WorkerPolicy
 from psbench.errors import ParameterError
 
 SOURCE = "Hermes, Alg. 1"

@@ -6,8 +6,10 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from psbench.core.actions import Orders
-from psbench.core.part import Communication, Directive, WorkerPolicy, parameter
+from psbench.core.parts import Communication
+from psbench.core.specification import parameter
 from psbench.core.view import ClusterView
+from psbench.core.worker_policy import Directive, WorkerPolicy
 
 SOURCE = "Harlap et al. 2016, FlexRR"
 

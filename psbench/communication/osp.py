@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
-from psbench.core.part import Communication, Directive, WorkerPolicy, parameter
+from psbench.core.parts import Communication
+from psbench.core.specification import parameter
+from psbench.core.worker_policy import Directive, WorkerPolicy
 
 SOURCE = "Wang, Guo, Li 2019, OSP"
 

@@ -9,8 +9,10 @@ from pydantic import PrivateAttr
 
 from psbench.core.actions import Action, Hold, Orders, Release
 from psbench.core.events import Vote
-from psbench.core.part import Communication, Directive, WorkerPolicy, parameter
+from psbench.core.parts import Communication
+from psbench.core.specification import parameter
 from psbench.core.view import ClusterView, Status
+from psbench.core.worker_policy import Directive, WorkerPolicy
 
 SOURCE = "Tyagi and Swany 2023 (SelSync)"
 

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from psbench.core.actions import Action, Commit, Hold, Release
 from psbench.core.events import Push
-from psbench.core.part import Consistency
+from psbench.core.parts import Consistency
 from psbench.core.view import ClusterView
 
 

@@ -9,7 +9,7 @@ from pydantic import PrivateAttr, model_validator
 
 from psbench.consistency.ssp import ClockBound
 from psbench.core.actions import Action
-from psbench.core.part import parameter
+from psbench.core.specification import parameter
 from psbench.core.view import ClusterView, Status
 from psbench.errors import ParameterError
 

@@ -9,7 +9,8 @@ from pydantic import PrivateAttr
 
 from psbench.core.actions import Action, Commit, Hold, Release
 from psbench.core.events import Push
-from psbench.core.part import Consistency, parameter
+from psbench.core.parts import Consistency
+from psbench.core.specification import parameter
 from psbench.core.view import ClusterView
 
 SOURCE = "Zhao et al. 2019, ElasticBSP; Zhao et al. 2021, ZipLine"

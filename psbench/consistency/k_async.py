@@ -10,7 +10,8 @@ from typing import ClassVar
 from psbench.consistency.k_sync import SOURCE, _at_most_n, hold_if_pending
 from psbench.core.actions import Action, Commit, Hold, Release
 from psbench.core.events import Push
-from psbench.core.part import Consistency, parameter
+from psbench.core.parts import Consistency
+from psbench.core.specification import parameter
 from psbench.core.view import ClusterView
 from psbench.errors import ParameterError
 

@@ -9,7 +9,8 @@ from typing import ClassVar, Literal
 
 from psbench.core.actions import Action, Cancel, Commit, Discard, Hold, Release
 from psbench.core.events import Push
-from psbench.core.part import Consistency, parameter
+from psbench.core.parts import Consistency
+from psbench.core.specification import parameter
 from psbench.core.view import ClusterView
 from psbench.errors import ParameterError
 

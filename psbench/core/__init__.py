@@ -22,19 +22,12 @@ from psbench.core.actions import (
 from psbench.core.engine import Engine
 from psbench.core.events import Evaluated, Push, Report, Vote
 from psbench.core.log import EventLog, Kind
-from psbench.core.part import (
-    Aggregation,
-    Communication,
-    Consistency,
-    Directive,
-    Placement,
-    Stragglers,
-    Switching,
-    WorkerPolicy,
-    parameter,
-)
-from psbench.core.strategy import Strategy, SwitchingStrategy
+from psbench.core.parts import Aggregation, Communication, Consistency, Placement, Stragglers, Switching
+from psbench.core.specification import parameter
+from psbench.core.strategy import Strategy
+from psbench.core.switching_strategy import SwitchingStrategy
 from psbench.core.view import ClusterView, Status
+from psbench.core.worker_policy import Directive, WorkerPolicy
 
 __all__ = [
     "Action",

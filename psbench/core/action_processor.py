@@ -11,10 +11,12 @@ from psbench.core.actions import Action
 from psbench.core.drain import Drain
 from psbench.core.log import EventLog, Kind, pack_apply, pack_release, plain_json
 from psbench.core.migration import REASSIGNMENT, Migration, lost_entries
-from psbench.core.part import Communication, Part, Switching
+from psbench.core.part import Part
+from psbench.core.parts import Communication, Switching
 from psbench.core.renamed import current_names
-from psbench.core.strategy import Strategy, WireSize
+from psbench.core.strategy import Strategy
 from psbench.core.view import ClusterView, Status, WorkerView
+from psbench.core.wire_size import WireSize
 from psbench.errors import ProtocolError
 
 Hook = Callable[..., list[Action]]

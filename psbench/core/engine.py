@@ -18,9 +18,12 @@ from psbench.core.actions import Action
 from psbench.core.drain import Drain
 from psbench.core.log import EventLog, Kind, pack_row, plain_json
 from psbench.core.membership import Membership
-from psbench.core.part import Part, Switching
-from psbench.core.strategy import AnyStrategy, Strategy, SwitchingStrategy, WireSize
+from psbench.core.part import Part
+from psbench.core.parts import Switching
+from psbench.core.strategy import Strategy
+from psbench.core.switching_strategy import AnyStrategy, SwitchingStrategy
 from psbench.core.view import ClusterView, Status
+from psbench.core.wire_size import WireSize
 from psbench.errors import ProtocolError, UnansweredWorker
 
 _FORGOTTEN = "what codecs had not sent yet is forgotten: it belongs to {}s, and what is pushed now is {}"

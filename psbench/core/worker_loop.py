@@ -12,9 +12,9 @@ from typing import Any
 
 from psbench.core.actions import Orders
 from psbench.core.events import Push, Report, Vote
-from psbench.core.part import Directive, WorkerPolicy
 from psbench.core.renamed import current_names
 from psbench.core.strategy import Strategy
+from psbench.core.worker_policy import Directive, WorkerPolicy
 
 
 class WorkerLoop:

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from psbench.core.part import parameter
+from psbench.core.specification import parameter
 from psbench.data.base import Dataset
 from psbench.data.images import ImageSource
 from psbench.data.location import data_folder, how_to_get

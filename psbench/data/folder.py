@@ -12,7 +12,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from psbench.core.part import parameter
+from psbench.core.specification import parameter
 from psbench.data.base import Dataset
 from psbench.data.images import ImageSource, Pixels
 from psbench.data.location import VARIABLE

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from psbench.core.part import parameter
+from psbench.core.specification import parameter
 from psbench.data.augment import CropAndFlip
 from psbench.data.base import Dataset, DataSource
 from psbench.data.split import Indices, stratified_split

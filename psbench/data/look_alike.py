@@ -10,7 +10,7 @@ from typing import ClassVar, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from psbench.core.part import parameter
+from psbench.core.specification import parameter
 from psbench.data.base import Dataset, DataSource
 from psbench.data.layouts import LAYOUTS, Layout
 from psbench.data.scaling import Numbers, standardise

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from psbench.core.part import parameter
+from psbench.core.specification import parameter
 from psbench.data.base import Dataset, DataSource
 from psbench.data.split import stratified_split
 from psbench.errors import ParameterError

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import ClassVar
 
-from psbench.core.part import parameter
+from psbench.core.specification import parameter
 from psbench.data.base import Dataset
 from psbench.data.idx import read_idx
 from psbench.data.images import ImageSource, Pixels

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal, Self
 
 from pydantic import field_validator, model_validator
 
-from psbench.core.part import parameter
+from psbench.core.specification import parameter
 from psbench.data.base import Dataset, DataSource, Task
 from psbench.data.blocks import files_of, first_row
 from psbench.data.converted import Converted, Table, convert

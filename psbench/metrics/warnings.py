@@ -11,7 +11,8 @@ import numpy as np
 import psbench.switching  # noqa: F401  (registers the rules)
 from psbench.core.events import Evaluated
 from psbench.core.log import EventLog, Kind
-from psbench.core.part import Switching, make_part
+from psbench.core.part import make_part
+from psbench.core.parts import Switching
 from psbench.metrics.rows import pick, trained
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-from psbench.core.part import parameter
+from psbench.core.specification import parameter
 from psbench.models.base import Model
 
 if TYPE_CHECKING:

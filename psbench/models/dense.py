@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from pydantic import Field
 
-from psbench.core.part import parameter
+from psbench.core.specification import parameter
 from psbench.models.base import Model
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from psbench.core.part import Network, Placement
+from psbench.core.parts import Network, Placement
 
 
 class AllReduce(Placement):

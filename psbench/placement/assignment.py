@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import TypeAlias
 
-from psbench.core.part import Layout
+from psbench.core.parts import Layout
 
 #: entries from (included) to (excluded)
 Range: TypeAlias = tuple[int, int]

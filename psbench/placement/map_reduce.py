@@ -5,7 +5,8 @@ from __future__ import annotations
 from math import ceil, log2
 from typing import ClassVar
 
-from psbench.core.part import Network, Placement, parameter
+from psbench.core.parts import Network, Placement
+from psbench.core.specification import parameter
 
 _MLLIB = "thesis, Table 2.4 (MLlib, logistic regression): 6,533,333 examples/s on 140 workers"
 

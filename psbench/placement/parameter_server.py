@@ -7,7 +7,9 @@ from typing import Any, ClassVar, Literal, Self
 from pydantic import Field, PrivateAttr, SerializeAsAny, field_validator, model_validator
 
 from psbench.core.actions import Action, Measure, Reassign
-from psbench.core.part import Layout, Part, Placement, make_part, parameter
+from psbench.core.part import Part, make_part
+from psbench.core.parts import Layout, Placement
+from psbench.core.specification import parameter
 from psbench.core.view import ClusterView
 from psbench.errors import ParameterError
 from psbench.placement.assignment import POLICIES, Block, Range, Ranges, ranges_of

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-from psbench.core.part import Part, parameter
+from psbench.core.part import Part
 from psbench.core.rounding import largest_remainder
+from psbench.core.specification import parameter
 from psbench.placement.assignment import Range, Ranges, joined
 
 

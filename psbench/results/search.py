@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from psbench.core.strategy import SwitchingStrategy
+from psbench.core.switching_strategy import SwitchingStrategy
 from psbench.errors import DataError, Diverged, ParameterError
 from psbench.metrics import interval
 

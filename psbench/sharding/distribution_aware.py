@@ -9,7 +9,7 @@ from typing import ClassVar, Literal, Self
 import numpy as np
 from pydantic import model_validator
 
-from psbench.core.part import parameter
+from psbench.core.specification import parameter
 from psbench.errors import ParameterError
 from psbench.sharding.base import Features, Indices, Sharding, deal, gather
 from psbench.sharding.stratified import groups

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from psbench.core.part import parameter
+from psbench.core.specification import parameter
 from psbench.sharding.base import Features, Indices, Sharding, deal, gather
 
 

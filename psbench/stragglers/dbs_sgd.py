@@ -8,7 +8,8 @@ from pydantic import PrivateAttr
 
 from psbench.core.actions import Action, Orders
 from psbench.core.events import Push
-from psbench.core.part import Stragglers, parameter
+from psbench.core.parts import Stragglers
+from psbench.core.specification import parameter
 from psbench.core.view import ClusterView, Status
 
 SOURCE = "DBS-SGD, AEJ 2022, Algs. 1-2"

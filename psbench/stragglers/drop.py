@@ -9,7 +9,8 @@ from pydantic import PrivateAttr
 
 from psbench.core.actions import Action, Drop, Orders, Readmit, SetTimer
 from psbench.core.events import Push
-from psbench.core.part import Stragglers, parameter
+from psbench.core.parts import Stragglers
+from psbench.core.specification import parameter
 from psbench.core.view import ClusterView, Status
 
 SOURCE = "Zhang et al. 2017 (Poseidon); thesis 3.2.5"

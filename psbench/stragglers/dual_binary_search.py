@@ -11,7 +11,8 @@ from pydantic import PrivateAttr
 
 from psbench.core.actions import Action, Orders, Tell
 from psbench.core.events import Push, Report
-from psbench.core.part import Stragglers, parameter
+from psbench.core.parts import Stragglers
+from psbench.core.specification import parameter
 from psbench.core.view import ClusterView, Status
 
 SOURCE = "Hermes IV-A"

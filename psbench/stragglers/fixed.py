@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from psbench.core.part import Stragglers
+from psbench.core.parts import Stragglers
 
 
 class Fixed(Stragglers):

@@ -8,7 +8,8 @@ from pydantic import PrivateAttr
 
 from psbench.core.actions import Action, Orders, Tell
 from psbench.core.events import Push, Report
-from psbench.core.part import Stragglers, parameter
+from psbench.core.parts import Stragglers
+from psbench.core.specification import parameter
 from psbench.core.view import ClusterView
 
 SOURCE = "Harlap et al. 2016, FlexRR; thesis 3.2.5"

@@ -8,8 +8,9 @@ from pydantic import PrivateAttr
 
 from psbench.core.actions import Action, Orders
 from psbench.core.events import Push
-from psbench.core.part import Stragglers, parameter
+from psbench.core.parts import Stragglers
 from psbench.core.rounding import largest_remainder
+from psbench.core.specification import parameter
 from psbench.core.view import ClusterView
 
 SOURCE = "Chen et al. 2018, 2020 (LB-BSP)"

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from psbench.core.actions import Action
 from psbench.core.events import Evaluated
-from psbench.core.part import parameter
+from psbench.core.specification import parameter
 from psbench.core.view import ClusterView
 from psbench.switching.once import SwitchOnce, without_epochs
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import ClassVar
 
-from psbench.core.part import parameter
+from psbench.core.specification import parameter
 from psbench.switching.loss_window import LossWindow
 
 

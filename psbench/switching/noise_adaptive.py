@@ -7,7 +7,7 @@ from itertools import pairwise
 from math import inf, sqrt
 from typing import ClassVar
 
-from psbench.core.part import parameter
+from psbench.core.specification import parameter
 from psbench.switching.loss_window import LossWindow, relative_changes
 
 SOURCE = "future work of Strategy-Switch (2025), sec. VI; our design"

@@ -6,7 +6,7 @@ from pydantic import PrivateAttr
 
 from psbench.core.actions import Action, SwitchTo
 from psbench.core.events import SwitchRequested
-from psbench.core.part import Switching
+from psbench.core.parts import Switching
 from psbench.core.view import ClusterView
 from psbench.errors import ParameterError
 

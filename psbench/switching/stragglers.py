@@ -10,7 +10,8 @@ from pydantic import PrivateAttr
 
 from psbench.core.actions import Action, Drop, Readmit, SwitchTo
 from psbench.core.events import Evaluated, Push, SwitchRequested
-from psbench.core.part import Switching, parameter
+from psbench.core.parts import Switching
+from psbench.core.specification import parameter
 from psbench.core.view import ClusterView
 from psbench.switching.once import without_epochs
 

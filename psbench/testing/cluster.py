@@ -18,10 +18,11 @@ from psbench.core import events as ev
 from psbench.core.actions import Action
 from psbench.core.engine import Engine
 from psbench.core.log import EventLog
-from psbench.core.part import Directive
-from psbench.core.strategy import AnyStrategy, WireSize
+from psbench.core.switching_strategy import AnyStrategy
 from psbench.core.view import Status
+from psbench.core.wire_size import WireSize
 from psbench.core.worker_loop import WorkerLoop
+from psbench.core.worker_policy import Directive
 from psbench.errors import Deadlock, ParameterError
 from psbench.seeds import Streams
 from psbench.strategies import make_strategy

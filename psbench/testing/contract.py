@@ -13,8 +13,10 @@ from typing import Any
 from psbench.core.engine import Engine
 from psbench.core.events import Join, Leave
 from psbench.core.log import Kind
-from psbench.core.part import Consistency, Part, Switching
-from psbench.core.strategy import AnyStrategy, Strategy, SwitchingStrategy
+from psbench.core.part import Part
+from psbench.core.parts import Consistency, Switching
+from psbench.core.strategy import Strategy
+from psbench.core.switching_strategy import AnyStrategy, SwitchingStrategy
 from psbench.errors import Deadlock, ParameterError, ProtocolError, PsbenchError, UnansweredWorker
 from psbench.strategies import make_strategy
 from psbench.testing.cluster import ScriptedCluster, Undeclared, random_cluster

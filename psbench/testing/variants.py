@@ -8,7 +8,8 @@ from typing import Any, Literal, get_args, get_origin
 from pydantic.fields import FieldInfo
 
 from psbench.core.part import Part
-from psbench.core.strategy import DOMAINS, AnyStrategy, Strategy, SwitchingStrategy
+from psbench.core.strategy import DOMAINS, Strategy
+from psbench.core.switching_strategy import AnyStrategy, SwitchingStrategy
 from psbench.errors import ParameterError, PsbenchError
 
 #: what an unlimited number is taken to reach; the small one, for what may not exceed the number of workers

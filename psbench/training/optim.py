@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-from psbench.core.part import Part, parameter
+from psbench.core.part import Part
+from psbench.core.specification import parameter
 
 if TYPE_CHECKING:
     import torch

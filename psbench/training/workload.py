@@ -14,7 +14,7 @@ from psbench.clusters import Profile
 from psbench.core.engine import Engine
 from psbench.core.log import EventLog
 from psbench.core.rounding import largest_remainder
-from psbench.core.strategy import WireSize
+from psbench.core.wire_size import WireSize
 from psbench.data import Dataset
 from psbench.errors import ParameterError
 from psbench.experiment import Experiment

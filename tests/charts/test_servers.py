@@ -9,7 +9,7 @@ import pytest
 from psbench import charts, metrics, strategies
 from psbench.charts import tables
 from psbench.cli.summary_text import summary_text
-from psbench.core.part import Placement
+from psbench.core.parts import Placement
 from psbench.results.report import write_report
 from psbench.results.run import Run
 from psbench.runs import run

@@ -12,7 +12,8 @@ from psbench import strategies
 from psbench.core.actions import Action, Drop, Readmit
 from psbench.core.events import Leave, Push
 from psbench.core.log import Kind
-from psbench.core.part import Switching, parameter
+from psbench.core.parts import Switching
+from psbench.core.specification import parameter
 from psbench.core.strategy import Strategy
 from psbench.core.view import ClusterView, Status
 from psbench.strategies import CATALOGUE

@@ -27,8 +27,10 @@ from psbench.core.actions import (
 from psbench.core.engine import Engine
 from psbench.core.events import Evaluated, Join, Leave, Measured, Push, Report, SwitchRequested, Timer, Vote
 from psbench.core.log import EventLog, Kind
-from psbench.core.strategy import Strategy, SwitchingStrategy, WireSize
+from psbench.core.strategy import Strategy
+from psbench.core.switching_strategy import SwitchingStrategy
 from psbench.core.view import Status
+from psbench.core.wire_size import WireSize
 from psbench.errors import Deadlock, ProtocolError, UnansweredWorker
 from psbench.testing import ScriptedCluster
 

@@ -15,7 +15,8 @@ from psbench import strategies
 from psbench.core.actions import Action, Handover, SwitchTo
 from psbench.core.events import Leave, SwitchRequested
 from psbench.core.log import Kind
-from psbench.core.part import Switching, parameter
+from psbench.core.parts import Switching
+from psbench.core.specification import parameter
 from psbench.core.view import ClusterView
 from psbench.runs import run
 from psbench.testing import ScriptedCluster, random_cluster, toy_experiment

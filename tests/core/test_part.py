@@ -8,7 +8,8 @@ import pytest
 from toybox import take_out
 
 from psbench.consistency import SSP
-from psbench.core.part import REGISTRY, Consistency, make_part
+from psbench.core.part import REGISTRY, make_part
+from psbench.core.parts import Consistency
 from psbench.errors import ParameterError, UnknownName
 
 

@@ -12,7 +12,8 @@ from toybox import put_in, take_out
 from psbench import strategies
 from psbench.core.actions import Action, Apply, Handover, Release, SetTimer, SwitchTo
 from psbench.core.log import Kind
-from psbench.core.part import Switching, parameter
+from psbench.core.parts import Switching
+from psbench.core.specification import parameter
 from psbench.core.strategy import Strategy
 from psbench.core.view import ClusterView, Status
 from psbench.runs import run

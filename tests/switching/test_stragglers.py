@@ -12,7 +12,7 @@ from psbench.backends.replay import replay
 from psbench.core.actions import Action, Drop, Readmit, SwitchTo
 from psbench.core.events import Join, Leave, Push, SwitchRequested
 from psbench.core.log import Kind
-from psbench.core.part import Switching
+from psbench.core.parts import Switching
 from psbench.core.view import ClusterView, Status
 from psbench.errors import ParameterError
 from psbench.experiment import Experiment

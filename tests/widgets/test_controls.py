@@ -9,7 +9,9 @@ from typing import Any, ClassVar
 import pytest
 
 from psbench import strategies
-from psbench.core.part import REGISTRY, Consistency, parameter
+from psbench.core.part import REGISTRY
+from psbench.core.parts import Consistency
+from psbench.core.specification import parameter
 from psbench.core.strategy import DOMAINS
 from psbench.experiment import Experiment
 from psbench.strategies import CATALOGUE, Published

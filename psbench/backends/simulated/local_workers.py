@@ -15,9 +15,9 @@ from torch import Tensor
 from psbench.backends.simulated.compression import Compression
 from psbench.core import actions as act
 from psbench.core.migration import Ranges
-from psbench.core.part import Directive
 from psbench.core.strategy import Strategy
 from psbench.core.worker_loop import WorkerLoop
+from psbench.core.worker_policy import Directive
 from psbench.errors import CodecError
 from psbench.training.local_model import LocalModel, StepStatistics, local_model
 from psbench.training.trainer import Job

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from psbench.clusters import Network, Profile
 from psbench.core.migration import Ranges, lost_entries
-from psbench.core.part import Placement
+from psbench.core.parts import Placement
 from psbench.core.strategy import Strategy
 from psbench.training.workload import Workload
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from psbench.backends.replay import replay
-from psbench.core.strategy import SwitchingStrategy
+from psbench.core.switching_strategy import SwitchingStrategy
 from psbench.experiment import Experiment
 from psbench.runs import run
 from psbench.strategies import CATALOGUE

@@ -20,9 +20,10 @@ from psbench.communication import LocalSGD
 from psbench.core.actions import Action, SetTimer, Tell
 from psbench.core.events import Report
 from psbench.core.log import EventLog, Kind
-from psbench.core.part import Directive, Stragglers, WorkerPolicy
+from psbench.core.parts import Stragglers
 from psbench.core.strategy import Strategy
 from psbench.core.view import ClusterView
+from psbench.core.worker_policy import Directive, WorkerPolicy
 from psbench.experiment import Experiment
 from psbench.seeds import Streams
 from psbench.training.optim import SGD

@@ -19,7 +19,7 @@ from psbench.backends.partition import Partition, partitions, partitions_of
 from psbench.core import actions as act
 from psbench.core.events import Push
 from psbench.core.migration import Ranges
-from psbench.core.part import Layout
+from psbench.core.parts import Layout
 from psbench.core.strategy import Strategy
 from psbench.seeds import Streams
 from psbench.training.optim import Optimizer

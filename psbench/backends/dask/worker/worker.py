@@ -21,8 +21,8 @@ from psbench.backends.partition import gather, partitions, partitions_of
 from psbench.backends.worker_codecs import WorkerCodecs
 from psbench.codecs import over_the_wire
 from psbench.core.migration import Ranges
-from psbench.core.part import Directive
 from psbench.core.worker_loop import WorkerLoop
+from psbench.core.worker_policy import Directive
 from psbench.errors import CodecError
 from psbench.training.batches import Position
 from psbench.training.local_model import StepStatistics, local_model

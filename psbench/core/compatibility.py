@@ -1,0 +1,112 @@
+"""Which parts work together, decided from the properties that they declare."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from psbench.core.parts import Aggregation, Communication, Consistency, Placement, Stragglers
+
+
+class Composition(Protocol):
+    """One part of each domain."""
+
+    @property
+    def consistency(self) -> Consistency: ...  # noqa: D102
+
+    @property
+    def aggregation(self) -> Aggregation: ...  # noqa: D102
+
+    @property
+    def communication(self) -> Communication: ...  # noqa: D102
+
+    @property
+    def stragglers(self) -> Stragglers: ...  # noqa: D102
+
+    @property
+    def placement(self) -> Placement: ...  # noqa: D102
+
+
+def misfits(strategy: Composition) -> list[str]:
+    """Return why the parts cannot work together; empty if they can. From declared properties alone."""
+    c, a, m = strategy.consistency, strategy.aggregation, strategy.communication
+    s, p = strategy.stragglers, strategy.placement
+    checks = [
+        (
+            m.pushes == "alone" and c.waits_for != "none",
+            f"{m.name}: a worker that may never push would stall the others, who wait under {c.name}",
+        ),
+        (m.pushes == "together" and not c.barrier, f"{m.name}: all push together, which needs a barrier"),
+        (
+            a.reply == "aggregate" and not c.barrier,
+            f"{a.name}: a worker that is not in a commit would miss its aggregate; needs a barrier",
+        ),
+        (
+            m.local and a.payload == "gradient" and a.reply != "aggregate",
+            f"{m.name} with {a.name}: steps kept on the worker would be lost",
+        ),
+        (
+            a.payload == "parameters" and not m.local,
+            f"{a.name} with {m.name}: a worker that does not step by itself has no model of its own to send",
+        ),
+        (
+            a.reply == "aggregate" and not m.local,
+            f"{a.name} with {m.name}: a worker that does not step by itself cannot apply an aggregate",
+        ),
+        (
+            m.overlaps and (a.payload != "gradient" or c.cancels),
+            f"{m.name}: pushes accumulated gradients and cannot be interrupted",
+        ),
+        (
+            m.overlaps and not a.takes_sums,
+            f"{a.name} with {m.name}: a push of several steps would count as one; use 'accumulated'",
+        ),
+        (a.takes_sums and not m.overlaps, f"{a.name} with {m.name}: each push is a mean already, not a sum"),
+        (
+            a.needs_barrier and not c.barrier,
+            f"{a.name}: takes a commit for the work of all since the last; {c.name} has no barrier",
+        ),
+        (
+            a.one_at_a_time and not c.singly,
+            f"{a.name}: weighs one push against its own state; {c.name} commits several",
+        ),
+        (
+            p.collective and not (m.codec.entrywise and m.codec_down.entrywise),
+            f"{p.name}: vectors are added up on their way, as codecs whose bits belong together do not allow",
+        ),
+        (
+            p.stateless_workers and {m.codec.name, m.codec_down.name} != {"none"},
+            f"{p.name}: its tasks hand on 32-bit floats; set both codecs to 'none'",
+        ),
+        (
+            p.collective and m.overlaps,
+            f"{m.name}: its workers are not at one model, which {p.name} needs",
+        ),
+        (s.needs_chunks and not m.chunks, f"{s.name}: sizes chunks of data, which {m.name} does not know"),
+        (
+            s.needs_progress and not m.reports_progress,
+            f"{s.name}: looks at the workers' progress, which {m.name} does not tell",
+        ),
+        (s.needs_barrier and not c.barrier, f"{s.name}: cuts batches anew at a barrier; {c.name} has none"),
+        (
+            p.collective and (not c.barrier or c.cancels),
+            f"{p.name}: a collective operation needs everybody, which {c.name} does not give",
+        ),
+        (
+            p.stateless_workers and (a.payload != "gradient" or m.local or m.overlaps or m.accumulates),
+            f"{p.name}: its tasks keep nothing between steps",
+        ),
+    ]
+    return [reason for wrong, reason in checks if wrong]
+
+
+def doubts(strategy: Composition) -> list[str]:
+    """Return what of a valid composition is probably not meant; empty if nothing is."""
+    c, a, s = strategy.consistency, strategy.aggregation, strategy.stragglers
+    checks = [
+        (
+            c.barrier and s.varies_batch and not a.weighs_samples,
+            f"{s.name} cuts batches of different sizes, and {a.name} counts them alike: the update is no "
+            "longer the gradient of the global batch; use aggregation 'mean'",
+        ),
+    ]
+    return [doubt for doubtful, doubt in checks if doubtful]

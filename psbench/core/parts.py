@@ -1,0 +1,358 @@
+"""The domains of parts: one base class for each question that a strategy answers.
+
+A hook that a part does not define does nothing. Class attributes declare the properties from which
+`core.compatibility` decides what fits together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar, Literal, Protocol, TypeAlias
+
+from pydantic import Field, SerializeAsAny, field_validator
+
+from psbench.core.actions import Action, Commit, Hold, Orders, Release, SwitchTo
+from psbench.core.events import Evaluated, Push, Report, SwitchRequested, Vote
+from psbench.core.part import Part, make_part
+from psbench.core.view import ClusterView
+from psbench.core.worker_policy import WorkerPolicy
+
+
+class Consistency(Part):
+    """When is a push committed, and who may go on.
+
+    Properties that decide what fits (`core.strategy`): `barrier`: every commit takes one push of every
+    active worker and all go on together; `waits_for`: whom a waiting worker waits for; `singly`: one push
+    a commit; `cancels`: may void work under way.
+    """
+
+    domain: ClassVar[str] = "consistency"
+    barrier: ClassVar[bool] = False
+    waits_for: ClassVar[Literal["none", "some", "all"]] = "some"
+    singly: ClassVar[bool] = False
+
+    @property
+    def cancels(self) -> bool:
+        """Whether work under way may be voided."""
+        return False
+
+    def on_push(self, push: Push, view: ClusterView) -> list[Action]:
+        """Answer a push: commit or not, and release or hold its worker."""
+        raise NotImplementedError(f"{type(self).__name__} must define on_push")
+
+    def on_start(self, view: ClusterView) -> list[Action]:
+        """Let the workers begin; by default all of them, in id order."""
+        return [Release(worker) for worker in view.waiting]
+
+    def on_join(self, worker: int, view: ClusterView) -> list[Action]:
+        """Answer a newcomer; by default it begins at once."""
+        return [Release(worker)]
+
+    def on_leave(self, worker: int, view: ClusterView) -> list[Action]:
+        """React to a worker that has gone: ask again who may go on."""
+        return []
+
+    def on_timer(self, key: str, view: ClusterView) -> list[Action]:
+        """React to a `SetTimer` that is due."""
+        return []
+
+    def on_drained(self, view: ClusterView) -> list[Action]:
+        """Empty the buffer before a switch; by default its pushes are committed together."""
+        return [Commit(view.buffered())] if view.pending else []
+
+
+class Aggregation(Part):
+    """How pushes become the next model.
+
+    Properties that decide what fits: `one_at_a_time`: it weighs one push against its own state;
+    `needs_barrier`: a commit must take a push of everybody; `takes_sums`: a push is to carry the sum of its
+    steps' gradients, as of workers that overlap, rather than their mean.
+    """
+
+    domain: ClassVar[str] = "aggregation"
+    one_at_a_time: ClassVar[bool] = False
+    #: whether a push counts by its samples, so that batches of different sizes make one of the whole
+    weighs_samples: ClassVar[bool] = True
+    takes_sums: ClassVar[bool] = False
+    needs_barrier: ClassVar[bool] = False
+
+    @property
+    def payload(self) -> Literal["gradient", "parameters"]:
+        """What a push carries."""
+        return "gradient"
+
+    @property
+    def reply(self) -> Literal["model", "aggregate"]:
+        """What a released worker receives: the model, or the commit's aggregate to apply itself."""
+        return "model"
+
+    def on_commit(self, pushes: list[Push], view: ClusterView) -> list[Action]:
+        """Answer with `Apply`, or with `Measure` if numbers from tensors are needed first."""
+        raise NotImplementedError(f"{type(self).__name__} must define on_commit")
+
+    def on_measured(self, facts: dict[str, Any], view: ClusterView) -> list[Action]:
+        """Answer a `Measure` of one's own, with `Apply`."""
+        return []
+
+
+class Codec(Part):
+    """How a vector of floats is written on the wire; `psbench.codecs` has them.
+
+    `entrywise`: every entry travels by itself, so that a ring may add vectors up on their way.
+    """
+
+    domain: ClassVar[str] = "codec"
+    entrywise: ClassVar[bool] = False
+
+    @property
+    def has_memory(self) -> bool:
+        """Whether the sender adds what was lost to what it sends next."""
+        return False
+
+    def num_bytes(self, size: int) -> int:
+        """Return the length of an encoded vector of `size` entries; it does not depend on their values."""
+        raise NotImplementedError(f"{type(self).__name__} must define num_bytes")
+
+
+def codec_field(description: str, name: str = "none") -> Any:
+    """Declare a codec as a hyper-parameter of a communication part, by the name of its default."""
+    return Field(
+        default_factory=lambda: make_part("codec", name),
+        description=description,
+        json_schema_extra={"unit": "", "source": "protocols 9"},
+    )
+
+
+class Communication(Part):
+    """When a worker pushes, and what goes on the wire.
+
+    Parameters
+    ----------
+    codec, codec_down : Codec, its name, or a mapping
+        How vectors are written on their way to the servers and on their way back. BatchNorm's statistics
+        travel beside them as 32-bit floats.
+
+    Notes
+    -----
+    Sparse and quantised codecs carry differences: of a model, what has changed since the one that the worker
+    was sent last (our reading; on the way back this is what DoubleSqueeze's error feedback comes to). The
+    first model that a worker is sent travels whole. Of a codec that is right on average only (QSGD, TernGrad,
+    random-k without memory) a worker takes the share of a difference that brings it nearer to the server's
+    model for certain (`Codec.shift_rate`): with few levels on many entries it follows that slowly.
+    """
+
+    domain: ClassVar[str] = "communication"
+    #: whether a worker surely pushes (always), may never (alone), or all push when one votes (together)
+    pushes: ClassVar[Literal["always", "alone", "together"]] = "always"
+    #: whether steps are kept on the worker between pushes, by its own optimizer
+    local: ClassVar[bool] = False
+    #: whether a push carries the mean gradient of several steps from one model
+    accumulates: ClassVar[bool] = False
+    #: whether the worker computes on while its push is under way
+    overlaps: ClassVar[bool] = False
+    #: whether a worker speaks at the end of a chunk of data, whose size the straggler part may order
+    chunks: ClassVar[bool] = False
+    #: whether a worker reports how far it has come with its batch, and takes orders to do more or less of it
+    reports_progress: ClassVar[bool] = False
+    codec: SerializeAsAny[Codec] = codec_field("how vectors are written on their way to the servers")
+    codec_down: SerializeAsAny[Codec] = codec_field("how vectors are written on their way to the workers")
+
+    @field_validator("codec", "codec_down", mode="before")
+    @classmethod
+    def _codec(cls, value: Any) -> Part:
+        return make_part("codec", value)
+
+    @property
+    def forgets_momentum(self) -> bool:
+        """Whether a worker that is sent the model begins its own optimizer anew."""
+        return True
+
+    def worker_policy(self) -> WorkerPolicy:
+        """Return a new worker half."""
+        raise NotImplementedError(f"{type(self).__name__} must define worker_policy")
+
+    def rate_epoch(self, view: ClusterView) -> float:
+        """Return the epoch at which the rate's schedule is read."""
+        return view.epoch
+
+    def on_vote(self, vote: Vote, view: ClusterView) -> list[Action]:
+        """Answer a vote: release to `step` or `push`, or hold until all have voted."""
+        return [Hold(vote.worker, "vote")]
+
+    def on_push(self, push: Push, view: ClusterView) -> list[Action]:
+        """Look at a push before it is committed."""
+        return []
+
+    def on_leave(self, worker: int, view: ClusterView) -> list[Action]:
+        """React to a worker that has gone."""
+        return []
+
+    def on_applied(self, view: ClusterView) -> list[Action]:
+        """React to a new version."""
+        return []
+
+    def on_measured(self, facts: dict[str, Any], view: ClusterView) -> list[Action]:
+        """Answer a `Measure` of one's own."""
+        return []
+
+    def on_release(self, worker: int, view: ClusterView) -> Orders:
+        """Return orders that go with a release."""
+        return {}
+
+
+class Stragglers(Part):
+    """How much work each worker gets."""
+
+    domain: ClassVar[str] = "stragglers"
+    needs_barrier: ClassVar[bool] = False
+    varies_batch: ClassVar[bool] = False
+    needs_chunks: ClassVar[bool] = False
+    needs_progress: ClassVar[bool] = False
+
+    def on_push(self, push: Push, view: ClusterView) -> list[Action]:
+        """Look at a push before it is committed."""
+        return []
+
+    def on_report(self, report: Report, view: ClusterView) -> list[Action]:
+        """Look at a report."""
+        return []
+
+    def on_timer(self, key: str, view: ClusterView) -> list[Action]:
+        """React to a `SetTimer` that is due."""
+        return []
+
+    def on_applied(self, view: ClusterView) -> list[Action]:
+        """React to a new version."""
+        return []
+
+    def on_release(self, worker: int, view: ClusterView) -> Orders:
+        """Return orders that go with a release, such as `batch_size`."""
+        return {}
+
+
+#: a model's tensors in the order of its vector: name, entries
+Layout: TypeAlias = Sequence[tuple[str, int]]
+
+
+class Network(Protocol):
+    """What a collective operation may ask of the network: how long things take, in seconds."""
+
+    def ring(self, num_bytes: float, workers: Sequence[int]) -> float:
+        """Return the time of a ring All-Reduce among workers."""
+
+    def hop(self, num_bytes: float, workers: Sequence[int]) -> float:
+        """Return the time of one message over the slowest link among workers."""
+
+
+class Placement(Part):
+    """Where parameters live, and so what a message costs; never which decision is taken.
+
+    `collective`: a commit is a collective operation of its pushers; `stateless_workers`: a worker keeps
+    nothing between steps.
+    """
+
+    domain: ClassVar[str] = "placement"
+    collective: ClassVar[bool] = False
+    stateless_workers: ClassVar[bool] = False
+
+    @property
+    def num_servers(self) -> int:
+        """Servers that share the parameters."""
+        return 1
+
+    @property
+    def moves(self) -> bool:
+        """Whether parameters may move between servers while a run goes on; only then it hears of versions."""
+        return False
+
+    def on_applied(self, view: ClusterView) -> list[Action]:
+        """React to a new version."""
+        return []
+
+    def on_measured(self, facts: dict[str, Any], view: ClusterView) -> list[Action]:
+        """Answer a `Measure` of one's own."""
+        return []
+
+    def ranges(self, layout: Layout) -> list[list[tuple[int, int]]]:
+        """Return the entries that each server begins with: stretches, from (included) to (excluded)."""
+        return [[(0, sum(size for _, size in layout))]]
+
+    def balance(self, layout: Layout) -> dict[str, Any]:
+        """Return by server what it has to do, and the `imbalance` of each: the most over the mean.
+
+        Keys are lists of counts by server, such as `entries`, and `imbalance` with a number for each.
+        """
+        entries = [sum(stop - start for start, stop in own) for own in self.ranges(layout)]
+        return {"entries": entries, "imbalance": {"entries": max(entries) * len(entries) / sum(entries)}}
+
+    def start_s(self, partition: int) -> float:
+        """Return the seconds before a step that begins on a partition of so many samples."""
+        return 0.0
+
+    def scan_s(self, partition: int) -> float:
+        """Return how much of `start_s` goes into reading the partition."""
+        return 0.0
+
+    def broadcast_s(self, network: Network, num_bytes: int, workers: list[int]) -> float:
+        """Return the seconds in which a collective lets all workers have the model before a step."""
+        return 0.0
+
+    def reduce_s(self, network: Network, num_bytes: int, workers: list[int]) -> float:
+        """Return the seconds in which a collective adds up what workers have computed."""
+        return 0.0
+
+    def bytes_up(self, payload: int, num_workers: int) -> int:
+        """Return what one worker sends for a payload of that many bytes."""
+        return payload
+
+    def bytes_down(self, payload: int, num_workers: int) -> int:
+        """Return what one worker receives to load a model of that many bytes."""
+        return payload
+
+
+class Switching(Part):
+    """When to change to another composition; asked by hand, every rule switches.
+
+    `needs_epochs`: asks how many epochs the run has; `needs_validation`: reads the validation loss.
+    """
+
+    domain: ClassVar[str] = "switching"
+    needs_epochs: ClassVar[bool] = False
+    needs_validation: ClassVar[bool] = False
+
+    @property
+    def awaits_evaluation(self) -> bool:
+        """Whether the next evaluation may lead to a switch."""
+        return False
+
+    def on_applied(self, view: ClusterView) -> list[Action]:
+        """Look at a new version."""
+        return []
+
+    def on_evaluated(self, event: Evaluated, view: ClusterView) -> list[Action]:
+        """Look at an evaluation."""
+        return []
+
+    def on_push(self, push: Push, view: ClusterView) -> list[Action]:
+        """Look at a push."""
+        return []
+
+    def on_timer(self, key: str, view: ClusterView) -> list[Action]:
+        """React to a `SetTimer` that is due."""
+        return []
+
+    def on_switch_requested(self, event: SwitchRequested, view: ClusterView) -> list[Action]:
+        """Do what a person asked for: change now."""
+        return [SwitchTo(1 - view.composition if event.to is None else event.to, "asked by hand")]
+
+    def why_not(self, evaluations: Sequence[Evaluated], trained: float, planned: float | None) -> str:
+        """Say why a run that has ended never switched; empty if it was not meant to.
+
+        Parameters
+        ----------
+        evaluations : sequence of Evaluated
+            What the rule was shown, in order.
+        trained, planned : float, epochs
+            How far the run went, and the stop rule's number of epochs, if it has one.
+        """
+        return ""

@@ -1,0 +1,32 @@
+"""The bytes of an encoded model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from psbench.core.parts import Codec, Layout, Placement
+
+
+class WireSize(NamedTuple):
+    """What a model has to be written on the wire: its tensors, and the bytes of its buffers.
+
+    `ranges` is what each server holds, if that is not as at the start (`Placement.ranges`).
+    """
+
+    layout: Layout = ()
+    buffer_bytes: int = 0
+    ranges: Sequence[Sequence[tuple[int, int]]] | None = None
+
+    def of(self, codec: Codec, placement: Placement) -> int:
+        """Return the bytes, each server's slice being written by itself."""
+        if not self.layout:
+            return self.buffer_bytes
+        ranges = placement.ranges(self.layout) if self.ranges is None else self.ranges
+        sizes = (sum(stop - start for start, stop in own) for own in ranges)
+        return sum(map(codec.num_bytes, sizes)) + self.buffer_bytes
+
+    @property
+    def whole(self) -> int:
+        """The bytes as 32-bit floats."""
+        return 4 * sum(size for _, size in self.layout) + self.buffer_bytes

@@ -1,0 +1,47 @@
+"""What a worker does after a step: the worker's side of a communication part."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal, TypeAlias
+
+from pydantic import BaseModel, ConfigDict
+
+from psbench.core.actions import Orders
+
+#: what a worker does after a step: go on; report and go on; vote and wait; push and wait; push and go on
+#: (overlap); or wait for the answer to a push that is under way
+Directive: TypeAlias = Literal["continue", "report", "vote", "push", "push_and_continue", "wait"]
+
+
+class WorkerPolicy(BaseModel):
+    """The half of a communication part that runs on the worker: a small picklable state machine.
+
+    Its statistics are those that some part `reads`, and always `loss`; they may be computed when asked for.
+    The worker loop (`core.worker_loop`) takes the orders `batch_size` and `push` itself.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    def after_step(self, stats: Mapping[str, float]) -> Directive:
+        """Say what to do after a step."""
+        return "push"
+
+    def on_answer(self, waited: bool) -> Directive:
+        """Take the answer to a push under way (overlap); whether the worker had nothing more to compute."""
+        return "continue"
+
+    def step_samples(self, batch_size: int) -> int:
+        """Return how many samples the next step takes; by default the worker's whole batch."""
+        return batch_size
+
+    def vote_value(self) -> float:
+        """Return the value of the vote that `after_step` asked for."""
+        raise NotImplementedError(f"{type(self).__name__} votes, so it must define vote_value")
+
+    def report(self, stats: dict[str, float]) -> dict[str, float]:
+        """Return what the report that `after_step` asked for says; by default the statistics read."""
+        return stats
+
+    def on_orders(self, orders: Orders) -> None:
+        """Take orders that came with a release or a `Tell`."""
