@@ -8,8 +8,8 @@ from typing import TypeAlias
 from torch import Tensor
 
 from psbench.core.events import Report, Vote
-from psbench.core.part import Directive
 from psbench.core.worker_loop import WorkerLoop
+from psbench.core.worker_policy import Directive
 from psbench.training.local_model import LocalModel
 
 #: parameters, (num_params,), and buffers, (num_buffers,)
