@@ -10,6 +10,8 @@ from psbench.core.log import EventLog, Kind
 from psbench.metrics.rows import pick
 
 _COLUMNS = ("time_s", "worker", "steps", "compute_s", "test_loss", "pushed")
+#: rows after which a worker's steps since its last push are lost, and it counts from 0 again
+_LOST = (Kind.JOIN, Kind.LEAVE, Kind.DROP, Kind.CANCEL)
 
 
 def chunks(log: EventLog) -> pd.DataFrame:
@@ -18,21 +20,25 @@ def chunks(log: EventLog) -> pd.DataFrame:
     Returns
     -------
     DataFrame
-        `time_s` (when the server was told), `worker`, `steps` and `compute_s` of the chunk alone,
+        `time_s` (when the report or push arrived), `worker`, `steps` and `compute_s` of the chunk alone,
         `test_loss` of the worker's model after it, and `pushed`, whether that was pushed or only reported.
         Empty where workers do not train on chunks.
     """
-    told: dict[int, tuple[float, int]] = {}  # seconds and steps since each worker's last push
+    reported: dict[int, tuple[float, int]] = {}  # seconds and steps since each worker's last push
     found = []
-    for row in pick(log.rows(), Kind.PUSH, Kind.REPORT):
-        stats, worker = json.loads(log.text(row["text"]) or "{}"), int(row["worker"])
+    for row in pick(log.rows(), Kind.PUSH, Kind.REPORT, *_LOST):
+        worker = int(row["worker"])
+        if row["kind"] in _LOST:
+            reported.pop(worker, None)
+            continue
+        stats = json.loads(log.text(row["text"]) or "{}")
         pushed = row["kind"] == Kind.PUSH
         if ("test_loss" if pushed else "chunk_steps") not in stats:
             continue
-        seconds, steps = told.pop(worker, (0.0, 0))
+        seconds, steps = reported.pop(worker, (0.0, 0))
         own = int(row["steps"]) - steps if pushed else stats["chunk_steps"]
         if not pushed:
-            told[worker] = stats["compute_s"], steps + own
+            reported[worker] = stats["compute_s"], steps + own
         found.append(
             (row["time_s"], worker, own, stats["compute_s"] - seconds, stats["test_loss"], bool(pushed))
         )

@@ -27,6 +27,18 @@ def test_each_chunk_is_told_alone_though_statistics_add_up_until_a_push():
     assert found["pushed"].tolist() == [False, False, False, True, False]
 
 
+@pytest.mark.parametrize("lost", [Kind.LEAVE, Kind.DROP, Kind.CANCEL])
+def test_a_worker_that_lost_its_steps_counts_from_zero_again(lost):
+    log = EventLog()
+    log.add(Kind.REPORT, 1.0, worker=0, text=reported(1.0, 0.9, 40))
+    log.add(lost, 1.5, worker=0, text="failed")
+    log.add(Kind.REPORT, 3.0, worker=0, text=reported(0.5, 0.8, 40))
+    log.add(Kind.PUSH, 3.5, worker=0, steps=50, text='{"compute_s":0.75,"test_loss":0.5}')
+    found = chunks(log)
+    assert found["compute_s"].tolist() == [1.0, 0.5, 0.25]
+    assert found["steps"].tolist() == [40, 40, 10]
+
+
 def test_there_are_none_where_workers_push_every_step(scripted):
     assert chunks(scripted("asp", [1.0, 2.0], steps=10).log).empty
 
