@@ -12,6 +12,7 @@ from psbench.core.log import EventLog, Kind
 from psbench.experiment import Stop
 from psbench.metrics.clocks import Clocks
 from psbench.metrics.rows import Rows, pick, positions, trained
+from psbench.metrics.timebase import clock_of
 
 #: rows that say whether a worker waits
 _STATES = (
@@ -101,7 +102,7 @@ class RunProgress:
             if stop.epochs
             else math.floor(self.epoch) + 1
         )
-        clock = "virtual" if backend == "simulated" else "wall"
+        clock = clock_of({"backend": backend})
         name = self._names[self.composition] if self.composition < len(self._names) else ""
         return f"epoch {epoch}{most}, {clock} {clock_time(self.now)}, {name}: {self._waiting()}"
 

@@ -5,7 +5,7 @@ Wherever a function takes a table it also takes the name of a data set that is s
 """
 
 from psbench.charts.colours import PHASES, REASONS, STRATEGIES, Look, looks, reason_colours
-from psbench.charts.curves import AXES, VALUES, curve, with_seeds
+from psbench.charts.curves import AXES, VALUES, axes_of, curve, with_seeds
 from psbench.charts.display import Sheet, stack
 from psbench.charts.distributions import (
     counts,
@@ -16,21 +16,21 @@ from psbench.charts.distributions import (
     spread_chart,
     traffic_chart,
 )
+from psbench.charts.figure import Figure, spec
 from psbench.charts.figures import (
-    Figure,
     comparison_chart,
     comparison_figures,
-    curves,
     label_figures,
     run_chart,
     sequence_figure,
     server_figures,
-    spec,
     switch_figures,
     worker_figures,
 )
+from psbench.charts.learning import curves
+from psbench.charts.names import TITLES
 from psbench.charts.sequence import sequence_chart, sequence_table
-from psbench.charts.source import POINTS, records, thin
+from psbench.charts.source import POINTS, RunRecord, records, thin
 from psbench.charts.theme import theme
 from psbench.charts.workers import (
     around,
@@ -50,11 +50,14 @@ __all__ = [
     "POINTS",
     "REASONS",
     "STRATEGIES",
+    "TITLES",
     "VALUES",
     "Figure",
     "Look",
+    "RunRecord",
     "Sheet",
     "around",
+    "axes_of",
     "batch_size_chart",
     "comparison_chart",
     "comparison_figures",

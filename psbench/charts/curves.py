@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import altair as alt
 import pandas as pd
 
-from psbench.charts.colours import looks
+from psbench.charts.colours import Look, looks
+from psbench.charts.names import TITLES
 from psbench.charts.source import Data, labels_of, source, thin
 from psbench.metrics import interval
 
@@ -20,12 +21,13 @@ AXES = {
     "bytes": "bytes sent, up and down",
 }
 
-#: what a curve may show: column and (axis title, format of its numbers, title of the chart)
+#: what a curve may show: column and (axis title, format of its numbers)
 VALUES = {
-    "val_accuracy": ("validation accuracy", ".0%", "Validation accuracy"),
-    "val_loss": ("validation loss", "", "Validation loss"),
-    "train_loss": ("training loss", "", "Training loss"),
-    "samples_per_s": ("samples applied per second", "~s", "Throughput"),
+    "val_accuracy": ("validation accuracy", ".0%"),
+    "train_accuracy": ("training accuracy", ".0%"),
+    "val_loss": ("validation loss", ""),
+    "train_loss": ("training loss", ""),
+    "samples_per_s": ("samples applied per second", "~s"),
 }
 
 #: put before labels where bands and points are coloured: Vega-Lite merges the legends of equal domains,
@@ -40,6 +42,8 @@ def curve(
     *,
     labels: Sequence[str] | None = None,
     strategies: Sequence[str] | None = None,
+    shown: Sequence[str] | None = None,
+    axes: Mapping[str, str] = AXES,
     height: int = 260,
 ) -> alt.LayerChart:
     """Draw one line per label, with its interval over seeds as a band and its switches as marked rules.
@@ -54,6 +58,10 @@ def curve(
     labels, strategies : sequence of str, optional
         Labels in the order of the legend, and the strategy each stands for, which gives its colour. Needed
         for streamed data.
+    shown : sequence of str, optional
+        The labels that are drawn, if not all: the looks are those they have among all.
+    axes : mapping of column to title
+        What the curve may be drawn against; see `axes_of`.
     height : int, pixels
 
     Returns
@@ -63,11 +71,14 @@ def curve(
     """
     labels = labels_of(data, labels)
     table = data if isinstance(data, str) else thin(data)
-    y_title, y_format, title = VALUES.get(y, (y, "", y))
-    colour = _colour(labels, strategies)
-    fill = alt.Fill("look:N", scale=_scale(labels, strategies, "colour", _LOOK), legend=None)
-    base = alt.Chart().transform_calculate(look=f"'{_LOOK}' + datum.label").encode(x=_x(x))
-    shown = base.transform_filter(f"isValid(datum['{y}'])")
+    y_title, y_format = VALUES.get(y, (y, ""))
+    title = TITLES.get(y, y)
+    known = looks(labels, strategies)
+    drawn = known if shown is None else {label: known[label] for label in shown}
+    colour = _colour(drawn)
+    fill = alt.Fill("look:N", scale=_scale(drawn, "colour", _LOOK), legend=None)
+    base = alt.Chart().transform_calculate(look=f"'{_LOOK}' + datum.label").encode(x=_x(x, axes))
+    valid = base.transform_filter(f"isValid(datum['{y}'])")
     layers: list[alt.Chart] = []
     if not isinstance(table, str) and f"{y}_low" in table and table[f"{y}_low"].notna().any():
         layers.append(_band(base, y, fill))
@@ -77,16 +88,16 @@ def curve(
         alt.Tooltip(f"{x}:Q", format=".4~g"),
         alt.Tooltip(f"{y}:Q", format=".4~g"),
     ]
-    line = shown.mark_line(clip=True).encode(
+    line = valid.mark_line(clip=True).encode(
         y=alt.Y(f"{y}:Q", title=y_title, scale=scale, axis=alt.Axis(format=y_format or "~g", tickCount=6)),
         color=colour,
-        strokeDash=_dash(labels, strategies),
+        strokeDash=_dash(drawn),
         tooltip=tooltip,
     )
     layers.append(line)
-    if _few(table, labels, y):
-        shape = alt.Shape("look:N", scale=_scale(labels, strategies, "shape", _LOOK), legend=None)
-        layers.append(_points(shown, y, fill, shape, tooltip))
+    if _few(table, len(drawn), y):
+        shape = alt.Shape("look:N", scale=_scale(drawn, "shape", _LOOK), legend=None)
+        layers.append(_points(valid, y, fill, shape, tooltip))
     if isinstance(table, str) or ("event" in table and table["event"].notna().any()):
         layers += _events(base, colour, fill)
     return alt.LayerChart(
@@ -95,29 +106,44 @@ def curve(
         width="container",
         height=height,
         title=title,
-        description=f"{title} against {AXES.get(x, x)}",
-        usermeta={"x": x, "axes": AXES if x in AXES else {}},
+        description=f"{title} against {axes.get(x, x)}",
+        usermeta={"x": x, "axes": dict(axes) if x in axes else {}},
     )
 
 
-def _x(x: str) -> alt.X:
-    return alt.X(f"{x}:Q", title=AXES.get(x, x), axis=alt.Axis(grid=False, format="~s", tickCount=8))
+def axes_of(clocks: Sequence[str]) -> dict[str, str]:
+    """Return what runs of these clocks may be drawn against: column and title.
+
+    Seconds of one clock are named after it; those of several are none of the choices.
+
+    Examples
+    --------
+    >>> axes_of(["wall"])["time_s"], "time_s" in axes_of(["virtual", "wall"])
+    ('wall-clock time (s)', False)
+    """
+    if len(clocks) > 1:
+        return {name: title for name, title in AXES.items() if name != "time_s"}
+    named = {"virtual": "virtual time (s)", "wall": "wall-clock time (s)"}
+    return AXES | {"time_s": named.get(clocks[0], AXES["time_s"])}
 
 
-def _colour(labels: list[str], strategies: Sequence[str] | None) -> alt.Color:
+def _x(x: str, axes: Mapping[str, str]) -> alt.X:
+    return alt.X(f"{x}:Q", title=axes.get(x, x), axis=alt.Axis(grid=False, format="~s", tickCount=8))
+
+
+def _colour(drawn: Mapping[str, Look]) -> alt.Color:
     legend = alt.Legend(title=None, symbolType="stroke", symbolSize=400)
-    return alt.Color("label:N", scale=_scale(labels, strategies, "colour"), legend=legend)
+    return alt.Color("label:N", scale=_scale(drawn, "colour"), legend=legend)
 
 
-def _dash(labels: list[str], strategies: Sequence[str] | None) -> alt.StrokeDash:
+def _dash(drawn: Mapping[str, Look]) -> alt.StrokeDash:
     legend = alt.Legend(title=None, symbolType="stroke", symbolSize=400)
-    return alt.StrokeDash("label:N", scale=_scale(labels, strategies, "dash"), legend=legend)
+    return alt.StrokeDash("label:N", scale=_scale(drawn, "dash"), legend=legend)
 
 
-def _scale(labels: list[str], strategies: Sequence[str] | None, channel: str, before: str = "") -> alt.Scale:
-    found = looks(labels, strategies)
-    domain = [f"{before}{label}" for label in labels]
-    return alt.Scale(domain=domain, range=[getattr(found[label], channel) for label in labels])
+def _scale(drawn: Mapping[str, Look], channel: str, before: str = "") -> alt.Scale:
+    domain = [f"{before}{label}" for label in drawn]
+    return alt.Scale(domain=domain, range=[getattr(look, channel) for look in drawn.values()])
 
 
 def _band(base: alt.Chart, y: str, fill: alt.Fill) -> alt.Chart:
@@ -130,17 +156,17 @@ def _band(base: alt.Chart, y: str, fill: alt.Fill) -> alt.Chart:
 
 
 def _points(
-    shown: alt.Chart, y: str, fill: alt.Fill, shape: alt.Shape, tooltip: list[alt.Tooltip]
+    valid: alt.Chart, y: str, fill: alt.Fill, shape: alt.Shape, tooltip: list[alt.Tooltip]
 ) -> alt.Chart:
-    points: alt.Chart = shown.mark_point(size=34, strokeWidth=0, fillOpacity=1, clip=True).encode(
+    points: alt.Chart = valid.mark_point(size=34, strokeWidth=0, fillOpacity=1, clip=True).encode(
         y=alt.Y(f"{y}:Q"), fill=fill, shape=shape, tooltip=tooltip
     )
     return points
 
 
-def _few(table: Data, labels: list[str], y: str) -> bool:
+def _few(table: Data, lines: int, y: str) -> bool:
     """Whether points can be told apart: shapes on a line of hundreds would hide it."""
-    return not isinstance(table, str) and y in table and table[y].notna().sum() <= 60 * max(len(labels), 1)
+    return not isinstance(table, str) and y in table and table[y].notna().sum() <= 60 * max(lines, 1)
 
 
 def _events(base: alt.Chart, colour: alt.Color, fill: alt.Fill) -> list[alt.Chart]:

@@ -10,16 +10,13 @@ import numpy.typing as npt
 import pandas as pd
 
 from psbench.charts.colours import looks
+from psbench.charts.names import TITLES
 from psbench.charts.source import Data, height_of, labels_of, source
 
-#: what is counted: axis title, unit of a count, title of the chart
+#: what is counted: axis title, and what the shares are shares of
 QUANTITIES = {
-    "staleness": ("staleness (versions)", "share of applied pushes", "Staleness of the applied pushes"),
-    "lead": (
-        "clock lead (steps)",
-        "share of started steps",
-        "Lead over the slowest worker when a step starts",
-    ),
+    "staleness": ("staleness (versions)", "share of applied pushes"),
+    "lead": ("clock lead (steps)", "share of started steps"),
 }
 
 
@@ -29,15 +26,21 @@ def counts(values: npt.NDArray[np.int64], label: str, bins: int = 40) -> pd.Data
     Returns
     -------
     DataFrame
-        `label`, `value` (lower end of the bin), `value_end`, `count`, `share` (of all values).
+        `label`, `value` and `last` (the first and the last number of the bin), `low` and `high` (the ends of
+        its bar, which is drawn half a step to each side), `count`, `share` (of all values).
+
+    Examples
+    --------
+    >>> counts(np.array([0, 0, 1, 5]), "ssp")["value"].tolist()[-1]
+    5
     """
     width = int(values.max()) // bins + 1 if len(values) else 1
     found = np.bincount(values // width)
-    lower = np.arange(len(found)) * width
+    first = np.arange(len(found)) * width
+    last = first + width - 1
     share = found / max(len(values), 1)
-    return pd.DataFrame(
-        {"label": label, "value": lower, "value_end": lower + width, "count": found, "share": share}
-    )
+    numbers = {"value": first, "last": last, "low": first - 0.5, "high": last + 0.5}
+    return pd.DataFrame({"label": label, **numbers, "count": found, "share": share})
 
 
 def histogram(
@@ -57,7 +60,7 @@ def histogram(
     labels, strategies : sequence of str, optional
         As for `curve`.
     """
-    x_title, y_title, title = QUANTITIES[quantity]
+    (x_title, y_title), title = QUANTITIES[quantity], TITLES[quantity]
     labels = labels_of(data, labels)
     found = looks(labels, strategies)
     colour = alt.Color(
@@ -70,12 +73,23 @@ def histogram(
         .mark_bar(opacity=1.0 if len(labels) == 1 else 0.6, binSpacing=1)
         .encode(
             x=alt.X(
-                "value:Q", title=x_title, bin="binned", axis=alt.Axis(grid=False, format="d", tickMinStep=1)
+                "low:Q",
+                title=x_title,
+                bin="binned",
+                # bars stand on the numbers they count, so a bar for 5 does not reach 6
+                scale=alt.Scale(nice=False, zero=False),
+                axis=alt.Axis(grid=False, format="d", tickMinStep=1),
             ),
-            x2=alt.X2("value_end"),
-            y=alt.Y("share:Q", title=y_title, stack=None, axis=alt.Axis(format=".0%", tickCount=5)),
+            x2=alt.X2("high"),
+            y=alt.Y("share:Q", title=y_title, stack=None, axis=alt.Axis(format="~%", tickCount=5)),
             color=colour,
-            tooltip=["label:N", "value:Q", "count:Q", alt.Tooltip("share:Q", format=".1%")],
+            tooltip=[
+                "label:N",
+                alt.Tooltip("value:Q", title="from"),
+                alt.Tooltip("last:Q", title="to"),
+                "count:Q",
+                alt.Tooltip("share:Q", format=".1%"),
+            ],
         )
         .properties(width="container", height=200, title=title, description=f"{title}: a histogram")
     )
@@ -99,7 +113,7 @@ def spread_chart(
     labels, strategies : sequence of str, optional
         As for `curve`.
     """
-    x_title, _, title = QUANTITIES[quantity]
+    (x_title, _), title = QUANTITIES[quantity], TITLES[quantity]
     labels = labels_of(data, labels)
     found = looks(labels, strategies)
     scale = alt.Scale(domain=labels, range=[found[label].colour for label in labels])
@@ -124,7 +138,7 @@ def spread_chart(
     )
 
 
-def traffic_chart(data: Data, title: str = "Bytes sent") -> alt.Chart:
+def traffic_chart(data: Data, title: str = TITLES["bytes"]) -> alt.Chart:
     """Draw the bytes sent up and down, one bar per label.
 
     Parameters
@@ -155,7 +169,7 @@ def traffic_chart(data: Data, title: str = "Bytes sent") -> alt.Chart:
 
 
 def server_chart(
-    data: Data, quantities: Sequence[str] | None = None, title: str = "What each server holds"
+    data: Data, quantities: Sequence[str] | None = None, title: str = TITLES["servers"]
 ) -> alt.LayerChart:
     """Draw each server's share of the entries, the requests and the parts, with the equal share as a rule.
 
@@ -171,7 +185,7 @@ def server_chart(
     colours = alt.Scale(domain=quantities, range=["#0072B2", "#B87A00", "#8A8500"][: len(quantities)])
     base = alt.Chart().encode(x=alt.X("server:O", title="server", axis=alt.Axis(labelAngle=0)))
     bars = base.mark_bar().encode(
-        y=alt.Y("share:Q", title="share of all", axis=alt.Axis(format=".0%", tickCount=5)),
+        y=alt.Y("share:Q", title="share of all", axis=alt.Axis(format="~%", tickCount=5)),
         color=alt.Color("quantity:N", scale=colours, legend=alt.Legend(title=None)),
         xOffset=alt.XOffset("quantity:N", sort=quantities),
         tooltip=["server:O", "quantity:N", "count:Q", alt.Tooltip("share:Q", format=".1%")],
@@ -187,7 +201,7 @@ def server_chart(
     )
 
 
-def load_chart(data: Data, title: str = "How busy each server was") -> alt.LayerChart:
+def load_chart(data: Data, title: str = TITLES["server_load"]) -> alt.LayerChart:
     """Draw each server's load over the run, relative to the mean of all, and when parameters moved.
 
     Parameters
@@ -225,7 +239,7 @@ def load_chart(data: Data, title: str = "How busy each server was") -> alt.Layer
     )
 
 
-def rule_chart(data: Data, title: str = "What the switch rule saw") -> alt.LayerChart:
+def rule_chart(data: Data, title: str = TITLES["rule"]) -> alt.LayerChart:
     """Draw the value of a switch rule against its threshold, and the switch.
 
     Parameters

@@ -1,17 +1,14 @@
-"""The figures of one run and of several: a chart, the table it shows, and a sentence about it."""
+"""The figures of what workers, servers and switch rules did, in one run and in several."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TypeAlias
 
-import altair as alt
 import pandas as pd
 
 from psbench import metrics
 from psbench.charts import tables
-from psbench.charts.curves import AXES, curve, with_seeds
 from psbench.charts.display import Sheet, stack
 from psbench.charts.distributions import (
     counts,
@@ -22,7 +19,11 @@ from psbench.charts.distributions import (
     spread_chart,
     traffic_chart,
 )
+from psbench.charts.figure import Figure
+from psbench.charts.learning import curves
+from psbench.charts.names import TITLES
 from psbench.charts.sequence import sequence_chart, sequence_table
+from psbench.charts.source import RunRecord
 from psbench.charts.workers import (
     around,
     batch_size_chart,
@@ -36,51 +37,19 @@ from psbench.charts.workers import (
 )
 from psbench.errors import UnknownName
 
-if TYPE_CHECKING:
-    from psbench.results.comparison import Comparison
-    from psbench.results.run import Run
-
-AnyChart = alt.Chart | alt.LayerChart
+#: label -> runs that differ in their seed only
+Groups: TypeAlias = Mapping[str, Sequence[RunRecord]]
 
 #: versions that a sequence diagram shows; more messages than these make cannot be followed
 SEQUENCE_VERSIONS = 5
 
 
-@dataclass(frozen=True)
-class Figure:
-    """A chart with its table (what a screen reader reads), a note on how to read it, and its name."""
-
-    chart: AnyChart
-    table: pd.DataFrame
-    note: str = ""
-    name: str = ""
-
-    @property
-    def spec(self) -> dict[str, Any]:
-        """The Vega-Lite specification, without a configuration."""
-        return spec(self.chart)
-
-
-def spec(chart: alt.TopLevelMixin) -> dict[str, Any]:
-    """Return a chart as a Vega-Lite specification without a configuration: the page gives light or dark.
-
-    Examples
-    --------
-    >>> from psbench.charts import curve
-    >>> spec(curve("rows", labels=["asp"]))["data"]
-    {'name': 'rows'}
-    """
-    plain: dict[str, Any] = chart.to_dict()
-    plain.pop("config", None)
-    return plain
-
-
-def run_chart(run: Run, *names: str, x: str = "time_s", width: int = 640) -> Sheet:
+def run_chart(run: RunRecord, *names: str, x: str = "time_s", width: int = 640) -> Sheet:
     """Return the charts of a run, one below the other, for a notebook cell.
 
     Parameters
     ----------
-    run : Run
+    run : RunRecord
     *names : str
         Which charts, in this order; without names all but "sequence" and "labels".
     x : str
@@ -93,98 +62,38 @@ def run_chart(run: Run, *names: str, x: str = "time_s", width: int = 640) -> She
         If the run has no chart of that name.
     """
     figures = [*curves([run], [tables.label_of(run)], x=x), *worker_figures(run)]
-    if not names:
-        return stack([figure.chart for figure in figures], width)
-    return _chosen([*figures, *label_figures(run), sequence_figure(run)], names, width)
+    rest = [*label_figures(run), sequence_figure(run)] if names else []
+    return _chosen([*figures, *rest], names, width)
 
 
-def comparison_chart(comparison: Comparison, *names: str, x: str = "time_s", width: int = 640) -> Sheet:
-    """Return the charts of a comparison, one below the other; parameters as for `run_chart`."""
-    labels = [label for label, runs in comparison.groups.items() for _ in runs]
-    figures = curves(comparison.runs, labels, comparison.strategies, x)
-    figures += comparison_figures(comparison.groups, comparison.strategies)
-    return _chosen(figures, names or [figure.name for figure in figures], width)
-
-
-def _chosen(figures: Sequence[Figure], names: Sequence[str], width: int) -> Sheet:
-    known = {figure.name: figure.chart for figure in figures}
-    for unknown in (name for name in names if name not in known):
-        raise UnknownName("chart", unknown, known)
-    return stack([known[name] for name in names], width)
-
-
-def curves(
-    runs: Sequence[Run],
-    labels: Sequence[str],
-    strategies: Mapping[str, str] | None = None,
-    x: str = "time_s",
-) -> list[Figure]:
-    """Return accuracy, validation loss and training loss; runs with the same label are seeds of one.
+def comparison_chart(
+    groups: Groups, strategies: Mapping[str, str], *names: str, x: str = "time_s", width: int = 640
+) -> Sheet:
+    """Return the charts of a comparison, one below the other.
 
     Parameters
     ----------
-    runs, labels : sequences of the same length
-    strategies : mapping of label to strategy, optional
-        Gives the colours; the label itself if not given.
-    x : one of `AXES`
+    groups : mapping of label to runs that differ in their seed only
+    strategies : mapping of label to strategy
+    *names, x, width
+        As for `run_chart`.
     """
-    raw = pd.concat(
-        [tables.evaluation_table(r, n, i) for i, (r, n) in enumerate(zip(runs, labels, strict=True))]
-    )
-    values = [name for name in tables.EVALUATED if name in raw and raw[name].notna().any()]
-    table = with_seeds(raw, values) if len(raw) else raw
-    marks = _switch_marks(runs, labels)
-    names = list(dict.fromkeys(labels))
-    known = [(strategies or {}).get(name, name) for name in names]
-    figures = []
-    for y in values:
-        shown = table[[c for c in table if c in ("label", "n", *AXES, y, f"{y}_low", f"{y}_high")]]
-        both = pd.concat([shown.astype(object), marks.astype(object)], ignore_index=True)
-        chart = curve(both, y, x, labels=names, strategies=known)
-        figures.append(Figure(chart, shown, _note(shown, y, marks), y))
-    if "train_loss" not in values:
-        figures += _training(runs, labels, names, known, marks, x)
-    return figures
+    labels = [label for label, runs in groups.items() for _ in runs]
+    figures = curves([run for runs in groups.values() for run in runs], labels, strategies, x)
+    return _chosen([*figures, *comparison_figures(groups, strategies)], names, width)
 
 
-def _note(table: pd.DataFrame, y: str, marks: pd.DataFrame) -> str:
-    """Say how to read what several seeds add to a chart."""
-    if f"{y}_low" not in table or not table[f"{y}_low"].notna().any():
-        return ""
-    switches = "; switches are at their mean over seeds" if len(marks) else ""
-    return f"Means over seeds, with 95 % intervals as bands{switches}."
-
-
-def _training(
-    runs: Sequence[Run],
-    labels: Sequence[str],
-    names: list[str],
-    known: list[str],
-    marks: pd.DataFrame,
-    x: str,
-) -> list[Figure]:
-    """Return the training loss from the pushes, of the first run of each label."""
-    first = [runs[labels.index(name)] for name in names]
-    parts = [tables.training_table(run, name) for run, name in zip(first, names, strict=True)]
-    table = pd.concat(parts)
-    if table.empty:
-        return []
-    both = pd.concat([table.astype(object), marks.astype(object)], ignore_index=True)
-    note = "Mean over the samples pushed in the last quarter of an epoch; one seed."
-    chart = curve(both, "train_loss", x, labels=names, strategies=known)
-    return [Figure(chart, table, note, "train_loss")]
-
-
-def _switch_marks(runs: Sequence[Run], labels: Sequence[str]) -> pd.DataFrame:
-    """Return where runs switched; over seeds of one label the mean of their n-th switches."""
-    found = pd.concat([tables.switch_table(run, label) for run, label in zip(runs, labels, strict=True)])
-    found[list(AXES)] = found[list(AXES)].astype(float)  # an empty table's columns have no type
-    return (
-        found.groupby(["label", found.index, "event"], sort=False)[list(AXES)].mean().reset_index()[[*found]]
+def _chosen(figures: Sequence[Figure], names: Sequence[str], width: int) -> Sheet:
+    """Return the charts of these names, each with all of its figures; all charts without a name."""
+    known = dict.fromkeys(figure.name for figure in figures)
+    for unknown in (name for name in names if name not in known):
+        raise UnknownName("chart", unknown, known)
+    return stack(
+        [figure.chart for name in names or known for figure in figures if figure.name == name], width
     )
 
 
-def worker_figures(run: Run, label: str | None = None, strategy: str | None = None) -> list[Figure]:
+def worker_figures(run: RunRecord, label: str | None = None, strategy: str | None = None) -> list[Figure]:
     """Return what a run's workers did: timeline, time use, waiting, shares, staleness, lead, batch sizes."""
     label = label or tables.label_of(run)
     spans = metrics.timeline(run.log)
@@ -196,18 +105,18 @@ def worker_figures(run: Run, label: str | None = None, strategy: str | None = No
     return figures + switch_figures(run) + server_figures(run)
 
 
-def _timelines(run: Run, spans: pd.DataFrame) -> list[Figure]:
+def _timelines(run: RunRecord, spans: pd.DataFrame) -> list[Figure]:
     begin = window(spans)
     note = "Phases differ in thickness too; a thin grey line is a wait. Point at a span to see why."
-    figures = [Figure(timeline_chart(begin, "What each worker does: the beginning"), begin, note, "timeline")]
+    figures = [Figure(timeline_chart(begin, f"{TITLES['timeline']}: the beginning"), begin, note, "timeline")]
     for switch in metrics.switches(run.log, run.meta["dataset_size"], run.meta.get("compositions", ())):
         piece = around(spans, switch["time_s"])
-        title = f"What each worker does: the switch to {switch['to']} at {switch['time_s']:.4g} s"
+        title = f"{TITLES['switch']} to {switch['to']} at {switch['time_s']:.4g} s"
         figures.append(Figure(timeline_chart(piece, title), piece, note, "switch"))
     return figures
 
 
-def _times(run: Run, spans: pd.DataFrame) -> list[Figure]:
+def _times(run: RunRecord, spans: pd.DataFrame) -> list[Figure]:
     use = tables.worker_time_table(spans)
     figures = [Figure(time_use_chart(use), use, "From joining to leaving or the end.", "time_use")]
     idle = metrics.idle(run.log, spans)
@@ -216,7 +125,7 @@ def _times(run: Run, spans: pd.DataFrame) -> list[Figure]:
     return figures + _steps(run)
 
 
-def _steps(run: Run) -> list[Figure]:
+def _steps(run: RunRecord) -> list[Figure]:
     """Return reading and computing apart, where a run has measured it or its profile says so."""
     table = tables.step_table(run)
     if not (table["part"].eq("reading") & table["ms"].gt(0)).any():
@@ -226,7 +135,7 @@ def _steps(run: Run) -> list[Figure]:
     return [Figure(step_chart(table), table, note, "steps")]
 
 
-def _counted(run: Run, label: str, strategy: str) -> list[Figure]:
+def _counted(run: RunRecord, label: str, strategy: str) -> list[Figure]:
     shares = tables.share_table(run, label)
     figures = [
         Figure(
@@ -246,13 +155,13 @@ def _counted(run: Run, label: str, strategy: str) -> list[Figure]:
     return figures
 
 
-def switch_figures(run: Run) -> list[Figure]:
+def switch_figures(run: RunRecord) -> list[Figure]:
     """Return the switch rule's value against its threshold, if it computes one."""
     table = tables.rule_table(run)
     return [Figure(rule_chart(table), table, name="rule")] if table["value"].notna().any() else []
 
 
-def server_figures(run: Run) -> list[Figure]:
+def server_figures(run: RunRecord) -> list[Figure]:
     """Return what each server holds at the start, where there are several, and how busy each was."""
     found = tables.server_tables(run)
     figures = []
@@ -260,7 +169,7 @@ def server_figures(run: Run) -> list[Figure]:
         of = f" under {name}" if len(found) > 1 else ""
         most = table.query("quantity == 'entries'")
         worst = (most["share"] / most["equal"]).max()
-        title = f"What each server holds{of}: the fullest {worst:.3g} times its share"
+        title = f"{TITLES['servers']}{of}: the fullest {worst:.3g} times its share"
         note = "Entries are parameters; a request is a tensor or a piece of one, a part a stretch of memory."
         shown = table.drop(columns="equal")
         figures.append(Figure(server_chart(table, title=title), shown, f"{note} Dashed: equal.", "servers"))
@@ -271,18 +180,18 @@ def server_figures(run: Run) -> list[Figure]:
     return figures
 
 
-def label_figures(run: Run) -> list[Figure]:
+def label_figures(run: RunRecord) -> list[Figure]:
     """Return how labels are spread over the workers, if that was recorded."""
     table = tables.label_table(run)
     return [] if table is None else [Figure(label_chart(table), table, name="labels")]
 
 
-def sequence_figure(run: Run, stop_s: float | None = None) -> Figure:
+def sequence_figure(run: RunRecord, stop_s: float | None = None) -> Figure:
     """Return who sent what to whom at the beginning of a run, as a sequence diagram.
 
     Parameters
     ----------
-    run : Run
+    run : RunRecord
     stop_s : float, seconds, optional
         Where it ends; by default a little after the fifth version.
     """
@@ -294,7 +203,7 @@ def sequence_figure(run: Run, stop_s: float | None = None) -> Figure:
     return Figure(sequence_chart(table, run.meta["num_workers"], title), table, note, "sequence")
 
 
-def comparison_figures(groups: Mapping[str, Sequence[Run]], strategies: Mapping[str, str]) -> list[Figure]:
+def comparison_figures(groups: Groups, strategies: Mapping[str, str]) -> list[Figure]:
     """Return what compares strategies beside their curves: time use, waiting, staleness, lead, bytes."""
     use = pd.concat([tables.time_use_table(runs, label=label) for label, runs in groups.items()])
     idle = pd.concat([tables.idle_table(runs, label) for label, runs in groups.items()])
@@ -317,11 +226,11 @@ def comparison_figures(groups: Mapping[str, Sequence[Run]], strategies: Mapping[
     return [*figures, Figure(traffic_chart(sent), sent, "Mean over seeds.", "bytes")]
 
 
-def _bytes(run: Run) -> dict[str, int]:
+def _bytes(run: RunRecord) -> dict[str, int]:
     return metrics.total_bytes(run.log, bool(run.meta.get("unanswered")))
 
 
-def _spread(groups: Mapping[str, Sequence[Run]], strategies: Mapping[str, str], quantity: str) -> Figure:
+def _spread(groups: Groups, strategies: Mapping[str, str], quantity: str) -> Figure:
     measure = metrics.staleness if quantity == "staleness" else metrics.clock_lead
     found = {label: pd.concat([measure(run.log)[quantity] for run in runs]) for label, runs in groups.items()}
     table = pd.concat([tables.spread_table(values, label) for label, values in found.items() if len(values)])

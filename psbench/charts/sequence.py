@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import altair as alt
 import numpy as np
@@ -11,11 +11,9 @@ import pandas as pd
 
 from psbench import metrics
 from psbench.charts.colours import GREEN, PHASES
+from psbench.charts.names import TITLES
 from psbench.charts.source import Data, source
-from psbench.core.log import Kind
-
-if TYPE_CHECKING:
-    from psbench.core.log import EventLog
+from psbench.core.log import EventLog, Kind
 
 #: what is drawn, in the order of the legend, and its colour
 PARTS = {
@@ -106,7 +104,7 @@ def _apart(at: npt.NDArray[np.float64], gap: float) -> npt.NDArray[np.bool_]:
     return np.array(chosen, dtype=bool)
 
 
-def sequence_chart(data: Data, num_workers: int, title: str = "Who sends what to whom") -> alt.LayerChart:
+def sequence_chart(data: Data, num_workers: int, title: str = TITLES["sequence"]) -> alt.LayerChart:
     """Draw a sequence diagram.
 
     Parameters

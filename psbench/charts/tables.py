@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from psbench import metrics
 from psbench.charts.curves import AXES
+from psbench.charts.source import RunRecord
 
-if TYPE_CHECKING:
-    from psbench.results.run import Run
-
-EVALUATED = ("val_accuracy", "val_loss", "train_loss")
+EVALUATED = ("val_accuracy", "train_accuracy", "val_loss", "train_loss")
 
 
-def label_of(run: Run) -> str:
+def label_of(run: RunRecord) -> str:
     """Return what a single run's lines are called: its strategy."""
     return str(run.meta.get("strategy") or "run")
 
 
-def evaluation_table(run: Run, label: str, seed: int = 0) -> pd.DataFrame:
+def evaluation_table(run: RunRecord, label: str, seed: int = 0) -> pd.DataFrame:
     """Return a run's evaluations: `label`, `seed`, `point` (0, 1, ...), the axes, and the values."""
     frame = metrics.evaluations(run.log)
     frame.insert(0, "label", label)
@@ -32,14 +30,14 @@ def evaluation_table(run: Run, label: str, seed: int = 0) -> pd.DataFrame:
     return frame[kept]
 
 
-def training_table(run: Run, label: str) -> pd.DataFrame:
+def training_table(run: RunRecord, label: str) -> pd.DataFrame:
     """Return a run's smoothed training loss: `label`, the axes, and `train_loss`."""
     frame = metrics.training_loss(run.log, run.meta["dataset_size"])
     frame.insert(0, "label", label)
     return frame
 
 
-def switch_table(run: Run, label: str) -> pd.DataFrame:
+def switch_table(run: RunRecord, label: str) -> pd.DataFrame:
     """Return a run's switches as rows that mark an event: `label`, the axes, `event`."""
     found = metrics.switches(run.log, run.meta["dataset_size"], run.meta.get("compositions", ()))
     sent = _bytes_at(run, [switch["time_s"] for switch in found])
@@ -51,7 +49,7 @@ def switch_table(run: Run, label: str) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["label", *AXES, "event"])
 
 
-def time_use_table(runs: Iterable[Run], **row: object) -> pd.DataFrame:
+def time_use_table(runs: Iterable[RunRecord], **row: object) -> pd.DataFrame:
     """Return the share of time in each phase over all workers and runs: `phase`, `fraction`, and `row`."""
     spans = pd.concat([metrics.timeline(run.log) for run in runs])
     lasted = (spans["end_s"] - spans["start_s"]).groupby(spans["phase"], observed=False).sum()
@@ -67,7 +65,7 @@ def worker_time_table(spans: pd.DataFrame) -> pd.DataFrame:
     return share.rename("fraction").reset_index()
 
 
-def step_table(run: Run) -> pd.DataFrame:
+def step_table(run: RunRecord) -> pd.DataFrame:
     """Return what a mini-batch takes: `worker`, `part` ("reading" or "computing"), `ms`, `cpu` (0 to 1)."""
     rows = [
         {"worker": used["worker"], "part": part, "ms": used[name], "cpu": used["cpu"]}
@@ -78,7 +76,7 @@ def step_table(run: Run) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["worker", "part", "ms", "cpu"])
 
 
-def idle_table(runs: Sequence[Run], label: str) -> pd.DataFrame:
+def idle_table(runs: Sequence[RunRecord], label: str) -> pd.DataFrame:
     """Return the mean share of time spent waiting, by reason: `label`, `reason`, `fraction`."""
     parts = [
         metrics.idle(run.log).groupby("reason")["fraction"].sum() / run.meta["num_workers"] for run in runs
@@ -87,7 +85,7 @@ def idle_table(runs: Sequence[Run], label: str) -> pd.DataFrame:
     return pd.DataFrame({"label": label, "reason": mean.index, "fraction": mean.to_numpy()})
 
 
-def share_table(run: Run, label: str) -> pd.DataFrame:
+def share_table(run: RunRecord, label: str) -> pd.DataFrame:
     """Return the share of applied pushes: `label`, `worker`, `applied`, `share`, `equal`."""
     frame = metrics.share_of_applied(run.log)
     frame.insert(0, "label", label)
@@ -102,14 +100,14 @@ def spread_table(values: pd.Series[int], label: str) -> pd.DataFrame:
     return pd.DataFrame([row])
 
 
-def rule_table(run: Run) -> pd.DataFrame:
+def rule_table(run: RunRecord) -> pd.DataFrame:
     """Return what the switch rule saw, and the switches: `epoch`, `value`, `threshold`, `event`."""
     seen = metrics.rule_values(run.log)[["epoch", "value", "threshold"]].assign(event=None)
     marks = switch_table(run, "")[["epoch", "event"]]
     return pd.concat([seen.astype(object), marks.astype(object)], ignore_index=True)
 
 
-def server_tables(run: Run) -> dict[str, pd.DataFrame]:
+def server_tables(run: RunRecord) -> dict[str, pd.DataFrame]:
     """Return by composition what each server holds: `server`, `quantity`, `count`, `share`, `equal`.
 
     Only for compositions with more than one server; `equal` is one over the servers.
@@ -117,7 +115,7 @@ def server_tables(run: Run) -> dict[str, pd.DataFrame]:
     return {balance["composition"]: _server_table(balance) for balance in run.meta.get("servers", ())}
 
 
-def load_table(run: Run) -> pd.DataFrame:
+def load_table(run: RunRecord) -> pd.DataFrame:
     """Return how busy servers were: `time_s`, `server`, `relative`, `load_s`, and moves as `time_s`, `event`.
 
     Empty unless the servers were looked at.
@@ -142,7 +140,7 @@ def _server_table(balance: Mapping[str, Any]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def label_table(run: Run) -> pd.DataFrame | None:
+def label_table(run: RunRecord) -> pd.DataFrame | None:
     """Return the samples of each class by worker: `worker`, `class`, `samples`; None if not recorded."""
     counts = run.meta.get("label_counts")
     if not counts:
@@ -151,7 +149,7 @@ def label_table(run: Run) -> pd.DataFrame | None:
     return pd.DataFrame(rows, columns=["worker", "class", "samples"])
 
 
-def _bytes_at(run: Run, times: Sequence[float]) -> list[int]:
+def _bytes_at(run: RunRecord, times: Sequence[float]) -> list[int]:
     rows = run.log.rows()
     sent = np.append(0, np.cumsum(rows["bytes"], dtype=np.int64))
     return [int(sent[np.searchsorted(rows["time_s"], at, side="right")]) for at in times]

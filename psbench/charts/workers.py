@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from psbench.charts.colours import ORANGE, PHASES, looks, reason_colours
+from psbench.charts.names import TITLES
 from psbench.charts.source import Data, height_of, labels_of, source, thin
 
 #: thickness of a phase's bar, as a share of its line: what is done is thick, waiting is thin
@@ -22,9 +23,7 @@ NUMBERS = 240
 WORKERS = 24
 
 
-def timeline_chart(
-    data: Data, title: str = "What each worker does", height: int | None = None
-) -> alt.LayerChart:
+def timeline_chart(data: Data, title: str = TITLES["timeline"], height: int | None = None) -> alt.LayerChart:
     """Draw spans of `metrics.timeline` as bars along time, one line per worker.
 
     Phases differ in colour and in thickness; a wait is a thin line. The tooltip says why and for whom.
@@ -94,7 +93,7 @@ def around(spans: pd.DataFrame, at_s: float, limit: int = SPANS) -> pd.DataFrame
     return window(spans, float(start), limit)
 
 
-def time_use_chart(data: Data, rows: str = "worker", title: str = "Where the time goes") -> alt.Chart:
+def time_use_chart(data: Data, rows: str = "worker", title: str = TITLES["time_use"]) -> alt.Chart:
     """Draw the share of time in each phase, stacked, one bar per worker (or label).
 
     Parameters
@@ -107,7 +106,7 @@ def time_use_chart(data: Data, rows: str = "worker", title: str = "Where the tim
     return _stacked(data, rows, "phase", PHASES, title, "share of the time the workers were present")
 
 
-def step_chart(data: Data, title: str = "What a mini-batch takes") -> alt.Chart:
+def step_chart(data: Data, title: str = TITLES["steps"]) -> alt.Chart:
     """Draw the mean milliseconds of reading and of computing a mini-batch, stacked, one bar per worker.
 
     Parameters
@@ -122,7 +121,7 @@ def step_chart(data: Data, title: str = "What a mini-batch takes") -> alt.Chart:
         .mark_bar(size=13)
         .encode(
             x=alt.X("ms:Q", title="mean time of a mini-batch (ms)"),
-            y=alt.Y("worker:O", title="worker", sort=None),
+            y=alt.Y("worker:O", title="worker"),
             color=alt.Color(
                 "part:N",
                 scale=alt.Scale(domain=names, range=[ORANGE, PHASES["compute"]]),
@@ -142,7 +141,7 @@ def step_chart(data: Data, title: str = "What a mini-batch takes") -> alt.Chart:
 
 
 def idle_chart(
-    data: Data, rows: str = "worker", reasons: Sequence[str] | None = None, title: str = "Waiting, by reason"
+    data: Data, rows: str = "worker", reasons: Sequence[str] | None = None, title: str = TITLES["idle"]
 ) -> alt.Chart:
     """Draw the share of time spent waiting, stacked by reason, one bar per worker (or label).
 
@@ -173,7 +172,7 @@ def _stacked(data: Data, rows: str, by: str, colours: dict[str, str], title: str
                 axis=alt.Axis(format=".0%", tickCount=5),
                 scale=alt.Scale(domain=[0, 1], clamp=True),
             ),
-            y=alt.Y(f"{rows}:O", title=rows if rows == "worker" else None, sort=None),
+            y=_rows(rows),
             color=alt.Color(
                 f"{by}:N",
                 scale=alt.Scale(domain=names, range=list(colours.values())),
@@ -192,12 +191,17 @@ def _stacked(data: Data, rows: str, by: str, colours: dict[str, str], title: str
     return chart
 
 
+def _rows(rows: str) -> alt.Y:
+    """Return the axis of the bars; workers by number, as in a live run they first wait in any order."""
+    return alt.Y("worker:O", title="worker") if rows == "worker" else alt.Y("label:N", title=None, sort=None)
+
+
 def share_chart(
     data: Data,
     *,
     labels: Sequence[str] | None = None,
     strategies: Sequence[str] | None = None,
-    title: str = "Whose pushes were applied",
+    title: str = TITLES["share"],
 ) -> alt.LayerChart:
     """Draw each worker's share of the applied pushes, with the equal share as a dashed rule.
 
@@ -216,7 +220,7 @@ def share_chart(
         scale=alt.Scale(domain=labels, range=[found[label].colour for label in labels]),
         legend=alt.Legend(title=None) if len(labels) > 1 else None,
     )
-    axis = alt.Axis(format=".0%", tickCount=5)
+    axis = alt.Axis(format="~%", tickCount=5)
     base = alt.Chart().encode(x=alt.X("worker:O", title="worker", axis=alt.Axis(labelAngle=0)))
     bars = base.mark_bar().encode(
         y=alt.Y("share:Q", title="share of applied pushes", axis=axis),
@@ -235,7 +239,7 @@ def share_chart(
     )
 
 
-def batch_size_chart(data: Data, title: str = "Batch size of each worker") -> alt.Chart:
+def batch_size_chart(data: Data, title: str = TITLES["batch_size"]) -> alt.Chart:
     """Draw the batch size of each worker along time.
 
     Parameters
@@ -260,7 +264,7 @@ def batch_size_chart(data: Data, title: str = "Batch size of each worker") -> al
     return chart
 
 
-def label_chart(data: Data, title: str = "Who trains on which labels") -> alt.LayerChart:
+def label_chart(data: Data, title: str = TITLES["labels"]) -> alt.LayerChart:
     """Draw how many samples of each class lie in each worker's shard; small tables also show the numbers.
 
     Parameters

@@ -8,13 +8,14 @@ from psbench.metrics.chunks import chunks
 from psbench.metrics.clocks import clock_lead
 from psbench.metrics.curves import evaluations, throughput, time_to_target, training_loss
 from psbench.metrics.independence import independence, mean_independence
-from psbench.metrics.interval import interval
+from psbench.metrics.interval import interval, standard_deviation
 from psbench.metrics.pushes import batch_sizes, pushes, share_of_applied, staleness, unused_workers
 from psbench.metrics.rows import end_of
 from psbench.metrics.servers import reassignments, server_loads
 from psbench.metrics.spans import PHASES, idle, idle_fraction, timeline
 from psbench.metrics.summary import summarise, usage
 from psbench.metrics.switches import rule_values, switches
+from psbench.metrics.timebase import clock_of, repeatability
 from psbench.metrics.traffic import conservation, messages, total_bytes
 from psbench.metrics.votes import local_steps_ratio
 from psbench.metrics.warnings import never_switched
@@ -24,6 +25,7 @@ __all__ = [
     "batch_sizes",
     "chunks",
     "clock_lead",
+    "clock_of",
     "conservation",
     "end_of",
     "evaluations",
@@ -37,10 +39,12 @@ __all__ = [
     "never_switched",
     "pushes",
     "reassignments",
+    "repeatability",
     "rule_values",
     "server_loads",
     "share_of_applied",
     "staleness",
+    "standard_deviation",
     "summarise",
     "switches",
     "throughput",

@@ -1,4 +1,4 @@
-"""Means over seeds, with their intervals."""
+"""Means over seeds, with their intervals and standard deviations."""
 
 from __future__ import annotations
 
@@ -37,3 +37,15 @@ def interval(
         return float(sample.mean()) if n else float("nan"), None
     error = sample.std(ddof=1) / np.sqrt(n)
     return float(sample.mean()), float(stdtrit(n - 1, (1 + level) / 2) * error)
+
+
+def standard_deviation(values: Sequence[float] | npt.NDArray[np.float64]) -> float | None:
+    """Return the standard deviation of a sample (n - 1 in the denominator); None with fewer than two values.
+
+    Examples
+    --------
+    >>> standard_deviation([1.0, 2.0, 3.0])
+    1.0
+    """
+    sample = np.asarray(values, dtype=float)
+    return float(sample.std(ddof=1)) if len(sample) > 1 else None

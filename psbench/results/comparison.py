@@ -191,7 +191,7 @@ class Comparison:
         """Return the comparison's charts, as the report shows them; see `charts.run_chart`."""
         from psbench.charts import comparison_chart
 
-        return comparison_chart(self, *names, x=x, width=width)
+        return comparison_chart(self.groups, self.strategies, *names, x=x, width=width)
 
     def report(self, path: str | Path) -> Path:
         """Write a report that opens without internet; see `report.write_report`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from importlib import resources
 
@@ -172,8 +173,75 @@ def test_histograms_count_everything_once():
     table = charts.counts(np.array([0, 0, 1, 99]), "asp", bins=40)
     assert table["count"].sum() == 4
     assert table["share"].sum() == pytest.approx(1)
-    assert table["value"].iloc[-1] <= 99 < table["value_end"].iloc[-1]
+    assert table["value"].iloc[-1] <= 99 <= table["last"].iloc[-1]
     assert len(table) <= 40
+
+
+@pytest.mark.parametrize("largest", [5, 99])
+def test_a_bar_stands_on_the_numbers_it_counts_and_reaches_no_further(largest):
+    table = charts.counts(np.arange(largest + 1), "ssp", bins=40)
+    assert (table["low"] == table["value"] - 0.5).all()
+    assert (table["high"] == table["last"] + 0.5).all()
+    assert (table["value"].to_numpy()[1:] == table["last"].to_numpy()[:-1] + 1).all()  # no number in two bars
+    if largest == 5:
+        assert table["high"].max() == 5.5  # under SSP(5) nothing is drawn at 6
+    spec = charts.spec(charts.histogram(table, "lead"))
+    assert (spec["encoding"]["x"]["field"], spec["encoding"]["x2"]["field"]) == ("low", "high")
+
+
+def test_workers_are_in_the_order_of_their_numbers_whoever_waits_first():
+    rows = [(2, "barrier", 0.5), (0, "switch", 0.1), (10, "barrier", 0.2)]
+    idle = pd.DataFrame(rows, columns=["worker", "reason", "fraction"])
+    use = idle.rename(columns={"reason": "phase"}).assign(phase="wait")
+    for chart in (
+        charts.idle_chart(idle),
+        charts.time_use_chart(use),
+        charts.idle_chart("rows", reasons=["x"]),
+    ):
+        axis = charts.spec(chart)["encoding"]["y"]
+        assert (axis["field"], axis["type"], axis.get("sort", "ascending")) == (
+            "worker",
+            "ordinal",
+            "ascending",
+        )
+
+
+def test_virtual_and_wall_seconds_never_share_an_axis(runs):
+    """A live run is drawn beside simulated ones: against time in figures of its own."""
+    live = dataclasses.replace(runs[2], meta=runs[2].meta | {"backend": "dask"})
+    beside, labels = [*runs[:2], live], ["all_reduce", "all_reduce", "live"]
+    figures = charts.curves(beside, labels, {"live": "asp"})
+    shown = {
+        (figure.name, title_of(figure)): (
+            {row["label"] for row in rows(figure.spec)},
+            figure.spec["usermeta"]["axes"]["time_s"],
+        )
+        for figure in figures
+    }
+    for name, title in (("val_accuracy", "Validation accuracy"), ("train_loss", "Training loss")):
+        assert shown[name, f"{title}, virtual time"] == ({"all_reduce"}, "virtual time (s)")
+        assert shown[name, f"{title}, wall time"] == ({"live"}, "wall-clock time (s)")
+    assert [figure.name for figure in figures][:2] == ["val_accuracy", "val_accuracy"]
+    for figure in charts.curves(beside, labels, {"live": "asp"}, x="epoch"):
+        assert {row["label"] for row in rows(figure.spec)} == {"all_reduce", "live"}
+        assert "time_s" not in figure.spec["usermeta"]["axes"]
+    single = charts.curves(runs[:2], labels[:2])[0].spec
+    assert single["usermeta"]["axes"]["time_s"] == "virtual time (s)"
+
+
+def test_a_label_looks_the_same_in_the_figures_of_both_clocks(runs):
+    live = dataclasses.replace(runs[-1], meta=runs[-1].meta | {"backend": "dask"})
+    strategies = dict.fromkeys(("switching", "live"), "strategy_switch")
+    figures = charts.curves([runs[-1], live], list(strategies), strategies)
+    known = charts.looks(strategies, strategies.values())
+    for figure, label in zip(figures[:2], strategies, strict=True):
+        (line,) = [layer for layer in figure.spec["layer"] if layer["mark"]["type"] == "line"]
+        scale = line["encoding"]["color"]["scale"]
+        assert scale == {"domain": [label], "range": [known[label].colour]}
+
+
+def title_of(figure: charts.Figure) -> str:
+    return str(figure.spec["title"])
 
 
 def luminance(colour: str) -> float:

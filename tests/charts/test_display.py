@@ -54,6 +54,22 @@ def test_charts_can_be_chosen_by_name(runs):
         runs[0].chart("time_line")
 
 
+def test_every_name_of_a_chart_is_in_the_list_of_names(runs):
+    figures = [*charts.curves(runs, [run.meta["strategy"] for run in runs]), *charts.worker_figures(runs[-1])]
+    figures += [*charts.label_figures(runs[-1]), charts.sequence_figure(runs[-1])]
+    figures += charts.comparison_figures({"asp": runs[2:4]}, {"asp": "asp"})
+    assert {figure.name for figure in figures} <= set(charts.TITLES)
+
+
+def test_a_name_stands_for_all_its_figures(tiny):
+    back = {"name": "strategy_switch", "rule": {"name": "after", "fraction": 0.5}}
+    done = run(tiny(back))
+    (switch,) = [f for f in charts.worker_figures(done) if f.name == "switch"]
+    assert len(done.chart("switch").vconcat) == 1
+    twice = charts.figures._chosen([switch, switch], ["switch"], 640)
+    assert len(twice.vconcat) == 2
+
+
 def test_a_sequence_diagram_tells_what_became_of_each_push(tiny):
     late = {"name": "k_bsp", "k": 1, "cancel": "on_arrival"}
     done = run(tiny(late).but(timing_only=True, stop={"updates": 12}, cluster={"workers": 3}))

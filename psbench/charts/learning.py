@@ -1,0 +1,122 @@
+"""Figures of accuracy and loss; virtual and wall-clock seconds never share an axis."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import pandas as pd
+
+from psbench.charts import tables
+from psbench.charts.curves import AXES, axes_of, curve, with_seeds
+from psbench.charts.figure import Figure
+from psbench.charts.source import RunRecord
+from psbench.metrics import clock_of
+
+
+def curves(
+    runs: Sequence[RunRecord],
+    labels: Sequence[str],
+    strategies: Mapping[str, str] | None = None,
+    x: str = "time_s",
+) -> list[Figure]:
+    """Return the figures of accuracy and loss; runs with the same label are seeds of one.
+
+    Parameters
+    ----------
+    runs, labels : sequences of the same length
+    strategies : mapping of label to strategy, optional
+        Gives the colours; the label itself if not given.
+    x : one of `AXES`
+
+    Notes
+    -----
+    Of runs on several clocks (simulated and live) each figure against time comes once for each clock, and
+    one against anything else has no time to choose from.
+    """
+    names = list(dict.fromkeys(labels))
+    known = [(strategies or {}).get(name, name) for name in names]
+    clocks = list(dict.fromkeys(clock_of(run.meta) for run in runs))
+    if len(clocks) == 1 or x != "time_s":
+        return _figures(runs, labels, _Drawing(names, known, x, clocks))
+    of_each = []
+    for clock in clocks:
+        own = [(run, label) for run, label in zip(runs, labels, strict=True) if clock_of(run.meta) == clock]
+        drawing = _Drawing(names, known, x, [clock], apart=True)
+        of_each.append(_figures([run for run, _ in own], [label for _, label in own], drawing))
+    order = list(dict.fromkeys(figure.name for figures in of_each for figure in figures))
+    return [figure for name in order for figures in of_each for figure in figures if figure.name == name]
+
+
+@dataclass(frozen=True)
+class _Drawing:
+    """How the curves of a comparison are drawn: all labels have their looks, though not all are in a figure.
+
+    `apart` says that other runs of the comparison are drawn against another clock.
+    """
+
+    labels: list[str]
+    strategies: list[str]
+    x: str
+    clocks: list[str]
+    apart: bool = False
+
+    def draw(
+        self, table: pd.DataFrame, marks: pd.DataFrame, y: str, shown: Sequence[str], note: str
+    ) -> Figure:
+        """Return the figure of one value."""
+        both = pd.concat([table.astype(object), marks.astype(object)], ignore_index=True)
+        chart = curve(
+            *(both, y, self.x),
+            labels=self.labels,
+            strategies=self.strategies,
+            shown=shown,
+            axes=axes_of(self.clocks),
+        )
+        if self.apart:
+            chart.title = f"{chart.title}, {self.clocks[0]} time"
+        return Figure(chart, table, note, y)
+
+
+def _figures(runs: Sequence[RunRecord], labels: Sequence[str], drawing: _Drawing) -> list[Figure]:
+    raw = pd.concat(
+        [tables.evaluation_table(r, n, i) for i, (r, n) in enumerate(zip(runs, labels, strict=True))]
+    )
+    values = [name for name in tables.EVALUATED if name in raw and raw[name].notna().any()]
+    table = with_seeds(raw, values) if len(raw) else raw
+    marks = _switch_marks(runs, labels)
+    shown = list(dict.fromkeys(labels))
+    figures = []
+    for y in values:
+        own = table[[c for c in table if c in ("label", "n", *AXES, y, f"{y}_low", f"{y}_high")]]
+        figures.append(drawing.draw(own, marks, y, shown, _note(own, y, marks)))
+    if "train_loss" not in values:
+        figures += _training(runs, labels, marks, drawing)
+    return figures
+
+
+def _note(table: pd.DataFrame, y: str, marks: pd.DataFrame) -> str:
+    """Say how to read what several seeds add to a chart."""
+    if f"{y}_low" not in table or not table[f"{y}_low"].notna().any():
+        return ""
+    switches = "; switches are at their mean over seeds" if len(marks) else ""
+    return f"Means over seeds, with 95 % intervals as bands{switches}."
+
+
+def _training(
+    runs: Sequence[RunRecord], labels: Sequence[str], marks: pd.DataFrame, drawing: _Drawing
+) -> list[Figure]:
+    """Return the training loss from the pushes, of the first run of each label."""
+    shown = list(dict.fromkeys(labels))
+    table = pd.concat([tables.training_table(runs[labels.index(name)], name) for name in shown])
+    note = "Mean over the samples pushed in the last quarter of an epoch; one seed."
+    return [] if table.empty else [drawing.draw(table, marks, "train_loss", shown, note)]
+
+
+def _switch_marks(runs: Sequence[RunRecord], labels: Sequence[str]) -> pd.DataFrame:
+    """Return where runs switched; over seeds of one label the mean of their n-th switches."""
+    found = pd.concat([tables.switch_table(run, label) for run, label in zip(runs, labels, strict=True)])
+    found[list(AXES)] = found[list(AXES)].astype(float)  # an empty table's columns have no type
+    return (
+        found.groupby(["label", found.index, "event"], sort=False)[list(AXES)].mean().reset_index()[[*found]]
+    )

@@ -1,0 +1,27 @@
+"""The names of the charts, and their titles: one list for runs, comparisons, reports and the panel."""
+
+from __future__ import annotations
+
+#: name (as in `run.chart("idle")`) and title; a chart of one run may say more in its title
+TITLES: dict[str, str] = {
+    "val_accuracy": "Validation accuracy",
+    "train_accuracy": "Training accuracy",
+    "val_loss": "Validation loss",
+    "train_loss": "Training loss",
+    "samples_per_s": "Throughput",
+    "timeline": "What each worker does",
+    "switch": "What each worker does: the switch",
+    "time_use": "Where the time goes",
+    "idle": "Waiting, by reason",
+    "steps": "What a mini-batch takes",
+    "share": "Whose pushes were applied",
+    "staleness": "Staleness of the applied pushes",
+    "lead": "Lead over the slowest worker when a step starts",
+    "batch_size": "Batch size of each worker",
+    "bytes": "Bytes sent",
+    "rule": "What the switch rule saw",
+    "servers": "What each server holds",
+    "server_load": "How busy each server was",
+    "labels": "Who trains on which labels",
+    "sequence": "Who sends what to whom",
+}

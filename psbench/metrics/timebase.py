@@ -1,0 +1,31 @@
+"""What the seconds of a run are, and what a second run of the same specification repeats."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+_CLOCKS = {"simulated": "virtual", "dask": "wall"}
+_REPEATS = {
+    "simulated": "The same specification, seed and library versions give the same digest of the log and the "
+    "same parameters, bit for bit, on machines with the same CPU arithmetic.",
+    "dask": "A live run repeats the specification, the data, the shards and the first model, but not the "
+    "timing: which push comes first differs, and so do log, digest and parameters. What was recorded "
+    "replays: the same events lead to the same decisions (psbench replay).",
+}
+
+
+def clock_of(meta: Mapping[str, Any]) -> str:
+    """Return which clock a run's seconds are of: "virtual", "wall", or "" where no backend is named.
+
+    Examples
+    --------
+    >>> clock_of({"backend": "dask"})
+    'wall'
+    """
+    return _CLOCKS.get(str(meta.get("backend")), "")
+
+
+def repeatability(backend: str) -> str:
+    """Return in a sentence what is the same when a specification is run again on this backend."""
+    return _REPEATS[backend]
