@@ -78,6 +78,7 @@ def _engine(run: Run, log: EventLog) -> Engine:
         epochs=epochs,
         batch_sizes=largest_remainder(experiment.batch_size, [1.0] * meta["num_workers"]),
         wire_size=WireSize(meta["layout"], meta["model_bytes"] - 4 * meta["num_parameters"]),
+        capacity=meta.get("capacity", ()),
         rate=experiment.optimizer.rate,
         rng=Streams(experiment.seed).generator("strategy"),
         log=log,

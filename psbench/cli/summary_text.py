@@ -33,7 +33,8 @@ def _lines(s: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield from _used(s.get("usage", ()))
     own = s.get("independence")
     yield "independence", "" if own is None else f"{own:.3g} iterations per request for the model"
-    yield "sent", f"{s['bytes']['up'] / 1e6:.4g} MB up, {s['bytes']['down'] / 1e6:.4g} MB down"
+    data = f", {s['bytes']['data'] / 1e6:.4g} MB of data" if "data" in s["bytes"] else ""
+    yield "sent", f"{s['bytes']['up'] / 1e6:.4g} MB up, {s['bytes']['down'] / 1e6:.4g} MB down{data}"
     for balance in s.get("servers", ()):
         yield "servers", _held(balance)
     for move in s.get("reassignments", ()):

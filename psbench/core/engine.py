@@ -45,6 +45,8 @@ class Engine:
         Samples per step of each worker at the beginning.
     wire_size : WireSize or None
         What the model has to be written on the wire, for the log's bytes.
+    capacity : list of int, samples
+        What each worker's memory holds beside the model; empty if that is not known.
     rate : callable epoch -> float, or None
         The optimizer's rate; None is a constant.
     rng : numpy Generator
@@ -70,6 +72,7 @@ class Engine:
         epochs: float | None = None,
         batch_sizes: Iterable[int] = (),
         wire_size: WireSize | None = None,
+        capacity: Iterable[int] = (),
         rate: Callable[[float], float] | None = None,
         rng: np.random.Generator | None = None,
         log: EventLog | None = None,
@@ -77,7 +80,7 @@ class Engine:
         self.strategy = strategy
         size = wire_size or WireSize()
         self.view = view = ClusterView(num_workers, dataset_size, global_batch, epochs)
-        view.layout = size.layout
+        view.layout, view.capacity = size.layout, tuple(capacity)
         if rate is not None:
             view.rate = rate
         if rng is not None:

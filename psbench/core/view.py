@@ -72,6 +72,8 @@ class ClusterView:
     epochs: float | None = None  #: the stop rule's number of epochs, if it has one
     #: the optimizer's rate by epoch; part of the specification, like the lines above
     rate: Callable[[float], float] = _constant
+    #: samples that each worker's memory holds beside the model; empty where that is not known
+    capacity: Sequence[int] = ()
     layout: Sequence[tuple[str, int]] = ()  #: the model's tensors in the order of its vector: name, entries
     #: the entries that each server holds now: stretches, from (included) to (excluded)
     ranges: Sequence[Sequence[tuple[int, int]]] = ()

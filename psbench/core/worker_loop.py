@@ -118,8 +118,10 @@ class WorkerLoop:
         return Vote(self.worker, self.ticket, self._policy.vote_value(), self._samples, self._compute_s)
 
     def report(self) -> Report:
-        """Return the report that `stepped` asked for."""
+        """Return the report that `stepped` asked for; it also asks for the next chunk of data, if any."""
         report = Report(self.worker, self.ticket, self._policy.report(self._statistics()))
+        if self._chunk_orders:
+            report.stats["next_samples"] = self._chunk_orders["samples"]
         self._begin_chunk()
         return report
 

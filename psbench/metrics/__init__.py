@@ -4,7 +4,7 @@ Tables are pandas data frames with units in the column names. `staleness` counts
 counts steps: two quantities, never mixed.
 """
 
-from psbench.metrics.chunks import chunks
+from psbench.metrics.chunks import chunks, chunks_sent
 from psbench.metrics.clocks import clock_lead
 from psbench.metrics.curves import evaluations, throughput, time_to_target, training_loss
 from psbench.metrics.independence import independence, mean_independence
@@ -24,6 +24,7 @@ __all__ = [
     "PHASES",
     "batch_sizes",
     "chunks",
+    "chunks_sent",
     "clock_lead",
     "clock_of",
     "conservation",

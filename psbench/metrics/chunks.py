@@ -7,8 +7,9 @@ import json
 import pandas as pd
 
 from psbench.core.log import EventLog, Kind
-from psbench.metrics.rows import pick
+from psbench.metrics.rows import pick, sent
 
+_ASKED = ("time_s", "worker", "samples")
 _COLUMNS = ("time_s", "worker", "steps", "compute_s", "test_loss", "pushed")
 #: rows after which a worker's steps since its last push are lost, and it counts from 0 again
 _LOST = (Kind.JOIN, Kind.LEAVE, Kind.DROP, Kind.CANCEL)
@@ -43,3 +44,30 @@ def chunks(log: EventLog) -> pd.DataFrame:
             (row["time_s"], worker, own, stats["compute_s"] - seconds, stats["test_loss"], bool(pushed))
         )
     return pd.DataFrame(found, columns=[*_COLUMNS])
+
+
+def chunks_sent(log: EventLog, unanswered: bool = False) -> pd.DataFrame:
+    """Return one row for each chunk of data that a worker was sent, in the order in which they began.
+
+    A worker begins one with every release and after every report; each is a message to the worker. One that
+    travels while the chunk before is trained on (prefetching) is counted when it is begun, so that the last
+    of each worker, which never is, does not count.
+
+    Parameters
+    ----------
+    log : EventLog
+    unanswered : bool
+        See `total_bytes`.
+
+    Returns
+    -------
+    DataFrame
+        `time_s`, `worker` and `samples`. Empty where workers do not train on chunks.
+    """
+    found = []
+    for row in pick(sent(log.rows(), unanswered), Kind.RELEASE, Kind.REPORT):
+        said = json.loads(log.text(row["text"]) or "{}")
+        samples = said.get("samples" if row["kind"] == Kind.RELEASE else "next_samples")
+        if samples is not None and not (row["kind"] == Kind.RELEASE and row["id"]):
+            found.append((row["time_s"], int(row["worker"]), samples))
+    return pd.DataFrame(found, columns=[*_ASKED])

@@ -86,3 +86,13 @@ def end_of(rows: Rows) -> float:
 def finite(value: float | None) -> float | None:
     """Return the number, or None where it is missing or not finite (JSON knows no NaN)."""
     return None if value is None or not np.isfinite(value) else float(value)
+
+
+def sent(rows: Rows, unanswered: bool) -> Rows:
+    """Leave out the releases that nobody was sent."""
+    if not unanswered:
+        return rows
+    ends = np.flatnonzero(np.isin(rows["kind"], (Kind.PUSH, Kind.APPLY)))[-1]
+    late = (rows["kind"] == Kind.RELEASE) & (np.arange(len(rows)) > ends)
+    kept: Rows = rows[~late]
+    return kept

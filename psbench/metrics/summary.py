@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from psbench.core.log import EventLog, Kind
+from psbench.metrics.chunks import chunks_sent
 from psbench.metrics.clocks import clock_lead
 from psbench.metrics.curves import evaluations, time_to_target, training_loss
 from psbench.metrics.independence import mean_independence
@@ -32,8 +33,8 @@ def summarise(log: EventLog, meta: Mapping[str, Any], target: float | None = Non
         What the log does not say. Needed: `dataset_size`. Used if there: `name`, `strategy`, `seed`,
         `backend`, `num_workers`, `status`, `reason`, `compositions` (their names, for the switches),
         `lost_workers`, `lr_convention`, `params_digest`, `versions`, `time_s`, `wall_s`, `target_accuracy`,
-        `servers`, `entry_bytes`, `usage`, `unanswered`, `global_batch`; for the warning of a switch rule that
-        never fired, `rule` and `planned_epochs` (`metrics.never_switched`).
+        `servers`, `entry_bytes`, `sample_bytes`, `usage`, `unanswered`, `global_batch`; for the
+        warning of a switch rule that never fired, `rule` and `planned_epochs` (`metrics.never_switched`).
     target : float, optional
         Validation accuracy, 0 to 1, for `time_to_target_s`; `meta["target_accuracy"]` if not given.
 
@@ -49,6 +50,8 @@ def summarise(log: EventLog, meta: Mapping[str, Any], target: float | None = Non
         `servers` is there only with more than one server: for each composition with several its name, what
         each server holds at the start, and the imbalance of it (`Placement.balance`); `reassignments` only
         if parameters moved between servers (`metrics.reassignments`).
+        `bytes` and `messages` have `data` only where workers are sent chunks of data (simulated; on dask
+        every worker has all data from the start): the chunks begun, see `metrics.chunks_sent`.
         `usage` is there where the backend tells it: by worker its `steps`, the mean `read_ms` and
         `compute_ms` of a step, and `cpu`, the share of a core that its process took (live only; above 1 with
         threads).
@@ -91,6 +94,10 @@ def summarise(log: EventLog, meta: Mapping[str, Any], target: float | None = Non
         "params_digest": meta.get("params_digest"),
         "versions": dict(meta.get("versions", {})),
     }
+    data = chunks_sent(log, unanswered)["samples"]
+    if len(data) and meta.get("backend") == "simulated" and "sample_bytes" in meta:
+        summary["bytes"]["data"] = int(data.sum()) * meta["sample_bytes"]
+        summary["messages"]["data"] = len(data)
     voted = local_steps_ratio(log)
     summary |= {} if voted is None else {"local_steps": voted}
     own = mean_independence(log)

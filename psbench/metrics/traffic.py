@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from psbench.core.log import EventLog, Kind
-from psbench.metrics.rows import Rows, pick, with_membership
+from psbench.metrics.rows import pick, sent, with_membership
 
 _MESSAGES = {
     "push": Kind.PUSH,
@@ -27,21 +27,11 @@ def total_bytes(log: EventLog, unanswered: bool = False) -> dict[str, int]:
         Whether the run ended in the midst of its last answer, as `meta` says: the log has the whole decision,
         but the releases after the last update, or after a push that diverged, were not sent.
     """
-    rows = _sent(log.rows(), unanswered)
+    rows = sent(log.rows(), unanswered)
     return {
         "up": int(pick(rows, Kind.PUSH)["bytes"].sum(dtype=np.int64)),
         "down": int(pick(rows, Kind.RELEASE)["bytes"].sum(dtype=np.int64)),
     }
-
-
-def _sent(rows: Rows, unanswered: bool) -> Rows:
-    """Leave out the releases that nobody was sent."""
-    if not unanswered:
-        return rows
-    ends = np.flatnonzero(np.isin(rows["kind"], (Kind.PUSH, Kind.APPLY)))[-1]
-    late = (rows["kind"] == Kind.RELEASE) & (np.arange(len(rows)) > ends)
-    sent: Rows = rows[~late]
-    return sent
 
 
 def messages(log: EventLog, unanswered: bool = False) -> dict[str, int]:
@@ -50,7 +40,7 @@ def messages(log: EventLog, unanswered: bool = False) -> dict[str, int]:
     See `total_bytes` for `unanswered`. A ring's inner messages are not recorded: under All-Reduce a push and
     a release stand for one ring.
     """
-    counts = np.bincount(_sent(log.rows(), unanswered)["kind"], minlength=len(Kind))
+    counts = np.bincount(sent(log.rows(), unanswered)["kind"], minlength=len(Kind))
     return {name: int(counts[kind]) for name, kind in _MESSAGES.items()}
 
 

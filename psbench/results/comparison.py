@@ -356,7 +356,7 @@ def _measured(run: Run, summary: Mapping[str, Any], target: float | None) -> dic
         "staleness_max": summary["staleness"]["max"],
         "clock_lead_max": summary["clock_lead_max"],
         "idle_fraction": sum(idle) / len(idle) if idle else None,
-        "bytes": (summary["bytes"]["up"] + summary["bytes"]["down"]) / 1e6,
+        "bytes": sum(summary["bytes"].values()) / 1e6,
         "switch_epoch": switches[0]["epoch"] if switches else None,
     }
 

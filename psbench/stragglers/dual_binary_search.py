@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from math import ceil
 from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
@@ -18,6 +19,8 @@ from psbench.core.view import ClusterView, Status
 SOURCE = "Hermes IV-A"
 #: batches that are tried, in order
 BATCHES = (2, 4, 8, 16, 32, 64, 128, 256)
+#: a worker holds the chunk that it trains on and, prefetching, the next
+CHUNKS_HELD = 2
 #: seconds by which the code's search may miss its target
 _SLACK_S = 1.0
 #: equal workers' times differ in their last digits, since sums are taken in different orders
@@ -41,11 +44,12 @@ class DualBinarySearch(Stragglers):
     Parameters
     ----------
     chunk_samples, chunk_batch : int, samples
-        DSS and MBS at the beginning; the former at most a worker's share of the training set, and N.
+        DSS and MBS at the beginning; the former at most a worker's share of the training set, N, and what the
+        worker with the least memory can hold.
     passes : int, >= 1
         E: how often a worker goes through a chunk before it takes the next.
     max_samples : int, samples, >= 0
-        N: the largest chunk, for memory; 0 is the training set.
+        N: the largest chunk of any worker; 0 is the training set.
     fences : "all" or "others"
         Whether a worker's own time is among those that make the fences.
     freeze_median : bool
@@ -60,9 +64,14 @@ class DualBinarySearch(Stragglers):
     Our reading: nothing is out of line before every worker has a time; a time on a fence is not. K is the
     time of a step, so a chunk has ceil(passes samples / batch) steps: batches go on from one pass to the
     next. The batch is kept if 1 <= samples < N for it, else the nearest of 2, 4, ... 256 for which that holds
-    is taken, and if none is, the one that comes closest in time, then the one with more samples. A chunk has
-    at least a batch of samples, as N permits. In "code" a target below a second, which makes an empty chunk
-    there, makes one of a single sample.
+    is taken, and if none is, the one that comes closest in time, then the one with more samples. A chunk may
+    have fewer samples than a batch: by eq. (3) samples >= batch means target >= K passes, whatever the batch,
+    so where a batch does not fit in the time, none does. Where not even one step fits, the chunk is as many
+    samples as one step passes over. In "code" a target below a second, which makes an empty chunk there,
+    makes one of a single sample.
+    Memory: N of a worker is at most what its machine's memory holds beside the model, its gradient and the
+    optimizer's state (`ClusterView.capacity`). Half of that is for the chunk being trained on, the other
+    half for the one that travels meanwhile (prefetching).
 
     Source
     ------
@@ -91,7 +100,7 @@ class DualBinarySearch(Stragglers):
         5, "passes over a chunk", unit="passes", source="Hermes' code; the paper is silent", ge=1, le=1000
     )
     max_samples: int = parameter(
-        0, "largest chunk; 0 is the training set", unit="samples", source=SOURCE, ge=0
+        0, "largest chunk, if memory permits; 0 is the training set", unit="samples", source=SOURCE, ge=0
     )
     fences: Literal["all", "others"] = parameter(
         "all", "whose times make the fences: of all workers, or of all others", source="protocols 4.2, H15"
@@ -133,13 +142,16 @@ class DualBinarySearch(Stragglers):
     def _orders(self, worker: int, view: ClusterView) -> Orders:
         return self._size(worker, view)._asdict() | {"passes": self.passes}
 
-    def _most(self, view: ClusterView) -> int:
-        return self.max_samples or view.dataset_size
+    def _most(self, workers: Sequence[int], view: ClusterView) -> int:
+        """Return the largest chunk that each of the workers can hold."""
+        most = self.max_samples or view.dataset_size
+        held = [max(1, view.capacity[worker] // CHUNKS_HELD) for worker in workers] if view.capacity else []
+        return min([most, *held])
 
     def _size(self, worker: int, view: ClusterView) -> Size:
         share = max(1, view.dataset_size // view.num_workers)
-        first = [min(self.chunk_samples, share, self._most(view)), self.chunk_batch]
-        return Size(*self._sizes.get(str(worker), first))
+        most = self._most(range(len(view.capacity)), view)
+        return Size(*self._sizes.get(str(worker), [min(self.chunk_samples, share, most), self.chunk_batch]))
 
     def _resize(self, worker: int, seconds: float, steps: float, view: ClusterView) -> bool:
         """Take the time of a chunk and say whether it changes the size of the next."""
@@ -147,7 +159,7 @@ class DualBinarySearch(Stragglers):
         target = self._target(worker, seconds, view)
         if target is None:
             return False
-        before, most = self._size(worker, view), self._most(view)
+        before, most = self._size(worker, view), self._most([worker], view)
         find = search if self.mode == "search" else search_of_the_code
         size = find(seconds / steps, self.passes, target, most, before.batch_size)
         self._sizes[str(worker)] = list(size)
@@ -182,7 +194,7 @@ def fences(times: list[float]) -> tuple[float, float]:
 
 
 def search(step_s: float, passes: int, target_s: float, most: int, batch_size: int) -> Size:
-    """Return the chunk of which passes take the target time, or nearly.
+    """Return the chunk of which `passes` passes take the target time, or nearly (eq. 3).
 
     Parameters
     ----------
@@ -193,6 +205,11 @@ def search(step_s: float, passes: int, target_s: float, most: int, batch_size: i
     target_s : float, seconds
     batch_size : int
         The present one, which is kept if it can be.
+
+    Examples
+    --------
+    >>> search(step_s=1.0, passes=5, target_s=2.0, most=1000, batch_size=16)
+    Size(samples=6, batch_size=16)
     """
 
     def samples(batch: int) -> int:
@@ -201,22 +218,32 @@ def search(step_s: float, passes: int, target_s: float, most: int, batch_size: i
 
     found = samples(batch_size)
     if not 0 < found < most:
-        batch_size, found = _nearest_batch(samples, step_s * passes, target_s, most, below=found == 0)
-    return Size(min(max(found, batch_size), most), batch_size)
+        nearest = _nearest_batch(samples, most, below=found == 0)
+        return nearest or _closest(samples, step_s, passes, target_s, most)
+    return Size(found, batch_size)
 
 
-def _nearest_batch(
-    samples: Callable[[int], int], pass_s: float, target_s: float, most: int, below: bool
-) -> tuple[int, int]:
-    """Return the nearest batch with 1 <= samples < most, or else the one that comes closest, and its samples.
+def _nearest_batch(samples: Callable[[int], int], most: int, below: bool) -> Size | None:
+    """Return the nearest batch with 1 <= samples < most, if there is one.
 
-    A larger batch lets more samples pass in the same time. `pass_s`: K times E.
+    A larger batch lets more samples pass in the same time.
     """
     place = bisect_left(BATCHES, 1, key=samples) if below else bisect_left(BATCHES, most, key=samples) - 1
-    if 0 <= place < len(BATCHES) and 0 < samples(BATCHES[place]) < most:
-        return BATCHES[place], samples(BATCHES[place])
-    found = [(batch, max(1, samples(batch))) for batch in BATCHES]
-    return min(found, key=lambda it: (abs(pass_s * it[1] / it[0] - target_s), -it[1]))
+    found = 0 <= place < len(BATCHES) and 0 < samples(BATCHES[place]) < most
+    return Size(samples(BATCHES[place]), BATCHES[place]) if found else None
+
+
+def _closest(samples: Callable[[int], int], step_s: float, passes: int, target_s: float, most: int) -> Size:
+    """Return what comes closest to the target, though all of it is too much, or all that there is too little.
+
+    A chunk takes at least a step, and as many samples as that passes over take no longer than one.
+    """
+    found = [Size(min(max(1, batch // passes, samples(batch)), most), batch) for batch in BATCHES]
+
+    def miss_s(size: Size) -> float:
+        return abs(step_s * ceil(passes * size.samples / size.batch_size) - target_s)
+
+    return min(found, key=lambda size: (miss_s(size), -size.samples))
 
 
 def search_of_the_code(step_s: float, passes: int, target_s: float, most: int, batch_size: int) -> Size:

@@ -20,6 +20,7 @@ from psbench.errors import ParameterError
 from psbench.experiment import Experiment
 from psbench.seeds import Streams
 from psbench.sharding import label_counts
+from psbench.stragglers.dual_binary_search import CHUNKS_HELD
 from psbench.training.evaluator import Evaluator
 from psbench.training.model import FlatModel
 from psbench.training.server import Server
@@ -73,7 +74,9 @@ class Workload:
         for composition in experiment.strategy.compositions:
             composition.placement.ranges(model.layout)  # refuses servers that would hold nothing
         start = model.parameters.clone(), model.buffers.clone()
-        return cls(experiment, streams, profile, data, model, *start, shards, batch_sizes)
+        workload = cls(experiment, streams, profile, data, model, *start, shards, batch_sizes)
+        workload._check_memory()
+        return workload
 
     @property
     def dataset_size(self) -> int:
@@ -100,6 +103,24 @@ class Workload:
         """One training sample on the wire, as 32-bit floats."""
         return 4 * self.data.train_x[:1].numel()
 
+    @property
+    def capacity(self) -> list[int]:
+        """Samples that each worker's memory holds beside parameters, gradient and optimizer state."""
+        model = (self.entry_bytes + 4) * self.model.parameters.numel() + 4 * self.model.buffers.numel()
+        memory = (int(1e9 * gigabytes) for gigabytes in self.profile.memory_gb)
+        return [max(0, held - model) // self.sample_bytes for held in memory]
+
+    def _check_memory(self) -> None:
+        """Refuse workers that cannot hold the chunks of data that the strategy sends them."""
+        sized = any(c.stragglers.needs_chunks for c in self.experiment.strategy.compositions)
+        for worker, held in enumerate(self.capacity if sized else ()):
+            if held < CHUNKS_HELD:
+                raise ParameterError(
+                    f"cluster {self.profile.name!r}: the {self.profile.memory_gb[worker]:g} GB of worker "
+                    f"{worker} do not hold the model and two samples; give it more memory, or use a smaller "
+                    "model"
+                )
+
     def engine(self, log: EventLog | None) -> Engine:
         """Return a new engine for the experiment."""
         return Engine(
@@ -110,6 +131,7 @@ class Workload:
             epochs=self.experiment.stop.epochs,
             batch_sizes=self.batch_sizes,
             wire_size=self.wire_size,
+            capacity=self.capacity,
             rate=self.experiment.optimizer.rate,
             rng=self.streams.generator("strategy"),
             log=log,
@@ -150,6 +172,8 @@ class Workload:
             "layout": [list(tensor) for tensor in self.model.layout],
             "servers": self._servers(),
             "entry_bytes": self.entry_bytes,
+            "sample_bytes": self.sample_bytes,
+            "capacity": self.capacity,
             "task": self.data.task,
             "classes": list(names),
             "label_counts": None if counts is None else counts.tolist(),

@@ -7,7 +7,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import psbench as ps
-from psbench import strategies
+from psbench import metrics, strategies
 from psbench.core import actions as act
 from psbench.core import events as ev
 from psbench.core.engine import Engine
@@ -42,12 +42,18 @@ def test_the_batch_changes_only_where_no_number_of_samples_does():
     assert search(step_s, 5, 2.2, most=704, batch_size=16) == (352, 8)
     assert search(step_s, 5, 2.2, most=100, batch_size=16) == (88, 2)
     # not even one sample in a batch of 2: 5 passes are 2.5 s; in a batch of 4 they are 1.25 s
-    assert search(1.0, 5, 2.2, most=100, batch_size=2) == (4, 4)
+    assert search(1.0, 5, 2.2, most=100, batch_size=2) == (1, 4)
 
 
 def test_where_nothing_fits_what_comes_closest_is_taken():
     assert search(1e-9, 5, 2.2, most=100, batch_size=16) == (100, 2)
-    assert search(1000.0, 5, 2.2, most=1000, batch_size=16) == (256, 256)
+    # not even a step: it takes as long with the 51 samples that 256 are five passes over as with one
+    assert search(1000.0, 5, 2.2, most=1000, batch_size=16) == (51, 256)
+    assert search(1000.0, 5, 2.2, most=7, batch_size=16) == (7, 64)
+
+
+def test_a_chunk_may_have_fewer_samples_than_a_batch():
+    assert search(1.0, 5, 2.0, most=1000, batch_size=16) == (6, 16)  # two steps; 16 samples would take five
 
 
 @given(
@@ -66,16 +72,16 @@ def test_a_chunk_is_the_largest_that_takes_no_longer_than_the_target(step_s, pas
     assert size.batch_size in BATCHES
     keeps = 0 < int(exact) < most
     assert size.batch_size == batch or not keeps
-    if keeps and size.samples > size.batch_size:
+    if keeps:
         assert seconds * size.samples <= target_s * (1 + 1e-9) < seconds * (size.samples + 1) * (1 + 2e-9)
 
 
 class Chunks:
     """Workers under Hermes that report chunks; a step takes each of them a time of its own."""
 
-    def __init__(self, workers, dataset_size=50_000, **values):
-        strategy = strategies.hermes(**values)
-        self.engine = Engine(strategy, num_workers=workers, dataset_size=dataset_size, global_batch=workers)
+    def __init__(self, workers, dataset_size=50_000, capacity=(), **values):
+        cluster = {"num_workers": workers, "dataset_size": dataset_size, "global_batch": workers}
+        self.engine = Engine(strategies.hermes(**values), capacity=capacity, **cluster)
         self.tickets, self.sizes, self.told_s = {}, {}, [0.0] * workers
         self.now = 0.0
         self._see(self.engine.begin(range(workers)))
@@ -181,6 +187,14 @@ def test_a_fast_worker_gets_more_up_to_the_limit():
     assert chunks.report(4, 1.0, steps=625)[0].orders == orders(3125, 4)  # 12,500 in batches of 16
 
 
+def test_memory_bounds_a_chunk_of_two_that_are_held():
+    chunks = Chunks(5, dataset_size=10_000, capacity=[20_000, 20_000, 20_000, 1000, 7000])
+    assert {order["samples"] for order in chunks.sizes.values()} == {500}  # what the smallest can hold
+    for worker in range(4):
+        chunks.report(worker, 6.25, steps=625)
+    assert chunks.report(4, 1.0, steps=625)[0].orders == orders(3125, 4)  # of 3500; 12,500 in batches of 16
+
+
 def test_equal_workers_keep_their_chunks():
     chunks = Chunks(4)
     third = 1.0 / 3.0  # sums of it are rounded
@@ -243,6 +257,35 @@ def test_the_slow_worker_comes_to_take_as_long_as_the_others(done):
     assert slow[0] == pytest.approx(4 * usual[0])
     assert slow[-1] == pytest.approx(usual[0], rel=0.03)
     assert len(set(usual)) == 1 or max(usual) == pytest.approx(min(usual))
+
+
+def test_chunks_of_data_are_bytes_and_messages(done):
+    sent = metrics.chunks_sent(done.log)
+    summary, chunks = done.summary(), metrics.chunks(done.log)
+    begun = sent.groupby("worker").size()
+    ended = chunks.groupby("worker").size()
+    assert ((begun - ended) == 1).all()  # every worker is in the midst of one
+    assert summary["messages"]["data"] == len(sent)
+    assert summary["bytes"]["data"] == sent["samples"].sum() * 64 * 4  # 64 pixels a digit
+    first = sent[sent["worker"] == 4].iloc[0]
+    assert (first["time_s"], first["samples"]) == (0.0, 287)  # a fifth of the training set
+    assert "data" not in ps.run(experiment(strategy="asp", stop={"updates": 5})).summary()["bytes"]
+
+
+def test_a_machine_too_small_for_two_samples_is_refused():
+    small = {"workers": 5, "memory_gb": [8, 8, 8, 1e-6, 8]}
+    with pytest.raises(ParameterError, match="1e-06 GB of worker 3 do not hold the model and two samples"):
+        ps.run(experiment(cluster=small))
+
+
+def test_the_memory_of_a_machine_bounds_its_chunks():
+    model = (4 + 4) * 650  # logistic on digits: parameters and gradient
+    memory = [8, 8, 8, (model + 2 * 100 * 64 * 4) / 1e9, 8]
+    done = ps.run(experiment(cluster={"workers": 5, "memory_gb": memory}, stop={"seconds": 5}))
+    sizes = metrics.chunks_sent(done.log).groupby("worker")["samples"]
+    assert set(sizes.first()) == {100}
+    assert sizes.max()[3] == 100 < sizes.max().max()  # others have more where they were quick
+    assert ps.replay(done) == len(done.log)
 
 
 def test_every_decision_is_taken_again_in_replay(done):
