@@ -18,13 +18,14 @@ from psbench.backends.control import Control, Observer, stop_on_interrupt
 from psbench.backends.outcome import Outcome
 from psbench.checkpoints.chain import find, home_of, log_of, remove_later, resume_spec
 from psbench.checkpoints.file import Checkpoint
+from psbench.checkpoints.folder import CheckpointFolder
 from psbench.checkpoints.validation import check
 from psbench.core.log import EventLog
 from psbench.core.strategy import Strategy
 from psbench.core.switching_strategy import AnyStrategy
 from psbench.experiment import Experiment
+from psbench.results.identity import check_folder, new_run_id, remove_files_of_others, resumed_run_id
 from psbench.results.run import Run
-from psbench.results.storage import check_writable
 from psbench.training.workload import Workload
 
 
@@ -35,6 +36,7 @@ def run(
     observer: Observer | None = None,
     control: Control | None = None,
     folder: str | Path | None = None,
+    overwrite: bool = False,
     workload: Workload | None = None,
     start: str | Path | None = None,
 ) -> Run:
@@ -52,7 +54,9 @@ def run(
         Ctrl-C aborts.
     folder : path or None
         Where checkpoints are written, and where the run is saved when it has ended.
-    problem : Problem or None
+    overwrite : bool
+        Whether another run in that folder is removed, rather than refused.
+    workload : Workload or None
         The experiment's own, if somebody has already built it (to show its shards before the run begins).
     start : path or None
         A checkpoint to go on from, or the folder of a run, whose last one is meant; see `resume`.
@@ -65,16 +69,21 @@ def run(
     control = control or Control()
     log = EventLog() if log is None else log
     target = None if folder is None else Path(folder)
-    begin = None if start is None else _beginning(experiment, find(start), log)
+    path = None if start is None else find(start)
+    begin = None if path is None else _beginning(experiment, path, log)
+    run_id = new_run_id() if path is None else resumed_run_id(path, home_of(path), target)
     if target is not None:
-        check_writable(target)
+        check_folder(target, run_id, overwrite=overwrite)
     workload = Workload.build(experiment) if workload is None else workload
-    if start is not None and target is not None:
-        remove_later(find(start), target / "checkpoints")
+    checkpoints = None if target is None else CheckpointFolder(target, run_id, log)
+    if target is not None:
+        remove_files_of_others(target, run_id)
+        if path is not None:
+            remove_later(path, target / "checkpoints")
     began = time.perf_counter()
     with stop_on_interrupt(control):
-        outcome = _backend(experiment)(workload, log, control, observer, target, begin)
-    meta = _meta(experiment, workload, outcome, time.perf_counter() - began)
+        outcome = _backend(experiment)(workload, log, control, observer, checkpoints, begin)
+    meta = {"run_id": run_id} | _meta(experiment, workload, outcome, time.perf_counter() - began)
     done = Run(experiment, log, meta, outcome.parameters, outcome.buffers)
     if target is not None:
         done.save(target)
@@ -86,6 +95,7 @@ def resume(
     settings: Mapping[str, Any] | None = None,
     *,
     folder: str | Path | None = None,
+    overwrite: bool = False,
     observer: Observer | None = None,
     control: Control | None = None,
 ) -> Run:
@@ -104,7 +114,9 @@ def resume(
         What is to be different from now on, as `{"stop.epochs": 40}`: `stop`, `backend`, `scheduler`,
         `evaluate_every`, `checkpoint_every`, `threads` and `name` may be.
     folder : path or None
-        Where the run is saved; the folder that it comes from, unless given.
+        Where the run is saved; the folder that it comes from, unless given. Elsewhere it is a new run.
+    overwrite : bool
+        Whether another run in that folder is removed, rather than refused.
     observer, control
         See `run`.
 
@@ -125,7 +137,7 @@ def resume(
     path = find(source)
     experiment = Experiment.from_spec(resume_spec(path), settings, where=str(path))
     folder = home_of(path) if folder is None else folder
-    return run(experiment, observer=observer, control=control, folder=folder, start=path)
+    return run(experiment, observer=observer, control=control, folder=folder, overwrite=overwrite, start=path)
 
 
 def _beginning(experiment: Experiment, path: Path, log: EventLog) -> Checkpoint:

@@ -327,10 +327,10 @@ def test_output_folder_that_cannot_be(target, tmp_path, capsys):
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EROFS, errno.EACCES])
 @pytest.mark.usefixtures("no_training")
 def test_output_folder_that_is_full_or_read_only(error, tmp_path, capsys, monkeypatch):
-    def fail(self, data):
+    def fail(self, mode):
         raise OSError(error, "cannot write")
 
-    monkeypatch.setattr(Path, "write_bytes", fail)
+    monkeypatch.setattr(Path, "open", fail)
     assert "cannot write" in refused(capsys, ["run", "--out", str(tmp_path / "a/b")])
     assert list(tmp_path.iterdir()) == []
 
@@ -339,7 +339,7 @@ def test_disk_that_fills_up_while_a_run_is_saved_leaves_no_half_run(tmp_path, ca
     def fail(*args):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("psbench.results.run.put_log", fail)
+    monkeypatch.setattr("psbench.results.run.write_parquet", fail)
     argv = ["run", "--set", "stop={updates: 2}", "--set", "strategy=bsp", "--out", str(tmp_path / "out")]
     assert "No space left on device" in refused_after_run(capsys, argv)
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []

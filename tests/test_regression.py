@@ -7,7 +7,7 @@ import pytest
 import torch
 from sklearn.linear_model import LinearRegression
 
-from psbench.data import Dataset, LookAlike
+from psbench.data import Dataset, SyntheticTable
 from psbench.errors import DataError, ParameterError
 from psbench.experiment import Experiment
 from psbench.results.comparison import compare
@@ -256,6 +256,6 @@ def test_live_it_is_the_same_model():
 
 
 def test_the_seed_makes_the_data():
-    first, again, other = (LookAlike(samples=50).load(Streams(seed)) for seed in (1, 1, 2))
+    first, again, other = (SyntheticTable(samples=50).load(Streams(seed)) for seed in (1, 1, 2))
     assert torch.equal(first.train_x, again.train_x)
     assert not torch.equal(first.train_x, other.train_x)

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
 from torch import Tensor
 
 from psbench.checkpoints.file import Checkpoint
 from psbench.core import actions as act
 from psbench.core.actions import Action
-from psbench.core.log import EventLog
 from psbench.core.view import ClusterView, Status
 
 #: actions that may follow the model of an answer and have an effect afterwards: a checkpoint holds them
@@ -92,33 +88,6 @@ def _current_tensor(name: str) -> str:
 
 #: names in the state of checkpoints that older versions wrote, and today's
 _FORMER_STATE = {"agenda": "events", "ending": "stop_rules", "wire": "codecs"}
-
-
-# -------------------------------------------------------------------- the log
-
-
-class LogKeeper:
-    """Puts a run's log into its checkpoints, to each what has come since the one before.
-
-    Parameters
-    ----------
-    log : EventLog
-    """
-
-    def __init__(self, log: EventLog) -> None:
-        self._log, self._rows, self._texts, self._before = log, 0, 0, ""
-
-    def add_to(self, checkpoint: Checkpoint, path: Path) -> None:
-        """Add the log to what goes to `path`, as it was with the rows and texts that the checkpoint names."""
-        rows, texts = checkpoint.state.pop("logged", (len(self._log), len(self._log.texts)))
-        new = self._log.rows(self._rows, rows).tobytes()
-        checkpoint.tensors["log"] = torch.from_numpy(np.frombuffer(new, np.uint8).copy())
-        checkpoint.state["log"] = {
-            "after": self._before,
-            "rows": rows,
-            "texts": list(self._log.texts[self._texts : texts]),
-        }
-        self._rows, self._texts, self._before = rows, texts, path.name
 
 
 def under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

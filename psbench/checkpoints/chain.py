@@ -19,21 +19,38 @@ def log_of(path: Path, checkpoint: Checkpoint) -> EventLog:
     Raises
     ------
     DataError
-        If one of those is missing.
+        If one of those is missing, of another run, or names itself, so that the chain has no beginning.
     """
-    parts = [checkpoint]
-    while before := parts[-1].state["log"]["after"]:
-        if not (path.parent / before).is_file():
-            raise DataError(
-                f"{path}: the run's log begins in {before}, which is not beside it; keep the checkpoints of "
-                "a run together"
-            )
-        parts.append(Checkpoint.load(path.parent / before))
+    parts = {path.name: checkpoint}
+    at, part = path, checkpoint
+    while before := part.state["log"]["after"]:
+        if before in parts:
+            raise DataError(f"{at}: the run's log goes in a circle: {before} comes before it and after it")
+        at = path.parent / before
+        part = parts[before] = _earlier(path, at, checkpoint)
     log = EventLog()
-    for part in reversed(parts):
-        texts = part.state["log"]["texts"]
-        log.extend(np.frombuffer(part.tensors["log"].numpy().tobytes(), dtype=ROW), texts)
+    for name, part in reversed(parts.items()):
+        rows = np.frombuffer(part.tensors["log"].numpy().tobytes(), dtype=ROW)
+        log.extend(rows, part.state["log"]["texts"])
+        if len(log) != part.state["log"]["rows"]:
+            raise DataError(
+                f"{path.parent / name}: belongs to a log of {part.state['log']['rows']} rows, and with those "
+                f"before it there are {len(log)}: one of them is of another run"
+            )
     return log
+
+
+def _earlier(path: Path, at: Path, checkpoint: Checkpoint) -> Checkpoint:
+    """Read a checkpoint that the log of `path` begins in."""
+    if not at.is_file():
+        raise DataError(
+            f"{path}: the run's log begins in {at.name}, which is not beside it; keep the checkpoints of "
+            "a run together"
+        )
+    found = Checkpoint.load(at)
+    if found.state.get("run_id") != checkpoint.state.get("run_id"):
+        raise DataError(f"{at}: is of another run than {path.name}, whose log begins in it")
+    return found
 
 
 def find(source: str | Path) -> Path:
@@ -42,7 +59,7 @@ def find(source: str | Path) -> Path:
     Raises
     ------
     DataError
-        If there is none.
+        If there is none, or there are some of several runs.
     """
     path = Path(source)
     if path.is_file():
@@ -54,7 +71,20 @@ def find(source: str | Path) -> Path:
             f"{path}: has no checkpoint to go on from; a run writes them into its output folder at switches "
             "and every `checkpoint_every` epochs"
         )
-    return max(found, key=lambda each: _progress(Checkpoint.state_of(each)))
+    states = {each: Checkpoint.state_of(each) for each in found}
+    _check_one_run(states)
+    return max(found, key=lambda each: _progress(states[each]))
+
+
+def _check_one_run(states: Mapping[Path, Mapping[str, Any]]) -> None:
+    """Refuse checkpoints of several runs in one folder: the last one need not be of the last run."""
+    first, *others = states
+    for other in others:
+        if states[other].get("run_id") != states[first].get("run_id"):
+            raise DataError(
+                f"{other}: is of another run than {first.name} beside it; name the checkpoint to resume "
+                "from, or keep each run in a folder of its own"
+            )
 
 
 def _progress(state: Mapping[str, Any]) -> tuple[int, float]:

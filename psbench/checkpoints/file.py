@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ import torch
 from torch import Tensor
 
 from psbench.errors import DataError, SpecError
+from psbench.system.files import atomic_write
 from psbench.training.server import Server
 
 
@@ -48,7 +48,7 @@ class Checkpoint:
         )
 
     def save(self, path: Path) -> Path:
-        """Write to `path` (`.npz`): to a neighbour first, then renamed, so no half file is left.
+        """Write to `path` (`.npz`), whole or not at all.
 
         Raises
         ------
@@ -58,15 +58,12 @@ class Checkpoint:
         arrays, same = _each_once({name: tensor.numpy() for name, tensor in self.tensors.items()})
         arrays[_SAME] = np.array(json.dumps(same, sort_keys=True))
         arrays["state"] = np.array(json.dumps(self.state, sort_keys=True))
-        part = path.with_suffix(".part")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            with part.open("wb") as file:
-                np.savez(file, **arrays)  # type: ignore[arg-type]
-            os.replace(part, path)
         except OSError as error:
-            part.unlink(missing_ok=True)
-            raise SpecError(f"{path}: a checkpoint cannot be written there: {error.strerror}") from None
+            raise SpecError(f"{path.parent}: cannot be made: {error.strerror}") from None
+        with atomic_write(path) as file:
+            np.savez(file, **arrays)  # type: ignore[arg-type]
         return path
 
     @classmethod

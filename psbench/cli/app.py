@@ -241,7 +241,7 @@ def demo_command(
     """Compare three strategies in virtual time, run one live on Dask, and write a report."""
     from psbench.cli.demo import introduction, planned
     from psbench.results.comparison import compare
-    from psbench.results.storage import check_writable
+    from psbench.system.files import check_writable
 
     check_writable(out.parent)
     _say(introduction(out))
@@ -375,8 +375,8 @@ def _run(
     from psbench.backends.control import Control
     from psbench.cli.monitor import Monitor
     from psbench.errors import Cancelled
-    from psbench.results.storage import check_writable
     from psbench.runs import run
+    from psbench.system.files import check_writable
     from psbench.training.workload import Workload
 
     if folder is not None:

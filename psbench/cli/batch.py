@@ -10,7 +10,7 @@ from psbench.errors import DataError, SpecError
 from psbench.experiment import Experiment
 from psbench.results.run import Run
 from psbench.results.search import Search, find_fraction
-from psbench.results.storage import check_writable
+from psbench.system.files import check_writable
 from psbench.training.workload import Workload
 
 

@@ -33,6 +33,8 @@ class Part(Specification):
 
     domain: ClassVar[str] = ""
     name: ClassVar[str] = ""
+    #: what saved specifications may call it
+    former_names: ClassVar[tuple[str, ...]] = ()
     #: where the rule comes from; shown wherever the part is offered
     source: ClassVar[str] = ""
     #: statistics of a push or report that the part reads; no other is computed
@@ -109,6 +111,7 @@ def make_part(domain: str, value: Any) -> Part:
         )
     values = dict(value)
     name = values.pop("name")
+    name = next((new for new, part in known.items() if name in part.former_names), name)
     if name not in known:
         raise UnknownName(f"{domain} part", name, known)
     return known[name](**values)

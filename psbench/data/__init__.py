@@ -5,9 +5,9 @@ from psbench.data.base import Dataset, DataSource
 from psbench.data.cifar import CIFAR10, CIFAR100
 from psbench.data.digits import Digits
 from psbench.data.folder import Folder
-from psbench.data.look_alike import LookAlike, generate
 from psbench.data.mixture import Mixture
 from psbench.data.mnist import MNIST, FashionMNIST
+from psbench.data.synthetic_tables import SyntheticTable, generate
 from psbench.data.table import CSV
 
 __all__ = [
@@ -21,7 +21,7 @@ __all__ = [
     "Digits",
     "FashionMNIST",
     "Folder",
-    "LookAlike",
     "Mixture",
+    "SyntheticTable",
     "generate",
 ]

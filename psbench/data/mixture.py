@@ -1,4 +1,4 @@
-"""Made-up data: one Gaussian cloud per class."""
+"""Synthetic data: one Gaussian cloud per class."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from psbench.data.base import Dataset, DataSource
 from psbench.data.split import stratified_split
 from psbench.errors import ParameterError
 from psbench.seeds import Streams
+from psbench.system.limits import check_memory
 
 
 class Mixture(DataSource):
@@ -52,6 +53,10 @@ class Mixture(DataSource):
                 f"data 'mixture': {self.num_samples} samples cannot show {self.num_classes} classes; "
                 "raise num_samples or lower num_classes"
             )
+        what = f"data 'mixture': num_samples = {self.num_samples} of num_features = {self.num_features}"
+        # in 64-bit floats: the samples' centres, the noise, and their sum
+        numbers = 3 * self.num_samples * (self.num_features + 1) + 2 * self.num_classes * self.num_features
+        check_memory(8 * numbers, what, "lower one of them")
         rng = streams.generator("data")
         spread = self.separation / np.sqrt(2 * self.num_features)
         centres = spread * rng.standard_normal((self.num_classes, self.num_features))

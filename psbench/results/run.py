@@ -14,7 +14,14 @@ from psbench.checkpoints.file import Checkpoint
 from psbench.core.log import EventLog
 from psbench.errors import DataError, SpecError
 from psbench.experiment import Experiment
-from psbench.results.storage import check_writable, put_log, read_log, whole
+from psbench.results.identity import (
+    check_folder,
+    comment,
+    remove_files_of_others,
+    run_id_in_yaml,
+)
+from psbench.results.storage import read_log, run_id_of_log, write_parquet
+from psbench.system.files import atomic_write
 from psbench.training.workload import Workload
 
 if TYPE_CHECKING:
@@ -83,27 +90,40 @@ class Run:
         flat.load(self.parameters, self.buffers)
         return flat.module.eval()
 
-    def save(self, folder: str | Path) -> Path:
+    @property
+    def run_id(self) -> str | None:
+        """The identity that every file of the run carries; see `results.identity`."""
+        found: str | None = self.meta.get("run_id")
+        return found
+
+    def save(self, folder: str | Path, *, overwrite: bool = False) -> Path:
         """Write the run to a folder: specification, log, record, model; and return it.
+
+        Parameters
+        ----------
+        folder : path
+        overwrite : bool
+            Whether the files of another run in that folder are removed. The run's own are replaced anyway.
 
         Raises
         ------
         SpecError
-            If the folder cannot be written.
+            If the folder cannot be written, or holds another run.
         """
         folder = Path(folder)
-        check_writable(folder)
+        check_folder(folder, self.run_id, overwrite=overwrite)
         folder.mkdir(parents=True, exist_ok=True)
         record = {"meta": self.meta, "summary": self.summary()}
+        remove_files_of_others(folder, self.run_id)
         # all files are written before the first takes its place; the record, which makes it a run, is last
         with ExitStack() as files:
-            into = {name: files.enter_context(whole(folder / name)) for name in _FILES}
-            into["run.json"].write_text(json.dumps(record, indent=1, allow_nan=False), encoding="utf-8")
-            put_log(self.log, into["log.parquet"], ".parquet")
-            self.experiment.to_yaml(into["experiment.yaml"])
+            into = {name: files.enter_context(atomic_write(folder / name)) for name in _FILES}
+            into["run.json"].write(json.dumps(record, indent=1, allow_nan=False).encode())
+            write_parquet(self.log, into["log.parquet"], self.run_id)
+            into["experiment.yaml"].write((comment(self.run_id) + self.experiment.to_yaml()).encode())
             if self.parameters is not None and self.buffers is not None:
                 tensors = {"parameters": self.parameters, "buffers": self.buffers}
-                Checkpoint(tensors, {}).save(folder / "model.npz")
+                Checkpoint(tensors, {"run_id": self.run_id}).save(folder / "model.npz")
         return folder
 
     @classmethod
@@ -113,7 +133,7 @@ class Run:
         Raises
         ------
         DataError
-            If a file is missing or cut short.
+            If a file is missing, cut short, or of another run.
         """
         folder = Path(folder)
         meta = _read_meta(folder)
@@ -121,7 +141,23 @@ class Run:
         if (folder / "model.npz").is_file():
             tensors = Checkpoint.load(folder / "model.npz").tensors
             run.parameters, run.buffers = tensors["parameters"], tensors["buffers"]
+        _check_one_run(folder, run.run_id)
         return run
+
+
+def _check_one_run(folder: Path, run_id: str | None) -> None:
+    """Refuse files of several runs in one folder; checkpoints are checked when a run is resumed."""
+    found = {"log.parquet": run_id_of_log(folder / "log.parquet")}
+    # a person who edits the specification may remove the line that names the run
+    found["experiment.yaml"] = run_id_in_yaml(folder / "experiment.yaml") or run_id
+    if (folder / "model.npz").is_file():
+        found["model.npz"] = Checkpoint.state_of(folder / "model.npz").get("run_id")
+    for name, other in found.items():
+        if other != run_id:
+            raise DataError(
+                f"{folder / name}: is of another run ({other}) than run.json ({run_id}); keep each run in a "
+                "folder of its own"
+            )
 
 
 def _read_meta(folder: Path) -> dict[str, Any]:
@@ -131,7 +167,7 @@ def _read_meta(folder: Path) -> dict[str, Any]:
     try:
         meta: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))["meta"]
         missing = [name for name in _NEEDED if name not in meta]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise DataError(f"{path}: is not the record of a run ({error})") from None
     if missing:
         raise DataError(f"{path}: is not the record of a run (it has no {', '.join(missing)})")

@@ -1,78 +1,27 @@
-"""Files written whole or not at all; event logs as Parquet and JSON."""
+"""Event logs as files: Parquet and JSON."""
 
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
 from psbench.core.log import ROW, EventLog, Kind
-from psbench.errors import DataError, SpecError
+from psbench.errors import DataError
+from psbench.system.files import atomic_write
 
 FORMAT = 1  #: of the files; a reader refuses another
 
 
-@contextmanager
-def whole(path: Path) -> Iterator[Path]:
-    """Give a neighbour of `path` to write to; it takes the place of `path` if the block succeeds.
-
-    Raises
-    ------
-    SpecError
-        If the file cannot be written there; nothing is left then.
-    """
-    part = path.with_name(path.name + ".part")
-    try:
-        yield part
-        os.replace(part, path)
-    except OSError as error:
-        raise SpecError(f"{path}: cannot be written: {error.strerror or error}") from None
-    finally:
-        with suppress(OSError):
-            part.unlink(missing_ok=True)
-
-
-def check_writable(folder: Path) -> None:
-    """Check that files can be written to a folder, which is made on trial if it is not there.
-
-    Raises
-    ------
-    SpecError
-    """
-    made = [each for each in (folder, *folder.parents) if not each.exists()]
-    probe = folder / f".psbench-{os.getpid()}"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        probe.write_bytes(b"psbench")
-    except OSError as error:
-        raise SpecError(
-            f"{folder}: cannot be written: {error.strerror}; choose another output folder"
-        ) from None
-    finally:
-        with suppress(OSError):
-            probe.unlink()
-        with suppress(OSError):
-            for each in made:
-                each.rmdir()
-
-
-def write_log(log: EventLog, path: Path) -> None:
+def write_log(log: EventLog, path: Path, run_id: str | None = None) -> None:
     """Write a log as Parquet (`.parquet`) or JSON (`.json`), whole or not at all."""
-    with whole(path) as part:
-        put_log(log, part, path.suffix)
-
-
-def put_log(log: EventLog, path: Path, suffix: str) -> None:
-    """Write a log in the format that `suffix` names."""
-    if suffix == ".json":
-        path.write_text(_as_json(log), encoding="utf-8")
-    else:
-        _write_parquet(log, path)
+    with atomic_write(path) as file:
+        if path.suffix == ".json":
+            file.write(_as_json(log).encode())
+        else:
+            write_parquet(log, file, run_id)
 
 
 def read_log(path: Path) -> EventLog:
@@ -85,7 +34,7 @@ def read_log(path: Path) -> EventLog:
     """
     try:
         return _from_json(path) if path.suffix == ".json" else _read_parquet(path)
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise DataError(f"{path}: is not an event log that can be read ({error})") from None
 
 
@@ -107,12 +56,23 @@ def _from_json(path: Path) -> EventLog:
     return EventLog.from_columns(columns, content["texts"])
 
 
-def _write_parquet(log: EventLog, path: Path) -> None:
+def write_parquet(log: EventLog, file: BinaryIO, run_id: str | None = None) -> None:
+    """Write a log as Parquet, with the identity of its run."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     about = {"psbench.format": str(FORMAT), "psbench.texts": json.dumps(log.texts)}
-    pq.write_table(pa.table(log.columns(), metadata=about), path, compression="zstd")
+    if run_id is not None:
+        about["psbench.run_id"] = run_id
+    pq.write_table(pa.table(log.columns(), metadata=about), file, compression="zstd")
+
+
+def run_id_of_log(path: Path) -> str | None:
+    """Return the identity of the run in a log written as Parquet; None if it has none."""
+    import pyarrow.parquet as pq
+
+    found = (pq.read_schema(path).metadata or {}).get(b"psbench.run_id")
+    return None if found is None else found.decode()
 
 
 def _read_parquet(path: Path) -> EventLog:

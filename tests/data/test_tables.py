@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from psbench.cli import main
-from psbench.data import CSV, LookAlike, blocks, converted, generate
+from psbench.data import CSV, SyntheticTable, blocks, converted, generate
 from psbench.data.layouts import LAYOUTS
 from psbench.data.scaling import ROWS, Moments, standardise
 from psbench.errors import DataError, ParameterError, SpecError
@@ -312,7 +312,7 @@ def test_a_target_that_the_header_does_not_name(load, tmp_path):
 @pytest.mark.parametrize("layout", list(LAYOUTS))
 def test_a_look_alike_is_the_file_that_is_written(load, tmp_path, layout):
     file = generate(layout, tmp_path / "made.csv", 9000, seed=5)
-    ours = LookAlike(layout=layout, samples=9000).load(Streams(5))
+    ours = SyntheticTable(layout=layout, samples=9000).load(Streams(5))
     read = load(file, layout=layout, val_fraction=0.2, block_size=1_000_000)
     for part in PARTS:
         assert torch.equal(getattr(ours, part), getattr(read, part))
@@ -335,13 +335,13 @@ def test_there_is_something_to_be_learned():
     from sklearn.ensemble import HistGradientBoostingClassifier
     from sklearn.linear_model import LinearRegression, LogisticRegression
 
-    data = LookAlike(layout="higgs", samples=8000).load(Streams(0))
+    data = SyntheticTable(layout="higgs", samples=8000).load(Streams(0))
     x, y, val_x, val_y = (getattr(data, part).numpy() for part in PARTS)
     line = LogisticRegression().fit(x, y).score(val_x, val_y)
     most = max(np.bincount(val_y)) / len(val_y)
     assert most + 0.05 < line < 0.75
     assert HistGradientBoostingClassifier(max_iter=60, random_state=0).fit(x, y).score(val_x, val_y) > line
-    data = LookAlike(layout="year_prediction_msd", samples=8000).load(Streams(0))
+    data = SyntheticTable(layout="year_prediction_msd", samples=8000).load(Streams(0))
     x, y, val_x, val_y = (getattr(data, part).numpy() for part in PARTS)
     assert LinearRegression().fit(x, y).score(val_x, val_y) == pytest.approx(0.5, abs=0.05)
     mean, deviation = data.target_scale
@@ -402,8 +402,10 @@ def test_from_the_command_to_the_count_of_mini_batches(tmp_path, capsys, layout,
 
 @pytest.mark.parametrize(("free", "rows"), [(10_000, 1_000_000)])
 def test_a_disk_that_is_too_small_is_noticed_at_once(tmp_path, monkeypatch, free, rows):
-    monkeypatch.setattr("psbench.data.look_alike.disk_usage", lambda _: type("Usage", (), {"free": free}))
-    with pytest.raises(SpecError, match=r"would take 0\.\d+ GB, and 1e-05 GB are free; make fewer rows"):
+    monkeypatch.setattr("psbench.system.limits.free_disk", lambda folder: free)
+    with pytest.raises(
+        SpecError, match=r"rows would take about \d+ MB of disk in .*, and 10 kB are free; make fewer"
+    ):
         generate("higgs", tmp_path / "made.csv", rows)
     assert list(tmp_path.iterdir()) == []
 

@@ -18,7 +18,7 @@ def test_a_regression_is_run_and_its_loss_is_drawn(page: Page, screenshots: Path
         place = web.locator(f".psb-section-{section}")
         if place.get_attribute("open") is None:
             place.locator("> summary").click()
-    web.locator(".psb-section-data .psb-select").first.select_option("look_alike")
+    web.locator(".psb-section-data .psb-select").first.select_option("synthetic_table")
     web.locator('.psb-section-data [data-field="layout"]').select_option(label="year prediction msd")
     web.locator(".psb-section-model .psb-select").first.select_option("linear")
     pick(web, "optimizer", "lr", "0.01")

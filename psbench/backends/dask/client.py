@@ -9,13 +9,11 @@ import secrets
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from distributed import Client, Future, wait
 
-from psbench.backends.checkpointing import LogKeeper
 from psbench.backends.control import Control, Observer
 from psbench.backends.dask import tasks
 from psbench.backends.dask.cluster import connected, place
@@ -27,6 +25,7 @@ from psbench.backends.dask.protocol.roles import CLIENT, CONDUCTOR, EVALUATOR, s
 from psbench.backends.dask.protocol.transport import JSON, Address, ClientSocket, Message, unpack
 from psbench.backends.outcome import Outcome
 from psbench.checkpoints.file import Checkpoint
+from psbench.checkpoints.folder import CheckpointFolder
 from psbench.core.log import ROW, EventLog
 from psbench.errors import BackendError, Cancelled, PsbenchError, ServerLost
 from psbench.experiment import Experiment
@@ -47,7 +46,7 @@ def run_dask(
     log: EventLog,
     control: Control,
     observer: Observer | None = None,
-    folder: Path | None = None,
+    checkpoints: CheckpointFolder | None = None,
     start: Checkpoint | None = None,
 ) -> Outcome:
     """Run an experiment on real Dask workers, in real time.
@@ -68,7 +67,7 @@ def run_dask(
     control : Control
     observer : callable or None
         Called with the log, in this thread, whenever it has grown.
-    folder : Path or None
+    checkpoints : CheckpointFolder or None
         Where checkpoints go; none are written without it.
     start : Checkpoint or None
         Where to go on from; the log up to there is in `log` already.
@@ -84,7 +83,7 @@ def run_dask(
     roles = roles_of(workload.experiment)
     with connected(workload.experiment.scheduler, len(roles)) as client:
         placed = place(roles, client.nthreads(), workload.experiment.scheduler)
-        return _Run(workload, log, control, observer, folder, client, placed, start).run()
+        return _Run(workload, log, control, observer, checkpoints, client, placed, start).run()
 
 
 def roles_of(experiment: Experiment) -> list[str]:
@@ -103,26 +102,19 @@ class _Run:
         log: EventLog,
         control: Control,
         observer: Observer | None,
-        folder: Path | None,
+        checkpoints: CheckpointFolder | None,
         client: Client,
         placed: dict[str, str],
         start: Checkpoint | None,
     ) -> None:
-        self.workload, self.log, self.control, self.observer, self.folder = (
-            workload,
-            log,
-            control,
-            observer,
-            folder,
-        )
+        self.workload, self.log, self.control, self.observer = workload, log, control, observer
         self.client, self.placed = client, placed
-        self._keeps_log = LogKeeper(log)
         self._from = None if start is None else Start(start, len(log), list(log.texts))
         self._key = secrets.token_bytes(32)
         self._topic = f"psbench-{secrets.token_hex(8)}"
         self._futures: dict[str, Future] = {}
         self._addresses: dict[str, Address] = {}
-        self._checkpoints: list[str] = []
+        self._folder, self._checkpoints = checkpoints, [] if checkpoints is None else checkpoints.paths
         self._outcome: Outcome | None = None
         self._stop_sent = False
         self._warming: list[Future] = []
@@ -240,14 +232,10 @@ class _Run:
             self.observer(self.log)
 
     def _store(self, plain: dict[str, Any], letter: Message) -> None:
-        if self.folder is None:
+        if self._folder is None:
             return
         state = plain["state"] | {"spec": self.workload.experiment.spec()}
-        checkpoint = Checkpoint(unpack(plain["shapes"], letter.payload), state)
-        path = self.folder / "checkpoints" / f"{plain['label']}.npz"
-        self._keeps_log.add_to(checkpoint, path)
-        checkpoint.save(path)
-        self._checkpoints.append(str(path))
+        self._folder.write(plain["label"], Checkpoint(unpack(plain["shapes"], letter.payload), state))
 
     def _conclude(self, plain: dict[str, Any], letter: Message) -> None:
         state = unpack(plain["shapes"], letter.payload)

@@ -11,7 +11,6 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import count
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,6 +26,7 @@ from psbench.backends.outcome import Outcome
 from psbench.backends.pushes import why_diverged, with_stats
 from psbench.backends.schedule import StopRules
 from psbench.checkpoints.file import Checkpoint
+from psbench.checkpoints.folder import CheckpointFolder
 from psbench.core import actions as act
 from psbench.core import events as ev
 from psbench.core.actions import Action
@@ -125,7 +125,7 @@ def run_map_reduce(
     log: EventLog,
     control: Control,
     observer: Observer | None = None,
-    folder: Path | None = None,
+    checkpoints: CheckpointFolder | None = None,
     start: Checkpoint | None = None,
 ) -> Outcome:
     """Run an experiment as one Dask graph a mini-batch; see `run_dask`, which calls this.
@@ -145,7 +145,7 @@ def run_map_reduce(
     roles = [*map(worker_name, range(workload.profile.num_workers)), EVALUATOR]
     with connected(workload.experiment.scheduler, len(roles)) as client:
         placed = place(roles, client.nthreads(), workload.experiment.scheduler)
-        return _Driver(workload, log, control, observer, folder, client, placed).run()
+        return _Driver(workload, log, control, observer, checkpoints, client, placed).run()
 
 
 def check(experiment: Experiment) -> None:
@@ -171,13 +171,13 @@ class _Driver:
         log: EventLog,
         control: Control,
         observer: Observer | None,
-        folder: Path | None,
+        checkpoints: CheckpointFolder | None,
         client: Client,
         placed: dict[str, str],
     ) -> None:
         experiment = workload.experiment
         self.workload, self.log, self.control, self.observer = workload, log, control, observer
-        self.folder, self.client, self.placed = folder, client, placed
+        self.client, self.placed = client, placed
         self.engine, self.server = workload.engine(log), workload.server()
         self.ending = StopRules(experiment.stop, experiment.evaluate_every)
         self.server.measures_movement = self.ending.sees_movement
@@ -188,7 +188,7 @@ class _Driver:
         self._ids, self._jobs = count(), count()
         self._sum: Sum | None = None
         self._weights: list[float] = []
-        self._checkpoints: list[str] = []
+        self._folder, self._checkpoints = checkpoints, [] if checkpoints is None else checkpoints.paths
         self._next_checkpoint = experiment.checkpoint_every or float("inf")
         self._status = self._reason = ""
         self._unanswered = False
@@ -370,12 +370,11 @@ class _Driver:
                 self.log.add(Kind.EVALUATED, now, id=-1 if number else 0, version=version, text=text)
 
     def _checkpoint(self, label: str) -> None:
-        if self.folder is None:
+        if self._folder is None:
             return
         spec = self.workload.experiment.spec()
         state = {"time_s": self._now, "engine": self.engine.state_dict(), "spec": spec}
-        path = Checkpoint.of(self.server, state).save(self.folder / "checkpoints" / f"{label}.npz")
-        self._checkpoints.append(str(path))
+        self._folder.write(label, Checkpoint.of(self.server, state))
 
     def _end(self, status: str, reason: str) -> None:
         if not self._status:

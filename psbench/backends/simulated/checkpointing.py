@@ -10,21 +10,14 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import asdict
 from itertools import count
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from psbench.backends.checkpointing import (
-    LogKeeper,
-    actions_from_plain,
-    actions_to_plain,
-    named,
-    released,
-    under,
-)
+from psbench.backends.checkpointing import actions_from_plain, actions_to_plain, named, released, under
 from psbench.backends.schedule import next_checkpoint
 from psbench.checkpoints.file import Checkpoint
+from psbench.checkpoints.folder import CheckpointFolder
 from psbench.core import events as ev
 from psbench.core.actions import Action
 from psbench.core.view import Status
@@ -44,15 +37,14 @@ class CheckpointWriter:
     Parameters
     ----------
     simulation : Simulation
-    folder : Path or None
-        Where they go, into `checkpoints`; none are written without it.
+    folder : CheckpointFolder or None
+        Where they go; none are written without it.
     """
 
-    def __init__(self, simulation: Simulation, folder: Path | None) -> None:
+    def __init__(self, simulation: Simulation, folder: CheckpointFolder | None) -> None:
         self._sim, self._folder = simulation, folder
         self._every = simulation.workload.experiment.checkpoint_every
-        self._keeps_log = LogKeeper(simulation.log)
-        self.paths: list[str] = []
+        self.paths: list[str] = [] if folder is None else folder.paths
         #: a checkpoint is due from that many samples on, and under another composition
         self.due_samples, self.composition = 0.0, 0
         self._plan(0.0)
@@ -83,10 +75,7 @@ class CheckpointWriter:
         if view.epoch >= self._due:
             self._plan(view.epoch)
         if self._folder is not None:
-            path = self._folder / "checkpoints" / f"{label}.npz"
-            checkpoint = checkpoint_of(self._sim, rest)
-            self._keeps_log.add_to(checkpoint, path)
-            self.paths.append(str(checkpoint.save(path)))
+            self._folder.write(label, checkpoint_of(self._sim, rest))
 
 
 def checkpoint_of(sim: Simulation, rest: Sequence[Action]) -> Checkpoint:

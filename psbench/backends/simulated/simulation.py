@@ -14,7 +14,6 @@ from bisect import insort
 from collections.abc import Callable, Iterable, Sequence
 from heapq import heappop, heappush
 from itertools import count
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -32,6 +31,7 @@ from psbench.backends.simulated.measurements import Measurements
 from psbench.backends.simulated.network import move, network_of, shares_of, sizes_of
 from psbench.backends.simulated.plain_workers import PlainWorkers
 from psbench.checkpoints.file import Checkpoint
+from psbench.checkpoints.folder import CheckpointFolder
 from psbench.clusters import StepTimes
 from psbench.core import actions as act
 from psbench.core import events as ev
@@ -60,7 +60,7 @@ class Simulation:
     control : Control
     observer : callable or None
         Called with the log about every `OBSERVE_EVERY` events and after each evaluation.
-    folder : Path or None
+    checkpoints : CheckpointFolder or None
         Where checkpoints go; none are written without it.
     start : Checkpoint or None
         Where to go on from; the log up to there is in `log` already.
@@ -72,7 +72,7 @@ class Simulation:
         log: EventLog,
         control: Control,
         observer: Observer | None = None,
-        folder: Path | None = None,
+        checkpoints: CheckpointFolder | None = None,
         start: Checkpoint | None = None,
     ) -> None:
         experiment = workload.experiment
@@ -85,7 +85,7 @@ class Simulation:
         if self.gradients:
             self.trainer, self.evaluator = workload.trainer(), workload.evaluator()
         self.step_times = StepTimes(workload.profile, workload.streams)
-        self.lookout, self.recorder = Evaluation(self), CheckpointWriter(self, folder)
+        self.lookout, self.recorder = Evaluation(self), CheckpointWriter(self, checkpoints)
         self.server.measures_movement = self.lookout.ending.sees_movement
         self.agenda, self.steps = EventQueue(), PlainWorkers(self)
         self._heap, self._arriving = self.agenda.heap, self.agenda.arriving  # asked for at every step
@@ -480,13 +480,13 @@ def run_simulated(
     log: EventLog,
     control: Control,
     observer: Observer | None = None,
-    folder: Path | None = None,
+    checkpoints: CheckpointFolder | None = None,
     start: Checkpoint | None = None,
 ) -> Outcome:
     """Run an experiment in virtual time; see `Simulation`."""
     before = torch.get_num_threads()
     torch.set_num_threads(workload.experiment.threads)
     try:
-        return Simulation(workload, log, control, observer, folder, start).run()
+        return Simulation(workload, log, control, observer, checkpoints, start).run()
     finally:
         torch.set_num_threads(before)

@@ -1,11 +1,10 @@
-"""Made-up tables in the layout of published ones, of any size: as a data set, and as CSV files."""
+"""Synthetic tables in the layout of published ones, of any size: as a data set, and as CSV files."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from shutil import disk_usage
-from typing import ClassVar, Literal, NamedTuple
+from typing import BinaryIO, ClassVar, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,33 +15,34 @@ from psbench.data.layouts import LAYOUTS, Layout
 from psbench.data.scaling import Numbers, standardise
 from psbench.errors import ParameterError, SpecError, UnknownName
 from psbench.progress_events import tell
-from psbench.results.storage import whole
 from psbench.seeds import Streams
+from psbench.system.files import atomic_write
+from psbench.system.limits import check_disk, check_memory
 
 #: rows made from one stream of chance: a table of any length begins with the rows of a shorter one
 BLOCK = 8192
 
-#: what features have in common: so many hidden numbers a row, and the share of a feature's variance that is
-#: theirs. It makes features correlated: with 90 of them the variance along some directions is ten times that
-#: along others, and gradient descent slow along these; with a larger share a rate of 0.1 would diverge
-_SHARED, _SHARE = 3, 0.25
+#: latent factors of a row, and the share of a feature's variance that they explain. They make features
+#: correlated: with 90 features the variance along some directions is ten times that along others, and
+#: gradient descent is slow along these; with a larger share a learning rate of 0.1 would diverge
+_FACTORS, _SHARE = 3, 0.25
 #: deviation of the linear and of the curved part of the score whose logistic is the chance of class 1
 _LINEAR, _CURVED = 1.0, 1.5
-#: share of the variance of a number to be predicted that the features tell
-_TOLD = 0.5
+#: share of the variance of a number to be predicted that the features explain
+_EXPLAINED = 0.5
 #: years: mean and deviation such that hardly one in ten thousand is cut at the published ends
 _YEAR, _SPREAD, _ENDS = 1980.0, 8.0, (1922, 2011)
 
 Floats = NDArray[np.float64]
 
 
-class LookAlike(DataSource):
-    """Rows in the layout of HIGGS or YearPredictionMSD, made from the seed: numbers alike in shape only.
+class SyntheticTable(DataSource):
+    """Rows in the layout of HIGGS or YearPredictionMSD, drawn from the seed: alike in shape only.
 
-    Features are normal, have units of their own and hidden causes in common; they are not the physics or the
-    music that they are named after. Labels follow a logistic model with a curved part, which a perceptron can
-    learn and logistic regression cannot; years follow a linear model with as much noise as signal. Features,
-    and years, are brought to mean 0 and deviation 1 over the training rows.
+    Features are normal with a scale of their own each, and share latent factors; they are neither the physics
+    nor the music that they are named after. Labels follow a logistic model with a quadratic part, which a
+    perceptron can learn and logistic regression cannot; years follow a linear model with as much noise as
+    signal. Features, and years, are standardised: mean 0 and deviation 1 over the training rows.
 
     Parameters
     ----------
@@ -63,7 +63,8 @@ class LookAlike(DataSource):
     models are ours.
     """
 
-    name: ClassVar[str] = "look_alike"
+    name: ClassVar[str] = "synthetic_table"
+    former_names: ClassVar[tuple[str, ...]] = ("look_alike",)
     source: ClassVar[str] = "thesis ch. 2, the layouts; the models are ours"
 
     layout: Literal["higgs", "year_prediction_msd"] = parameter("higgs", "whose columns and task")
@@ -75,13 +76,12 @@ class LookAlike(DataSource):
         import torch
 
         layout = LAYOUTS[self.layout]
-        drawn = list(tables(layout, self.samples, streams))
-        features, targets = (np.concatenate(parts) for parts in zip(*drawn, strict=True))
         train = self.samples - round(self.samples * self.val_fraction)
         if train == 0:
             raise ParameterError(
-                f"data 'look_alike': val_fraction {self.val_fraction:g} leaves nothing to train on"
+                f"data 'synthetic_table': val_fraction {self.val_fraction:g} leaves nothing to train on"
             )
+        features, targets = self._drawn(layout, streams)
         standardise(features, train)
         scale = (0.0, 1.0)
         if layout.task == "regression":
@@ -93,62 +93,77 @@ class LookAlike(DataSource):
             *(self.name, x[:train], y[:train], x[train:], y[train:], layout.classes), target_scale=scale
         )
 
+    def _drawn(self, layout: Layout, streams: Streams) -> tuple[Numbers, Numbers]:
+        """Return all features, (samples, features), and targets, (samples,)."""
+        columns = len(layout.columns)
+        what = f"data 'synthetic_table': samples = {self.samples} of {columns - 1} features"
+        # 32-bit floats, and for classes once more the targets as 64-bit numbers
+        check_memory(
+            self.samples * (4 * columns + 8), what, "lower samples, or use `generate` and data 'csv'"
+        )
+        features = np.empty((self.samples, columns - 1), dtype=np.float32)
+        targets = np.empty(self.samples, dtype=np.float32)
+        for number, (x, y) in enumerate(tables(layout, self.samples, streams)):
+            begin = number * BLOCK
+            features[begin : begin + len(x)], targets[begin : begin + len(x)] = x, y
+        return features, targets
 
-class Truth(NamedTuple):
-    """What a table is made by: how features hang together, their units, and what they say of the target."""
 
-    mixing: Floats
+class GroundTruth(NamedTuple):
+    """The model that rows are drawn from: factor loadings, scales and offsets of features, and weights."""
+
+    loadings: Floats
     units: Floats
     offsets: Floats
     linear: Floats
     curved: Floats
 
     @classmethod
-    def of(cls, layout: Layout, streams: Streams) -> Truth:
-        """Draw the truth of a seed."""
-        rng = streams.generator("look_alike truth")
+    def of(cls, layout: Layout, streams: Streams) -> GroundTruth:
+        """Draw the model of a seed."""
+        rng = streams.generator("look_alike truth")  # a seed gives what it gave under the former name
         features = len(layout.columns) - 1
-        mixing = rng.standard_normal((_SHARED, features))
+        loadings = rng.standard_normal((_FACTORS, features))
         return cls(
-            mixing=mixing / np.linalg.norm(mixing, axis=0),
+            loadings=loadings / np.linalg.norm(loadings, axis=0),
             units=10 ** rng.uniform(-1, 2, features),
             offsets=rng.standard_normal(features),
             linear=rng.standard_normal(features),
             curved=rng.standard_normal(features),
         )
 
-    def standing(self, weights: Floats, features: Floats) -> Floats:
+    def score(self, weights: Floats, features: Floats) -> Floats:
         """Return a weighted sum of the features, whose deviation is 1, (rows,)."""
-        own = (1 - _SHARE) * (weights**2).sum() + _SHARE * ((self.mixing @ weights) ** 2).sum()
+        own = (1 - _SHARE) * (weights**2).sum() + _SHARE * ((self.loadings @ weights) ** 2).sum()
         return np.asarray(features @ weights / np.sqrt(own))
 
 
 def tables(layout: Layout, rows: int, streams: Streams) -> Iterator[tuple[Numbers, Numbers]]:
     """Return features, (n, features), and targets, (n,), some rows at a time; both float32."""
-    truth = Truth.of(layout, streams)
+    truth = GroundTruth.of(layout, streams)
     for number, begin in enumerate(range(0, rows, BLOCK)):
         features, targets = _block(layout, truth, streams.generator("look_alike", number))
         kept = min(BLOCK, rows - begin)
         yield features[:kept], targets[:kept]
 
 
-def _block(layout: Layout, truth: Truth, rng: np.random.Generator) -> tuple[Numbers, Numbers]:
+def _block(layout: Layout, truth: GroundTruth, rng: np.random.Generator) -> tuple[Numbers, Numbers]:
     count = len(truth.units)
-    shared = rng.standard_normal((BLOCK, _SHARED)) @ truth.mixing
+    shared = rng.standard_normal((BLOCK, _FACTORS)) @ truth.loadings
     plain = np.sqrt(_SHARE) * shared + np.sqrt(1 - _SHARE) * rng.standard_normal((BLOCK, count))
-    said = truth.standing(truth.linear, plain)
+    linear = truth.score(truth.linear, plain)
     if layout.task == "classification":
-        score = _LINEAR * said + _CURVED * (truth.standing(truth.curved, plain) ** 2 - 1) / np.sqrt(2)
+        score = _LINEAR * linear + _CURVED * (truth.score(truth.curved, plain) ** 2 - 1) / np.sqrt(2)
         targets = rng.random(BLOCK) < 1 / (1 + np.exp(-score))
     else:
-        told = np.sqrt(_TOLD) * said + np.sqrt(1 - _TOLD) * rng.standard_normal(BLOCK)
-        targets = np.clip(np.rint(_YEAR + _SPREAD * told), *_ENDS)
+        noisy = np.sqrt(_EXPLAINED) * linear + np.sqrt(1 - _EXPLAINED) * rng.standard_normal(BLOCK)
+        targets = np.clip(np.rint(_YEAR + _SPREAD * noisy), *_ENDS)
     features = truth.units * (plain + truth.offsets)
     return features.astype(np.float32), targets.astype(np.float32)
 
 
 def generate(layout: str, path: str | Path, rows: int, *, seed: int = 0, overwrite: bool = False) -> Path:
-    """Write a look-alike as CSV, some rows at a time, and return its path.
+    """Write a synthetic table as CSV, some rows at a time, and return its path.
 
     The file is there whole or not at all. One with more rows and the same seed begins with the same rows.
 
@@ -175,30 +190,21 @@ def generate(layout: str, path: str | Path, rows: int, *, seed: int = 0, overwri
         raise SpecError(f"{path}: is a folder; name a file in it, such as {path / layout}.csv")
     if path.exists() and not overwrite:
         raise SpecError(f"{path}: is there already; choose another name, or overwrite it (--force)")
-    with whole(path) as part:
-        _write(LAYOUTS[layout], part, path, rows, Streams(seed))
+    with atomic_write(path) as file:
+        _write(LAYOUTS[layout], file, path, rows, Streams(seed))
     return path
 
 
-def _write(layout: Layout, part: Path, path: Path, rows: int, streams: Streams) -> None:
+def _write(layout: Layout, file: BinaryIO, path: Path, rows: int, streams: Streams) -> None:
     import pyarrow as pa
     from pyarrow import csv
 
     done = 0
     options = csv.WriteOptions(include_header=False)
-    with part.open("wb") as file:
-        for features, targets in tables(layout, rows, streams):
-            columns = [pa.array(targets.astype(np.int64)), *map(pa.array, features.T.copy())]
-            csv.write_csv(pa.table(columns, names=list(layout.columns)), file, options)
-            if done == 0:
-                _check_room(path, file.tell() * rows // len(targets))
-            done += len(targets)
-            tell(f"writing {path.name}", done / rows)
-
-
-def _check_room(path: Path, needed: int) -> None:
-    free = disk_usage(path.parent).free
-    if needed > free:
-        raise SpecError(
-            f"{path}: would take {needed / 1e9:.3g} GB, and {free / 1e9:.3g} GB are free; make fewer rows"
-        )
+    for features, targets in tables(layout, rows, streams):
+        columns = [pa.array(targets.astype(np.int64)), *map(pa.array, features.T.copy())]
+        csv.write_csv(pa.table(columns, names=list(layout.columns)), file, options)
+        if done == 0:
+            check_disk(path.parent, file.tell() * rows // len(targets), f"{path}: {rows} rows", "make fewer")
+        done += len(targets)
+        tell(f"writing {path.name}", done / rows)

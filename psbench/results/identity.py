@@ -1,0 +1,133 @@
+"""Which run a file belongs to: every file that a run writes carries the run's identity.
+
+The identity is random, and drawn when a run begins. It is no part of the specification, the log or any
+digest, so that equal runs stay equal in everything that is compared; and it is not derived from
+specification and seed, because two runs of one specification are two runs: live ones differ, and simulated
+ones may have been made by different versions of a library. A run that is resumed in its folder keeps its
+identity; resumed into another folder it is a new run. Files of older versions carry none.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+from collections.abc import Callable
+from pathlib import Path
+
+from psbench.checkpoints.file import Checkpoint
+from psbench.errors import DataError, SpecError
+from psbench.results.storage import run_id_of_log
+from psbench.system.files import check_writable
+
+#: how the first line of a saved specification names the run
+_COMMENT = re.compile(r"# run ([0-9a-f]+)")
+
+
+def new_run_id() -> str:
+    """Return a random identity: 128 bits from the system, not from a stream of the experiment."""
+    return secrets.token_hex(16)
+
+
+def resumed_run_id(checkpoint: Path, home: Path, folder: Path | None) -> str | None:
+    """Return the identity of a run that goes on from a checkpoint.
+
+    Parameters
+    ----------
+    checkpoint : Path
+    home : Path
+        The folder of the checkpoint's run.
+    folder : Path or None
+        Where the run is to be saved: at home it stays the same run.
+    """
+    if folder is None or folder.resolve() != home.resolve():
+        return new_run_id()
+    found: str | None = Checkpoint.state_of(checkpoint).get("run_id")
+    return found
+
+
+def comment(run_id: str | None) -> str:
+    """Return the line that names the run in a saved specification; empty for a run without identity."""
+    return "" if run_id is None else f"# run {run_id}\n"
+
+
+def run_id_in_yaml(path: Path) -> str | None:
+    """Return the identity in a saved specification; None if somebody has removed the line."""
+    with path.open(encoding="utf-8") as file:
+        found = _COMMENT.match(file.readline())
+    return found.group(1) if found else None
+
+
+def run_id_in_json(path: Path) -> str | None:
+    """Return the identity in a run's record."""
+    found: str | None = json.loads(path.read_text(encoding="utf-8"))["meta"].get("run_id")
+    return found
+
+
+def _run_id_in_checkpoint(path: Path) -> str | None:
+    found: str | None = Checkpoint.state_of(path).get("run_id")
+    return found
+
+
+#: the files that make a folder that of a run. A specification alone does not: people put theirs there
+_READERS: dict[str, Callable[[Path], str | None]] = {
+    "run.json": run_id_in_json,
+    "log.parquet": run_id_of_log,
+    "model.npz": _run_id_in_checkpoint,
+    "checkpoints/*.npz": _run_id_in_checkpoint,
+}
+
+
+def files_of_others(folder: Path, run_id: str | None) -> list[Path]:
+    """Return the files of a run in a folder that do not carry this identity, or cannot be read."""
+    found = [(path, read) for pattern, read in _READERS.items() for path in sorted(folder.glob(pattern))]
+    return [path for path, read in found if not _carries(path, read, run_id)]
+
+
+def _carries(path: Path, read: Callable[[Path], str | None], run_id: str | None) -> bool:
+    try:
+        return read(path) == run_id
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, DataError):
+        return False
+
+
+def refuse_files_of_others(folder: Path, run_id: str | None) -> None:
+    """Refuse a folder that holds files of another run.
+
+    Raises
+    ------
+    SpecError
+    """
+    if found := files_of_others(folder, run_id):
+        more = f" and {len(found) - 1} more files" if len(found) > 1 else ""
+        raise SpecError(
+            f"{folder}: holds another run ({found[0].relative_to(folder)}{more}); choose another folder, "
+            "resume that run, or have it replaced: --overwrite, or overwrite=True"
+        )
+
+
+def check_folder(folder: Path, run_id: str | None, *, overwrite: bool) -> None:
+    """Refuse a folder that a run cannot be saved to: not writable, or with another run in it.
+
+    Raises
+    ------
+    SpecError
+    """
+    check_writable(folder)
+    if not overwrite:
+        refuse_files_of_others(folder, run_id)
+
+
+def remove_files_of_others(folder: Path, run_id: str | None) -> None:
+    """Remove the files of other runs from a folder.
+
+    Raises
+    ------
+    SpecError
+        If one cannot be removed.
+    """
+    try:
+        for path in files_of_others(folder, run_id):
+            path.unlink()
+    except OSError as error:
+        raise SpecError(f"{folder}: the run in it cannot be removed: {error.strerror}") from None

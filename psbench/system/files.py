@@ -1,0 +1,82 @@
+"""Files that are written whole or not at all, under names that nobody can prepare."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import BinaryIO
+
+from psbench.errors import SpecError
+
+
+def temporary_name(folder: Path) -> Path:
+    """Return a name in a folder that cannot be guessed, for a file that is renamed when it is complete."""
+    return folder / f".psbench-{secrets.token_hex(8)}.part"
+
+
+@contextmanager
+def atomic_write(path: Path) -> Iterator[BinaryIO]:
+    """Open a new file beside `path` for writing; it takes the place of `path` if the block succeeds.
+
+    The new file is created exclusively under a random name, so that a file or a link that somebody has put
+    there is neither written to nor followed. Before it is renamed its content is forced to the disk: after a
+    power failure there is the old file or the new one. A link called `path` is replaced, not followed.
+
+    Raises
+    ------
+    SpecError
+        If the file cannot be written there, or `path` is something else than a file; nothing is left then.
+    """
+    part = temporary_name(path.parent)
+    try:
+        if os.path.lexists(path) and not (path.is_file() or path.is_symlink()):
+            raise SpecError(f"{path}: is no regular file, and is not replaced; choose another name")
+        with part.open("xb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(part, path)
+        _force_names(path.parent)
+    except OSError as error:
+        raise SpecError(f"{path}: cannot be written: {error.strerror or error}") from None
+    finally:
+        with suppress(OSError):
+            part.unlink(missing_ok=True)
+
+
+def _force_names(folder: Path) -> None:
+    """Force a folder's list of names to the disk, where the system can do so."""
+    with suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def check_writable(folder: Path) -> None:
+    """Check that files can be written to a folder, by writing one; leave nothing there.
+
+    Raises
+    ------
+    SpecError
+    """
+    made: list[Path] = []
+    probe = temporary_name(folder)
+    try:
+        made = [each for each in (folder, *folder.parents) if not each.exists()]
+        folder.mkdir(parents=True, exist_ok=True)
+        with probe.open("xb") as file:
+            file.write(b"psbench")
+    except (OSError, ValueError) as error:  # ValueError: a zero byte in the name
+        reason = getattr(error, "strerror", None) or error
+        raise SpecError(f"{folder}: cannot be written: {reason}; choose another output folder") from None
+    finally:
+        with suppress(OSError, ValueError):
+            probe.unlink()
+        with suppress(OSError):
+            for each in made:
+                each.rmdir()
