@@ -49,6 +49,7 @@ def replay(run: Run) -> int:
     recorded, again = run.log, EventLog()
     engine = _engine(run, again)
     rows = recorded.rows()
+    engine.pause_for_evaluations(lambda: bool((rows["kind"][len(again) :][:1] == Kind.EVALUATED).any()))
     at = 0
     while at < len(rows):
         row = rows[at]

@@ -72,6 +72,11 @@ class StopRules:
         self._evaluations = number
         return number
 
+    def evaluates_and_continues(self, view: ClusterView) -> bool:
+        """Whether an evaluation is due at a version that is not the last by epochs or updates; not counted."""
+        due = int(view.epoch / self._every + 1e-9) > self._evaluations
+        return due and not self.after_update(view, math.inf)
+
     def after_update(self, view: ClusterView, movement: float) -> str:
         """Return why the run ends at this version; empty if it continues."""
         stop = self._stop

@@ -25,6 +25,8 @@ Hook = Callable[..., list[Action]]
 COMPUTING, PUSHED, VOTED, GONE = Status.COMPUTING, Status.PUSHED, Status.VOTED, Status.GONE
 #: old and new keys of the state
 _RENAMED = {"move": "migration", "anew": "needs_full_model"}
+#: what the rest of an answer waits for that stopped after an update (`Engine.pause_for_evaluations`)
+EVALUATION = "evaluation"
 _APPLY, _RELEASE, _HOLD = map(int, (Kind.APPLY, Kind.RELEASE, Kind.HOLD))
 
 
@@ -53,6 +55,9 @@ class ActionProcessor:
         Workers that must be released or held before the answer is complete.
     anew : set of int
         Workers that are to be sent the model whole next.
+    evaluation_due : callable () -> bool, or None
+        Whether the version just made is to be evaluated before the answer goes on; see
+        `Engine.pause_for_evaluations`.
     measuring_part : str or None
         Domain of the part that waits for `Measured`.
     drain, move : Drain and Move, or None
@@ -73,6 +78,7 @@ class ActionProcessor:
         self.unanswered: set[int] = set()
         self.needs_full_model: set[int] = set()
         self.measuring_part: str | None = None
+        self.evaluation_due: Callable[[], bool] | None = None
         self.drain: Drain | None = None
         self.migration: Migration | None = None
         self.composition_id = 0
@@ -131,6 +137,9 @@ class ActionProcessor:
                 # fmt: on
         for hook in self._after_apply:  # first in line: a switch withholds the releases that follow
             self.todo.extendleft(reversed(hook(view)))
+        due = self.evaluation_due
+        if due is not None and self.rule is not None and self.rule.awaits_evaluation and due():
+            self.measuring_part = EVALUATION
 
     def release(self, release: act.Release) -> None:
         """Let a worker go on, unless a switch or a re-assignment withholds it."""

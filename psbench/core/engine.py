@@ -13,7 +13,16 @@ import numpy as np
 
 from psbench.core import actions as act
 from psbench.core import events as ev
-from psbench.core.action_processor import COMPUTING, GONE, PUSHED, VOTED, ActionProcessor, Hook, defined
+from psbench.core.action_processor import (
+    COMPUTING,
+    EVALUATION,
+    GONE,
+    PUSHED,
+    VOTED,
+    ActionProcessor,
+    Hook,
+    defined,
+)
 from psbench.core.actions import Action
 from psbench.core.drain import Drain
 from psbench.core.log import EventLog, Kind, pack_row, plain_json
@@ -159,7 +168,10 @@ class Engine:
         """
         view = self.view
         view.now = now
-        if self._answer.measuring_part is not None and type(event) is not ev.Measured:
+        waits_for = self._answer.measuring_part
+        if waits_for is not None and type(event) is not (
+            ev.Evaluated if waits_for == EVALUATION else ev.Measured
+        ):
             self._inbox.append(event)
             return []
         view.min_clock_rose = False
@@ -192,6 +204,20 @@ class Engine:
             if worker.status in (COMPUTING, VOTED):
                 self._members.restart(worker)
         return self._finish()
+
+    def pause_for_evaluations(self, due: Callable[[], bool]) -> None:
+        """Let an answer stop after an update whose evaluation is due, where the switch rule awaits it.
+
+        For a backend whose evaluations take no time of the run: it gives `Evaluated` next and gets the rest
+        of the answer, so that a switch is handed over at the version that was evaluated. Other events wait
+        meanwhile.
+
+        Parameters
+        ----------
+        due : callable () -> bool
+            Whether the version just made is to be evaluated.
+        """
+        self._answer.evaluation_due = due
 
     @property
     def measuring(self) -> bool:
@@ -295,8 +321,10 @@ class Engine:
         self._answer.record(
             Kind.EVALUATED, id=event.epoch, version=event.version, text=plain_json(event.values)
         )
-        if self.rule is not None:
-            self._todo.extend(self.rule.on_evaluated(event, self.view))
+        if self._answer.measuring_part == EVALUATION:
+            self._answer.measuring_part = None
+        if self.rule is not None:  # first in line: a switch withholds the releases that follow
+            self._todo.extendleft(reversed(self.rule.on_evaluated(event, self.view)))
 
     def _asked(self, event: ev.SwitchRequested) -> None:
         self._answer.record(Kind.SWITCH_REQUESTED, id=-1 if event.to is None else event.to)

@@ -92,7 +92,7 @@ class LossWindow(SwitchOnce):
         epoch = epochs_ended(event)
         if len(self._epochs) < len(self._losses):  # from a checkpoint of the time when each counted as one
             self._epochs = list(range(epoch - len(self._losses), epoch))
-        if self._epochs and epoch <= self._epochs[-1]:
+        if epoch <= (self._epochs[-1] if self._epochs else 0):
             return None
         self._keep(epoch, event.values["val_loss"])
         epochs = self._epochs[-1] - self._epochs[0]

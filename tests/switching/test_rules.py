@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
+import math
 from itertools import pairwise
 
+import numpy as np
 import pytest
 
-from psbench import strategies
+from psbench import replay, strategies
 from psbench.core.actions import Handover, Note
 from psbench.core.engine import Engine
 from psbench.core.events import Evaluated, Join, Leave, SwitchRequested
 from psbench.core.log import Kind
 from psbench.errors import ParameterError
-from psbench.runs import run
-from psbench.switching import relative_change
+from psbench.runs import resume, run
+from psbench.switching import noise_of, relative_change
 from psbench.testing import ScriptedCluster, toy_experiment
 from psbench.testing.toys import toy_cluster
 
@@ -105,6 +107,123 @@ class TestEmpirical:
         resumed.load_state_dict(json.loads(json.dumps(engine.state_dict())))
         resumed.handle(Evaluated(3, 0, {"val_loss": 1.0}), 3.0)
         assert resumed.state_dict()["drain"] is not None
+
+
+def switched(values, **rule):
+    """Return the numbers of the evaluations after which a rule asks for a switch; values: (epoch, loss)."""
+    strategy = strategies.strategy_switch(rule={"name": "empirical", "window": 5} | rule)
+    engine = Engine(strategy, num_workers=2, dataset_size=8, global_batch=8)
+    engine.begin(range(2))
+    for number, (epoch, loss) in enumerate(values, 1):
+        engine.handle(Evaluated(number, 0, {"epoch": epoch, "val_loss": loss}), float(number))
+        if engine.state_dict()["drain"] is not None:
+            return number
+    return None
+
+
+class TestEpochs:
+    """The published rule counts epochs: with four evaluations in each it fired at epoch 1.52."""
+
+    @pytest.mark.parametrize(
+        ("every", "number"), [(0.25, 24), (0.76, 8), (1.0, 6), (1.5, 4), (2.0, 4), (7.0, 2)]
+    )
+    def test_the_window_is_in_epochs_however_often_the_model_is_evaluated(self, every, number):
+        assert switched([(every * n, 0.7) for n in range(1, 40)]) == number
+
+    def test_the_first_evaluation_of_an_epoch_counts(self):
+        within = [(n / 4, 1.0 if n % 4 == 0 else 2.0) for n in range(1, 40)]
+        assert switched(within) == 24
+
+    def test_changes_are_per_epoch_where_some_have_no_evaluation(self):
+        falling = [(2.0 * n, 0.9**n) for n in range(1, 9)]  # 10 % in two epochs
+        assert switched(falling, threshold=0.0501) == 4
+        assert switched(falling, threshold=0.0499) is None
+
+    def test_a_checkpoint_of_an_older_version_goes_on(self):
+        """Its losses have no epochs; each evaluation counted as one."""
+        strategy = strategies.strategy_switch(rule={"name": "empirical", "window": 2})
+        engine = Engine(strategy, num_workers=2, dataset_size=8, global_batch=8)
+        engine.begin(range(2))
+        state = engine.state_dict()
+        state["rule"] = {"_done": False, "_losses": [0.9, 0.7, 0.7]}
+        engine.load_state_dict(state)
+        engine.handle(Evaluated(9, 0, {"epoch": 9.0, "val_loss": 0.7}), 1.0)
+        assert engine.state_dict()["rule"]["_epochs"] == [7, 8, 9]
+        assert engine.state_dict()["drain"] is not None
+
+    @pytest.mark.parametrize("every", [0.25, 1.0])
+    @pytest.mark.parametrize("first", ["all_reduce", "ssp"])
+    def test_a_run_hands_over_at_the_version_that_was_evaluated(self, first, every):
+        """It did so one update later, after a step that all had begun already; `after` did not."""
+        rule = {"name": "empirical", "window": 2, "threshold": 0.9}
+        strategy = {"name": "strategy_switch", "first": first, "rule": rule}
+        done = run(toy_experiment(strategy, stop={"epochs": 5}, evaluate_every=every))
+        (switch,) = done.summary()["switches"]
+        assert switch["epoch"] == 3.0
+        assert switch["version"] in done.log.of_kind(Kind.EVALUATED)["version"]
+        assert replay(done) == len(done.log)
+
+    def test_a_run_that_ends_with_an_evaluation_can_be_replayed_and_gone_on_with(self, tmp_path):
+        rule = {"name": "empirical", "window": 9, "threshold": 0.9}
+        options = {"evaluate_every": 1, "checkpoint_every": 1}
+        experiment = toy_experiment({"name": "strategy_switch", "rule": rule}, stop={"epochs": 3}, **options)
+        done = run(experiment, folder=tmp_path / "short")
+        assert replay(done) == len(done.log)
+        longer = resume(tmp_path / "short", {"stop.epochs": 11})
+        whole = run(experiment.but(stop={"epochs": 11}))
+        # the last answer of the shorter run was complete before its evaluation: the log has them in that order
+        assert longer.meta["params_digest"] == whole.meta["params_digest"]
+        assert longer.summary()["switches"] == whole.summary()["switches"]
+        assert whole.summary()["switches"][0]["epoch"] == 10.0
+
+
+ALTERNATING = [1.0, 1.1] * 6
+
+
+def adaptive(losses, **rule):
+    return switched(enumerate(losses, 1), **{"name": "noise_adaptive"} | rule)
+
+
+class TestNoiseAdaptive:
+    def test_the_noise_of_alternating_losses_has_a_closed_form(self):
+        """Changes are +a and -b with a = 0.1, b = 1/11; their differences are all a + b."""
+        assert noise_of(ALTERNATING) == pytest.approx((0.1 + 1 / 11) / math.sqrt(6))
+
+    def test_the_noise_of_independent_errors_is_their_deviation(self):
+        losses = 1 + 0.02 * np.random.default_rng(0).standard_normal(4000)
+        assert noise_of(losses.tolist()) == pytest.approx(0.02, rel=0.05)
+
+    @pytest.mark.parametrize("fall", [0.5, 0.9, 0.999])
+    def test_a_steady_fall_has_no_noise_and_never_fires(self, fall):
+        losses = [fall**n for n in range(30)]
+        assert noise_of(losses) == pytest.approx(0, abs=1e-15)
+        assert adaptive(losses) is None
+
+    def test_a_constant_loss_fires_without_noise_and_with_it(self):
+        assert adaptive([0.7] * 8) == 6
+        # net change over five epochs: 3 a - 2 b = 0.1182; noise allows sqrt(2) (a + b) / sqrt(6) = 0.1102
+        assert adaptive(ALTERNATING, factor=0.1182 / 0.1102 + 0.001) == 6
+        assert adaptive(ALTERNATING, factor=0.1182 / 0.1102 - 0.001) is None
+
+    def test_the_published_rule_waits_for_luck_in_the_same_noise(self):
+        losses = (0.1 * (1 + 0.03 * np.random.default_rng(1).standard_normal(60))).tolist()
+        assert switched(enumerate(losses, 1)) is None
+        assert adaptive(losses) <= 10
+
+    def test_noise_does_not_hide_a_fall(self):
+        chance = np.random.default_rng(2).standard_normal(60)
+        falling = [0.97**n * (1 + 0.005 * chance[n]) for n in range(60)]
+        assert adaptive(falling) is None
+
+    def test_value_and_threshold_are_noted_for_the_charts(self):
+        strategy = strategies.strategy_switch(rule={"name": "noise_adaptive", "window": 3})
+        engine = Engine(strategy, num_workers=1, dataset_size=8, global_batch=8)
+        engine.begin([0])
+        for epoch in (1, 2, 3):
+            assert engine.handle(Evaluated(epoch, 0, {"val_loss": 0.5**epoch}), epoch) == []
+        assert engine.handle(Evaluated(4, 0, {"val_loss": 0.5**4}), 4.0) == [
+            Note("rule noise_adaptive value=0.5 threshold=0 epoch=4")
+        ]
 
 
 def switch_epoch(fraction, epochs):

@@ -31,8 +31,18 @@ class Evaluation:
         self.ending = StopRules(experiment.stop, experiment.evaluate_every)
         self.evaluated = -1, -1  # version and samples of the last evaluation
         self.unseen: ev.Evaluated | None = None  # the evaluation that the engine has not handled yet
+        simulation.engine.pause_for_evaluations(self.precedes_releases)
         #: nothing can be due before that many samples and that version
         self._look_at, self._last_version = 0.0, self.ending.next_version
+
+    def precedes_releases(self) -> bool:
+        """Whether this version is evaluated before the answer that made it goes on.
+
+        Where the workers' own models drift apart their mean is evaluated, after the whole answer.
+        """
+        sim = self._sim
+        drifts = sim.composition.communication.pushes == "together"
+        return sim.gradients and not drifts and self.ending.evaluates_and_continues(self._view)
 
     def look(self) -> None:
         """Evaluate, or end, if that is due."""
