@@ -73,7 +73,7 @@ class StopRules:
         return number
 
     def evaluates_and_continues(self, view: ClusterView) -> bool:
-        """Whether an evaluation is due at a version that is not the last by epochs or updates; not counted."""
+        """Whether an evaluation is due (it is not counted) at a version by which the run does not end."""
         due = int(view.epoch / self._every + 1e-9) > self._evaluations
         return due and not self.after_update(view, math.inf)
 

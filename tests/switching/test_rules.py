@@ -171,7 +171,7 @@ class TestEpochs:
         assert replay(done) == len(done.log)
         longer = resume(tmp_path / "short", {"stop.epochs": 11})
         whole = run(experiment.but(stop={"epochs": 11}))
-        # the last answer of the shorter run was complete before its evaluation: the log has them in that order
+        # the shorter run's last answer was complete before its evaluation: the log has them in that order
         assert longer.meta["params_digest"] == whole.meta["params_digest"]
         assert longer.summary()["switches"] == whole.summary()["switches"]
         assert whole.summary()["switches"][0]["epoch"] == 10.0
@@ -201,9 +201,12 @@ class TestNoiseAdaptive:
 
     def test_a_constant_loss_fires_without_noise_and_with_it(self):
         assert adaptive([0.7] * 8) == 6
-        # net change over five epochs: 3 a - 2 b = 0.1182; noise allows sqrt(2) (a + b) / sqrt(6) = 0.1102
-        assert adaptive(ALTERNATING, factor=0.1182 / 0.1102 + 0.001) == 6
-        assert adaptive(ALTERNATING, factor=0.1182 / 0.1102 - 0.001) is None
+        # net change over five epochs: 3 a - 2 b, or 2 a - 3 b; noise allows sqrt(2) (a + b) / sqrt(6)
+        up, down = 3 * 0.1 - 2 / 11, 3 / 11 - 2 * 0.1
+        allowed = math.sqrt(1 / 3) * (0.1 + 1 / 11)
+        assert adaptive(ALTERNATING, factor=1.001 * up / allowed) == 6
+        assert adaptive(ALTERNATING, factor=0.999 * up / allowed) == 7
+        assert adaptive(ALTERNATING, factor=0.999 * down / allowed) is None
 
     def test_the_published_rule_waits_for_luck_in_the_same_noise(self):
         losses = (0.1 * (1 + 0.03 * np.random.default_rng(1).standard_normal(60))).tolist()
