@@ -10,6 +10,7 @@ from pydantic import PrivateAttr
 from psbench.core.actions import Action, Apply, Measure
 from psbench.core.events import Push
 from psbench.core.parts import Aggregation
+from psbench.core.specification import parameter
 from psbench.core.view import ClusterView
 
 
@@ -17,6 +18,12 @@ class LossWeighted(Aggregation):
     """Take the mean of the model and of a worker's, each weighted by 1 / its test loss.
 
     w <- (W1 w + W2 w_i) / (W1 + W2) with W1 = 1 / L(w) and W2 = 1 / L(w_i). The first push becomes the model.
+
+    Parameters
+    ----------
+    loss_samples : int, samples, >= 1
+        Validation samples that both losses are taken over; at most as many as there are. The paper takes the
+        whole test set.
 
     Notes
     -----
@@ -48,6 +55,10 @@ class LossWeighted(Aggregation):
     measures: ClassVar[tuple[str, ...]] = ("candidate_loss", "model_loss")
     one_at_a_time: ClassVar[bool] = True
 
+    loss_samples: int = parameter(
+        500, "validation samples that a model's loss is taken over", unit="samples", source="ours", ge=1
+    )
+
     _has_model: bool = PrivateAttr(False)  # whether a push has become the model
     _asked_for: int = PrivateAttr(-1)  # the push whose loss is being measured
 
@@ -63,7 +74,7 @@ class LossWeighted(Aggregation):
             self._has_model = True
             return [_mix(push, 1.0)]
         self._asked_for = push.id
-        return [Measure("aggregation", {"model_loss": None, "candidate_loss": push.id})]
+        return [Measure("aggregation", {"model_loss": None, "candidate_loss": push.id}, self.loss_samples)]
 
     def on_measured(self, facts: dict[str, Any], view: ClusterView) -> list[Action]:
         """Weigh the push that was asked for."""

@@ -193,7 +193,7 @@ class AdaComm(Local):
         return math.floor((view.now - self._began_s) / self.interval_s)
 
     def _measured_loss(self) -> list[Action]:
-        return [Measure("communication", {"train_loss": None})]
+        return [Measure("communication", {"train_loss": None}, self.loss_samples)]
 
 
 def _ceil(steps: float) -> int:

@@ -107,6 +107,8 @@ class HermesGUP(Communication):
         Whether the data of the next chunk travels while the worker computes on this one. A backend that
         charges for data lets a worker wait for what the computing time does not cover; on Dask workers
         have their data from the beginning and nothing is charged.
+    test_samples : int, samples, >= 1
+        Validation samples that a worker takes its test loss over; at most as many as there are.
 
     Notes
     -----
@@ -117,9 +119,11 @@ class HermesGUP(Communication):
     Our reading: eq. (4), with the loss itself in mean and deviation (as the code has it; this is what makes
     -3 the least z of ten losses, where the paper's range of alpha ends), population deviation, no push where
     losses do not differ, the window emptied by a push, alpha not restored by it. The local optimizer begins
-    anew with the model that a push is answered with, since its momentum belongs to the model given up. The
-    loss is taken on the validation set, which no worker trains on; computing it costs a worker no time.
-    A loss that is no number is pushed, so that the run ends with it.
+    anew with the model that a push is answered with, since its momentum belongs to the model given up. All
+    workers take the loss on the same samples of the validation set, which no worker trains on (the code takes
+    the last 15 % of every chunk, which another chunk may have for training). In virtual time it costs
+    test_samples seconds_per_sample / 3 / speed of the worker: a forward pass is about a third of a step.
+    A loss of NaN or infinity is pushed, so that the run ends with it.
 
     Source
     ------
@@ -153,10 +157,18 @@ class HermesGUP(Communication):
     prefetch: bool = parameter(
         True, "data of the next chunk travels during the chunk before", source="Hermes IV-D"
     )
+    test_samples: int = parameter(
+        500, "validation samples that a test loss is taken over", unit="samples", source="ours", ge=1
+    )
     codec: SerializeAsAny[Codec] = codec_field("how vectors are written on their way to the servers", "fp16")
     codec_down: SerializeAsAny[Codec] = codec_field(
         "how vectors are written on their way to the workers", "fp16"
     )
+
+    @property
+    def evaluated_samples(self) -> int:
+        """Samples that a worker takes its test loss over."""
+        return self.test_samples
 
     @model_validator(mode="after")
     def _may_push(self) -> Self:

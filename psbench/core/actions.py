@@ -123,11 +123,13 @@ class Measure:
     distance from the current version to the one that a push started from) and `server_load` (seconds that a
     server was busy serving since it was asked last, or since parameters moved; after the colon its number).
     Otherwise what follows a colon in a name only tells several of a kind apart (`distance_sq:7`). A part
-    declares the kinds in `measures`.
+    declares the kinds in `measures`. A loss is taken over so many `samples`, chosen once; 0 leaves the number
+    to the backend.
     """
 
     domain: str
     needs: dict[str, int | None]
+    samples: int = 0
 
 
 @dataclass(slots=True)

@@ -167,6 +167,11 @@ class Communication(Part):
         """Whether a worker that is sent the model begins its own optimizer anew."""
         return True
 
+    @property
+    def evaluated_samples(self) -> int:
+        """Samples that a worker takes the statistic `test_loss` over; 0 leaves it to the backend."""
+        return 0
+
     def worker_policy(self) -> WorkerPolicy:
         """Return a new worker half."""
         raise NotImplementedError(f"{type(self).__name__} must define worker_policy")

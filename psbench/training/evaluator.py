@@ -13,6 +13,9 @@ from psbench.seeds import Streams
 from psbench.training.loss import loss_of
 from psbench.training.model import FlatModel
 
+#: keys of the streams that choose samples
+_STREAM: dict[str, tuple[int, ...]] = {"train": (), "test": (1,)}
+
 
 class Evaluator:
     """Evaluates a model on the validation set and on a fixed sample of the training set.
@@ -22,7 +25,7 @@ class Evaluator:
     train_sample : int
         How many training samples the training loss is taken over; the first of a named stream's shuffle.
     test_sample : int
-        How many validation samples a worker or a server takes a quick test loss over.
+        How many validation samples a test loss is taken over, unless `loss` is told another number.
     """
 
     BATCH = 1000  # bounds memory; larger is not faster on a CPU
@@ -36,10 +39,10 @@ class Evaluator:
         test_sample: int = 500,
     ) -> None:
         self.model, self.data = model, data
-        order = streams.generator("evaluation").permutation(len(data.train_y))
-        self._sample = torch.from_numpy(np.sort(order[:train_sample]))
-        order = streams.generator("evaluation", 1).permutation(len(data.val_y))
-        self._test_sample = torch.from_numpy(np.sort(order[:test_sample]))
+        self._streams = streams
+        self._usual = {"train": train_sample, "test": test_sample}
+        self._samples: dict[tuple[str, int], Tensor] = {}  # by set and size
+        self._sample = self._chosen("train", 0)
 
     def evaluate(self, parameters: Tensor, buffers: Tensor) -> dict[str, float]:
         """Return `train_loss`, and with validation data `val_loss`, and `val_accuracy` of classes."""
@@ -53,21 +56,34 @@ class Evaluator:
             values |= {"val_accuracy": accuracy} if data.task == "classification" else {}
         return values
 
-    def loss(self, which: Literal["train", "test"], parameters: Tensor, buffers: Tensor) -> float:
+    def loss(
+        self, which: Literal["train", "test"], parameters: Tensor, buffers: Tensor, samples: int = 0
+    ) -> float:
         """Return the mean loss over a fixed sample of the training or the validation set.
 
-        The first is what AdaComm's F is taken over, the second what Hermes calls the test loss.
+        The first is what AdaComm's F may be measured on, the second what Hermes calls the test loss.
+        `samples` is their number, or as many as there are; 0 is the number given to the evaluator. A larger
+        sample has the smaller one in it.
         """
+        where = self._chosen(which, samples)
         self.model.load(parameters, buffers)
         self.model.module.eval()
         data = self.data
         if which == "train":
-            return self._over(data.train_x, data.train_y, self._sample)[0]
-        return self._over(data.val_x, data.val_y, self._test_sample)[0]
+            return self._over(data.train_x, data.train_y, where)[0]
+        return self._over(data.val_x, data.val_y, where)[0]
 
-    def sample_size(self, which: Literal["train", "test"]) -> int:
+    def sample_size(self, which: Literal["train", "test"], samples: int = 0) -> int:
         """Return how many samples `loss` is taken over."""
-        return len(self._sample if which == "train" else self._test_sample)
+        return len(self._chosen(which, samples))
+
+    def _chosen(self, which: Literal["train", "test"], samples: int) -> Tensor:
+        key = which, samples or self._usual[which]
+        if key not in self._samples:
+            labels = self.data.train_y if which == "train" else self.data.val_y
+            order = self._streams.generator("evaluation", *_STREAM[which]).permutation(len(labels))
+            self._samples[key] = torch.from_numpy(np.sort(order[: key[1]]))
+        return self._samples[key]
 
     def _over(self, inputs: Tensor, labels: Tensor, where: Tensor) -> tuple[float, float]:
         loss, right = 0.0, 0

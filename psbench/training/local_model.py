@@ -36,6 +36,8 @@ class LocalModel:
     def __init__(self, composition: Strategy, optimizer: Optimizer) -> None:
         self.spec = optimizer
         self.forgets_momentum = composition.communication.forgets_momentum
+        #: samples that the worker takes a test loss over
+        self.test_samples = composition.communication.evaluated_samples
         self.parameters = self.buffers = torch.zeros(0)
         self._gradient = torch.zeros(0)
         self._samples = 0
@@ -180,6 +182,7 @@ class StepStatistics(Mapping[str, float]):
 
     def __init__(self, step: StepResult, model: LocalModel, evaluator: Evaluator) -> None:
         self._step, self._model, self._evaluator = step, model, evaluator
+        self._measured: float | None = None
 
     def __getitem__(self, name: str) -> float:
         return _STATISTICS[name](self)
@@ -195,7 +198,16 @@ class StepStatistics(Mapping[str, float]):
         return float(torch.dot(gradient, gradient))
 
     def _test_loss(self) -> float:
-        return self._evaluator.loss("test", self._model.parameters, self._model.buffers)
+        if self._measured is None:
+            model = self._model
+            self._measured = self._evaluator.loss("test", model.parameters, model.buffers, model.test_samples)
+        return self._measured
+
+    @property
+    def evaluated_samples(self) -> int:
+        """Samples that a loss was taken over, beside those of the step; 0 if nobody asked for one."""
+        asked = self._measured is not None
+        return self._evaluator.sample_size("test", self._model.test_samples) if asked else 0
 
 
 _STATISTICS: dict[str, Callable[[StepStatistics], float]] = {

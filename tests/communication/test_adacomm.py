@@ -140,7 +140,7 @@ def test_a_workers_loss_costs_no_time():
 
 def test_the_first_loss_is_measured_before_any_step():
     script = Script()
-    assert script.answer == [Measure("communication", {"train_loss": None})]
+    assert script.answer == [Measure("communication", {"train_loss": None}, samples=2000)]
     assert script.measured(2.3, 1.0) == [20, 20]
 
 
@@ -209,7 +209,7 @@ def test_after_a_switch_time_rate_and_loss_count_from_there():
     assert part.on_applied(view) == []
     assert part.rate_epoch(view) == 5.0
     view.now = 110.0
-    assert part.on_applied(view) == [Measure("communication", {"train_loss": None})]
+    assert part.on_applied(view) == [Measure("communication", {"train_loss": None}, samples=2000)]
     part.on_measured({"train_loss": 0.1}, view)
     assert part.on_release(0, view) == {"local_steps": 10}
 

@@ -7,9 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import psbench as ps
 from psbench import strategies
 from psbench.communication import HermesGUP
 from psbench.communication.hermes_gup import z_score
+from psbench.core.log import Kind
 from psbench.core.strategy import Strategy
 from psbench.core.worker_loop import WorkerLoop
 from psbench.errors import ParameterError
@@ -150,7 +152,7 @@ def test_a_chunk_is_so_many_steps_as_its_passes_have_batches():
     assert loop.chunk == 10
     assert worker.steps() == ("report", [4] * 8)  # 30 samples in batches of 4
     assert loop.chunk == 0
-    assert loop.report().stats == {"compute_s": 8.0, "test_loss": 1.0, "chunk_steps": 8}
+    assert loop.report().stats == {"compute_s": 8.0, "test_loss": 1.0, "chunk_steps": 8, "next_samples": 10}
     assert loop.chunk == 10  # the next step begins another
 
 
@@ -197,3 +199,36 @@ def test_without_orders_a_chunk_is_one_step():
 def test_it_fits_only_where_nobody_waits_for_a_push():
     with pytest.raises(ParameterError, match="may never push would stall"):
         strategies.hermes(consistency="ssp")
+
+
+def test_a_workers_test_loss_takes_the_time_of_a_forward_pass_on_its_machine():
+    def first_reports(samples):
+        strategy = strategies.hermes(test_samples=samples, chunk_samples=10, prefetch=False, alpha=-2.9)
+        log = ps.run(_constant(strategy)).log
+        rows = log.rows()
+        told = {}
+        for row in rows[rows["kind"] == Kind.REPORT]:
+            told.setdefault(int(row["worker"]), float(row["time_s"]))
+        return told
+
+    few, many = first_reports(1), first_reports(101)
+    seconds = 100 * 1e-3 / 3  # at speed 1, with the cluster's 1e-3 s a sample
+    assert many[0] - few[0] == pytest.approx(seconds)
+    assert many[1] - few[1] == pytest.approx(seconds / 0.5)
+
+
+def test_a_measured_loss_costs_in_proportion_to_its_samples():
+    def starts(samples):
+        strategy = strategies.adacomm(loss="measured", loss_samples=samples)
+        log = ps.run(_constant(strategy)).log
+        return float(log.rows()[log.rows()["kind"] == Kind.RELEASE]["time_s"][0])
+
+    assert [starts(samples) for samples in (30, 300)] == pytest.approx([0.01, 0.1])
+
+
+def _constant(strategy):
+    cluster = {"workers": 2, "speed": [1, 0.5], "step_time": "constant"}
+    data = {"name": "mixture", "num_samples": 1000}
+    return ps.Experiment(
+        strategy=strategy, cluster=cluster, data=data, model="logistic", batch_size=8, stop={"seconds": 2}
+    )

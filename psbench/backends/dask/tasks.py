@@ -71,7 +71,7 @@ def _evaluate(experiment: Experiment, link: ClientSocket) -> None:
         if plain["do"] == "evaluate":
             link.tell({"do": "evaluated", "id": plain["id"], "values": evaluator.evaluate(*model)})
         elif plain["do"] == "loss":
-            number = evaluator.loss(plain["which"], *model)
+            number = evaluator.loss(plain["which"], *model, plain["samples"])
             link.tell({"do": "measured", "name": plain["name"], "number": number})
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from psbench.backends.simulated.compression import Compression
+from psbench.backends.simulated.measurements import forward_s
 from psbench.core import actions as act
 from psbench.core.migration import Ranges
 from psbench.core.strategy import Strategy
@@ -38,7 +39,7 @@ class _Worker:
     loop: WorkerLoop
     model: LocalModel
     lr: float = 0.0
-    step: Step | None = None  # what it computes
+    step: Step | OwnEvaluation | None = None  # what it computes
     answer: ActionProcessor | None = None  # that came while it computed
     #: raised when what it has under way becomes void
     life: int = 0
@@ -60,6 +61,15 @@ class Step:
     job: Job | None
     samples: int
     compute_s: float
+    life: int
+
+
+@dataclass(slots=True, eq=False)
+class OwnEvaluation:
+    """A worker takes the loss of its own model after a step; happens when that is done."""
+
+    worker: _Worker
+    directive: Directive
     life: int
 
 
@@ -206,13 +216,17 @@ class LocalWorkers:
 
     # ---------------------------------------------------------------- what happens
 
-    def happen(self, happening: Step | ActionProcessor | GoOn | Told) -> None:
+    def happen(self, happening: Step | OwnEvaluation | ActionProcessor | GoOn | Told) -> None:
         """Let it happen, unless it has become void."""
         worker = happening.worker
         if happening.life != worker.life:
             return
         if type(happening) is Step:
             self._stepped(happening)
+        elif type(happening) is OwnEvaluation:
+            worker.step = None
+            self._take_stashed(worker)
+            self._obey(worker, happening.directive)
         elif type(happening) is ActionProcessor:
             self._answered(happening)
         elif type(happening) is Told:
@@ -232,14 +246,21 @@ class LocalWorkers:
     def _stepped(self, step: Step) -> None:
         worker, sim = step.worker, self._sim
         worker.step = None
-        loss, stats = float("nan"), _UNKNOWN
+        loss, stats = float("nan"), None
         if step.job is not None:
             result = sim.trainer.result(step.job, worker.model.parameters, worker.model.buffers)
             worker.model.stepped(result, step.samples, worker.lr)
             loss = result.loss
             stats = StepStatistics(result, worker.model, sim.evaluator)
         self._take_stashed(worker)
-        self._obey(worker, worker.loop.stepped(step.samples, step.compute_s, loss, stats))
+        directive = worker.loop.stepped(step.samples, step.compute_s, loss, stats or _UNKNOWN)
+        evaluated = stats.evaluated_samples if stats is not None else 0
+        if evaluated:
+            worker.step = OwnEvaluation(worker, directive, worker.life)
+            seconds = forward_s(sim.workload.profile, evaluated, worker.number)
+            sim.agenda.schedule(sim.now + seconds, worker.number, worker.step)
+        else:
+            self._obey(worker, directive)
 
     def _take_stashed(self, worker: _Worker) -> None:
         answer, worker.answer = worker.answer, None
@@ -343,4 +364,4 @@ class LocalWorkers:
 
 
 #: what `VirtualWorkers.happen` takes
-HAPPENINGS = (Step, ActionProcessor, GoOn, Told)
+HAPPENINGS = (Step, OwnEvaluation, ActionProcessor, GoOn, Told)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 import torch
 from torch import Tensor
 
+from psbench.clusters import Profile
 from psbench.core import actions as act
 from psbench.core.strategy import Strategy
 
@@ -22,8 +23,9 @@ _FORWARD = 1 / 3
 class Measurements:
     """Measures for one composition.
 
-    A loss takes the time of a forward pass over its samples on a machine of speed 1, which a server or a
-    node beside it is taken to be; a distance takes none. A server's load is the time that its link was busy.
+    A loss takes the time of a forward pass over its samples (`forward_s`) on a machine of speed 1, which a
+    server or a node beside it is taken to be; a distance takes none. A server's load is the time that its
+    link was busy.
 
     Parameters
     ----------
@@ -58,18 +60,11 @@ class Measurements:
                 facts[name] = self._distance_sq(push)
                 continue
             which: Literal["train", "test"] = "train" if kind == "train_loss" else "test"
-            facts[name] = self._loss(kind, which, None if push is None else payloads[push])
-            seconds += self._seconds(which)
+            server, evaluator = self._sim.server, self._sim.evaluator
+            model = (server.parameters, server.buffers) if push is None else payloads[push]
+            facts[name] = evaluator.loss(which, *model, measure.samples)
+            seconds += forward_s(self._sim.workload.profile, evaluator.sample_size(which, measure.samples))
         return facts, seconds
-
-    def _loss(
-        self, kind: str, which: Literal["train", "test"], payload: tuple[Tensor, Tensor] | None
-    ) -> float:
-        server = self._sim.server
-        if kind != "candidate_loss":
-            return self._sim.evaluator.loss(which, server.parameters, server.buffers)
-        assert payload is not None
-        return self._sim.evaluator.loss(which, *payload)
 
     def _distance_sq(self, push: int | None) -> float:
         assert push is not None
@@ -77,6 +72,12 @@ class Measurements:
         difference = self._sim.server.parameters - self.held[base]
         return float(torch.dot(difference, difference))
 
-    def _seconds(self, which: Literal["train", "test"]) -> float:
-        samples = self._sim.evaluator.sample_size(which)
-        return samples * self._sim.workload.profile.seconds_per_sample * _FORWARD
+
+def forward_s(profile: Profile, samples: int, worker: int | None = None) -> float:
+    """Return the seconds in which a loss is taken over so many samples: a third of what training takes.
+
+    On a worker's machine, or on one of speed 1. Nothing varies by chance, and reading samples again takes no
+    time: they are the same in every evaluation.
+    """
+    seconds = samples * profile.seconds_per_sample * _FORWARD
+    return seconds if worker is None else seconds / profile.speed[worker]

@@ -376,7 +376,7 @@ class Coordinator:
         self.agenda.add(wake.at, ev.Timer(wake.key, wake.composition_id))
 
     def _measure(self, measure: act.Measure) -> None:
-        self.meter.measure(measure.needs, self.keeper, self.engine.view.pending)
+        self.meter.measure(measure, self.keeper, self.engine.view.pending)
 
     def _reassign(self, change: act.Reassign) -> None:
         """No message is under way: have entries move, and tell the workers to which servers."""

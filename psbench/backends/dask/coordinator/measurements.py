@@ -10,6 +10,7 @@ from psbench.backends.dask.protocol.roles import EVALUATOR
 from psbench.backends.dask.protocol.transport import ServerSocket, pack
 from psbench.backends.dask.server.parameter_server import ParameterServerStore
 from psbench.backends.dask.server.store import ParameterStore, State
+from psbench.core.actions import Measure
 from psbench.core.events import Push
 
 
@@ -27,11 +28,11 @@ class Measurements:
         self._hub, self._then = hub, then
         self._missing: set[str] = set()
         self._facts: dict[str, float] = {}
+        self._samples = 0  # that losses are taken over
 
-    def measure(
-        self, needs: Mapping[str, int | None], keeper: ParameterStore, pending: Mapping[int, Push]
-    ) -> None:
-        """Begin to measure what is needed; see `Measure`."""
+    def measure(self, measure: Measure, keeper: ParameterStore, pending: Mapping[int, Push]) -> None:
+        """Begin to measure what is needed."""
+        needs, self._samples = measure.needs, measure.samples
         self._missing, self._facts = set(needs), {}
         loads = [name for name in needs if name.startswith("server_load:")]
         if loads:
@@ -60,7 +61,8 @@ class Measurements:
             self.take(name, float("nan"))
             return
         shapes, flat = pack({part: state[part] for part in ("parameters", "buffers")})
-        self._hub.tell(EVALUATOR, {"do": "loss", "name": name, "which": which, "shapes": shapes}, flat)
+        asked = {"name": name, "which": which, "samples": self._samples}
+        self._hub.tell(EVALUATOR, {"do": "loss", **asked, "shapes": shapes}, flat)
 
     def take(self, name: str, number: float) -> None:
         """Take one of the numbers."""
