@@ -11,13 +11,57 @@ import yaml
 
 from psbench.errors import SpecError
 
+#: bytes of a specification file; the longest of the package have a few thousand
+_LARGEST = 10_000_000
+#: lists and mappings inside one another; a specification has six
+_DEEPEST = 50
+#: characters of a setting that a message repeats
+_SHOWN = 200
+#: values of a document, each counted as often as aliases repeat it
+_MOST_VALUES = 1_000_000
+
 
 def _error(problem: str, node: yaml.Node) -> yaml.YAMLError:
     return yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
 
 
 class _Loader(yaml.SafeLoader):
-    """Plain data only; a key given twice is an error, and 1e-3 is a number as in YAML 1.2."""
+    """Plain data only; a key given twice is an error, and 1e-3 is a number as in YAML 1.2.
+
+    How deep and how large a document may be is limited, so that neither reading it nor what is made of it
+    runs out of stack or memory.
+    """
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self._depth = 0
+        #: values below each node that is composed, itself included
+        self._values: dict[yaml.Node, int] = {}
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        if self._depth == _DEEPEST:
+            problem = f"more than {_DEEPEST} lists or mappings are inside one another"
+            raise yaml.composer.ComposerError(None, None, problem, self.get_mark())
+        is_alias = self.check_event(yaml.AliasEvent)
+        self._depth += 1
+        node = super().compose_node(parent, index)
+        self._depth -= 1
+        if node is not None and not is_alias:
+            self._values[node] = self._count(node)
+        elif node is not None and node not in self._values:
+            raise _error("an alias stands inside what it names", node)
+        return node
+
+    def _count(self, node: yaml.Node) -> int:
+        inner: list[yaml.Node] = []
+        if isinstance(node, yaml.SequenceNode):
+            inner = node.value
+        elif isinstance(node, yaml.MappingNode):
+            inner = [each for pair in node.value for each in pair]
+        count = 1 + sum(self._values[each] for each in inner)
+        if count > _MOST_VALUES:
+            raise _error(f"aliases make more than {_MOST_VALUES} values of it", node)
+        return count
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         seen = set()
@@ -47,7 +91,7 @@ def parse_yaml(text: str, where: str) -> Any:
     """
     try:
         return yaml.load(text, _Loader)  # a safe loader: plain data only
-    except (yaml.YAMLError, ValueError, TypeError) as error:
+    except (yaml.YAMLError, ValueError, TypeError) as error:  # ValueError: a number of 5,000 digits
         place = getattr(error, "problem_mark", None)
         line = f", line {place.line + 1}" if place else ""
         raise SpecError(f"{where}{line}: is not YAML: {getattr(error, 'problem', None) or error}") from None
@@ -61,7 +105,11 @@ def read_yaml(path: Path) -> dict[str, Any]:
     SpecError
     """
     try:
-        values = parse_yaml(path.read_text(encoding="utf-8"), str(path))
+        with path.open("rb") as file:
+            content = file.read(_LARGEST + 1)
+        if len(content) > _LARGEST:
+            raise SpecError(f"{path}: is larger than {_LARGEST / 1e6:g} MB; is it a specification?")
+        values = parse_yaml(content.decode(), str(path))
     except OSError as error:
         raise SpecError(f"{path}: cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
@@ -83,9 +131,13 @@ def parse_setting(text: str) -> tuple[str, Any]:
     SpecError
     """
     path, equals, value = text.partition("=")
-    if not equals or not all(path.split(".")):
-        raise SpecError(f"--set {text}: expected path=value, such as strategy.staleness_bound=5")
-    return path, parse_yaml(value, f"--set {text}")
+    keys = path.split(".")
+    shown = text if len(text) <= _SHOWN else text[:_SHOWN] + "..."
+    if not equals or not all(keys):
+        raise SpecError(f"--set {shown}: expected path=value, such as strategy.staleness_bound=5")
+    if len(keys) > _DEEPEST:
+        raise SpecError(f"--set {shown}: the path has {len(keys)} names; there are no more than {_DEEPEST}")
+    return path, parse_yaml(value, f"--set {shown}")
 
 
 def set_path(values: dict[str, Any], path: str, value: Any) -> None:

@@ -11,12 +11,17 @@ from typing import Any
 
 import typer
 
-from psbench.cli.app import app
-from psbench.cli.file_progress import patience
+# commands register themselves, and the help lists them in this order
+# isort: off
+from psbench.cli.app import FAILED, INTERNAL, INTERRUPTED, USAGE, app
+from psbench.cli.commands import runs, comparisons, saved, tools  # noqa: F401
+
+# isort: on
+from psbench.cli.file_progress import shown_progress
 from psbench.errors import Cancelled, DataError, DoubtfulComposition, PsbenchError, SpecError
 
-#: exit codes: as usual for a shell, a wrong command is 2, an interrupt 130; 70 is "internal software error"
-FAILED, USAGE, INTERNAL, INTERRUPTED = 1, 2, 70, 130
+#: characters of a name that a message repeats
+_SHOWN = 200
 
 _Usage: type[typer.BadParameter] = typer.BadParameter.__bases__[0]  # typer exports only this one kind
 
@@ -37,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     argv = list(sys.argv[1:] if argv is None else argv)
     try:
-        with _doubts_in_a_line(), patience():
+        with _warnings_in_a_line(), shown_progress():
             code = typer.main.get_command(app).main(argv, prog_name="psbench", standalone_mode=False)
     except _Usage as error:
         if not error.format_message():  # there was no command, and the help has been shown
@@ -51,6 +56,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     except Cancelled as error:
         return _fail(str(error), INTERRUPTED)
+    except MemoryError:
+        _trace(argv)
+        return _fail("memory is full; use less data, a smaller model or fewer workers", FAILED)
+    except OSError as error:  # a name that no file can have, a disk that failed
+        _trace(argv)
+        place = f"{_shortened(str(error.filename))}: " if error.filename is not None else ""
+        return _fail(f"{place}{error.strerror or error}", FAILED if error.filename is None else USAGE)
     except PsbenchError as error:
         _trace(argv)
         return _fail(str(error), USAGE if isinstance(error, (SpecError, DataError)) else FAILED)
@@ -61,6 +73,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     return code if isinstance(code, int) else 0
 
 
+def _shortened(name: str) -> str:
+    return name if len(name) <= _SHOWN else f"{name[:_SHOWN]}... ({len(name)} characters)"
+
+
 def _fail(message: str, code: int) -> int:
     """Print one line, whatever the message is made of."""
     print("error:", " ".join(message.split()), file=sys.stderr)
@@ -68,8 +84,8 @@ def _fail(message: str, code: int) -> int:
 
 
 @contextmanager
-def _doubts_in_a_line() -> Iterator[None]:
-    """Print what is probably not meant like an error, without the line of code that noticed it."""
+def _warnings_in_a_line() -> Iterator[None]:
+    """Print a warning of psbench in one line, without the line of code that raised it."""
     with warnings.catch_warnings():
         usual = warnings.showwarning
 

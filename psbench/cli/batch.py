@@ -8,9 +8,9 @@ from typing import Any
 
 from psbench.errors import DataError, SpecError
 from psbench.experiment import Experiment
+from psbench.results.identity import check_folder, new_run_id
 from psbench.results.run import Run
 from psbench.results.search import Search, find_fraction
-from psbench.system.files import check_writable
 from psbench.training.workload import Workload
 
 
@@ -37,15 +37,20 @@ def named(files: Sequence[Path], experiments: Sequence[Experiment]) -> list[Expe
     return found
 
 
-def check_all(experiments: Sequence[Experiment], folder: Path | None) -> None:
-    """Find out before the first run starts what would end the last one.
+def folder_of(experiment: Experiment, out: Path) -> Path:
+    """Return the folder of one of several runs, by its name and seed."""
+    return out / f"{experiment.title}-seed{experiment.seed}"
+
+
+def check_all(experiments: Sequence[Experiment], folders: Sequence[Path], *, overwrite: bool) -> None:
+    """Refuse before the first run starts what would end the last one.
 
     Raises
     ------
     SpecError, DataError
     """
-    if folder is not None:
-        check_writable(folder)
+    for folder in folders:
+        check_folder(folder, new_run_id(), overwrite=overwrite)
     for experiment in experiments:
         Workload.build(experiment)
 
@@ -69,6 +74,7 @@ def searched(
     run: Callable[[Experiment, Path | None, str], tuple[Run, bool]],
     *,
     folder: Path | None,
+    overwrite: bool,
     **options: Any,
 ) -> tuple[Search | None, list[Run], bool]:
     """Search with progress; return what was found, all runs, and whether the search was interrupted.
@@ -78,7 +84,8 @@ def searched(
     SpecError, DataError
     """
     if folder is not None:
-        check_writable(folder)
+        for each in (folder, *sorted(folder.glob("*%-seed*"))):
+            check_folder(each, new_run_id(), overwrite=overwrite)
     done: list[Run] = []
     seen: list[Search] = []
     total = options["runs"] * (1 + options["halvings"])

@@ -1,4 +1,4 @@
-"""How reading or writing a large file is going, on standard error: a bar in a terminal, else a few lines."""
+"""Progress of reading or writing a large file, on standard error: a bar in a terminal, else some lines."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from psbench.progress_events import listening
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-#: seconds before the first line, and between lines: what is over by then needs none
+#: seconds before the first line, and between lines; work that ends sooner shows none
 FIRST_LINE_S, LINE_EVERY_S = 1.0, 5.0
 
 
 @contextmanager
-def patience() -> Iterator[None]:
-    """Show how far each piece of long work in this block has come."""
+def shown_progress() -> Iterator[None]:
+    """Show the progress of each long operation in this block."""
     shown = _Bars() if sys.stderr.isatty() else _Lines()
     try:
         with listening(shown):
@@ -29,7 +29,7 @@ def patience() -> Iterator[None]:
 
 
 class _Bars:
-    """A bar for the work under way; it disappears when it is done."""
+    """A bar for the operation under way; it disappears at the end."""
 
     def __init__(self) -> None:
         self._progress: Progress | None = None
@@ -55,7 +55,7 @@ class _Bars:
         self._progress.start()
 
     def stop(self) -> None:
-        """Take the bar away."""
+        """Remove the bar."""
         if self._progress is not None:
             self._progress.stop()
         self._progress = None

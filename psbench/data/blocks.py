@@ -23,6 +23,12 @@ from psbench.progress_events import tell
 #: how a compressed file begins, and what unpacks it; such a file can only be read from its beginning
 _PACKED = {b"\x1f\x8b": "gunzip", b"PK": "unzip", b"BZ": "bunzip2", b"\xfd7": "xz -d", b"\x28\xb5": "unzstd"}
 
+#: blocks that are read at once
+THREADS = min(os.cpu_count() or 1, 4)
+
+#: bytes looked at in each of three places of a file, to estimate how many rows it has
+_SAMPLE = 2**16
+
 #: what a 32-bit float can be
 LARGEST = float(np.finfo(np.float32).max)
 
@@ -66,6 +72,22 @@ def _nearest(file: Path) -> str:
     there = [each.name for each in file.parent.iterdir() if each.is_file()]
     near = difflib.get_close_matches(file.name, there, n=1, cutoff=0.5)
     return f"; did you mean {file.parent / near[0]}?" if near else ""
+
+
+def estimated_rows(files: Sequence[Path]) -> int:
+    """Return about how many rows files have: from their sizes, and the length of lines in three places."""
+    return sum(map(_estimated_rows, files))
+
+
+def _estimated_rows(file: Path) -> int:
+    length = file.stat().st_size
+    seen = lines = 0
+    with file.open("rb") as content:
+        for place in (0, length // 2, max(length - _SAMPLE, 0)):
+            content.seek(place)
+            part = content.read(_SAMPLE)
+            seen, lines = seen + len(part), lines + part.count(b"\n")
+    return length * max(lines, 1) // max(seen, 1) + 1
 
 
 def first_row(file: Path) -> list[str]:
@@ -117,13 +139,12 @@ def _blocks(file: Path, columns: Sequence[str], header: bool, block_size: int) -
     """Return how much of a file has been read, and the block or the error that it gave."""
     import dask
 
-    at_once = min(os.cpu_count() or 1, 4)
     try:
         parts = _parts(file, len(columns), header, block_size)
-        for begin in range(0, len(parts), at_once):
+        for begin in range(0, len(parts), THREADS):
             with _quietly():
                 frames = dask.compute(
-                    *parts[begin : begin + at_once], scheduler="threads", num_workers=at_once
+                    *parts[begin : begin + THREADS], scheduler="threads", num_workers=THREADS
                 )
             for place, frame in enumerate(frames, begin + 1):
                 yield place / len(parts), _array(frame)

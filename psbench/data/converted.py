@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import mmap
-import os
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -20,6 +19,7 @@ from psbench.data.blocks import line_of, numbers_in
 from psbench.data.scaling import Numbers, blocks, standardise
 from psbench.errors import DataError, ParameterError, SpecError
 from psbench.progress_events import tell
+from psbench.system.files import temporary_name
 
 #: more whole numbers than this are no classes, but numbers
 MOST_CLASSES = 1000
@@ -166,7 +166,7 @@ def convert(table: Table, folder: Path) -> None:
 @contextmanager
 def _neighbour(folder: Path) -> Iterator[Path]:
     """Give a folder to write to, which takes its place if the block succeeds; else nothing is left."""
-    part = folder.with_name(f"{folder.name}.{os.getpid()}.part")
+    part = temporary_name(folder.parent)
     try:
         part.mkdir(parents=True)
         yield part

@@ -11,15 +11,20 @@ from pydantic import field_validator, model_validator
 
 from psbench.core.specification import parameter
 from psbench.data.base import Dataset, DataSource, Task
-from psbench.data.blocks import files_of, first_row
+from psbench.data.blocks import THREADS, estimated_rows, files_of, first_row
 from psbench.data.converted import Converted, Table, convert
 from psbench.data.layouts import LAYOUTS, Layout
 from psbench.data.location import data_folder
 from psbench.errors import DataError, ParameterError, UnknownName
 from psbench.seeds import Streams
+from psbench.system.limits import check_disk, check_memory
 
-#: of the converted arrays; others are made anew
+#: of the converted arrays; others are converted again
 FORMAT = 1
+#: bytes of memory that a training row takes: its place in a shard, in the shard's shuffle, and its label
+ROW_MEMORY = 30
+#: memory that reading a block takes, of its size: the text, the columns that pandas makes of it, an array
+BLOCK_MEMORY = 3
 
 
 class CSV(DataSource):
@@ -131,8 +136,21 @@ class CSV(DataSource):
         files = files_of(self.path)
         folder = data_folder(self.cache) / "csv" / f"{files[0].stem}-{self._key(files)}"
         if not folder.is_dir():
-            convert(self._table(files), folder)
+            table = self._table(files)
+            self._check_room(table, folder.parent)
+            convert(table, folder)
         return Converted.open(folder)
+
+    def _check_room(self, table: Table, folder: Path) -> None:
+        """Refuse files whose arrays would fill the disk, or whose shards or blocks would fill the memory."""
+        rows = estimated_rows(table.files)
+        what = f"data 'csv': about {rows} rows of {len(table.columns)} columns in {self.path}"
+        each = 4 * len(table.columns) + 8  # 32-bit floats; classes are 64-bit numbers too
+        check_disk(folder, rows * each, what, "set cache to a folder on another disk, or use fewer rows")
+        check_memory(rows * ROW_MEMORY, what, "use fewer rows")
+        block = min(self.block_size, max(file.stat().st_size for file in table.files))
+        what = f"data 'csv': block_size = {self.block_size}, read by {THREADS} threads,"
+        check_memory(THREADS * BLOCK_MEMORY * block, what, "lower it")
 
     def _key(self, files: list[Path]) -> str:
         """Return what names the arrays of these files, as they are now, under these parameters."""

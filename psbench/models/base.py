@@ -43,13 +43,36 @@ class Model(Part):
         """
         import torch
 
-        self.check_input(input_shape)
-        # on the meta device the constructors' own initialisation costs nothing and draws nothing
-        with torch.device("meta"):
-            network = self.network(tuple(input_shape), num_outputs)
+        network = self._without_values(input_shape, num_outputs)
         network.to_empty(device="cpu")
         self.initialise(network, torch.Generator().manual_seed(streams.integer("model")))
         return network
+
+    def size(self, input_shape: tuple[int, ...], num_outputs: int) -> int:
+        """Return how many numbers the network's parameters and buffers have; no memory is needed for it.
+
+        Raises
+        ------
+        ParameterError
+            As `build`.
+        """
+        network = self._without_values(input_shape, num_outputs)
+        return sum(tensor.numel() for tensor in (*network.parameters(), *network.buffers()))
+
+    def _without_values(self, input_shape: tuple[int, ...], num_outputs: int) -> nn.Module:
+        """Return the network on the meta device, where constructors allocate, initialise and draw nothing."""
+        import torch
+
+        self.check_input(input_shape)
+        try:
+            with torch.device("meta"):
+                return self.network(tuple(input_shape), num_outputs)
+        except (RuntimeError, TypeError) as error:
+            if "overflow" not in str(error).lower():
+                raise
+            raise ParameterError(
+                f"model {self.name!r}: a layer has more parameters than 64 bits count; make it smaller"
+            ) from None
 
     def initialise(self, network: nn.Module, generator: Generator) -> None:
         """Set every parameter and buffer; see `psbench.models.initialise` for the values."""

@@ -22,6 +22,7 @@ from psbench.seeds import Streams
 from psbench.sharding import label_counts
 from psbench.stragglers.dual_binary_search import CHUNKS_HELD
 from psbench.training.evaluator import Evaluator
+from psbench.training.memory import check_data, check_model
 from psbench.training.model import FlatModel
 from psbench.training.server import Server
 from psbench.training.trainer import Trainer
@@ -63,6 +64,8 @@ class Workload:
         profile = experiment.cluster.profile()
         data = experiment.data.load(streams)
         _check_fit(experiment, data)
+        check_data(experiment, data)
+        check_model(experiment, 4 * experiment.model.size(data.input_shape, data.num_outputs))
         shards: Sequence[npt.NDArray[np.int64]] = []
         if not experiment.timing_only:
             features = data.train_x.numpy().reshape(len(data.train_x), -1)

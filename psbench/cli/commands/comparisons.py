@@ -1,0 +1,158 @@
+"""`psbench compare`, `psbench search` and `psbench demo`: several runs."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from psbench.cli.app import (
+    Debug,
+    Json,
+    Overwrite,
+    Settings,
+    app,
+    as_json_text,
+    read_experiment,
+    read_settings,
+    say,
+    table_width,
+)
+from psbench.cli.execution import run_with_progress, verdict
+
+if TYPE_CHECKING:
+    from psbench.results.run import Run
+
+
+@app.command("compare")
+def compare_command(
+    specs: Annotated[
+        list[Path], typer.Argument(metavar="SPEC.yaml...", help="The specifications to compare.")
+    ],
+    seeds: Annotated[
+        int, typer.Option(min=1, help="Seeds of each, from its own on; intervals need at least two.")
+    ] = 3,
+    settings: Settings = None,
+    target: Annotated[
+        float | None,
+        typer.Option(
+            min=0, max=1, help="Validation accuracy for the time to target; else the best all reach."
+        ),
+    ] = None,
+    baseline: Annotated[
+        str | None, typer.Option(metavar="STRATEGY", help="What speed-ups refer to; else All-Reduce or BSP.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Save every run here, and report.html.")
+    ] = None,
+    overwrite: Overwrite = False,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> int:
+    """Run experiments over several seeds and print one table.
+
+    \b
+    Examples:
+      psbench compare bsp.yaml asp.yaml ssp.yaml --seeds 5 --out runs/comparison
+      psbench compare bsp.yaml asp.yaml --set cluster=c1 --target 0.95 --json
+    """  # noqa: D301
+    from psbench.cli.batch import check_all, folder_of, named
+    from psbench.results.comparison import compare
+
+    values = read_settings(settings)
+    experiments = named(specs, [read_experiment(spec, values) for spec in specs])
+    planned = [one.but(seed=one.seed + extra) for one in experiments for extra in range(seeds)]
+    check_all(experiments, [folder_of(one, out) for one in planned if out is not None], overwrite=overwrite)
+    done: list[Run] = []
+    interrupted = False
+    for number, experiment in enumerate(planned, 1):
+        folder = None if out is None else folder_of(experiment, out)
+        label = f"[{number}/{len(planned)}] {experiment.title} seed {experiment.seed}"
+        finished, interrupted = run_with_progress(experiment, folder, label, overwrite=overwrite)
+        done.append(finished)
+        if interrupted:
+            break
+    comparison = compare(done, target=target, baseline=baseline)
+    print(
+        as_json_text(comparison.to_dict()) if as_json else comparison.text(table_width()),
+        end="\n" if as_json else "",
+    )
+    if out is not None:
+        say(f"saved in {out}; open {comparison.report(out / 'report.html')}")
+    return verdict(done, interrupted)
+
+
+@app.command("search")
+def search_command(
+    spec: Annotated[
+        Path | None,
+        typer.Argument(metavar="SPEC.yaml", help="A strategy that switches; without one, sync_switch."),
+    ] = None,
+    runs: Annotated[int, typer.Option(min=1, metavar="R", help="Runs of each share, a seed each.")] = 5,
+    halvings: Annotated[int, typer.Option(min=0, metavar="M", help="Shares to try, each halving.")] = 4,
+    tolerance: Annotated[
+        float, typer.Option(min=0, max=1, metavar="B", help="Validation accuracy that may be lost.")
+    ] = 0.01,
+    settings: Settings = None,
+    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Save every run here.")] = None,
+    overwrite: Overwrite = False,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> int:
+    """Find the smallest share of the epochs under the first strategy that costs no accuracy.
+
+    Bisection over runs, as in Sync-Switch: R runs without a switch, then M shares R times.
+
+    \b
+    Examples:
+      psbench search --runs 3 --halvings 4 --set stop.epochs=10
+      psbench search switch.yaml --tolerance 0.005 --out runs/search --json
+    """  # noqa: D301
+    from psbench.cli.batch import searched
+
+    values = read_settings(settings)
+    values = values if spec is not None or "strategy" in values else {"strategy": "sync_switch"} | values
+    found, done, interrupted = searched(
+        read_experiment(spec, values),
+        partial(run_with_progress, overwrite=overwrite),
+        **{"runs": runs, "halvings": halvings, "tolerance": tolerance},
+        folder=out,
+        overwrite=overwrite,
+    )
+    if found is not None:
+        print(
+            as_json_text(found.to_dict()) if as_json else found.text(table_width()),
+            end="\n" if as_json else "",
+        )
+    if out is not None:
+        say(f"saved in {out}")
+    return verdict(done, interrupted)
+
+
+@app.command("demo")
+def demo_command(
+    out: Annotated[Path, typer.Option(metavar="FILE", help="The HTML report.")] = Path("demo.html"),
+    with_live: Annotated[
+        bool, typer.Option("--live/--no-live", help="Also run on a local Dask cluster.")
+    ] = True,
+    debug: Debug = False,
+) -> int:
+    """Compare three strategies in virtual time, run one live on Dask, and write a report."""
+    from psbench.cli.demo import introduction, planned
+    from psbench.results.comparison import compare
+    from psbench.system.files import check_writable
+
+    check_writable(out.parent)
+    say(introduction(out))
+    done: list[Run] = []
+    for label, experiment in planned(with_live):
+        finished, interrupted = run_with_progress(experiment, None, label)
+        done.append(finished)
+        if interrupted:
+            break
+    comparison = compare(done)
+    print(comparison.text(table_width()), end="")
+    say(f"open {comparison.report(out)} in a browser; it needs no internet")
+    return verdict(done, interrupted)

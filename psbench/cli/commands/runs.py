@@ -1,0 +1,107 @@
+"""`psbench run` and `psbench resume`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from psbench.cli.app import (
+    Debug,
+    Json,
+    Overwrite,
+    Settings,
+    app,
+    as_json_text,
+    given,
+    read_experiment,
+    read_settings,
+    say,
+)
+from psbench.cli.execution import run_with_progress, verdict
+
+
+@app.command("run")
+def run_command(
+    spec: Annotated[
+        Path | None,
+        typer.Argument(metavar="SPEC.yaml", help="The specification; without one, the defaults."),
+    ] = None,
+    settings: Settings = None,
+    backend: Annotated[str | None, typer.Option(help="Where the run takes place: simulated or dask.")] = None,
+    scheduler: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS", help="A running Dask scheduler, as tcp://host:8786; needs --backend dask."
+        ),
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Root of every random stream.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Save the run here: specification, log, summary, model."),
+    ] = None,
+    overwrite: Overwrite = False,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> int:
+    """Run one experiment and print its summary.
+
+    Ctrl-C stops the run and keeps what it has; a second Ctrl-C aborts.
+
+    \b
+    Examples:
+      psbench run experiment.yaml --out runs/first
+      psbench run experiment.yaml --set strategy.staleness_bound=5 --seed 1
+      psbench run --set strategy=ssp --set cluster=hermes --set stop.epochs=5 --json
+      psbench run experiment.yaml --backend dask --scheduler tcp://10.0.0.1:8786
+    """  # noqa: D301
+    from psbench.cli.summary_text import summary_text
+
+    values = read_settings(settings) | given(backend=backend, scheduler=scheduler, seed=seed)
+    done, interrupted = run_with_progress(read_experiment(spec, values), out, overwrite=overwrite)
+    summary = done.summary()
+    print(as_json_text(summary) if as_json else summary_text(summary))
+    if out is not None:
+        say(f"saved in {out}")
+    return verdict([done], interrupted)
+
+
+@app.command("resume")
+def resume_command(
+    source: Annotated[
+        Path, typer.Argument(metavar="DIR", help="The folder of a run, or one of its checkpoints.")
+    ],
+    settings: Settings = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Save the run here, rather than where it comes from.")
+    ] = None,
+    overwrite: Overwrite = False,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> int:
+    """Go on with a run from its last checkpoint: one that was stopped or killed, or is to be longer.
+
+    Checkpoints are written at switches and, with checkpoint_every, every so many epochs. What may be set to
+    another value is stop, backend, scheduler, evaluate_every, checkpoint_every, threads and name.
+
+    \b
+    Examples:
+      psbench run experiment.yaml --set checkpoint_every=1 --out runs/first
+      psbench resume runs/first
+      psbench resume runs/first --set stop.epochs=40
+      psbench resume runs/first/checkpoints/epoch-5.npz --out runs/second
+    """  # noqa: D301
+    from psbench.checkpoints.chain import find, home_of, resume_spec
+    from psbench.cli.summary_text import summary_text
+    from psbench.experiment import Experiment
+
+    path = find(source)
+    folder = home_of(path) if out is None else out
+    experiment = Experiment.from_spec(resume_spec(path), read_settings(settings), where=str(path))
+    say(f"going on from {path}")
+    done, interrupted = run_with_progress(experiment, folder, overwrite=overwrite, start=path)
+    summary = done.summary()
+    print(as_json_text(summary) if as_json else summary_text(summary))
+    say(f"saved in {folder}")
+    return verdict([done], interrupted)

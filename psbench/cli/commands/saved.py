@@ -1,0 +1,50 @@
+"""`psbench report` and `psbench replay`: runs that were saved."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from psbench.cli.app import Debug, app
+
+
+@app.command("report")
+def report_command(
+    folders: Annotated[
+        list[Path], typer.Argument(metavar="DIR...", help="Saved runs, or folders of saved runs.")
+    ],
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The HTML file; else report.html in the first folder.")
+    ] = None,
+    debug: Debug = False,
+) -> None:
+    """Write one HTML file about saved runs; it opens with no internet.
+
+    \b
+    Examples:
+      psbench report runs/first
+      psbench report runs/bsp runs/asp --out bsp-asp.html
+    """  # noqa: D301
+    from psbench.cli.batch import load_all
+    from psbench.results.report import write_report
+
+    print(write_report(out or folders[0] / "report.html", load_all(folders)))
+
+
+@app.command("replay")
+def replay_command(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A saved run.")], debug: Debug = False
+) -> None:
+    """Take every decision of a saved run again, and tell the first that differs.
+
+    \b
+    Example:
+      psbench replay runs/first
+    """  # noqa: D301
+    from psbench.backends.replay import replay
+    from psbench.results.run import Run
+
+    rows = replay(Run.load(folder))
+    print(f"{rows} rows compared: every decision is the same")

@@ -1,0 +1,83 @@
+"""`psbench list`, `psbench generate` and `psbench lab`: what there is, synthetic data, notebooks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from psbench.cli.app import Debug, Json, app, as_json_text, say
+
+
+@app.command("list")
+def list_command(
+    kind: Annotated[
+        str,
+        typer.Argument(
+            metavar="KIND",
+            help="strategies, parts, sharding, rules, datasets, models, clusters or optimizers.",
+        ),
+    ],
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """List what there is, with parameters, defaults, units, ranges and sources.
+
+    \b
+    Examples:
+      psbench list strategies
+      psbench list clusters --json
+    """  # noqa: D301
+    from psbench.cli.catalogue import entries, print_entries
+
+    found = entries(kind)
+    if as_json:
+        print(as_json_text(found))
+    else:
+        print_entries(found, with_domain=kind == "parts")
+
+
+@app.command("generate")
+def generate_command(
+    layout: Annotated[
+        str, typer.Argument(metavar="LAYOUT", help="Whose columns: higgs or year_prediction_msd.")
+    ],
+    rows: Annotated[
+        int, typer.Option(min=1, metavar="N", help="How many rows; 1_000_000 may be written so.")
+    ],
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="The CSV file; else LAYOUT.csv.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Root of every random stream.")] = 0,
+    force: Annotated[
+        bool, typer.Option("--overwrite", "--force", help="Replace a file that is there.")
+    ] = False,
+    debug: Debug = False,
+) -> None:
+    """Write a table of any size with the columns of HIGGS or YearPredictionMSD and made-up numbers.
+
+    A row takes about 300 bytes (higgs) or 1 kB, whatever the length of the file. There is something to be
+    learned from the numbers, but no physics and no music.
+
+    \b
+    Examples:
+      psbench generate higgs --rows 1_000_000 --out higgs.csv
+      psbench run --set 'data={name: csv, path: higgs.csv, layout: higgs}' --set model=logistic
+    """  # noqa: D301
+    from psbench.data import generate
+
+    path = generate(layout, out or Path(f"{layout}.csv"), rows, seed=seed, overwrite=force)
+    say(f"wrote {rows:,} rows, {path.stat().st_size / 1e6:.4g} MB")
+    print(path)
+
+
+@app.command("lab")
+def lab_command(
+    folder: Annotated[
+        Path | None, typer.Argument(metavar="DIR", help="Folder to open; else the notebooks.")
+    ] = None,
+    debug: Debug = False,
+) -> int:
+    """Start JupyterLab on the notebooks."""
+    from psbench.cli.lab import start_lab
+
+    return start_lab(folder)

@@ -1,0 +1,67 @@
+"""Executing runs for a command: with progress, until Ctrl-C, and the exit code that follows from them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from psbench.cli.app import FAILED, INTERRUPTED, say
+
+if TYPE_CHECKING:
+    from psbench.experiment import Experiment
+    from psbench.results.run import Run
+
+
+def run_with_progress(
+    experiment: Experiment,
+    folder: Path | None,
+    label: str = "",
+    *,
+    overwrite: bool = False,
+    start: Path | None = None,
+) -> tuple[Run, bool]:
+    """Run with progress on standard error; return the run and whether it was interrupted.
+
+    Raises
+    ------
+    SpecError, DataError
+        Before anything is computed.
+    Cancelled
+        On Ctrl-C before the run begins, or a second one.
+    """
+    from psbench.backends.control import Control
+    from psbench.cli.monitor import Monitor
+    from psbench.errors import Cancelled
+    from psbench.results.identity import check_folder, new_run_id
+    from psbench.runs import run
+    from psbench.training.workload import Workload
+
+    if folder is not None and start is None:  # before the data are loaded; `run` checks a resumed one's
+        check_folder(folder, new_run_id(), overwrite=overwrite)
+    control = Control()
+    try:
+        workload = Workload.build(experiment)
+        with Monitor(label or experiment.title, experiment, workload.facts(), control) as monitor:
+            done = run(
+                experiment,
+                observer=monitor,
+                control=control,
+                folder=folder,
+                overwrite=overwrite,
+                workload=workload,
+                start=start,
+            )
+    except KeyboardInterrupt:  # before the run began, or the second one
+        raise Cancelled("interrupted; the run is not kept") from None
+    return done, control.stopping
+
+
+def verdict(done: list[Run], interrupted: bool) -> int:
+    """Say how runs ended if not as they should, and return the exit code."""
+    if interrupted:
+        say("stopped by Ctrl-C; what was computed is kept")
+        return INTERRUPTED
+    diverged = [run for run in done if run.meta["status"] == "diverged"]
+    for run in diverged:
+        say(f"error: {run.meta['name']}, seed {run.meta['seed']}, diverged: {run.meta['reason']}")
+    return FAILED if diverged else 0
