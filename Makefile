@@ -3,13 +3,12 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v p
 VENV ?= .venv
 BIN := $(VENV)/bin
 PIP_ARGS ?=
-PYTEST ?= $(BIN)/python -m pytest -q
-# tests with several processes of their own, which are not run two at a time
-ALONE := backends widgets
+# two test processes; tests that share a Dask cluster or a browser go to the same one (tests/conftest.py)
+PYTEST ?= $(BIN)/python -m pytest -q -n 2 --dist loadgroup --durations=15
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test quick lint types unit notebooks lab pictures bench clean
+.PHONY: help demo test quick lint types unit notebooks nightly lab pictures bench clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -39,11 +38,11 @@ demo: $(VENV)/.run  ## compare three strategies, simulated and live, and write d
 lab: $(VENV)/.lab  ## open JupyterLab on the notebooks
 	@$(BIN)/psbench lab
 
-test: lint types unit notebooks  ## every check and every test
+test: lint types unit notebooks  ## every check and every test but the nightly ones
 
 quick: $(VENV)/.dev lint  ## the inner loop, under a minute
 	@echo '== quick tests: all but the slow ones, Dask, the browser, charts, the panel and the command line'
-	@$(PYTEST) -m 'not slow and not dask and not browser' $(addprefix --ignore=tests/,widgets charts \
+	@$(PYTEST) -m 'not (slow or nightly or dask or browser)' $(addprefix --ignore=tests/,widgets charts \
 	  backends test_cli.py test_bad_input.py test_public_surface.py)
 
 lint: $(VENV)/.dev
@@ -55,20 +54,19 @@ types: $(VENV)/.dev
 	@$(BIN)/mypy
 
 unit: $(VENV)/.dev
-	@echo '== the examples in the docstrings'
-	@$(PYTEST) --doctest-modules psbench
-	@echo '== unit and property tests, on two cores'
-	@$(PYTEST) -n 2 -m 'not dask' $(ALONE:%=--ignore=tests/%)
-	@echo '== Dask and browser tests, one after another: each has several processes'
-	@$(PYTEST) -m dask $(ALONE:%=--ignore=tests/%)
-	@$(PYTEST) --durations=10 $(ALONE:%=tests/%)
+	@echo '== tests, and the examples in the docstrings'
+	@$(PYTEST) -m 'not nightly' --doctest-modules --ignore=tests/benchmarks psbench tests
 
 notebooks: $(VENV)/.dev
 	@echo '== notebooks'
-	@PSBENCH_SMOKE=1 $(PYTEST) -n 2 --dist loadfile --nbval-lax notebooks
+	@PSBENCH_SMOKE=1 $(PYTEST) --dist loadfile --nbval-lax notebooks
+
+nightly: test  ## and the tests that are long and rarely find anything
+	@echo '== long tests'
+	@$(PYTEST) -m nightly tests
 
 pictures: $(VENV)/.dev  ## take the README's pictures anew, with the browser tests
-	@$(PYTEST) -m browser tests/widgets/test_browser_lab.py
+	@$(PYTEST) -n 0 -m browser tests/widgets/test_browser_lab.py
 	@mkdir -p notebooks/pictures && cp build/screenshots/lab.webp build/screenshots/lab-compare-dark.png notebooks/pictures/
 
 bench: $(VENV)/.dev  ## speed against peers, as ratios
