@@ -7,6 +7,7 @@ from psbench.data.digits import Digits
 from psbench.data.folder import Folder
 from psbench.data.mixture import Mixture
 from psbench.data.mnist import MNIST, FashionMNIST
+from psbench.data.replicated import Replicated
 from psbench.data.synthetic_tables import SyntheticTable, generate
 from psbench.data.table import CSV
 
@@ -22,6 +23,7 @@ __all__ = [
     "FashionMNIST",
     "Folder",
     "Mixture",
+    "Replicated",
     "SyntheticTable",
     "generate",
 ]

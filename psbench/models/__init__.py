@@ -2,7 +2,7 @@
 
 from psbench.models.base import Model
 from psbench.models.convolutional import CNN, VGG16, AlexNet, LeNet
-from psbench.models.dense import MLP, Linear, Logistic
+from psbench.models.dense import MLP, Linear, Logistic, Perceptron
 from psbench.models.residual import ResNet20, ResNet32, ResNet50, ResNet56
 
 __all__ = [
@@ -14,6 +14,7 @@ __all__ = [
     "Linear",
     "Logistic",
     "Model",
+    "Perceptron",
     "ResNet20",
     "ResNet32",
     "ResNet50",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
@@ -27,12 +28,11 @@ class MLP(Model):
     Notes
     -----
     Reduces to: the layers of `linear` when `hidden` is empty.
-    Our reading: (15, 15) on 28 features and two classes is the perceptron 28-15-15-2 of the thesis, with its
-    707 parameters; MLlib's has sigmoids where ours has rectifiers.
+    `perceptron` has sigmoids in the place of the rectifiers.
 
     Source
     ------
-    Hermes, authors' code (784-128-64-10); thesis ch. 2 (28-15-15-2).
+    Hermes, authors' code (784-128-64-10).
 
     Examples
     --------
@@ -51,11 +51,70 @@ class MLP(Model):
         """Return flatten, then linear layers with rectifiers between."""
         from torch import nn
 
-        widths = (math.prod(input_shape), *self.hidden)
-        layers: list[nn.Module] = [nn.Flatten()]
-        for fan_in, fan_out in pairwise(widths):
-            layers += [nn.Linear(fan_in, fan_out), nn.ReLU()]
-        return nn.Sequential(*layers, nn.Linear(widths[-1], num_outputs))
+        return dense((math.prod(input_shape), *self.hidden, num_outputs), nn.ReLU)
+
+
+class Perceptron(Model):
+    """Fully connected layers with sigmoids between them: MLlib's multilayer perceptron.
+
+    Parameters
+    ----------
+    hidden : tuple of int
+        Neurons of each hidden layer. (15, 15) on 28 features and two classes is the thesis' 28-15-15-2 with
+        its 707 parameters.
+
+    Notes
+    -----
+    Reduces to: the function of `mlp` with sigmoids for rectifiers, and that of `linear` when `hidden` is
+    empty. Weights and biases of a layer are uniform in +-2.4/sqrt(fan_in) at the start, as in Spark's code
+    (`AffineLayerModel`): a sigmoid saturates less with such weights than with those for a rectifier.
+    Our reading: the thesis names MLlib's perceptron, whose hidden layers are sigmoids and whose last is a
+    softmax; here the softmax is in the loss.
+
+    Source
+    ------
+    Thesis ch. 2 (28-15-15-2); Spark MLlib 2.4, `MultilayerPerceptronClassifier`.
+
+    Examples
+    --------
+    >>> Perceptron().hidden
+    (15, 15)
+    """
+
+    name: ClassVar[str] = "perceptron"
+    source: ClassVar[str] = "thesis ch. 2: 28-15-15-2; Spark MLlib 2.4"
+
+    hidden: tuple[Annotated[int, Field(ge=1)], ...] = parameter(
+        (15, 15), "neurons of each hidden layer", unit="neurons", source="thesis ch. 2"
+    )
+
+    def network(self, input_shape: tuple[int, ...], num_outputs: int) -> nn.Module:
+        """Return flatten, then linear layers with sigmoids between."""
+        from torch import nn
+
+        return dense((math.prod(input_shape), *self.hidden, num_outputs), nn.Sigmoid)
+
+    def initialise(self, network: nn.Module, generator: Generator) -> None:
+        """Draw weights and biases of each layer uniformly in +-2.4/sqrt(fan_in)."""
+        import torch
+        from torch import nn
+
+        with torch.no_grad():
+            for layer in network.modules():
+                if isinstance(layer, nn.Linear):
+                    bound = 2.4 / math.sqrt(layer.in_features)
+                    layer.weight.uniform_(-bound, bound, generator=generator)
+                    layer.bias.uniform_(-bound, bound, generator=generator)
+
+
+def dense(widths: Sequence[int], activation: type[nn.Module]) -> nn.Sequential:
+    """Return flatten and linear layers of these widths, with an activation between two of them."""
+    from torch import nn
+
+    layers: list[nn.Module] = [nn.Flatten()]
+    for fan_in, fan_out in pairwise(widths):
+        layers += [nn.Linear(fan_in, fan_out), activation()]
+    return nn.Sequential(*layers[:-1])
 
 
 class Logistic(Model):

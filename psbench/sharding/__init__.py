@@ -1,8 +1,8 @@
 """Who trains on which samples."""
 
-from psbench.sharding.base import Sharding
+from psbench.sharding.base import Division, Sharding
 from psbench.sharding.distribution_aware import DistributionAware
-from psbench.sharding.report import label_counts
+from psbench.sharding.report import ShardingReport, label_counts, measure
 from psbench.sharding.seldp import SelDP
 from psbench.sharding.skewed import Dirichlet, LabelsPerWorker, Quantity, ShardPerClass
 from psbench.sharding.stratified import Stratified
@@ -11,6 +11,7 @@ from psbench.sharding.uniform import Modular, Random
 __all__ = [
     "Dirichlet",
     "DistributionAware",
+    "Division",
     "LabelsPerWorker",
     "Modular",
     "Quantity",
@@ -18,6 +19,8 @@ __all__ = [
     "SelDP",
     "ShardPerClass",
     "Sharding",
+    "ShardingReport",
     "Stratified",
     "label_counts",
+    "measure",
 ]

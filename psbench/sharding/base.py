@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,10 +14,22 @@ Indices = NDArray[np.int64]
 Features = NDArray[np.float32]
 
 
+class Division(NamedTuple):
+    """What a sharding made: the samples of each worker, and the sizes of the neighbourhoods it looked for.
+
+    `sparse` are the sizes of those that every worker was given whole. Both are None where the rule looks for
+    no neighbourhoods.
+    """
+
+    shards: list[Indices]
+    neighbourhoods: list[int] | None = None
+    sparse: list[int] | None = None
+
+
 class Sharding(Part):
     """Decides, before training begins, which samples each worker owns.
 
-    A subclass defines `assign`; `split` checks what goes in and what comes out.
+    A subclass defines `assign`; `divide` checks what goes in and what comes out.
 
     Source
     ------
@@ -33,7 +45,13 @@ class Sharding(Part):
     def split(
         self, features: Features, labels: Indices, num_workers: int, rng: np.random.Generator
     ) -> list[Indices]:
-        """Return one array of sample indices per worker.
+        """Return one array of sample indices per worker; see `divide`."""
+        return self.divide(features, labels, num_workers, rng).shards
+
+    def divide(
+        self, features: Features, labels: Indices, num_workers: int, rng: np.random.Generator
+    ) -> Division:
+        """Return the samples of each worker, and what the rule found on the way.
 
         Parameters
         ----------
@@ -46,8 +64,8 @@ class Sharding(Part):
 
         Returns
         -------
-        list of ndarray of int64
-            `num_workers` arrays, none empty.
+        Division
+            Its `shards` are `num_workers` arrays of sample indices, none empty.
 
         Raises
         ------
@@ -58,14 +76,20 @@ class Sharding(Part):
         if len(features) != len(labels):
             raise ParameterError(f"sharding {self.name!r}: {len(features)} samples but {len(labels)} labels")
         self.check_size(num_workers, len(labels))
-        shards = self.assign(features, labels, num_workers, rng)
-        for worker, shard in enumerate(shards):
+        division = self.found(features, labels, num_workers, rng)
+        for worker, shard in enumerate(division.shards):
             if len(shard) == 0:
                 raise ParameterError(
                     f"sharding {self.name!r}: worker {worker} of {num_workers} gets no sample of "
                     f"{len(labels)}; {self.remedy}"
                 )
-        return shards
+        return division
+
+    def found(
+        self, features: Features, labels: Indices, num_workers: int, rng: np.random.Generator
+    ) -> Division:
+        """Apply the rule, and say what it found; by default nothing but the shards."""
+        return Division(self.assign(features, labels, num_workers, rng))
 
     def check_size(self, num_workers: int, dataset_size: int) -> None:
         """Raise ParameterError if so few samples cannot be split among so many workers."""

@@ -11,7 +11,7 @@ from pydantic import model_validator
 
 from psbench.core.specification import parameter
 from psbench.errors import ParameterError
-from psbench.sharding.base import Features, Indices, Sharding, deal, gather
+from psbench.sharding.base import Division, Features, Indices, Sharding, deal, gather
 from psbench.sharding.stratified import groups
 
 logger = logging.getLogger(__name__)
@@ -91,14 +91,21 @@ class DistributionAware(Sharding):
     def assign(
         self, features: Features, labels: Indices, num_workers: int, rng: np.random.Generator
     ) -> list[Indices]:
-        """Cluster, then deal or hand to all."""
+        """Find clusters; deal the dense ones in turn, and give the sparse ones to all."""
+        return self.found(features, labels, num_workers, rng).shards
+
+    def found(
+        self, features: Features, labels: Indices, num_workers: int, rng: np.random.Generator
+    ) -> Division:
+        """Apply the rule, and tell the sizes of the clusters."""
+        clusters = groups(self.cluster(features, labels, rng))
+        sizes = [len(members) for members in clusters]
+        sparse = [self.is_sparse(size, num_workers) for size in sizes]
         pieces = [
-            [members] * num_workers
-            if self.is_sparse(len(members), num_workers)
-            else deal(members, num_workers)
-            for members in groups(self.cluster(features, labels, rng))
+            [members] * num_workers if to_all else deal(members, num_workers)
+            for members, to_all in zip(clusters, sparse, strict=True)
         ]
-        return gather(pieces)
+        return Division(gather(pieces), sizes, [s for s, to_all in zip(sizes, sparse, strict=True) if to_all])
 
     def is_sparse(self, size: int, num_workers: int) -> bool:
         """Whether a cluster of that size is given to all workers."""
@@ -116,7 +123,7 @@ class DistributionAware(Sharding):
         seed = int(rng.integers(2**31))
         kmeans = KMeans(count, max_iter=MAX_ITERATIONS, n_init=self.restarts, random_state=seed)
         with threadpool_limits(1), warnings.catch_warnings():
-            # said when samples coincide so often that there are fewer clusters; reported below
+            # samples that coincide may make fewer clusters, of which scikit-learn warns; logged below
             warnings.simplefilter("ignore", ConvergenceWarning)
             ids = np.asarray(kmeans.fit_predict(self.reduce(flat, seed)), dtype=np.int64)
         if len(np.unique(ids)) < count:

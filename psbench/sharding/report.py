@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from psbench.sharding.base import Indices
+from psbench.sharding.base import Division, Features, Indices, Sharding
 
 
 def label_counts(shards: Sequence[Indices], labels: Indices, num_classes: int) -> Indices:
@@ -23,3 +25,55 @@ def label_counts(shards: Sequence[Indices], labels: Indices, num_classes: int) -
     """
     rows = [np.bincount(np.asarray(labels)[shard], minlength=num_classes) for shard in shards]
     return np.array(rows, dtype=np.int64).reshape(len(rows), num_classes)
+
+
+@dataclass(frozen=True)
+class ShardingReport:
+    """What the thesis tells of a sharding (tables 6.3 to 6.6, and the time in 6.4).
+
+    Parameters
+    ----------
+    seconds : float
+        Wall time that the division took; the only value that is another one each time.
+    sizes : list of int, samples
+        Of the shards, by worker.
+    neighbourhoods : int or None
+        Clusters that the rule found; None where it looks for none.
+    sparse : int or None
+        How many of them are sparse, so that every worker has them whole.
+    sparse_mean_size : float or None, samples
+        Mean size of the sparse ones; None without any.
+    """
+
+    seconds: float
+    sizes: list[int]
+    neighbourhoods: int | None = None
+    sparse: int | None = None
+    sparse_mean_size: float | None = None
+
+
+def measure(
+    sharding: Sharding, features: Features, labels: Indices, num_workers: int, rng: np.random.Generator
+) -> tuple[Division, ShardingReport]:
+    """Divide the samples, and return the division with its report.
+
+    Parameters are those of `Sharding.divide`.
+
+    Examples
+    --------
+    >>> from psbench.sharding import DistributionAware
+    >>> points = np.array([[0.0], [0.1], [0.2], [9.0]], dtype=np.float32)
+    >>> sharding, labels = DistributionAware(clusters=2), np.zeros(4, dtype=np.int64)
+    >>> division, report = measure(sharding, points, labels, 2, np.random.default_rng(0))
+    >>> report.sizes, report.neighbourhoods, report.sparse, report.sparse_mean_size
+    ([3, 2], 2, 1, 1.0)
+    """
+    begin = time.perf_counter()
+    division = sharding.divide(features, labels, num_workers, rng)
+    seconds = time.perf_counter() - begin
+    sizes = [len(shard) for shard in division.shards]
+    if division.neighbourhoods is None or division.sparse is None:
+        return division, ShardingReport(seconds, sizes)
+    sparse = division.sparse
+    mean = sum(sparse) / len(sparse) if sparse else None
+    return division, ShardingReport(seconds, sizes, len(division.neighbourhoods), len(sparse), mean)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from psbench.data import Dataset
 from psbench.errors import ParameterError
 from psbench.experiment import Experiment
 from psbench.seeds import Streams
-from psbench.sharding import label_counts
+from psbench.sharding import ShardingReport, label_counts, measure
 from psbench.stragglers.dual_binary_search import CHUNKS_HELD
 from psbench.training.evaluator import Evaluator
 from psbench.training.memory import check_data, check_model
@@ -38,6 +38,7 @@ class Workload:
     parameters, buffers : the starting point
     shards : one int64 array of training indices a worker; empty list in timing-only mode
     batch_sizes : samples per step of each worker at the beginning; they sum to the global batch
+    sharding_report : what the sharding did and how long it took; None in timing-only mode
     """
 
     experiment: Experiment
@@ -49,6 +50,7 @@ class Workload:
     buffers: Tensor
     shards: Sequence[npt.NDArray[np.int64]]
     batch_sizes: Sequence[int]
+    sharding_report: ShardingReport | None = None
 
     @classmethod
     def build(cls, experiment: Experiment) -> Workload:
@@ -67,17 +69,20 @@ class Workload:
         check_data(experiment, data)
         check_model(experiment, 4 * experiment.model.size(data.input_shape, data.num_outputs))
         shards: Sequence[npt.NDArray[np.int64]] = []
+        report = None
         if not experiment.timing_only:
             features = data.train_x.numpy().reshape(len(data.train_x), -1)
             rng = streams.generator("sharding")
-            shards = experiment.sharding.split(features, data.strata[0], profile.num_workers, rng)
+            labels, count = data.strata[0], profile.num_workers
+            division, report = measure(experiment.sharding, features, labels, count, rng)
+            shards = division.shards
         module = experiment.model.build(data.input_shape, data.num_outputs, streams)
         batch_sizes = largest_remainder(experiment.batch_size, [1.0] * profile.num_workers)
         model = FlatModel(module)
         for composition in experiment.strategy.compositions:
             composition.placement.ranges(model.layout)  # refuses servers that would hold nothing
         start = model.parameters.clone(), model.buffers.clone()
-        workload = cls(experiment, streams, profile, data, model, *start, shards, batch_sizes)
+        workload = cls(experiment, streams, profile, data, model, *start, shards, batch_sizes, report)
         workload._check_memory()
         return workload
 
@@ -179,6 +184,7 @@ class Workload:
             "capacity": self.capacity,
             "task": self.data.task,
             "classes": list(names),
+            "sharding": None if self.sharding_report is None else asdict(self.sharding_report),
             "label_counts": None if counts is None else counts.tolist(),
             "speeds": [float(speed) for speed in self.profile.speed],
         }

@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.linear_model import LogisticRegression
 
-from psbench.data import Dataset, Digits, Mixture
+import psbench as ps
+from psbench.data import Dataset, Digits, Mixture, Replicated
 from psbench.data.split import stratified_split
 from psbench.errors import DataError, ParameterError
 from psbench.seeds import Streams
@@ -127,3 +128,21 @@ def made(**changes) -> Dataset:
 def test_a_data_set_that_does_not_fit_together_is_refused(changes, message):
     with pytest.raises(DataError, match=message):
         made(**changes)
+
+
+def test_a_set_is_replicated_to_a_size():
+    digits, repeated = Digits().load(Streams(0)), Replicated(data="digits", samples=3000).load(Streams(0))
+    size = len(digits.train_y)
+    assert len(repeated.train_y) == 3000
+    assert all(torch.equal(repeated.train_x[i], digits.train_x[i % size]) for i in (0, size, 2999))
+    assert torch.equal(repeated.val_y, digits.val_y)
+    assert Replicated(samples=size).load(Streams(0)).train_y.tolist() == digits.train_y.tolist()
+    nested = ps.Experiment(data={"name": "replicated", "data": {"name": "digits", "val_fraction": 0.5}})
+    assert ps.Experiment(**nested.spec()).data.data.val_fraction == 0.5
+
+
+def test_replicating_refuses_what_cannot_be():
+    with pytest.raises(ParameterError, match="'digits' has 1438 training samples already; set samples to"):
+        Replicated(samples=1000).load(Streams(0))
+    with pytest.raises(ParameterError, match=r"10{12} of 'digits' would need .*lower samples"):
+        Replicated(samples=10**12).load(Streams(0))

@@ -23,6 +23,7 @@ from psbench.models import (
     Linear,
     Logistic,
     Model,
+    Perceptron,
     ResNet20,
     ResNet32,
     ResNet50,
@@ -49,6 +50,7 @@ def size(network: nn.Module) -> int:
     [
         (MLP(hidden=(128, 64)), MNIST, 10, 109_386, 109_386),
         (MLP(), (1, 8, 8), 10, 4_810, 4_810),
+        (Perceptron(), (28,), 2, 707, 707),
         (Logistic(), MNIST, 10, 7_850, 7_850),
         (CNN(), MNIST, 10, 110_000, 110_634),
         (LeNet(), MNIST, 10, 61_706, 61_706),
@@ -265,3 +267,13 @@ def test_importing_the_names_does_not_import_torch():
     code = "import sys, psbench.models, psbench.data; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
+
+
+def test_the_perceptron_is_a_chain_of_sigmoids():
+    network = build(Perceptron(hidden=(3,)), (4,), 2)
+    x = torch.linspace(-1, 1, 8).reshape(2, 4)
+    first, last = network[1], network[3]
+    by_hand = functional.linear(torch.sigmoid(x @ first.weight.T + first.bias), last.weight, last.bias)
+    assert torch.equal(network(x), by_hand)
+    assert all(layer.weight.abs().max() <= 2.4 / math.sqrt(layer.in_features) for layer in (first, last))
+    assert first.weight.abs().max() > 1 / math.sqrt(4)  # wider than the start of an output layer

@@ -13,6 +13,7 @@ from sklearn.cluster import KMeans
 from sklearn.decomposition import PCA
 from sklearn.model_selection import StratifiedKFold
 
+import psbench as ps
 from psbench.core.part import REGISTRY, make_part
 from psbench.errors import ParameterError
 from psbench.seeds import Streams
@@ -28,6 +29,7 @@ from psbench.sharding import (
     ShardPerClass,
     Stratified,
     label_counts,
+    measure,
 )
 
 PARTITIONS = [
@@ -151,6 +153,27 @@ def test_every_worker_holds_every_sparse_sample():
     shards = split(DistributionAware(clusters=3), [0] * 66, 4, features=blobs([30, 33, 3]))
     assert all({63, 64, 65} <= set(shard.tolist()) for shard in shards)
     assert sum(map(len, shards)) == 66 + (4 - 1) * 3
+
+
+def test_a_report_tells_neighbourhoods_sparse_ones_and_their_mean_size():
+    rng, labels = Streams(0).generator("sharding"), np.zeros(68, dtype=np.int64)
+    features = blobs([30, 33, 3, 2])
+    division, report = measure(DistributionAware(clusters=4, restarts=5), features, labels, 4, rng)
+    assert (report.neighbourhoods, report.sparse, report.sparse_mean_size) == (4, 2, 2.5)
+    assert report.sizes == [len(shard) for shard in division.shards]
+    assert report.seconds > 0
+    _, none = measure(Modular(), features, labels, 4, rng)
+    assert (none.neighbourhoods, none.sparse, none.sparse_mean_size) == (None, None, None)
+
+
+def test_a_runs_record_tells_the_sharding_and_its_digest_does_not():
+    given = {"data": "digits", "sharding": {"name": "distribution_aware", "clusters": 200}, "model": "linear"}
+    runs = [ps.run(ps.Experiment(**given, stop={"updates": 1})) for _ in range(2)]
+    told = [run.meta["sharding"] for run in runs]
+    assert told[0]["seconds"] > 0
+    assert told[0]["sparse"] > 0
+    assert told[0] | {"seconds": 0} == told[1] | {"seconds": 0}
+    assert runs[0].log.digest() == runs[1].log.digest()
 
 
 @pytest.mark.parametrize(("rule", "copies"), [("fewer", 1), ("at_most", 4)])
