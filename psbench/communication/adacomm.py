@@ -28,7 +28,7 @@ class AdaComm(Local):
     Parameters
     ----------
     initial_steps : int, steps, >= 1
-        tau_0; the paper finds it by trying several for an epoch or two each (`psbench.find_initial_steps`).
+        tau_0; the paper finds it by trying several for an epoch or two each (`psbench.results.steps_search`).
     interval_s : float, seconds, > 0
         T_0.
     gamma : float, 0 < gamma <= 1

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from local_runs import close, trained
 
-from psbench import replay, strategies
+from psbench import metrics, replay, strategies
 from psbench.communication import AdaComm
 from psbench.core.actions import Apply, Measure, Release
 from psbench.core.engine import Engine
@@ -17,7 +17,8 @@ from psbench.core.events import Measured, Push
 from psbench.core.log import Kind
 from psbench.core.view import ClusterView
 from psbench.errors import ParameterError
-from psbench.testing import check_strategy
+from psbench.results.steps_search import find_initial_steps
+from psbench.testing import check_strategy, toy_experiment
 
 LOSSES = [2.3, 1.2, 0.9, 0.85, 0.84, 0.84, 0.83, 0.2]
 
@@ -281,3 +282,18 @@ def test_it_cannot_be_timed_without_gradients():
         trained("adacomm", timing_only=True)
     with pytest.raises(ParameterError, match="gamma"):
         strategies.adacomm(gamma=1.5)
+
+
+def test_the_search_for_the_first_period_compares_losses_after_equal_time():
+    cluster = {"workers": 3, "step_time": "constant", "latency_s": 0.02}
+    experiment = toy_experiment("adacomm", cluster=cluster)
+    found = find_initial_steps(experiment, candidates=(4, 1), runs=2)
+    four = trained(strategies.local_sgd(local_steps=4), cluster=cluster, stop={"epochs": 1})
+    assert found.time_s == four.summary()["time_s"]  # the quicker
+    assert found.losses[4][0] == pytest.approx(metrics.evaluations(four.log)["train_loss"].iloc[-1])
+    assert found.initial_steps == 4  # one step an exchange has not come far by then
+    assert found.table()["local_steps"].tolist() == [1, 4]
+    with pytest.raises(ParameterError, match="'bsp' has no initial period; use adacomm"):
+        find_initial_steps(toy_experiment("bsp"))
+    with pytest.raises(ParameterError, match="give periods of at least 1"):
+        find_initial_steps(experiment, candidates=(0, 1))
