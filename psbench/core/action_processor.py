@@ -1,4 +1,4 @@
-"""An answer in the making: completes the parts' actions, checks them, and hands them out."""
+"""The action processor: completes the actions of parts, checks them, and hands them to the backend."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 from psbench.core import actions as act
 from psbench.core.actions import Action
 from psbench.core.drain import Drain
+from psbench.core.hooks import Hook, Performers, defined
 from psbench.core.log import EventLog, Kind, pack_apply, pack_release, plain_json
 from psbench.core.migration import REASSIGNMENT, Migration, lost_entries
 from psbench.core.part import Part
@@ -19,9 +20,7 @@ from psbench.core.view import ClusterView, Status, WorkerView
 from psbench.core.wire_size import WireSize
 from psbench.errors import ProtocolError
 
-Hook = Callable[..., list[Action]]
-
-# plain names for what every push needs: looking up a member of an enumeration costs more than using it
+# module-level names for what every push needs: looking up an enum member costs more than comparing it
 COMPUTING, PUSHED, VOTED, GONE = Status.COMPUTING, Status.PUSHED, Status.VOTED, Status.GONE
 #: old and new keys of the state
 _RENAMED = {"move": "migration", "anew": "needs_full_model"}
@@ -31,41 +30,43 @@ _APPLY, _RELEASE, _HOLD = map(int, (Kind.APPLY, Kind.RELEASE, Kind.HOLD))
 
 
 class ActionProcessor:
-    """What is still to be seen to, what is handed out, and who must be answered yet.
+    """Performs the actions with which parts answer an event.
 
-    One object serves a whole run: after each event it is empty again. Its methods that take an action
-    perform it: they complete it, bring the view up to date and write its row.
+    One object serves a whole run; its queues are empty after each event. A method that takes an action
+    completes it, updates the view, and writes its row in the log.
 
     Parameters
     ----------
     view : ClusterView
     wire_size : WireSize
-        What the model has to be written on the wire, for the log's bytes.
+        Size of the encoded model, for the log's bytes.
     rule : Switching or None
-        The rule of a switch, which may have a word after every update.
+        The switch rule, which is asked after every update.
     log : EventLog or None
 
     Attributes
     ----------
     todo : deque of Action
-        What the parts have said and is not performed.
+        Actions of the parts that are not performed yet.
     out : list of Action
-        What a backend is to perform.
+        Actions for the backend.
     unanswered : set of int
         Workers that must be released or held before the answer is complete.
     anew : set of int
-        Workers that are to be sent the model whole next.
+        Workers whose next model must be sent whole, not as a difference.
     evaluation_due : callable () -> bool, or None
-        Whether the version just made is to be evaluated before the answer goes on; see
+        Whether the version just made is evaluated before the answer continues; see
         `Engine.pause_for_evaluations`.
     measuring_part : str or None
-        Domain of the part that waits for `Measured`.
-    drain, move : Drain and Move, or None
-        A switch and a re-assignment under way.
+        Domain of the part that waits for `Measured`, or `EVALUATION`; events are queued meanwhile.
+    drain : Drain or None
+        A switch under way.
+    migration : Migration or None
+        A re-assignment of parameters under way.
     composition_id : int
-        Rises with every hand-over.
+        Number of hand-overs so far.
     handed_over : int
-        The version of the last hand-over.
+        The version at the last hand-over.
     """
 
     def __init__(
@@ -84,8 +85,24 @@ class ActionProcessor:
         self.composition_id = 0
         self.handed_over = 0
 
+    def performers(self) -> Performers:
+        """Return the method that performs each kind of action; the engine performs the others."""
+        return {
+            act.Commit: self.commit,
+            act.Apply: self.apply,
+            act.Release: self.release,
+            act.Hold: self.hold,
+            act.Cancel: self.cancel,
+            act.Discard: self.discard,
+            act.Tell: self.tell,
+            act.Measure: self.measure,
+            act.SetTimer: self.set_timer,
+            act.Note: self.note,
+            act.Reassign: self.reassign,
+        }
+
     def install(self, now: Strategy, momentum_scale: Callable[[int, int], float] | None) -> None:
-        """Answer for this composition from now on; what every update needs of it is looked up once."""
+        """Use this composition from now on; what every update needs of it is looked up once."""
         self.composition = now
         self._on_commit: Hook = now.aggregation.on_commit
         self._by_share = now.lr_scaling == "by_share"
@@ -93,7 +110,7 @@ class ActionProcessor:
         self._own_steps = now.own_steps
         self._always_send = now.placement.collective or self._own_steps
         self._replies_aggregate = now.aggregation.reply == "aggregate"
-        self.hold_ranges(now.placement.ranges(self._wire_size.layout))
+        self.set_ranges(now.placement.ranges(self._wire_size.layout))
         own_rate = type(now.communication).rate_epoch is not Communication.rate_epoch
         self._rate_epoch = now.communication.rate_epoch if own_rate else None
         watchers: list[Part] = [now.communication, now.stragglers]
@@ -104,16 +121,20 @@ class ActionProcessor:
         self._order_hooks: list[Any] = defined("on_release", now.communication, now.stragglers)
 
     def commit(self, commit: act.Commit) -> None:
-        """Have these pushes become a version in the way that the aggregation says."""
+        """Ask the aggregation part how these pushes become the next version."""
         if not commit.pushes:
-            raise ProtocolError("a commit needs at least one push")
+            raise ProtocolError(
+                f"{self.composition.consistency.name!r}: a Commit without pushes; commit at least one, "
+                "such as view.buffered()"
+            )
         actions = self._on_commit(commit.pushes, self.view)
         if not actions:
-            raise ProtocolError(f"{self.composition.aggregation.name!r} answers a commit with nothing")
+            name = self.composition.aggregation.name
+            raise ProtocolError(f"{name!r}: on_commit returned no action; return an Apply, or a Measure")
         self.todo.extendleft(reversed(actions))
 
     def apply(self, apply: act.Apply) -> None:
-        """Make the next version; the pushes in it are pending no longer."""
+        """Make the next version; its pushes are no longer pending."""
         view, log, pushes = self.view, self.log, apply.pushes
         count, pending = len(pushes), view.pending
         if len(apply.weights) != count:
@@ -135,24 +156,24 @@ class ActionProcessor:
                     view.now, _APPLY, push.worker, push.id, version, push.samples, push.steps, weight
                 ))
                 # fmt: on
-        for hook in self._after_apply:  # first in line: a switch withholds the releases that follow
+        for hook in self._after_apply:  # performed first: a switch withholds the releases that follow
             self.todo.extendleft(reversed(hook(view)))
         due = self.evaluation_due
         if due is not None and self.rule is not None and self.rule.awaits_evaluation and due():
             self.measuring_part = EVALUATION
 
     def release(self, release: act.Release) -> None:
-        """Let a worker go on, unless a switch or a re-assignment withholds it."""
+        """Release a worker, unless a switch or a re-assignment withholds it."""
         view, number = self.view, release.worker
         worker = view.workers[number]
         status = worker.status
         if status is COMPUTING or status is GONE:
             if worker.dropped:
-                return  # by a part that was asked before the one that releases
+                return  # dropped by a part that was asked before the one that releases
             raise ProtocolError(f"worker {number} was released, but it is {status.name.lower()}")
         step = release.then == "step"
         if not step and status is not VOTED:
-            raise ProtocolError(f"worker {release.worker} was told to push, but it has not voted")
+            raise ProtocolError(f"worker {release.worker} was ordered to push, but it has not voted")
         if self.drain is not None and step:
             if not worker.overlapping:
                 self.withhold(number, self.drain)
@@ -183,10 +204,10 @@ class ActionProcessor:
             worker.hold_reason = REASSIGNMENT
             self.record(Kind.HOLD, worker=number, text=REASSIGNMENT)
         else:
-            self._let_go(release, kept)
+            self._hand_out(release, kept)
 
-    def _let_go(self, release: act.Release, kept: int) -> None:
-        """Hand out a release that is complete."""
+    def _hand_out(self, release: act.Release, kept: int) -> None:
+        """Hand a complete release to the backend."""
         worker, size = release.worker, 0
         if release.send:
             size = self._bytes_down
@@ -197,12 +218,12 @@ class ActionProcessor:
         log = self.log
         if log is not None:
             text = log.number(plain_json(release.orders)) if release.orders else 0
-            told = 0 if release.then == "step" else 1
+            pushes = int(release.then == "push")
             load = release.load
-            log.append(pack_release(self.view.now, _RELEASE, worker, told, load, kept, size, text))
+            log.append(pack_release(self.view.now, _RELEASE, worker, pushes, load, kept, size, text))
 
     def _complete_for_own_steps(self, release: act.Release, worker: WorkerView, status: Status) -> int:
-        """Say what a worker that steps by itself needs: the rate's epoch, and what kind of answer it gets.
+        """Add what a worker with steps of its own needs: the rate's epoch, and whether it gets the aggregate.
 
         Returns the samples of a vote's steps that it keeps: they are progress without a push.
         """
@@ -220,10 +241,12 @@ class ActionProcessor:
         return kept
 
     def hold(self, hold: act.Hold) -> None:
-        """Let a worker wait."""
+        """Let a worker wait, for a reason."""
         number, log = hold.worker, self.log
         if not hold.reason:
-            raise ProtocolError(f"worker {number} is held without a reason")
+            raise ProtocolError(
+                f"worker {number} is held without a reason; say what it waits for: Hold(worker, reason)"
+            )
         worker = self.view.workers[number]
         status = worker.status
         if worker.dropped:
@@ -245,7 +268,7 @@ class ActionProcessor:
         self.unanswered.discard(worker)
 
     def cancel(self, cancel: act.Cancel) -> None:
-        """Make void what a worker computes; it must be answered."""
+        """Make void what a worker computes; the same answer must release or hold it."""
         worker = self.view.workers[cancel.worker]
         if worker.status != Status.COMPUTING:
             raise ProtocolError(f"worker {cancel.worker} was cancelled, but it does not compute")
@@ -258,7 +281,7 @@ class ActionProcessor:
         self.record(Kind.CANCEL, worker=cancel.worker)
 
     def discard(self, discard: act.Discard) -> None:
-        """Drop a push that is pending."""
+        """Discard a pending push."""
         push = discard.push
         if self.view.pending.pop(push.id, None) is None:
             raise ProtocolError(f"push {push.id} is discarded, but it is not pending")
@@ -267,7 +290,7 @@ class ActionProcessor:
         self.record(Kind.DISCARD, worker=push.worker, id=push.id, text=discard.reason)
 
     def tell(self, tell: act.Tell) -> None:
-        """Send orders, after the release if that is withheld."""
+        """Send orders to a worker; if its release is withheld, after that."""
         if self.migration is not None and self.migration.withholds(tell.worker, self.view):
             self.migration.withhold_orders(tell)
             return
@@ -277,20 +300,24 @@ class ActionProcessor:
         self.record(Kind.TELL, worker=tell.worker, text=plain_json(tell.orders))
 
     def measure(self, measure: act.Measure) -> None:
-        """Ask for numbers; the rest of the answer waits for them."""
+        """Ask the backend for numbers; the rest of the answer waits for them."""
         if not hasattr(getattr(self.composition, measure.domain, None), "on_measured"):
-            raise ProtocolError(f"{measure.domain!r} asks for numbers, but has no on_measured to take them")
+            raise ProtocolError(
+                f"{measure.domain!r} asks for numbers, but its part defines no on_measured to take them"
+            )
         self.measuring_part = measure.domain
         self.out.append(measure)
         self.record(Kind.MEASURE, text=plain_json([measure.domain, measure.needs]))
 
-    def set_timer(self, wake: act.SetTimer) -> None:
-        """Ask for a timer."""
-        if not wake.at >= self.view.now:
-            raise ProtocolError(f"asked to be woken at {wake.at} s, but it is {self.view.now} s already")
-        wake.composition_id = self.composition_id
-        self.out.append(wake)
-        self.record(Kind.SET_TIMER, compute_s=wake.at, text=wake.key)
+    def set_timer(self, timer: act.SetTimer) -> None:
+        """Ask the backend for a timer."""
+        if not timer.at >= self.view.now:
+            raise ProtocolError(
+                f"timer {timer.key!r} was set for {timer.at} s, but it is {self.view.now} s already"
+            )
+        timer.composition_id = self.composition_id
+        self.out.append(timer)
+        self.record(Kind.SET_TIMER, compute_s=timer.at, text=timer.key)
 
     def note(self, note: act.Note) -> None:
         """Write a line in the log."""
@@ -298,51 +325,57 @@ class ActionProcessor:
         self.record(Kind.NOTE, text=note.text)
 
     def reassign(self, change: act.Reassign) -> None:
-        """Have parameters move when no message is under way; not at all if a switch is."""
+        """Move parameters when no message is under way; ignored during a switch."""
         if self.drain is None and self.migration is None:
-            self.migration = move = Migration(change)
-            if move.is_quiet(self.view):
-                self._carry_out(move)
+            self.migration = migration = Migration(change)
+            if migration.is_quiet(self.view):
+                self._carry_out(migration)
 
-    def advance_migration(self, move: Migration) -> None:
-        """See to those who might never push; with no message under way, have parameters move."""
-        self.todo.extend(move.sweep(self.view, self.composition))
-        if not self.todo and move.is_quiet(self.view):
-            self._carry_out(move)
+    def advance_migration(self, migration: Migration) -> None:
+        """Order workers that might never push to do so; when no message is under way, move the parameters."""
+        self.todo.extend(migration.sweep(self.view, self.composition))
+        if not self.todo and migration.is_quiet(self.view):
+            self._carry_out(migration)
 
-    def _carry_out(self, move: Migration) -> None:
-        view, ranges = self.view, move.change.ranges
-        told = {"moved": sum(lost_entries(view.ranges, ranges)), "ranges": ranges}
-        self.out.append(move.change)
-        self.record(Kind.REASSIGN, version=view.version, text=plain_json(told))
-        self.hold_ranges(ranges)
+    def _carry_out(self, migration: Migration) -> None:
+        view, ranges = self.view, migration.change.ranges
+        text = {"moved": sum(lost_entries(view.ranges, ranges)), "ranges": ranges}
+        self.out.append(migration.change)
+        self.record(Kind.REASSIGN, version=view.version, text=plain_json(text))
+        self.set_ranges(ranges)
         if not self._replies_aggregate:
             self.needs_full_model.update(view.active)
         self.end_migration()
 
     def end_migration(self) -> None:
-        """Send what was withheld, as of now."""
-        move, self.migration = self.migration, None
-        if move is None:
+        """Hand out the releases and orders that were withheld."""
+        migration, self.migration = self.migration, None
+        if migration is None:
             return
-        tells = move.tells(self.view)
-        for release, kept in move.completed(self.view):
-            self._let_go(release, kept)
+        tells = migration.tells(self.view)
+        for release, kept in migration.completed(self.view):
+            self._hand_out(release, kept)
         for tell in tells:
             self.tell(tell)
 
-    def hold_ranges(self, ranges: Sequence[Sequence[tuple[int, int]]]) -> None:
-        """Know what each server holds from now on, and what messages take that way."""
+    def hand_over(self, handover: act.Handover) -> None:
+        """Hand over to the next composition, whose updates and timers are counted from now on."""
+        self.out.append(handover)
+        columns = {"id": handover.to, "steps": handover.origin, "compute_s": handover.cost_s}
+        self.record(Kind.HANDOVER, version=self.view.version, text=handover.reason, **columns)
+        self.handed_over = self.view.version
+        self.composition_id += 1
+
+    def set_ranges(self, ranges: Sequence[Sequence[tuple[int, int]]]) -> None:
+        """Set the entries that each server holds, and with them the size of messages."""
         self.view.ranges = ranges
         self._wire_size = size = self._wire_size._replace(ranges=ranges)
         now, n = self.composition, self.view.num_workers
-        self._bytes_down, self._first_bytes_down = (
-            now.bytes_down(size, n),
-            now.bytes_down(size, n, whole=True),
-        )
+        self._bytes_down = now.bytes_down(size, n)
+        self._first_bytes_down = now.bytes_down(size, n, whole=True)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what lasts from one answer to the next as plain data."""
+        """Return what outlasts an answer, as plain data."""
         return {
             "drain": self.drain.state_dict() if self.drain is not None else None,
             "migration": self.migration.state_dict() if self.migration is not None else None,
@@ -352,7 +385,7 @@ class ActionProcessor:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over a state written by `state_dict`."""
+        """Load a state of `state_dict`."""
         state = current_names(state, _RENAMED)
         self.drain = Drain.of_state(state["drain"]) if state["drain"] else None
         self.migration = Migration.of_state(state["migration"]) if state["migration"] else None
@@ -362,16 +395,6 @@ class ActionProcessor:
         self.unanswered.clear()
 
     def record(self, kind: Kind, **columns: Any) -> None:
-        """Write a row, if there is a log."""
+        """Write a row in the log, if there is one."""
         if self.log is not None:
             self.log.add(kind, self.view.now, **columns)
-
-
-def defined(hook: str, *parts: Part) -> list[Hook]:
-    """Return the bound hooks of the parts whose class defines one itself: the others cost nothing."""
-    found = []
-    for part in parts:
-        base = next(c for c in type(part).__mro__ if c.__bases__ == (Part,))
-        if getattr(type(part), hook) is not getattr(base, hook):
-            found.append(getattr(part, hook))
-    return found

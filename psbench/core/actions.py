@@ -1,9 +1,8 @@
-"""What parts answer, and what the engine hands to a backend to perform, in the order given.
+"""Actions: what parts return, and what a backend performs in the order given.
 
-`Commit` and `SwitchTo` are the engine's own business and never reach a backend. `Release` and `Apply`
-are completed by the engine: a part writes `Release(worker)`, the backend receives it with the version
-to load and a ticket. It completes them in place, so a part makes a new one each time and keeps none.
-Once they are handed out, actions are never changed.
+`Commit` and `SwitchTo` are performed by the engine and never reach a backend. The engine completes `Release`
+and `Apply`: a part writes `Release(worker)`, the backend receives it with the version to load and a ticket.
+They are completed in place, so a part makes new ones each time and keeps none. A backend never changes them.
 """
 
 from __future__ import annotations
@@ -28,9 +27,9 @@ class Commit:
 class Apply:
     """Make the next version: own state times `keep`, plus the weighted payloads, by `rule` (aggregation).
 
-    `rule` names a function of `server_math`. `lr_scale` multiplies the optimizer's rate
-    (`protocols` 0.3), `momentum_scale` its momentum (a switch may reduce it), and `epoch` places the update
-    in the rate's schedule; the engine fills in these, and `version`, the one that this update makes.
+    `rule` names a function of `training.server`. `lr_scale` multiplies the optimizer's rate
+    (`protocols` 0.3), `momentum_scale` its momentum (a switch may reduce it), and `epoch` is where the update
+    is in the rate's schedule; the engine sets these, and `version`, the one that this update makes.
     """
 
     pushes: Sequence[Push]
@@ -45,13 +44,13 @@ class Apply:
 
 @dataclass(slots=True)
 class Release:
-    """Go on: take a `step`, or, after a vote, `push`.
+    """Let a worker take a `step`, or, after a vote, `push`.
 
-    The engine adds `load`, the version the worker starts from; `send`, whether anything must travel
+    The engine sets `load`, the version the worker starts from; `send`, whether anything must travel
     (a worker that already holds that version is not sent it again, nor one whose steps are its own);
     `aggregate`, whether that is the last commit's aggregate, to be applied by the worker, rather than the
-    model; `ticket`, which every message back repeats; `epoch`, which places the worker's own steps in the
-    rate's schedule; and the `orders` of the other parts.
+    model; `ticket`, which every message of the worker repeats; `epoch`, at which the rate of the worker's own
+    steps is read; and the `orders` of the other parts.
     """
 
     worker: int
@@ -66,7 +65,7 @@ class Release:
 
 @dataclass(slots=True)
 class Hold:
-    """Not yet; stands until a later `Release` and is not repeated."""
+    """Let a worker wait until a later `Release`; not repeated."""
 
     worker: int
     reason: str
@@ -74,17 +73,17 @@ class Hold:
 
 @dataclass(slots=True)
 class Cancel:
-    """What the worker computes is void; it now waits and must be answered in the same call."""
+    """Make void what a worker computes; it waits, and must be answered in the same call."""
 
     worker: int
 
 
 @dataclass(slots=True)
 class Drop:
-    """Do without a worker for now: what it computes is void, and it counts as gone until readmitted.
+    """Exclude a worker for now: what it computes is void, and it counts as gone until readmitted.
 
-    Takes effect once the other actions of the answer are performed, a release of that worker among them.
-    The last worker stays. Those that were dropped are taken back should it leave, and at a hand-over.
+    Performed after the other actions of the answer, among them a release of that worker. The last worker is
+    never dropped. If it leaves, and at a hand-over, dropped workers are readmitted.
     """
 
     worker: int
@@ -93,14 +92,14 @@ class Drop:
 
 @dataclass(slots=True)
 class Readmit:
-    """Take a dropped worker back; to the parts it joins. Takes effect as late as a `Drop`."""
+    """Readmit a dropped worker, which to the parts joins; performed as late as a `Drop`."""
 
     worker: int
 
 
 @dataclass(slots=True)
 class Discard:
-    """Drop a push."""
+    """Discard a pending push."""
 
     push: Push
     reason: str
@@ -108,7 +107,7 @@ class Discard:
 
 @dataclass(slots=True)
 class Tell:
-    """Orders for a worker that is not waiting; read between two steps."""
+    """Send orders to a worker that computes; read between two steps."""
 
     worker: int
     orders: Orders
@@ -116,15 +115,15 @@ class Tell:
 
 @dataclass(slots=True)
 class Measure:
-    """Numbers from tensors, please: `needs` maps a name to a push id or None.
+    """Ask for numbers from tensors: `needs` maps a name to a push id or None.
 
     Names: `model_loss` and `train_loss` (of the current version, on fixed samples of the validation and
     the training set), `candidate_loss` (of the model that a push proposes), `distance_sq` (squared
     distance from the current version to the one that a push started from) and `server_load` (seconds that a
-    server was busy serving since it was asked last, or since parameters moved; after the colon its number).
-    Otherwise what follows a colon in a name only tells several of a kind apart (`distance_sq:7`). A part
-    declares the kinds in `measures`. A loss is taken over so many `samples`, chosen once; 0 leaves the number
-    to the backend.
+    server was busy since the last question, or since parameters moved; its number follows a colon). In other
+    names a colon and a suffix distinguish several of a kind (`distance_sq:7`). A part declares the kinds in
+    `measures`. `domain` is that of the asking part, whose `on_measured` is called with the numbers. A loss is
+    taken over so many `samples`, chosen once; 0 leaves the number to the backend.
     """
 
     domain: str
@@ -134,10 +133,10 @@ class Measure:
 
 @dataclass(slots=True)
 class SetTimer:
-    """Send a `Timer(key)` at time `at`, in seconds of the run.
+    """Ask for a `Timer(key)` at time `at`, in seconds of the run.
 
-    The engine adds `composition_id`, so that what a part asked for before a hand-over does not wake the
-    parts after it.
+    The engine sets `composition_id`, so that a timer set before a hand-over does not reach the parts after
+    it.
     """
 
     at: float
@@ -147,7 +146,7 @@ class SetTimer:
 
 @dataclass(slots=True)
 class Note:
-    """A line in the log."""
+    """Write a line in the log."""
 
     text: str
 
@@ -163,7 +162,7 @@ class SwitchTo:
 
 @dataclass(slots=True)
 class Handover:
-    """Everybody is idle: carry the model over to composition `to`, and perhaps the optimizer's state."""
+    """Hand the model over to composition `to`, perhaps with the optimizer's state; all workers are idle."""
 
     origin: int
     to: int
@@ -174,11 +173,11 @@ class Handover:
 
 @dataclass(slots=True)
 class Reassign:
-    """From now on each server holds these entries: stretches, from (included) to (excluded) (placement).
+    """Assign entries to servers: for each the ranges, start included, stop excluded (placement).
 
-    The engine withholds what would be sent until no message is under way; then the parameters move, with
-    the optimizer's state and what belongs to pushes that wait. The parts go on with what they have concluded:
-    to them a withheld worker computes. Nothing comes of it if a switch begins before.
+    The engine withholds releases until no message is under way; then the parameters move, with the
+    optimizer's state and what belongs to pending pushes. The parts keep their state; to them a worker whose
+    release is withheld computes. Void if a switch begins before.
     """
 
     ranges: Sequence[Sequence[tuple[int, int]]]

@@ -1,4 +1,4 @@
-"""A change under way: nobody begins a step until those under way have come to an end."""
+"""Draining before a switch: no worker begins a step until all work under way has ended."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from psbench.errors import ProtocolError
 
 
 class Drain:
-    """What a switch waits for, and whom it lets wait.
+    """A switch under way: the work that must end first, and the workers that wait for it.
 
     Parameters
     ----------
     switch : SwitchTo
-        What is to be done when nobody is under way and the buffer of pushes is empty.
+        Performed when no worker is under way and the buffer of pushes is empty.
 
     Attributes
     ----------
@@ -29,22 +29,22 @@ class Drain:
     def __init__(self, switch: act.SwitchTo) -> None:
         self.switch = switch
         self.parked: set[int] = set()
-        self._swept = False  # whether those under way when it began were seen to
+        self._swept = False  # whether the work under way at the start has been ended
 
-    def further(self, view: ClusterView, composition: Strategy) -> list[Action]:
-        """Return what is to be done next; with nothing to do and nobody under way, it is at its end."""
+    def next_actions(self, view: ClusterView, composition: Strategy) -> list[Action]:
+        """Return the next actions; with none, and no worker under way, the drain is complete."""
         actions = [] if self._swept else self._sweep(view, composition)
         if actions or view.num_under_way:
             return actions
-        # these compute although they have pushed: they push the rest, and stop
-        go_on: list[Action] = [act.Release(w.id) for w in view.workers.values() if w.overlapping]
-        return go_on or (_emptying(view, composition) if view.pending else [])
+        # workers that overlap compute although they have pushed: they push the rest, and stop
+        overlapping: list[Action] = [act.Release(w.id) for w in view.workers.values() if w.overlapping]
+        return overlapping or (_empty_buffer(view, composition) if view.pending else [])
 
     def _sweep(self, view: ClusterView, composition: Strategy) -> list[Action]:
-        """See that those under way come to an end; who they are is known when the answer is complete."""
+        """End the work under way; who is under way is known once the answer is complete."""
         self._swept = True
         communication = composition.communication
-        # steps that were not pushed would be lost
+        # cancelling would lose steps that were not pushed
         may_cancel = not (composition.own_steps or communication.accumulates)
         cancels = self.switch.drain == "cancel" and may_cancel
         actions: list[Action] = []
@@ -69,12 +69,13 @@ class Drain:
         return drain
 
 
-def _emptying(view: ClusterView, composition: Strategy) -> list[Action]:
+def _empty_buffer(view: ClusterView, composition: Strategy) -> list[Action]:
     actions = composition.consistency.on_drained(view)
     named = {push.id for a in actions if isinstance(a, act.Commit) for push in a.pushes}
     named |= {a.push.id for a in actions if isinstance(a, act.Discard)}
     if not named >= view.pending.keys():
         raise ProtocolError(
-            f"{composition.consistency.name!r}: on_drained must commit or discard every pending push"
+            f"{composition.consistency.name!r}: on_drained must Commit or Discard every pending push; "
+            f"left over: {sorted(view.pending.keys() - named)}"
         )
     return actions

@@ -1,7 +1,7 @@
-"""Facts that a backend tells the engine, logged in the order handled.
+"""Events: what a backend reports to the engine, logged in the order handled.
 
 Events are plain data and carry no tensors: a `Push` is a handle, its payload stays in the backend.
-They are never changed after they are made (frozen dataclasses would say so, at 3.8 times the cost).
+They are never changed (frozen dataclasses would enforce it, at 3.8 times the cost).
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from typing import Any, TypeAlias
 
 @dataclass(slots=True)
 class Push:
-    """A worker has sent the result of its work and waits for an answer.
+    """A worker has sent the result of its steps and waits for an answer.
 
     `base_version` is the version the work started from; `steps` mini-batches and `samples` examples
     went into it. `compute_s` and `send_s` (seconds) and `loss` (mean over its samples) describe it for
-    the log; a part may read only what it declares in `reads`, and finds that in `stats`. A worker that
-    `overlapping` computes further while it waits for the answer (overlap).
+    the log; a part may read only what it declares in `reads`, and finds that in `stats`. `overlapping`: the
+    worker goes on computing while it waits for the answer.
     """
 
     id: int
@@ -36,10 +36,10 @@ class Push:
 
 @dataclass(slots=True)
 class Vote:
-    """A worker proposes a value (small) and waits to be told `step` or `push`.
+    """A worker votes with a value and waits for a release to `step` or to `push`.
 
-    `samples` went into the steps since it last spoke, which took `compute_s` seconds. Told to step, it
-    keeps them; told to push, they are in its push.
+    `samples` went into the steps since its last message, which took `compute_s` seconds. Released to step,
+    it keeps them; released to push, they are in its push.
     """
 
     worker: int
@@ -51,7 +51,7 @@ class Vote:
 
 @dataclass(slots=True)
 class Report:
-    """A worker tells statistics (small) and does not wait."""
+    """A worker reports statistics and does not wait."""
 
     worker: int
     ticket: int
@@ -60,14 +60,14 @@ class Report:
 
 @dataclass(slots=True)
 class Join:
-    """A worker has come."""
+    """A worker has joined."""
 
     worker: int
 
 
 @dataclass(slots=True)
 class Leave:
-    """A worker has gone, or is dead; what it was computing is lost."""
+    """A worker has left or failed; what it was computing is lost."""
 
     worker: int
     reason: str = "left"
@@ -75,7 +75,7 @@ class Leave:
 
 @dataclass(slots=True)
 class Timer:
-    """A `SetTimer` that a part asked for is due; `composition_id` says under which composition it asked."""
+    """A timer is due; `composition_id` is that of the composition that set it."""
 
     key: str
     composition_id: int = 0
@@ -99,7 +99,7 @@ class Evaluated:
 
 @dataclass(slots=True)
 class SwitchRequested:
-    """A person pressed *switch now*; `to` is the composition's index, None for the next one."""
+    """A person asked to switch now; `to` is the composition's index, None for the next one."""
 
     to: int | None = None
 

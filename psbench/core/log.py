@@ -17,9 +17,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from psbench.core.events import Push
+
 
 class Kind(IntEnum):
-    """What a row says, and what its columns hold; columns not named are 0, `text` 0 is the empty text."""
+    """Kinds of rows and the meaning of their columns; others are 0, and text 0 is the empty text."""
 
     JOIN = 0  #: worker
     LEAVE = 1  #: worker, text = reason
@@ -31,7 +33,7 @@ class Kind(IntEnum):
     EVALUATED = 7  #: id = epoch, version, text = values
     SWITCH_REQUESTED = 8  #: id = composition asked for, -1 for the next
     APPLY = 9  #: one row a push: worker, id = push, version made, samples, steps, loss = weight
-    #: worker, id = 1 if told to push, version loaded, bytes (down), samples kept after a vote, text = orders
+    #: worker, id = 1 if ordered to push, version loaded, bytes (down), samples of a vote kept, text = orders
     RELEASE = 10
     HOLD = 11  #: worker, text = reason
     CANCEL = 12  #: worker
@@ -42,10 +44,10 @@ class Kind(IntEnum):
     MEASURE = 17  #: text = the asking part's domain, and needs
     SET_TIMER = 18  #: compute_s = at, text = key
     VOID = 19  #: worker, id = ticket, text = kind of message: it came with a void ticket
-    DROP = 20  #: worker, text = reason: done without until readmitted
+    DROP = 20  #: worker, text = reason: counts as gone until readmitted
     READMIT = 21  #: worker
-    REASSIGN = 22  #: version, text = entries that changed their server, and the stretches of each server now
-    RESUME = 23  #: version, text = workers that lose nothing, and the stop rule's epochs before and now
+    REASSIGN = 22  #: version, text = entries that changed their server, and the ranges of each server now
+    RESUME = 23  #: version, text = spared workers, and the stop rule's epochs before and now
     # names in JSON logs of older versions
     ASKED = SWITCH_REQUESTED
     WAKE = SET_TIMER
@@ -57,7 +59,7 @@ FIELDS = (
     *(("compute_s", "<f4"), ("send_s", "<f4"), ("loss", "<f4"), ("text", "<u4")),
 )
 ROW = np.dtype([*FIELDS])
-#: packs the columns of one row, in the order of `FIELDS`; the quick way to what `EventLog.add` does
+#: packs the columns of one row, in the order of `FIELDS`; faster than `EventLog.add`
 pack_row = struct.Struct("<dBHiiiIIfffI").pack
 #: the same for the other frequent rows, whose remaining columns are 0
 #: APPLY: time_s, kind, worker, id, version, samples, steps, loss
@@ -69,6 +71,11 @@ pack_release = struct.Struct("<dBHiii4xI12xI").pack
 def plain_json(value: Any) -> str:
     """Return `value` as JSON with sorted keys, so that equal values give equal texts."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"))
+
+
+def push_text(push: Push) -> str:
+    """Return the text of a push's row: its statistics, and whether its worker went on (as `goes_on`)."""
+    return plain_json((push.stats or {}) | ({"goes_on": 1.0} if push.overlapping else {}))
 
 
 class EventLog:

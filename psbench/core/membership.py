@@ -1,4 +1,4 @@
-"""Who is here: workers that join, leave, are dropped, and come back."""
+"""Membership: workers that join, leave, are dropped and are readmitted."""
 
 from __future__ import annotations
 
@@ -14,47 +14,47 @@ from psbench.errors import ProtocolError
 
 
 class Membership:
-    """Counts the workers in and out, and has the parts answer for it.
+    """Adds and removes workers, and lets the parts react.
 
     Parameters
     ----------
-    answer : Answer
-        Where the view is, and what the parts say to a worker that comes or goes is to be done.
+    processor : ActionProcessor
+        Holds the view, and performs the actions with which the parts react.
     batch_sizes : sequence of int
         Samples per step of each worker at the beginning.
 
     Attributes
     ----------
     pending_changes : deque of Drop and Readmit
-        Wait until the rest of the answer is done: the parts have answered for those who were there.
+        Performed after the other actions of an answer, which the parts decided for the workers active then.
     """
 
-    def __init__(self, answer: ActionProcessor, batch_sizes: Sequence[int]) -> None:
-        self._answer = answer
-        self._view = answer.view
+    def __init__(self, processor: ActionProcessor, batch_sizes: Sequence[int]) -> None:
+        self._processor = processor
+        self._view = processor.view
         self._batch_sizes = batch_sizes
         self.pending_changes: deque[act.Drop | act.Readmit] = deque()
 
     def admit(self, worker: int) -> None:
-        """Count a worker in."""
-        self._enter(worker)
-        self._answer.record(Kind.JOIN, worker=worker)
+        """Add a worker at the start of the run."""
+        self._add(worker)
+        self._processor.record(Kind.JOIN, worker=worker)
 
     def join(self, join: ev.Join) -> None:
-        """Count a worker in that comes in mid-run; the parts say what it is to do."""
+        """Add a worker that joins in mid-run; the parts release or hold it."""
         self.admit(join.worker)
-        self._welcome(join.worker)
+        self._admit_midway(join.worker)
 
     def leave(self, leave: ev.Leave) -> None:
-        """Go on without a worker that has died."""
+        """Remove a worker that has left or failed."""
         worker = self._view.workers[leave.worker]
         if worker.status == Status.GONE and not worker.dropped:
             return
-        self._answer.record(Kind.LEAVE, worker=leave.worker, text=leave.reason)
+        self._processor.record(Kind.LEAVE, worker=leave.worker, text=leave.reason)
         if worker.dropped:
-            worker.dropped = False  # nobody is to take it back
+            worker.dropped = False  # it cannot be readmitted
         else:
-            self._do_without(worker)
+            self._remove(worker)
 
     def apply_next_change(self) -> None:
         """Perform the first of `pending_changes`."""
@@ -65,64 +65,80 @@ class Membership:
             self._readmit(change)
 
     def readmit_dropped(self) -> None:
-        """Have all come back who were dropped."""
+        """Readmit all workers that were dropped."""
         self.pending_changes.extend(act.Readmit(w.id) for w in self._view.workers.values() if w.dropped)
 
     def restart(self, worker: WorkerView) -> None:
-        """Release a worker once more, as what it was doing is void."""
+        """Release a worker again because the work that it was doing is void."""
         view = self._view
         view.num_computing -= worker.status is Status.COMPUTING
         view.num_voted -= worker.status is Status.VOTED
         view.cancelled += 1
         worker.status, worker.voted_samples = Status.NEW, 0
         worker.ticket += 1
-        self._answer.unanswered.add(worker.id)
-        self._answer.record(Kind.CANCEL, worker=worker.id)
-        self._answer.todo.append(act.Release(worker.id))
+        self._processor.unanswered.add(worker.id)
+        self._processor.record(Kind.CANCEL, worker=worker.id)
+        self._processor.todo.append(act.Release(worker.id))
+
+    def any_under_way(self, spared: set[int]) -> bool:
+        """Whether a worker, other than the spared ones, holds a version of the model or overlaps."""
+        return any(w.base_version >= 0 or w.overlapping for w in self._others(spared))
+
+    def restart_void_work(self, spared: set[int]) -> None:
+        """Forget what workers hold, other than the spared ones, and restart those that are under way."""
+        for worker in self._others(spared):
+            worker.base_version, worker.overlapping = -1, False
+            if worker.status in (Status.COMPUTING, Status.VOTED):
+                self.restart(worker)
+
+    def _others(self, spared: set[int]) -> list[WorkerView]:
+        return [w for w in self._view.workers.values() if w.id not in spared and w.status is not Status.GONE]
 
     def restart_all(self) -> None:
-        """Have all who are here begin as they would at the start, with equal clocks (a hand-over)."""
-        view, answer = self._view, self._answer
+        """Let all active workers begin as at the start of a run, with equal clocks (a hand-over)."""
+        view, processor = self._view, self._processor
         here = [w for w in view.workers.values() if w.status != Status.GONE]
-        clock = max((w.clock for w in here), default=view.min_clock)  # all may have gone during the drain
+        clock = max((w.clock for w in here), default=view.min_clock)  # all may have left during the drain
         for worker in here:
             worker.status = Status.NEW
-            worker.base_version = -1  # what it holds may be another kind of state: it is sent the model
-            answer.needs_full_model.add(
+            worker.base_version = -1  # its local state may be of another kind: it is sent the model
+            processor.needs_full_model.add(
                 worker.id
             )  # whole, as nobody knows what another composition's codec left it
-            worker.batch_size = self._first_batch(worker.id)  # what a straggler part ordered was its own
+            worker.batch_size = self._first_batch(worker.id)  # the former straggler part's orders end with it
             view.move_clock(worker, clock)
-            answer.unanswered.add(worker.id)
+            processor.unanswered.add(worker.id)
 
-    def _enter(self, worker: int) -> None:
+    def _add(self, worker: int) -> None:
         view = self._view
         old = view.workers.get(worker)
         if old is not None and old.status != Status.GONE:
-            raise ProtocolError(f"worker {worker} joined, but it is already here")
+            raise ProtocolError(
+                f"worker {worker} joined, but it is active already (status {old.status.name.lower()})"
+            )
         view.workers[worker] = new = WorkerView(
             worker, ticket=old.ticket if old else 0, batch_size=self._first_batch(worker)
         )
         view.enter_clock(new)
         view.num_active += 1
-        self._answer.unanswered.add(worker)
-        self._answer.needs_full_model.add(worker)
+        self._processor.unanswered.add(worker)
+        self._processor.needs_full_model.add(worker)
 
     def _first_batch(self, worker: int) -> int:
         return self._batch_sizes[worker % len(self._batch_sizes)]
 
-    def _welcome(self, worker: int) -> None:
-        answer = self._answer
-        if answer.drain is not None:
-            answer.withhold(worker, answer.drain)
+    def _admit_midway(self, worker: int) -> None:
+        processor = self._processor
+        if processor.drain is not None:
+            processor.withhold(worker, processor.drain)
         else:
-            answer.todo.extend(answer.composition.consistency.on_join(worker, self._view))
+            processor.todo.extend(processor.composition.consistency.on_join(worker, self._view))
 
-    def _do_without(self, worker: WorkerView) -> None:
-        view, answer = self._view, self._answer
+    def _remove(self, worker: WorkerView) -> None:
+        view, processor = self._view, self._processor
         if worker.status == Status.COMPUTING:
             view.num_computing -= 1
-            has_begun = answer.migration is None or not answer.migration.withholds(worker.id, view)
+            has_begun = processor.migration is None or not processor.migration.withholds(worker.id, view)
             view.cancelled += has_begun
         elif worker.status == Status.VOTED:
             view.num_voted -= 1
@@ -131,29 +147,29 @@ class Membership:
         worker.overlapping = False
         view.num_active -= 1
         view.leave_clock(worker)
-        if answer.drain is not None:
-            answer.drain.parked.discard(worker.id)
-        answer.unanswered.discard(worker.id)
+        if processor.drain is not None:
+            processor.drain.parked.discard(worker.id)
+        processor.unanswered.discard(worker.id)
         if view.num_active:
-            answer.todo.extend(answer.composition.communication.on_leave(worker.id, view))
-            answer.todo.extend(answer.composition.consistency.on_leave(worker.id, view))
+            processor.todo.extend(processor.composition.communication.on_leave(worker.id, view))
+            processor.todo.extend(processor.composition.consistency.on_leave(worker.id, view))
         else:
-            self.readmit_dropped()  # nobody else is left
+            self.readmit_dropped()  # no other worker is left
 
     def _drop(self, drop: act.Drop) -> None:
         worker = self._view.workers[drop.worker]
         if worker.status is Status.GONE or self._view.num_active == 1:
-            return  # by another part, or with the others: whoever asked could not know
+            return  # it was dropped by another part, or is the last worker: the asking part could not know
         worker.ticket += 1  # what it still sends is void
         worker.dropped = True
-        self._answer.out.append(drop)
-        self._answer.record(Kind.DROP, worker=drop.worker, text=drop.reason)
-        self._do_without(worker)
+        self._processor.out.append(drop)
+        self._processor.record(Kind.DROP, worker=drop.worker, text=drop.reason)
+        self._remove(worker)
 
     def _readmit(self, readmit: act.Readmit) -> None:
         if not self._view.workers[readmit.worker].dropped:
-            return  # it has died since
-        self._answer.out.append(readmit)
-        self._answer.record(Kind.READMIT, worker=readmit.worker)
-        self._enter(readmit.worker)
-        self._welcome(readmit.worker)
+            return  # it has failed since
+        self._processor.out.append(readmit)
+        self._processor.record(Kind.READMIT, worker=readmit.worker)
+        self._add(readmit.worker)
+        self._admit_midway(readmit.worker)

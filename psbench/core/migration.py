@@ -1,4 +1,4 @@
-"""A re-assignment under way: nothing new is sent until every message has been answered."""
+"""Migration of parameters between servers: nothing is sent until no message is under way."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from psbench.core.actions import Action
 from psbench.core.strategy import Strategy
 from psbench.core.view import ClusterView, Status
 
-#: the stretches of each server
+#: the ranges of entries of each server
 Ranges: TypeAlias = Sequence[Sequence[tuple[int, int]]]
-#: why a worker waits that the parts have released
+#: hold reason of a worker whose release is withheld
 REASSIGNMENT = "re-assignment"
 
 
 class Withheld(NamedTuple):
-    """A release that is complete and not sent; `voted`, and then the samples that its worker keeps."""
+    """A complete release that is withheld; `kept`: samples of the vote whose steps the worker keeps."""
 
     release: act.Release
     kept: int
@@ -26,40 +26,40 @@ class Withheld(NamedTuple):
 
 
 class Migration:
-    """What a re-assignment waits for, and what it withholds.
+    """A re-assignment under way, and the releases and orders that it withholds.
 
-    Unlike a switch it leaves the parts alone: to them a worker computes from its release on, so that they
-    decide as they would have done, and only its message is late.
+    Unlike a switch it does not involve the parts: to them a worker computes from its release on, so that they
+    decide as they would without a migration, and only the message is late.
 
     Parameters
     ----------
     change : Reassign
-        What is to be done when no message is under way.
+        Performed when no message is under way.
     """
 
     def __init__(self, change: act.Reassign) -> None:
         self.change = change
         self._releases: dict[int, Withheld] = {}
         self._tells: list[act.Tell] = []
-        self._swept = False  # whether those who might never push were told to
+        self._swept = False  # whether workers that might never push were ordered to
 
     def withhold(self, release: act.Release, kept: int, voted: bool) -> None:
-        """Keep a release."""
-        self._releases.pop(release.worker, None)  # of before it was cancelled, or left
+        """Withhold a release."""
+        self._releases.pop(release.worker, None)  # one from before it was cancelled, or left
         self._releases[release.worker] = Withheld(release, kept, voted)
 
     def withhold_orders(self, tell: act.Tell) -> None:
-        """Keep orders for a worker whose release is kept."""
+        """Withhold orders for a worker whose release is withheld."""
         self._tells.append(tell)
 
     def releases(self, view: ClusterView) -> list[Withheld]:
-        """Return the releases that still hold: their workers have neither gone nor begun anew."""
+        """Return the releases that are still valid: their workers have neither left nor been restarted."""
         return [each for worker, each in self._releases.items() if self.withholds(worker, view)]
 
     def completed(self, view: ClusterView) -> list[tuple[act.Release, int]]:
-        """Return the releases that still hold as of now, each with the samples that its worker keeps.
+        """Return the valid releases, brought up to date, each with the samples that its worker keeps.
 
-        A worker starts from the latest version and is sent it, unless it has voted: then it has its own.
+        A worker starts from the latest version and is sent it, unless it has voted: then it keeps its model.
         """
         releases = self.releases(view)
         for release, _, voted in releases:
@@ -71,16 +71,16 @@ class Migration:
         return [(release, kept) for release, kept, _ in releases]
 
     def withholds(self, worker: int, view: ClusterView) -> bool:
-        """Whether that worker, which to the parts computes, has not been sent its release."""
+        """Whether the release of that worker, which computes as far as the parts know, is withheld."""
         own, seen = self._releases.get(worker), view.workers[worker]
         return own is not None and own.release.ticket == seen.ticket and seen.status is Status.COMPUTING
 
     def tells(self, view: ClusterView) -> list[act.Tell]:
-        """Return the orders that go with the releases, in order."""
+        """Return the withheld orders, in order."""
         return [tell for tell in self._tells if self.withholds(tell.worker, view)]
 
     def sweep(self, view: ClusterView, composition: Strategy) -> list[Action]:
-        """Return, once, the orders for those who might never push: to do it now."""
+        """Return, once, orders to push for the workers that might never do so."""
         if self._swept:
             return []
         self._swept = True
@@ -89,13 +89,13 @@ class Migration:
         return [act.Tell(w, {"push": True}) for w in view.computing if not self.withholds(w, view)]
 
     def is_quiet(self, view: ClusterView) -> bool:
-        """Whether no message is under way or to be expected."""
+        """Whether no message is under way or expected."""
         return view.num_under_way == len(self.releases(view))
 
     def state_dict(self) -> dict[str, Any]:
         """Return plain data."""
         return {
-            "ranges": [[list(stretch) for stretch in own] for own in self.change.ranges],
+            "ranges": [[list(own_range) for own_range in own] for own in self.change.ranges],
             "releases": [[asdict(each.release), each.kept, each.voted] for each in self._releases.values()],
             "tells": [asdict(tell) for tell in self._tells],
             "swept": self._swept,
@@ -103,17 +103,17 @@ class Migration:
 
     @classmethod
     def of_state(cls, state: dict[str, Any]) -> Migration:
-        """Return the move that `state_dict` described."""
-        move = cls(act.Reassign([[(start, stop) for start, stop in own] for own in state["ranges"]]))
+        """Return the migration of a state of `state_dict`."""
+        migration = cls(act.Reassign([[(start, stop) for start, stop in own] for own in state["ranges"]]))
         for release, kept, voted in state["releases"]:
-            move.withhold(act.Release(**release), kept, voted)
-        move._tells = [act.Tell(**tell) for tell in state["tells"]]
-        move._swept = state["swept"]
-        return move
+            migration.withhold(act.Release(**release), kept, voted)
+        migration._tells = [act.Tell(**tell) for tell in state["tells"]]
+        migration._swept = state["swept"]
+        return migration
 
 
 def lost_entries(before: Ranges, after: Ranges) -> list[int]:
-    """Return how many entries each server had before and has no longer.
+    """Return how many entries each server loses.
 
     >>> lost_entries([[(0, 4)], [(4, 8)]], [[(0, 3)], [(3, 8)]])
     [1, 0]

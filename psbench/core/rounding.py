@@ -1,4 +1,4 @@
-"""Whole numbers from shares."""
+"""Rounding shares to integers that keep their sum."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 
 def largest_remainder(total: int, shares: Sequence[float]) -> list[int]:
-    """Cut a whole number in proportion to `shares`; the largest remainders get one more, ties the first.
+    """Split an integer in proportion to `shares` (largest remainder method; ties go to the first).
 
     >>> largest_remainder(10, [1, 1, 1])
     [4, 3, 3]

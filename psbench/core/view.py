@@ -1,4 +1,4 @@
-"""What has happened, once: the engine's account of the cluster, read by every part."""
+"""The cluster view: the engine's state of the run, read by every part."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Status(IntEnum):
     """What a worker is doing, as far as the engine knows."""
 
     NEW = 0  #: has joined and was never released
-    COMPUTING = 1  #: was released and has not spoken since
+    COMPUTING = 1  #: was released and has sent nothing since
     PUSHED = 2  #: has pushed (or was cancelled) and was not released since
     VOTED = 3  #: has voted and was not released since
     GONE = 4  #: has left
@@ -27,13 +27,13 @@ def _constant(epoch: float) -> float:
     return 1.0
 
 
-#: who may be released to take a step
+#: statuses of workers that may be released to take a step
 _WAITING = (Status.PUSHED, Status.NEW)
 
 
 @dataclass(slots=True)
 class WorkerView:
-    """One worker, as the engine knows it; parts read, the engine writes."""
+    """One worker; written by the engine, read by parts."""
 
     id: int
     status: Status = Status.NEW
@@ -47,13 +47,13 @@ class WorkerView:
     last_push_s: float = float("nan")
     previous_push_s: float = float("nan")
     batch_size: int = 0
-    #: why it waits; empty while it computes
+    #: reason of its last `Hold`; empty while it computes
     hold_reason: str = ""
     #: whether it computes although it has pushed (overlap)
     overlapping: bool = False
-    #: samples of its open vote: progress if it is told to step, part of its push otherwise
+    #: samples of its open vote: progress if it is released to step, else part of its push
     voted_samples: int = 0
-    #: whether it is gone because a part dropped it, and may come back
+    #: whether a part dropped it, so that it may be readmitted
     dropped: bool = False
 
 
@@ -75,7 +75,7 @@ class ClusterView:
     #: samples that each worker's memory holds beside the model; empty where that is not known
     capacity: Sequence[int] = ()
     layout: Sequence[tuple[str, int]] = ()  #: the model's tensors in the order of its vector: name, entries
-    #: the entries that each server holds now: stretches, from (included) to (excluded)
+    #: the entries that each server holds now: ranges, start included, stop excluded
     ranges: Sequence[Sequence[tuple[int, int]]] = ()
     now: float = 0.0  #: seconds since the run began, virtual or wall
     version: int = 0  #: committed updates
@@ -88,7 +88,7 @@ class ClusterView:
     pushes: int = 0
     committed: int = 0
     discarded: int = 0
-    cancelled: int = 0  #: work that was void before it became a push
+    cancelled: int = 0  #: steps made void before they became a push
     min_clock: int = 0  #: clock of the slowest active worker
     min_clock_rose: bool = False  #: whether the event being handled raised `min_clock`
     composition: int = 0  #: index of the strategy in force (more than one under a switch)
@@ -98,7 +98,7 @@ class ClusterView:
 
     @property
     def num_under_way(self) -> int:
-        """Workers that compute or have an open vote: who will still step or push without being released."""
+        """Number of workers that compute or have an open vote."""
         return self.num_computing + self.num_voted
 
     @property
@@ -124,12 +124,12 @@ class ClusterView:
     def buffered(self) -> list[Push]:
         """Return the pending pushes in worker order, each worker's in the order of arrival.
 
-        Sums of floats depend on their order; this one is what a single process would take.
+        Sums of floats depend on their order; this is the order in which a single process would add them.
         """
         return sorted(self.pending.values(), key=lambda push: push.worker)
 
     def waits(self) -> str:
-        """Say of every worker that has not left what it waits for."""
+        """Return, in words, what every active worker waits for."""
         return "; ".join(
             f"worker {w.id} at clock {w.clock}: {w.hold_reason or w.status.name.lower()}"
             for w in self.workers.values()
@@ -137,11 +137,11 @@ class ClusterView:
         )
 
     def clock_lead(self, worker: int) -> int:
-        """Exchanges by which `worker` is ahead of the slowest active worker."""
+        """Return the exchanges by which `worker` is ahead of the slowest active worker."""
         return self.workers[worker].clock - self.min_clock
 
     def move_clock(self, worker: WorkerView, clock: int) -> None:
-        """Set a worker's clock and keep `min_clock` (the engine's business)."""
+        """Set a worker's clock and update `min_clock` (called by the engine)."""
         counts, old = self.clock_counts, worker.clock
         worker.clock = clock
         counts[clock] = counts.get(clock, 0) + 1
@@ -152,12 +152,12 @@ class ClusterView:
             self._raise_min_clock()
 
     def enter_clock(self, worker: WorkerView) -> None:
-        """Count a worker that has come (the engine's business)."""
+        """Add the clock of a worker that joins (called by the engine)."""
         worker.clock = self.min_clock
         self.clock_counts[worker.clock] = self.clock_counts.get(worker.clock, 0) + 1
 
     def leave_clock(self, worker: WorkerView) -> None:
-        """Count a worker no longer (the engine's business)."""
+        """Remove the clock of a worker that leaves (called by the engine)."""
         self._forget_clock(worker.clock)
         self._raise_min_clock()
 
@@ -176,17 +176,17 @@ class ClusterView:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the view as plain data."""
-        state = {name: getattr(self, name) for name in _PLAIN}
+        state = {name: getattr(self, name) for name in _SAVED}
         state["workers"] = [asdict(w) | {"status": int(w.status)} for w in self.workers.values()]
         state["pending"] = [asdict(p) for p in self.pending.values()]
         state["clock_counts"] = sorted(self.clock_counts.items())
-        state["ranges"] = [[list(stretch) for stretch in own] for own in self.ranges]
+        state["ranges"] = [[list(each) for each in own] for own in self.ranges]
         state["rng"] = self.rng.bit_generator.state
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over a state written by `state_dict`."""
-        for name in _PLAIN:
+        """Load a state of `state_dict`."""
+        for name in _SAVED:
             setattr(self, name, state[name])
         workers = [current_names(worker, _RENAMED) for worker in state["workers"]]
         pending = [current_names(push, _RENAMED) for push in state["pending"]]
@@ -200,7 +200,7 @@ class ClusterView:
 #: old and new names of fields of workers and pushes
 _RENAMED = {"goes_on": "overlapping"}
 #: fields that are written as they are
-_PLAIN = (
+_SAVED = (
     *("num_workers", "dataset_size", "global_batch", "epochs", "now", "version", "samples"),
     *("num_active", "num_computing", "num_voted", "pushes", "committed", "discarded", "cancelled"),
     *("min_clock", "min_clock_rose", "composition"),

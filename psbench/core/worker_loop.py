@@ -1,7 +1,7 @@
-"""The worker's side of the contract, without tensors, clocks or sockets; every backend drives it.
+"""The worker's side of the protocol, without tensors, clocks or sockets; every backend drives it.
 
-A backend computes steps and carries letters. Between the two, this says what a worker does after a step,
-and keeps what it has to say of the steps since it last spoke.
+A backend computes steps and carries messages. This decides what a worker does after a step, and adds up the
+statistics of the steps since its last message.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ class WorkerLoop:
     composition : Strategy
     worker : int
     batch_size : int
-        Samples of the worker's batch, until an order says otherwise.
+        Samples of the worker's batch, until an order changes it.
 
     Attributes
     ----------
     chunk : int
-        Samples of the chunk of data that the next step begins; 0 if it goes on with what it has.
+        Samples of the chunk of data that the next step begins; 0 if it continues with the current one.
     exchanging : bool
-        Whether a push is under way that was sent while the worker went on (overlap).
+        Whether a push is under way while the worker computes (overlap).
 
     Examples
     --------
@@ -65,28 +65,28 @@ class WorkerLoop:
         return self._policy.step_samples(self._batch)
 
     def release(self, then: str, ticket: int, version: int, orders: Orders) -> Directive:
-        """Take a release, and say whether to push at once or to `continue` with steps.
+        """Handle a release; return whether to push at once or to `continue` with steps.
 
         Steps made while a push was under way are in no push yet, and are kept.
         """
         self.ticket, self.version = ticket, version
-        self._push_ordered = False  # if it was told while it waited, it has pushed already
+        self._push_ordered = False  # an order that came while it waited is obsolete: it has pushed
         self.on_orders(orders)
         if then == "push":
             return "push"
         exchanged, self.exchanging = self.exchanging, False
         waited, self._waiting = self._waiting, False
         if not exchanged:
-            self._forget()
+            self._reset_statistics()
             self._begin_chunk()
             return "continue"
         directive = self._policy.on_answer(waited)
         return "push" if waited and self._push_ordered else directive
 
     def on_orders(self, orders: Orders) -> None:
-        """Take orders that came with a release or between two steps.
+        """Handle orders that came with a release or between two steps.
 
-        Those with `samples` describe chunks of data, batch and all, from the next one on.
+        Orders with `samples` apply to chunks of data, from the next chunk on.
         """
         if not orders:
             return
@@ -94,10 +94,10 @@ class WorkerLoop:
         if "samples" in orders:
             self._chunk_orders = orders
         else:
-            self._follow(orders)
+            self._apply_orders(orders)
 
     def stepped(self, samples: int, compute_s: float, loss: float, stats: Mapping[str, float]) -> Directive:
-        """Say what to do after a step of so many samples; `stats` may compute what it holds when asked."""
+        """Return what to do after a step of so many samples; `stats` may be computed lazily."""
         if not self._steps:
             self._first_loss = loss
         self._steps += 1
@@ -114,7 +114,7 @@ class WorkerLoop:
 
     def vote(self) -> Vote:
         """Return the vote that `stepped` asked for."""
-        self._reported_s = self._compute_s  # the push that may follow does not tell it again
+        self._reported_s = self._compute_s  # the push that may follow does not report it again
         return Vote(self.worker, self.ticket, self._policy.vote_value(), self._samples, self._compute_s)
 
     def report(self) -> Report:
@@ -126,7 +126,7 @@ class WorkerLoop:
         return report
 
     def push(self, number: int, *, bytes: int, overlapping: bool = False) -> Push:
-        """Return the push that `stepped` or `release` asked for, and begin to count anew."""
+        """Return the push that `stepped` or `release` asked for, and reset the statistics."""
         push = Push(
             *(number, self.worker, self.ticket, self.version, self._samples, self._steps, bytes),
             compute_s=self._compute_s - self._reported_s,
@@ -135,18 +135,18 @@ class WorkerLoop:
             overlapping=overlapping,
         )
         self.exchanging, self._push_ordered = overlapping, False
-        self._forget()
+        self._reset_statistics()
         return push
 
     def state_dict(self) -> dict[str, Any]:
-        """Return plain data with which a new loop of the same composition goes on, of a worker that waits."""
-        own = {name: getattr(self, name) for name in _PLAIN}
+        """Return the state of a waiting worker's loop as plain data."""
+        own = {name: getattr(self, name) for name in _SAVED}
         stats = {n: self._stats[n] for n in self._reads if n in self._stats and n != "compute_s"}
         policy = dict(self._policy.__dict__) | dict(self._policy.__pydantic_private__ or {})
         return copy.deepcopy(own | {"_stats": stats, "policy": policy})
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take over a state written by `state_dict`."""
+        """Load a state of `state_dict`."""
         own = copy.deepcopy(current_names(state, _RENAMED))
         for name, value in own.pop("policy").items():
             setattr(self._policy, name, value)
@@ -154,22 +154,22 @@ class WorkerLoop:
             setattr(self, name, value)
 
     def _begin_chunk(self) -> None:
-        """Let a chunk begin, by the last orders for chunks; without any the worker has its whole shard."""
+        """Begin a chunk by the last orders for chunks; without any, the worker uses its whole shard."""
         if self._chunk_orders:
             self.chunk = self._chunk_orders["samples"]
-            self._follow(self._chunk_orders)
+            self._apply_orders(self._chunk_orders)
 
-    def _follow(self, orders: Orders) -> None:
+    def _apply_orders(self, orders: Orders) -> None:
         self._batch = orders.get("batch_size", self._batch)
         self._policy.on_orders(orders)
 
     def _statistics(self) -> dict[str, float]:
         own: dict[str, Any] = {"compute_s": self._compute_s, "loss": self._loss / max(1, self._samples)}
         own["first_loss"] = self._first_loss
-        names = (name for name in self._reads if name != "send_s")  # which only who receives it can tell
+        names = (name for name in self._reads if name != "send_s")  # known only to the receiver
         return {name: own[name] if name in own else self._stats[name] for name in names}
 
-    def _forget(self) -> None:
+    def _reset_statistics(self) -> None:
         self._steps = self._samples = 0
         self._compute_s = self._reported_s = self._loss = 0.0
 
@@ -182,7 +182,7 @@ _RENAMED = {
     "_waits": "_waiting",
 }
 #: attributes that are written as they are
-_PLAIN = (
+_SAVED = (
     *("ticket", "version", "exchanging", "chunk", "_batch", "_chunk_orders", "_steps", "_samples"),
     *("_compute_s", "_reported_s", "_loss", "_first_loss", "_push_ordered", "_waiting"),
 )

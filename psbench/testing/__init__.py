@@ -6,8 +6,9 @@ Nothing here needs torch but `toy_experiment`.
 >>> check_strategy(SSP(staleness_bound=2), clusters=3)
 """
 
-from psbench.testing.cluster import ScriptedCluster, random_cluster
+from psbench.testing.cluster import ScriptedCluster
 from psbench.testing.contract import BrokenContract, check_strategy
+from psbench.testing.random_cluster import random_cluster
 from psbench.testing.toys import toy_experiment
 
 __all__ = ["BrokenContract", "ScriptedCluster", "check_strategy", "random_cluster", "toy_experiment"]

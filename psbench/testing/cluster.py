@@ -188,8 +188,8 @@ class ScriptedCluster:
         """Let the next thing happen and return the engine's answer, if that is something it is told."""
         if not self._heap:
             raise Deadlock(f"at {self.now:g} s no worker can ever go on; {self.engine.view.waits()}")
-        self.now, _, _, _, happening = heapq.heappop(self._heap)
-        event = self._after_step(happening) if isinstance(happening, _Step) else happening
+        self.now, _, _, _, entry = heapq.heappop(self._heap)
+        event = self._after_step(entry) if isinstance(entry, _Step) else entry
         if isinstance(event, ev.Leave):
             self._void(event.worker)
         elif isinstance(event, ev.Join):
@@ -199,8 +199,8 @@ class ScriptedCluster:
     def _next_at(self) -> float:
         return self._heap[0][0] if self._heap else self.now
 
-    def _schedule(self, at: float, priority: int, worker: int, happening: Any) -> None:
-        heapq.heappush(self._heap, (float(at), priority, worker, next(self._sequence), happening))
+    def _schedule(self, at: float, priority: int, worker: int, entry: Any) -> None:
+        heapq.heappush(self._heap, (float(at), priority, worker, next(self._sequence), entry))
 
     def _schedule_changes(self, changes: Iterable[tuple[float, ev.Event]]) -> set[int]:
         late: set[int] = set()
@@ -333,82 +333,3 @@ class ScriptedCluster:
             self._evaluations = epoch
             values = {"val_loss": self._val_loss(epoch)}
             self._schedule(self.now, _MEMBERSHIP, -1, ev.Evaluated(epoch, apply.version, values))
-
-
-def random_cluster(strategy: Any, seed: int, *, max_workers: int = 6, **options: Any) -> ScriptedCluster:
-    """Return a cluster made by chance: its size, step times, failures, rejoins and late joins.
-
-    Half of the clusters have whole-number step times, so that many things happen at once; the other half
-    have exponential ones. A strategy that may switch is also asked to, by hand.
-
-    Parameters
-    ----------
-    strategy : anything that `make_strategy` takes
-    seed : int
-    max_workers : int
-        Sizes that the strategy refuses are left out.
-    **options
-        For `ScriptedCluster`.
-
-    Raises
-    ------
-    ParameterError
-        If the strategy refuses every size.
-    """
-    made = make_strategy(strategy)
-    rng = Streams(seed).generator("cluster")
-    sizes = _sizes(made, max_workers)
-    num_workers = sizes[int(rng.integers(len(sizes)))]
-    speed = rng.uniform(0.25, 2.0, num_workers)
-    whole = bool(rng.random() < 0.5)
-    streams = Streams(seed)
-    chances = [streams.generator("step_time", worker) for worker in range(num_workers)]
-
-    def seconds(worker: int, number: int) -> float:
-        chance = chances[worker]
-        return float(chance.integers(1, 4) if whole else chance.exponential() / speed[worker])
-
-    changes = _comings_and_goings(num_workers, rng)
-    if len(made.compositions) > 1:
-        changes += [
-            (float(rng.uniform(0, 20)), ev.SwitchRequested(to)) for to in (None, 1, 0)[: rng.integers(4)]
-        ]
-    late = bool(rng.random() < 0.5)
-    values: dict[str, Any] = {"deliver_void": late, "epochs": 20, "val_loss": float} | options
-    return ScriptedCluster(made, seconds, num_workers=num_workers, changes=changes, seed=seed, **values)
-
-
-def _sizes(strategy: AnyStrategy, most: int) -> list[int]:
-    refusal: ParameterError | None = None
-    sizes = []
-    for size in range(1, most + 1):
-        try:
-            strategy.check(size, 4 * size)
-            sizes.append(size)
-        except ParameterError as error:
-            refusal = error
-    if not sizes:
-        raise refusal or ParameterError(f"no cluster of up to {most} workers fits")
-    return sizes
-
-
-def _comings_and_goings(num_workers: int, rng: np.random.Generator) -> list[tuple[float, ev.Event]]:
-    changes: list[tuple[float, ev.Event]] = []
-    for worker in range(num_workers):
-        at = 0.0
-        if worker > 0 and rng.random() < 0.25:
-            at = _instant(rng, at)
-            changes.append((at, ev.Join(worker)))
-        while rng.random() < 0.35:
-            at = _instant(rng, at)
-            changes.append((at, ev.Leave(worker)))
-            if rng.random() < 0.3:
-                break
-            at = _instant(rng, at)
-            changes.append((at, ev.Join(worker)))
-    return changes
-
-
-def _instant(rng: np.random.Generator, after: float) -> float:
-    """Return a later time: a whole second, when others push too, or any."""
-    return after + float(rng.integers(1, 9) if rng.random() < 0.5 else rng.uniform(0.1, 9.0))

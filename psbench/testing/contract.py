@@ -19,8 +19,9 @@ from psbench.core.strategy import Strategy
 from psbench.core.switching_strategy import AnyStrategy, SwitchingStrategy
 from psbench.errors import Deadlock, ParameterError, ProtocolError, PsbenchError, UnansweredWorker
 from psbench.strategies import make_strategy
-from psbench.testing.cluster import ScriptedCluster, Undeclared, random_cluster
+from psbench.testing.cluster import ScriptedCluster, Undeclared
 from psbench.testing.invariants import BrokenContract, Invariants
+from psbench.testing.random_cluster import random_cluster
 from psbench.testing.variants import variants
 
 #: clusters that each end of a hyper-parameter's range is run on

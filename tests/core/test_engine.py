@@ -157,11 +157,11 @@ class TestMeasure:
     def test_no_state_is_written_meanwhile(self):
         engine = start(self.strategy)
         engine.handle(push(0, 0), 1.0)
-        with pytest.raises(ProtocolError, match="while numbers are being measured"):
+        with pytest.raises(ProtocolError, match="while a Measure is under way"):
             engine.state_dict()
 
     def test_numbers_that_nobody_asked_for(self):
-        with pytest.raises(ProtocolError, match="nobody asked for"):
+        with pytest.raises(ProtocolError, match="no part has asked to Measure"):
             start(self.strategy).handle(Measured({}), 1.0)
 
     def test_only_a_part_that_takes_numbers_may_ask(self, answering):
@@ -206,7 +206,7 @@ class TestVotes:
 
     def test_only_a_voter_is_told_to_push(self, answering):
         engine = answering(lambda push, view: [Release(push.worker, then="push")])
-        with pytest.raises(ProtocolError, match="told to push, but it has not voted"):
+        with pytest.raises(ProtocolError, match="ordered to push, but it has not voted"):
             engine.handle(push(0, 0), 1.0)
 
     def test_a_ring_costs_bytes_once_a_round_not_at_a_vote(self):
@@ -242,7 +242,7 @@ def test_a_wake_comes_back_as_a_timer():
 
 def test_nobody_is_woken_in_the_past(answering):
     engine = answering(lambda push, view: [Release(push.worker), SetTimer(view.now - 1, "late")])
-    with pytest.raises(ProtocolError, match=r"woken at 0\.0 s, but it is 1\.0 s already"):
+    with pytest.raises(ProtocolError, match=r"set for 0\.0 s, but it is 1\.0 s already"):
         engine.handle(push(0, 0), 1.0)
 
 
@@ -280,10 +280,13 @@ class TestRefusals:
         "twice in a commit": (lambda p, v: [Commit([p, p])], "push 0 is committed twice"),
         "committed and discarded": (lambda p, v: [Commit([p]), Discard(p, "?")], "not pending"),
         "discarded and committed": (lambda p, v: [Discard(p, "?"), Commit([p])], "push 0 is committed twice"),
-        "an empty commit": (lambda p, v: [Commit([])], "at least one push"),
+        "an empty commit": (lambda p, v: [Commit([])], "Commit without pushes"),
         "cancelled though idle": (lambda p, v: [Cancel(p.worker)], "does not compute"),
         "cancelled and left": (lambda p, v: [Release(0), Cancel(1)], r"workers \[1\] were neither"),
-        "a switch to nowhere": (lambda p, v: [Release(0), SwitchTo(3, "?")], "no composition 3"),
+        "a switch to nowhere": (
+            lambda p, v: [Release(0), SwitchTo(3, "?")],
+            "switch to composition 3",
+        ),
     }
 
     @pytest.mark.parametrize(("answer", "message"), WRONG.values(), ids=WRONG.keys())
@@ -292,19 +295,19 @@ class TestRefusals:
             answering(answer).handle(push(0, 0), 1.0)
 
     def test_a_second_self(self):
-        with pytest.raises(ProtocolError, match="worker 1 joined, but it is already here"):
+        with pytest.raises(ProtocolError, match="worker 1 joined, but it is active already"):
             start(strategies.bsp()).handle(Join(1), 1.0)
 
     @pytest.mark.parametrize(
         ("answer", "message"),
         [
-            ([], "answers a commit with nothing"),
+            ([], "on_commit returned no action"),
             (lambda p: [Apply(p, [])], "1 pushes are applied with 0 weights"),
         ],
     )
     def test_an_aggregation_that_makes_no_sense(self, answer, message):
         engine = start(strategies.asp())
-        engine._answer._on_commit = lambda pushes, view: answer(pushes) if answer else []
+        engine._processor._on_commit = lambda pushes, view: answer(pushes) if answer else []
         with pytest.raises(ProtocolError, match=message):
             engine.handle(push(0, 0), 1.0)
 
@@ -471,7 +474,7 @@ class TestSwitch:
         try:
             engine.handle(SwitchRequested(), 1.5)
             engine.handle(push(9, 0, ticket=2), 2.0)
-            with pytest.raises(ProtocolError, match="on_drained must commit or discard every pending push"):
+            with pytest.raises(ProtocolError, match="on_drained must Commit or Discard every pending push"):
                 engine.handle(push(10, 1), 2.0)
         finally:
             del type(engine.composition.consistency).on_drained

@@ -121,12 +121,12 @@ class Loaded(ScriptedCluster):
 
     per_entry = (1.0, 3.0)
 
-    def _schedule(self, at, priority, worker, happening):
-        facts = getattr(happening, "facts", {})
+    def _schedule(self, at, priority, worker, entry):
+        facts = getattr(entry, "facts", {})
         if "server_load:0" in facts:
             held, each = sizes(self.engine.view.ranges), self.per_entry
             facts |= {f"server_load:{i}": n * each[i % len(each)] for i, n in enumerate(held)}
-        super()._schedule(at, priority, worker, happening)
+        super()._schedule(at, priority, worker, entry)
 
 
 def told(cluster, kind):
@@ -202,10 +202,10 @@ class TestTheEngine:
         """The second server is the busier one whatever it holds: its time does not depend on the entries."""
 
         class Fixed(Loaded):
-            def _schedule(self, at, priority, worker, happening):
-                super()._schedule(at, priority, worker, happening)
-                if "server_load:0" in getattr(happening, "facts", {}):
-                    happening.facts |= {"server_load:0": 1.0, "server_load:1": 3.0}
+            def _schedule(self, at, priority, worker, entry):
+                super()._schedule(at, priority, worker, entry)
+                if "server_load:0" in getattr(entry, "facts", {}):
+                    entry.facts |= {"server_load:0": 1.0, "server_load:1": 3.0}
 
         cluster = Fixed({"name": "bsp", "placement": servers(every=1)}, [1.0])
         begun = cluster.engine.view.ranges

@@ -1,0 +1,93 @@
+"""Scripted clusters whose size, step times, failures and joins are drawn at random."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from psbench.core import events as ev
+from psbench.core.switching_strategy import AnyStrategy
+from psbench.errors import ParameterError
+from psbench.seeds import Streams
+from psbench.strategies import make_strategy
+from psbench.testing.cluster import ScriptedCluster
+
+
+def random_cluster(strategy: Any, seed: int, *, max_workers: int = 6, **options: Any) -> ScriptedCluster:
+    """Return a cluster made by chance: its size, step times, failures, rejoins and late joins.
+
+    Half of the clusters have whole-number step times, so that many things happen at once; the other half
+    have exponential ones. A strategy that may switch is also asked to, by hand.
+
+    Parameters
+    ----------
+    strategy : anything that `make_strategy` takes
+    seed : int
+    max_workers : int
+        Sizes that the strategy refuses are left out.
+    **options
+        For `ScriptedCluster`.
+
+    Raises
+    ------
+    ParameterError
+        If the strategy refuses every size.
+    """
+    made = make_strategy(strategy)
+    rng = Streams(seed).generator("cluster")
+    sizes = _sizes(made, max_workers)
+    num_workers = sizes[int(rng.integers(len(sizes)))]
+    speed = rng.uniform(0.25, 2.0, num_workers)
+    whole = bool(rng.random() < 0.5)
+    streams = Streams(seed)
+    chances = [streams.generator("step_time", worker) for worker in range(num_workers)]
+
+    def seconds(worker: int, number: int) -> float:
+        chance = chances[worker]
+        return float(chance.integers(1, 4) if whole else chance.exponential() / speed[worker])
+
+    changes = _membership_changes(num_workers, rng)
+    if len(made.compositions) > 1:
+        changes += [
+            (float(rng.uniform(0, 20)), ev.SwitchRequested(to)) for to in (None, 1, 0)[: rng.integers(4)]
+        ]
+    late = bool(rng.random() < 0.5)
+    values: dict[str, Any] = {"deliver_void": late, "epochs": 20, "val_loss": float} | options
+    return ScriptedCluster(made, seconds, num_workers=num_workers, changes=changes, seed=seed, **values)
+
+
+def _sizes(strategy: AnyStrategy, most: int) -> list[int]:
+    refusal: ParameterError | None = None
+    sizes = []
+    for size in range(1, most + 1):
+        try:
+            strategy.check(size, 4 * size)
+            sizes.append(size)
+        except ParameterError as error:
+            refusal = error
+    if not sizes:
+        raise refusal or ParameterError(f"no cluster of up to {most} workers fits")
+    return sizes
+
+
+def _membership_changes(num_workers: int, rng: np.random.Generator) -> list[tuple[float, ev.Event]]:
+    changes: list[tuple[float, ev.Event]] = []
+    for worker in range(num_workers):
+        at = 0.0
+        if worker > 0 and rng.random() < 0.25:
+            at = _instant(rng, at)
+            changes.append((at, ev.Join(worker)))
+        while rng.random() < 0.35:
+            at = _instant(rng, at)
+            changes.append((at, ev.Leave(worker)))
+            if rng.random() < 0.3:
+                break
+            at = _instant(rng, at)
+            changes.append((at, ev.Join(worker)))
+    return changes
+
+
+def _instant(rng: np.random.Generator, after: float) -> float:
+    """Return a later time: a whole second, when others push too, or any."""
+    return after + float(rng.integers(1, 9) if rng.random() < 0.5 else rng.uniform(0.1, 9.0))
