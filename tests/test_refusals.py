@@ -246,8 +246,8 @@ def simulated(strategy, updates, **cluster):
     """A simulation that has ended, and the number of steps that were computed to their end."""
     experiment = toy_experiment(strategy, cluster=toy_cluster(**cluster), stop={"updates": updates})
     simulation = Simulation(Workload.build(experiment), EventLog(), Control())
-    count, result = itertools.count(), simulation.trainer.result
-    simulation.trainer.result = lambda *job: (next(count), result(*job))[1]
+    count, result = itertools.count(), simulation.cluster.trainer.result
+    simulation.cluster.trainer.result = lambda *job: (next(count), result(*job))[1]
     simulation.run()
     return simulation, next(count)
 
@@ -257,7 +257,7 @@ def steps_in_no_push(strategy):
     simulation, computed = simulated(strategy, 30, speed=[1.0, 0.5, 0.5, 0.25], latency_s=0.02)
     pushed = int(simulation.log.of_kind(Kind.PUSH)["steps"].sum())
     on_their_way = sum(push.steps for push in simulation._under_way.values())
-    unpushed = sum(worker.loop._steps for worker in simulation.workers._workers.values())
+    unpushed = sum(worker.loop._steps for worker in simulation.cluster.workers._workers.values())
     return computed - pushed - on_their_way - unpushed
 
 
@@ -307,7 +307,7 @@ def test_one_push_against_a_state():
 def models_of(strategy):
     """The workers' own models after a few updates."""
     simulation, _ = simulated(strategy, 5, speed=[1.0, 1.0, 1.0], latency_s=0.001, bandwidth_mbit_s=0.1)
-    return [worker.model.parameters for worker in simulation.workers._workers.values()]
+    return [worker.model.parameters for worker in simulation.cluster.workers._workers.values()]
 
 
 def test_replicas_that_overlap():

@@ -62,15 +62,14 @@ def released(rest: Iterable[Action]) -> list[int]:
 
 
 def idle_workers(view: ClusterView, spared: Collection[int]) -> dict[int, bool]:
-    """Return of every worker that has not left whether a checkpoint holds it as it is now.
+    """Return of every worker that ever joined whether a checkpoint holds it as it is now.
 
-    It does of workers that wait and of those `spared`, whose release is in the checkpoint. All others are in
-    the middle of a step, which is void; of them a checkpoint holds what they had at their last release.
+    It does of workers that wait and of those `spared`, whose release is in the checkpoint. All others have
+    left, or are in the middle of a step, which is void; of them it holds what they had at their last release.
     """
     return {
         worker.id: worker.id in spared or (worker.status in _WAITING and not worker.overlapping)
         for worker in view.workers.values()
-        if worker.status is not Status.GONE
     }
 
 

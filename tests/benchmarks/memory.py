@@ -51,17 +51,17 @@ def run() -> Rows:
         t.nbytes
         for t in (workload.data.train_x, workload.data.train_y, workload.data.val_x, workload.data.val_y)
     )
-    worst, apply = (0.0, 0, 0), simulation.server.apply
+    worst, apply = (0.0, 0, 0), simulation.cluster.server.apply
 
     def counted(*given: object, **more: object) -> None:
         nonlocal worst
         held = _tensor_bytes() - before + sys.getsizeof(log._rows)
-        versions = len(simulation.steps.snapshots)
+        versions = len(simulation.cluster.workers.snapshots)
         promised = vector * (versions + 3) + data + 40 * len(log)
         worst = max(worst, (held / promised, held, versions))
         apply(*given, **more)
 
-    simulation.server.apply = counted
+    simulation.cluster.server.apply = counted
     simulation.run()
     ratio, held, versions = worst
     return [

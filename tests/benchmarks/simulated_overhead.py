@@ -36,7 +36,7 @@ def measure(model: str, data: object, updates: int, repeats: int) -> tuple[float
 
 def _simulated(workload: Workload) -> float:
     simulation = Simulation(workload, EventLog(), Control())
-    simulation.lookout.evaluate = lambda number: None  # a bare loop does not evaluate either
+    simulation.evaluation.evaluate = lambda number, now: None  # a bare loop does not evaluate either
     began = time.process_time()
     simulation.run()
     return time.process_time() - began

@@ -94,18 +94,18 @@ def test_a_codec_with_memory_adds_it_to_its_own():
     ],
     ids=str,
 )
-def test_a_simulated_worker_owes_what_it_has_not_said(codec, placement):
+def test_a_simulated_worker_pushes_the_residual_that_it_took_over(codec, placement):
     workload = Workload.build(toy_experiment("bsp"))
     composition = strategies.bsp(codec=codec, placement=placement)
     owed = {1: torch.full_like(workload.parameters, 0.25), 2: torch.full_like(workload.parameters, 0.5)}
-    wire = Compression(composition, workload, dict(owed))
+    compression = Compression(composition, workload, dict(owed))
     gradient = torch.linspace(-8, 6, len(workload.parameters))
-    arrived = wire.push(1, 1, gradient)
-    left = wire.unsaid()
+    arrived = compression.push(1, 1, gradient)
+    left = compression.residuals()
     assert torch.equal(arrived + left.pop(1, torch.zeros(1)), gradient + 0.25)
     assert torch.equal(left[2], owed[2])
-    wire.forget(2)
-    assert 2 not in wire.unsaid()
+    compression.leave(2)
+    assert 2 not in compression.residuals()
 
 
 # ---------------------------------------------------------------- whole runs
@@ -119,18 +119,19 @@ def switching(first: Any, second: Any, **changes: Any) -> Any:
     return toy_experiment(pair | rule, **{"stop": {"epochs": 4}} | changes)
 
 
-class Watched(Simulation):
-    """Adds up all gradients of workers, and all that reaches the server."""
+def watched(experiment: Any) -> tuple[Simulation, dict[int, torch.Tensor]]:
+    """Run an experiment; returns also the residuals that the last hand-over carried over."""
+    simulation, carried = Simulation(Workload.build(experiment), EventLog(), Control()), {}
+    compose = simulation.cluster._compose
 
-    def _compose(self, composition: Strategy, owed: dict[int, torch.Tensor]) -> None:
-        self.owed = dict(owed)
-        super()._compose(composition, owed)
+    def watch(composition: Strategy, residuals: dict[int, torch.Tensor]) -> None:
+        carried.clear()
+        carried.update(residuals)
+        compose(composition, residuals)
 
-
-def watched(experiment: Any) -> Watched:
-    simulation = Watched(Workload.build(experiment), EventLog(), Control())
+    simulation.cluster._compose = watch
     simulation.run()
-    return simulation
+    return simulation, carried
 
 
 @pytest.mark.parametrize(
@@ -143,10 +144,10 @@ def watched(experiment: Any) -> Watched:
     ids=json.dumps,
 )
 def test_a_switch_hands_on_what_workers_have_not_said(second):
-    simulation = watched(switching({"name": "bsp", "codec": TOP}, second))
-    assert sorted(simulation.owed) == [0, 1, 2]
-    assert all(each.abs().max() > 0 for each in simulation.owed.values())
-    left = simulation.steps.owed if simulation.workers is None else simulation.workers.unsaid()
+    simulation, carried = watched(switching({"name": "bsp", "codec": TOP}, second))
+    assert sorted(carried) == [0, 1, 2]
+    assert all(each.abs().max() > 0 for each in carried.values())
+    left = simulation.cluster.workers.residuals()
     has_memory = isinstance(second, dict) and second["codec"] is TOP
     assert sorted(left) == ([0, 1, 2] if has_memory else [])
     assert "forgotten" not in "".join(simulation.log.texts)
@@ -160,16 +161,16 @@ def test_with_rate_one_the_server_has_moved_by_all_gradients_less_what_is_left()
     )
     workload = Workload.build(experiment)
     simulation = Simulation(workload, EventLog(), Control())
-    inner = simulation.trainer.result
+    inner = simulation.cluster.trainer.result
 
     def result(*arguments):
         step = inner(*arguments)
         gradients.append(step.gradient.double())
         return step
 
-    simulation.trainer.result = result
+    simulation.cluster.trainer.result = result
     outcome = simulation.run()
-    left = sum(each.double() for each in simulation.workers.unsaid().values())
+    left = sum(each.double() for each in simulation.cluster.workers.residuals().values())
     pushed = len(simulation.log.of_kind(Kind.PUSH)["id"])
     total = sum(gradients[:pushed]) - left
     moved = (workload.parameters.double() - outcome.parameters.double()) * 3 / 0.1
@@ -183,8 +184,8 @@ def test_with_rate_one_the_server_has_moved_by_all_gradients_less_what_is_left()
 )
 def test_gradients_and_models_do_not_add_up_and_the_log_says_so(first, second):
     experiment = switching({"name": first, "codec": TOP}, second)
-    simulation = watched(experiment)
-    assert simulation.owed == {}
+    simulation, carried = watched(experiment)
+    assert carried == {}
     notes = [simulation.log.text(number) for number in simulation.log.of_kind(Kind.NOTE)["text"]]
     assert len(notes) == 1
     assert "forgotten" in notes[0]
@@ -192,7 +193,7 @@ def test_gradients_and_models_do_not_add_up_and_the_log_says_so(first, second):
 
 
 def test_models_after_models_keep_it():
-    simulation = watched(
+    _, carried = watched(
         switching({"name": "local_sgd", "codec": TOP}, {"name": "local_sgd", "local_steps": 2})
     )
-    assert sorted(simulation.owed) == [0, 1, 2]
+    assert sorted(carried) == [0, 1, 2]

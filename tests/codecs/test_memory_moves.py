@@ -28,7 +28,7 @@ FEEDBACK = [
 ]
 
 
-def wire(**codecs):
+def compression(**codecs):
     placement = {"name": "parameter_server", "servers": 2, "reassignment": "by_load"}
     experiment = toy_experiment(strategies.bsp(placement=placement, **codecs))
     return Compression(experiment.strategy, Workload.build(experiment), {})
@@ -41,51 +41,51 @@ def vectors(seed, count):
 @pytest.mark.parametrize("codec", FEEDBACK, ids=lambda codec: codec["name"])
 @given(st.lists(st.sampled_from([None, *RANGES]), min_size=1, max_size=8), st.integers(0, 99))
 def test_at_each_step_what_has_arrived_and_what_is_owed_is_all_that_was_given(codec, steps, seed):
-    own = wire(codec=codec)
+    own = compression(codec=codec)
     arrived, given_ = torch.zeros(15), torch.zeros(15)
     for number, vector in enumerate(vectors(seed, len(steps))):
         if steps[number] is not None:
-            own.reassign(steps[number])
+            own.repartition(steps[number])
         arrived += own.push(0, number, vector)
         given_ += vector
-        owed = own.unsaid().get(0, torch.zeros(15))
-        torch.testing.assert_close(arrived + owed, given_, rtol=1e-5, atol=1e-5)
+        residual = own.residuals().get(0, torch.zeros(15))
+        torch.testing.assert_close(arrived + residual, given_, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("codec", FEEDBACK, ids=lambda codec: codec["name"])
 def test_the_servers_own_memory_of_aggregates_goes_too(codec):
     """DoubleSqueeze's second pass: each aggregate that arrives makes up for what was lost of those before."""
-    own = wire(codec=codec, codec_down=codec)
+    own = compression(codec=codec, codec_down=codec)
     arrived, given_ = torch.zeros(15), torch.zeros(15)
     for version, vector in enumerate(vectors(3, 8)):
         if version % 2:
-            own.reassign(RANGES[version // 2])
+            own.repartition(RANGES[version // 2])
         arrived += own.aggregate(0, version, vector)
         given_ += vector
-        owed = torch.zeros(15)
-        for end, cut in zip(own._servers, own._cuts, strict=True):
-            cut.put(owed, torch.from_numpy(end.channel.residual))
-        torch.testing.assert_close(arrived + owed, given_, rtol=1e-5, atol=1e-5)
+        residual = torch.zeros(15)
+        for server, own_part in zip(own._servers, own._partitions, strict=True):
+            own_part.put(residual, torch.from_numpy(server.channel.residual))
+        torch.testing.assert_close(arrived + residual, given_, rtol=1e-5, atol=1e-5)
 
 
 def test_the_next_model_goes_whole():
     """Where differences travel, both ends begin anew: the servers do not know what others have sent."""
-    own = wire(codec_down={"name": "top_k", "ratio": 0.1})
+    own = compression(codec_down={"name": "top_k", "ratio": 0.1})
     first, second, third = vectors(5, 3)
     assert torch.equal(own.model(0, 1, 1, first), first)
     assert not torch.equal(own.model(0, 2, 2, second), second)
-    own.reassign(RANGES[1])
+    own.repartition(RANGES[1])
     assert torch.equal(own.model(0, 3, 3, third), third)
 
 
 def test_chance_goes_on_and_does_not_begin_anew():
     """Random indices of the pushes after a move are not those of the first pushes."""
     moved, still = (
-        wire(codec={"name": "random_k", "ratio": 0.3}),
-        wire(codec={"name": "random_k", "ratio": 0.3}),
+        compression(codec={"name": "random_k", "ratio": 0.3}),
+        compression(codec={"name": "random_k", "ratio": 0.3}),
     )
     ones = torch.ones(15)
     first = moved.push(0, 0, ones)
     assert torch.equal(first, still.push(0, 0, ones))
-    moved.reassign(RANGES[0])  # as it was
+    moved.repartition(RANGES[0])  # as it was
     assert torch.equal(moved.push(0, 1, ones), still.push(0, 1, ones))

@@ -60,7 +60,7 @@ class Watched:
     @property
     def replicas(self):
         """The parameters that each worker computes on."""
-        workers = self._simulation.workers._workers
+        workers = self._simulation.cluster.workers._workers
         return [workers[number].model.parameters for number in sorted(workers)]
 
     def until(self, condition):

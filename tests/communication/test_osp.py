@@ -87,11 +87,17 @@ def test_the_server_moves_by_all_that_was_computed_and_no_more(monkeypatch):
     cluster = toy_cluster([1.0, 0.6, 0.3], latency_s=0.004)
     experiment = toy_experiment(strategies.osp(local_steps=3), cluster=cluster, stop={"updates": 9})
     simulation = Simulation(Workload.build(experiment), EventLog(), Control())
-    begun = simulation.server.parameters.clone()
+    begun = simulation.cluster.server.parameters.clone()
     simulation.run()
-    applied = (begun - simulation.server.parameters) * 3 / RATE
-    kept = [worker.model._gradient for worker in simulation.workers._workers.values()]
-    under_way = [payload for payload, _ in (*simulation._carried.values(), *simulation.payloads.values())]
+    applied = (begun - simulation.cluster.server.parameters) * 3 / RATE
+    kept = [worker.model._gradient for worker in simulation.cluster.workers._workers.values()]
+    under_way = [
+        payload
+        for payload, _ in (
+            *simulation.cluster.workers._carried.values(),
+            *simulation.cluster.payloads.values(),
+        )
+    ]
     assert len(computed) > 9 * 3  # some pushes were of several steps
     torch.testing.assert_close(applied + sum(kept) + sum(under_way), sum(computed), rtol=1e-4, atol=1e-5)
 

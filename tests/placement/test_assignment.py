@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from psbench import strategies
-from psbench.backends.partition import cuts, together
+from psbench.backends.partition import gather, partitions
 from psbench.core.log import Kind
 from psbench.core.part import make_part
 from psbench.errors import ParameterError
@@ -100,14 +100,14 @@ def test_an_optimizer_that_works_entry_by_entry_works_alike_on_each_server(assig
     chance = torch.Generator().manual_seed(4)
     start, *gradients = torch.randn(6, 26, generator=chance)
     placement = ParameterServer(servers=2, assignment=assignment, large_tensor=8)
-    own = cuts(placement, layout)
+    own = partitions(placement, layout)
     whole = Server(start, torch.empty(0), spec, 4)
     shards = [Server(cut.of(start), torch.empty(0), spec, 4) for cut in own]
     for gradient in gradients:
         whole.apply([gradient], [1.0])
         for shard, cut in zip(shards, own, strict=True):
             shard.apply([cut.of(gradient)], [1.0])
-    assert torch.equal(together([shard.parameters for shard in shards], own), whole.parameters)
+    assert torch.equal(gather([shard.parameters for shard in shards], own), whole.parameters)
 
 
 @pytest.mark.parametrize(

@@ -40,8 +40,7 @@ def test_a_mini_batch_costs_a_job_a_scan_the_steps_and_two_trees():
     partition = max(len(shard) for shard in Workload.build(experiment).shards)
     model = 4 * 15
     tree = ceil(log2(3 + 1)) * (0.25 + model / 1e6)
-    word = 0.25  # that a task is done
-    assert seconds == pytest.approx(2.0 + partition * 0.5 + step + 2 * tree + word)
+    assert seconds == pytest.approx(2.0 + partition * 0.5 + step + 2 * tree)
 
 
 def test_the_scan_does_not_shrink_with_the_mini_batch():

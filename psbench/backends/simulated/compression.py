@@ -1,13 +1,14 @@
-"""What vectors become on their way between workers and servers, in virtual time."""
+"""What codecs make of vectors between workers and servers, in virtual time."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from psbench.backends.partition import gather, partitions, partitions_of
+from psbench.backends.partition import Partition, gather, partitions, partitions_of
 from psbench.backends.worker_codecs import WorkerCodecs
 from psbench.codecs import ServerCodecState, over_the_wire
 from psbench.core.migration import Ranges
@@ -17,28 +18,30 @@ from psbench.training.workload import Workload
 
 
 class Compression:
-    """The connections of all workers under one composition.
+    """Encodes and decodes the vectors of all workers and servers under one composition.
 
     Parameters
     ----------
     composition : Strategy
-    problem : Problem
-    owed : dict of worker to tensor
-        What each has not said under the composition before; taken over.
+    workload : Workload
+    residuals : dict of worker to tensor
+        Residuals of the composition before; taken over.
     """
 
-    def __init__(self, composition: Strategy, workload: Workload, owed: dict[int, Tensor]) -> None:
+    def __init__(self, composition: Strategy, workload: Workload, residuals: dict[int, Tensor]) -> None:
         communication = composition.communication
         self._composition, self._streams = composition, workload.streams
         self._up, self._down = communication.codec.name, communication.codec_down.name
-        # a collective's vectors, whose entries travel each by itself, or nothing that changes any
+        # a collective's vectors, whose entries travel each by itself, or codecs that change nothing
         self._entrywise = composition.placement.collective or self._up == self._down == "none"
         self._partitions = partitions(composition.placement, workload.model.layout)
         self._servers = self._new_servers()
         self._workers: dict[int, WorkerCodecs] = {}
-        self._owed = owed  # until a worker has connections, or, if it needs none, has pushed
-        self._paid: dict[int, Tensor] = {}  # with a push since the last answer
-        self._sent: tuple[int, Tensor] | None = None  # the version sent last
+        #: until a worker has codecs, or, if it needs none, has pushed
+        self._pending_residuals = residuals
+        #: residuals pushed since the last release: that push is void after a checkpoint
+        self._pushed_residuals: dict[int, Tensor] = {}
+        self._last_sent: tuple[int, Tensor] | None = None  # version and model
 
     def model(self, worker: int, ticket: int, version: int, parameters: Tensor) -> Tensor:
         """Return the model as it arrives; not to be changed, as workers may share it.
@@ -46,124 +49,137 @@ class Compression:
         Raises
         ------
         CodecError
-            If it has entries that are no numbers, or too large for the codec.
+            If it has entries that are NaN or infinite, or too large for the codec.
         """
         if self._entrywise:
-            if self._sent is None or self._sent[0] != version:
+            if self._last_sent is None or self._last_sent[0] != version:
                 # a ring has rounded what it adds up, and leaves the model where it is
                 codec = "none" if self._composition.placement.collective else self._down
-                self._sent = version, over_the_wire(parameters.clone(), codec)
-            return self._sent[1]
+                self._last_sent = version, over_the_wire(parameters.clone(), codec)
+            return self._last_sent[1]
         parts = [
-            torch.from_numpy(far.encode_model(worker, ticket, version, cut.of(parameters).numpy()))
-            for far, cut in zip(self._servers, self._partitions, strict=True)
+            torch.from_numpy(server.encode_model(worker, ticket, version, own.of(parameters).numpy()))
+            for server, own in zip(self._servers, self._partitions, strict=True)
         ]
-        return self._ends(worker).model(parts)
+        return self._codecs_of(worker).model(parts)
 
     def aggregate(self, worker: int, version: int, aggregate: Tensor) -> Tensor:
         """Return the aggregate of a commit as it arrives."""
         if self._entrywise:
             return over_the_wire(aggregate, self._down)
         parts = [
-            torch.from_numpy(far.encode_aggregate(version, cut.of(aggregate).numpy()))
-            for far, cut in zip(self._servers, self._partitions, strict=True)
+            torch.from_numpy(server.encode_aggregate(version, own.of(aggregate).numpy()))
+            for server, own in zip(self._servers, self._partitions, strict=True)
         ]
-        return self._ends(worker).aggregate(parts)
+        return self._codecs_of(worker).aggregate(parts)
 
     def push(self, worker: int, ticket: int, payload: Tensor) -> Tensor:
-        """Return a push's payload as it arrives; infinite if it cannot be written."""
+        """Return a push's payload as it arrives; infinite if it cannot be encoded."""
         if self._entrywise:
-            owed = self._owed.pop(worker, None)
-            if owed is not None:
-                self._paid[worker] = owed
-            return over_the_wire(payload if owed is None else payload + owed, self._up)
+            residual = self._pending_residuals.pop(worker, None)
+            if residual is not None:
+                self._pushed_residuals[worker] = residual
+            return over_the_wire(payload if residual is None else payload + residual, self._up)
         try:
-            parts = self._ends(worker).push(payload)
+            parts = self._codecs_of(worker).push(payload)
         except CodecError:
             return torch.full_like(payload, torch.inf)
         arrived = [
-            torch.from_numpy(far.decode_push(worker, ticket, part.numpy()))
-            for far, part in zip(self._servers, parts, strict=True)
+            torch.from_numpy(server.decode_push(worker, ticket, part.numpy()))
+            for server, part in zip(self._servers, parts, strict=True)
         ]
         return gather(arrived, self._partitions)
 
-    def unsaid(self) -> dict[int, Tensor]:
-        """Return what each worker has not said; what all have said, with it, is all they were to say."""
-        found = {worker: connections.residual for worker, connections in self._workers.items()}
-        return {worker: each for worker, each in found.items() if each is not None} | self._owed
+    def residuals(self) -> dict[int, Tensor]:
+        """Return each worker's compression residual: all payloads are what arrived plus these."""
+        found = {worker: codecs.residual for worker, codecs in self._workers.items()}
+        return {worker: each for worker, each in found.items() if each is not None} | self._pending_residuals
 
-    def answered(self, worker: int) -> None:
-        """Mark what a worker would begin anew with if the run went on from a checkpoint."""
-        self._paid.pop(worker, None)
-        if worker in self._workers:
-            self._workers[worker].mark_release()
-
-    def worker_state(self, worker: int, waits: bool) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Return what a worker needs to go on: what it has not said, and, if it waits, what it holds."""
-        connections = self._workers.get(worker)
-        if connections is None:
-            owed = self._owed.get(worker) if waits else self._owed.get(worker, self._paid.get(worker))
-            return ({} if owed is None else {"residual": owed}), {}
-        return connections.checkpoint(waits)
-
-    def load_worker(self, worker: int, plain: dict[str, Any], tensors: dict[str, Tensor]) -> None:
-        """Let a worker go on from what `worker_state` returned."""
-        if "residual" in tensors:
-            self._owed[worker] = tensors["residual"]
-        if "num_sent" in plain and not self._entrywise:
-            self._ends(worker).restore({n: t for n, t in tensors.items() if n == "held"}, plain)
-
-    def state_dict(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
-        """Return what the servers' ends need to go on, apart from what workers hold."""
-        first = self._servers[0]
-        memories = [end.channel.residual for end in self._servers]
-        known = [torch.from_numpy(memory) for memory in memories if memory is not None]
-        plain = {"draws": first.draws, "aggregates": first.channel.num_sent}
-        return plain, {"residual": gather(known, self._partitions)} if known else {}
-
-    def load_state_dict(self, plain: dict[str, Any], tensors: dict[str, Tensor]) -> None:
-        """Take over what `state_dict` returned, and what workers hold, who are known already."""
-        held = {worker: each.held for worker, each in self._workers.items()}
-        for end, cut in zip(self._servers, self._partitions, strict=True):
-            end.restore(plain["draws"], {w: cut.of(h).numpy() for w, h in held.items() if h is not None})
-            end.channel.num_sent = plain["aggregates"]
-            if "residual" in tensors:
-                end.channel.restore(cut.of(tensors["residual"]).numpy(), plain["aggregates"])
-
-    def reassign(self, ranges: Ranges) -> None:
-        """Write for servers that hold other entries from now on; the next model of each worker goes whole."""
+    def repartition(self, ranges: Ranges) -> None:
+        """Encode for servers that hold other entries from now on; each worker's next model goes whole."""
         before, self._partitions = self._partitions, partitions_of(ranges)
         old, self._servers = self._servers, self._new_servers()
         for new, same in zip(self._servers, old, strict=True):
             new.continue_draws_of(same)
-        memories = [torch.from_numpy(end.channel.residual) for end in old if end.channel.residual is not None]
-        if memories:
-            unsaid = gather(memories, before)
-            for end, cut in zip(self._servers, self._partitions, strict=True):
-                end.channel.add_residual(cut.of(unsaid).numpy())
+        residual = _residual(old, before)
+        if residual is not None:
+            for server, own in zip(self._servers, self._partitions, strict=True):
+                server.channel.add_residual(own.of(residual).numpy())
         self._workers = {
-            worker: each.repartitioned(self._partitions) for worker, each in self._workers.items()
+            worker: codecs.repartitioned(self._partitions) for worker, codecs in self._workers.items()
         }
 
-    def forget(self, worker: int) -> None:
-        """Know nothing of a worker that has gone; what it had not said is lost with it."""
+    def leave(self, worker: int) -> None:
+        """Forget a worker with its residual."""
         self._workers.pop(worker, None)
-        self._owed.pop(worker, None)
+        self._pending_residuals.pop(worker, None)
         for server in self._servers:
             server.forget(worker)
 
+    # ---------------------------------------------------------------- checkpoints
+
+    def mark_release(self, worker: int) -> None:
+        """Remember a worker's codec state at its release; see `WorkerCodecs.mark_release`."""
+        self._pushed_residuals.pop(worker, None)
+        if worker in self._workers:
+            self._workers[worker].mark_release()
+
+    def checkpoint_worker(self, worker: int, waits: bool) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Return a worker's codec state: current if it waits, else as of its last release."""
+        codecs = self._workers.get(worker)
+        if codecs is not None:
+            return codecs.checkpoint(waits)
+        residual = self._pending_residuals.get(worker)
+        if residual is None and not waits:
+            residual = self._pushed_residuals.get(worker)
+        return ({} if residual is None else {"residual": residual}), {}
+
+    def restore_worker(self, worker: int, tensors: Mapping[str, Tensor], plain: Mapping[str, Any]) -> None:
+        """Restore what `checkpoint_worker` returned."""
+        if "num_sent" in plain and not self._entrywise:
+            self._codecs_of(worker).restore(tensors, plain)
+        elif "residual" in tensors:
+            self._pending_residuals[worker] = tensors["residual"]
+
+    def checkpoint_servers(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Return the servers' codec state, apart from the models that workers hold."""
+        first = self._servers[0]
+        residual = _residual(self._servers, self._partitions)
+        plain = {"draws": first.draws, "aggregates": first.channel.num_sent}
+        return ({} if residual is None else {"residual": residual}), plain
+
+    def restore_servers(self, tensors: Mapping[str, Tensor], plain: Mapping[str, Any]) -> None:
+        """Restore what `checkpoint_servers` returned; all workers are restored already."""
+        held = {worker: codecs.held for worker, codecs in self._workers.items()}
+        for server, own in zip(self._servers, self._partitions, strict=True):
+            server.restore(
+                plain["draws"],
+                {worker: own.of(model).numpy() for worker, model in held.items() if model is not None},
+            )
+            server.channel.num_sent = plain["aggregates"]
+            if "residual" in tensors:
+                server.channel.restore(own.of(tensors["residual"]).numpy(), plain["aggregates"])
+
+    # ---------------------------------------------------------------- codecs
+
     def _new_servers(self) -> list[ServerCodecState]:
         return [
-            ServerCodecState(self._composition, cut.size, self._streams, number)
-            for number, cut in enumerate(self._partitions)
+            ServerCodecState(self._composition, own.size, self._streams, number)
+            for number, own in enumerate(self._partitions)
         ]
 
-    def _ends(self, worker: int) -> WorkerCodecs:
+    def _codecs_of(self, worker: int) -> WorkerCodecs:
         if worker not in self._workers:
-            new = self._workers[worker] = WorkerCodecs(
-                self._composition, self._partitions, self._streams, worker
-            )
-            owed = self._owed.pop(worker, None)
-            if owed is not None:
-                new.add_residual(owed)
+            codecs = WorkerCodecs(self._composition, self._partitions, self._streams, worker)
+            self._workers[worker] = codecs
+            residual = self._pending_residuals.pop(worker, None)
+            if residual is not None:
+                codecs.add_residual(residual)
         return self._workers[worker]
+
+
+def _residual(servers: list[ServerCodecState], own: list[Partition]) -> Tensor | None:
+    """Return the residual of the servers' answers; None for codecs without error feedback."""
+    found = [server.channel.residual for server in servers]
+    known = [torch.from_numpy(residual) for residual in found if residual is not None]
+    return gather(known, own) if known else None

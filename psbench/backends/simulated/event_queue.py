@@ -1,56 +1,68 @@
-"""What is to happen in virtual time, in the one order that the same experiment always has."""
+"""Events in virtual time, in the one order that the same experiment always has."""
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from heapq import heappush
 from itertools import count
 from typing import Any, TypeAlias
 
-from psbench.clusters import Profile
 from psbench.core import events as ev
 
-#: order of happenings at one instant: who leaves or joins, then work, then timers, then who goes on
+#: order of events at one instant: who leaves or joins, then work, then timers, then who computes on
 MEMBERSHIP, WORK, TIMER, LATE = 0, 1, 2, 3
-#: orders happenings of workers with equal time after pushes, whose place is their ticket
+#: orders events of workers with equal time after pushes, whose place is their ticket
 _AFTER_TICKETS = 1 << 40
+#: events that a checkpoint holds; all others belong to steps that are void
+_KEPT: dict[str, Any] = {each.__name__: each for each in (ev.Join, ev.Leave, ev.Timer, ev.Evaluated)}
 
-#: time, priority, worker, ticket of a push or else a sequence, what happens
+#: time, priority, worker, ticket of a push or else a sequence number, event
 Entry: TypeAlias = tuple[float, int, int, int, Any]
 
 
 class EventQueue:
-    """Happenings ordered by (time, priority, worker, sequence).
+    """Events ordered by (time, priority, worker, sequence).
 
-    The simulation takes the first of `heap` and `arriving`, and puts pushes there, by itself: it does so at
+    The simulation takes the first of `heap` and `arriving`, and adds pushes there, by itself: it does so at
     every step.
     """
 
     def __init__(self) -> None:
         self.heap: list[Entry] = []
-        #: results on their way, the first to arrive first: a shared link makes that the order of sending
+        #: pushes on their way, the first to arrive first: a shared link makes that the order of sending
         self.arriving: deque[Entry] = deque()
         self._sequence = count()
 
-    def plan(self, profile: Profile) -> None:
-        """Let workers come and go as a profile says."""
-        for join in profile.joins:
-            self.add(join.at_s, MEMBERSHIP, join.worker, ev.Join(join.worker))
-        for failure in profile.failures:
-            self.add(failure.at_s, MEMBERSHIP, failure.worker, ev.Leave(failure.worker, "failed"))
-            if failure.rejoin_s is not None:
-                self.add(failure.rejoin_s, MEMBERSHIP, failure.worker, ev.Join(failure.worker))
-
     def add(self, time: float, priority: int, worker: int, event: Any) -> None:
-        """Let an event happen, after those of its instant, priority and worker that were added before."""
+        """Add an event, after those of its instant, priority and worker that were added before."""
         heappush(self.heap, (time, priority, worker, next(self._sequence), event))
 
-    def schedule(self, time: float, worker: int, happening: Any, late: bool = False) -> None:
-        """Let something happen to a worker; `late` is after all else of that instant."""
+    def add_membership(self, events: Iterable[tuple[float, ev.Join | ev.Leave]]) -> None:
+        """Add joins and leaves with their times."""
+        for at_s, event in events:
+            self.add(at_s, MEMBERSHIP, event.worker, event)
+
+    def schedule(self, time: float, worker: int, event: Any, late: bool = False) -> None:
+        """Add an event of a worker; `late` is after all others of that instant."""
         place = next(self._sequence) + _AFTER_TICKETS
-        heappush(self.heap, (time, LATE if late else WORK, worker, place, happening))
+        heappush(self.heap, (time, LATE if late else WORK, worker, place, event))
 
     @property
-    def expects_somebody(self) -> bool:
-        """Whether a worker is still to come."""
+    def expects_join(self) -> bool:
+        """Whether a worker is still to join."""
         return any(isinstance(entry[4], ev.Join) for entry in self.heap)
+
+    def state(self) -> list[list[Any]]:
+        """Return the events that a checkpoint holds, as plain data in their order."""
+        entries = sorted(entry for entry in self.heap if type(entry[4]).__name__ in _KEPT)
+        return [[*entry[:3], type(entry[4]).__name__, asdict(entry[4])] for entry in entries]
+
+    def restore(self, state: Sequence[Sequence[Any]]) -> list[ev.Event]:
+        """Add the events that `state` returned; returns them."""
+        events: list[ev.Event] = []
+        for time, priority, worker, name, fields in state:
+            events.append(_KEPT[name](**fields))
+            self.add(time, priority, worker, events[-1])
+        return events

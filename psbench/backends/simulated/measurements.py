@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Callable, Mapping
+from typing import Literal
 
 import torch
 from torch import Tensor
 
+from psbench.backends.local_steps import Model
+from psbench.backends.simulated.workers import Resources
 from psbench.clusters import Profile
 from psbench.core import actions as act
 from psbench.core.strategy import Strategy
 
-if TYPE_CHECKING:
-    from psbench.backends.simulated.simulation import Simulation
-
-_Payloads = Mapping[int, tuple[Tensor, Tensor]]
 #: a forward pass takes about a third of a training step, which is forward, backward and backward again
 _FORWARD = 1 / 3
 
@@ -29,47 +27,54 @@ class Measurements:
 
     Parameters
     ----------
-    simulation : Simulation
     composition : Strategy
+    resources : Resources
+    server_loads : callable
+        Returns each server's load since it was called last, seconds.
     """
 
-    def __init__(self, simulation: Simulation, composition: Strategy) -> None:
-        self._sim = simulation
+    def __init__(
+        self, composition: Strategy, resources: Resources, server_loads: Callable[[], list[float]]
+    ) -> None:
+        self._resources, self._server_loads = resources, server_loads
         self.held: dict[int, Tensor] = {}  #: versions that workers or pushes started from
-        self.holds = "distance_sq" in composition.measures
+        self.holds_versions = "distance_sq" in composition.measures
 
-    def released(self, version: int) -> None:
-        """Remember the version that a worker starts from; call if the composition `holds` versions."""
+    def hold(self, version: int) -> None:
+        """Keep the version that a worker starts from; call if the composition `holds_versions`."""
         if version not in self.held:
-            in_use = {w.base_version for w in self._sim.engine.view.workers.values()} | {version}
-            in_use |= {push.base_version for push in self._sim.engine.view.pending.values()}
+            view = self._resources.view
+            in_use = {w.base_version for w in view.workers.values()} | {version}
+            in_use |= {push.base_version for push in view.pending.values()}
             self.held = {v: tensor for v, tensor in self.held.items() if v in in_use}
-            self.held[version] = self._sim.server.parameters.clone()
+            self.held[version] = self._resources.server.parameters.clone()
 
-    def measure(self, measure: act.Measure, payloads: _Payloads) -> tuple[dict[str, float], float]:
+    def measure(self, measure: act.Measure, payloads: Mapping[int, Model]) -> tuple[dict[str, float], float]:
         """Return the numbers by name, and the seconds that they take."""
         facts, seconds = {}, 0.0
         loads: list[float] = []
         for name, push in measure.needs.items():
             kind, _, which_server = name.partition(":")
             if kind == "server_load":
-                loads = loads or self._sim.network.server_loads()
+                loads = loads or self._server_loads()
                 facts[name] = loads[int(which_server)]
                 continue
             if kind == "distance_sq":
                 facts[name] = self._distance_sq(push)
                 continue
             which: Literal["train", "test"] = "train" if kind == "train_loss" else "test"
-            server, evaluator = self._sim.server, self._sim.evaluator
+            evaluator, server = self._resources.evaluator, self._resources.server
+            assert evaluator is not None
             model = (server.parameters, server.buffers) if push is None else payloads[push]
             facts[name] = evaluator.loss(which, *model, measure.samples)
-            seconds += forward_s(self._sim.workload.profile, evaluator.sample_size(which, measure.samples))
+            size = evaluator.sample_size(which, measure.samples)
+            seconds += forward_s(self._resources.workload.profile, size)
         return facts, seconds
 
     def _distance_sq(self, push: int | None) -> float:
         assert push is not None
-        base = self._sim.engine.view.pending[push].base_version
-        difference = self._sim.server.parameters - self.held[base]
+        base = self._resources.view.pending[push].base_version
+        difference = self._resources.server.parameters - self.held[base]
         return float(torch.dot(difference, difference))
 
 

@@ -1,26 +1,28 @@
-"""Steps of workers that push after each, in virtual time: what they started from, and what they give.
+"""Workers that push the gradient of every step: what they start from, and what they give.
 
-Workers that decide more than to push have models of their own and are in `virtual_workers`.
+Workers that decide after a step whether to push have models of their own and are in `local_workers`.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 from torch import Tensor
 
+from psbench.backends.local_steps import Model
+from psbench.backends.simulated.workers import Resources, WorkerEvent
+from psbench.core import actions as act
 from psbench.core.events import Push
+from psbench.core.migration import Ranges
 from psbench.training.trainer import Job
-
-if TYPE_CHECKING:
-    from psbench.backends.simulated.simulation import Simulation
 
 
 class Snapshots:
     """The versions that workers under way started from, each stored once."""
 
     def __init__(self) -> None:
-        self._held: dict[int, tuple[Tensor, Tensor]] = {}
+        self._held: dict[int, Model] = {}
         self._users: dict[int, int] = {}
 
     def __len__(self) -> int:
@@ -38,7 +40,7 @@ class Snapshots:
             self._users[version] = 0
         self._users[version] += 1
 
-    def get(self, version: int) -> tuple[Tensor, Tensor]:
+    def get(self, version: int) -> Model:
         """Return the parameters and buffers of a version."""
         return self._held[version]
 
@@ -50,54 +52,95 @@ class Snapshots:
 
 
 class PlainWorkers:
-    """The gradients that are being computed, and what goes with them.
+    """The steps under way; see `Workers`.
 
     Parameters
     ----------
-    simulation : Simulation
-        Whose trainer and server they use.
+    resources : Resources
+    bytes_up : int
+    residuals : dict of worker to tensor
+        Residuals of the composition before, which the first pushes carry; taken over.
     """
 
-    def __init__(self, simulation: Simulation) -> None:
-        self._sim = simulation
-        self._jobs: dict[int, Job] = {}
+    keeps_steps: ClassVar[bool] = False
+
+    def __init__(self, resources: Resources, bytes_up: int, residuals: dict[int, Tensor]) -> None:
+        self.bytes_up = bytes_up
+        self.without_model: set[int] = set()
         self.snapshots = Snapshots()
-        #: what each worker has not said under a composition before; goes with its first push
-        self.owed: dict[int, Tensor] = {}
+        self._resources, self._residuals = resources, residuals
+        self._view, self._server = resources.view, resources.server
+        self._trainer, self._step_times = resources.trainer, resources.step_times
+        self._jobs: dict[int, Job] = {}
 
-    def begin(self, worker: int, version: int, samples: int) -> None:
-        """Let a worker begin a step on a version, which is the server's now."""
-        server = self._sim.server
-        self.snapshots.take(version, server.parameters, server.buffers)
-        self._jobs[worker] = self._sim.trainer.start(worker, samples)
+    def release(self, release: act.Release, reaches_s: float, now: float) -> Push:
+        """Begin a step on the server's version; returns its push, whose loss is computed on arrival."""
+        worker, version = release.worker, release.load
+        samples = self._view.workers[worker].batch_size
+        if self._trainer is not None:
+            self.snapshots.take(version, self._server.parameters, self._server.buffers)
+            self._jobs[worker] = self._trainer.start(worker, samples)
+        compute_s = self._step_times.next(worker, samples, reaches_s)
+        return Push(-1, worker, release.ticket, version, samples, 1, self.bytes_up, compute_s)
 
-    def result(self, push: Push) -> tuple[Tensor, Tensor]:
-        """Compute what a push carries, and complete it with the loss."""
+    def payload(self, push: Push) -> Model:
+        """Compute the step of a push that has arrived."""
+        assert self._trainer is not None
         job = self._jobs.pop(push.worker)
-        step = self._sim.trainer.result(job, *self.snapshots.get(push.base_version))
+        step = self._trainer.result(job, *self.snapshots.get(push.base_version))
         self.snapshots.drop(push.base_version)
         push.loss = step.loss
-        owed = self.owed.pop(push.worker, None)
-        return step.gradient if owed is None else step.gradient + owed, step.buffers
+        residual = self._residuals.pop(push.worker, None)
+        return step.gradient if residual is None else step.gradient + residual, step.buffers
 
-    def void(self, push: Push) -> None:
-        """Never compute what a push would have carried."""
-        del self._jobs[push.worker]
-        self.snapshots.drop(push.base_version)
+    def handle(self, event: WorkerEvent, now: float) -> None:
+        """Do nothing: these workers have no events, so this one is of before a hand-over."""
 
-    def state(self, number: int, push: Push | None) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Return what a worker needs to go on from where it began the step whose push is under way."""
-        sim = self._sim
-        used = sim.step_times.used(number)
-        position = sim.trainer.position(number) if sim.gradients else None
+    def order(self, tell: act.Tell, reaches_s: float) -> None:
+        """Do nothing: these workers find their orders with the next release."""
+
+    def cancel(self, worker: int, push: Push | None) -> None:
+        """Never compute the step of this push."""
+        if push is not None and self._trainer is not None:
+            del self._jobs[worker]
+            self.snapshots.drop(push.base_version)
+
+    def leave(self, worker: int) -> None:
+        """Forget a worker's residual."""
+        self._residuals.pop(worker, None)
+
+    def repartition(self, ranges: Ranges) -> None:
+        """Do nothing: gradients travel as floats, entry by entry."""
+
+    def residuals(self) -> dict[int, Tensor]:
+        """Return the residuals that no push has carried yet."""
+        return self._residuals
+
+    def mean_model(self) -> None:
+        """Return None: these workers have no models of their own."""
+
+    def checkpoint(
+        self, worker: int, waits: bool, push: Push | None
+    ) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Return a worker's state as of before the step whose push is under way."""
+        plain = self._resources.position(worker)
         if push is not None:
-            used -= 1
-            if position is not None:
-                position = position._replace(taken=position.taken - push.samples, steps=position.steps - 1)
-        owed = {"residual": self.owed[number]} if number in self.owed else {}
-        return owed, {"used": used, "position": position}
+            plain["used"] -= 1
+            before = plain["position"]
+            if before is not None:
+                taken, steps = before.taken - push.samples, before.steps - 1
+                plain["position"] = before._replace(taken=taken, steps=steps)
+        residual = self._residuals.get(worker)
+        return ({} if residual is None else {"residual": residual}), plain
 
-    def load(self, number: int, tensors: dict[str, Tensor]) -> None:
-        """Let a worker go on from what `state` returned, its position and step times aside."""
+    def restore(self, worker: int, tensors: Mapping[str, Tensor], plain: Mapping[str, Any]) -> None:
+        """Restore a worker's residual."""
         if "residual" in tensors:
-            self.owed[number] = tensors["residual"]
+            self._residuals[worker] = tensors["residual"]
+
+    def codec_state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Return nothing."""
+        return {}, {}
+
+    def restore_codecs(self, tensors: Mapping[str, Tensor], plain: Mapping[str, Any]) -> None:
+        """Do nothing: there are no codecs."""

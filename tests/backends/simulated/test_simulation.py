@@ -132,7 +132,7 @@ def test_a_version_is_kept_once_and_only_while_somebody_started_from_it(strategy
         if simulation.status:  # with its last version a run ends, whatever is under way
             break
         under_way = {worker.base_version for worker in simulation.engine.view.workers.values()}
-        most = max(most, len(simulation.steps.snapshots))
-        assert simulation.steps.snapshots.versions <= under_way
-        assert len(simulation.payloads) == len(simulation.engine.view.pending)
+        most = max(most, len(simulation.cluster.workers.snapshots))
+        assert simulation.cluster.workers.snapshots.versions <= under_way
+        assert len(simulation.cluster.payloads) == len(simulation.engine.view.pending)
     assert most == versions

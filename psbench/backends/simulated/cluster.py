@@ -1,0 +1,287 @@
+"""The simulated cluster: performs the engine's actions in virtual time, with real gradients."""
+
+from __future__ import annotations
+
+import math
+from bisect import insort
+from collections.abc import Callable, Mapping
+from heapq import heappush
+from typing import Any
+
+from torch import Tensor
+
+from psbench.backends.checkpointing import named
+from psbench.backends.local_steps import Model
+from psbench.backends.simulated.checkpointing import (
+    payload_tensors,
+    payloads_in,
+    restore_workers,
+    version_tensors,
+    versions_in,
+    worker_states,
+)
+from psbench.backends.simulated.event_queue import MEMBERSHIP, TIMER, WORK, EventQueue
+from psbench.backends.simulated.local_workers import LocalWorkers
+from psbench.backends.simulated.measurements import Measurements
+from psbench.backends.simulated.plain_workers import PlainWorkers
+from psbench.backends.simulated.transfers import Transfers
+from psbench.backends.simulated.workers import Resources, Workers
+from psbench.checkpoints.file import Checkpoint
+from psbench.clusters import StepTimes
+from psbench.core import actions as act
+from psbench.core import events as ev
+from psbench.core.events import Push
+from psbench.core.strategy import Strategy
+from psbench.core.view import ClusterView, Status
+from psbench.training.server import finite
+from psbench.training.workload import Workload
+
+
+class SimulatedCluster:
+    """The workers, the links and the model of a run in virtual time.
+
+    Parameters
+    ----------
+    workload : Workload
+    view : ClusterView
+        The engine's.
+    queue : EventQueue
+        Takes the events that come of actions.
+    on_update : callable
+        Called after an update, where workers make no progress without one; see `Workers.keeps_steps`.
+    on_divergence : callable
+        Called with the reason where the model cannot be sent (NaN or infinity).
+
+    Attributes
+    ----------
+    server : Server
+        The model.
+    workers : Workers
+        Of the composition in force.
+    under_way : dict of worker to Push
+        Pushes that are computed or sent; they are completed when they arrive.
+    payloads : dict of push number to model
+        What arrived pushes carry, until they are committed or discarded.
+    """
+
+    def __init__(
+        self,
+        workload: Workload,
+        view: ClusterView,
+        queue: EventQueue,
+        *,
+        on_update: Callable[[], None],
+        on_divergence: Callable[[str], None],
+    ) -> None:
+        self._workload, self._view, self._queue = workload, view, queue
+        self._on_update, self._on_divergence = on_update, on_divergence
+        self._heap, self._arriving = queue.heap, queue.arriving  # used at every step
+        self.server, gradients = workload.server(), not workload.experiment.timing_only
+        self.trainer = workload.trainer() if gradients else None
+        self.evaluator = workload.evaluator() if gradients else None
+        self.resources = Resources(
+            *(workload, view, self.server, StepTimes(workload.profile, workload.streams)),
+            *(self.trainer, self.evaluator),
+        )
+        self.under_way: dict[int, Push] = {}
+        self.payloads: dict[int, Model] = {}
+        self._compose(workload.experiment.strategy.compositions[0], {})
+
+    def model(self) -> Model:
+        """Return the model that the run would leave now: the workers' mean where they train by themselves."""
+        return self.workers.mean_model() or (self.server.parameters, self.server.buffers)
+
+    # ---------------------------------------------------------------- releases and pushes
+
+    def release(self, release: act.Release, now: float) -> None:
+        """Send a release; a worker that pushes after every step begins one."""
+        worker = release.worker
+        seen = self._view.workers[worker]
+        if seen.ticket != release.ticket or seen.status is Status.GONE:
+            return  # it left while numbers were being measured, and may be back
+        if self._measurements.holds_versions:
+            self._measurements.hold(release.load)
+        transfers = self.transfers
+        sent = now if now > transfers.idle_until else transfers.idle_until
+        if release.send:
+            whole = worker in self.workers.without_model
+            reaches = self._down(worker, transfers.first_bytes_down if whole else transfers.bytes_down, sent)
+        else:
+            reaches = transfers.answer(worker, sent)
+        push = self.workers.release(release, reaches, now)
+        if push is not None:
+            self.under_way[worker] = push
+            heappush(self._heap, (reaches + push.compute_s, WORK, worker, push.ticket, push))
+
+    def send(self, push: Push, now: float) -> None:
+        """Send a push whose step has ended."""
+        worker = push.worker
+        self.under_way[worker] = push
+        arrives = self._up(worker, push.bytes, now)
+        push.send_s = arrives - now
+        entry = (arrives, WORK, worker, push.ticket, push)
+        arriving = self._arriving
+        if not arriving or arriving[-1] < entry:
+            arriving.append(entry)
+        else:
+            insort(arriving, entry)
+
+    def receive(self, push: Push) -> bool:
+        """Complete a push that has arrived; returns whether its loss and its vector are finite."""
+        payload = self.payloads[push.id] = self.workers.payload(push)
+        return math.isfinite(push.loss) and finite(payload[0])
+
+    def leave(self, action: act.Cancel | act.Drop | act.Readmit | ev.Leave, now: float) -> None:
+        """Void what a worker has under way, and of one that leaves or is taken back all that it holds."""
+        worker = action.worker
+        self.workers.cancel(worker, self.under_way.pop(worker, None))
+        if isinstance(action, (act.Readmit, ev.Leave)):
+            self.workers.leave(worker)
+            self.transfers.need_replica([worker])
+
+    def join(self, worker: int) -> None:
+        """Let a worker come, without a model."""
+        self.transfers.need_replica([worker])
+
+    # ---------------------------------------------------------------- other actions
+
+    def _tell(self, tell: act.Tell, now: float) -> None:
+        self.workers.order(tell, self.transfers.message(tell.worker, now))
+
+    def _discard(self, discard: act.Discard, now: float) -> None:
+        self.payloads.pop(discard.push.id, None)
+
+    def _set_timer(self, timer: act.SetTimer, now: float) -> None:
+        self._queue.add(timer.at, TIMER, 0, ev.Timer(timer.key, timer.composition_id))
+
+    def _measure(self, measure: act.Measure, now: float) -> None:
+        facts, seconds = self._measurements.measure(measure, self.payloads)
+        self._queue.add(now + seconds, MEMBERSHIP, -1, ev.Measured(facts))
+
+    def _apply(self, apply: act.Apply, now: float) -> None:
+        if self._collective:
+            self.transfers.collect([push.worker for push in apply.pushes], now)
+        if self.trainer is not None:
+            payloads = [self.payloads.pop(push.id) for push in apply.pushes]
+            self.server.apply(
+                [gradient for gradient, _ in payloads],
+                apply.weights,
+                lr_scale=apply.lr_scale,
+                epoch=apply.epoch,
+                rule=apply.rule,
+                keep=apply.keep,
+                momentum_scale=apply.momentum_scale,
+            )
+            self.server.merge_buffers(
+                [buffers for _, buffers in payloads],
+                [push.samples for push in apply.pushes],
+                rule=apply.rule,
+                weights=apply.weights,
+                keep=apply.keep,
+            )
+        if not self.workers.keeps_steps:
+            self._on_update()
+
+    def _hand_over(self, handover: act.Handover, now: float) -> None:
+        if handover.forgets_momentum:
+            self.server.forget_momentum()
+        compositions = self._workload.experiment.strategy.compositions
+        before, composition = compositions[handover.origin], compositions[handover.to]
+        ended = max(self.transfers.collective_ends, now)
+        self._compose(composition, {} if composition.forgets_residual(before) else self.workers.residuals())
+        self.transfers.idle_until = ended + handover.cost_s
+        if not before.placement.collective:
+            self.transfers.need_replica(self._view.active)
+
+    def _reassign(self, change: act.Reassign, now: float) -> None:
+        self.transfers.reassign(change.ranges, now)
+        self._repartition()
+
+    def _repartition(self) -> None:
+        self.workers.repartition(self.transfers.ranges)
+        self.workers.bytes_up = self.transfers.bytes_up
+
+    def _compose(self, composition: Strategy, residuals: dict[int, Tensor]) -> None:
+        """Take new workers and links for a composition."""
+        resources, placement = self.resources, composition.placement
+        self.reads, self._collective = composition.reads, placement.collective
+        #: whether the workers' models drift apart, and their mean is the run's
+        self.averages_models = composition.communication.pushes == "together"
+        #: whether workers wait for an answer to their pushes; a ring's result is its own answer
+        self.answers_pushes = not placement.collective or placement.stateless_workers
+        ranges = placement.ranges(self._workload.model.layout)
+        transfers = self.transfers = Transfers(composition, resources, ranges)
+        self._up, self._down = transfers.up, transfers.down  # used at every step
+        # a job has read its whole partition before the step
+        resources.step_times.reads = not placement.stateless_workers
+        self.server.keeps_aggregate = composition.aggregation.reply == "aggregate"
+        if self.trainer is not None:
+            self.trainer.unassign()
+        self._measurements = Measurements(composition, resources, transfers.network.server_loads)
+        self.workers: Workers
+        if composition.pushes_raw_gradients:
+            self.workers = PlainWorkers(resources, transfers.bytes_up, residuals)
+        else:
+            self.workers = LocalWorkers(
+                *(composition, resources, transfers.bytes_up, residuals),
+                network=transfers.network,
+                queue=self._queue,
+                send=self.send,
+                diverge=self._on_divergence,
+            )
+
+    # ---------------------------------------------------------------- checkpoints
+
+    def checkpoint(self, facts: Mapping[str, Any], spared: list[int]) -> Checkpoint:
+        """Return a checkpoint with these facts and the cluster's state; `spared` are about to be released."""
+        transfers = self.transfers
+        tensors, workers = worker_states(self.workers, self._view, spared, self.under_way)
+        codec_tensors, codecs = self.workers.codec_state()
+        state = {
+            "workers": workers,
+            "network": transfers.network.state_dict(),
+            "ring_ends_s": transfers.collective_ends,
+            "handed_over_s": transfers.idle_until,
+            "without_replica": sorted(transfers.without_replica),
+            "movement": self.server.movement,
+        }
+        state |= {"codecs": codecs} if codecs else {}
+        tensors |= named("codecs/", codec_tensors) | payload_tensors(self.payloads)
+        tensors |= version_tensors(self._measurements.held)
+        if self.server.aggregate is not None:
+            tensors["aggregate"] = self.server.aggregate
+        made = Checkpoint.of(self.server, {**facts, **state})
+        made.tensors |= {name: tensor.clone() for name, tensor in tensors.items()}
+        return made
+
+    def restore(self, checkpoint: Checkpoint) -> None:
+        """Restore the state of another cluster; the engine is restored already."""
+        state, tensors, view = checkpoint.state, checkpoint.tensors, self._view
+        self._compose(self._workload.experiment.strategy.compositions[view.composition], {})
+        transfers = self.transfers
+        if view.ranges != transfers.ranges:
+            transfers.use_ranges(view.ranges)
+            self._repartition()
+        checkpoint.restore(self.server)
+        self.server.aggregate, self.server.movement = tensors.get("aggregate"), state["movement"]
+        self.payloads = payloads_in(tensors, view.pending)
+        self._measurements.held = versions_in(tensors)
+        transfers.collective_ends, transfers.idle_until = state["ring_ends_s"], state["handed_over_s"]
+        transfers.without_replica.update(state.get("without_replica", ()))
+        transfers.network.load_state_dict(state["network"])
+        restore_workers(self.workers, self.resources, state, tensors)
+
+
+PERFORM: dict[type, Callable[[SimulatedCluster, Any, float], None]] = {
+    act.Release: SimulatedCluster.release,
+    act.Apply: SimulatedCluster._apply,
+    act.Cancel: SimulatedCluster.leave,
+    act.Drop: SimulatedCluster.leave,
+    act.Readmit: SimulatedCluster.leave,
+    act.Tell: SimulatedCluster._tell,
+    act.Discard: SimulatedCluster._discard,
+    act.SetTimer: SimulatedCluster._set_timer,
+    act.Measure: SimulatedCluster._measure,
+    act.Handover: SimulatedCluster._hand_over,
+    act.Reassign: SimulatedCluster._reassign,
+}

@@ -1,0 +1,142 @@
+"""When the messages of one composition arrive in virtual time, and how much each carries."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import replace
+from typing import TypeAlias
+
+from psbench.backends.simulated.workers import Resources
+from psbench.clusters import Network, Profile
+from psbench.core.migration import Ranges, lost_entries
+from psbench.core.parts import Placement
+from psbench.core.strategy import Strategy
+
+#: of a message of a worker, its bytes and the time of sending: the time of its arrival, seconds
+Arrival: TypeAlias = Callable[[int, float, float], float]
+#: the same of a message without a vector
+ShortArrival: TypeAlias = Callable[[int, float], float]
+
+
+class Transfers:
+    """The messages between workers and servers, or among workers where they reduce by themselves.
+
+    Between workers and servers every push and every model that is sent takes a message. In a collective
+    none does: the pushers of a commit combine their vectors among themselves, which leaves the result with
+    each of them when the collective ends, and takes what the placement's `reduce_s` says and nothing more.
+    A message of their own take the answer to a vote (one latency), and the model that a worker needs which
+    has no replica: a newcomer, or any worker after a hand-over from servers. Replicas of the start are there
+    already, as all workers build them from the same seed.
+
+    Parameters
+    ----------
+    composition : Strategy
+    resources : Resources
+    ranges : ranges of entries that each server holds
+
+    Attributes
+    ----------
+    up, down : callable
+        Arrival of a push, and of a release that brings a model; see `Arrival`.
+    answer : callable
+        Arrival of a release that brings none; see `ShortArrival`.
+    bytes_up, bytes_down, first_bytes_down : int
+        Bytes of a push, of a release that brings a model, and of one that brings it whole.
+    idle_until : float, seconds
+        Until then a hand-over or a reassignment is under way, and nothing is sent.
+    collective_ends : float, seconds
+        When the last collective ends.
+    without_replica : set of int
+        Workers that need the model before their first collective.
+    """
+
+    def __init__(self, composition: Strategy, resources: Resources, ranges: Ranges) -> None:
+        placement, workload = composition.placement, resources.workload
+        self._composition, self._resources, self._placement = composition, resources, placement
+        self.network = network = _network(workload.profile, placement, ranges)
+        self.idle_until = self.collective_ends = 0.0
+        self.without_replica: set[int] = set()
+        self.up: Arrival = network.up
+        self.down: Arrival = network.down
+        self.message: ShortArrival = network.message
+        self.answer: ShortArrival = network.message
+        if placement.collective:
+            self.up, self.down, self.answer = self._at_once, self._in_collective, self._beside_collective
+        self._set_ranges(ranges)
+
+    def _set_ranges(self, ranges: Ranges) -> None:
+        self.ranges = ranges
+        composition, workload = self._composition, self._resources.workload
+        size, n = workload.wire_size._replace(ranges=ranges), workload.profile.num_workers
+        self._vector_bytes = size.of(composition.communication.codec, composition.placement)
+        self.bytes_up = composition.bytes_up(size, n)
+        self.bytes_down = composition.bytes_down(size, n)
+        self.first_bytes_down = composition.bytes_down(size, n, whole=True)
+
+    # ---------------------------------------------------------------- collectives
+
+    def collect(self, workers: list[int], now: float) -> None:
+        """Begin the collective of a commit's pushers, if the composition has collectives."""
+        if self._placement.collective:
+            seconds = self._placement.reduce_s(self.network, self._vector_bytes, workers)
+            self.collective_ends = now + seconds
+
+    def need_replica(self, workers: Collection[int]) -> None:
+        """Note workers that come without the current model; a stateless worker is sent it with every job."""
+        if self._placement.collective and not self._placement.stateless_workers:
+            self.without_replica.update(workers)
+
+    def _at_once(self, worker: int, num_bytes: float, now: float) -> float:
+        return now
+
+    def _in_collective(self, worker: int, num_bytes: float, now: float) -> float:
+        begins = max(now, self.collective_ends)
+        if worker in self.without_replica:
+            self.without_replica.discard(worker)
+            begins = max(begins, self.network.down(worker, self._vector_bytes, now))
+        return begins + self._job_starts_s(worker)
+
+    def _beside_collective(self, worker: int, now: float) -> float:
+        begins = max(self.network.message(worker, now), self.collective_ends)
+        return begins + self._job_starts_s(worker)
+
+    def _job_starts_s(self, worker: int) -> float:
+        """Return the seconds from the start of a job to a worker's step, for workers without a state."""
+        placement, workload = self._placement, self._resources.workload
+        if not placement.stateless_workers:
+            return 0.0
+        active = self._resources.view.active
+        partition = len(workload.shards[worker]) if workload.shards else workload.dataset_size // len(active)
+        self._resources.step_times.scanned(worker, placement.scan_s(partition))
+        broadcast_s = placement.broadcast_s(self.network, self._vector_bytes, active)
+        return placement.start_s(partition) + broadcast_s
+
+    # ---------------------------------------------------------------- servers hold other entries
+
+    def reassign(self, ranges: Ranges, now: float) -> None:
+        """Move entries between servers, with what the optimizer keeps of them; no message is under way."""
+        given, taken = lost_entries(self.ranges, ranges), lost_entries(ranges, self.ranges)
+        entry_bytes = self._resources.workload.entry_bytes
+        seconds = self.network.move([entry_bytes * n for n in given], [entry_bytes * n for n in taken])
+        self.network.server_loads()  # loads so far say nothing of those to come
+        self.use_ranges(ranges)
+        self.idle_until = max(self.idle_until, now) + seconds
+
+    def use_ranges(self, ranges: Ranges) -> None:
+        """Have servers hold these entries from now on."""
+        self.network.share(_shares(ranges))
+        self._set_ranges(ranges)
+
+
+def _network(profile: Profile, placement: Placement, ranges: Ranges) -> Network:
+    """Return the links to servers that hold these entries; a collective has none."""
+    links = profile.server_bandwidth_mbit_s
+    if placement.collective and isinstance(links, tuple):
+        return Network(replace(profile, server_bandwidth_mbit_s=max(links)))
+    return Network(profile, placement.num_servers, _shares(ranges))
+
+
+def _shares(ranges: Ranges) -> list[float]:
+    """Return what part of the entries each server holds."""
+    entries = [sum(stop - start for start, stop in own) for own in ranges]
+    return [count / sum(entries) for count in entries]

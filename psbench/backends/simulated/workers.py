@@ -1,0 +1,108 @@
+"""What the simulation asks of its workers, and what it lends them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol
+
+from torch import Tensor
+
+from psbench.backends.local_steps import Model
+from psbench.clusters import StepTimes
+from psbench.core import actions as act
+from psbench.core.events import Push
+from psbench.core.migration import Ranges
+from psbench.core.view import ClusterView
+from psbench.training.evaluator import Evaluator
+from psbench.training.server import Server
+from psbench.training.trainer import Trainer
+from psbench.training.workload import Workload
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """What workers compute with, under whichever composition.
+
+    `trainer` and `evaluator` are None where a run computes no gradients (timing only).
+    """
+
+    workload: Workload
+    view: ClusterView
+    server: Server
+    step_times: StepTimes
+    trainer: Trainer | None
+    evaluator: Evaluator | None
+
+    def position(self, worker: int) -> dict[str, Any]:
+        """Return as plain data where a worker is in its data and its step times."""
+        position = None if self.trainer is None else self.trainer.position(worker)
+        return {"used": self.step_times.used(worker), "position": position}
+
+
+class WorkerEvent:
+    """Something that happens to one worker, and that only the workers' own code knows of."""
+
+    __slots__ = ()
+
+
+class Workers(Protocol):
+    """All workers under one composition: one implementation for each way of working.
+
+    Attributes
+    ----------
+    keeps_steps : bool
+        Whether workers make progress without an update, by keeping a step after a vote.
+    bytes_up : int
+        The size of a push.
+    without_model : set of int
+        Workers that must be sent the model whole, as they have none to take a difference from.
+    """
+
+    keeps_steps: ClassVar[bool]
+    bytes_up: int
+    without_model: set[int]
+
+    def release(self, release: act.Release, reaches_s: float, now: float) -> Push | None:
+        """Take a release that is sent now; returns the push that a step becomes, if it surely does."""
+
+    def payload(self, push: Push) -> Model:
+        """Return the vector that an arrived push carries, and the buffers; completes the push's loss."""
+
+    def handle(self, event: WorkerEvent, now: float) -> None:
+        """Handle an event of a worker; those of before a hand-over are void."""
+
+    def order(self, tell: act.Tell, reaches_s: float) -> None:
+        """Have orders reach a worker between two steps."""
+
+    def cancel(self, worker: int, push: Push | None) -> None:
+        """Void what a worker has under way, such as this push."""
+
+    def leave(self, worker: int) -> None:
+        """Forget a worker with its residual; should it come back, it starts from the model it is sent."""
+
+    def repartition(self, ranges: Ranges) -> None:
+        """Encode for servers that hold other entries from now on."""
+
+    def residuals(self) -> dict[int, Tensor]:
+        """Return the residual of each worker's pushes, where there is one."""
+
+    def mean_model(self) -> Model | None:
+        """Return the mean of the workers' models if it stands for the run's model, else None."""
+
+    def checkpoint(
+        self, worker: int, waits: bool, push: Push | None
+    ) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Return a worker's state: as it is if it waits, else as of its last release.
+
+        `push` is the one it has under way, which is void then.
+        """
+
+    def restore(self, worker: int, tensors: Mapping[str, Tensor], plain: Mapping[str, Any]) -> None:
+        """Restore what `checkpoint` returned, except its position in the data and in its step times."""
+
+    def codec_state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Return tensors and plain data of the servers' codecs; empty without any."""
+
+    def restore_codecs(self, tensors: Mapping[str, Tensor], plain: Mapping[str, Any]) -> None:
+        """Restore what `codec_state` returned, after all workers are restored."""
