@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from psbench.clusters.profile import Profile
@@ -113,6 +113,14 @@ class Network:
             rate = min([self._rates[worker] for worker in workers])
             latency = max([self._latency[worker] for worker in workers])
         return num_bytes / rate + latency
+
+    def injection(self, worker: int, injection: Mapping[str, Any], sample_bytes: int) -> float:
+        """Return the time in which a worker receives the samples that others share (`SelSync`).
+
+        One message over the slowest link among them; 0 without any.
+        """
+        others = injection.get("workers", ())
+        return self.hop(len(others) * injection["each"] * sample_bytes, [worker, *others]) if others else 0.0
 
     def state_dict(self) -> dict[str, Any]:
         """Return until when the servers' link is busy in each direction, and what it carried: plain data."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import ClassVar
 
@@ -60,6 +61,17 @@ def ewma(values: list[float], smoothing: float) -> float:
     return mean
 
 
+def injected_samples(batch_size: int, shared_fraction: float, sharing: int) -> int:
+    """Return how many samples each of the sharing workers hands to every other: beta b', rounded down.
+
+    Examples
+    --------
+    >>> injected_samples(32, shared_fraction=0.5, sharing=8)  # b' = 32/(1 + 0.5 * 8) = 6.4
+    3
+    """
+    return math.floor(shared_fraction * batch_size / (1.0 + shared_fraction * sharing))
+
+
 class SelSync(Communication):
     """Step locally, and synchronise all workers as soon as the gradients of one of them change.
 
@@ -74,7 +86,10 @@ class SelSync(Communication):
     window : int, steps, >= 1
         The norms of so many steps make E; 1 does not smooth.
     smoothing : float, 0 to 1
-        What the last norm counts for in E; 0 is n/100 for n workers (0.16 for 16).
+        Weight of the last norm in E; 0 is n/100 for n workers (0.16 for 16).
+    sharing_workers, shared_fraction : float, 0 to 1
+        alpha and beta of the data injection for shards that are not alike: so large a share of the workers,
+        drawn for every step, hands so large a share of its batch to all others. 0 is no injection.
 
     Notes
     -----
@@ -84,6 +99,12 @@ class SelSync(Communication):
     the mean is begun anew at every step, with the oldest norm of the window. The first step of a worker
     synchronises, and one after a norm of 0, since no change can be told. So does the arrival of a worker,
     who could not begin before. The workers' momentum is neither exchanged nor cleared, as in the code.
+    Data injection: with k = alpha n sharing workers (rounded to the nearest whole number) and a batch of b, a
+    worker draws b' = b/(1 + beta k) samples of its own and each of the k shares beta b' (rounded down), so
+    that a batch is of b samples as before; a sharing worker, which receives from k - 1 only, draws more of
+    its own. Shared samples are drawn from the shard of who shares them, and are the same for all who receive
+    them in a step. In virtual time they travel over the slowest link among those concerned before the step
+    begins; `bytes.data` counts them. On dask all data is everywhere, and nothing travels.
 
     Source
     ------
@@ -118,6 +139,15 @@ class SelSync(Communication):
         0.0, "weight of the last norm in that average; 0: a hundredth per worker", source=SOURCE, ge=0, le=1
     )
 
+    sharing_workers: float = parameter(
+        0.0, "share of the workers whose samples all others train on, too", source=SOURCE, ge=0, le=1
+    )
+    shared_fraction: float = parameter(
+        0.0, "share of its batch that such a worker hands to the others", source=SOURCE, ge=0, le=1
+    )
+
+    _sharing: list[int] = PrivateAttr(default_factory=list)  # the workers drawn for the step that begins
+    _drawn_for: list[int] = PrivateAttr(default_factory=list)  # workers released since they were drawn
     _flags: dict[str, bool] = PrivateAttr(default_factory=dict)  # of the votes that are not answered
 
     @property
@@ -130,10 +160,25 @@ class SelSync(Communication):
         return Flags(delta=self.delta, window=self.window, smoothing=self.smoothing)
 
     def on_release(self, worker: int, view: ClusterView) -> Orders:
-        """Tell a newcomer the smoothing that depends on the number of workers."""
-        if self.smoothing or view.workers[worker].status is not Status.NEW:
-            return {}
-        return {"smoothing": min(1.0, view.num_workers / 100)}
+        """Order the smoothing that depends on the number of workers, once, and the injection of each step."""
+        orders: Orders = {}
+        if not self.smoothing and view.workers[worker].status is Status.NEW:
+            orders["smoothing"] = min(1.0, view.num_workers / 100)
+        if self.sharing_workers and self.shared_fraction:
+            self._draw_sharing(worker, view)
+            batch_size = view.workers[worker].batch_size
+            each = injected_samples(batch_size, self.shared_fraction, len(self._sharing))
+            others = [other for other in self._sharing if other != worker]
+            orders["injection"] = {"workers": others if each else [], "each": each}
+        return orders
+
+    def _draw_sharing(self, worker: int, view: ClusterView) -> None:
+        """Draw the sharing workers with the first release of each step; steps begin together."""
+        if worker in self._drawn_for or not self._drawn_for:
+            count = math.floor(self.sharing_workers * view.num_active + 0.5)
+            drawn = view.rng.choice(view.active, count, replace=False)
+            self._sharing, self._drawn_for = sorted(int(one) for one in drawn), []
+        self._drawn_for.append(worker)
 
     def on_vote(self, vote: Vote, view: ClusterView) -> list[Action]:
         """Wait until all have voted; one flag makes all push."""

@@ -31,6 +31,8 @@ class WorkerLoop:
     ----------
     chunk : int
         Samples of the chunk of data that the next step begins; 0 if it continues with the current one.
+    injection : dict
+        `workers` whose shards the next step takes samples from, too, and how many of `each`; empty for none.
     exchanging : bool
         Whether a push is under way while the worker computes (overlap).
 
@@ -54,6 +56,7 @@ class WorkerLoop:
         self.exchanging = False
         self.chunk = 0
         self._chunk_orders: Orders = {}
+        self.injection: Orders = {}
         self._steps = self._samples = 0
         self._compute_s = self._reported_s = self._loss = self._first_loss = 0.0
         self._stats: Mapping[str, float] = {}
@@ -161,6 +164,7 @@ class WorkerLoop:
 
     def _apply_orders(self, orders: Orders) -> None:
         self._batch = orders.get("batch_size", self._batch)
+        self.injection = orders.get("injection", self.injection)
         self._policy.on_orders(orders)
 
     def _statistics(self) -> dict[str, float]:
@@ -184,5 +188,5 @@ _RENAMED = {
 #: attributes that are written as they are
 _SAVED = (
     *("ticket", "version", "exchanging", "chunk", "_batch", "_chunk_orders", "_steps", "_samples"),
-    *("_compute_s", "_reported_s", "_loss", "_first_loss", "_push_ordered", "_waiting"),
+    *("injection", "_compute_s", "_reported_s", "_loss", "_first_loss", "_push_ordered", "_waiting"),
 )

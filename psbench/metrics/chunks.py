@@ -49,6 +49,8 @@ def chunks(log: EventLog) -> pd.DataFrame:
 def chunks_sent(log: EventLog, unanswered: bool = False) -> pd.DataFrame:
     """Return one row for each chunk of data that a worker was sent, in the order in which they began.
 
+    What other workers share for a step (SelSync's data injection) is a chunk, too.
+
     A worker begins one with every release and after every report; each is a message to the worker. One that
     travels while the chunk before is trained on (prefetching) is counted when it is begun, so that the last
     of each worker, which never is, does not count.
@@ -68,6 +70,8 @@ def chunks_sent(log: EventLog, unanswered: bool = False) -> pd.DataFrame:
     for row in pick(sent(log.rows(), unanswered), Kind.RELEASE, Kind.REPORT):
         said = json.loads(log.text(row["text"]) or "{}")
         samples = said.get("samples" if row["kind"] == Kind.RELEASE else "next_samples")
+        if injection := said.get("injection"):
+            samples = len(injection["workers"]) * injection["each"] or None
         if samples is not None and not (row["kind"] == Kind.RELEASE and row["id"]):
             found.append((row["time_s"], int(row["worker"]), samples))
     return pd.DataFrame(found, columns=[*_ASKED])

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -41,6 +42,10 @@ class StepResult:
     gradient: Tensor
     buffers: Tensor
     loss: float
+
+
+#: a batch is the worker's own
+_NO_INJECTION: Mapping[str, Any] = {}
 
 
 class Trainer:
@@ -107,11 +112,24 @@ class Trainer:
         """Let every worker's batches come from its shard again."""
         self._batches = list(self._shards)
 
-    def start(self, worker: int, batch_size: int) -> Job:
-        """Draw the worker's next batch; costs no arithmetic."""
+    def start(self, worker: int, batch_size: int, injection: Mapping[str, Any] = _NO_INJECTION) -> Job:
+        """Draw the worker's next batch; costs no arithmetic.
+
+        `injection` names `workers` and how many samples of `each` take the place of some of the worker's own.
+        """
         number = self._steps[worker]
         self._steps[worker] += 1
-        return Job(worker, number, self._batches[worker].take(batch_size))
+        if not injection.get("workers"):
+            return Job(worker, number, self._batches[worker].take(batch_size))
+        others, each = injection["workers"], injection["each"]
+        own = self._batches[worker].take(batch_size - each * len(others))
+        return Job(worker, number, np.concatenate([own, *(self._shared(o, number, each) for o in others)]))
+
+    def _shared(self, worker: int, step: int, count: int) -> npt.NDArray[np.int64]:
+        """Return the samples of its shard that a worker shares in a step, the same whoever receives them."""
+        shard = self._shards[worker].shard
+        rng = self._streams.generator("injection", worker, step)
+        return shard[rng.choice(len(shard), count, replace=count > len(shard), shuffle=False)]
 
     def result(self, job: Job, parameters: Tensor, buffers: Tensor) -> StepResult:
         """Read the batch and compute the step; see `read` and `compute`."""

@@ -1,22 +1,24 @@
 """SelSync: the flags' worked numbers, who is asked to push, and what it equals."""
 
+import json
 import math
 
 import pytest
 import torch
 from local_runs import MOMENTUM, Watched, alone, close, trained
 
-from psbench import replay, strategies
+from psbench import metrics, replay, strategies
 from psbench.communication import SelSync
-from psbench.communication.selsync import ewma
+from psbench.communication.selsync import ewma, injected_samples
 from psbench.core.actions import Apply, Hold, Release
 from psbench.core.engine import Engine
 from psbench.core.events import Join, Leave, Push, Vote
 from psbench.core.log import Kind
 from psbench.errors import ParameterError
 from psbench.metrics import local_steps_ratio
-from psbench.testing import ScriptedCluster, check_strategy
+from psbench.testing import ScriptedCluster, check_strategy, toy_experiment
 from psbench.testing.toys import toy_cluster
+from psbench.training.workload import Workload
 
 NEVER = 1e30
 NORMS = [4.0, 4.4, 4.2, 6.0]
@@ -267,3 +269,57 @@ def test_who_leaves_before_the_answer_took_neither_step():
     found = local_steps_ratio(cluster.log)
     votes = cluster.log.of_kind(Kind.VOTE)["worker"]
     assert found["local"] + found["synchronous"] == len(votes) - 1 - cluster.engine.view.num_voted
+
+
+def injecting(**changes):
+    values = {"sharing_workers": 0.5, "shared_fraction": 0.5} | changes.pop("values", {})
+    cluster = {"workers": 4, "step_time": "constant", "seconds_per_step": 0}
+    return trained(strategies.selsync(**values), cluster=cluster, batch_size=64, **changes)
+
+
+def test_injected_samples_of_the_worked_example():
+    assert injected_samples(32, 0.5, 8) == 3  # b' = 6.4
+    assert injected_samples(32, 1.0, 16) == 1
+    assert injected_samples(32, 0.5, 0) == 16
+
+
+def test_half_of_the_workers_share_in_every_step_and_all_receive_the_same():
+    done = injecting(stop={"updates": 4})
+    orders = [json.loads(done.log.text(n)) for n in done.log.of_kind(Kind.RELEASE)["text"]]
+    first = [order["injection"]["workers"] for order in orders[:4]]
+    sharing = sorted(set().union(*first))
+    assert len(sharing) == 2
+    assert first == [[w for w in sharing if w != own] for own in range(4)]
+    assert {order["injection"]["each"] for order in orders} == {4}  # b = 16, b' = 8
+    assert len({str(order["injection"]) for order in orders}) > 4  # others share later
+    assert replay(done) == len(done.log)
+
+
+def test_a_batch_keeps_its_size_and_the_injected_samples_are_those_of_the_sharing_shards():
+    workload = Workload.build(toy_experiment("selsync", cluster={"workers": 4}, batch_size=64))
+    trainer = workload.trainer()
+    injection = {"workers": [1, 2], "each": 4}
+    jobs = {worker: trainer.start(worker, 16, injection).indices for worker in (0, 3)}
+    for worker, indices in jobs.items():
+        assert len(indices) == 16
+        held = [set(workload.shards[w].tolist()) for w in (worker, 1, 2)]
+        assert [sum(int(i) in own for i in indices) for own in held] == [8, 4, 4]
+    assert jobs[0][8:].tolist() == jobs[3][8:].tolist()
+
+
+def test_injected_samples_take_time_and_are_bytes_of_data():
+    plain = injecting(values={"sharing_workers": 0.0}, stop={"updates": 2})
+    slow = injecting(stop={"updates": 2})
+    assert "data" not in plain.summary()["bytes"]
+    sent = metrics.chunks_sent(slow.log)
+    assert set(sent["samples"]) == {4, 8}  # who shares receives from the other only
+    assert slow.summary()["bytes"]["data"] == sent["samples"].sum() * slow.meta["sample_bytes"]
+    assert slow.summary()["time_s"] > plain.summary()["time_s"]
+
+
+def test_without_a_share_nothing_is_injected():
+    runs = [
+        trained(strategies.selsync(**v)) for v in ({}, {"sharing_workers": 0.5}, {"shared_fraction": 0.5})
+    ]
+    assert len({run.log.digest() for run in runs}) == 1
+    check_strategy(strategies.selsync(sharing_workers=0.4, shared_fraction=0.3), clusters=6)

@@ -370,7 +370,9 @@ class LocalWorkers:
         number, samples = worker.number, worker.loop.batch_size
         if worker.loop.chunk:
             begins_s = self._fetch(worker, begins_s, now)
-        job = None if self._trainer is None else self._trainer.start(number, samples)
+        injection = worker.loop.injection
+        begins_s += self._network.injection(number, injection, self._sample_bytes)
+        job = None if self._trainer is None else self._trainer.start(number, samples, injection)
         compute_s = self._resources.step_times.next(number, samples, begins_s)
         worker.computes = True
         end = StepEnd(worker, worker.generation, job, samples, compute_s)

@@ -187,7 +187,7 @@ class Worker:
         if loop.chunk:
             self.trainer.assign(self.worker, loop.chunk)
         samples = loop.batch_size
-        batch = self.trainer.read(self.trainer.start(self.worker, samples))
+        batch = self.trainer.read(self.trainer.start(self.worker, samples, loop.injection))
         read = time.perf_counter() - began
         result = self.trainer.compute(batch, model.parameters, model.buffers)
         computed = time.perf_counter() - began
