@@ -19,7 +19,7 @@ from psbench.backends.outcome import Outcome
 from psbench.checkpoints.chain import find, home_of, log_of, remove_later, resume_spec
 from psbench.checkpoints.file import Checkpoint
 from psbench.checkpoints.folder import CheckpointFolder
-from psbench.checkpoints.validation import check
+from psbench.checkpoints.validation import check, check_against, check_log
 from psbench.core.log import EventLog
 from psbench.core.strategy import Strategy
 from psbench.core.switching_strategy import AnyStrategy
@@ -75,6 +75,8 @@ def run(
     if target is not None:
         check_folder(target, run_id, overwrite=overwrite)
     workload = Workload.build(experiment) if workload is None else workload
+    if path is not None and begin is not None:
+        check_against(path, begin, workload)
     checkpoints = None if target is None else CheckpointFolder(target, run_id, log)
     if target is not None:
         remove_files_of_others(target, run_id)
@@ -145,6 +147,7 @@ def _beginning(experiment: Experiment, path: Path, log: EventLog) -> Checkpoint:
     checkpoint = Checkpoint.load(path)
     check(path, checkpoint, experiment)
     before = log_of(path, checkpoint)
+    check_log(path, before, experiment.num_workers)
     log.extend(before.rows(), before.texts)
     return with_current_names(checkpoint)
 

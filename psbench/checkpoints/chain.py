@@ -7,8 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
+import torch
 
 from psbench.checkpoints.file import Checkpoint
+from psbench.checkpoints.validation import check_state
 from psbench.core.log import ROW, EventLog
 from psbench.errors import DataError
 
@@ -30,7 +33,7 @@ def log_of(path: Path, checkpoint: Checkpoint) -> EventLog:
         part = parts[before] = _earlier(path, at, checkpoint)
     log = EventLog()
     for name, part in reversed(parts.items()):
-        rows = np.frombuffer(part.tensors["log"].numpy().tobytes(), dtype=ROW)
+        rows = _rows(path.parent / name, part)
         log.extend(rows, part.state["log"]["texts"])
         if len(log) != part.state["log"]["rows"]:
             raise DataError(
@@ -38,6 +41,14 @@ def log_of(path: Path, checkpoint: Checkpoint) -> EventLog:
                 f"before it there are {len(log)}: one of them is of another run"
             )
     return log
+
+
+def _rows(path: Path, checkpoint: Checkpoint) -> npt.NDArray[np.void]:
+    """Return the rows of the log in a checkpoint."""
+    packed = checkpoint.tensors.get("log")
+    if packed is None or packed.dtype != torch.uint8 or packed.numel() % ROW.itemsize:
+        raise DataError(f"{path}: has no log, or one that does not consist of whole rows")
+    return np.frombuffer(packed.numpy().tobytes(), dtype=ROW)
 
 
 def _earlier(path: Path, at: Path, checkpoint: Checkpoint) -> Checkpoint:
@@ -48,6 +59,7 @@ def _earlier(path: Path, at: Path, checkpoint: Checkpoint) -> Checkpoint:
             "a run together"
         )
     found = Checkpoint.load(at)
+    check_state(at, found.state)
     if found.state.get("run_id") != checkpoint.state.get("run_id"):
         raise DataError(f"{at}: is of another run than {path.name}, whose log begins in it")
     return found
@@ -88,7 +100,10 @@ def _check_one_run(states: Mapping[Path, Mapping[str, Any]]) -> None:
 
 
 def _progress(state: Mapping[str, Any]) -> tuple[int, float]:
-    return state.get("log", {}).get("rows", -1), state.get("time_s", 0.0)
+    """Return how far a run had come; a file without a run's state has come nowhere."""
+    log, time_s = state.get("log"), state.get("time_s")
+    rows = log.get("rows") if isinstance(log, Mapping) else None
+    return rows if isinstance(rows, int) else -1, time_s if isinstance(time_s, (int, float)) else 0.0
 
 
 def remove_later(path: Path, folder: Path) -> None:

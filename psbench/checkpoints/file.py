@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from torch import Tensor
 
 from psbench.errors import DataError, SpecError
 from psbench.system.files import atomic_write
+from psbench.system.limits import check_memory
 from psbench.training.server import Server
 
 
@@ -77,12 +79,13 @@ class Checkpoint:
         """
         try:
             with Path(path).open("rb") as file, np.load(file, allow_pickle=False) as content:
+                _check_size(Path(path), content)
                 arrays = {name: content[name] for name in content.files}
-            state = json.loads(str(arrays.pop("state")))
+            state = _plain_state(arrays.pop("state"))
             same = json.loads(str(arrays.pop(_SAME, "{}")))
             tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
             tensors |= {name: tensors[first] for name, first in same.items()}
-        except (OSError, ValueError, KeyError, EOFError, BadZipFile) as error:
+        except _UNREADABLE as error:
             raise DataError(f"{path}: is not a checkpoint that can be read ({error})") from None
         return cls(tensors, state)
 
@@ -97,14 +100,31 @@ class Checkpoint:
         """
         try:
             with path.open("rb") as file, np.load(file, allow_pickle=False) as content:
-                state: dict[str, Any] = json.loads(str(content["state"]))
-        except (OSError, ValueError, KeyError, EOFError, BadZipFile) as error:
+                return _plain_state(content["state"])
+        except _UNREADABLE as error:
             raise DataError(f"{path}: is not a checkpoint that can be read ({error})") from None
-        return state
 
 
 #: names of tensors that are equal to another, by that one's name
 _SAME = "same"
+#: what reading a file raises that is cut short, damaged, or something else
+_UNREADABLE = (
+    *(OSError, ValueError, KeyError, TypeError, AttributeError, EOFError, BadZipFile, zlib.error),
+    *(MemoryError, RecursionError, NotImplementedError, OverflowError),
+)
+
+
+def _plain_state(array: npt.NDArray[Any]) -> dict[str, Any]:
+    state = json.loads(str(array))
+    if not isinstance(state, dict):
+        raise ValueError(f"its state is a {type(state).__name__}")
+    return state
+
+
+def _check_size(path: Path, content: Any) -> None:
+    """Refuse a file that says it holds more than there is memory for: a compressed one may say anything."""
+    needed = sum(entry.file_size for entry in content.zip.infolist())
+    check_memory(needed, f"{path}: its tensors", "is it a checkpoint?")
 
 
 def _each_once(arrays: dict[str, npt.NDArray[Any]]) -> tuple[dict[str, npt.NDArray[Any]], dict[str, str]]:

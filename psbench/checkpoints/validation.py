@@ -1,4 +1,4 @@
-"""What is checked of a checkpoint before a run is resumed from it."""
+"""What is checked of a checkpoint before a run is resumed from it: nothing is computed from a damaged one."""
 
 from __future__ import annotations
 
@@ -6,36 +6,70 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
+from pydantic import ValidationError
+from torch import Tensor
+
 from psbench.checkpoints.file import Checkpoint
+from psbench.checkpoints.state import CheckpointState
+from psbench.core.log import ROW, EventLog, Kind
 from psbench.errors import DataError, SpecError
 from psbench.experiment import Experiment
+from psbench.training.workload import Workload
 
 #: what may change from one part of a run to the next
 FREE = (
     *("name", "stop", "backend", "scheduler", "evaluate_every", "checkpoint_every", "threads"),
-    "timing_only",  # is told in words of its own
+    "timing_only",  # has a message of its own
 )
+#: what an engine raises if a state is not one of its own
+_RESTORING = (KeyError, TypeError, ValueError, IndexError, AttributeError, RuntimeError, OverflowError)
 
 
 def check(path: Path, checkpoint: Checkpoint, experiment: Experiment) -> None:
-    """Refuse a checkpoint from which this experiment cannot go on.
+    """Refuse a checkpoint from which this experiment cannot be resumed.
 
     Raises
     ------
     DataError
-        If it is no whole checkpoint.
+        If it is not a whole checkpoint, or its state is not what one consists of.
     SpecError
         If it is of another experiment; names the first field that differs.
     """
     state = checkpoint.state
     if "spec" not in state or "log" not in state:
         raise DataError(f"{path}: holds a model, and not what a run needs to go on from it")
-    if state.get("engine") is None:
+    if "engine" not in state or state["engine"] is None:
         raise DataError(
             f"{path}: was written while numbers were being measured, and holds the model alone; go on from "
             "another checkpoint of that run"
         )
-    before, now = state["spec"], experiment.spec()
+    check_state(path, state)
+    _check_experiment(path, state["spec"], experiment)
+
+
+def check_state(path: Path, state: Mapping[str, Any]) -> None:
+    """Refuse plain data that is not that of a checkpoint.
+
+    Raises
+    ------
+    DataError
+        Naming the first field that is wrong.
+    """
+    try:
+        CheckpointState.model_validate(state)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        got = "" if isinstance(first["input"], (dict, list)) else f", got {first['input']!r}"
+        message = first["msg"].removeprefix("Value error, ")
+        what = f"{where}: {message[0].lower()}{message[1:]}{got}" if where else message
+        raise DataError(f"{path}: is not the state of a run: {what}") from None
+
+
+def _check_experiment(path: Path, spec: Mapping[str, Any], experiment: Experiment) -> None:
+    # read anew, so that fields of older versions have their current names, and new ones their defaults
+    before, now = Experiment.from_spec(spec, where=str(path)).spec(), experiment.spec()
     for field in sorted({*before, *now} - {*FREE}):
         if where := _difference(before.get(field), now.get(field), field):
             free = ", ".join(FREE[:-1])
@@ -51,3 +85,72 @@ def _difference(before: Any, now: Any, where: str) -> str:
         inner = (_difference(before.get(k), now.get(k), f"{where}.{k}") for k in keys)
         return next(filter(None, inner), "")
     return "" if before == now else f"{where} was {before!r} and is {now!r}"
+
+
+def check_log(path: Path, log: EventLog, num_workers: int) -> None:
+    """Refuse rows of a log that no run writes.
+
+    Raises
+    ------
+    DataError
+    """
+    rows = log.rows()
+    wrong = (
+        (~(rows["time_s"] >= 0), "a time that is negative or no number"),
+        (rows["kind"] > max(Kind), "an unknown kind of event"),
+        (rows["worker"] >= num_workers, f"a worker beyond {num_workers - 1}"),
+        (rows["text"] >= len(log.texts), "a text that is not there"),
+    )
+    for faults, what in wrong:
+        if faults.any():
+            raise DataError(f"{path}: row {int(faults.argmax())} of its log has {what}")
+
+
+def check_against(path: Path, checkpoint: Checkpoint, workload: Workload) -> None:
+    """Refuse tensors that are not those of the model, and a state that the engine cannot restore.
+
+    Raises
+    ------
+    DataError
+    """
+    _check_tensors(path, checkpoint.tensors, workload)
+    view = checkpoint.state["engine"]["view"]
+    for name, found, expected in (
+        ("num_workers", view["num_workers"], workload.profile.num_workers),
+        ("dataset_size", view["dataset_size"], workload.dataset_size),
+        ("global_batch", view["global_batch"], workload.experiment.batch_size),
+    ):
+        if found != expected:
+            raise DataError(f"{path}: engine.view.{name} is {found}, and the experiment has {expected}")
+    try:
+        workload.engine(None).load_state_dict(checkpoint.state["engine"])
+    except _RESTORING as error:
+        raise DataError(f"{path}: the engine cannot restore its state ({error!r})") from None
+
+
+def _check_tensors(path: Path, tensors: Mapping[str, Tensor], workload: Workload) -> None:
+    shapes = {"parameters": workload.parameters.shape, "buffers": workload.buffers.shape}
+    for name, shape in shapes.items():
+        if name not in tensors:
+            raise DataError(f"{path}: has no tensor {name!r}")
+        if tensors[name].shape != shape:
+            raise DataError(
+                f"{path}: tensor {name!r} has shape {tuple(tensors[name].shape)}, and the model's is "
+                f"{tuple(shape)}"
+            )
+    for name, tensor in tensors.items():
+        _check_tensor(path, name, tensor, shapes["parameters"])
+
+
+def _check_tensor(path: Path, name: str, tensor: Tensor, model: torch.Size) -> None:
+    expected = torch.uint8 if name == "log" else torch.float32
+    if tensor.dtype != expected:
+        raise DataError(f"{path}: tensor {name!r} has numbers of type {tensor.dtype}, expected {expected}")
+    if name == "log" and (tensor.dim() != 1 or tensor.numel() % ROW.itemsize):
+        raise DataError(f"{path}: its log has {tensor.numel()} bytes, not whole rows of {ROW.itemsize}")
+    if name.startswith("optimizer/") and tensor.shape not in (model, torch.Size([])):
+        raise DataError(
+            f"{path}: tensor {name!r} has shape {tuple(tensor.shape)}, and the model's is {tuple(model)}"
+        )
+    if name in ("parameters", "buffers") and not bool(tensor.isfinite().all()):
+        raise DataError(f"{path}: tensor {name!r} has NaN or infinity")
