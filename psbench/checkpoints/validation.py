@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,22 @@ FREE = (
     *("name", "stop", "backend", "scheduler", "evaluate_every", "checkpoint_every", "threads"),
     "timing_only",  # has a message of its own
 )
-#: what an engine raises if a state is not one of its own
-_RESTORING = (KeyError, TypeError, ValueError, IndexError, AttributeError, RuntimeError, OverflowError)
+#: what code raises that restores a state which is not one of its own
+RESTORING = (KeyError, TypeError, ValueError, IndexError, AttributeError, RuntimeError, OverflowError)
+
+
+@contextmanager
+def restoring(what: str = "the checkpoint") -> Iterator[None]:
+    """Turn what code raises that restores a state into an error that says so.
+
+    Raises
+    ------
+    DataError
+    """
+    try:
+        yield
+    except RESTORING as error:
+        raise DataError(f"{what}: its state cannot be restored: {type(error).__name__}: {error}") from error
 
 
 def check(path: Path, checkpoint: Checkpoint, experiment: Experiment) -> None:
@@ -122,10 +137,8 @@ def check_against(path: Path, checkpoint: Checkpoint, workload: Workload) -> Non
     ):
         if found != expected:
             raise DataError(f"{path}: engine.view.{name} is {found}, and the experiment has {expected}")
-    try:
+    with restoring(str(path)):
         workload.engine(None).load_state_dict(checkpoint.state["engine"])
-    except _RESTORING as error:
-        raise DataError(f"{path}: the engine cannot restore its state ({error!r})") from None
 
 
 def _check_tensors(path: Path, tensors: Mapping[str, Tensor], workload: Workload) -> None:
@@ -143,7 +156,7 @@ def _check_tensors(path: Path, tensors: Mapping[str, Tensor], workload: Workload
 
 
 def _check_tensor(path: Path, name: str, tensor: Tensor, model: torch.Size) -> None:
-    expected = torch.uint8 if name == "log" else torch.float32
+    expected = {"log": torch.uint8, "samples": torch.int64}.get(name.rpartition("/")[2], torch.float32)
     if tensor.dtype != expected:
         raise DataError(f"{path}: tensor {name!r} has numbers of type {tensor.dtype}, expected {expected}")
     if name == "log" and (tensor.dim() != 1 or tensor.numel() % ROW.itemsize):

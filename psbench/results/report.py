@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import html
 import json
-import os
 import re
-import tempfile
 from collections.abc import Iterable, Sequence
 from importlib import resources
 from pathlib import Path
@@ -22,6 +20,7 @@ from psbench import charts
 from psbench.charts import Figure
 from psbench.errors import ParameterError, SpecError
 from psbench.results.comparison import Comparison, compare
+from psbench.system.files import atomic_write, check_writable
 
 if TYPE_CHECKING:
     from psbench.results.run import Run
@@ -52,7 +51,7 @@ def write_report(path: str | Path, what: Comparison | Run | Sequence[Run]) -> Pa
     """
     path = Path(path)
     comparison = _comparison(what)
-    _check_writable(path)
+    _check_target(path)
     return _write(path, _page(comparison))
 
 
@@ -74,30 +73,17 @@ def _comparison(what: Comparison | Run | Sequence[Run]) -> Comparison:
 # ---------------------------------------------------------------- writing
 
 
-def _check_writable(path: Path) -> None:
-    """Fail before any work if the report cannot be written."""
+def _check_target(path: Path) -> None:
+    """Refuse a file that cannot be written, before any work."""
     if path.is_dir():
         raise SpecError(f"{path}: is a folder; name a file in it, such as {path / 'report.html'}")
-    folder = path.resolve().parent
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-    except OSError as error:
-        raise SpecError(f"{folder}: cannot be written: {error.strerror}; choose another folder") from None
+    check_writable(path.absolute().parent)
 
 
 def _write(path: Path, text: str) -> Path:
-    handle, part = tempfile.mkstemp(dir=path.resolve().parent, prefix=f".{path.name}.", suffix=".part")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        os.chmod(part, 0o644)
-        os.replace(part, path)
-    except OSError as error:
-        raise SpecError(f"{path}: cannot be written: {error.strerror}") from None
-    finally:
-        Path(part).unlink(missing_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with atomic_write(path) as file:
+        file.write(text.encode())
     return path
 
 

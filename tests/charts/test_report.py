@@ -147,7 +147,7 @@ def test_a_report_that_cannot_be_written_says_so_and_leaves_nothing(runs, tmp_pa
     with pytest.raises(SpecError, match="is a folder; name a file in it"):
         write_report(tmp_path, runs[2])
     (tmp_path / "file").write_text("")
-    with pytest.raises(SpecError, match=r"file: cannot be written: .*; choose another folder"):
+    with pytest.raises(SpecError, match=r"file: cannot be written: .*; choose another output folder"):
         write_report(tmp_path / "file" / "r.html", runs[2])
     with pytest.raises(ParameterError, match="no run to report"):
         write_report(tmp_path / "r.html", [])

@@ -28,6 +28,7 @@ from psbench.backends.simulated.event_queue import EventQueue
 from psbench.backends.simulated.workers import WorkerEvent
 from psbench.checkpoints.file import Checkpoint
 from psbench.checkpoints.folder import CheckpointFolder
+from psbench.checkpoints.validation import restoring
 from psbench.core import events as ev
 from psbench.core.actions import Action
 from psbench.core.events import Push
@@ -236,6 +237,17 @@ class Simulation:
 
     def _resume(self, start: Checkpoint) -> None:
         """Continue from a checkpoint, unless the run ends there."""
+        with restoring():
+            actions = self._restore(start)
+        movement = self.cluster.server.movement
+        reason = self._rules.after_update(self.engine.view, movement) or self._rules.at(self.now)
+        if reason:
+            self.end("finished", reason)
+        else:
+            self._perform(actions)
+
+    def _restore(self, start: Checkpoint) -> list[Action]:
+        """Restore all state, and return what is to be performed first."""
         state, engine = start.state, self.engine
         engine.load_state_dict(state["engine"])
         self.cluster.restore(start)
@@ -247,13 +259,7 @@ class Simulation:
             if isinstance(event, ev.Evaluated):
                 self.evaluation.unhandled = event
         rest = actions_from_plain(state["rest"], engine.composition.own_steps)
-        actions = [*rest, *engine.resume(released(rest), self.workload.experiment.stop.epochs)]
-        movement = self.cluster.server.movement
-        reason = self._rules.after_update(engine.view, movement) or self._rules.at(self.now)
-        if reason:
-            self.end("finished", reason)
-        else:
-            self._perform(actions)
+        return [*rest, *engine.resume(released(rest), self.workload.experiment.stop.epochs)]
 
     # ---------------------------------------------------------------- evaluations and the end
 
