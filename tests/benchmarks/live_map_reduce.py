@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from psbench.backends.dask.cluster import _local_cluster
+from psbench.backends.dask.cluster import local_cluster
 from psbench.core.log import Kind
 from psbench.experiment import Experiment
 from tests.benchmarks.live import steps_a_second
@@ -42,7 +42,7 @@ def _rate(strategy: str, size: int, scheduler: str) -> float:
 def run() -> Rows:
     """Measure all strategies in turns, one size after the other, in the same processes."""
     torch.set_num_threads(1)
-    with _local_cluster(4) as cluster:
+    with local_cluster(4) as cluster:
         return [row for size in SIZES for row in _rows(size, cluster.scheduler_address)]
 
 

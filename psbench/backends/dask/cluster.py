@@ -1,4 +1,4 @@
-"""Dask clusters: one of our own on this machine, or one that is running; and which role goes where."""
+"""Connect to a Dask cluster, or start one on this machine, and assign the roles of a run to its workers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 #: seconds that a scheduler may take to answer
 CONNECT_S = 5.0
-#: seconds that processes of a cluster of our own may take to end before they are killed
+#: seconds that the processes of a local cluster may take to end before they are killed
 _CLOSE_S = 10.0
 _SPAWN = "distributed.nanny.pre-spawn-environ"
 _METHOD = "distributed.worker.multiprocessing-method"
@@ -35,7 +35,7 @@ _HELPERS = ("multiprocessing.forkserver", "multiprocessing.resource_tracker")
 
 @contextmanager
 def connected(scheduler: str | None, num_roles: int) -> Iterator[Client]:
-    """Give a client of the scheduler at that address, or of a local cluster with a process a role.
+    """Give a client of the scheduler at that address, or of a local cluster with one process per role.
 
     Raises
     ------
@@ -46,8 +46,8 @@ def connected(scheduler: str | None, num_roles: int) -> Iterator[Client]:
         with _client(scheduler) as client:
             yield client
         return
-    with _local_cluster(num_roles) as cluster, _client(cluster.scheduler_address) as client:
-        # Ctrl-C reaches every process of the terminal's group; here it must stop the run, not break it
+    with local_cluster(num_roles) as cluster, _client(cluster.scheduler_address) as client:
+        # Ctrl-C reaches every process of the terminal's group: it must stop the run, not kill its workers
         client.run(_ignore_interrupts)
         yield client
 
@@ -59,9 +59,9 @@ def _ignore_interrupts() -> None:
 @contextmanager
 def _client(address: str) -> Iterator[Client]:
     try:
-        # in a thread of its own, as this one may have a loop running (in a notebook)
+        # in another thread, as an event loop may be running in this one (in a notebook)
         with ThreadPoolExecutor(1) as pool:
-            pool.submit(asyncio.run, _greet(address)).result()
+            pool.submit(asyncio.run, _handshake(address)).result()
         client = Client(address, timeout=CONNECT_S, set_as_default=False)
     except (OSError, ValueError, TypeError) as error:
         raise ParameterError(
@@ -74,16 +74,16 @@ def _client(address: str) -> Iterator[Client]:
         client.close(timeout=CONNECT_S)
 
 
-async def _greet(address: str) -> None:
-    """Exchange a word with the scheduler; Dask's client would wait for ever for one that is silent."""
+async def _handshake(address: str) -> None:
+    """Connect to the scheduler and close; Dask's client would wait forever for one that does not answer."""
     arguments = Security().get_connection_args("client")
     async with asyncio.timeout(CONNECT_S):
         comm = await connect(address, timeout=CONNECT_S, **arguments)
         await comm.close()
 
 
-class _QuickNanny(Nanny):  # type: ignore[misc]  # Dask is untyped
-    """Kills its process to end it: roles end before, and one that has loaded torch takes seconds to leave."""
+class _KillingNanny(Nanny):  # type: ignore[misc]  # Dask is untyped
+    """Ends its process with a signal: no task runs by then, and torch takes seconds to exit."""
 
     async def kill(self, timeout: float = _CLOSE_S, reason: str = "run-ended") -> None:
         if self.process is not None and self.process.process is not None:
@@ -91,34 +91,51 @@ class _QuickNanny(Nanny):  # type: ignore[misc]  # Dask is untyped
         await super().kill(timeout=timeout, reason=reason)
 
 
-@contextmanager
-def _local_cluster(processes: int) -> Iterator[LocalCluster]:
-    """Start a cluster bound to loopback, and see to it that none of its processes outlives it."""
-    before = set(_children())
+def start_cluster(processes: int) -> LocalCluster:
+    """Start a Dask cluster on this machine, reachable from it only, with one thread a process.
+
+    Parameters
+    ----------
+    processes : int
+        One for each role of a run: training workers, servers (at least one) and the evaluator.
+
+    Returns
+    -------
+    LocalCluster
+        To be closed with `close()`; it ends with this process at the latest. Its `scheduler_address` is what
+        `Experiment(scheduler=...)` takes, for any number of runs one after another.
+    """
     with _settings():
         _start_fork_server()
-        cluster = LocalCluster(
+        return LocalCluster(
             n_workers=processes,
             threads_per_worker=1,
             processes=True,
-            worker_class=_QuickNanny,
+            worker_class=_KillingNanny,
             host="127.0.0.1",
             memory_limit=0,
             dashboard_address=None,
-            # with no address of its own the scheduler's page would try port 8787, and warn if it is taken
+            # without an address the scheduler's page would try port 8787, and warn if it is taken
             scheduler_kwargs={"dashboard": False, "dashboard_address": "127.0.0.1:0"},
-            silence_logs=logging.CRITICAL,  # what goes wrong is told by the run itself
+            silence_logs=logging.CRITICAL,  # the run itself reports what goes wrong
         )
+
+
+@contextmanager
+def local_cluster(processes: int) -> Iterator[LocalCluster]:
+    """Give a cluster of this machine; at the end all its processes are gone, killed if need be."""
+    before = set(_children())
+    cluster = start_cluster(processes)
     try:
         yield cluster
     finally:
-        ours = [child for child in _children() if child not in before]
+        own = [child for child in _children() if child not in before]
         try:
             cluster.close(timeout=_CLOSE_S)
         except TimeoutError:
             logger.warning("the cluster did not close within %g s", _CLOSE_S)
         finally:
-            _, left = psutil.wait_procs(ours, timeout=1.0)
+            _, left = psutil.wait_procs(own, timeout=1.0)
             for process in left:
                 logger.warning("process %d of the cluster did not end; killing it", process.pid)
                 process.kill()
@@ -153,17 +170,17 @@ def _children() -> list[psutil.Process]:
 
 @contextmanager
 def _settings() -> Iterator[None]:
-    """Set up a local cluster's processes for computing, and leave this process as it was.
+    """Set what the processes of a local cluster inherit, and restore this process's environment.
 
-    Dask's nanny would give them a malloc setting with which torch takes 1.6 times as long, and write it into
-    our own environment, from where every later process would have it too.
+    Dask's nanny sets MALLOC_TRIM_THRESHOLD_, with which torch takes 1.6 times as long, and writes it into the
+    environment of this process, from which every later process would inherit it.
     """
     spawn = {k: v for k, v in dask.config.get(_SPAWN).items() if k != "MALLOC_TRIM_THRESHOLD_"}
     settings = {
         _SPAWN: spawn,
         _METHOD: "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn",
-        "distributed.worker.profile.enabled": False,  # it interrupts the roles a hundred times a second
-        "distributed.scheduler.allowed-failures": 0,  # a role is never started again elsewhere
+        "distributed.worker.profile.enabled": False,  # its sampling interrupts the tasks 100 times a second
+        "distributed.scheduler.allowed-failures": 0,  # a task that was lost is not started elsewhere
     }
     environment = dict(os.environ)
     try:
@@ -177,12 +194,14 @@ def _settings() -> Iterator[None]:
 
 
 def place(roles: Sequence[str], threads: Mapping[str, int], scheduler: str | None) -> dict[str, str]:
-    """Return the Dask worker of each role: one each, or, if there are too few, as many as it has threads.
+    """Assign a Dask worker to each role.
+
+    Every role gets a worker to itself; if there are too few, a worker gets up to as many as it has threads.
 
     Parameters
     ----------
     roles : sequence of str
-        The first get Dask workers of their own.
+        The first ones get a Dask worker to themselves.
     threads : mapping of address to number of threads
 
     Raises
@@ -203,10 +222,10 @@ def place(roles: Sequence[str], threads: Mapping[str, int], scheduler: str | Non
         )
     if len(roles) > len(threads):
         logger.warning(
-            "the Dask cluster has %d workers for %d roles: some share a process, and slow each other down",
+            "the Dask cluster has %d workers for %d roles: some share a process and slow each other down",
             *(len(threads), len(roles)),
         )
-    order = sorted(threads, key=lambda address: threads[address])  # who has room for more comes last
+    order = sorted(threads, key=lambda address: threads[address])  # most threads last
     load = dict.fromkeys(order, 0)
     placed: dict[str, str] = {}
     for role in roles:

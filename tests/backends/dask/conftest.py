@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from psbench.backends.dask.cluster import _local_cluster
+from psbench.backends.dask.cluster import local_cluster
 
 #: enough for three workers, two servers and the evaluator
 PROCESSES = 6
@@ -15,5 +15,5 @@ PROCESSES = 6
 @pytest.fixture(scope="session")
 def scheduler() -> Iterator[str]:
     """A cluster that is there already: what an engineer gives the address of."""
-    with _local_cluster(PROCESSES) as cluster:
+    with local_cluster(PROCESSES) as cluster:
         yield cluster.scheduler_address
