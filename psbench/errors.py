@@ -3,22 +3,22 @@
 ::
 
     PsbenchError
-      SpecError                what was asked for cannot be
+      SpecError                a specification is invalid
         UnknownName            no such strategy, data set, parameter, ...
         ParameterError         a value out of range, or two that do not go together
       ProtocolError            a strategy broke its contract
         UnansweredWorker       a worker spoke and was neither released nor held
         Deadlock               no worker can ever go on
-        ReplayMismatch         a recorded run decided otherwise
-      Diverged                 the loss stopped being a number
-      CodecError               a vector cannot be written on the wire, or what came cannot be read
-      BackendError             the machinery under a run failed
-        WorkerLost             too many workers are gone
-        ServerLost             a parameter server is gone
+        ReplayMismatch         a replayed run decides differently
+      Diverged                 the loss or a gradient is NaN or infinite
+      CodecError               a vector cannot be encoded, or a message cannot be decoded
+      BackendError             a process or connection under a run failed
+        WorkerLost             too many workers are lost
+        ServerLost             a parameter server is lost
         Cancelled              stopped from outside before anything was computed
       DataError                a data file is missing, truncated or not what it says
 
-    DoubtfulComposition        a warning: parts that work together, and probably not as meant
+    DoubtfulComposition        a warning: a valid composition that is probably not intended
 
 A message says what, where, and the next thing to try.
 
@@ -40,7 +40,7 @@ class PsbenchError(Exception):
 
 
 class SpecError(PsbenchError):
-    """What was asked for cannot be."""
+    """A specification is invalid."""
 
 
 class UnknownName(SpecError):
@@ -61,7 +61,7 @@ class ParameterError(SpecError):
 
 
 class DoubtfulComposition(UserWarning):
-    """Parts that work together, and probably not as meant."""
+    """A valid composition of parts that is probably not intended."""
 
 
 class ProtocolError(PsbenchError):
@@ -77,27 +77,27 @@ class Deadlock(ProtocolError):
 
 
 class ReplayMismatch(ProtocolError):
-    """A replayed run took another decision than the recorded one."""
+    """A replayed run decides differently from the recorded one."""
 
 
 class Diverged(PsbenchError):
-    """The loss or a gradient stopped being a number; names the push that did it."""
+    """The loss or a gradient is NaN or infinite; the message names the push."""
 
 
 class CodecError(PsbenchError):
-    """A vector cannot be written on the wire, or what came cannot be read."""
+    """A vector cannot be encoded, or a message cannot be decoded."""
 
 
 class BackendError(PsbenchError):
-    """The machinery under a run failed."""
+    """A process or connection under a run failed."""
 
 
 class WorkerLost(BackendError):
-    """So many workers are gone that the run cannot go on."""
+    """Too many workers are lost for the run to continue."""
 
 
 class ServerLost(BackendError):
-    """A parameter server is gone; the message names the last checkpoint."""
+    """A parameter server is lost; the message names the last checkpoint."""
 
 
 class Cancelled(BackendError):

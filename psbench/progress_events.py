@@ -1,4 +1,4 @@
-"""Telling whoever waits how far a long piece of work has come."""
+"""Progress of long work, such as reading a file, reported to a listener."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TypeAlias
 
-#: called with what is being done, and how much of it is, 0 to 1; must be quick
+#: called with the name of the work and the share that is done, 0 to 1; must return quickly
 Listener: TypeAlias = Callable[[str, float], None]
 
 _listener: ContextVar[Listener | None] = ContextVar("listener", default=None)
@@ -15,7 +15,7 @@ _listener: ContextVar[Listener | None] = ContextVar("listener", default=None)
 
 @contextmanager
 def listening(listener: Listener) -> Iterator[None]:
-    """Let a listener be told of the work in this block; without one nobody is.
+    """Report the progress of the work in this block to a listener.
 
     Examples
     --------
@@ -33,7 +33,7 @@ def listening(listener: Listener) -> Iterator[None]:
 
 
 def tell(what: str, done: float) -> None:
-    """Say how much of some work is done, 0 to 1."""
+    """Report the share of some work that is done, 0 to 1, to the listener if there is one."""
     listener = _listener.get()
     if listener is not None:
         listener(what, done)

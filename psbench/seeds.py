@@ -1,6 +1,6 @@
-"""One seed, many named streams of chance.
+"""One seed, many named random streams.
 
-A stream is named by its purpose and by whole-number keys, so that adding a worker, or drawing more
+A stream is named by its purpose and by integer keys, so that adding a worker, or drawing more
 numbers for one purpose, changes no other stream. Nothing here touches global random state.
 """
 
@@ -30,7 +30,7 @@ class Streams:
     seed: int
 
     def sequence(self, purpose: str, *keys: int) -> np.random.SeedSequence:
-        """Return the seed sequence of a stream; `keys` are whole numbers such as a worker's id."""
+        """Return the seed sequence of a stream; `keys` are integers such as a worker's id."""
         return np.random.SeedSequence(self.seed, spawn_key=(zlib.crc32(purpose.encode()), *keys))
 
     def generator(self, purpose: str, *keys: int) -> np.random.Generator:
@@ -38,5 +38,5 @@ class Streams:
         return np.random.Generator(np.random.PCG64(self.sequence(purpose, *keys)))
 
     def integer(self, purpose: str, *keys: int) -> int:
-        """Return a 63-bit number of the stream: a seed for another library's own generator."""
+        """Return a 63-bit integer of the stream: a seed for another library's generator."""
         return int(self.sequence(purpose, *keys).generate_state(1, np.uint64)[0] >> np.uint64(1))

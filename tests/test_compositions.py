@@ -116,8 +116,8 @@ class TestBatchesOfDifferentSizesThatCountAlike:
             toy_experiment(self.DOUBTFUL)
         (only,) = told
         assert str(only.message) == (
-            "strategy 'custom': lb_bsp cuts batches of different sizes, and sum counts them alike: the "
-            "update is no longer the gradient of the global batch; use aggregation 'mean'"
+            "strategy 'custom': lb_bsp gives workers batches of different sizes, and sum weighs them "
+            "equally: the update is no longer the gradient of the global batch; use aggregation 'mean'"
         )
 
     def test_the_warning_names_the_line_that_composes(self):

@@ -23,7 +23,7 @@ from psbench.strategies import CATALOGUE
 from psbench.switching import Empirical
 from psbench.testing import BrokenContract, ScriptedCluster, check_strategy, random_cluster
 from psbench.testing.invariants import Invariants
-from psbench.testing.variants import ends, variants
+from psbench.testing.variants import extreme_values, variants
 
 
 @pytest.mark.parametrize("name", sorted(CATALOGUE))
@@ -282,7 +282,7 @@ BROKEN = {
     Curious: r"reads the statistic 'norm', which none declares.*\('norm',\)",
     Peeping: "decisions change with the loss",
     Shared: "two runs with the same seed differ",
-    Hidden: "resumed from its state at event .* it decides otherwise",
+    Hidden: "resumed from its state at event .* it decides differently",
     Sets: "the state cannot be written as JSON.*plain data",
     Keys: "the state differs after a round trip through JSON.*texts as keys",
     Meddling: r"pushes, but .* committed",
@@ -325,9 +325,9 @@ def test_a_broken_contract_is_a_protocol_error():
 
 
 def test_ends_of_ranges():
-    bounds = {name: ends(field) for name, field in Empirical.model_fields.items()}
+    bounds = {name: extreme_values(field) for name, field in Empirical.model_fields.items()}
     assert bounds == {"window": [1, 1_000_000, 4], "threshold": [1e-6, 1.0]}
-    assert ends(CATALOGUE["k_bsp"].parameters["cancel"]) == ["immediate", "on_arrival"]
+    assert extreme_values(CATALOGUE["k_bsp"].parameters["cancel"]) == ["immediate", "on_arrival"]
 
 
 def test_variants_differ_in_one_parameter_and_fit_some_cluster():

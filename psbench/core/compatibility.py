@@ -27,7 +27,7 @@ class Composition(Protocol):
 
 
 def misfits(strategy: Composition) -> list[str]:
-    """Return why the parts cannot work together; empty if they can. From declared properties alone."""
+    """Return why the parts cannot work together, from declared properties alone; empty if they can."""
     c, a, m = strategy.consistency, strategy.aggregation, strategy.communication
     s, p = strategy.stragglers, strategy.placement
     checks = [
@@ -100,13 +100,13 @@ def misfits(strategy: Composition) -> list[str]:
 
 
 def doubts(strategy: Composition) -> list[str]:
-    """Return what of a valid composition is probably not meant; empty if nothing is."""
+    """Return what of a valid composition is probably not intended; empty if nothing is."""
     c, a, s = strategy.consistency, strategy.aggregation, strategy.stragglers
     checks = [
         (
             c.barrier and s.varies_batch and not a.weighs_samples,
-            f"{s.name} cuts batches of different sizes, and {a.name} counts them alike: the update is no "
-            "longer the gradient of the global batch; use aggregation 'mean'",
+            f"{s.name} gives workers batches of different sizes, and {a.name} weighs them equally: the "
+            "update is no longer the gradient of the global batch; use aggregation 'mean'",
         ),
     ]
     return [doubt for doubtful, doubt in checks if doubtful]

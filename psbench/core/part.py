@@ -1,9 +1,9 @@
 """Parts: the pure pieces that a strategy is composed of, and the registry of their names.
 
 A part is a frozen pydantic model: its fields are its hyper-parameters, declared once with range, unit,
-description and source, and everything else (YAML, command line, panel, tables) is made from them. What a
-part concludes while it runs is kept in private attributes (`PrivateAttr`) holding plain data. The base class
-of each domain is in `core.parts`.
+description and source, and everything else (YAML, command line, panel, tables) is made from them. A part's
+state is kept in private attributes (`PrivateAttr`) of plain data. The base class of each
+domain is in `core.parts`.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ class Part(Specification):
     former_names: ClassVar[tuple[str, ...]] = ()
     #: where the rule comes from; shown wherever the part is offered
     source: ClassVar[str] = ""
-    #: statistics of a push or report that the part reads; no other is computed
+    #: statistics of a push or report that the part reads; no others are computed
     reads: ClassVar[tuple[str, ...]] = ()
     #: kinds of numbers that the part asks for with `Measure`
     measures: ClassVar[tuple[str, ...]] = ()
-    #: a part with a higher number makes other decisions than one with a lower
+    #: raised whenever the part decides differently from before
     results_version: ClassVar[int] = 1
 
     def __init__(self, **values: Any) -> None:
@@ -60,7 +60,7 @@ class Part(Specification):
         # a cell of a notebook that is run again defines its class again
         if (other.__module__, other.__qualname__) != (cls.__module__, cls.__qualname__):
             raise ParameterError(
-                f"{cls.domain} {cls.name!r} is there already ({other.__module__}.{other.__qualname__}); "
+                f"{cls.domain} {cls.name!r} is defined already, by {other.__module__}.{other.__qualname__}; "
                 f"give {cls.__qualname__} another name"
             )
         known[cls.name] = cls
@@ -70,22 +70,22 @@ class Part(Specification):
         return {"name": self.name, **handler(self)}
 
     def fresh(self) -> Self:
-        """Return an equal part that has concluded nothing yet."""
+        """Return an equal part in its initial state."""
         return type(self)(**{name: getattr(self, name) for name in type(self).model_fields})
 
     def check(self, num_workers: int, global_batch: int) -> None:
         """Raise ParameterError if the part cannot work on a cluster of that size."""
 
     def start(self, view: ClusterView) -> list[Action]:
-        """Begin: called once before anything else, also after a switch."""
+        """Start: called once before any other hook, also after a switch."""
         return []
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what the part has concluded, as plain data."""
+        """Return the part's state (its private attributes) as plain data."""
         return copy.deepcopy(dict(self.__pydantic_private__ or {}))
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over a state written by `state_dict`."""
+        """Load a state of `state_dict`."""
         for name, value in state.items():
             setattr(self, name, copy.deepcopy(value))
 

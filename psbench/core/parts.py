@@ -19,11 +19,11 @@ from psbench.core.worker_policy import WorkerPolicy
 
 
 class Consistency(Part):
-    """When is a push committed, and who may go on.
+    """When pushes are committed, and which workers are released.
 
-    Properties that decide what fits (`core.strategy`): `barrier`: every commit takes one push of every
-    active worker and all go on together; `waits_for`: whom a waiting worker waits for; `singly`: one push
-    a commit; `cancels`: may void work under way.
+    Properties that decide what fits: `barrier`: every commit takes one push of every active worker, and all
+    are released together; `waits_for`: whom a waiting worker waits for; `singly`: one push a commit;
+    `cancels`: may make work under way void.
     """
 
     domain: ClassVar[str] = "consistency"
@@ -33,7 +33,7 @@ class Consistency(Part):
 
     @property
     def cancels(self) -> bool:
-        """Whether work under way may be voided."""
+        """Whether work under way may be made void."""
         return False
 
     def on_push(self, push: Push, view: ClusterView) -> list[Action]:
@@ -41,15 +41,15 @@ class Consistency(Part):
         raise NotImplementedError(f"{type(self).__name__} must define on_push")
 
     def on_start(self, view: ClusterView) -> list[Action]:
-        """Let the workers begin; by default all of them, in id order."""
+        """Release workers at the start; by default all of them, in id order."""
         return [Release(worker) for worker in view.waiting]
 
     def on_join(self, worker: int, view: ClusterView) -> list[Action]:
-        """Answer a newcomer; by default it begins at once."""
+        """Answer a worker that joins; by default it is released at once."""
         return [Release(worker)]
 
     def on_leave(self, worker: int, view: ClusterView) -> list[Action]:
-        """React to a worker that has gone: ask again who may go on."""
+        """React to a worker that has left: decide again who may be released."""
         return []
 
     def on_timer(self, key: str, view: ClusterView) -> list[Action]:
@@ -64,14 +64,14 @@ class Consistency(Part):
 class Aggregation(Part):
     """How pushes become the next model.
 
-    Properties that decide what fits: `one_at_a_time`: it weighs one push against its own state;
-    `needs_barrier`: a commit must take a push of everybody; `takes_sums`: a push is to carry the sum of its
-    steps' gradients, as of workers that overlap, rather than their mean.
+    Properties that decide what fits: `one_at_a_time`: weighs a single push against the part's state;
+    `needs_barrier`: a commit must take a push of every worker; `takes_sums`: a push carries the sum of its
+    steps' gradients, as workers that overlap push it, rather than their mean.
     """
 
     domain: ClassVar[str] = "aggregation"
     one_at_a_time: ClassVar[bool] = False
-    #: whether a push counts by its samples, so that batches of different sizes make one of the whole
+    #: whether a push is weighted by its samples, so that batches of different sizes add up to a global one
     weighs_samples: ClassVar[bool] = True
     takes_sums: ClassVar[bool] = False
     needs_barrier: ClassVar[bool] = False
@@ -91,14 +91,14 @@ class Aggregation(Part):
         raise NotImplementedError(f"{type(self).__name__} must define on_commit")
 
     def on_measured(self, facts: dict[str, Any], view: ClusterView) -> list[Action]:
-        """Answer a `Measure` of one's own, with `Apply`."""
+        """Answer the part's own `Measure`, with `Apply`."""
         return []
 
 
 class Codec(Part):
-    """How a vector of floats is written on the wire; `psbench.codecs` has them.
+    """How a vector of floats is encoded; `psbench.codecs` has them.
 
-    `entrywise`: every entry travels by itself, so that a ring may add vectors up on their way.
+    `entrywise`: every entry is encoded by itself, so that a ring may add up vectors hop by hop.
     """
 
     domain: ClassVar[str] = "codec"
@@ -106,7 +106,7 @@ class Codec(Part):
 
     @property
     def has_memory(self) -> bool:
-        """Whether the sender adds what was lost to what it sends next."""
+        """Whether the sender adds what one message lost to the next (error feedback)."""
         return False
 
     def num_bytes(self, size: int) -> int:
@@ -124,38 +124,38 @@ def codec_field(description: str, name: str = "none") -> Any:
 
 
 class Communication(Part):
-    """When a worker pushes, and what goes on the wire.
+    """When a worker pushes, and how messages are encoded.
 
     Parameters
     ----------
     codec, codec_down : Codec, its name, or a mapping
-        How vectors are written on their way to the servers and on their way back. BatchNorm's statistics
-        travel beside them as 32-bit floats.
+        How vectors to the servers, and back to the workers, are encoded. BatchNorm's statistics are sent
+        beside them as 32-bit floats.
 
     Notes
     -----
     Sparse and quantised codecs carry differences: of a model, what has changed since the one that the worker
-    was sent last (our reading; on the way back this is what DoubleSqueeze's error feedback comes to). The
-    first model that a worker is sent travels whole. Of a codec that is right on average only (QSGD, TernGrad,
-    random-k without memory) a worker takes the share of a difference that brings it nearer to the server's
+    was sent last (our reading; for answers this is equivalent to DoubleSqueeze's error feedback). The first
+    model that a worker is sent is whole. With a codec that is only unbiased (QSGD, TernGrad, random-k without
+    error feedback) a worker takes the share of a difference that brings it nearer to the server's
     model for certain (`Codec.shift_rate`): with few levels on many entries it follows that slowly.
     """
 
     domain: ClassVar[str] = "communication"
-    #: whether a worker surely pushes (always), may never (alone), or all push when one votes (together)
+    #: whether a worker certainly pushes (always), may never push (alone), or all push by vote (together)
     pushes: ClassVar[Literal["always", "alone", "together"]] = "always"
     #: whether steps are kept on the worker between pushes, by its own optimizer
     local: ClassVar[bool] = False
     #: whether a push carries the mean gradient of several steps from one model
     accumulates: ClassVar[bool] = False
-    #: whether the worker computes on while its push is under way
+    #: whether the worker computes while its push is under way
     overlaps: ClassVar[bool] = False
-    #: whether a worker speaks at the end of a chunk of data, whose size the straggler part may order
+    #: whether a worker works on chunks of data, whose size the straggler part may order
     chunks: ClassVar[bool] = False
-    #: whether a worker reports how far it has come with its batch, and takes orders to do more or less of it
+    #: whether a worker reports its progress within a batch, and takes orders to do more or less of it
     reports_progress: ClassVar[bool] = False
-    codec: SerializeAsAny[Codec] = codec_field("how vectors are written on their way to the servers")
-    codec_down: SerializeAsAny[Codec] = codec_field("how vectors are written on their way to the workers")
+    codec: SerializeAsAny[Codec] = codec_field("how vectors sent to the servers are encoded")
+    codec_down: SerializeAsAny[Codec] = codec_field("how vectors sent to the workers are encoded")
 
     @field_validator("codec", "codec_down", mode="before")
     @classmethod
@@ -164,7 +164,7 @@ class Communication(Part):
 
     @property
     def forgets_momentum(self) -> bool:
-        """Whether a worker that is sent the model begins its own optimizer anew."""
+        """Whether a worker that is sent the model resets the state of its own optimizer."""
         return True
 
     @property
@@ -173,7 +173,7 @@ class Communication(Part):
         return 0
 
     def worker_policy(self) -> WorkerPolicy:
-        """Return a new worker half."""
+        """Return a new worker policy."""
         raise NotImplementedError(f"{type(self).__name__} must define worker_policy")
 
     def rate_epoch(self, view: ClusterView) -> float:
@@ -185,11 +185,11 @@ class Communication(Part):
         return [Hold(vote.worker, "vote")]
 
     def on_push(self, push: Push, view: ClusterView) -> list[Action]:
-        """Look at a push before it is committed."""
+        """React to a push before it is committed."""
         return []
 
     def on_leave(self, worker: int, view: ClusterView) -> list[Action]:
-        """React to a worker that has gone."""
+        """React to a worker that has left."""
         return []
 
     def on_applied(self, view: ClusterView) -> list[Action]:
@@ -197,7 +197,7 @@ class Communication(Part):
         return []
 
     def on_measured(self, facts: dict[str, Any], view: ClusterView) -> list[Action]:
-        """Answer a `Measure` of one's own."""
+        """Answer the part's own `Measure`."""
         return []
 
     def on_release(self, worker: int, view: ClusterView) -> Orders:
@@ -215,11 +215,11 @@ class Stragglers(Part):
     needs_progress: ClassVar[bool] = False
 
     def on_push(self, push: Push, view: ClusterView) -> list[Action]:
-        """Look at a push before it is committed."""
+        """React to a push before it is committed."""
         return []
 
     def on_report(self, report: Report, view: ClusterView) -> list[Action]:
-        """Look at a report."""
+        """React to a report."""
         return []
 
     def on_timer(self, key: str, view: ClusterView) -> list[Action]:
@@ -240,7 +240,7 @@ Layout: TypeAlias = Sequence[tuple[str, int]]
 
 
 class Network(Protocol):
-    """What a collective operation may ask of the network: how long things take, in seconds."""
+    """Times of messages, in seconds, that the cost of a collective operation is made of."""
 
     def ring(self, num_bytes: float, workers: Sequence[int]) -> float:
         """Return the time of a ring All-Reduce among workers."""
@@ -250,7 +250,7 @@ class Network(Protocol):
 
 
 class Placement(Part):
-    """Where parameters live, and so what a message costs; never which decision is taken.
+    """Where parameters are kept, and so what a message costs; decides nothing about workers.
 
     `collective`: a commit is a collective operation of its pushers; `stateless_workers`: a worker keeps
     nothing between steps.
@@ -262,12 +262,12 @@ class Placement(Part):
 
     @property
     def num_servers(self) -> int:
-        """Servers that share the parameters."""
+        """Number of servers that share the parameters."""
         return 1
 
     @property
     def moves(self) -> bool:
-        """Whether parameters may move between servers while a run goes on; only then it hears of versions."""
+        """Whether parameters may move between servers during a run; only then `on_applied` is called."""
         return False
 
     def on_applied(self, view: ClusterView) -> list[Action]:
@@ -275,15 +275,15 @@ class Placement(Part):
         return []
 
     def on_measured(self, facts: dict[str, Any], view: ClusterView) -> list[Action]:
-        """Answer a `Measure` of one's own."""
+        """Answer the part's own `Measure`."""
         return []
 
     def ranges(self, layout: Layout) -> list[list[tuple[int, int]]]:
-        """Return the entries that each server begins with: stretches, from (included) to (excluded)."""
+        """Return the entries that each server begins with: ranges, start included, stop excluded."""
         return [[(0, sum(size for _, size in layout))]]
 
     def balance(self, layout: Layout) -> dict[str, Any]:
-        """Return by server what it has to do, and the `imbalance` of each: the most over the mean.
+        """Return the load of each server, and the `imbalance` of each kind of load: maximum over mean.
 
         Keys are lists of counts by server, such as `entries`, and `imbalance` with a number for each.
         """
@@ -291,34 +291,34 @@ class Placement(Part):
         return {"entries": entries, "imbalance": {"entries": max(entries) * len(entries) / sum(entries)}}
 
     def start_s(self, partition: int) -> float:
-        """Return the seconds before a step that begins on a partition of so many samples."""
+        """Return the seconds before each step on a partition of so many samples."""
         return 0.0
 
     def scan_s(self, partition: int) -> float:
-        """Return how much of `start_s` goes into reading the partition."""
+        """Return how much of `start_s` is reading the partition."""
         return 0.0
 
     def broadcast_s(self, network: Network, num_bytes: int, workers: list[int]) -> float:
-        """Return the seconds in which a collective lets all workers have the model before a step."""
+        """Return the seconds in which a collective operation sends the model to all workers."""
         return 0.0
 
     def reduce_s(self, network: Network, num_bytes: int, workers: list[int]) -> float:
-        """Return the seconds in which a collective adds up what workers have computed."""
+        """Return the seconds in which a collective operation adds up the workers' results."""
         return 0.0
 
     def bytes_up(self, payload: int, num_workers: int) -> int:
-        """Return what one worker sends for a payload of that many bytes."""
+        """Return the bytes that one worker sends for a payload of so many bytes."""
         return payload
 
     def bytes_down(self, payload: int, num_workers: int) -> int:
-        """Return what one worker receives to load a model of that many bytes."""
+        """Return the bytes that one worker receives to load a model of so many bytes."""
         return payload
 
 
 class Switching(Part):
-    """When to change to another composition; asked by hand, every rule switches.
+    """When to switch to another composition; on request, every rule switches.
 
-    `needs_epochs`: asks how many epochs the run has; `needs_validation`: reads the validation loss.
+    `needs_epochs`: uses the run's number of epochs; `needs_validation`: reads the validation loss.
     """
 
     domain: ClassVar[str] = "switching"
@@ -331,15 +331,15 @@ class Switching(Part):
         return False
 
     def on_applied(self, view: ClusterView) -> list[Action]:
-        """Look at a new version."""
+        """React to a new version."""
         return []
 
     def on_evaluated(self, event: Evaluated, view: ClusterView) -> list[Action]:
-        """Look at an evaluation."""
+        """React to an evaluation."""
         return []
 
     def on_push(self, push: Push, view: ClusterView) -> list[Action]:
-        """Look at a push."""
+        """React to a push."""
         return []
 
     def on_timer(self, key: str, view: ClusterView) -> list[Action]:
@@ -347,7 +347,7 @@ class Switching(Part):
         return []
 
     def on_switch_requested(self, event: SwitchRequested, view: ClusterView) -> list[Action]:
-        """Do what a person asked for: change now."""
+        """Switch now, as a person has asked for."""
         return [SwitchTo(1 - view.composition if event.to is None else event.to, "asked by hand")]
 
     def why_not(self, evaluations: Sequence[Evaluated], trained: float, planned: float | None) -> str:

@@ -1,4 +1,4 @@
-"""Base of everything that a person writes down: frozen pydantic models, and errors that say what is wrong."""
+"""Specifications: frozen pydantic models, and errors that say what is wrong."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from psbench.errors import ParameterError, UnknownName
 
 
 def parameter(default: Any, description: str, *, unit: str = "", source: str = "", **limits: Any) -> Any:
-    """Declare a hyper-parameter: default, meaning, unit, where it comes from, and its limits.
+    """Declare a hyper-parameter: default, meaning, unit, source, and limits.
 
     `limits` are pydantic's (`ge`, `gt`, `le`, `lt`). `unit` and `source` show up in tooltips and tables.
     """
@@ -20,14 +20,14 @@ def parameter(default: Any, description: str, *, unit: str = "", source: str = "
 
 
 class Specification(BaseModel):
-    """Base of everything that a person writes down: never changed, no unknown key, no number that is none."""
+    """Base of everything that a person writes down: frozen, no unknown key, no NaN or infinity."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, protected_namespaces=())
 
     @field_validator("*", mode="before")
     @classmethod
     def _refuse_text(cls, value: Any, info: ValidationInfo) -> Any:
-        """Refuse texts and truth values where a number is expected; pydantic would turn them into one."""
+        """Refuse strings and booleans where a number is expected; pydantic would convert them."""
         wanted = cls.model_fields[info.field_name or ""].annotation
         numeric = set(get_args(wanted) or [wanted]) <= {int, float, type(None)}
         if numeric and isinstance(value, (str, bool)):
@@ -36,9 +36,9 @@ class Specification(BaseModel):
 
 
 def explain(error: ValidationError, model: type[BaseModel], where: str) -> ParameterError | UnknownName:
-    """Turn pydantic's error into one of ours: what, where, and the nearest right thing."""
+    """Turn pydantic's error into one of psbench: what, where, and the nearest right thing."""
     errors = error.errors(include_url=False)
-    # a name misspelt may also be one that is missed: the former tells more
+    # a misspelt name may also be reported as a missing one: the former says more
     first = next((e for e in errors if e["type"] == "extra_forbidden"), errors[0])
     path = ".".join(str(step) for step in first["loc"])
     cause = first.get("ctx", {}).get("error")

@@ -33,12 +33,12 @@ class Strategy(Specification):
     Parameters
     ----------
     name : str
-        What charts and tables call it.
+        Name in charts and tables.
     consistency, aggregation, communication, stragglers, placement : Part
         A part, its name, or a mapping with its name and parameters.
     lr_scaling : "none" or "by_share"
         The optimizer's rate for an update of k pushes in a cluster of n workers: the single-node rate, or
-        that rate times k/n. With `by_share` a sample moves the model equally far whatever the strategy:
+        that rate times k/n. With `by_share` a sample moves the model by the same amount in every strategy:
         ASP and SSP use lr/n, k-ASP lr k/n, a full barrier lr (thesis 2.1.2, eqs. 2.1-2.3; our reading for
         1 < k < n, which both k = 1 and k = n imply).
 
@@ -64,7 +64,7 @@ class Strategy(Specification):
             super().__init__(**values)
         except ValidationError as error:
             raise explain(error, type(self), "strategy") from None
-        for doubt in doubts(self):  # here, because validators run again where a strategy is part of another
+        for doubt in doubts(self):  # not in a validator, which runs again where a strategy is part of another
             warnings.warn(f"strategy {self.name!r}: {doubt}", DoubtfulComposition, stacklevel=2)
 
     @field_validator(*DOMAINS, mode="before")
@@ -110,13 +110,13 @@ class Strategy(Specification):
         """Whether every worker pushes a 32-bit gradient after every step, and nothing else."""
         m = self.communication
         pushes = type(m.worker_policy()).after_step is WorkerPolicy.after_step
-        told = {"compute_s", "send_s", "loss"} >= set(self.reads)
-        written = {m.codec.name, m.codec_down.name} != {"none"}
-        return pushes and told and not (self.own_steps or m.accumulates or written)
+        columns = {"compute_s", "send_s", "loss"} >= set(self.reads)
+        encoded = {m.codec.name, m.codec_down.name} != {"none"}
+        return pushes and columns and not (self.own_steps or m.accumulates or encoded)
 
     @property
     def unknown_statistics(self) -> list[str]:
-        """What parts read or measure although no backend knows it."""
+        """What parts read or measure although no backend provides it."""
         return sorted({*self.reads} - {*STATISTICS}) + sorted({*self.measures} - {*MEASURES})
 
     @property
@@ -129,7 +129,7 @@ class Strategy(Specification):
 
     @property
     def reads_validation(self) -> bool:
-        """Whether some part decides by a loss over validation data."""
+        """Whether some part decides by a loss on validation data."""
         return bool({"test_loss", "model_loss", "candidate_loss"} & {*self.reads, *self.measures})
 
     @property
@@ -138,9 +138,9 @@ class Strategy(Specification):
         return self.aggregation.payload == "parameters" and not self.communication.codec.entrywise
 
     def forgets_residual(self, before: Strategy) -> bool:
-        """Whether what codecs have not said under the composition `before` this one cannot say in its pushes.
+        """Whether codec residuals of the composition `before` cannot be sent in the pushes of this one.
 
-        A gradient's entries are no parameters: what is missing of the one cannot be added to the other.
+        Gradients and parameters differ in unit: the residual of the one cannot be added to the other.
         """
         remembers = before.communication.codec.has_memory and not before.placement.collective
         return remembers and self.aggregation.payload != before.aggregation.payload
@@ -151,7 +151,7 @@ class Strategy(Specification):
         return self.placement.bytes_up(num_bytes, num_workers)
 
     def bytes_down(self, size: WireSize, num_workers: int, whole: bool = False) -> int:
-        """Return the bytes of an answer; `whole` is that of the first one to a worker."""
+        """Return the bytes of an answer; `whole` for the first one to a worker."""
         codec = self.communication.codec_down
         bare = whole and not codec.entrywise
         num_bytes = size.whole if bare else size.of(codec, self.placement)
@@ -172,7 +172,7 @@ class Strategy(Specification):
         return None
 
     def spec(self) -> dict[str, Any]:
-        """Return plain data from which an equal strategy can be made."""
+        """Return the specification: plain data from which an equal strategy is made."""
         return (
             {"name": self.name}
             | {p.domain: p.model_dump(mode="json") for p in self.parts}

@@ -14,18 +14,18 @@ from psbench.errors import ParameterError
 
 
 class SwitchingStrategy(Specification):
-    """Two compositions and the rule that changes from one to the other.
+    """Two compositions and the rule that switches from one to the other.
 
-    At the change everybody finishes (or is cancelled, as the rule says), what is buffered is committed,
-    a checkpoint is written, the model is handed over, and all begin under the new composition.
+    At a switch all workers finish their work (or it is cancelled, as the rule says), buffered pushes are
+    committed, a checkpoint is written, the model is handed over, and all start under the new composition.
 
     Parameters
     ----------
     first, second : Strategy
     rule : Switching
     momentum : str
-        What becomes of the optimizer's momentum. At every hand-over, "zero" begins anew with the optimizer's
-        state, and all others keep it. While the second strategy is in force, n workers multiply the
+        What becomes of the optimizer's momentum. At every hand-over, "zero" resets the optimizer's state, and
+        all others keep it. While the second strategy is in force, n workers multiply the
         optimizer's coefficient by: "zero" and "keep" 1; "off" 0; "scaled" 1/n; "ramped" 1/n, 2/n, 4/n, ... up
         to 1; "ramped_additive" 1/n, 2/n, 3/n, ... up to 1.
     ramp_updates : int, updates, >= 1
@@ -36,14 +36,14 @@ class SwitchingStrategy(Specification):
     Notes
     -----
     Our reading of the ramps, which the sources give for 8 workers (0.9/8, 0.9/4, 0.9/2, 0.9, and steps of an
-    eighth): they begin at 1/n, and the steps of the additive one are 1/n. Under the first strategy, also if
-    one comes back to it, the coefficient is the optimizer's own.
+    eighth): they begin at 1/n, and the steps of the additive one are 1/n. Under the first strategy, also
+    after a switch back to it, the coefficient is the optimizer's own.
 
-    What a codec with error feedback has not said yet (`Channel`) is handed over with the model: the new one
-    has it in its memory, and one without memory sends it with the worker's first push. Where one composition
-    pushes gradients and the other models, the two do not add up; it is forgotten, and a note in the log says
-    so. A server's own memory of aggregates (DoubleSqueeze) ends with them: its model has all of it already,
-    and is what the workers are sent.
+    The residual of error feedback (`Channel`) is handed over with the model: it is added to the residual of
+    the new codec, and one without error feedback sends it with the worker's first push. Where one composition
+    pushes gradients and the other models, the units differ; the residual is dropped, and a note in the log
+    says so. A server's residual of aggregates (DoubleSqueeze) ends with them: its model contains all of it
+    already, and is what the workers are sent.
 
     Source
     ------
@@ -60,7 +60,7 @@ class SwitchingStrategy(Specification):
     rule: Switching
     momentum: Literal["zero", "keep", "off", "scaled", "ramped", "ramped_additive"] = parameter(
         "zero",
-        "the optimizer's momentum at the switch: begun anew, kept, or kept and used less from then on",
+        "the optimizer's momentum at the switch: reset, kept, or kept and reduced from then on",
         source="Strategy-Switch dumps only the model; Sync-Switch, ICDCS 2021",
     )
     ramp_updates: int = parameter(
@@ -97,7 +97,7 @@ class SwitchingStrategy(Specification):
         return self._momentum_scale if index == 1 and self.momentum in self.REDUCED else None
 
     def _momentum_scale(self, updates: int, num_workers: int) -> float:
-        """Return the factor of the update after so many under the second strategy.
+        """Return the factor of the momentum after so many updates under the second strategy.
 
         >>> from psbench.strategies import strategy_switch
         >>> ramp = strategy_switch(momentum="ramped", ramp_updates=10)._momentum_scale

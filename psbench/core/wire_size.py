@@ -9,9 +9,9 @@ from psbench.core.parts import Codec, Layout, Placement
 
 
 class WireSize(NamedTuple):
-    """What a model has to be written on the wire: its tensors, and the bytes of its buffers.
+    """Size of an encoded model: its tensors, and the bytes of its buffers.
 
-    `ranges` is what each server holds, if that is not as at the start (`Placement.ranges`).
+    `ranges`: entries that each server holds now; None for those at the start (`Placement.ranges`).
     """
 
     layout: Layout = ()
@@ -19,7 +19,7 @@ class WireSize(NamedTuple):
     ranges: Sequence[Sequence[tuple[int, int]]] | None = None
 
     def of(self, codec: Codec, placement: Placement) -> int:
-        """Return the bytes, each server's slice being written by itself."""
+        """Return the encoded bytes; each server's slice is encoded by itself."""
         if not self.layout:
             return self.buffer_bytes
         ranges = placement.ranges(self.layout) if self.ranges is None else self.ranges
@@ -28,5 +28,5 @@ class WireSize(NamedTuple):
 
     @property
     def whole(self) -> int:
-        """The bytes as 32-bit floats."""
+        """Bytes as 32-bit floats."""
         return 4 * sum(size for _, size in self.layout) + self.buffer_bytes

@@ -9,26 +9,26 @@ from pydantic import BaseModel, ConfigDict
 
 from psbench.core.actions import Orders
 
-#: what a worker does after a step: go on; report and go on; vote and wait; push and wait; push and go on
-#: (overlap); or wait for the answer to a push that is under way
+#: what a worker does after a step: continue; report and continue; vote and wait; push and wait; push and
+#: continue (overlap); or wait for the answer to a push under way
 Directive: TypeAlias = Literal["continue", "report", "vote", "push", "push_and_continue", "wait"]
 
 
 class WorkerPolicy(BaseModel):
-    """The half of a communication part that runs on the worker: a small picklable state machine.
+    """The worker's side of a communication part: a small picklable state machine.
 
-    Its statistics are those that some part `reads`, and always `loss`; they may be computed when asked for.
-    The worker loop (`core.worker_loop`) takes the orders `batch_size` and `push` itself.
+    Statistics are those that some part `reads`, and always `loss`; they may be computed lazily. The worker
+    loop (`core.worker_loop`) handles the orders `batch_size` and `push` itself.
     """
 
     model_config = ConfigDict(extra="forbid")
 
     def after_step(self, stats: Mapping[str, float]) -> Directive:
-        """Say what to do after a step."""
+        """Return what to do after a step."""
         return "push"
 
     def on_answer(self, waited: bool) -> Directive:
-        """Take the answer to a push under way (overlap); whether the worker had nothing more to compute."""
+        """Return what to do on the answer to a push under way; `waited`: whether the worker waited for it."""
         return "continue"
 
     def step_samples(self, batch_size: int) -> int:
@@ -40,8 +40,8 @@ class WorkerPolicy(BaseModel):
         raise NotImplementedError(f"{type(self).__name__} votes, so it must define vote_value")
 
     def report(self, stats: dict[str, float]) -> dict[str, float]:
-        """Return what the report that `after_step` asked for says; by default the statistics read."""
+        """Return the content of the report that `after_step` asked for; by default the statistics read."""
         return stats
 
     def on_orders(self, orders: Orders) -> None:
-        """Take orders that came with a release or a `Tell`."""
+        """Handle orders of a release or a `Tell`."""

@@ -1,6 +1,6 @@
-"""For whoever writes a part: a checker of the contract, scripted clusters, and a toy experiment.
+"""Tools for testing parts: a checker of the contract, scripted clusters, and a toy experiment.
 
-Nothing here needs torch but `toy_experiment`.
+Only `toy_experiment` needs torch.
 
 >>> from psbench.consistency import SSP
 >>> check_strategy(SSP(staleness_bound=2), clusters=3)

@@ -1,6 +1,6 @@
-"""Scripted clusters: an engine driven through virtual time by given step times, comings and goings.
+"""Scripted clusters: an engine driven through virtual time by given step times and membership changes.
 
-No tensor, no network, no data: what is left of a backend when only decisions matter.
+A backend without tensors, network and data: only decisions matter.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from psbench.errors import Deadlock, ParameterError
 from psbench.seeds import Streams
 from psbench.strategies import make_strategy
 
-#: order of happenings at one instant, as in the simulated backend
+#: order of what happens at the same instant, as in the simulated backend
 _MEMBERSHIP, _WORK, _TIMER = 0, 1, 2
-_BYTES = 100  # of a push; the log shows it and nothing depends on it
-#: the model's tensors: so many, and so large, that a few servers have some whatever the assignment
+_BYTES = 100  # of a push; appears in the log, and nothing depends on it
+#: the model's tensors: enough that each of a few servers has some under every assignment
 _LAYOUT = tuple((f"tensor {number}", 8 + number % 5) for number in range(64))
 
 
@@ -54,7 +54,7 @@ class _Worker:
     """A worker under one composition."""
 
     loop: WorkerLoop
-    answer: act.Release | None = None  # that came while it computed
+    answer: act.Release | None = None  # one that came while it computed
 
 
 @dataclass
@@ -70,37 +70,37 @@ class _Step:
 
 
 class ScriptedCluster:
-    """A cluster whose every second is given.
+    """A cluster with given step times.
 
     Parameters
     ----------
     strategy : anything that `make_strategy` takes
     step_s : sequence of float, or callable (worker, number) -> float; seconds
-        The time of every step of each worker, or of its step of that number.
+        The time of each worker's steps, or of its step of that number.
     num_workers : int or None
         Size of the cluster; the length of `step_s` if that is a sequence.
     changes : iterable of (seconds, event)
-        What happens beside work: `Join`, `Leave`, `SwitchRequested`. A worker with a `Join` that follows no
-        `Leave` is not there at the start.
+        `Join`, `Leave` and `SwitchRequested` events. A worker with a `Join` that follows no `Leave` is not
+        active at the start.
     samples : int
-        Samples of a step; the data set has ten times as many as the cluster takes in one step of all.
+        Samples of a step; the data set has as many as ten steps of all workers.
     epochs : float or None
-        The run's epochs, for rules that need to know.
+        The run's number of epochs, for rules that use it.
     val_loss : callable epoch -> float, or None
         The validation loss at each whole epoch; None evaluates nothing.
     deliver_void : bool
-        Whether cancelled work and that of the dead still arrives, as it may on a live cluster.
+        Whether pushes of cancelled work and of failed workers still arrive, as on a live cluster.
     disguise : float
-        Added to what a push says only for the log (times, loss); no decision may depend on it.
+        Added to what a push carries for the log alone (times, loss); no decision may depend on it.
     measure_s : float, seconds
-        How long a `Measure` takes.
+        Duration of a `Measure`.
     seed : int
 
     Attributes
     ----------
     engine, log, now
     history : list of (seconds, event or None, list of Action)
-        Everything that happened; the first has no event.
+        All events and their answers; the first has no event.
 
     Examples
     --------
@@ -137,7 +137,7 @@ class ScriptedCluster:
         self.log, self.now = EventLog(), 0.0
         self.engine = self.new_engine(self.log)
         self._streams = Streams(seed)
-        self._chance: dict[int, np.random.Generator] = {}
+        self._generators: dict[int, np.random.Generator] = {}
         self._heap: list[tuple[float, int, int, int, Any]] = []
         self._sequence, self._ids = count(), count()
         self._workers: dict[int, _Worker] = {}
@@ -149,7 +149,7 @@ class ScriptedCluster:
         self._perform(None, self.engine.begin(self.starters))
 
     def new_engine(self, log: EventLog | None = None) -> Engine:
-        """Return an engine like this cluster's, at the beginning."""
+        """Return an engine like this cluster's, in its initial state."""
         batch = self.samples * self.num_workers
         return Engine(
             self.strategy,
@@ -166,26 +166,26 @@ class ScriptedCluster:
 
     @property
     def done(self) -> bool:
-        """Whether everybody has left and nobody will come."""
-        coming = any(isinstance(entry[4], ev.Join) for entry in self._heap)
-        return not self.engine.view.num_active and not coming
+        """Whether all workers have left and none will join."""
+        joining = any(isinstance(entry[4], ev.Join) for entry in self._heap)
+        return not self.engine.view.num_active and not joining
 
     def run(self, *, events: int | None = None, until: float = float("inf")) -> None:
-        """Handle so many events, or all that happen up to that time; less if everybody leaves.
+        """Handle so many events, or all events up to that time; fewer if all workers leave.
 
         Raises
         ------
         Deadlock
-            If nobody can ever go on.
+            If no worker can ever continue.
         """
         if events is None and until == float("inf"):
-            raise ParameterError("scripted cluster: say how far to run, in events or seconds")
+            raise ParameterError("scripted cluster: say how far to run: run(events=...) or run(until=...)")
         last = None if events is None else len(self.history) + events
         while len(self.history) != last and not self.done and self._next_at() <= until:
             self.step()
 
     def step(self) -> list[Action]:
-        """Let the next thing happen and return the engine's answer, if that is something it is told."""
+        """Advance to the next entry of the queue; return the engine's answer, empty if it gets no event."""
         if not self._heap:
             raise Deadlock(f"at {self.now:g} s no worker can ever go on; {self.engine.view.waits()}")
         self.now, _, _, _, entry = heapq.heappop(self._heap)
@@ -219,14 +219,14 @@ class ScriptedCluster:
         worker = release.worker
         seen = self.engine.view.workers[worker]
         if seen.ticket != release.ticket or seen.status is Status.GONE:
-            return  # it left while numbers were being measured, and may be back
+            return  # it left during a `Measure`, and may have joined again
         own = self._workers.get(worker) or self._new_worker(worker)
-        if worker in self._busy:  # it computes although it has pushed: it finds the answer after its step
+        if worker in self._busy:  # it computes although it has pushed: it handles the answer after its step
             own.answer = release
             return
-        said = self._obey(worker, own, self._answered(own, release))
-        if said is not None:
-            self._schedule(self.now, _WORK, worker, said)
+        message = self._follow(worker, own, self._answered(own, release))
+        if message is not None:
+            self._schedule(self.now, _WORK, worker, message)
 
     def _answered(self, own: _Worker, release: act.Release) -> Directive:
         return own.loop.release(release.then, release.ticket, release.load, release.orders)
@@ -236,18 +236,20 @@ class ScriptedCluster:
         own = self._workers[worker] = _Worker(WorkerLoop(self.engine.composition, worker, batch))
         return own
 
-    def _obey(self, worker: int, own: _Worker, verdict: Directive) -> ev.Event | None:
-        """Do what the worker loop says; returns what the worker says, if it says something now."""
-        if verdict in ("continue", "report"):
-            report = own.loop.report() if verdict == "report" else None  # the next step may be of a new chunk
+    def _follow(self, worker: int, own: _Worker, directive: Directive) -> ev.Event | None:
+        """Follow a directive of the worker loop; returns the message that the worker sends now, if any."""
+        if directive in ("continue", "report"):
+            report = (
+                own.loop.report() if directive == "report" else None
+            )  # before the next step, which may begin a new chunk
             self._work(worker, own)
             return report
-        if verdict == "wait":
+        if directive == "wait":
             return None
-        if verdict == "vote":
+        if directive == "vote":
             return own.loop.vote()
-        push = self._push(own, overlapping=verdict == "push_and_continue")
-        if verdict == "push_and_continue":
+        push = self._push(own, overlapping=directive == "push_and_continue")
+        if directive == "push_and_continue":
             self._work(worker, own)
         return push
 
@@ -261,7 +263,7 @@ class ScriptedCluster:
         self._schedule(self.now + seconds, _WORK, worker, step)
 
     def _after_step(self, step: _Step) -> ev.Event | None:
-        """Return what the worker says after its step; nothing if it goes on, or is gone."""
+        """Return the message that a worker sends after its step; None if it continues, or has left."""
         worker, own = step.worker, step.of
         if self._busy.get(worker) is not step:
             return self._void_push(step) if self.deliver_void else None
@@ -270,8 +272,8 @@ class ScriptedCluster:
         if answer is not None:
             self._answered(own, answer)
         seconds = self.now - step.began
-        verdict = own.loop.stepped(step.samples, seconds, 1.0, self._statistics(worker))
-        return self._obey(worker, own, verdict)
+        directive = own.loop.stepped(step.samples, seconds, 1.0, self._statistics(worker))
+        return self._follow(worker, own, directive)
 
     def _push(self, own: _Worker, overlapping: bool = False) -> ev.Push:
         push = own.loop.push(next(self._ids), bytes=_BYTES, overlapping=overlapping)
@@ -287,7 +289,7 @@ class ScriptedCluster:
         return ev.Push(next(self._ids), step.worker, step.ticket, step.version, step.samples, bytes=_BYTES)
 
     def _void(self, worker: int) -> None:
-        """Forget what a worker computes."""
+        """Make void what a worker computes."""
         self._busy.pop(worker, None)
         own = self._workers.get(worker)
         if own is not None:
@@ -298,9 +300,9 @@ class ScriptedCluster:
         return Statistics({name: float(self._rng(worker).random()) for name in names})
 
     def _rng(self, worker: int) -> np.random.Generator:
-        if worker not in self._chance:
-            self._chance[worker] = self._streams.generator("statistics", worker)
-        return self._chance[worker]
+        if worker not in self._generators:
+            self._generators[worker] = self._streams.generator("statistics", worker)
+        return self._generators[worker]
 
     # ---------------------------------------------------------------- actions
 

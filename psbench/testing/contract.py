@@ -1,4 +1,4 @@
-"""The contract of a strategy, checked: what any backend relies on, whatever the strategy decides.
+"""A checker of the contract of strategies: what every backend relies on, whatever a strategy decides.
 
 The checks need an engine and scripted clusters only. A message says what was seen, and its likely cause.
 """
@@ -24,38 +24,38 @@ from psbench.testing.invariants import BrokenContract, Invariants
 from psbench.testing.random_cluster import random_cluster
 from psbench.testing.variants import variants
 
-#: clusters that each end of a hyper-parameter's range is run on
+#: random clusters for each end of a hyper-parameter's range
 _CLUSTERS_AT_ENDS = 4
-#: pushes without a single commit after which a strategy is taken to have forgotten to commit; a k-variant
-#: with a larger k than this is refused wrongly
+#: pushes without a commit after which a strategy is taken never to commit; a k-variant with a larger k would
+#: be refused wrongly
 _PATIENCE = 2000
 
 
 def check_strategy(strategy: Any, *, clusters: int = 30, events: int = 80, seed: int = 0) -> None:
     """Check that a strategy, or a part, keeps the contract.
 
-    It answers the worker that spoke, once, with a release or a hold and its reason; never stalls, whoever
-    fails, comes back or comes late; gives the same log for the same seed; goes on identically from a state
-    written as JSON at any event; pickles; reads only the statistics it declares; runs with its parameters
-    at both ends of their ranges; and does what its class says: `barrier`, `singly`, `waits_for`, `cancels`,
-    `staleness_bound`. At every event pushes = committed + discarded + pending, no push counts twice,
-    versions rise by one and no staleness is negative.
+    It answers each worker that pushes, votes or joins once, with a release or a hold and its reason; never
+    stalls, whichever workers fail, rejoin or join late; gives the same log for the same seed; decides
+    identically from a state written as JSON at any event; pickles; reads only the statistics it declares;
+    runs with its parameters at both ends of their ranges; and does what its class says: `barrier`, `singly`,
+    `waits_for`, `cancels`, `staleness_bound`. At every event pushes = committed + discarded + pending,
+    no push counts twice, versions rise by one and no staleness is negative.
 
     Parameters
     ----------
     strategy : strategy, name of the catalogue, mapping, part, or class of a part
-        A part is composed with plain others: a barrier if it needs one.
+        A part is composed with default parts, and a barrier if it needs one.
     clusters : int, >= 1
         Random clusters to run on.
     events : int, >= 10
         Events on each.
     seed : int
-        Of the first cluster; the others follow.
+        Of the first cluster; the others have the following seeds.
 
     Raises
     ------
     BrokenContract
-        With what was seen and the likely cause.
+        Says what was seen and the likely cause.
 
     Examples
     --------
@@ -128,7 +128,7 @@ def _check_run(strategy: AnyStrategy, seed: int, events: int) -> None:
 
 
 def _check_losses(strategy: AnyStrategy) -> None:
-    """Lose, and receive late, each worker in turn: once as the slowest of all, once as the fastest."""
+    """Let each worker in turn leave, or join late: once as the slowest worker, once as the fastest."""
     size = _largest(strategy)
     for worker in range(size) if size > 1 else ():
         for slowest in (True, False):
@@ -183,8 +183,8 @@ def _check_resumes_at(where: str, cluster: ScriptedCluster, at: int) -> None:
     for now, event, expected in cluster.history[at:]:
         if event is not None and resumed.handle(event, now) != expected:
             raise BrokenContract(
-                f"{where}: resumed from its state at event {at}, it decides otherwise at {now:g} s. Most "
-                "likely a part keeps what it concluded outside of its PrivateAttrs"
+                f"{where}: resumed from its state at event {at}, it decides differently at {now:g} s. Most "
+                "likely a part keeps state outside of its PrivateAttrs"
             )
 
 
@@ -194,14 +194,14 @@ def _from_state(where: str, engine: Engine, fresh: Engine) -> Engine:
     except TypeError as error:
         raise BrokenContract(
             f"{where}: the state cannot be written as JSON ({error}). A part's PrivateAttrs must hold plain "
-            "data: numbers, texts, lists, and dicts with texts as keys"
+            "data: numbers, strings, lists, and dicts with strings as keys"
         ) from error
     fresh.load_state_dict(json.loads(written))
-    # the texts of both would be equal where the number 1 has become the text "1"
+    # comparing JSON would not notice that the number 1 has become the string "1"
     if repr(fresh.state_dict()) != repr(engine.state_dict()):
         raise BrokenContract(
             f"{where}: the state differs after a round trip through JSON. Most likely a PrivateAttr holds a "
-            "dict whose keys are numbers, or a tuple or set; use texts as keys, and lists"
+            "dict whose keys are numbers, or a tuple or set; use strings as keys, and lists"
         )
     return fresh
 
@@ -243,7 +243,7 @@ def _largest(strategy: AnyStrategy) -> int:
 
 
 def _guard(where: str, do: Callable[[], Any]) -> Any:
-    """Do something, and say of an error what its likely cause is."""
+    """Call `do`, and add the likely cause to the message of an error."""
     try:
         return do()
     except BrokenContract:
@@ -255,8 +255,8 @@ def _guard(where: str, do: Callable[[], Any]) -> Any:
         ) from error
     except Deadlock as error:
         raise BrokenContract(
-            f"{where}: {error}. Most likely on_push, or on_leave, does not release those who waited for what "
-            "has just happened; ask the same question in both"
+            f"{where}: {error}. Most likely on_push, or on_leave, does not release workers that waited for "
+            "what has just happened; decide in the same way in both"
         ) from error
     except UnansweredWorker as error:
         raise BrokenContract(

@@ -1,4 +1,4 @@
-"""What must hold after every event, whatever the strategy: read from the log and the view."""
+"""Invariants that hold after every event under every strategy, checked on the log and the view."""
 
 from __future__ import annotations
 
@@ -17,29 +17,31 @@ class BrokenContract(ProtocolError):
     """A strategy does not keep the contract; the message says what was seen and the likely cause."""
 
 
-#: what an answer is given to; a drop or readmission takes effect when the rest of an answer is done
+#: rows that begin an answer; drops and readmissions are performed after the rest of an answer
 _EVENTS = (
     *(Kind.JOIN, Kind.LEAVE, Kind.PUSH, Kind.VOTE, Kind.REPORT, Kind.TIMER, Kind.MEASURED, Kind.EVALUATED),
     *(Kind.SWITCH_REQUESTED, Kind.DROP, Kind.READMIT, Kind.RESUME),
 )
-#: holds of the engine's own: while everybody finishes before a switch, or messages end before entries move
+#: hold reasons of the engine itself: a drain before a switch, or before parameters move
 _ENGINES = ("switch", REASSIGNMENT)
 
 
 class Invariants:
-    """Follows a run and complains at the first event after which something does not hold.
+    """Follows a run and raises at the first event after which an invariant does not hold.
 
     Parameters
     ----------
     where : str
-        What messages begin with.
+        Beginning of messages.
     engine : Engine
-        One that writes a log.
+        An engine that writes a log.
     """
 
     def __init__(self, where: str, engine: Engine) -> None:
         if engine.log is None:
-            raise ValueError("the invariants are read from the log, and this engine writes none")
+            raise ValueError(
+                "the invariants are checked on the log, and this engine writes none; give it log=EventLog()"
+            )
         self.where, self.engine, self.log = where, engine, engine.log
         self._seen = 0
         self._now = 0.0
@@ -56,7 +58,7 @@ class Invariants:
         self.look()
 
     def look(self) -> None:
-        """Check everything that has happened since the last look.
+        """Check all rows since the last call.
 
         Raises
         ------
@@ -74,7 +76,7 @@ class Invariants:
 
     def _read(self, row: tuple[Any, ...]) -> None:
         kind = Kind(row[_COLUMN["kind"]])
-        if kind in _EVENTS:  # several may be in one answer: those that waited while numbers were measured
+        if kind in _EVENTS:  # one answer may cover several: those that were queued during a `Measure`
             self._end_of_answer()
         if row[_COLUMN["time_s"]] < self._now:
             self._broken(f"time runs backwards at a {kind.name} row")
@@ -92,7 +94,7 @@ class Invariants:
         self._pushed.add(worker)
 
     def _leave(self, worker: int, _id: int, _version: int, row: Any) -> None:
-        self._answers.pop(worker, None)  # one that comes back while numbers are measured is answered anew
+        self._answers.pop(worker, None)  # one that rejoins during a `Measure` is answered again
         if worker not in self._pushed:
             self._round.discard(worker)
 
@@ -159,7 +161,7 @@ class Invariants:
         self._pushed.clear()
 
     def _close_commit(self) -> None:
-        """Check a commit that has been read to its end against what the part declares."""
+        """Check a complete commit against what the part declares."""
         workers, self._commit = self._commit, []
         if not workers:
             return
@@ -169,20 +171,20 @@ class Invariants:
         if part.barrier and sorted(workers) != sorted(self._round):
             self._broken(
                 f"a commit takes pushes of workers {sorted(workers)}, but {sorted(self._round)} "
-                f"were at work; {part.name} declares a barrier: one push of every active worker. Most "
+                f"were released; {part.name} declares a barrier: one push of every active worker. Most "
                 "likely it commits before all have pushed, or forgets view.pending"
             )
         self._round -= self._pushed
         self._pushed.clear()
 
-    # ---------------------------------------------------------------- the whole
+    # ---------------------------------------------------------------- answers and view
 
     def _end_of_answer(self) -> None:
         self._check_answers()
         self._answers, self._handed_over = {}, False
 
     def _check_answers(self) -> None:
-        if self._handed_over:  # who is held for a switch is released by the next composition
+        if self._handed_over:  # a worker held for a switch is released by the next composition
             return
         for worker, answers in self._answers.items():
             if len(answers) > 1:
@@ -199,9 +201,14 @@ class Invariants:
                 f"{len(view.pending)} pending"
             )
         if set(view.pending) != set(self._pending):
-            self._broken("the pending pushes are not those that the log tells")
+            self._broken(
+                "view.pending differs from the pending pushes in the log; parts must not change the view"
+            )
         if view.version != self._version:
-            self._broken(f"version {view.version}, but the log tells {self._version} commits")
+            self._broken(
+                f"view.version is {view.version}, but the log has {self._version} commits; parts must not "
+                "change the view"
+            )
         here = [w for w in view.workers.values() if w.status != Status.GONE]
         facts = {
             "num_active": (view.num_active, len(here)),

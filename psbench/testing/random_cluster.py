@@ -15,17 +15,17 @@ from psbench.testing.cluster import ScriptedCluster
 
 
 def random_cluster(strategy: Any, seed: int, *, max_workers: int = 6, **options: Any) -> ScriptedCluster:
-    """Return a cluster made by chance: its size, step times, failures, rejoins and late joins.
+    """Return a cluster with random size, step times, failures, rejoins and late joins.
 
-    Half of the clusters have whole-number step times, so that many things happen at once; the other half
-    have exponential ones. A strategy that may switch is also asked to, by hand.
+    Half of the clusters have integer step times, so that many events coincide; the other half have
+    exponential ones. A strategy that can switch is also asked to, at random times.
 
     Parameters
     ----------
     strategy : anything that `make_strategy` takes
     seed : int
     max_workers : int
-        Sizes that the strategy refuses are left out.
+        Sizes that the strategy refuses are not drawn.
     **options
         For `ScriptedCluster`.
 
@@ -41,11 +41,11 @@ def random_cluster(strategy: Any, seed: int, *, max_workers: int = 6, **options:
     speed = rng.uniform(0.25, 2.0, num_workers)
     whole = bool(rng.random() < 0.5)
     streams = Streams(seed)
-    chances = [streams.generator("step_time", worker) for worker in range(num_workers)]
+    generators = [streams.generator("step_time", worker) for worker in range(num_workers)]
 
     def seconds(worker: int, number: int) -> float:
-        chance = chances[worker]
-        return float(chance.integers(1, 4) if whole else chance.exponential() / speed[worker])
+        rng = generators[worker]
+        return float(rng.integers(1, 4) if whole else rng.exponential() / speed[worker])
 
     changes = _membership_changes(num_workers, rng)
     if len(made.compositions) > 1:
@@ -67,7 +67,7 @@ def _sizes(strategy: AnyStrategy, most: int) -> list[int]:
         except ParameterError as error:
             refusal = error
     if not sizes:
-        raise refusal or ParameterError(f"no cluster of up to {most} workers fits")
+        raise refusal or ParameterError(f"random cluster: max_workers must be at least 1, got {most}")
     return sizes
 
 
@@ -89,5 +89,5 @@ def _membership_changes(num_workers: int, rng: np.random.Generator) -> list[tupl
 
 
 def _instant(rng: np.random.Generator, after: float) -> float:
-    """Return a later time: a whole second, when others push too, or any."""
+    """Return a later time: a whole second, at which others push too, or any time."""
     return after + float(rng.integers(1, 9) if rng.random() < 0.5 else rng.uniform(0.1, 9.0))

@@ -1,4 +1,4 @@
-"""An experiment so small that a hundred of them run in a second."""
+"""A toy experiment: a hundred of them run in a second."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A strategy with each of its hyper-parameters at either end of its range."""
+"""Variants of a strategy with one hyper-parameter at either end of its range."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from psbench.core.strategy import DOMAINS, Strategy
 from psbench.core.switching_strategy import AnyStrategy, SwitchingStrategy
 from psbench.errors import ParameterError, PsbenchError
 
-#: what an unlimited number is taken to reach; the small one, for what may not exceed the number of workers
+#: upper ends of unlimited numbers; the small one is for those that may not exceed the number of workers
 _LARGE = (1_000_000, 4)
 _SMALL = 1e-6
 
 
 def variants(strategy: AnyStrategy, most_workers: int = 6) -> Iterator[AnyStrategy]:
-    """Yield the strategy with one hyper-parameter at one end, for each that some cluster takes."""
+    """Yield the strategy with one hyper-parameter at one end, if it accepts some size of cluster."""
     for variant in _all(strategy):
         if any(_fits(variant, size) for size in range(1, most_workers + 1)):
             yield variant
@@ -38,14 +38,14 @@ def _all(strategy: AnyStrategy) -> Iterator[AnyStrategy]:
         return
     for key in ("first", "second"):
         for changed in _of_composition(getattr(strategy, key)):
-            yield _but(strategy, **{key: changed})
+            yield _changed(strategy, **{key: changed})
     for rule in _of_part(strategy.rule):
-        yield _but(strategy, rule=rule)
+        yield _changed(strategy, rule=rule)
     for name in ("momentum", "ramp_updates"):
-        for end in ends(SwitchingStrategy.model_fields[name]):
+        for end in extreme_values(SwitchingStrategy.model_fields[name]):
             try:
-                yield _but(strategy, **{name: end})
-            except PsbenchError:  # its second strategy's workers have the momentum
+                yield _changed(strategy, **{name: end})
+            except PsbenchError:  # the workers of its second strategy have their own momentum
                 continue
 
 
@@ -53,8 +53,8 @@ def _of_composition(strategy: Strategy) -> Iterator[Strategy]:
     for domain in DOMAINS:
         for part in _of_part(getattr(strategy, domain)):
             try:
-                changed = _but(strategy, **{domain: part})
-            except PsbenchError:  # this end does not go with the other parts
+                changed = _changed(strategy, **{domain: part})
+            except PsbenchError:  # this value does not fit the other parts
                 continue
             assert isinstance(changed, Strategy)
             yield changed
@@ -63,7 +63,7 @@ def _of_composition(strategy: Strategy) -> Iterator[Strategy]:
 def _of_part(part: Part) -> Iterator[Part]:
     values = {name: getattr(part, name) for name in type(part).model_fields}
     for name, field in type(part).model_fields.items():
-        for end in ends(field):
+        for end in extreme_values(field):
             if end == values[name]:
                 continue
             try:
@@ -72,8 +72,8 @@ def _of_part(part: Part) -> Iterator[Part]:
                 continue
 
 
-def ends(field: FieldInfo) -> list[Any]:
-    """Return the extreme values of a field: of a number, a choice, or a truth value."""
+def extreme_values(field: FieldInfo) -> list[Any]:
+    """Return the extreme values of a field: of a number, all choices, or both booleans."""
     kind = field.annotation
     if get_origin(kind) is Literal:
         return list(get_args(kind))
@@ -95,7 +95,7 @@ def ends(field: FieldInfo) -> list[Any]:
     return [kind(value) for value in (*lows, *highs)]
 
 
-def _but(strategy: AnyStrategy, **changes: Any) -> AnyStrategy:
+def _changed(strategy: AnyStrategy, **changes: Any) -> AnyStrategy:
     values = {name: getattr(strategy, name) for name in type(strategy).model_fields}
     made: type[Strategy] | type[SwitchingStrategy] = type(strategy)
     return made(**values | changes)

@@ -23,7 +23,7 @@ def test_a_subclass_without_a_name_does_not_take_its_parents_place():
 
 def test_a_name_is_given_once():
     with pytest.raises(
-        ParameterError, match=r"consistency 'ssp' is there already \(psbench.consistency.ssp.SSP\)"
+        ParameterError, match=r"consistency 'ssp' is defined already, by psbench.consistency.ssp.SSP"
     ):
 
         class Another(Consistency):
