@@ -14,28 +14,11 @@ FILES = sorted(path for package in PACKAGES for path in package.rglob("*.py"))
 
 #: cycles that are still to be removed; one that is gone must be removed here as well
 KNOWN_CYCLES = {
-    frozenset({f"psbench.backends.dask.worker.{name}" for name in ("checkpointing", "worker")}),
+    frozenset(f"psbench.results.{name}" for name in ("comparison", "report", "search")),
+    frozenset(f"psbench.backends.dask.worker.{name}" for name in ("checkpointing", "worker")),
     frozenset(
         f"psbench.backends.dask.coordinator.{name}"
         for name in ("checkpointing", "coordinator", "evaluation", "handlers")
-    ),
-    frozenset(
-        f"psbench.backends.simulated.{name}"
-        for name in (
-            "checkpointing",
-            "evaluation",
-            "local_workers",
-            "measurements",
-            "plain_workers",
-            "simulation",
-        )
-    ),
-    frozenset(
-        f"psbench.{name}"
-        for name in (
-            *("charts", "charts.figures", "charts.tables", "runs"),
-            *("results.comparison", "results.report", "results.run", "results.search"),
-        )
     ),
 }
 
@@ -43,7 +26,7 @@ KNOWN_CYCLES = {
 KNOWN_LARGE = {
     "psbench/backends/dask/coordinator/coordinator.py",
     "psbench/backends/dask/worker/worker.py",
-    "psbench/backends/simulated/simulation.py",
+    "psbench/backends/simulated/local_workers.py",
     "psbench/strategies.py",
 }
 
