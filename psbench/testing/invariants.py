@@ -53,7 +53,7 @@ class Invariants:
         self._round: set[int] = set()  # released since the last commit
         self._pushed: set[int] = set()  # of those, who has pushed
         self._answers: dict[int, list[str]] = {}
-        self._handed_over = False
+        self._handed_over = self._resumed = False
         self._consistency: Any = engine.strategy.compositions[0].consistency  # in force at the row being read
         self.look()
 
@@ -149,10 +149,15 @@ class Invariants:
             )
 
     def _cancel(self, worker: int, _id: int, _version: int, row: Any) -> None:
-        if not self._consistency.cancels and self.engine.rule is None:
+        if not (self._consistency.cancels or self._resumed) and self.engine.rule is None:
             self._broken(
                 f"worker {worker} is cancelled, although {self._consistency.name} does not declare `cancels`"
             )
+
+    def _resume(self, _worker: int, _id: int, _version: int, row: Any) -> None:
+        """Take note that work under way is void: whoever computed is released once more."""
+        self._resumed = True
+        self._round = {worker for worker in self._round if worker in self._pushed}
 
     def _handover(self, _worker: int, to: int, _version: int, row: Any) -> None:
         self._handed_over = True
@@ -181,7 +186,7 @@ class Invariants:
 
     def _end_of_answer(self) -> None:
         self._check_answers()
-        self._answers, self._handed_over = {}, False
+        self._answers, self._handed_over, self._resumed = {}, False, False
 
     def _check_answers(self) -> None:
         if self._handed_over:  # a worker held for a switch is released by the next composition

@@ -1,0 +1,12 @@
+"""Fuzz the engine: random schedules of events, invariants after each, progress once the faults end.
+
+A schedule lists every choice that a cluster leaves open: whose step ends next, whose message arrives, who
+dies, joins or speaks twice, when a timer, an evaluation or a measurement comes, when the engine is saved.
+The engine is pure, so a schedule fails always or never, and a failing one can be shrunk.
+"""
+
+from psbench.testing.fuzz.campaign import Campaign, Finding, run_campaign
+from psbench.testing.fuzz.player import play
+from psbench.testing.fuzz.schedule import Schedule
+
+__all__ = ["Campaign", "Finding", "Schedule", "play", "run_campaign"]

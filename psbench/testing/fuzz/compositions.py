@@ -1,0 +1,147 @@
+"""Strategies drawn from all registered parts, with hyper-parameters that are valid and mostly small."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, get_args, get_origin
+
+import numpy as np
+from pydantic.fields import FieldInfo
+
+from psbench import strategies
+from psbench.core.part import REGISTRY, Part
+from psbench.core.strategy import DOMAINS, AnyStrategy, Strategy, SwitchingStrategy
+from psbench.errors import ParameterError, SpecError
+
+#: attempts at something valid with a given part before it is said that nothing goes with it
+_ATTEMPTS = 5000
+#: size of the largest cluster that a drawn strategy is tried on
+MOST_WORKERS = 5
+#: fields of a switching strategy that are drawn; its strategies and its rule are drawn as parts
+_OF_SWITCHING = ("momentum", "ramp_updates", "cost_s")
+
+
+def registered(*domains: str) -> list[type[Part]]:
+    """Return psbench's own part classes of these domains, in the order of their names."""
+    _ = strategies.CATALOGUE  # whose import registers the parts
+    return [
+        kind
+        for domain in domains
+        for _, kind in sorted(REGISTRY.get(domain, {}).items())
+        if kind.__module__.startswith("psbench.")
+    ]
+
+
+def draw_part(kind: type[Part], rng: np.random.Generator, **fixed: Any) -> Part:
+    """Return a part with about half of its parameters at other values than the default.
+
+    Raises
+    ------
+    ParameterError
+        If none was found that is valid.
+    """
+    for _ in range(_ATTEMPTS):
+        try:
+            return kind(**draw_fields(kind.model_fields, rng) | fixed)
+        except SpecError:  # a value out of range, or two that do not go together
+            continue
+    raise ParameterError(f"{kind.domain} {kind.name!r}: no valid parameters were found by chance")
+
+
+def draw_fields(fields: dict[str, FieldInfo], rng: np.random.Generator) -> dict[str, Any]:
+    """Return values for about half of the fields."""
+    return {name: _value(field, rng) for name, field in fields.items() if rng.random() < 0.5}
+
+
+def _value(field: FieldInfo, rng: np.random.Generator) -> Any:
+    kind, default = field.annotation, field.get_default(call_default_factory=True)
+    if isinstance(default, Part):  # as a codec
+        known = registered(default.domain)
+        return draw_part(known[rng.integers(len(known))], rng)
+    if get_origin(kind) is Literal:
+        choices = get_args(kind)
+        return choices[rng.integers(len(choices))]
+    if kind is bool:
+        return bool(rng.integers(2))
+    return _number(field, kind, default, rng)
+
+
+def _number(field: FieldInfo, kind: Any, default: Any, rng: np.random.Generator) -> Any:
+    limits = {
+        name: getattr(each, name)
+        for each in field.metadata
+        for name in ("ge", "gt", "le", "lt")
+        if hasattr(each, name)
+    }
+    low, high = (limits.get(a, limits.get(b)) for a, b in (("ge", "gt"), ("le", "lt")))
+    if kind is int:
+        return int((low or 0) + rng.integers(6))
+    if kind is float and low is not None and high is not None and high - low <= 1:
+        return float(rng.uniform(low, high))
+    return float((default or 1.0) * 10 ** rng.uniform(-3, 1)) if kind is float else default
+
+
+def draw_composition(rng: np.random.Generator, *given: type[Part]) -> Strategy:
+    """Return a valid composition with parts of the classes given, which may be a codec's.
+
+    Raises
+    ------
+    ParameterError
+        If nothing was found that goes with them.
+    """
+    own = {kind.domain: [kind] for kind in given}
+    codec = own.pop("codec", None)
+    choices = {domain: registered(domain) for domain in DOMAINS} | own
+    for _ in range(_ATTEMPTS):
+        drawn = {domain: known[rng.integers(len(known))] for domain, known in choices.items()}
+        try:
+            fixed = {"communication": {"codec": draw_part(codec[0], rng)}} if codec else {}
+            return Strategy(
+                **{domain: draw_part(kind, rng, **fixed.get(domain, {})) for domain, kind in drawn.items()},
+                lr_scaling=("none", "by_share")[rng.integers(2)],
+            )
+        except SpecError:  # the parts do not fit together
+            continue
+    raise ParameterError(f"nothing was found that goes with {', '.join(kind.__name__ for kind in given)}")
+
+
+def draw_strategy(rng: np.random.Generator, *given: type[Part]) -> AnyStrategy:
+    """Return a valid strategy that some small cluster takes; one in three switches.
+
+    Raises
+    ------
+    ParameterError
+        If none was found.
+    """
+    parts = [kind for kind in given if kind.domain in (*DOMAINS, "codec")]
+    rules = [kind for kind in given if kind.domain == "switching"]
+    for _ in range(_ATTEMPTS):
+        made: AnyStrategy = draw_composition(rng, *parts)
+        if rules or rng.random() < 1 / 3:
+            try:
+                made = _switching(made, rules or registered("switching"), rng)
+            except SpecError:
+                continue
+        if fitting_sizes(made):
+            return made
+    raise ParameterError("no strategy was found that a small cluster takes")
+
+
+def _switching(one: Strategy, rules: list[type[Part]], rng: np.random.Generator) -> SwitchingStrategy:
+    both = [one, draw_composition(rng)]
+    rng.shuffle(both)  # type: ignore[arg-type]  # numpy's stubs want an array
+    own = {name: field for name, field in SwitchingStrategy.model_fields.items() if name in _OF_SWITCHING}
+    rule = draw_part(rules[rng.integers(len(rules))], rng)
+    values: dict[str, Any] = {"first": both[0], "second": both[1], "rule": rule}
+    return SwitchingStrategy(**values | draw_fields(own, rng))
+
+
+def fitting_sizes(strategy: AnyStrategy) -> list[int]:
+    """Return the sizes of small clusters that a strategy takes."""
+    found = []
+    for size in range(1, MOST_WORKERS + 1):
+        try:
+            strategy.check(size, 4 * size)
+        except SpecError:
+            continue
+        found.append(size)
+    return found

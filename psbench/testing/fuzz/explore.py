@@ -1,0 +1,127 @@
+"""Makes schedules by chance: which kinds of event happen, and how often, is drawn anew for each.
+
+Source
+------
+Groce et al. (2012), "Swarm Testing", ISSTA: a test that leaves some kinds of event out reaches states that
+one with all kinds hides. Burckhardt et al. (2010), "A Randomized Scheduler with Probabilistic Guarantees of
+Finding Bugs", ASPLOS (PCT): workers run by random priorities, which change at a few random moments.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from psbench.core.strategy import AnyStrategy
+from psbench.testing.fuzz.player import Player
+from psbench.testing.fuzz.schedule import FAULTS, Choice, Schedule
+
+#: kinds that come from outside the workers, with their weight where they are not left out
+_OUTSIDE = {
+    "d": 0.05,
+    "j": 0.1,
+    "r": 0.05,
+    "v": 0.1,
+    "w": 0.02,
+    "c": 0.03,
+    "x": 0.02,
+    "t": 0.2,
+    "e": 0.1,
+    "m": 0.5,
+}
+#: kinds that nothing may leave out for ever, or the cluster only waits
+_ALWAYS = "tm"
+#: moments at which the workers' priorities change
+_CHANGES = 3
+
+
+class Explorer:
+    """Draws one choice after another for a player.
+
+    Parameters
+    ----------
+    player : Player
+    rng : numpy Generator
+    events : int
+        About how many events the schedule is to have.
+    kinds : str
+        Kinds of choice that may happen at all.
+    """
+
+    def __init__(self, player: Player, rng: np.random.Generator, events: int, kinds: str = FAULTS) -> None:
+        self._player, self._rng = player, rng
+        left_out = {kind for kind in _OUTSIDE if kind not in _ALWAYS and rng.random() < 0.5}
+        left_out |= {kind for kind in FAULTS if kind not in kinds}
+        scale = rng.exponential(size=len(_OUTSIDE))
+        self._outside = [
+            (kind, float(weight * scale[i]))
+            for i, (kind, weight) in enumerate(_OUTSIDE.items())
+            if kind not in left_out
+        ]
+        self._eager = float(rng.uniform(0.2, 1.0))  # how soon messages arrive
+        size = len(player.workers)
+        self._order = rng.permutation(size).tolist() if rng.random() < 1 / 3 else None
+        self._changes = set(rng.integers(1, max(2, events), _CHANGES).tolist())
+
+    def next(self) -> Choice | None:
+        """Return a choice that makes sense now; None if there is none."""
+        player, rng = self._player, self._rng
+        if self._order is not None and player.events in self._changes:
+            self._order.append(self._order.pop(0))
+        if rng.random() < 0.3:
+            choice = self._from_outside()
+            if choice is not None:
+                return choice
+        return self._of_worker() or self._from_outside() or self._anything()
+
+    def _of_worker(self) -> Choice | None:
+        workers = self._player.workers
+        able = [w for w in workers if w.outbox or w.computing]
+        if not able:
+            return None
+        if self._order is not None:
+            worker = min(able, key=lambda w: self._order.index(w.number))  # type: ignore[union-attr]
+        else:
+            worker = able[int(self._rng.integers(len(able)))]
+        arrives = worker.outbox and (not worker.computing or self._rng.random() < self._eager)
+        return Choice("a" if arrives else "s", worker.number)
+
+    def _from_outside(self) -> Choice | None:
+        size = len(self._player.workers)
+        draws = self._rng.random(len(self._outside) + 1)
+        number = int(draws[-1] * size)
+        for draw, (kind, weight) in zip(draws, self._outside, strict=False):
+            choice = Choice(kind, int(draws[-1] * 3) if kind == "w" else number if kind in "djrv" else 0)
+            if draw < weight and self._player.can(choice):
+                return choice
+        return None
+
+    def _anything(self) -> Choice | None:
+        """Return what still can happen: without it nothing ever will."""
+        number = int(self._rng.integers(len(self._player.workers)))
+        for choice in (Choice("m"), Choice("t"), Choice("j", number), Choice("e")):
+            if self._player.can(choice):
+                return choice
+        return None
+
+
+def explore(
+    schedule: Schedule, strategy: AnyStrategy, rng: np.random.Generator, events: int, kinds: str = FAULTS
+) -> tuple[Schedule, Exception | None, Player | None]:
+    """Draw the choices of a schedule while playing it; returns it, and the failure if there was one."""
+    from psbench.testing.fuzz.liveness import heal
+
+    made: list[Choice] = []
+    player = None
+    try:
+        player = Player(schedule, strategy)
+        explorer = Explorer(player, rng, events, kinds)
+        while player.events < events and len(made) < 4 * events:
+            choice = explorer.next()
+            if choice is None:
+                break
+            made.append(choice)
+            player.make(choice)
+        heal(player)
+    except Exception as error:  # whatever a part or the engine raises is what is looked for
+        return schedule.but(choices=tuple(made)), error, player
+    return schedule.but(choices=tuple(made)), None, player

@@ -1,0 +1,112 @@
+"""After the faults: everybody comes back, every message arrives, and the strategy must make progress.
+
+Progress is asked for in rounds. In a round every worker that computes ends its step, and every message
+arrives; the bound says after how many rounds each worker must have taken a step, and, where workers always
+push, the model must have a new version.
+"""
+
+from __future__ import annotations
+
+import math
+
+from psbench.core.strategy import Strategy
+from psbench.core.view import Status
+from psbench.testing.fuzz.player import Player
+from psbench.testing.fuzz.schedule import Choice
+from psbench.testing.invariants import BrokenContract
+
+
+def rounds_bound(strategy: Strategy, num_workers: int) -> int:
+    """Return the rounds within which a healthy cluster must make progress under a composition.
+
+    A version takes at most as many pushes as the largest of the consistency's whole numbers (k, n, a
+    bound), and a push as many steps as the largest of the communication's and stragglers' (steps, pieces,
+    patience); a lead may have to be made up for. Twice that, and a few rounds for a switch or a migration.
+    """
+    waits = _largest(strategy.consistency)
+    pushes = math.ceil(waits / num_workers) + waits
+    steps = max(_largest(strategy.communication), _largest(strategy.stragglers))
+    return 10 + 2 * (1 + pushes) * (1 + steps)
+
+
+def _largest(part: object) -> int:
+    values = [
+        value for value in vars(part).values() if isinstance(value, int) and not isinstance(value, bool)
+    ]
+    return min(50, max(values, default=1))
+
+
+def heal(player: Player) -> None:
+    """Bring everybody back, deliver everything, and check that the run goes on.
+
+    Raises
+    ------
+    BrokenContract
+        If a worker takes no step, or no version is made, within the bound.
+    """
+    _settle(player)
+    for worker in player.workers:
+        player.make(Choice("j", worker.number))
+        _settle(player)
+    bound = sum(rounds_bound(each, len(player.workers)) for each in player.strategy.compositions)
+    _await_progress(player, bound)
+    if len(player.strategy.compositions) > 1:
+        _await_switch(player, bound)
+        _await_progress(player, bound)
+
+
+def _await_switch(player: Player, bound: int) -> None:
+    """Ask for a switch, which must be done within the bound."""
+    before = player.handovers
+    player.make(Choice("w", 2))
+    for _ in range(bound):
+        if player.handovers > before:
+            return
+        _round(player)
+    raise BrokenContract(f"a switch that was asked for has not come within {bound} rounds")
+
+
+def _await_progress(player: Player, bound: int) -> None:
+    steps = [worker.steps for worker in player.workers]
+    version, handovers = player.view.version, player.handovers
+    for _ in range(bound):
+        _round(player)
+        if _has_progressed(player, steps, version) and handovers == player.handovers:
+            return
+        handovers = player.handovers
+    stuck = [w.number for w in player.workers if w.steps == steps[w.number] and _is_here(player, w.number)]
+    raise BrokenContract(
+        f"no progress within {bound} rounds after the faults: workers {stuck} took no step, version "
+        f"{player.view.version} was {version}; {player.view.waits()}"
+    )
+
+
+def _has_progressed(player: Player, steps: list[int], version: int) -> bool:
+    everybody = all(w.steps > steps[w.number] for w in player.workers if _is_here(player, w.number))
+    always = player.engine.composition.communication.pushes == "always"
+    return everybody and (player.view.version > version or not always)
+
+
+def _is_here(player: Player, number: int) -> bool:
+    seen = player.view.workers.get(number)
+    return seen is not None and seen.status is not Status.GONE
+
+
+def _round(player: Player) -> None:
+    """Let every worker end its step and every message arrive; then timers that are due, or the next one."""
+    computing = [worker for worker in player.workers if worker.computing]
+    for worker in computing:
+        player.make(Choice("s", worker.number))
+        _settle(player)
+    due = [timer for timer in player.timers if timer[0] <= player.now]
+    for _ in due if computing else player.timers[:1]:
+        player.make(Choice("t"))
+        _settle(player)
+
+
+def _settle(player: Player) -> None:
+    """Let everything that is under way arrive."""
+    while player.measures or any(worker.outbox for worker in player.workers):
+        player.make(Choice("m"))
+        for worker in player.workers:
+            player.make(Choice("a", worker.number))

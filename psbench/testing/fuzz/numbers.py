@@ -1,0 +1,29 @@
+"""Numbers that look random and depend only on what they are asked for."""
+
+from __future__ import annotations
+
+_MASK = (1 << 64) - 1
+
+
+def noise(*keys: int) -> float:
+    """Return a number in [0, 1) for these keys; the same keys give the same number.
+
+    A generator with a state would give other numbers to what follows once a schedule is shrunk. This is the
+    finaliser of SplitMix64, applied to each key.
+
+    Source
+    ------
+    Steele, Lea and Flood (2014), "Fast Splittable Pseudorandom Number Generators", OOPSLA.
+
+    Examples
+    --------
+    >>> noise(1, 2) == noise(1, 2), 0 <= noise(3) < 1
+    (True, True)
+    """
+    state = 0
+    for key in keys:
+        state = (state + key + 0x9E3779B97F4A7C15) & _MASK
+        state = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+        state = ((state ^ (state >> 27)) * 0x94D049BB133111EB) & _MASK
+        state ^= state >> 31
+    return (state >> 11) / (1 << 53)
