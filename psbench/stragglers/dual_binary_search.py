@@ -119,6 +119,8 @@ class DualBinarySearch(Stragglers):
         """Look at a chunk's time; tell the worker the size of the chunks to come if that changes."""
         key, before = str(report.worker), self._told.get(str(report.worker), [0.0, 0.0])
         seconds, steps = report.stats["compute_s"] - before[0], report.stats["chunk_steps"]
+        if seconds <= 0:
+            return []  # the same report once more, as a network may repeat it
         self._told[key] = [report.stats["compute_s"], before[1] + steps]
         if not self._resize(report.worker, seconds, steps, view):
             return []

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from psbench.core.strategy import AnyStrategy
+from psbench.core.switching_strategy import AnyStrategy
 from psbench.errors import DoubtfulComposition
 from psbench.seeds import Streams
 from psbench.strategies import make_strategy
@@ -106,7 +106,12 @@ class Campaign:
 
 
 def run_block(
-    seed: int, number: int, events: int, names: tuple[str, ...] = (), known: set[str] | None = None
+    seed: int,
+    number: int,
+    events: int,
+    names: tuple[str, ...] = (),
+    known: set[str] | None = None,
+    shrinks: bool = True,
 ) -> Campaign:
     """Play the schedules of one block: one strategy, or one pair of equal ones, on clusters of its own.
 
@@ -120,6 +125,8 @@ def run_block(
         Strategies of the catalogue to choose from; drawn compositions if empty.
     known : set of str or None
         Forms of failure that need not be shrunk again.
+    shrinks : bool
+        Whether failures are shrunk and kept, and not only counted.
     """
     rng = Streams(seed).generator("fuzz", number)
     done = Campaign(forms=set(known or ()))
@@ -128,7 +135,7 @@ def run_block(
         pair = None if names or rng.random() > 0.15 else PAIRS[sorted(PAIRS)[rng.integers(len(PAIRS))]]
         strategy = None if pair else _strategy(rng, names)
         for _ in range(BLOCK):
-            _run_one(done, strategy, pair, rng, events)
+            _run_one(done, strategy, pair, rng, events, shrinks)
     return done
 
 
@@ -137,7 +144,12 @@ def _strategy(rng: np.random.Generator, names: tuple[str, ...]) -> AnyStrategy:
 
 
 def _run_one(
-    done: Campaign, strategy: AnyStrategy | None, pair: Pair | None, rng: np.random.Generator, events: int
+    done: Campaign,
+    strategy: AnyStrategy | None,
+    pair: Pair | None,
+    rng: np.random.Generator,
+    events: int,
+    shrinks: bool,
 ) -> None:
     if pair is None:
         assert strategy is not None
@@ -157,7 +169,7 @@ def _run_one(
     for composition in made.compositions:
         done.pairs.update(combinations(sorted(part.name for part in composition.parts), 2))
     done.failures += error is not None
-    if error is not None and form(error) not in done.forms:
+    if error is not None and shrinks and form(error) not in done.forms:
         done.forms.add(form(error))
         done.findings.append(_finding(schedule, made, error, pair, size))
 

@@ -9,7 +9,8 @@ from pydantic.fields import FieldInfo
 
 from psbench import strategies
 from psbench.core.part import REGISTRY, Part
-from psbench.core.strategy import DOMAINS, AnyStrategy, Strategy, SwitchingStrategy
+from psbench.core.strategy import DOMAINS, Strategy
+from psbench.core.switching_strategy import AnyStrategy, SwitchingStrategy
 from psbench.errors import ParameterError, SpecError
 
 #: attempts at something valid with a given part before it is said that nothing goes with it

@@ -8,7 +8,7 @@ from typing import Any
 
 from psbench import strategies
 from psbench.core.log import EventLog, Kind
-from psbench.core.strategy import AnyStrategy
+from psbench.core.switching_strategy import AnyStrategy
 from psbench.testing.fuzz.player import Player
 from psbench.testing.fuzz.schedule import FAULTS
 

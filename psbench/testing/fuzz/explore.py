@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from psbench.core.strategy import AnyStrategy
+from psbench.core.switching_strategy import AnyStrategy
 from psbench.testing.fuzz.player import Player
 from psbench.testing.fuzz.schedule import FAULTS, Choice, Schedule
 

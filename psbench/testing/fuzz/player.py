@@ -12,8 +12,9 @@ from psbench.core import events as ev
 from psbench.core.actions import Action
 from psbench.core.engine import Engine
 from psbench.core.log import EventLog
-from psbench.core.strategy import AnyStrategy, WireSize
+from psbench.core.switching_strategy import AnyStrategy
 from psbench.core.view import Status
+from psbench.core.wire_size import WireSize
 from psbench.core.worker_loop import WorkerLoop
 from psbench.seeds import Streams
 from psbench.testing.fuzz.numbers import noise
@@ -242,6 +243,8 @@ class Player:
         worker.release(release)
 
     def _apply(self, apply: act.Apply) -> None:
+        if any(not weight >= 0 for weight in apply.weights):
+            raise BrokenContract(f"version {apply.version} weighs its pushes {list(apply.weights)}")
         self._counted += sum(push.samples for push in apply.pushes)
 
     def _cancel(self, cancel: act.Cancel | act.Drop) -> None:

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 from psbench.core import actions as act
 from psbench.core import events as ev
-from psbench.core.part import Directive
 from psbench.core.worker_loop import WorkerLoop
+from psbench.core.worker_policy import Directive
 from psbench.testing.cluster import Statistics
 from psbench.testing.fuzz.numbers import noise
 from psbench.testing.invariants import BrokenContract

@@ -1,0 +1,204 @@
+"""The fuzzer: it repeats, covers, shrinks, and finds faults that were put there on purpose."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import textwrap
+
+import pytest
+from typer.testing import CliRunner
+
+from psbench.aggregation.mean import Mean
+from psbench.cli import app
+from psbench.consistency.asp import ASP
+from psbench.consistency.bsp import BSP
+from psbench.core.action_processor import ActionProcessor
+from psbench.core.actions import Commit, Discard, Release
+from psbench.core.drain import Drain
+from psbench.core.engine import Engine
+from psbench.core.membership import Membership
+from psbench.core.view import ClusterView
+from psbench.core.worker_loop import WorkerLoop
+from psbench.errors import ParameterError
+from psbench.testing.fuzz import Schedule, play, run_campaign
+from psbench.testing.fuzz.campaign import run_block
+from psbench.testing.fuzz.schedule import KINDS, Choice
+from psbench.testing.fuzz.shrink import shrink
+
+EVENTS = 80
+#: blocks of schedules within which a fault must be found; all of them take a few seconds
+BLOCKS = 24
+
+
+def first_finding(names=(), seed=7, blocks=BLOCKS):
+    for number in range(blocks):
+        found = run_block(seed, number, EVENTS, names)
+        if found.findings:
+            return found.findings[0]
+    return None
+
+
+# -------------------------------------------------------------------- schedules
+
+
+def test_nothing_is_found_in_the_package_and_everything_is_covered():
+    done = run_campaign(160, seed=1, processes=1)
+    assert [finding.test for finding in done.findings] == []
+    assert done.schedules == 160
+    assert done.events > 100 * EVENTS
+    assert done.kinds.keys() >= KINDS.keys() - {"t"}  # few parts use timers
+    assert len(done.pairs) > 50
+
+
+def test_the_same_seed_plays_the_same_schedules_whatever_the_number_of_processes():
+    one = run_campaign(2 * 256 + 16, seed=3, events=10, names=("asp",), processes=1).plain()
+    two = run_campaign(2 * 256 + 16, seed=3, events=10, names=("asp",), processes=2).plain()
+    for plain in (one, two):
+        del plain["seconds"], plain["schedules_per_second"]
+    assert one == two
+
+
+def test_a_schedule_is_written_and_read_and_any_part_of_it_can_be_played():
+    text = "s0 s1 a1 d0 c0 a0 s1 a1 j0 m0 t0 w5 x0 s0 a0"
+    schedule = Schedule({"name": "ssp"}, workers=2, choices=Schedule.parse(text))
+    assert schedule.text == text
+    whole = play(schedule)
+    assert whole.log.digest() == play(schedule).log.digest()
+    for length in range(len(schedule.choices)):
+        play(schedule.but(choices=schedule.choices[length:]))
+    with pytest.raises(ParameterError, match="'q1' is none of s<number>"):
+        Schedule.parse("s0 q1")
+
+
+def test_shrinking_leaves_what_is_needed():
+    choices = tuple(Choice("s", number) for number in range(40))
+    needed = {Choice("s", 7), Choice("s", 31)}
+    small = shrink(Schedule({}, 1, choices=choices), lambda s: needed <= set(s.choices))
+    assert set(small.choices) == needed
+
+
+def test_a_repeated_report_does_not_divide_by_zero():
+    """Found by fuzzing: a push that held no step since the repeated report."""
+    strategy = {"consistency": "asp", "aggregation": "loss_weighted", "communication": "hermes_gup"}
+    strategy |= {"stragglers": {"name": "dual_binary_search", "passes": 2, "fences": "others"}}
+    steps = " ".join(["s0"] * 6)
+    choices = Schedule.parse(f"{steps} a0 s0 s0 s0 s0 s0 s1 s1 s1 s1 s1 s0 r0 s0 s0")
+    play(Schedule(strategy, 2, 2, 1339769652, choices))
+
+
+# -------------------------------------------------------------------- strategies that do wrong
+
+
+def loses(self, push, view):
+    view.pending.pop(push.id)
+    return [Release(push.worker)]
+
+
+def doubles(self, push, view):
+    return [Commit([push]), Commit([push]), Release(push.worker)]
+
+
+def stalls(self, push, view):
+    return [Commit([push])] if view.version < 3 else []
+
+
+def discards_what_it_commits(self, push, view):
+    return [Commit([push]), Discard(push, "by mistake"), Release(push.worker)]
+
+
+@pytest.mark.parametrize("wrong", [loses, doubles, stalls, discards_what_it_commits])
+def test_a_strategy_that_does_wrong_is_found_and_its_schedule_is_short(monkeypatch, wrong):
+    monkeypatch.setattr(ASP, "on_push", wrong)
+    finding = first_finding(("asp",), blocks=2)
+    assert finding is not None
+    assert len(finding.schedule.choices) <= 12
+    assert len(finding.test.splitlines()) <= 20
+    with pytest.raises(Exception):  # noqa: B017, PT011  (whatever the strategy's fault is)
+        exec(finding.test + "\ntest_" + finding.test.partition("def test_")[2].partition("(")[0] + "()", {})
+
+
+def test_a_barrier_that_forgets_who_waits_is_found(monkeypatch):
+    def forgets(self, push, view):
+        actions = on_push(self, push, view)
+        return [a for a in actions if not (isinstance(a, Release) and a.worker == 0 and view.version == 2)]
+
+    on_push = BSP.on_push
+    monkeypatch.setattr(BSP, "on_push", forgets)
+    assert first_finding(("bsp",), blocks=4) is not None
+
+
+def test_a_turned_sign_is_found(monkeypatch):
+    def turned(self, pushes, view):
+        (apply,) = on_commit(self, pushes, view)
+        apply.weights = [-weight for weight in apply.weights]
+        return [apply]
+
+    on_commit = Mean.on_commit
+    monkeypatch.setattr(Mean, "on_commit", turned)
+    finding = first_finding(("asp", "bsp"), blocks=1)
+    assert finding is not None
+    assert "weighs its pushes" in finding.error
+
+
+# -------------------------------------------------------------------- faults of the engine
+
+FAULTS = {
+    "clock counted twice": (Engine, "_push", "worker.clock + 1", "worker.clock + 2"),
+    "computing not counted down": (Engine, "_push", "view.num_computing -= 1", "pass"),
+    "old tickets taken": (Engine, "_push", "worker.ticket != push.ticket or ", ""),
+    "a push counted twice": (
+        *(Engine, "_push", "view.pushes += 1"),
+        "view.pushes += 1 + (view.pushes == 20)",
+    ),
+    "vote not counted": (Engine, "_vote", "self.view.num_voted += 1", "pass"),
+    "parts not loaded": (
+        Engine,
+        "load_state_dict",
+        'part.load_state_dict(state["parts"][part.domain])',
+        "pass",
+    ),
+    "switch never begun": (Engine, "_switch", "self._answer.drain = Drain(switch)", "pass"),
+    "samples counted wrongly": (
+        *(ActionProcessor, "apply", "view.samples += push.samples"),
+        "view.samples += push.samples + (version == 7)",
+    ),
+    "ticket not raised": (ActionProcessor, "release", "worker.ticket + 1", "worker.ticket"),
+    "batch orders ignored": (ActionProcessor, "release", "view.num_computing += 1", "pass"),
+    "cancelled work counted": (ActionProcessor, "cancel", "self.view.num_computing -= 1", "pass"),
+    "discarded push kept": (ActionProcessor, "discard", "pop(push.id, None)", "get(push.id, None)"),
+    "kept samples lost": (ActionProcessor, "_complete_for_own_steps", "view.samples += kept", "pass"),
+    "leaver still active": (Membership, "_do_without", "view.num_active -= 1", "pass"),
+    "leaver's clock kept": (Membership, "_do_without", "view.leave_clock(worker)", "pass"),
+    "hand-over with work under way": (Drain, "further", "or view.num_under_way", "or False"),
+    "buffer not emptied": (Drain, "further", "if view.pending else []", "if False else []"),
+    "samples forgotten late": (WorkerLoop, "_forget", "self._steps = self._samples = 0", "self._steps = 0"),
+    "slowest clock not followed": (ClusterView, "leave_clock", "self._raise_min_clock()", "pass"),
+    "rise of the slowest clock untold": (
+        ClusterView,
+        "_raise_min_clock",
+        "self.min_clock_rose = True",
+        "pass",
+    ),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("owner", "name", "right", "wrong"), FAULTS.values(), ids=FAULTS)
+def test_a_fault_of_the_engine_is_found(monkeypatch, owner, name, right, wrong):
+    source = textwrap.dedent(inspect.getsource(getattr(owner, name)))
+    assert right in source, "the fault has to follow the code"
+    scope = dict(vars(sys.modules[owner.__module__]))
+    exec("from __future__ import annotations\n" + source.replace(right, wrong, 1), scope)
+    monkeypatch.setattr(owner, name, scope[name])
+    assert any(run_block(7, number, EVENTS, shrinks=False).failures for number in range(BLOCKS))
+
+
+# -------------------------------------------------------------------- the command
+
+
+def test_the_command_prints_what_was_covered():
+    done = CliRunner().invoke(app, ["fuzz", "--schedules", "16", "--strategy", "ssp", "--processes", "1"])
+    assert done.exit_code == 0, done.output
+    assert "16 schedules" in done.output
+    assert "0 failed" in done.output
