@@ -116,10 +116,11 @@ def draw_strategy(rng: np.random.Generator, *given: type[Part]) -> AnyStrategy:
     parts = [kind for kind in given if kind.domain in (*DOMAINS, "codec")]
     rules = [kind for kind in given if kind.domain == "switching"]
     for _ in range(_ATTEMPTS):
-        made: AnyStrategy = draw_composition(rng, *parts)
+        one = draw_composition(rng, *parts)
+        made: AnyStrategy = one
         if rules or rng.random() < 1 / 3:
             try:
-                made = _switching(made, rules or registered("switching"), rng)
+                made = _switching(one, rules or registered("switching"), rng)
             except SpecError:
                 continue
         if fitting_sizes(made):
@@ -129,7 +130,7 @@ def draw_strategy(rng: np.random.Generator, *given: type[Part]) -> AnyStrategy:
 
 def _switching(one: Strategy, rules: list[type[Part]], rng: np.random.Generator) -> SwitchingStrategy:
     both = [one, draw_composition(rng)]
-    rng.shuffle(both)  # type: ignore[arg-type]  # numpy's stubs want an array
+    rng.shuffle(both)
     own = {name: field for name, field in SwitchingStrategy.model_fields.items() if name in _OF_SWITCHING}
     rule = draw_part(rules[rng.integers(len(rules))], rng)
     values: dict[str, Any] = {"first": both[0], "second": both[1], "rule": rule}
