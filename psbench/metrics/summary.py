@@ -140,7 +140,8 @@ def _usage(worker: Mapping[str, Any]) -> dict[str, float | int | None]:
 
 def _final(log: EventLog, meta: Mapping[str, Any], evaluated: pd.DataFrame) -> dict[str, float | None]:
     """Return the last evaluated values; a train loss that is not evaluated is that of the last pushes."""
-    final = {name: finite(_last(evaluated, name)) for name in ("train_loss", "val_loss", "val_accuracy")}
+    names = ("train_loss", "train_accuracy", "val_loss", "val_accuracy")
+    final = {name: finite(_last(evaluated, name)) for name in names}
     if final["train_loss"] is None:
         final["train_loss"] = finite(_last(training_loss(log, meta["dataset_size"]), "train_loss"))
     return final

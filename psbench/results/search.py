@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from io import StringIO
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
@@ -12,6 +11,7 @@ import pandas as pd
 from psbench.core.switching_strategy import SwitchingStrategy
 from psbench.errors import DataError, Diverged, ParameterError
 from psbench.metrics import interval
+from psbench.results.text import table_text
 
 if TYPE_CHECKING:
     from psbench.experiment import Experiment
@@ -128,20 +128,7 @@ class Search:
 
     def text(self, width: int | None = None) -> str:
         """Return the table for a terminal, with the remarks below it."""
-        from rich.console import Console
-        from rich.table import Table
-
-        headings, rows = self.cells()
-        console = Console(width=width, record=True, file=StringIO(), force_jupyter=False)
-        table = Table(box=None, pad_edge=False, header_style="bold")
-        for heading in headings:
-            table.add_column(heading, justify="right", overflow="fold")
-        for cells in rows:
-            table.add_row(*cells)
-        console.print(table)
-        for remark in self.remarks:
-            console.print(remark, highlight=False, style="dim")
-        return console.export_text()
+        return table_text(*self.cells(), self.remarks, width)
 
     def to_dict(self) -> dict[str, Any]:
         """Return what was found as plain data."""
@@ -157,9 +144,9 @@ class Search:
         return self.text()
 
     def _repr_html_(self) -> str:
-        from psbench.results.report import table_html
+        from psbench.results.html import table_html
 
-        return table_html(self)
+        return table_html(*self.cells(), self.remarks)
 
     def __repr__(self) -> str:
         return f"<Search: {self.fraction:g} of the epochs, {len(self.points)} points>"

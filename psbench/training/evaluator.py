@@ -45,11 +45,16 @@ class Evaluator:
         self._sample = self._chosen("train", 0)
 
     def evaluate(self, parameters: Tensor, buffers: Tensor) -> dict[str, float]:
-        """Return `train_loss`, and with validation data `val_loss`, and `val_accuracy` of classes."""
+        """Return `train_loss`, and `val_loss` with validation data; with classes the accuracies too.
+
+        `train_loss` and `train_accuracy` are taken over the same fixed sample of the training set.
+        """
         self.model.load(parameters, buffers)
         self.model.module.eval()
         data = self.data
-        values = {"train_loss": self._over(data.train_x, data.train_y, self._sample)[0]}
+        values: dict[str, float] = {}
+        values["train_loss"], accuracy = self._over(data.train_x, data.train_y, self._sample)
+        values |= {"train_accuracy": accuracy} if data.task == "classification" else {}
         if len(data.val_y):
             all_of_them = torch.arange(len(data.val_y))
             values["val_loss"], accuracy = self._over(data.val_x, data.val_y, all_of_them)

@@ -5,15 +5,19 @@ from __future__ import annotations
 import json
 import os
 import re
+import statistics
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 
+from psbench.core.log import EventLog
 from psbench.errors import ParameterError, SpecError
-from psbench.metrics import interval
+from psbench.metrics import interval, repeatability
 from psbench.results.comparison import compare
-from psbench.results.report import table_html, write_report
+from psbench.results.html import table_html
+from psbench.results.report import write_report
+from psbench.results.run import Run
 
 
 class Elements(HTMLParser):
@@ -74,7 +78,7 @@ def test_the_table_has_means_intervals_and_speed_up(comparison):
 
 
 def test_text_states_the_budget_the_rates_and_the_doubts(comparison):
-    text = comparison.text(width=200)
+    text = comparison.text(width=300)
     assert "equal budget: epochs 3 on digits, global batch 128" in text
     assert "warning: fewer than three seeds" in text
     assert "learning rate of asp: lr k/n" in text
@@ -105,6 +109,121 @@ def test_what_cannot_be_compared_is_refused(runs):
         compare(runs, baseline="spp")
 
 
+def other(run: Run, *, meta: dict | None = None, rows: int | None = None, **changes) -> Run:
+    """A run of another specification, or with a log that ends earlier."""
+    log = run.log
+    if rows is not None:
+        log = EventLog()
+        log.extend(run.log.rows(0, rows), run.log.texts[1:])
+    return Run(run.experiment.but(**changes), log, run.meta | (meta or {}))
+
+
+def live(run: Run, name: str = "", rows: int | None = None) -> Run:
+    meta = {"backend": "dask", "name": name or run.meta["name"]}
+    return other(run, backend="dask", name=name, rows=rows, meta=meta)
+
+
+def test_the_standard_deviation_is_beside_the_interval(comparison):
+    table = comparison.table().set_index("strategy")
+    accuracies = [run.summary()["final"]["val_accuracy"] for run in comparison.groups["asp"]]
+    assert table.loc["asp", "val_accuracy_sd"] == pytest.approx(statistics.stdev(accuracies))
+    assert table["train_accuracy"].between(0.5, 1).all()
+    headings, (first, *_) = comparison.cells()
+    half, deviation = (table.loc["all_reduce", f"time_s_{name}"] for name in ("ci", "sd"))
+    assert first[headings.index("time (s)")].endswith(f" ± {half:.2g} ({deviation:.2g})")
+    assert any("in brackets the standard deviation" in line for line in comparison.remarks)
+
+
+def test_a_run_given_twice_is_one_seed_and_is_named(runs, tmp_path):
+    again = Run.load(runs[2].save(tmp_path))  # the same record, read from a folder
+    found = compare([runs[2], runs[3], again, runs[2]])
+    assert [run.experiment.seed for run in found.groups["asp"]] == [0, 1]
+    assert found.table()["val_accuracy_ci"][0] > 0
+    assert "asp: seed 0 was given 3 times, and is one run: it counts once" in found.remarks
+    alone = compare([runs[2], runs[2]])
+    assert alone.table()["n"].tolist() == [1]
+    assert "±" not in alone.text(300).split("equal")[0].split("epochs")[0]
+
+
+def test_the_same_seed_with_another_log_is_no_further_seed(runs):
+    stopped = other(runs[2], rows=len(runs[2].log) // 2, meta={"status": "stopped"})
+    found = compare([runs[2], runs[3], stopped])
+    assert {label: len(each) for label, each in found.groups.items()} == {"asp #1": 2, "asp #2": 1}
+    assert any(line.startswith("asp #2: has the seeds of another group") for line in found.remarks)
+
+
+def test_live_runs_of_one_seed_are_repetitions_and_said_to_be(runs):
+    repeated = live(runs[2], rows=len(runs[2].log) - 3)
+    found = compare([live(runs[2]), repeated])
+    assert found.table()["n"].tolist() == [2]
+    assert "asp: seed 0 was run live 2 times: its repetitions count like seeds" in found.remarks
+
+
+def test_the_notes_follow_a_label_that_is_renamed(runs):
+    found = compare([runs[0], runs[2], runs[2]]).renamed({"asp": "mine", "all_reduce": "base"})
+    assert list(found.groups) == ["base", "mine"]
+    assert found.baseline == "base"
+    assert any(line.startswith("mine: seed 0 was given 2 times") for line in found.remarks)
+
+
+def test_virtual_and_wall_seconds_have_columns_of_their_own(runs, tmp_path):
+    found = compare([*runs[:2], live(runs[2], name="on dask")])
+    table = found.table().set_index("strategy")
+    assert "time_s" not in table
+    assert "time_to_target_s" not in table
+    assert table["virtual_time_s"].notna().tolist() == [True, False]
+    assert table["wall_time_s"].notna().tolist() == [False, True]
+    assert table["virtual_time_s_sd"].notna().tolist() == [True, False]
+    assert table["speed_up"].isna().tolist() == [False, True]
+    headings, _ = found.cells()
+    assert {"virtual time (s)", "wall time (s)", "backend"} <= set(headings)
+    assert "time (s)" not in headings
+    assert "not the same backend: all_reduce: simulated; on dask: dask" in found.remarks
+    assert any("virtual and wall-clock seconds do not compare" in line for line in found.remarks)
+    page = found.report(tmp_path / "r.html").read_text().split("<script>")[0]
+    assert "Validation accuracy, virtual time" in page
+    assert "Validation accuracy, wall time" in page
+    assert "wall-clock seconds: not on all_reduce&#x27;s test bed" in page
+    for backend in ("simulated", "dask"):
+        assert repeatability(backend) in page
+
+
+def test_a_comparison_of_live_runs_says_whose_seconds_it_shows(runs):
+    found = compare([live(runs[0]), live(runs[2])])
+    assert "times are wall-clock seconds" in found.remarks
+    assert found.table()["speed_up"].notna().all()
+
+
+def test_whatever_differs_has_a_column_and_a_remark(runs, tmp_path):
+    base, rival = runs[0], runs[2]
+    changes = {
+        "cluster": {"workers": 3, "speed": [1, 1, 0.25]},
+        "sharding": "random",
+        "model": "logistic",
+        "optimizer": {"name": "sgd", "lr": 0.5},
+        "data": {"name": "mixture"},
+    }
+    found = compare([base, other(rival, **changes)])
+    table = found.table()
+    for name in changes:
+        assert len(set(table[name])) == 2, name
+        assert any(line.startswith(f"not the same {name}: all_reduce: ") for line in found.remarks), name
+    assert set(changes) <= set(found.cells()[0])
+    assert table["sharding"].tolist() == ["stratified", "random"]
+    assert "speed" in table["cluster"][1]
+    assert "threads" not in table
+    assert table["speed_up"].isna().tolist() == [False, True]
+    assert found.target is None  # an accuracy on other data is no target
+    assert "not the same data and model: accuracies and losses are of different tasks" in found.warnings
+    page = found.report(tmp_path / "r.html").read_text().split("<script>")[0]
+    assert "stratified, random" in page  # the header is not that of the first run alone
+
+
+def test_what_does_not_differ_is_not_said(comparison):
+    assert comparison.differences == {}
+    assert not any("not the same" in line for line in comparison.remarks)
+
+
 def test_a_comparison_is_plain_data(comparison):
     plain = comparison.to_dict()
     assert json.loads(json.dumps(plain, allow_nan=False)) == plain
@@ -119,6 +238,12 @@ def test_the_report_loads_nothing(page):
     assert "default-src 'none'" in page
     assert "@import" not in page.split("</style>")[0]
     assert page.count("window.vegaEmbed=") == 1  # the library is there once
+
+
+def test_a_single_live_run_is_promised_no_equal_digest(runs, tmp_path):
+    page = write_report(tmp_path / "r.html", live(runs[2])).read_text().split("<script>")[0]
+    assert "Live runs: " + repeatability("dask") in page
+    assert repeatability("simulated") not in page
 
 
 def test_the_report_says_what_was_run_and_why_it_switched(page, comparison):
@@ -164,7 +289,7 @@ def test_an_older_report_is_replaced_whole(runs, tmp_path):
 
 def test_a_notebook_shows_the_table(comparison):
     shown = comparison._repr_html_()
-    assert shown == table_html(comparison)
+    assert shown == table_html(*comparison.cells(), comparison.remarks)
     Elements().feed(shown)
     assert "strategy_switch" in shown
 

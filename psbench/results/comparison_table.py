@@ -1,0 +1,140 @@
+"""The table of a comparison: means over seeds with their intervals, as a data frame and as text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+
+from psbench.metrics import clock_of, interval, standard_deviation, time_to_target
+from psbench.results.groups import differences
+from psbench.results.run import Run
+
+#: columns of the table as text: heading, number format, factor and unit
+COLUMNS: dict[str, tuple[str, str, float, str]] = {
+    "strategy": ("strategy", "", 1, ""),
+    "n": ("seeds", "d", 1, ""),
+    "time_s": ("time (s)", ".4g", 1, ""),
+    "virtual_time_s": ("virtual time (s)", ".4g", 1, ""),
+    "wall_time_s": ("wall time (s)", ".4g", 1, ""),
+    "speed_up": ("speed-up", ".2f", 1, " ×"),
+    "val_accuracy": ("val. accuracy", ".1f", 100, " %"),
+    "train_accuracy": ("train. accuracy", ".1f", 100, " %"),
+    "val_loss": ("val. loss", ".4g", 1, ""),
+    "time_to_target_s": ("time to target (s)", ".3g", 1, ""),
+    "virtual_time_to_target_s": ("virtual time to target (s)", ".3g", 1, ""),
+    "wall_time_to_target_s": ("wall time to target (s)", ".3g", 1, ""),
+    "updates": ("updates", ".0f", 1, ""),
+    "staleness_mean": ("staleness mean", ".2f", 1, ""),
+    "staleness_max": ("staleness max", ".0f", 1, ""),
+    "clock_lead_max": ("clock lead max", ".0f", 1, ""),
+    "idle_fraction": ("idle", ".1f", 100, " %"),
+    "bytes": ("MB sent", ".4g", 1, ""),
+    "switch_epoch": ("switch at epoch", ".1f", 1, ""),
+}
+#: seconds, which are split where runs are on several clocks
+_SECONDS = ("time_s", "time_to_target_s")
+#: whose interval and standard deviation are shown in the table as text; the data frame has all
+_WITH_INTERVAL = (
+    *(name for name in COLUMNS if name.endswith(_SECONDS)),
+    *("val_accuracy", "train_accuracy", "val_loss", "switch_epoch"),
+)
+
+
+def table_of(
+    groups: Mapping[str, Sequence[Run]],
+    summaries: Mapping[str, Sequence[Mapping[str, Any]]],
+    baseline: str,
+    target: float | None,
+) -> pd.DataFrame:
+    """Return one row for each group; see `Comparison.table`."""
+    frame = pd.DataFrame([_row(label, runs, summaries[label], target) for label, runs in groups.items()])
+    own = frame.loc[frame["strategy"] == baseline, "time_s"].iloc[0]
+    # seconds of another cluster, task or clock are not the baseline's seconds
+    yardstick = _test_bed(groups[baseline][0])
+    alike = [_test_bed(runs[0]) == yardstick for runs in groups.values()]
+    frame.insert(list(frame).index("time_s_sd") + 1, "speed_up", (own / frame["time_s"]).where(alike))
+    for place, (name, values) in enumerate(differences(groups).items()):
+        frame.insert(2 + place, name, [values[label] for label in groups])
+    return _split(frame, [clock_of(runs[0].meta) for runs in groups.values()])
+
+
+def _row(
+    label: str, runs: Sequence[Run], summaries: Sequence[Mapping[str, Any]], target: float | None
+) -> dict[str, Any]:
+    measured = [_measured(run, summary, target) for run, summary in zip(runs, summaries, strict=True)]
+    row: dict[str, Any] = {"strategy": label, "n": len(runs)}
+    for name in measured[0]:
+        values = [value for m in measured if (value := m[name]) is not None]
+        # a mean over the seeds that got there would flatter: all or none
+        complete = values if len(values) == len(runs) else []
+        mean, half = interval(complete) if complete else (None, None)
+        row |= {name: mean, f"{name}_ci": half, f"{name}_sd": standard_deviation(complete)}
+    return row | {"lr_convention": runs[0].meta.get("lr_convention") or ""}
+
+
+def _measured(run: Run, summary: Mapping[str, Any], target: float | None) -> dict[str, float | None]:
+    """Return the numbers of one run that are averaged over seeds."""
+    idle, switches, final = summary["idle_fraction"], summary["switches"], summary["final"]
+    return {
+        "time_s": summary["time_s"],
+        "val_accuracy": final["val_accuracy"],
+        "train_accuracy": final["train_accuracy"],
+        "val_loss": final["val_loss"],
+        "time_to_target_s": None if target is None else time_to_target(run.log, target),
+        "updates": summary["updates"],
+        "staleness_mean": summary["staleness"]["mean"],
+        "staleness_max": summary["staleness"]["max"],
+        "clock_lead_max": summary["clock_lead_max"],
+        "idle_fraction": sum(idle) / len(idle) if idle else None,
+        "bytes": sum(summary["bytes"].values()) / 1e6,
+        "switch_epoch": switches[0]["epoch"] if switches else None,
+    }
+
+
+def _test_bed(run: Run) -> dict[str, Any]:
+    spec = run.experiment.spec()
+    return {name: spec[name] for name in ("backend", "cluster", "data", "model")}
+
+
+def _split(frame: pd.DataFrame, clocks: Sequence[str]) -> pd.DataFrame:
+    """Give each clock columns of its own where there are several: one column has seconds of one clock."""
+    if len(set(clocks)) == 1:
+        return frame
+    names = []
+    for name in frame:
+        bare = str(name).removesuffix("_ci").removesuffix("_sd")
+        if bare not in _SECONDS:
+            names.append(name)
+            continue
+        for clock in sorted(set(clocks)):
+            own = f"{clock}_{name}"
+            frame[own] = frame[name].where([c == clock for c in clocks])
+            names.append(own)
+    return frame[names]
+
+
+def cells_of(frame: pd.DataFrame, differing: Sequence[str] = ()) -> tuple[list[str], list[list[str]]]:
+    """Return headings and rows as text, without columns that are empty everywhere."""
+    names = [name for name in COLUMNS if name in frame and frame[name].notna().any()]
+    names = [name for name in names if name != "speed_up" or len(frame) > 1]
+    if frame["val_accuracy"].notna().all():  # the loss is for what has no accuracy
+        names = [name for name in names if name != "val_loss"]
+    names = ["strategy", *differing, *names[1:]]
+    headings = [COLUMNS[name][0] if name in COLUMNS else name.replace("_", " ") for name in names]
+    return headings, [[_cell(record, name) for name in names] for record in frame.to_dict("records")]
+
+
+def _cell(record: Mapping[Any, Any], name: str) -> str:
+    value = record[name]
+    if isinstance(value, str):
+        return value
+    if value is None or value != value:
+        return "–"
+    _, form, factor, unit = COLUMNS[name]
+    text = format(value * factor if factor != 1 else value, form)
+    half, deviation = record.get(f"{name}_ci"), record.get(f"{name}_sd")
+    if name in _WITH_INTERVAL and half is not None and deviation is not None and half == half:
+        text += f" ± {half * factor:.2g} ({deviation * factor:.2g})"
+    return text + unit

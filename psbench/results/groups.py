@@ -1,0 +1,188 @@
+"""Runs taken together: seeds of one specification, what was given twice, and what differs among the rest."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from psbench.results.run import Run
+
+#: fields of a specification that a group's label or its seeds stand for
+_NOT_COMPARED = ("name", "strategy", "seed", "scheduler", "checkpoint_every")
+
+
+@dataclass(frozen=True)
+class Groups:
+    """Runs by label; those of a group differ in their seed only.
+
+    Attributes
+    ----------
+    runs : dict of label to list of Run
+    notes : dict of label to list of str
+        What was merged, or is no further seed.
+    """
+
+    runs: dict[str, list[Run]]
+    notes: dict[str, list[str]]
+
+
+@dataclass
+class _Group:
+    """The runs of one specification, and how often each was given."""
+
+    runs: list[Run] = field(default_factory=list)
+    given: list[int] = field(default_factory=list)
+    note: str = ""
+
+    def add(self, run: Run) -> None:
+        self.runs.append(run)
+        self.given.append(1)
+
+    def find(self, run: Run) -> int | None:
+        """Return the place of the same run: equal seed and equal log; None if it is not here."""
+        rivals = [i for i, own in enumerate(self.runs) if own.experiment.seed == run.experiment.seed]
+        return next((i for i in rivals if _same_log(self.runs[i], run)), None)
+
+    def has_seed(self, run: Run) -> bool:
+        return any(own.experiment.seed == run.experiment.seed for own in self.runs)
+
+    def notes(self) -> list[str]:
+        twice = [
+            f"seed {run.experiment.seed} was given {given} times, and is one run: it counts once"
+            for run, given in zip(self.runs, self.given, strict=True)
+            if given > 1
+        ]
+        seeds = [run.experiment.seed for run in self.runs]
+        again = [
+            f"seed {seed} was run live {seeds.count(seed)} times: its repetitions count like seeds"
+            for seed in dict.fromkeys(seeds)
+            if seeds.count(seed) > 1
+        ]
+        return [*filter(None, [self.note]), *twice, *again]
+
+
+def group(runs: Iterable[Run]) -> Groups:
+    """Group runs by everything but their seed, and call each group by what tells it apart.
+
+    Notes
+    -----
+    The same run given twice (equal specification, seed and log) counts once. A simulated run with the seed of
+    another and a different log (stopped, resumed or switched by hand, or made by other library versions) is
+    no independent sample either: it goes to a group of its own. Live runs with the same seed differ in their
+    timing, and are repetitions.
+    """
+    by_spec: dict[str, list[_Group]] = {}
+    for run in runs:
+        _place(run, by_spec.setdefault(json.dumps(_identity(run), sort_keys=True), [_Group()]))
+    groups = [each for alternatives in by_spec.values() for each in alternatives]
+    names = [_name(each.runs[0]) for each in groups]
+    specs = [dict(_leaves(_identity(each.runs[0]))) for each in groups]
+    labels = [_label(place, names, specs) for place in range(len(groups))]
+    return Groups(
+        {label: each.runs for label, each in zip(labels, groups, strict=True)},
+        {label: notes for label, each in zip(labels, groups, strict=True) if (notes := each.notes())},
+    )
+
+
+def _place(run: Run, alternatives: list[_Group]) -> None:
+    """Add a run to the first group where it is a further seed, or count it where it already is."""
+    for each in alternatives:
+        if (place := each.find(run)) is not None:
+            each.given[place] += 1
+            return
+    free = (e for e in alternatives if run.experiment.backend != "simulated" or not e.has_seed(run))
+    chosen = next(free, None)
+    if chosen is None:
+        chosen = _Group(
+            note="has the seeds of another group of the same specification, and other logs (stopped, resumed "
+            "or switched by hand, or of other library versions): no further seeds"
+        )
+        alternatives.append(chosen)
+    chosen.add(run)
+
+
+def _same_log(a: Run, b: Run) -> bool:
+    return a.log is b.log or (len(a.log) == len(b.log) and a.log.digest() == b.log.digest())
+
+
+def _identity(run: Run) -> dict[str, Any]:
+    return {name: value for name, value in run.experiment.spec().items() if name not in ("seed", "scheduler")}
+
+
+def _name(run: Run) -> str:
+    return str(run.meta.get("name") or run.meta.get("strategy") or "run")
+
+
+def _label(place: int, names: Sequence[str], specs: Sequence[Mapping[str, Any]]) -> str:
+    """Return a group's name, followed by what differs if another group has the same."""
+    rivals = [i for i, name in enumerate(names) if name == names[place]]
+    if len(rivals) == 1:
+        return names[place]
+    own, flat = specs[place], [specs[i] for i in rivals]
+    keys = _differing(flat)
+    keys = [key for key in keys if key != "name" and not key.endswith(".name")] or keys
+    number = f"{names[place]} #{rivals.index(place) + 1}"
+    if not 0 < len(keys) <= 3 or sum(spec == own for spec in flat) > 1:
+        return number
+    values = ", ".join(f"{key.removesuffix('.name').rpartition('.')[2]}={own.get(key)}" for key in keys)
+    return f"{names[place]} ({values})"
+
+
+def differences(groups: Mapping[str, Sequence[Run]]) -> dict[str, dict[str, str]]:
+    """Return what is not the same in all groups, beside the strategy: field -> label -> its value in words.
+
+    Such as `{"cluster": {"bsp": "c1", "asp": "c2"}}`. Parts of the same name are told apart by the
+    parameters that differ.
+    """
+    specs = {label: runs[0].experiment.spec() for label, runs in groups.items()}
+    fields = dict.fromkeys(name for spec in specs.values() for name in spec if name not in _NOT_COMPARED)
+    found = {}
+    for name in fields:
+        values = [spec.get(name) for spec in specs.values()]
+        if any(value != values[0] for value in values):
+            found[name] = dict(zip(specs, _in_words(values), strict=True))
+    return found
+
+
+def _in_words(values: Sequence[Any]) -> list[str]:
+    """Return each value as its name, with what tells it apart from others of that name.
+
+    >>> _in_words([{"name": "c1"}, {"name": "c2", "latency_s": 0.0}])
+    ['c1', 'c2']
+    >>> _in_words([{"epochs": 3.0}, {"epochs": 1.0}]), _in_words([64, 128])
+    (['epochs 3', 'epochs 1'], ['64', '128'])
+    """
+    if not all(isinstance(value, Mapping) for value in values):
+        return ["none" if value is None else str(value) for value in values]
+    return [
+        _part_in_words(value, [v for v in values if v.get("name") == value.get("name")]) for value in values
+    ]
+
+
+def _part_in_words(own: Mapping[str, Any], rivals: Sequence[Mapping[str, Any]]) -> str:
+    flat = [dict(_leaves(rival)) for rival in rivals]
+    known = dict(_leaves(own))
+    shown = [
+        f"{key} {value:g}" if isinstance(value := known[key], (int, float)) else f"{key} {value}"
+        for key in _differing(flat)
+        if key in known
+    ]
+    name = str(own.get("name", ""))
+    if not shown:
+        return name
+    return f"{name} ({', '.join(shown)})" if name else ", ".join(shown)
+
+
+def _differing(specs: Sequence[Mapping[str, Any]]) -> list[str]:
+    keys = sorted({key for spec in specs for key in spec})
+    return [key for key in keys if any(spec.get(key) != specs[0].get(key) for spec in specs)]
+
+
+def _leaves(value: Any, path: str = "") -> Iterable[tuple[str, Any]]:
+    if isinstance(value, Mapping):
+        for key, below in value.items():
+            yield from _leaves(below, f"{path}.{key}" if path else str(key))
+    else:
+        yield path, json.dumps(value) if isinstance(value, list) else value

@@ -1,0 +1,47 @@
+"""A table and the remarks below it as text for a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from io import StringIO
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+
+def table_text(
+    headings: Sequence[str], rows: Sequence[Sequence[str]], remarks: Iterable[str], width: int | None = None
+) -> str:
+    """Return a table and its remarks; one that is too wide has a column for each row instead.
+
+    Parameters
+    ----------
+    headings, rows, remarks : texts
+    width : int, characters, optional
+        By default as wide as the terminal.
+    """
+    from rich.console import Console
+
+    console = Console(width=width, record=True, file=StringIO(), force_jupyter=False)
+    table = _table(headings, rows)
+    wanted = console.measure(table, options=console.options.update(max_width=1000)).maximum
+    if wanted > console.width:
+        sides = [list(side) for side in zip(headings, *rows, strict=True)]
+        table = _table(sides[0], sides[1:])
+    console.print(table)
+    for line in remarks:
+        console.print(line, highlight=False, markup=False, style="dim")
+    return console.export_text()
+
+
+def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for place, heading in enumerate(headings):
+        table.add_column(escape(heading), justify="left" if place == 0 else "right", overflow="fold")
+    for row in rows:
+        table.add_row(*map(escape, row))
+    return table
