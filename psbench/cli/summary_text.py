@@ -23,7 +23,7 @@ def _lines(s: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield "mini-batches", f"{s['mini_batches']:.10g} of {s['global_batch']} samples"
     yield "pushes", ", ".join(f"{count} {what}" for what, count in pushes.items() if count) or "none"
     yield "validation", _joined(loss=(final["val_loss"], ".4g"), accuracy=(final["val_accuracy"], ".1%"))
-    yield "training", _joined(loss=(final["train_loss"], ".4g"))
+    yield "training", _joined(loss=(final["train_loss"], ".4g"), accuracy=(final["train_accuracy"], ".1%"))
     yield "to target", "" if s["time_to_target_s"] is None else f"{s['time_to_target_s']:.4g} s"
     yield "staleness", _joined(mean=(staleness["mean"], ".3g"), largest=(staleness["max"], "d"))
     yield (

@@ -132,7 +132,7 @@ class Comparison:
         clocks = sorted({clock_of(run.meta) for run in self.runs} - {""})
         if len(clocks) > 1:
             return [
-                "virtual and wall-clock seconds have columns and charts of their own: they do not compare"
+                "virtual and wall-clock seconds do not compare: they have columns and charts of their own"
             ]
         return ["times are wall-clock seconds"] if clocks == ["wall"] else []
 

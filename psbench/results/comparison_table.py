@@ -110,7 +110,7 @@ def _split(frame: pd.DataFrame, clocks: Sequence[str]) -> pd.DataFrame:
             continue
         for clock in sorted(set(clocks)):
             own = f"{clock}_{name}"
-            frame[own] = frame[name].where([c == clock for c in clocks])
+            frame[own] = frame[name].where(pd.Series([c == clock for c in clocks]))
             names.append(own)
     return frame[names]
 

@@ -14,7 +14,7 @@ from psbench.errors import SpecError
 from psbench.metrics import repeatability
 from psbench.results.html import FigureList, cells_table, document, swatch
 from psbench.results.run import Run
-from psbench.results.storage import check_writable, whole
+from psbench.system.files import atomic_write, check_writable
 
 
 class Compared(Protocol):
@@ -73,8 +73,8 @@ def write_page(path: Path, comparison: Compared) -> Path:
     check_writable(folder)
     text = _page(comparison)
     folder.mkdir(parents=True, exist_ok=True)
-    with whole(path) as part:
-        part.write_text(text, encoding="utf-8")
+    with atomic_write(path) as file:
+        file.write(text.encode())
     return path
 
 

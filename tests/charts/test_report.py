@@ -183,7 +183,7 @@ def test_virtual_and_wall_seconds_have_columns_of_their_own(runs, tmp_path):
     page = found.report(tmp_path / "r.html").read_text().split("<script>")[0]
     assert "Validation accuracy, virtual time" in page
     assert "Validation accuracy, wall time" in page
-    assert "wall-clock seconds: not on all_reduce&#x27;s test bed" in page
+    assert "wall-clock seconds: not on all_reduce's test bed" in page
     for backend in ("simulated", "dask"):
         assert repeatability(backend) in page
 
