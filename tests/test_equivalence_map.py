@@ -130,8 +130,8 @@ def test_a_switch_that_never_comes_is_bsp(entry, world):
 # -------------------------------------------------------------------- ASP
 
 LIKE_ASP: dict[str, Any] = {
-    "k_asp(1)": lambda n: strategies.k_asp(k=1),
-    "k_batch_asp(1)": lambda n: strategies.k_batch_asp(k=1),
+    "k_asp(1)": lambda n: strategies.k_asp(k=1, lr_scaling="by_share"),
+    "k_batch_asp(1)": lambda n: strategies.k_batch_asp(k=1, lr_scaling="by_share"),
     "n_softsync(n), fixed": lambda n: strategies.n_softsync(n=n, rate="fixed", lr_scaling="by_share"),
     "ssp(inf)": lambda n: strategies.ssp(staleness_bound=FAR),
     "dssp(inf)": lambda n: strategies.dssp(lower=FAR, upper=FAR),
@@ -178,7 +178,7 @@ def test_n_softsync_without_weights_is_k_batch_asp(world, data):
     n = data.draw(st.integers(1, world.n))
     equal(
         world.train(strategies.n_softsync(n=n, rate="fixed")),
-        world.train(strategies.k_batch_asp(k=world.n // n, lr_scaling="none")),
+        world.train(strategies.k_batch_asp(k=world.n // n)),
     )
 
 

@@ -13,6 +13,7 @@ import torch
 from psbench import strategies
 from psbench.core.log import Kind
 from psbench.core.strategy import Strategy
+from psbench.errors import ParameterError
 from psbench.runs import run
 from psbench.testing import ScriptedCluster, toy_experiment
 from psbench.testing.toys import toy_cluster
@@ -66,14 +67,18 @@ WORK = (Kind.PUSH, Kind.APPLY, Kind.RELEASE)
     ("left", "right"),
     [
         (strategies.ssp(staleness_bound=10**6), strategies.asp()),
-        (strategies.k_asp(k=1), strategies.asp()),
-        (strategies.k_batch_asp(k=1), strategies.asp()),
+        (strategies.k_asp(k=1), strategies.asp(lr_scaling="none")),
+        (strategies.k_batch_asp(k=1), strategies.asp(lr_scaling="none")),
+        (strategies.k_asp(k=1, lr_scaling="by_share"), strategies.asp()),
+        (strategies.k_batch_asp(k=1, lr_scaling="by_share"), strategies.asp()),
         (strategies.all_reduce(placement="parameter_server"), strategies.bsp()),
     ],
     ids=[
         "ssp(inf) = asp",
-        "k_asp(1) = asp",
-        "k_batch_asp(1) = asp",
+        "k_asp(1) = asp at rate lr",
+        "k_batch_asp(1) = asp at rate lr",
+        "k_asp(1) = asp at rate lr/n",
+        "k_batch_asp(1) = asp at rate lr/n",
         "all_reduce = bsp but for the placement",
     ],
 )
@@ -107,6 +112,16 @@ def test_k_batch_bsp_with_k_n_is_bsp_only_with_equal_speeds():
         scripted("bsp", equal).log, Kind.APPLY
     )
     assert decisions(scripted(strategy).log, Kind.APPLY) != decisions(scripted("bsp").log, Kind.APPLY)
+
+
+@pytest.mark.parametrize("name", ["k_bsp", "k_batch_bsp", "k_asp", "k_batch_asp"])
+def test_the_k_variants_share_one_rate(name):
+    """lr/k times the sum of k gradients (protocols 1.3): two had lr/n, so comparing them compared rates."""
+    from psbench.core.actions import Apply
+
+    cluster = scripted({"name": name, "k": 2})
+    applies = [a for _, _, actions in cluster.history for a in actions if isinstance(a, Apply)]
+    assert {(a.lr_scale, *a.weights) for a in applies} == {(1.0, 0.5, 0.5)}
 
 
 def test_k_bsp_with_k_1_is_not_asp():
@@ -168,12 +183,12 @@ def test_rates_are_shared_as_eqs_2_1_to_2_3_say():
     from psbench.core.actions import Apply
 
     scale = {}
-    for name in ("bsp", "asp", "ssp", "k_asp"):
+    for name in ("bsp", "asp", "ssp"):
         cluster = scripted(name)
         scale[name] = {
             a.lr_scale for _, _, actions in cluster.history for a in actions if isinstance(a, Apply)
         }
-    assert scale == {"bsp": {1.0}, "asp": {0.25}, "ssp": {0.25}, "k_asp": {0.5}}
+    assert scale == {"bsp": {1.0}, "asp": {0.25}, "ssp": {0.25}}
     assert ScriptedCluster("asp", [1] * 4, samples=32).engine.view.workers[0].batch_size == 32
 
 
@@ -253,7 +268,7 @@ def test_all_of_the_catalogue_with_one_worker():
         ) == ("every_step", "fixed", "none", "none")
         try:
             made.check(1, 8)
-        except strategies.ParameterError:
+        except ParameterError:
             continue
         if plain and made.aggregation.payload == "gradient":
             tried += 1

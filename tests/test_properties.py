@@ -16,7 +16,7 @@ from psbench.core.actions import Apply, Release
 from psbench.core.events import Join, Leave, SwitchRequested
 from psbench.core.log import FIELDS, ROW, EventLog, Kind
 from psbench.core.view import Status
-from psbench.errors import WorkerLost
+from psbench.errors import ParameterError, WorkerLost
 from psbench.metrics import clock_lead, conservation
 from psbench.metrics.rows import trained
 from psbench.results.storage import read_log, write_log
@@ -62,7 +62,7 @@ def smallest(name):
     for workers in range(1, 6):
         try:
             strategy.check(workers, 4 * workers)
-        except strategies.ParameterError:
+        except ParameterError:
             continue
         return workers
     raise AssertionError(f"{name} fits no cluster")

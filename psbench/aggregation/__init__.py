@@ -2,7 +2,7 @@
 
 from psbench.aggregation.accumulated import Accumulated
 from psbench.aggregation.block_momentum import BlockMomentum
-from psbench.aggregation.bounded_step import BoundedStep
+from psbench.aggregation.bounded_step import BoundedStep, BoundedStepByMean
 from psbench.aggregation.exchange import Exchange
 from psbench.aggregation.loss_weighted import LossWeighted
 from psbench.aggregation.mean import Mean, Sum
@@ -13,6 +13,7 @@ __all__ = [
     "Accumulated",
     "BlockMomentum",
     "BoundedStep",
+    "BoundedStepByMean",
     "DynSGD",
     "Exchange",
     "LossWeighted",

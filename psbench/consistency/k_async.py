@@ -27,7 +27,9 @@ class KASP(Consistency):
 
     Notes
     -----
-    Reduces to: ASP when k = 1; BSP when k = n. Nothing is discarded.
+    Reduces to: ASP when k = 1, at the same rate; BSP when k = n. Nothing is discarded. The four k-variants
+    take the mean of their k gradients at the rate lr, which is lr/k for each; the catalogue's `asp` takes
+    lr/n, which `lr_scaling: by_share` is here (lr k/n for the mean).
     Our reading: a contributor waits for the commit that uses its push, since k *different* workers are
     asked for. With fewer than k workers left, all of them are enough.
 
@@ -92,8 +94,8 @@ class KBatchASP(_EveryPushes):
 
     Notes
     -----
-    Reduces to: ASP when k = 1. A worker pulls the current version at once, which is the one it has if
-    nothing was committed meanwhile. Nothing is discarded.
+    Reduces to: ASP when k = 1, at the same rate; see `KASP` for the rates. A worker pulls the current version
+    at once, which is the one it has if nothing was committed meanwhile. Nothing is discarded.
 
     Source
     ------

@@ -8,7 +8,7 @@ import torch
 
 import psbench as ps
 from psbench import strategies
-from psbench.aggregation import BoundedStep
+from psbench.aggregation import BoundedStep, BoundedStepByMean
 from psbench.core.actions import Apply, Measure
 from psbench.core.events import Push
 from psbench.core.log import Kind
@@ -52,8 +52,16 @@ def test_fresh_pushes_are_not_measured():
     assert commit(BoundedStep(near=0.5, least=0.0), [None, 5.0]) == [0.75, pytest.approx(0.025)]
 
 
-def test_by_default_near_is_the_mean_so_far():
+def test_by_default_the_constant_is_one_and_far_pushes_are_corrected_whatever_came_before():
+    """The default was the running mean, by which the first push and every one below the mean count whole."""
     part = BoundedStep()
+    assert commit(part, [0.4]) == [pytest.approx(part.near / 0.4)]
+    for far in (0.2, 0.3, 0.2):
+        assert commit(part, [far]) == [pytest.approx(part.near / far)]
+
+
+@pytest.mark.parametrize("part", [BoundedStepByMean(), BoundedStep(near=0)], ids=["now", "old default"])
+def test_the_variant_takes_the_mean_so_far(part):
     assert commit(part, [4.0]) == [1.0]  # as usual as can be
     assert commit(part, [12.0]) == [pytest.approx(8 / 12)]  # the mean of 4 and 12
     assert commit(part, [2.0]) == [1.0]

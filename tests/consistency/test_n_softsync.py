@@ -34,7 +34,7 @@ def test_thirty_workers(n, pushes):
 def test_without_weights_it_is_k_batch_asp():
     soft, batch = (
         run(strategies.n_softsync(n=2, aggregation=FIXED)),
-        run(strategies.k_batch_asp(k=2, lr_scaling="none")),
+        run(strategies.k_batch_asp(k=2)),
     )
     assert decisions(soft) == decisions(batch)
     assert torch.equal(soft.parameters, batch.parameters)

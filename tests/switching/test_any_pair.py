@@ -152,7 +152,7 @@ def test_rates_are_those_of_the_composition_in_force(first):
                 if isinstance(action, Handover):
                     composition = action.to
                 elif isinstance(action, Apply):
-                    by_share = (first, second)[composition] in ("asp", "ssp", "k_asp")
+                    by_share = (first, second)[composition] in ("asp", "ssp")
                     assert action.lr_scale == (len(action.pushes) / 4 if by_share else 1.0)
                     seen.add(composition)
         assert seen == {0, 1}

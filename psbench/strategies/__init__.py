@@ -1,0 +1,83 @@
+"""The catalogue: published strategies as named compositions of parts, with the published defaults.
+
+Call an entry to get a strategy; its parameters are those of its parts, and a keyword with the name of a
+domain replaces that part::
+
+    ssp(staleness_bound=5)
+    asp(placement={"name": "parameter_server", "servers": 2})
+    strategy_switch(first="all_reduce", second="asp", rule={"name": "empirical", "window": 5})
+"""
+
+from __future__ import annotations
+
+from psbench.strategies.asynchronous import (
+    asp,
+    bounded_step,
+    con_sgd,
+    dssp,
+    dyn_sgd,
+    early_epoch_stop,
+    elastic_bsp,
+    k_asp,
+    k_batch_asp,
+    n_softsync,
+    ssp,
+)
+from psbench.strategies.batch_sizes import dbs_sgd, drop_stragglers, flex_rr, lb_bsp
+from psbench.strategies.composition import Published
+from psbench.strategies.entry import Entry
+from psbench.strategies.local_updates import adacomm, hermes, local_sgd, osp, selsync
+from psbench.strategies.make import CATALOGUE, make_strategy
+from psbench.strategies.switch import PublishedSwitch
+from psbench.strategies.switching import strategy_switch, sync_switch
+from psbench.strategies.synchronous import backup_workers, bsp, k_batch_bsp, k_bsp
+from psbench.strategies.transport import all_reduce, double_squeeze, map_reduce
+
+#: in the order in which lists show them
+_ORDER: tuple[Entry, ...] = (
+    *(bsp, asp, ssp, k_bsp, k_batch_bsp, backup_workers, k_asp, k_batch_asp),
+    *(dssp, elastic_bsp, n_softsync, con_sgd, dyn_sgd),
+    *(bounded_step, osp, early_epoch_stop),
+    *(dbs_sgd, lb_bsp, drop_stragglers, flex_rr),
+    *(local_sgd, adacomm, selsync),
+    *(hermes, double_squeeze),
+    *(all_reduce, map_reduce, strategy_switch, sync_switch),
+)
+CATALOGUE.update({entry.name: entry for entry in _ORDER})
+
+__all__ = [
+    "CATALOGUE",
+    "Entry",
+    "Published",
+    "PublishedSwitch",
+    "adacomm",
+    "all_reduce",
+    "asp",
+    "backup_workers",
+    "bounded_step",
+    "bsp",
+    "con_sgd",
+    "dbs_sgd",
+    "double_squeeze",
+    "drop_stragglers",
+    "dssp",
+    "dyn_sgd",
+    "early_epoch_stop",
+    "elastic_bsp",
+    "flex_rr",
+    "hermes",
+    "k_asp",
+    "k_batch_asp",
+    "k_batch_bsp",
+    "k_bsp",
+    "lb_bsp",
+    "local_sgd",
+    "make_strategy",
+    "map_reduce",
+    "n_softsync",
+    "osp",
+    "selsync",
+    "ssp",
+    "strategy_switch",
+    "sync_switch",
+]

@@ -1,0 +1,37 @@
+"""What entries of the catalogue have in common."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic.fields import FieldInfo
+
+from psbench.core.switching_strategy import AnyStrategy
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A published strategy; call it to get one.
+
+    Parameters
+    ----------
+    name, summary, source : str
+        What it is called, what it does in one line, and where it comes from.
+    notebook : str
+        The tutorial that shows it; empty if none does.
+    """
+
+    name: str
+    summary: str
+    source: str
+    notebook: str = field(default="", kw_only=True)
+
+    @property
+    def parameters(self) -> dict[str, FieldInfo]:
+        """The hyper-parameters by name."""
+        raise NotImplementedError
+
+    def __call__(self, **values: Any) -> AnyStrategy:
+        """Return the strategy with these parameters."""
+        raise NotImplementedError
