@@ -28,13 +28,21 @@ from psbench.training.optim import Optimizer
 _ADDRESS = re.compile(r"(tcp|tls|ws|wss|ucx)://(\[[0-9a-fA-F:]+\]|[^\s/:\[\]]+):[0-9]{1,5}(/\S*)?")
 
 
+#: The published 1 % does not fire in 20 epochs of this experiment (0 of 5 seeds): the loss of 360 validation
+#: images changes by 3 to 6 % an epoch when it has settled. This rule fires in all five, after 12 to 18; with
+#: 40 epochs in all the model recovers from the change.
+_STRATEGY = {"name": "strategy_switch", "rule": "noise_adaptive"}
+_EPOCHS = 40
+
+
 class Stop(Specification):
     """When a run ends: at the first of these that is reached.
 
     Parameters
     ----------
     epochs, seconds, updates, target_accuracy, patience, tolerance : optional
-        `patience` counts epochs in which the validation loss did not improve. With a `tolerance` the run
+        `patience` counts evaluations in a row in which the validation loss did not improve (see
+        `evaluate_every`; Hermes counts aggregations). With a `tolerance` the run
         ends at the first update with ||w_new - w_old|| < tolerance max(||w_new||, 1).
 
     Source
@@ -46,7 +54,9 @@ class Stop(Specification):
     seconds: float | None = parameter(None, "time of the run: virtual or wall", unit="s", gt=0)
     updates: int | None = parameter(None, "versions of the model", unit="updates", gt=0)
     target_accuracy: float | None = parameter(None, "validation accuracy", gt=0, le=1)
-    patience: int | None = parameter(None, "epochs without a better validation loss", unit="epochs", gt=0)
+    patience: int | None = parameter(
+        None, "evaluations without a better validation loss", unit="evaluations", gt=0
+    )
     tolerance: float | None = parameter(
         None, "movement of the model by an update, relative to its norm if that is above 1", gt=0
     )
@@ -114,10 +124,10 @@ class Experiment(Specification):
     model: Model = Field(default_factory=lambda: _made("model", "mlp"))
     cluster: Cluster = Field(default_factory=lambda: make_cluster("c2"))
     sharding: Sharding = Field(default_factory=lambda: _made("sharding", "stratified"))
-    strategy: Any = Field(default_factory=lambda: make_strategy("strategy_switch"))
+    strategy: Any = Field(default_factory=lambda: make_strategy(_STRATEGY))
     optimizer: Optimizer = Field(default_factory=lambda: _made("optimizer", {"name": "sgd", "momentum": 0.9}))
     batch_size: int = parameter(128, "samples per update over all workers", unit="samples", gt=0)
-    stop: Stop = Field(default_factory=lambda: Stop(epochs=20))
+    stop: Stop = Field(default_factory=lambda: Stop(epochs=_EPOCHS))
     seed: int = parameter(0, "root of every random stream", ge=0)
     backend: Literal["simulated", "dask"] = parameter("simulated", "where the run takes place")
     scheduler: str | None = parameter(None, "address of a running Dask scheduler, as tcp://host:8786")

@@ -14,6 +14,7 @@ from psbench.core.strategy import Strategy
 from psbench.core.switching_strategy import SwitchingStrategy
 from psbench.errors import ParameterError, SpecError
 from psbench.experiment import Experiment
+from psbench.runs import run
 from psbench.specfile import parse_setting, parse_yaml, read_yaml
 from psbench.strategies import CATALOGUE, Published
 
@@ -59,8 +60,18 @@ def test_named_strategy_as_printed_in_the_design():
     assert (experiment.cluster.name, experiment.num_workers, experiment.backend) == ("c2", 9, "simulated")
 
 
-def test_the_named_example_is_the_default():
-    assert read(NAMED) == Experiment(name="strategy-switch-on-c2")
+@pytest.mark.slow
+def test_the_default_is_the_named_example_with_a_rule_that_is_seen_to_switch():
+    """With the published 1 % it was All-Reduce under another name, in 20 epochs and in 60."""
+    rule, longer = {"name": "noise_adaptive"}, {"epochs": 40}
+    strategy = {"name": "strategy_switch", "rule": rule}
+    default = Experiment(name="strategy-switch-on-c2")
+    assert read(NAMED).but(strategy=strategy, stop=longer) == default
+    summary = run(default).summary()
+    (switch,) = summary["switches"]
+    assert (switch["from"], switch["to"]) == ("all_reduce", "asp")
+    assert 6 <= switch["epoch"] < 30
+    assert not [warning for warning in summary["warnings"] if "never switched" in warning]
 
 
 def test_composed_strategy_as_printed_in_the_design():
@@ -166,10 +177,10 @@ def test_setting_below_a_name_makes_it_a_mapping():
 
 
 def test_setting_below_what_is_not_given_changes_the_default():
-    experiment = Experiment.from_spec({}, {"optimizer.lr": 0.5, "stop.updates": 3, "strategy.rule.window": 2})
+    experiment = Experiment.from_spec({}, {"optimizer.lr": 0.5, "stop.updates": 3, "strategy.rule.window": 4})
     assert (experiment.optimizer.lr, experiment.optimizer.momentum) == (0.5, Experiment().optimizer.momentum)
-    assert (experiment.stop.epochs, experiment.stop.updates) == (20, 3)
-    assert (experiment.strategy.rule.window, experiment.strategy.rule.threshold) == (2, 0.01)
+    assert (experiment.stop.epochs, experiment.stop.updates) == (40, 3)
+    assert (experiment.strategy.rule.window, experiment.strategy.rule.name) == (4, "noise_adaptive")
 
 
 def test_a_name_replaces_the_default_and_what_is_below_it_comes_after():
@@ -203,7 +214,7 @@ def test_a_specification_says_everything_so_that_defaults_may_change():
     spec = yaml.safe_load(Experiment(strategy="ssp").to_yaml())
     assert spec["strategy"]["consistency"] == {"name": "ssp", "staleness_bound": 3}
     assert spec["optimizer"]["lr"] == 0.1
-    assert spec["stop"] == {"epochs": 20}
+    assert spec["stop"] == {"epochs": 40}
 
 
 def test_yaml_may_not_make_objects(tmp_path):

@@ -8,14 +8,15 @@ from typing import Any
 from psbench.experiment import Experiment
 
 SEEDS = 3
-#: digits has 360 validation images: its loss wiggles by a few per cent from epoch to epoch when it has
-#: settled, so the paper's 1 % would be met by luck. 5 % is met once it has.
-_RULE = {"name": "empirical", "window": 5, "threshold": 0.05}
-_SWITCH = {"name": "strategy_switch", "rule": _RULE}
+#: digits has 360 validation images: when its loss has settled, it still changes by a few per cent from epoch
+#: to epoch, so the paper's 1 % would be met by luck (in 2 of 15 runs of 40 epochs under All-Reduce, rates
+#: 0.05, 0.1 and 0.2). A threshold that follows this noise is met in all 15, at the rate 0.1 between epochs 12
+#: and 18, which leaves the second half of the epochs to recover from the change.
+_SWITCH = {"name": "strategy_switch", "rule": "noise_adaptive"}
 _SHARED: dict[str, Any] = {
     "data": "digits",
     "model": "mlp",
-    "optimizer": {"name": "sgd", "lr": 0.05, "momentum": 0.9},
+    "optimizer": {"name": "sgd", "lr": 0.1, "momentum": 0.9},
     "batch_size": 128,
     "stop": {"epochs": 40},
 }

@@ -22,6 +22,9 @@ from psbench.strategies import CATALOGUE
 CHANGES: dict[str, dict[str, Any]] = {
     # divides by its staleness only, so that at the beginning nine pushes move it as far as nine barriers
     "dyn_sgd": {"optimizer": {"name": "sgd", "lr": 0.01, "momentum": 0.9}},
+    # two pushes of a mean staleness of 3.5 at the whole rate diverge with this momentum (at epoch 1.4)
+    "k_asp": {"strategy": {"name": "k_asp", "lr_scaling": "by_share"}},
+    "k_batch_asp": {"strategy": {"name": "k_batch_asp", "lr_scaling": "by_share"}},
     # the empirical rule asks for losses that change by less than 1 %, and one of 0.04 always changes by more
     "strategy_switch": {"strategy": {"name": "strategy_switch", "rule": {"name": "after", "fraction": 0.5}}},
     # the run takes about a minute, which is one of the published intervals
