@@ -1,8 +1,7 @@
-"""The client's side of a run on Dask: starts the tasks, lets the log grow, passes on requests, cleans up."""
+"""The client's side of a live run: starts the tasks, stores log and checkpoints, passes on requests."""
 
 from __future__ import annotations
 
-import json
 import logging
 import queue
 import secrets
@@ -18,22 +17,29 @@ from psbench.backends.control import Control, Observer
 from psbench.backends.dask import tasks
 from psbench.backends.dask.cluster import connected, place
 from psbench.backends.dask.coordinator.checkpointing import Start
-from psbench.backends.dask.coordinator.coordinator import servers_of
 from psbench.backends.dask.coordinator.handlers import PeerFailed
-from psbench.backends.dask.coordinator.log_stream import ROWS, TEXTS
-from psbench.backends.dask.protocol.roles import CLIENT, CONDUCTOR, EVALUATOR, server_name, worker_name
-from psbench.backends.dask.protocol.transport import JSON, Address, ClientSocket, Message, unpack
+from psbench.backends.dask.protocol import messages as msg
+from psbench.backends.dask.protocol.decoder import Message
+from psbench.backends.dask.protocol.roles import (
+    CLIENT,
+    COORDINATOR,
+    EVALUATOR,
+    Address,
+    roles_of,
+    servers_of,
+    worker_name,
+)
+from psbench.backends.dask.protocol.transport import ClientSocket
 from psbench.backends.outcome import Outcome
 from psbench.checkpoints.file import Checkpoint
 from psbench.checkpoints.folder import CheckpointFolder
 from psbench.core.log import ROW, EventLog
 from psbench.errors import BackendError, Cancelled, PsbenchError, ServerLost
-from psbench.experiment import Experiment
 from psbench.training.workload import Workload
 
 logger = logging.getLogger(__name__)
 
-#: seconds between looks for a request from outside; it reaches the conductor that fast
+#: seconds between looks for a request from outside; it reaches the coordinator that fast
 _LOOK_S = 0.03
 #: seconds that a server may take to load and listen
 _LISTEN_S = 120.0
@@ -55,13 +61,13 @@ def run_dask(
     ended with the run; a script that does so must guard its start with ``if __name__ == "__main__":``, as
     always when processes are spawned.
 
-    The cluster's profile is played on top of the real machines: a slower worker waits as long as it would
-    have computed, one that fails forgets what it computes, and one that comes late or back begins then. Its
-    network is the real one.
+    The cluster's profile is emulated on top of the real machines: a slower worker waits as long as it would
+    have computed, one that fails forgets what it computes, and one that joins late or rejoins begins then.
+    The network is the real one.
 
     Parameters
     ----------
-    problem : Problem
+    workload : Workload
     log : EventLog
         Grows a few times a second while the run goes on.
     control : Control
@@ -70,7 +76,7 @@ def run_dask(
     checkpoints : CheckpointFolder or None
         Where checkpoints go; none are written without it.
     start : Checkpoint or None
-        Where to go on from; the log up to there is in `log` already.
+        Where to resume; the log up to there is in `log` already.
 
     Raises
     ------
@@ -84,13 +90,6 @@ def run_dask(
     with connected(workload.experiment.scheduler, len(roles)) as client:
         placed = place(roles, client.nthreads(), workload.experiment.scheduler)
         return _Run(workload, log, control, observer, checkpoints, client, placed, start).run()
-
-
-def roles_of(experiment: Experiment) -> list[str]:
-    """Return the tasks of a run by name: servers, training workers, and the evaluator."""
-    shards = max(servers_of(composition) for composition in experiment.strategy.compositions)
-    servers = [CONDUCTOR, *map(server_name, range(1, shards))]
-    return [*servers, *map(worker_name, range(experiment.num_workers)), EVALUATOR]
 
 
 class _Run:
@@ -109,7 +108,7 @@ class _Run:
     ) -> None:
         self.workload, self.log, self.control, self.observer = workload, log, control, observer
         self.client, self.placed = client, placed
-        self._from = None if start is None else Start(start, len(log), list(log.texts))
+        self._start_from = None if start is None else Start(start, len(log), list(log.texts))
         self._key = secrets.token_bytes(32)
         self._topic = f"psbench-{secrets.token_hex(8)}"
         self._futures: dict[str, Future] = {}
@@ -123,16 +122,16 @@ class _Run:
         """Run to the end; whatever happens, no task is left behind."""
         announced: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
         self.client.subscribe_topic(self._topic, lambda event: announced.put(event[1]))
-        link = None
+        coordinator = None
         try:
             self._start_servers()
             self._await_addresses(announced)
-            link = ClientSocket(self._addresses[CONDUCTOR], self._key, CLIENT)
-            link.tell({"do": "ready"})
+            coordinator = ClientSocket(self._addresses[COORDINATOR], self._key, CLIENT)
+            coordinator.send(msg.Ready())
             self._start_workers()
-            return self._follow(link)
+            return self._follow(coordinator)
         finally:
-            self._end(link)
+            self._end(coordinator)
 
     # ---------------------------------------------------------------- tasks
 
@@ -148,35 +147,36 @@ class _Run:
         )
 
     def _start_servers(self) -> None:
-        """Start who listens; the others load meanwhile what they need."""
-        crew = [role for role in self.placed if role != CONDUCTOR]
-        self._start(CONDUCTOR, tasks.conduct, self._topic, [*crew, CLIENT], self._from)
-        rest = {self.placed[role] for role in crew} - {self.placed[CONDUCTOR]}
+        """Start the coordinator; the other processes import meanwhile what they need."""
+        others = [role for role in self.placed if role != COORDINATOR]
+        self._start(COORDINATOR, tasks.coordinate, self._topic, [*others, CLIENT], self._start_from)
+        rest = {self.placed[role] for role in others} - {self.placed[COORDINATOR]}
         self._warming = [
             self.client.submit(tasks.warm_up, workers=[address], pure=False, key=f"{self._topic}-warm-{i}")
             for i, address in enumerate(sorted(rest))
         ]
 
-    def _shards(self) -> list[str]:
+    def _servers(self) -> list[str]:
+        """Return the parameter servers that have tasks of their own."""
         return [role for role in self.placed if role.startswith("server ")]
 
     def _await_addresses(self, announced: queue.SimpleQueue[dict[str, Any]]) -> None:
-        """Wait for the conductor's address, start the other shards, and wait for theirs."""
-        self._await(CONDUCTOR, announced)
-        for number, role in enumerate(self._shards(), 1):
-            self._start(role, tasks.serve, self._topic, number, self._addresses[CONDUCTOR])
-        for role in self._shards():
+        """Wait for the coordinator's address, start the other servers, and wait for theirs."""
+        self._await(COORDINATOR, announced)
+        for number, role in enumerate(self._servers(), 1):
+            self._start(role, tasks.serve, self._topic, number, self._addresses[COORDINATOR])
+        for role in self._servers():
             self._await(role, announced)
 
     def _await(self, role: str, announced: queue.SimpleQueue[dict[str, Any]]) -> None:
         deadline = time.monotonic() + _LISTEN_S
         while role not in self._addresses:
             try:
-                told = announced.get(timeout=0.1)
+                announcement = announced.get(timeout=0.1)
             except queue.Empty:
                 self._check_starting(role, deadline)
             else:
-                self._addresses[told["name"]] = Address(*told["address"])
+                self._addresses[announcement["name"]] = Address(*announcement["address"])
 
     def _check_starting(self, role: str, deadline: float) -> None:
         if self.control.stopping:
@@ -189,70 +189,61 @@ class _Run:
             )
 
     def _start_workers(self) -> None:
-        servers = [self._addresses[role] for role in (CONDUCTOR, *self._shards())]
+        servers = [self._addresses[role] for role in (COORDINATOR, *self._servers())]
         for worker in range(self.workload.profile.num_workers):
             self._start(worker_name(worker), tasks.train, worker, servers)
-        self._start(EVALUATOR, tasks.evaluate, self._addresses[CONDUCTOR])
+        self._start(EVALUATOR, tasks.evaluate, self._addresses[COORDINATOR])
 
     # ---------------------------------------------------------------- following the run
 
-    def _follow(self, link: ClientSocket) -> Outcome:
-        """Take what the conductor tells until it is done."""
+    def _follow(self, coordinator: ClientSocket) -> Outcome:
+        """Take what the coordinator sends until the run is over."""
         while True:
-            letter = link.receive(_LOOK_S)
-            if letter is not None:
-                if letter.kind == JSON and letter.plain["do"] == "stop":
-                    break
-                self._read(letter, link)
-            elif link.lost:
+            message = coordinator.receive(_LOOK_S)
+            if isinstance(message, msg.Stop) or (message is None and coordinator.lost):
                 break
-            self._attend(link)
+            if message is not None:
+                self._read(message, coordinator)
+            self._pass_on_requests(coordinator)
         if self._outcome is None:
-            self._raise_failure(CONDUCTOR)
+            self._raise_failure(COORDINATOR)
         assert self._outcome is not None
         return self._outcome
 
-    def _read(self, letter: Message, link: ClientSocket) -> None:
-        if letter.kind == ROWS:
-            self._grow(letter.body)
-        elif letter.kind == JSON:
-            plain = letter.plain
-            if plain["do"] == "checkpoint":
-                self._store(plain, letter)
-            elif plain["do"] == "outcome":
-                self._conclude(plain, letter)
-                link.tell({"do": "received"})
+    def _read(self, message: Message, coordinator: ClientSocket) -> None:
+        if isinstance(message, msg.LogRows):
+            self._extend_log(message)
+        elif isinstance(message, msg.StoreCheckpoint):
+            self._store(message)
+        elif isinstance(message, msg.RunOutcome):
+            self._conclude(message)
+            coordinator.send(msg.OutcomeReceived())
 
-    def _grow(self, body: bytes) -> None:
-        (length,) = TEXTS.unpack_from(body)
-        start = TEXTS.size + length
-        texts = json.loads(body[TEXTS.size : start])
-        self.log.extend(np.frombuffer(body, dtype=ROW, offset=start), texts)
+    def _extend_log(self, new: msg.LogRows) -> None:
+        self.log.extend(np.frombuffer(new.rows, dtype=ROW), new.texts)
         if self.observer is not None:
             self.observer(self.log)
 
-    def _store(self, plain: dict[str, Any], letter: Message) -> None:
+    def _store(self, new: msg.StoreCheckpoint) -> None:
+        """Write a checkpoint to its file."""
         if self._folder is None:
             return
-        state = plain["state"] | {"spec": self.workload.experiment.spec()}
-        self._folder.write(plain["label"], Checkpoint(unpack(plain["shapes"], letter.payload), state))
+        state = new.state | {"spec": self.workload.experiment.spec()}
+        self._folder.write(new.label, Checkpoint(new.tensors, state))
 
-    def _conclude(self, plain: dict[str, Any], letter: Message) -> None:
-        state = unpack(plain["shapes"], letter.payload)
-        facts = {"checkpoints": self._checkpoints} | plain["facts"]
-        self._outcome = Outcome(
-            plain["status"], plain["reason"], state["parameters"], state["buffers"], facts
-        )
+    def _conclude(self, left: msg.RunOutcome) -> None:
+        facts = {"checkpoints": self._checkpoints} | left.facts
+        parameters, buffers = left.tensors["parameters"], left.tensors["buffers"]
+        self._outcome = Outcome(left.status, left.reason, parameters, buffers, facts)
 
-    def _attend(self, link: ClientSocket) -> None:
-        """Pass on requests from outside."""
+    def _pass_on_requests(self, coordinator: ClientSocket) -> None:
         if not self.control.pending:
             return
-        for asked in self.control.take():
-            link.tell({"do": "switch", "to": asked.to})
+        for request in self.control.take():
+            coordinator.send(msg.RequestSwitch(request.to))
         if self.control.stopping and not self._stop_sent:
             self._stop_sent = True
-            link.tell({"do": "stop"})
+            coordinator.send(msg.RequestStop())
 
     # ---------------------------------------------------------------- failing and ending
 
@@ -288,18 +279,18 @@ class _Run:
 
     def _what(self, role: str) -> str:
         has_server = any(map(servers_of, self.workload.experiment.strategy.compositions))
-        return "the parameter server (shard 0)" if role == CONDUCTOR and has_server else f"the {role}"
+        return "parameter server 0" if role == COORDINATOR and has_server else f"the {role}"
 
     def _last_checkpoint(self) -> str:
         if self._checkpoints:
             return f"the last checkpoint is {self._checkpoints[-1]}"
         return "no checkpoint was written (set checkpoint_every, and an output folder)"
 
-    def _end(self, link: ClientSocket | None) -> None:
-        """Send everybody home and wait for them; then nothing of the run is left on the scheduler."""
-        if link is not None:
-            link.tell({"do": "stop"})
-            link.close()
+    def _end(self, coordinator: ClientSocket | None) -> None:
+        """Stop all tasks and wait for them; then nothing of the run is left on the scheduler."""
+        if coordinator is not None:
+            coordinator.send(msg.RequestStop())
+            coordinator.close()
         futures = [*self._futures.values(), *self._warming]
         try:
             self._wait(futures)

@@ -11,68 +11,85 @@ from distributed import get_worker
 from distributed.comm import get_address_host
 
 from psbench.backends.dask.coordinator.checkpointing import Start
-from psbench.backends.dask.coordinator.coordinator import Coordinator, servers_of
-from psbench.backends.dask.protocol.roles import CONDUCTOR, EVALUATOR, server_name, worker_name
-from psbench.backends.dask.protocol.transport import JSON, Address, ClientSocket, ServerSocket, unpack
+from psbench.backends.dask.coordinator.coordinator import Coordinator
+from psbench.backends.dask.protocol import messages as msg
+from psbench.backends.dask.protocol.decoder import Message
+from psbench.backends.dask.protocol.roles import (
+    COORDINATOR,
+    EVALUATOR,
+    Address,
+    server_name,
+    servers_of,
+    worker_name,
+)
+from psbench.backends.dask.protocol.transport import Abandoned, ClientSocket, ServerSocket, Stopped
 from psbench.backends.dask.server.server_process import ServerProcess
-from psbench.backends.dask.worker.mailbox import Abandoned, Stopped
 from psbench.backends.dask.worker.worker import Worker
 from psbench.experiment import Experiment
+from psbench.training.evaluator import Evaluator
 from psbench.training.workload import Workload
 
+#: seconds between looks of the evaluator whether the coordinator is still there
+_LOOK_S = 0.25
 
-def conduct(
-    experiment: Experiment, key: bytes, topic: str, crew: list[str], start: Start | None = None
+
+def coordinate(
+    experiment: Experiment, key: bytes, topic: str, expected: list[str], start: Start | None = None
 ) -> None:
-    """Conduct the run; the first server shard is part of it."""
-    with ServerSocket(_host(), key) as hub:
-        _announce(topic, CONDUCTOR, hub)
+    """Coordinate the run; the first parameter server is part of it."""
+    with ServerSocket(_host(), key) as socket:
+        _announce(topic, COORDINATOR, socket)
         torch.set_num_threads(experiment.threads)
-        Coordinator(Workload.build(experiment), hub, crew, start).run()
+        Coordinator(Workload.build(experiment), socket, expected, start).run()
 
 
-def serve(experiment: Experiment, key: bytes, topic: str, shard: int, conductor: Address) -> None:
-    """Hold a server shard that is not the first."""
-    with ServerSocket(_host(), key) as hub, ClientSocket(conductor, key, server_name(shard)) as link:
-        _announce(topic, server_name(shard), hub)
-        _report(link, lambda: ServerProcess(_build(experiment), hub, link, shard).run())
+def serve(experiment: Experiment, key: bytes, topic: str, number: int, address: Address) -> None:
+    """Be a parameter server that is not the first; `address` is the coordinator's."""
+    name = server_name(number)
+    with ServerSocket(_host(), key) as socket, ClientSocket(address, key, name) as coordinator:
+        _announce(topic, name, socket)
+        _report(coordinator, lambda: ServerProcess(_build(experiment), socket, coordinator, number).run())
 
 
 def train(experiment: Experiment, key: bytes, worker: int, servers: list[Address]) -> None:
-    """Be a training worker; `servers` begins with the conductor."""
+    """Be a training worker; `servers` begins with the coordinator."""
     name = worker_name(worker)
     with ExitStack() as stack:
-        links = [stack.enter_context(ClientSocket(address, key, name)) for address in servers]
+        clients = [stack.enter_context(ClientSocket(address, key, name)) for address in servers]
         rings = any(not servers_of(composition) for composition in experiment.strategy.compositions)
-        hub = stack.enter_context(ServerSocket(_host(), key)) if rings else None
-        _report(links[0], lambda: Worker(_build(experiment), worker, links[0], links[1:], hub, key).run())
+        socket = stack.enter_context(ServerSocket(_host(), key)) if rings else None
+        first, others = clients[0], clients[1:]
+        _report(first, lambda: Worker(_build(experiment), worker, first, others, socket, key).run())
 
 
-def evaluate(experiment: Experiment, key: bytes, conductor: Address) -> None:
+def evaluate(experiment: Experiment, key: bytes, address: Address) -> None:
     """Evaluate the models that come, one after another."""
-    with ClientSocket(conductor, key, EVALUATOR) as link:
-        _report(link, lambda: _evaluate(experiment, link))
+    with ClientSocket(address, key, EVALUATOR) as coordinator:
+        _report(coordinator, lambda: _evaluate(experiment, coordinator))
 
 
-def _evaluate(experiment: Experiment, link: ClientSocket) -> None:
+def _evaluate(experiment: Experiment, coordinator: ClientSocket) -> None:
     evaluator = _build(experiment).evaluator()
-    link.tell({"do": "ready"})
+    coordinator.send(msg.Ready())
     while True:
-        letter = link.receive(0.25)
-        if letter is None and link.lost:
-            raise Abandoned("the conductor is gone")
-        if letter is None or letter.kind != JSON:
-            continue
-        plain = letter.plain
-        if plain["do"] == "stop":
+        message = coordinator.receive(_LOOK_S)
+        if message is None and coordinator.lost:
+            raise Abandoned("the coordinator is gone")
+        if isinstance(message, msg.Stop):
             raise Stopped
-        state = unpack(plain["shapes"], letter.payload)
-        model = state["parameters"], state["buffers"]
-        if plain["do"] == "evaluate":
-            link.tell({"do": "evaluated", "id": plain["id"], "values": evaluator.evaluate(*model)})
-        elif plain["do"] == "loss":
-            number = evaluator.loss(plain["which"], *model, plain["samples"])
-            link.tell({"do": "measured", "name": plain["name"], "number": number})
+        answer = _answer(evaluator, message)
+        if answer is not None:
+            coordinator.send(answer)
+
+
+def _answer(evaluator: Evaluator, request: Message | None) -> Message | None:
+    if isinstance(request, msg.EvaluateModel):
+        model = request.tensors["parameters"], request.tensors["buffers"]
+        return msg.Evaluated(request.key, evaluator.evaluate(*model))
+    if isinstance(request, msg.MeasureLoss):
+        model = request.tensors["parameters"], request.tensors["buffers"]
+        return msg.LossMeasured(request.name, evaluator.loss(request.which, *model, request.samples))
+    return None
 
 
 def _build(experiment: Experiment) -> Workload:
@@ -80,14 +97,15 @@ def _build(experiment: Experiment) -> Workload:
     return Workload.build(experiment)
 
 
-def _report(link: ClientSocket, work: Callable[[], None]) -> None:
-    """Work until stopped; if it fails, tell the conductor so that nobody waits for us."""
+def _report(coordinator: ClientSocket, work: Callable[[], None]) -> None:
+    """Work until stopped; report a failure to the coordinator, so that nobody waits for this task."""
     try:
         work()
     except Stopped:
         return
     except BaseException:
-        link.tell({"do": "failed", "traceback": traceback.format_exc()})
+        text = traceback.format_exc().encode(errors="replace").decode()  # JSON has no lone surrogates
+        coordinator.send(msg.Failed(text))
         raise
 
 
@@ -96,8 +114,8 @@ def _host() -> str:
     return host
 
 
-def _announce(topic: str, name: str, hub: ServerSocket) -> None:
-    get_worker().log_event(topic, {"name": name, "address": list(hub.address)})
+def _announce(topic: str, name: str, socket: ServerSocket) -> None:
+    get_worker().log_event(topic, {"name": name, "address": list(socket.address)})
 
 
 def warm_up() -> None:

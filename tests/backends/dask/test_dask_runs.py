@@ -20,8 +20,8 @@ import torch
 from distributed import Client
 
 from psbench.backends.control import Control
-from psbench.backends.dask.client import roles_of
 from psbench.backends.dask.cluster import place
+from psbench.backends.dask.protocol.roles import roles_of
 from psbench.core.log import EventLog, Kind
 from psbench.errors import BackendError, ParameterError, ServerLost
 from psbench.experiment import Experiment
@@ -109,7 +109,7 @@ def test_the_others_go_on_when_a_worker_is_killed(strategy: str, scheduler: str,
     assert torch.isfinite(done.parameters).all()
 
 
-@pytest.mark.parametrize("role", ["conductor", "server 1"])
+@pytest.mark.parametrize("role", ["coordinator", "server 1"])
 def test_a_killed_server_ends_the_run_and_names_the_checkpoint(
     role: str, scheduler: str, client: Client, tmp_path: Path
 ) -> None:
@@ -129,8 +129,8 @@ def test_a_worker_that_raises_shows_its_own_traceback(
         from psbench.backends.dask.protocol.transport import ClientSocket
         from psbench.backends.dask.tasks import _report
 
-        with ClientSocket(servers[0], key, "worker 0") as link:
-            _report(link, lambda: {}["a bug of worker 0"])
+        with ClientSocket(servers[0], key, "worker 0") as client:
+            _report(client, lambda: {}["a bug of worker 0"])
 
     monkeypatch.setattr("psbench.backends.dask.tasks.train", broken)
     with pytest.raises(BackendError, match=r"(?s)worker 0 failed.*Traceback.*a bug of worker 0"):
@@ -254,9 +254,9 @@ def test_too_few_dask_workers_are_named(scheduler: str) -> None:
 
 def test_roles_and_their_places() -> None:
     roles = roles_of(experiment("bsp", None, 2))
-    assert roles == ["conductor", "worker 0", "worker 1", "evaluator"]
+    assert roles == ["coordinator", "worker 0", "worker 1", "evaluator"]
     assert place(roles, {"a": 1, "b": 1, "c": 1, "d": 1}, None) == dict(zip(roles, "abcd", strict=True))
     shared = place(roles, {"big": 3, "small": 1}, None)
-    assert shared == {"conductor": "small", "worker 0": "big", "worker 1": "big", "evaluator": "big"}
+    assert shared == {"coordinator": "small", "worker 0": "big", "worker 1": "big", "evaluator": "big"}
     with pytest.raises(BackendError, match="needs 4"):
         place(roles, {"a": 3}, None)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from crew import Crew
+from threaded_run import ThreadedRun
 
 from psbench.backends.control import Control
 from psbench.backends.simulated.simulation import run_simulated
@@ -40,9 +40,9 @@ def simulated(spec: Experiment) -> torch.Tensor:
 @pytest.mark.parametrize(("first", "second"), [("all_reduce", SERVERS), (SERVERS, "all_reduce")])
 def test_it_trains_the_simulators_model(first: Any, second: Any, momentum: str) -> None:
     spec = experiment(first, second, momentum)
-    crew = Crew(spec).run()
-    assert crew.error is None
-    assert crew.log.rows()["kind"].tolist().count(Kind.HANDOVER) == 1
+    done = ThreadedRun(spec).run()
+    assert done.error is None
+    assert done.log.rows()["kind"].tolist().count(Kind.HANDOVER) == 1
     expected = {policy: simulated(experiment(first, second, policy)) for policy in (momentum, "keep")}
-    torch.testing.assert_close(crew.parameters, expected[momentum], rtol=1e-4, atol=1e-5)
-    assert not torch.allclose(crew.parameters, expected["keep"], rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(done.parameters, expected[momentum], rtol=1e-4, atol=1e-5)
+    assert not torch.allclose(done.parameters, expected["keep"], rtol=1e-4, atol=1e-5)

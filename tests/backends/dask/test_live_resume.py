@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 import torch
-from crew import Crew
-from test_players import HALFWAY, SERVERS, experiment, one_torch_thread, simulated
+from test_live_workers import HALFWAY, SERVERS, experiment, one_torch_thread, simulated
+from threaded_run import ThreadedRun
 
 from psbench import Control, Run, replay, resume
 from psbench.backends.dask.coordinator.checkpointing import Start
@@ -26,20 +26,20 @@ BOTH = {"codec": TOP, "codec_down": TOP}
 ADAM = {"name": "adam"}
 
 
-def start_of(crew: Crew, label: str) -> tuple[Start, EventLog]:
-    """Return what a run goes on with from a crew's checkpoint, and the log up to there."""
-    stored = crew.stored[label]
+def start_of(done: ThreadedRun, label: str) -> tuple[Start, EventLog]:
+    """Return what a run goes on with from a done's checkpoint, and the log up to there."""
+    stored = done.stored[label]
     rows, texts = stored.state.pop("logged")
     before = EventLog()
-    before.extend(crew.log.rows(0, rows), crew.log.texts[:texts])
+    before.extend(done.log.rows(0, rows), done.log.texts[:texts])
     state = json.loads(json.dumps(stored.state))  # as it is read from a file
     stored.state = state
-    return Start(stored, rows, list(crew.log.texts[:texts])), before
+    return Start(stored, rows, list(done.log.texts[:texts])), before
 
 
-def crew_from(spec: Any, crew: Crew, label: str) -> Crew:
-    start, before = start_of(crew, label)
-    again = Crew(spec, start=start)
+def crew_from(spec: Any, done: ThreadedRun, label: str) -> ThreadedRun:
+    start, before = start_of(done, label)
+    again = ThreadedRun(spec, start=start)
     again.log = before
     again.run()
     assert again.error is None
@@ -69,13 +69,13 @@ DETERMINED = [
 def test_under_a_barrier_a_live_run_goes_on_bit_by_bit(strategy: Any) -> None:
     """To the model of the run that nobody stopped, which is the simulated one."""
     spec = experiment(strategy, checkpoint_every=0.15)
-    crew = Crew(spec).run()
-    assert crew.error is None
+    done = ThreadedRun(spec).run()
+    assert done.error is None
     expected, log = simulated(spec)
-    assert torch.equal(crew.parameters, expected)
-    assert crew.checkpoints
-    for label in (crew.checkpoints[0], crew.checkpoints[-1]):
-        again = crew_from(spec, crew, label)
+    assert torch.equal(done.parameters, expected)
+    assert done.checkpoints
+    for label in (done.checkpoints[0], done.checkpoints[-1]):
+        again = crew_from(spec, done, label)
         assert torch.equal(again.parameters, expected)
         kinds = [int(kind) for kind in log.rows()["kind"] if kind in (Kind.PUSH, Kind.APPLY, Kind.RELEASE)]
         ours = [
@@ -95,18 +95,18 @@ def test_under_a_barrier_a_live_run_goes_on_bit_by_bit(strategy: Any) -> None:
 )
 def test_what_was_under_way_is_void(strategy: Any) -> None:
     spec = experiment(strategy, 3, checkpoint_every=0.1)
-    crew = Crew(spec).run()
-    assert crew.error is None
-    again = crew_from(spec, crew, crew.checkpoints[0])
+    done = ThreadedRun(spec).run()
+    assert done.error is None
+    again = crew_from(spec, done, done.checkpoints[0])
     assert torch.isfinite(again.parameters).all()
     versions = again.log.of_kind(Kind.APPLY)["version"]
     assert sorted(set(versions.tolist())) == list(range(1, versions.max() + 1))
-    assert again.outcome["reason"] == crew.outcome["reason"]
-    assert again.log.of_kind(Kind.RESUME)["version"].tolist() in ([], [versions_at(crew)])
+    assert again.outcome.reason == done.outcome.reason
+    assert again.log.of_kind(Kind.RESUME)["version"].tolist() in ([], [versions_at(done)])
 
 
-def versions_at(crew: Crew) -> int:
-    return int(crew.stored[crew.checkpoints[0]].state["engine"]["view"]["version"])
+def versions_at(done: ThreadedRun) -> int:
+    return int(done.stored[done.checkpoints[0]].state["engine"]["view"]["version"])
 
 
 @pytest.mark.timeout(150)
@@ -143,7 +143,7 @@ def test_a_simulated_run_goes_on_live(tmp_path: Any) -> None:
     path = sorted((tmp_path / "checkpoints").glob("*.npz"))[0]
     checkpoint = Checkpoint.load(path)
     before = log_of(path, checkpoint)
-    again = Crew(spec.but(backend="dask"), start=Start(checkpoint, len(before), list(before.texts)))
+    again = ThreadedRun(spec.but(backend="dask"), start=Start(checkpoint, len(before), list(before.texts)))
     again.log = before
     again.run()
     assert again.error is None

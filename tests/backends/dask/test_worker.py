@@ -1,4 +1,4 @@
-"""A worker alone with a hub that plays the conductor."""
+"""A worker alone with a server socket that stands in for the coordinator."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ import time
 import pytest
 import torch
 
-from psbench.backends.dask.protocol.messages import PUSH, RELEASE, PushMessage, ReleaseMessage
-from psbench.backends.dask.protocol.transport import JSON, ClientSocket, Message, ServerSocket
-from psbench.backends.dask.worker.mailbox import Abandoned
+from psbench.backends.dask.protocol import messages as msg
+from psbench.backends.dask.protocol.decoder import Message
+from psbench.backends.dask.protocol.messages import PushMessage, ReleaseMessage
+from psbench.backends.dask.protocol.transport import Abandoned, ClientSocket, ServerSocket
 from psbench.backends.dask.worker.worker import Worker
 from psbench.core.actions import Release
 from psbench.experiment import Experiment
@@ -22,47 +23,48 @@ KEY = b"k" * 32
 
 
 class Alone:
-    """A worker in a thread, and the hub that it knows as its conductor."""
+    """A worker in a thread, and the server socket that it knows as its coordinator."""
 
     def __init__(self, steps: int) -> None:
         spec = Experiment(strategy="local_sgd", cluster={"workers": 2}, batch_size=8, backend="dask")
         self.steps = steps
-        self.workload, self.hub = Workload.build(spec), ServerSocket("127.0.0.1", KEY)
+        self.workload, self.socket = Workload.build(spec), ServerSocket("127.0.0.1", KEY)
         self.ended: list[type] = []
         self.thread = threading.Thread(target=self._work, daemon=True)
         self.thread.start()
-        while self.next().plain.get("do") != "ready":
+        while not isinstance(self.next(), msg.Ready):
             pass
 
     def _work(self) -> None:
         torch.set_num_threads(1)
-        with ClientSocket(self.hub.address, KEY, "worker 0") as link:
+        with ClientSocket(self.socket.address, KEY, "worker 0") as coordinator:
             try:
-                Worker(self.workload, 0, link, [], None, KEY).run()
+                Worker(self.workload, 0, coordinator, [], None, KEY).run()
             except Exception as error:
                 self.ended.append(type(error))
 
     def next(self) -> Message:
-        """Return the next letter; the clock is told by the way."""
+        """Return the next message, and answer requests for the clock."""
         while True:
-            letter = self.hub.receive(1.0)
-            if letter is not None and letter.kind == JSON and letter.plain["do"] == "clock":
-                self.hub.tell("worker 0", {"do": "clock", "time_s": time.monotonic()})
-            elif letter is not None:
-                return letter
+            received = self.socket.receive(1.0)
+            if received is None:
+                continue
+            if not isinstance(received.message, msg.AskClock):
+                return received.message
+            self.socket.send("worker 0", msg.Clock(time.monotonic()))
 
     def release(self, ticket: int) -> None:
         """Release it with the model, to push after so many steps."""
         release = Release(0, ticket=ticket, load=0, orders={"local_steps": self.steps})
-        self.hub.send("worker 0", RELEASE, ReleaseMessage.of(release, 4).encode(), self.workload.parameters)
+        self.socket.send("worker 0", ReleaseMessage.of(release, 4, self.workload.parameters))
 
 
-def test_who_computes_without_speaking_notices_that_the_conductor_is_gone() -> None:
+def test_a_worker_that_computes_for_long_notices_that_the_coordinator_is_gone() -> None:
     alone = Alone(steps=100_000)
     alone.release(1)
     time.sleep(0.2)
     assert not alone.ended
-    alone.hub.close()
+    alone.socket.close()
     alone.thread.join(10)
     assert alone.ended == [Abandoned]
 
@@ -71,16 +73,16 @@ def test_a_halted_worker_forgets_what_it_computed_and_what_it_had_concluded() ->
     alone = Alone(steps=50)
     alone.release(1)
     time.sleep(0.05)
-    alone.hub.tell("worker 0", {"do": "halt"})
+    alone.socket.send("worker 0", msg.Halt())
     alone.release(2)
     push = alone.next()
-    while push.kind == PUSH and PushMessage.decode(push.body).ticket == 1:  # it was quicker than the halt
+    while isinstance(push, PushMessage) and push.ticket == 1:  # it was quicker than the halt
         push = alone.next()
-    told = PushMessage.decode(push.body)
-    assert (told.ticket, told.steps, told.samples) == (2, 50, 200)
-    alone.hub.tell("worker 0", {"do": "stop"})
+    assert isinstance(push, PushMessage)
+    assert (push.ticket, push.steps, push.samples) == (2, 50, 200)
+    alone.socket.send("worker 0", msg.Stop())
     alone.thread.join(10)
-    alone.hub.close()
+    alone.socket.close()
 
 
 def test_a_newer_release_makes_a_step_void_and_comes_next() -> None:
@@ -89,12 +91,11 @@ def test_a_newer_release_makes_a_step_void_and_comes_next() -> None:
         alone.release(ticket)
     tickets = []
     while not tickets or tickets[-1] != 5:
-        letter = alone.next()
-        if letter.kind == PUSH:
-            told = PushMessage.decode(letter.body)
-            tickets.append(told.ticket)
-            assert told.steps == 30  # no step of an older release is in it
+        push = alone.next()
+        if isinstance(push, PushMessage):
+            tickets.append(push.ticket)
+            assert push.steps == 30  # no step of an older release is in it
     assert tickets == sorted(set(tickets))
-    alone.hub.tell("worker 0", {"do": "stop"})
+    alone.socket.send("worker 0", msg.Stop())
     alone.thread.join(10)
-    alone.hub.close()
+    alone.socket.close()

@@ -1,34 +1,42 @@
-"""Checkpoints of a live run: what servers and workers tell at one version, and how a run begins from that."""
+"""Where a live run's checkpoints are written, and how a run resumes from one.
+
+Servers and workers send their parts of one version while training goes on; the client writes the file.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from torch import Tensor
-
-from psbench.backends.checkpointing import actions_from_plain, actions_to_plain, named, released, under
+from psbench.backends.checkpointing import (
+    actions_from_plain,
+    actions_to_plain,
+    idle_workers,
+    named,
+    released,
+    under,
+)
+from psbench.backends.dask.protocol import messages as msg
+from psbench.backends.dask.protocol.framing import State
+from psbench.backends.dask.protocol.messages import PushKey
 from psbench.backends.dask.protocol.roles import CLIENT, worker_name
-from psbench.backends.dask.protocol.transport import pack
-from psbench.backends.dask.server.store import State
-from psbench.backends.schedule import next_checkpoint
+from psbench.backends.dask.protocol.transport import ServerSocket
+from psbench.backends.dask.server.parameter_server import as_lists
+from psbench.backends.dask.server.store import ParameterStore, key_of
+from psbench.backends.schedule import CheckpointSchedule
 from psbench.checkpoints.file import Checkpoint
 from psbench.core import events as ev
 from psbench.core.actions import Action
-from psbench.core.view import Status
+from psbench.core.engine import Engine
+from psbench.core.view import ClusterView
 
-if TYPE_CHECKING:
-    from psbench.backends.dask.coordinator.coordinator import Coordinator
-
-#: what a keeper without codecs has written
-NO_CODEC = {"draws": -1, "aggregates": 0}
-_WAITS = (Status.PUSHED, Status.NEW)
+_STORE = -1  # among the workers whose part of a checkpoint is missing
 
 
 @dataclass
 class Start:
-    """Where a live run goes on: a checkpoint, and what its log has so far."""
+    """Where a live run resumes: a checkpoint, and what its log has so far."""
 
     checkpoint: Checkpoint
     rows: int
@@ -36,139 +44,140 @@ class Start:
 
 
 @dataclass
-class _Record:
-    """A checkpoint that some have still to tell their part of."""
+class _Unfinished:
+    """A checkpoint of which parts are still missing."""
 
     label: str
     state: dict[str, Any]
     tensors: State
-    missing: set[int]  # workers; -1 for the keeper
+    missing: set[int]  # workers, and _STORE
 
 
 class CheckpointWriter:
     """Has checkpoints written, at switches and every so many epochs.
 
-    Everybody is asked before the answer's releases are sent, and tells what it had then, while training goes
-    on. Steps and messages under way are in none: a worker that computes tells what it had when it was
-    answered.
+    All are asked before the answer's releases are sent, and send what they had then, while training goes
+    on. Steps and messages under way are in no checkpoint: a worker that computes sends its state as of its
+    last release.
 
     Parameters
     ----------
-    conductor : Conductor
+    socket : ServerSocket
+    engine : Engine
+    every : float or None, epochs
+    numbers : iterator of int
+        Numbers for requests that nobody had before in this run.
     """
 
-    def __init__(self, conductor: Coordinator) -> None:
-        self._run, self._every = conductor, conductor.workload.experiment.checkpoint_every
-        self._due = next_checkpoint(0.0, self._every)
-        self._composition = 0
-        self._records: dict[int, _Record] = {}
+    def __init__(
+        self, socket: ServerSocket, engine: Engine, every: float | None, numbers: Iterator[int]
+    ) -> None:
+        self._socket, self._engine, self._numbers = socket, engine, numbers
+        self._schedule = CheckpointSchedule(engine.view, every)
+        self._unfinished: dict[int, _Unfinished] = {}
 
     def __len__(self) -> int:
-        return len(self._records)
+        return len(self._unfinished)
 
-    def go_on(self) -> None:
-        """Know what the engine has come to."""
-        view = self._run.engine.view
-        self._composition, self._due = view.composition, next_checkpoint(view.epoch, self._every)
+    def resume(self) -> None:
+        """Plan the next checkpoint of a run that was resumed."""
+        self._schedule.advance()
 
-    def label(self) -> str:
-        """Return what a checkpoint of the answer that is being performed is called; empty if none is due."""
-        engine = self._run.engine
-        view = engine.view
-        if view.composition != self._composition:
-            return f"switch-version-{view.version}"
-        due = view.epoch >= self._due and not engine.measuring
-        return f"epoch-{view.epoch:g}" if due else ""
+    @property
+    def due(self) -> str:
+        """The name of the checkpoint that is due with the answer being performed; empty if none is."""
+        return self._schedule.label(self._engine.measuring)
 
-    def record(self, label: str, rest: Sequence[Action]) -> None:
-        """Ask everybody, with what is still to be performed of the answer."""
-        run = self._run
-        run.log_sender.send()
-        self.go_on()
-        spared, tag = released(rest), next(run.numbers)
-        view = run.engine.view
-        waits = {
-            w.id: w.id in spared or (w.status in _WAITS and not w.overlapping)
-            for w in view.workers.values()
-            if w.status is not Status.GONE and worker_name(w.id) not in run.roll.gone
-        }
-        keys = [(push.worker, push.ticket) for push in view.pending.values()]
-        self._records[tag] = _Record(label, self._facts(rest), {}, {-1, *waits})
+    def write(
+        self,
+        label: str,
+        rest: Sequence[Action],
+        store: ParameterStore,
+        present: Collection[int],
+        run_state: dict[str, Any],
+    ) -> None:
+        """Ask the store and the workers for their parts.
+
+        Parameters
+        ----------
+        rest : sequence of Action
+            What is still to be performed of the answer.
+        present : collection of int
+            Workers that can be asked.
+        run_state : dict
+            What the checkpoint holds of the coordinator beside engine and store.
+        """
+        self._schedule.advance()
+        tag, view = next(self._numbers), self._engine.view
+        waits = {w: idle for w, idle in idle_workers(view, released(rest)).items() if w in present}
+        state = run_state | self._own_state(rest, store)
+        self._unfinished[tag] = _Unfinished(label, state, {}, {_STORE, *waits})
         for worker, idle in waits.items():
-            run.hub.tell(worker_name(worker), {"do": "checkpoint", "tag": tag, "waits": idle})
-        numbers = {(push.worker, push.ticket): push.id for push in view.pending.values()}
-        run.keeper.record(keys, lambda state: self._told(tag, -1, _kept(state, numbers), {}))
+            self._socket.send(worker_name(worker), msg.SendWorkerState(tag, idle))
+        ids = {key_of(push): push.id for push in view.pending.values()}
+        store.checkpoint(list(ids), lambda found: self._add(tag, _STORE, _named_for_file(found, ids), None))
 
-    def _facts(self, rest: Sequence[Action]) -> dict[str, Any]:
-        run = self._run
-        engine = run.engine
-        timers = [[at, 2, 0, "Timer", asdict(e)] for at, e in run.agenda.entries() if isinstance(e, ev.Timer)]
+    def _own_state(self, rest: Sequence[Action], store: ParameterStore) -> dict[str, Any]:
+        engine = self._engine
         return {
-            "time_s": run.now,
             "engine": None if engine.measuring else engine.state_dict(),
-            "logged": list(run.log_sender.logged),
             "rest": actions_to_plain(rest),
-            "events": timers,
             "workers": {},
-            "codecs": run.keeper.wire,
-            "network": {"up_free_s": run.now, "down_free_s": run.now, "carried_bytes": 0.0},
-            "stop_rules": run.lookout.ending.state_dict(),
-            "next_push": run.next_push,
+            "codecs": store.codec_counters,
+            "movement": store.movement,
+            # what only the simulated backend knows
             "ring_ends_s": 0.0,
             "handed_over_s": 0.0,
             "evaluated": [-1, -1],
-            "movement": run.keeper.movement,
-            "awaited": run.lookout.evaluations.numbers_at(engine.view.version),
         }
 
-    def told(self, worker: int, tag: int, tensors: State, plain: dict[str, Any]) -> None:
-        """Take what a worker tells."""
-        self._told(tag, worker, named(f"worker/{worker}/", tensors), plain)
+    def take_worker(self, worker: int, part: msg.WorkerState) -> None:
+        """Take a worker's part."""
+        self._add(part.tag, worker, named(f"worker/{worker}/", part.tensors), part.state)
 
     def leave(self, worker: int) -> None:
         """Wait no longer for a worker that is gone."""
-        for tag in list(self._records):
-            self._told(tag, worker, {}, None)
+        for tag in list(self._unfinished):
+            self._add(tag, worker, {}, None)
 
-    def _told(self, tag: int, who: int, tensors: State, plain: dict[str, Any] | None) -> None:
-        record = self._records.get(tag)
-        if record is None or who not in record.missing:
+    def _add(self, tag: int, who: int, tensors: State, worker_state: dict[str, Any] | None) -> None:
+        checkpoint = self._unfinished.get(tag)
+        if checkpoint is None or who not in checkpoint.missing:
             return
-        record.missing.discard(who)
-        record.tensors |= tensors
-        if who >= 0 and plain is not None:
-            record.state["workers"][str(who)] = plain
-        if not record.missing:
-            del self._records[tag]
-            self._store(record)
-
-    def _store(self, record: _Record) -> None:
-        shapes, flat = pack(record.tensors)
-        told = {"do": "checkpoint", "label": record.label, "shapes": shapes, "state": record.state}
-        self._run.hub.tell(CLIENT, told, flat)
+        checkpoint.missing.discard(who)
+        checkpoint.tensors |= tensors
+        if worker_state is not None:
+            checkpoint.state["workers"][str(who)] = worker_state
+        if not checkpoint.missing:
+            del self._unfinished[tag]
+            complete = msg.StoreCheckpoint(checkpoint.label, checkpoint.state, checkpoint.tensors)
+            self._socket.send(CLIENT, complete)
 
 
-def _kept(state: State, numbers: dict[tuple[int, int], int]) -> State:
-    """Name a keeper's tensors as checkpoints do."""
+def _named_for_file(state: State, ids: dict[PushKey, int]) -> State:
+    """Name a store's tensors as checkpoints do."""
     found: State = {}
     for name, tensor in state.items():
         kind, _, which = name.partition("/")
         if kind in ("payload", "buffers") and which:
             worker, ticket = map(int, which.split("/"))
-            found[f"push/{numbers[worker, ticket]}/{kind}"] = tensor
+            found[f"push/{ids[worker, ticket]}/{kind}"] = tensor
         else:
-            found[{"held": f"version/{which}", "unsaid": "codecs/residual"}.get(kind, name)] = tensor
+            found[{"held": f"version/{which}", "residual": "codecs/residual"}.get(kind, name)] = tensor
     return found
 
 
-def keeper_state(checkpoint: Checkpoint) -> State:
-    """Return what a keeper begins with, named as it names it."""
+# -------------------------------------------------------------------- resuming
+
+
+def store_state(checkpoint: Checkpoint) -> State:
+    """Return what a store begins with, named as it names it."""
     tensors = checkpoint.tensors
     plain = {"parameters", "buffers", "aggregate"}
     state = {n: t for n, t in tensors.items() if n in plain or n.startswith("optimizer/")}
     state |= named("held/", under("version/", tensors))
     if "codecs/residual" in tensors:
-        state["unsaid"] = tensors["codecs/residual"]
+        state["residual"] = tensors["codecs/residual"]
     for push in checkpoint.state["engine"]["view"]["pending"]:
         for kind in ("payload", "buffers"):
             name = f"push/{push['id']}/{kind}"
@@ -180,33 +189,38 @@ def keeper_state(checkpoint: Checkpoint) -> State:
     return state
 
 
-def tell_workers(run: Coordinator, checkpoint: Checkpoint) -> None:
-    """Tell each worker where it was."""
-    state, view = checkpoint.state, run.engine.view
-    for number in run.roll.workers():
-        own: dict[str, Tensor] = under(f"worker/{number}/", checkpoint.tensors)
-        shapes, flat = pack(own)
-        was = state["workers"].get(str(number))
-        plain = {"composition": view.composition, "was": was, "ranges": view.ranges}
-        run.hub.tell(worker_name(number), {"do": "resume", "shapes": shapes} | plain, flat)
+def resume_workers(
+    socket: ServerSocket, workers: Collection[int], checkpoint: Checkpoint, view: ClusterView
+) -> None:
+    """Send each worker its part of a checkpoint."""
+    ranges = None if view.ranges is None else as_lists(view.ranges)
+    for worker in workers:
+        own = under(f"worker/{worker}/", checkpoint.tensors)
+        state = checkpoint.state["workers"].get(str(worker))
+        socket.send(worker_name(worker), msg.ResumeWorker(view.composition, ranges, state, own))
 
 
-def first_actions(run: Coordinator, checkpoint: Checkpoint) -> list[Action]:
-    """Return what is to be performed first."""
-    rest = actions_from_plain(checkpoint.state["rest"], run.engine.composition.own_steps)
-    lost = [a for a in rest if getattr(a, "worker", None) not in run.roll.workers() and hasattr(a, "worker")]
-    rest = [action for action in rest if action not in lost]
-    return [*rest, *run.engine.resume(released(rest), run.workload.experiment.stop.epochs)]
+def first_actions(
+    engine: Engine, checkpoint: Checkpoint, workers: Collection[int], epochs: float | None
+) -> list[Action]:
+    """Return what a resumed run performs first: the rest of the answer, for the workers that are here."""
+    rest = actions_from_plain(checkpoint.state["rest"], engine.composition.own_steps)
+    rest = [action for action in rest if not hasattr(action, "worker") or action.worker in workers]
+    return [*rest, *engine.resume(released(rest), epochs)]
 
 
-def awaited(run: Coordinator, state: dict[str, Any]) -> list[ev.Event]:
-    """Have timers and evaluations that had not come yet come, and return those that are due."""
-    events: list[ev.Event] = []
-    for at, _, _, name, fields in state["events"]:
+def timers_to_plain(entries: Sequence[tuple[float, ev.Event]]) -> list[list[Any]]:
+    """Return the parts' timers as checkpoints hold them; joins and failures are the profile's."""
+    return [[at, 2, 0, "Timer", asdict(event)] for at, event in entries if isinstance(event, ev.Timer)]
+
+
+def events_from_plain(plain: Sequence[Sequence[Any]]) -> tuple[list[tuple[float, ev.Event]], list[ev.Event]]:
+    """Return the timers of a checkpoint with their times, and evaluations that had come already."""
+    timers: list[tuple[float, ev.Event]] = []
+    evaluations: list[ev.Event] = []
+    for at, _, _, name, fields in plain:
         if name == "Timer":
-            run.agenda.add(at, ev.Timer(**fields))
+            timers.append((at, ev.Timer(**fields)))
         elif name == "Evaluated":
-            events.append(ev.Evaluated(**fields))
-    for number in state.get("awaited", ()):
-        run.lookout.evaluate(number)
-    return events
+            evaluations.append(ev.Evaluated(**fields))
+    return timers, evaluations

@@ -5,9 +5,10 @@ from __future__ import annotations
 from itertools import count
 from typing import NamedTuple
 
+from psbench.backends.dask.protocol.framing import State
+from psbench.backends.dask.protocol.messages import EvaluateModel
 from psbench.backends.dask.protocol.roles import EVALUATOR
-from psbench.backends.dask.protocol.transport import ServerSocket, pack
-from psbench.backends.dask.server.store import State
+from psbench.backends.dask.protocol.transport import ServerSocket
 from psbench.core.view import ClusterView
 
 #: bytes of models that may wait for the evaluator; beyond, training waits for it
@@ -15,7 +16,7 @@ _WAITING_BYTES = 1 << 28
 _WAITING_AT_LEAST = 4
 
 
-class Awaited(NamedTuple):
+class PendingEvaluation(NamedTuple):
     """An evaluation under way: its number, and the version and epoch that are evaluated."""
 
     number: int
@@ -28,39 +29,38 @@ class EvaluationQueue:
 
     Parameters
     ----------
-    hub : Hub
+    socket : ServerSocket
     model_bytes : int
     """
 
-    def __init__(self, hub: ServerSocket, model_bytes: int) -> None:
-        self._hub = hub
+    def __init__(self, socket: ServerSocket, model_bytes: int) -> None:
+        self._socket = socket
         self._room = max(_WAITING_AT_LEAST, _WAITING_BYTES // max(1, model_bytes))
-        self._awaited: dict[int, Awaited] = {}
+        self._pending: dict[int, PendingEvaluation] = {}
         self._keys = count()
 
     def __len__(self) -> int:
-        return len(self._awaited)
+        return len(self._pending)
 
     @property
-    def too_many(self) -> bool:
+    def is_full(self) -> bool:
         """Whether training should wait for the evaluator."""
-        return len(self._awaited) > self._room
+        return len(self._pending) > self._room
 
     def expect(self, number: int, view: ClusterView) -> int:
-        """Expect an evaluation of what the view stands at, and return its key."""
+        """Expect an evaluation of the view's version, and return its key."""
         key = next(self._keys)
-        self._awaited[key] = Awaited(number, view.version, view.epoch)
+        self._pending[key] = PendingEvaluation(number, view.version, view.epoch)
         return key
 
     def numbers_at(self, version: int) -> list[int]:
-        """Return the numbers of the evaluations of a version that are awaited."""
-        return [each.number for each in self._awaited.values() if each.version == version]
+        """Return the numbers of the evaluations of a version that are under way."""
+        return [each.number for each in self._pending.values() if each.version == version]
 
     def send(self, key: int, state: State) -> None:
         """Send the model that was expected."""
-        shapes, flat = pack(state)
-        self._hub.tell(EVALUATOR, {"do": "evaluate", "id": key, "shapes": shapes}, flat)
+        self._socket.send(EVALUATOR, EvaluateModel(key, state))
 
-    def take(self, key: int) -> Awaited:
+    def take(self, key: int) -> PendingEvaluation:
         """Return which evaluation has come."""
-        return self._awaited.pop(key)
+        return self._pending.pop(key)

@@ -1,18 +1,28 @@
-"""What the peers' letters mean to the conductor: events for the engine, answers, requests, and news."""
+"""What the coordinator does with each kind of message that it receives."""
 
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeAlias
 
+from psbench.backends.dask.coordinator.checkpointing import CheckpointWriter
+from psbench.backends.dask.coordinator.ending import Ending
+from psbench.backends.dask.coordinator.measurements import Measurements
+from psbench.backends.dask.coordinator.peers import Peers
+from psbench.backends.dask.coordinator.pushes import PushIntake
+from psbench.backends.dask.coordinator.replica_averaging import ReplicaAveraging
+from psbench.backends.dask.protocol import messages as msg
+from psbench.backends.dask.protocol.decoder import Message, MessageRefused
 from psbench.backends.dask.protocol.roles import worker_number
-from psbench.backends.dask.protocol.transport import Message, unpack
+from psbench.backends.dask.protocol.transport import Received, ServerSocket
+from psbench.backends.dask.server.store import ParameterStore
 from psbench.core import events as ev
 from psbench.errors import BackendError
 
-if TYPE_CHECKING:
-    from psbench.backends.dask.coordinator.coordinator import Coordinator
+_Handler: TypeAlias = Callable[[str, Any], None]
+_WorkerHandler: TypeAlias = Callable[[int, Any], None]
 
 
 class PeerFailed(BackendError):
@@ -27,96 +37,107 @@ class PeerFailed(BackendError):
 
 
 class Handlers:
-    """Reads the letters that are not pushes, and gives what they tell to whom it concerns.
+    """Gives each message to what it concerns; votes, reports and requests become events.
 
     Parameters
     ----------
-    conductor : Conductor
+    socket : ServerSocket
+    events : deque
+        Where events wait for the engine.
+    ending : Ending
+    peers : Peers
+    pushes : PushIntake
+    averaging : ReplicaAveraging
+    checkpoints : CheckpointWriter
+    measurements : Measurements
+    evaluated : callable
+        Takes an evaluation.
+    store : callable
+        Returns the parameter store of the current composition.
+    lose : callable
+        Does without a peer, by its name.
     """
 
-    def __init__(self, conductor: Coordinator) -> None:
-        self._run = conductor
-        self.usage: dict[str, dict[str, float]] = {}  #: what each worker has used, by its name
-        self.client_has_all = False
+    def __init__(
+        self,
+        socket: ServerSocket,
+        events: deque[ev.Event],
+        ending: Ending,
+        peers: Peers,
+        pushes: PushIntake,
+        averaging: ReplicaAveraging,
+        checkpoints: CheckpointWriter,
+        measurements: Measurements,
+        *,
+        evaluated: Callable[[msg.Evaluated], None],
+        store: Callable[[], ParameterStore],
+        lose: Callable[[str], None],
+    ) -> None:
+        self._socket, self._peers, self._lose = socket, peers, lose
+        self.client_has_outcome = False
+        self._of_workers: dict[type[Message], _WorkerHandler] = {
+            msg.PushMessage: pushes.take,
+            msg.VoteMessage: lambda worker, vote: events.append(ev.Vote(worker, **vars(vote))),
+            msg.ReportMessage: lambda worker, report: events.append(ev.Report(worker, **vars(report))),
+            msg.WorkerModel: lambda worker, sent: averaging.answer(worker, sent.tag, sent.tensors),
+            msg.WorkerState: checkpoints.take_worker,
+        }
+        self._of_anybody: dict[type[Message], _Handler] = {
+            msg.Hello: lambda name, _: peers.connect(name),
+            msg.Ready: peers.set_ready,
+            msg.AskClock: self._send_clock,
+            msg.Failed: self._fail,
+            msg.PeerRefused: self._lose_refused,
+            msg.UsageReport: peers.set_usage,
+            msg.StateReply: lambda name, reply: store().reply(name, reply),
+            msg.NumberReply: lambda name, reply: store().reply(name, reply),
+            msg.RingVerdict: lambda name, reply: store().reply(name, reply),
+            msg.LossMeasured: lambda _, loss: measurements.take(loss.name, loss.number),
+            msg.Evaluated: lambda _, evaluation: evaluated(evaluation),
+            msg.RequestStop: lambda *_: ending.end("stopped", "stopped by hand"),
+            msg.RequestSwitch: lambda _, request: events.append(ev.SwitchRequested(request.to)),
+            msg.OutcomeReceived: self._note_receipt,
+        }
 
-    def read(self, letter: Message) -> None:
-        """Take a letter.
+    def receive(self, timeout_s: float) -> None:
+        """Handle the next message, if one comes in time.
 
         Raises
         ------
         PeerFailed
-            If it tells that its sender has.
+            If it says that its sender has failed.
         """
-        plain = letter.plain
-        _READERS[plain["do"]](self, letter.sender, plain, letter)
+        try:
+            received = self._socket.receive(timeout_s)
+            if received is not None:
+                self._handle(received)
+        except MessageRefused as error:  # whoever sends such things is done without
+            self._lose(error.sender)
 
-    def _on_vote(self, sender: str, plain: dict[str, Any], letter: Message) -> None:
-        told = plain["ticket"], plain["value"], plain["samples"], plain["compute_s"]
-        self._run.events.append(ev.Vote(_worker(sender), *told))
+    def _handle(self, received: Received) -> None:
+        sender, message = received
+        kind = type(message)
+        of_worker = self._of_workers.get(kind)
+        if of_worker is None:
+            handler = self._of_anybody.get(kind)
+            if handler is None:
+                raise MessageRefused(f"{kind.__name__} is not for the coordinator", sender)
+            handler(sender, message)
+            return
+        worker = worker_number(sender)
+        if worker is None:
+            raise MessageRefused(f"{kind.__name__} is for workers to send", sender)
+        of_worker(worker, message)
 
-    def _on_report(self, sender: str, plain: dict[str, Any], letter: Message) -> None:
-        self._run.events.append(ev.Report(_worker(sender), plain["ticket"], plain["stats"]))
+    def _send_clock(self, name: str, _: msg.AskClock) -> None:
+        self._socket.send(name, msg.Clock(time.monotonic()))
 
-    def _on_model(self, sender: str, plain: dict[str, Any], letter: Message) -> None:
-        model = unpack(plain["shapes"], letter.payload)
-        self._run.lookout.drift.answer(_worker(sender), plain["tag"], model)
+    def _note_receipt(self, name: str, _: msg.OutcomeReceived) -> None:
+        self.client_has_outcome = True
 
-    def _on_record(self, sender: str, plain: dict[str, Any], letter: Message) -> None:
-        tensors = unpack(plain["shapes"], letter.payload)
-        self._run.recorder.told(_worker(sender), plain["tag"], tensors, plain["was"])
+    def _fail(self, name: str, failed: msg.Failed) -> None:
+        raise PeerFailed(name, failed.traceback)
 
-    def _on_measured(self, sender: str, plain: dict[str, Any], letter: Message) -> None:
-        self._run.meter.take(plain["name"], plain["number"])
-
-    def _on_ready(self, sender: str, plain: dict[str, Any], letter: Message) -> None:
-        self._run.roll.ready[sender] = plain
-
-    def _on_clock(self, sender: str, plain: dict[str, Any], letter: Message) -> None:
-        self._run.hub.tell(sender, {"do": "clock", "time_s": time.monotonic()})
-
-    def _on_failed(self, sender: str, plain: dict[str, Any], letter: Message) -> None:
-        raise PeerFailed(sender, plain["traceback"])
-
-    def _on_keeper(self, sender: str, plain: dict[str, Any], letter: Message) -> None:
-        self._run.keeper.answer(sender, plain, letter.payload)
-
-    def _on_evaluated(self, sender: str, plain: dict[str, Any], letter: Message) -> None:
-        event = self._run.lookout.evaluated(plain)
-        if event is not None:
-            self._run.events.append(event)
-
-    def _on_stop(self, sender: str, plain: dict[str, Any], letter: Message) -> None:
-        self._run.end("stopped", "stopped by hand")
-
-    def _on_switch(self, sender: str, plain: dict[str, Any], letter: Message) -> None:
-        self._run.events.append(ev.SwitchRequested(plain["to"]))
-
-    def _on_usage(self, sender: str, plain: dict[str, Any], letter: Message) -> None:
-        self.usage[sender] = plain["facts"]
-
-    def _on_received(self, sender: str, plain: dict[str, Any], letter: Message) -> None:
-        self.client_has_all = True
-
-
-def _worker(sender: str) -> int:
-    worker = worker_number(sender)
-    assert worker is not None
-    return worker
-
-
-_READERS: dict[str, Callable[[Handlers, str, dict[str, Any], Message], None]] = {
-    "ready": Handlers._on_ready,
-    "clock": Handlers._on_clock,
-    "failed": Handlers._on_failed,
-    "keeper": Handlers._on_keeper,
-    "vote": Handlers._on_vote,
-    "report": Handlers._on_report,
-    "model": Handlers._on_model,
-    "record": Handlers._on_record,
-    "measured": Handlers._on_measured,
-    "evaluated": Handlers._on_evaluated,
-    "stop": Handlers._on_stop,
-    "switch": Handlers._on_switch,
-    "usage": Handlers._on_usage,
-    "received": Handlers._on_received,
-}
+    def _lose_refused(self, name: str, refused: msg.PeerRefused) -> None:
+        if worker_number(refused.name) is not None and refused.name not in self._peers.gone:
+            self._lose(refused.name)

@@ -1,34 +1,30 @@
-"""The log on its way to the client, which has it as it grows."""
+"""The log on its way to the client, which receives it as it grows."""
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Sequence
 
+from psbench.backends.dask.protocol.messages import LogRows
 from psbench.backends.dask.protocol.roles import CLIENT
-from psbench.backends.dask.protocol.transport import FIRST_FREE_KIND, ServerSocket
-from psbench.core.log import EventLog, plain_json
-
-#: new rows of the log, for the client: length of the texts, texts as JSON, packed rows
-ROWS = FIRST_FREE_KIND + 3
-TEXTS = struct.Struct("<I")
+from psbench.backends.dask.protocol.transport import ServerSocket
+from psbench.core.log import EventLog
 
 
 class LogStream:
-    """Sends the client what it does not have.
+    """Sends the client the rows and texts that it does not have.
 
     Parameters
     ----------
-    hub : Hub
+    socket : ServerSocket
     log : EventLog
     """
 
-    def __init__(self, hub: ServerSocket, log: EventLog) -> None:
-        self._hub, self._log = hub, log
+    def __init__(self, socket: ServerSocket, log: EventLog) -> None:
+        self._socket, self._log = socket, log
         self._rows_before = self._sent_rows = self._sent_texts = 0
 
-    def go_on(self, rows: int, texts: Sequence[str]) -> None:
-        """Go on from a log that the client has, which is not sent again."""
+    def resume(self, rows: int, texts: Sequence[str]) -> None:
+        """Continue a log that the client has, which is not sent again."""
         for text in texts:
             self._log.number(text)
         self._rows_before, self._sent_texts = rows, len(texts)
@@ -43,7 +39,6 @@ class LogStream:
         rows, texts = self._log.rows(self._sent_rows), self._log.texts[self._sent_texts :]
         if not len(rows):
             return
-        written = plain_json(list(texts)).encode()
         self._sent_rows += len(rows)
         self._sent_texts += len(texts)
-        self._hub.send(CLIENT, ROWS, TEXTS.pack(len(written)) + written + rows.tobytes())
+        self._socket.send(CLIENT, LogRows(list(texts), rows.tobytes()))

@@ -1,59 +1,88 @@
-"""Who takes part in a live run: the peers that are expected, ready, and gone."""
+"""The peers of a live run: those that are expected, ready, and gone."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-from psbench.backends.dask.protocol.roles import worker_name, worker_number
-from psbench.backends.dask.protocol.transport import FIRST_FREE_KIND, ServerSocket
-
-#: nothing to read; sending it finds out whether the peer is there
-PING = FIRST_FREE_KIND + 4
+from psbench.backends.dask.protocol.messages import Ping, Ready, Stop, UsageReport
+from psbench.backends.dask.protocol.roles import Address, worker_name, worker_number
+from psbench.backends.dask.protocol.transport import ServerSocket
 
 
 class Peers:
-    """The peers of a run.
+    """The processes that take part in a run.
 
     Parameters
     ----------
-    hub : Hub
-        Where they report.
-    crew : sequence of str
-        The names of all that are expected.
+    socket : ServerSocket
+        Where they connect.
+    expected : sequence of str
+        The names of all.
     """
 
-    def __init__(self, hub: ServerSocket, crew: Sequence[str]) -> None:
-        self._hub, self._crew = hub, list(crew)
-        self.ready: dict[str, dict[str, Any]] = {}  #: what each that is ready has told
-        self.met: set[str] = set()
-        self.gone: set[str] = set()
+    def __init__(self, socket: ServerSocket, expected: Sequence[str]) -> None:
+        self._socket, self._expected = socket, list(expected)
+        self._ready: dict[str, Ready] = {}
+        self._connected: set[str] = set()
+        self._dismissed: set[str] = set()
+        self.gone: set[str] = set()  #: names of those that are dead, or were refused
+        self.usage: dict[str, dict[str, Any]] = {}  #: what each worker has used, by its name
+
+    def connect(self, name: str) -> None:
+        """Take note of a peer's connection."""
+        self._connected.add(name)
+
+    def set_ready(self, name: str, ready: Ready) -> None:
+        """Take note that a peer can begin."""
+        self._ready[name] = ready
+
+    def set_usage(self, name: str, report: UsageReport) -> None:
+        """Take note of what a worker has used."""
+        self.usage[name] = vars(report)
+
+    @property
+    def present(self) -> list[str]:
+        """Names of those that are connected."""
+        return sorted(self._connected - self.gone)
 
     @property
     def missing(self) -> list[str]:
-        """Those who are not ready yet."""
-        return [name for name in self._crew if name not in self.ready]
+        """Names of those that are not ready yet."""
+        return [name for name in self._expected if name not in self._ready]
 
     def workers(self) -> list[int]:
-        """Return the training workers that are there."""
-        numbers = (worker_number(name) for name in self._crew if name not in self.gone)
+        """Return the training workers that are not gone."""
+        numbers = (worker_number(name) for name in self._expected if name not in self.gone)
         return sorted(number for number in numbers if number is not None)
 
     @property
-    def lost(self) -> set[int]:
-        """Workers whose processes are dead."""
+    def lost_workers(self) -> set[int]:
+        """Workers whose processes are gone."""
         return {worker for name in self.gone if (worker := worker_number(name)) is not None}
 
     @property
-    def rings(self) -> dict[int, Any]:
-        """Where each worker that is there hears from others in a ring."""
-        return {number: self.ready[worker_name(number)]["ring"] for number in self.workers()}
+    def rings(self) -> dict[int, Address | None]:
+        """Where each worker listens for pieces of rings."""
+        return {worker: self._ready[worker_name(worker)].ring for worker in self.workers()}
 
-    def silent(self, name: str) -> bool:
-        """Whether a letter cannot be sent to a peer, because its process died."""
-        return not self._hub.send(name, PING, b"")
+    @property
+    def all_usage_reported(self) -> bool:
+        """Whether each worker that is not gone has said what it used."""
+        return all(worker_name(worker) in self.usage for worker in self.workers())
+
+    def dismiss_workers(self) -> None:
+        """Tell the workers that the run is over; they report what they used, and may then be gone."""
+        for worker in self.workers():
+            self._dismissed.add(worker_name(worker))
+            self._socket.send(worker_name(worker), Stop())
+
+    def find_dead(self) -> list[str]:
+        """Return the peers that are newly gone: a message to a dead process cannot be sent."""
+        expected = [name for name in self.present if name not in self._dismissed]
+        return [name for name in expected if not self._socket.send(name, Ping())]
 
     def lose(self, name: str) -> None:
         """Do without a peer."""
         self.gone.add(name)
-        self._hub.forget(name)
+        self._socket.forget(name)

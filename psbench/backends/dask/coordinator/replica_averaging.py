@@ -1,17 +1,19 @@
-"""Workers' own models where they drift apart: the model that a person would take away is their mean."""
+"""The mean of the workers' own models, where these diverge between averages."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
+from psbench.backends.dask.protocol.framing import State
+from psbench.backends.dask.protocol.messages import SendModel
 from psbench.backends.dask.protocol.roles import worker_name
 from psbench.backends.dask.protocol.transport import ServerSocket
-from psbench.backends.dask.server.store import State, Then
+from psbench.backends.dask.server.store import Then
 
 
 @dataclass
-class _Poll:
+class _Request:
     """Models that were asked for."""
 
     expected: set[int]
@@ -40,53 +42,52 @@ class ReplicaAveraging:
 
     Parameters
     ----------
-    hub : Hub
+    socket : ServerSocket
     numbers : iterator of int
         Numbers for requests that nobody had before in this run.
     """
 
-    def __init__(self, hub: ServerSocket, numbers: Iterator[int]) -> None:
-        self._hub, self._numbers = hub, numbers
-        self._polls: dict[int, _Poll] = {}
+    def __init__(self, socket: ServerSocket, numbers: Iterator[int]) -> None:
+        self._socket, self._numbers = socket, numbers
+        self._requests: dict[int, _Request] = {}
         self._last = -1
 
     def ask(self, workers: Iterable[int], released: Iterable[int] = ()) -> int:
         """Ask workers for their models; those about to be `released` send them as they go on."""
-        self._polls = {tag: poll for tag, poll in self._polls.items() if poll.expected}
+        self._requests = {tag: request for tag, request in self._requests.items() if request.expected}
         tag = self._last = next(self._numbers)
         going = set(released)
-        poll = self._polls[tag] = _Poll({*workers, *going})
-        for worker in sorted(poll.expected):
-            order = {"do": "model", "tag": tag, "with_release": worker in going}
-            if not self._hub.tell(worker_name(worker), order):
-                poll.expected.discard(worker)
+        request = self._requests[tag] = _Request({*workers, *going})
+        for worker in sorted(request.expected):
+            if not self._socket.send(worker_name(worker), SendModel(tag, worker in going)):
+                request.expected.discard(worker)
         return tag
 
     def mean(self, tag: int, then: Then) -> None:
-        """Call `then` with the mean of the models that were asked for last, at once or when all are there."""
-        self._polls[tag].waiting.append(then)
+        """Call `then` with the mean of the models that were asked for, at once or when all are there."""
+        self._requests[tag].waiting.append(then)
         self._settle(tag)
 
     def answer(self, worker: int, tag: int, model: State) -> None:
         """Take a worker's model."""
-        poll = self._polls.get(tag)
-        if poll is not None and worker in poll.expected:
-            poll.expected.discard(worker)
-            poll.models[worker] = model
+        request = self._requests.get(tag)
+        if request is not None and worker in request.expected:
+            request.expected.discard(worker)
+            request.models[worker] = model
             self._settle(tag)
 
     def leave(self, worker: int) -> None:
         """Wait no longer for a worker."""
-        for tag in list(self._polls):
-            self._polls[tag].expected.discard(worker)
+        for tag in list(self._requests):
+            self._requests[tag].expected.discard(worker)
             self._settle(tag)
 
     def _settle(self, tag: int) -> None:
-        poll = self._polls[tag]
-        if poll.expected:
+        request = self._requests[tag]
+        if request.expected:
             return
         if tag != self._last:
-            del self._polls[tag]
-        waiting, poll.waiting = poll.waiting, []
+            del self._requests[tag]
+        waiting, request.waiting = request.waiting, []
         for then in waiting:
-            then(poll.mean)
+            then(request.mean)

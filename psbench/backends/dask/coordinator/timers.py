@@ -1,4 +1,4 @@
-"""What is to happen at a known time of the run: comings and goings of the profile, and calls to be woken."""
+"""Events at known times of the run: joins and failures of the profile, and timers that parts set."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import heapq
 from collections.abc import Collection
 from itertools import count
 
+from psbench.backends.schedule import membership_events
 from psbench.clusters import Profile
 from psbench.core import events as ev
 
@@ -16,41 +17,33 @@ class Timers:
     Parameters
     ----------
     profile : Profile
-        Whose joins, failures and returns are played.
-    after_s : float, seconds of the run
-        What is earlier has happened already.
+        Whose joins, failures and returns are emulated.
     """
 
-    def __init__(self, profile: Profile, after_s: float = -1.0) -> None:
+    def __init__(self, profile: Profile) -> None:
         self._heap: list[tuple[float, int, ev.Event]] = []
         self._order = count()
-        for join in profile.joins:
-            self.add(join.at_s, ev.Join(join.worker))
-        for failure in profile.failures:
-            self.add(failure.at_s, ev.Leave(failure.worker, "failed"))
-            if failure.rejoin_s is not None:
-                self.add(failure.rejoin_s, ev.Join(failure.worker))
-        self._heap = [entry for entry in self._heap if entry[0] > after_s]
-        heapq.heapify(self._heap)
+        for at, event in membership_events(profile):
+            self.add(at, event)
 
     def entries(self) -> list[tuple[float, ev.Event]]:
-        """Return what is to happen, with its times, in order."""
+        """Return the events to come with their times, in order."""
         return [(at, event) for at, _, event in sorted(self._heap, key=lambda entry: entry[:2])]
 
     def __len__(self) -> int:
         return len(self._heap)
 
     def add(self, at: float, event: ev.Event) -> None:
-        """Let an event happen at that time."""
+        """Add an event at that time."""
         heapq.heappush(self._heap, (at, next(self._order), event))
 
     def due(self, now: float) -> list[ev.Event]:
-        """Return what is due, each once, in the order of its time."""
+        """Remove and return the events that are due, in the order of their times."""
         events = []
         while self._heap and self._heap[0][0] <= now:
             events.append(heapq.heappop(self._heap)[2])
         return events
 
-    def expects_more_than(self, gone: Collection[int]) -> bool:
-        """Whether somebody who is not gone for good is still to come."""
+    def expects_join(self, gone: Collection[int]) -> bool:
+        """Return whether a worker that is not gone for good is still to join."""
         return any(isinstance(entry[2], ev.Join) and entry[2].worker not in gone for entry in self._heap)

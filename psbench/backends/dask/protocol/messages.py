@@ -1,125 +1,408 @@
-"""The letters that every step sends, packed by hand; all others are plain JSON."""
+"""Every message that travels between the processes of a live run; a new one is added here.
+
+A class is a kind of message, with a number that no other has; `decoder` says how it is encoded and what is
+refused. Answers repeat the `tag` of the request. A push is named by its key: (worker, ticket). The kinds
+that are sent in every step are in `packed_messages`, with the layout of their bodies.
+"""
 
 from __future__ import annotations
 
-import json
-import struct
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, TypeAlias
 
-from psbench.backends.dask.protocol.transport import FIRST_FREE_KIND
-from psbench.core.actions import Release
-from psbench.core.events import Push
+from pydantic import ConfigDict
 
-#: a worker has pushed; kind of letter
-PUSH = FIRST_FREE_KIND
-#: a worker may go on
-RELEASE = FIRST_FREE_KIND + 1
-#: a piece of the vector that a ring adds up
-PIECE = FIRST_FREE_KIND + 2
+from psbench.backends.dask.protocol.decoder import STRICT, Message, Tensors
+from psbench.backends.dask.protocol.packed_messages import LogRows as LogRows
+from psbench.backends.dask.protocol.packed_messages import PushMessage as PushMessage
+from psbench.backends.dask.protocol.packed_messages import ReleaseMessage as ReleaseMessage
+from psbench.backends.dask.protocol.packed_messages import RingPiece as RingPiece
+from psbench.backends.dask.protocol.roles import Address
+from psbench.core.actions import Apply
 
-_PUSH = struct.Struct("<qqIIdddB")
-_RELEASE = struct.Struct("<qqIdB")
-_PIECE = struct.Struct("<qI")
-
-_IS_FINITE, _OVERLAPPING = 1, 2
-_SENT, _AGGREGATE, _PUSHES = 1, 2, 4
+#: the worker, and the ticket that its push repeats
+PushKey: TypeAlias = tuple[int, int]
+#: for each server the ranges of entries that it holds: from (included), to (excluded)
+EntryRanges: TypeAlias = list[list[tuple[int, int]]]
 
 
-@dataclass(slots=True)
-class PushMessage:
-    """What a worker says of its steps.
+# -------------------------------------------------------------------- connecting, failing, ending
 
-    `sent_s` is when it was sent, on the conductor's clock; `is_finite` whether loss and payload, as they
-    travel, are numbers; `stats` the declared statistics that only the worker knows.
-    """
+
+class Hello(Message, kind=0):
+    """The first message on a connection, after the run's key."""
+
+    name: str
+
+
+class Ping(Message, kind=5):
+    """Nothing to read: that it cannot be sent shows that the peer is gone."""
+
+
+class Ready(Message, kind=10):
+    """A role has loaded what it needs; a worker says where it listens for pieces of rings."""
+
+    ring: Address | None = None
+
+
+class Failed(Message, kind=11):
+    """A task raised."""
+
+    traceback: str
+
+
+class PeerRefused(Message, kind=12):
+    """A server or worker cannot decode what that peer sent, and has dropped the connection."""
+
+    name: str
+    reason: str
+
+
+class Stop(Message, kind=13):
+    """The run is over."""
+
+
+class AskClock(Message, kind=14):
+    """A worker asks for the coordinator's time."""
+
+
+class Clock(Message, kind=15):
+    """The coordinator's monotonic clock, in seconds."""
+
+    time_s: float
+
+
+# -------------------------------------------------------------------- client
+
+
+class RequestStop(Message, kind=20):
+    """Somebody wants the run to end."""
+
+
+class RequestSwitch(Message, kind=21):
+    """Somebody wants a switch to that composition, or to the other one."""
+
+    to: int | None
+
+
+class StoreCheckpoint(Message, kind=22):
+    """A checkpoint to be written to a file of that name."""
+
+    label: str
+    state: dict[str, Any]
+    tensors: Tensors
+
+
+class RunOutcome(Message, kind=23):
+    """What the run leaves beside its log; see `base.Outcome`."""
+
+    status: str
+    reason: str
+    facts: dict[str, Any]
+    tensors: Tensors
+
+
+class OutcomeReceived(Message, kind=24):
+    """The client has the outcome."""
+
+
+# -------------------------------------------------------------------- workers
+
+
+class StartTraining(Message, kind=30):
+    """Training begins at that time of the coordinator's clock; where each member of rings listens."""
+
+    begin_s: float
+    rings: dict[int, Address | None]
+
+
+class VoteMessage(Message, kind=31):
+    """A worker's vote on whether to synchronise; see `events.Vote`."""
 
     ticket: int
-    version: int
+    value: float
     samples: int
-    steps: int
     compute_s: float
-    sent_s: float
-    loss: float
-    is_finite: bool = True
-    overlapping: bool = False
-    stats: dict[str, float] | None = None
-
-    @classmethod
-    def of(cls, push: Push, sent_s: float, is_finite: bool) -> PushMessage:
-        """Return what is said of a push."""
-        return cls(
-            *(push.ticket, push.base_version, push.samples, push.steps, push.compute_s, sent_s, push.loss),
-            *(is_finite, push.overlapping, push.stats),
-        )
-
-    def encode(self) -> bytes:
-        """Return the body of the letter."""
-        flags = self.is_finite * _IS_FINITE + self.overlapping * _OVERLAPPING
-        body = _PUSH.pack(
-            *(self.ticket, self.version, self.samples, self.steps, self.compute_s, self.sent_s, self.loss),
-            flags,
-        )
-        return body + json.dumps(self.stats).encode() if self.stats else body
-
-    @classmethod
-    def decode(cls, body: bytes) -> PushMessage:
-        """Read the body of the letter."""
-        ticket, version, samples, steps, compute_s, sent_s, loss, flags = _PUSH.unpack_from(body)
-        stats = json.loads(body[_PUSH.size :]) if len(body) > _PUSH.size else None
-        return cls(
-            *(ticket, version, samples, steps, compute_s, sent_s, loss),
-            *(bool(flags & _IS_FINITE), bool(flags & _OVERLAPPING), stats),
-        )
 
 
-@dataclass(slots=True)
-class ReleaseMessage:
-    """What a worker is told: take steps of so many samples from that version, or push.
-
-    `sent` says that something comes with it: the model, or the last commit's `aggregate`; `epoch` gives the
-    rate of its own steps. A server that is not the first sends only ticket and payload.
-    """
+class ReportMessage(Message, kind=32):
+    """Statistics of a step that is not pushed; see `events.Report`."""
 
     ticket: int
+    stats: dict[str, float]
+
+
+class NewOrders(Message, kind=33):
+    """Orders for a worker that is computing; see `actions.Tell`."""
+
+    orders: dict[str, Any]
+
+
+class Halt(Message, kind=34):
+    """What the worker computes is void, and so is its state under this composition."""
+
+
+class ChangeComposition(Message, kind=35):
+    """Hand-over to another of the experiment's compositions."""
+
+    composition: int
+
+
+class ChangeRanges(Message, kind=36):
+    """The servers hold other entries from now on."""
+
+    ranges: EntryRanges
+
+
+class SendModel(Message, kind=37):
+    """Asks for the worker's own model, as it is now or after the next release."""
+
+    tag: int
+    with_release: bool
+
+
+class WorkerModel(Message, kind=42):
+    """A worker's own model."""
+
+    tag: int
+    tensors: Tensors
+
+
+class SendWorkerState(Message, kind=38):
+    """Asks for the worker's part of a checkpoint: as it is now if it waits, else as of its last release."""
+
+    tag: int
+    waits: bool
+
+
+class WorkerState(Message, kind=39):
+    """A worker's part of a checkpoint."""
+
+    tag: int
+    state: dict[str, Any]
+    tensors: Tensors
+
+
+class ResumeWorker(Message, kind=40):
+    """Where a worker goes on from a checkpoint; without a `state` it begins with the composition."""
+
+    composition: int
+    ranges: EntryRanges | None
+    state: dict[str, Any] | None
+    tensors: Tensors
+
+
+class UsageReport(Message, kind=41):
+    """What a worker's time went into; see `Usage`."""
+
+    worker: int
+    steps: int
+    read_s: float
+    compute_s: float
+    cpu_s: float
+    wall_s: float
+
+
+# -------------------------------------------------------------------- All-Reduce
+
+
+@dataclass
+class Update:
+    """How a version is made, the weights of its pushes aside; see `Server.apply`."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+
+    lr_scale: float
+    epoch: float
+    rule: str
+    keep: float
+    momentum_scale: float
+
+    @classmethod
+    def of(cls, apply: Apply) -> Update:
+        """Return how the engine wants a version to be made."""
+        return cls(apply.lr_scale, apply.epoch, apply.rule, apply.keep, apply.momentum_scale)
+
+
+class StartRing(Message, kind=50):
+    """The members add up their payloads in this order, and each makes the version."""
+
+    ring: int
+    members: list[int]
+    weights: list[float]
+    samples: list[int]
     version: int
+    update: Update
+
+
+class AbortRing(Message, kind=51):
+    """The ring has lost a member; asks whether the receiver finished it."""
+
+    ring: int
+
+
+class RingVerdict(Message, kind=52):
+    """Whether a survivor has finished the ring."""
+
+    ring: int
+    finished: bool
+
+
+class LoadReplica(Message, kind=53):
+    """The model for a worker that has missed a version, or did not finish that ring (0: none)."""
+
+    ring: int
+    tensors: Tensors
+
+
+# -------------------------------------------------------------------- requests to servers and replicas
+
+
+class SendState(Message, kind=60):
+    """Asks for the current version, with the optimizer's tensors if wanted."""
+
+    tag: int
+    optimizer: bool
+
+
+class SendPayload(Message, kind=61):
+    """Asks for what a push carries; a worker is asked for what it adds to the next ring."""
+
+    tag: int
+    key: PushKey
+
+
+class SendSliceState(Message, kind=62):
+    """Asks a server for its part of a checkpoint, with the payloads of these pushes."""
+
+    tag: int
+    keys: list[PushKey]
+
+
+class MeasureDistance(Message, kind=63):
+    """Asks a server for the squared distance of the current version of its slice from a held one."""
+
+    tag: int
+    version: int
+
+
+class MeasureLoad(Message, kind=64):
+    """Asks a server for the seconds that it was busy serving since it was asked last."""
+
+    tag: int
+
+
+class StateReply(Message, kind=65):
+    """Tensors that were asked for."""
+
+    tag: int
+    tensors: Tensors
+
+
+class NumberReply(Message, kind=66):
+    """A number that was asked for."""
+
+    tag: int
+    number: float
+
+
+# -------------------------------------------------------------------- servers
+
+
+class BeginSlice(Message, kind=70):
+    """The slice that a server holds under a composition; `codec_counters` if it is of a checkpoint."""
+
+    composition: int
+    ranges: EntryRanges | None
+    codec_counters: dict[str, int] | None
+    tensors: Tensors
+
+
+class ApplyUpdate(Message, kind=71):
+    """Make the next version from these pushes, in this order."""
+
+    keys: list[PushKey]
+    samples: list[int]
+    weights: list[float]
+    update: Update
+
+
+class AnswerWorker(Message, kind=72):
+    """Send a worker the slice, or the last commit's aggregate, with its release."""
+
+    worker: int
+    ticket: int
+    version: int
+    aggregate: bool
+
+
+class DiscardPush(Message, kind=73):
+    """Drop the payload of a push."""
+
+    key: PushKey
+
+
+class ForgetWorker(Message, kind=74):
+    """Forget which model a worker holds: it restarts."""
+
+    worker: int
+
+
+class WorkerGone(Message, kind=75):
+    """Do not wait for payloads of a worker that is dead."""
+
+    worker: int
+
+
+class HoldVersion(Message, kind=76):
+    """Keep the current version for distances from it, and drop those not in use."""
+
+    version: int
+    in_use: list[int]
+
+
+class GiveEntries(Message, kind=77):
+    """Asks for the entries that other servers are to hold; these pushes must have arrived."""
+
+    tag: int
+    keys: list[PushKey]
+    ranges: EntryRanges
+
+
+class TakeEntries(Message, kind=78):
+    """Entries that other servers gave."""
+
+    tensors: Tensors
+
+
+# -------------------------------------------------------------------- evaluator
+
+
+class EvaluateModel(Message, kind=80):
+    """Asks for loss and accuracy of a model."""
+
+    key: int
+    tensors: Tensors
+
+
+class Evaluated(Message, kind=81):
+    """The evaluator's answer."""
+
+    key: int
+    values: dict[str, float]
+
+
+class MeasureLoss(Message, kind=82):
+    """Asks for the loss of a model on so many fixed samples of a part of the data."""
+
+    name: str
+    which: Literal["train", "test"]
     samples: int
-    sent: bool
-    aggregate: bool = False
-    then: Literal["step", "push"] = "step"
-    epoch: float = 0.0
-    orders: dict[str, Any] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, release: Release, samples: int) -> ReleaseMessage:
-        """Return what a worker is told of a release, under which it takes steps of so many samples."""
-        return cls(
-            *(release.ticket, release.load, samples, release.send, release.aggregate),
-            *(release.then, release.epoch, release.orders),
-        )
-
-    def encode(self) -> bytes:
-        """Return the body of the letter."""
-        flags = self.sent * _SENT + self.aggregate * _AGGREGATE + (self.then == "push") * _PUSHES
-        body = _RELEASE.pack(self.ticket, self.version, self.samples, self.epoch, flags)
-        return body + json.dumps(self.orders).encode() if self.orders else body
-
-    @classmethod
-    def decode(cls, body: bytes) -> ReleaseMessage:
-        """Read the body of the letter."""
-        orders = json.loads(body[_RELEASE.size :]) if len(body) > _RELEASE.size else {}
-        ticket, version, samples, epoch, flags = _RELEASE.unpack_from(body)
-        then: Literal["step", "push"] = "push" if flags & _PUSHES else "step"
-        sent, aggregate = bool(flags & _SENT), bool(flags & _AGGREGATE)
-        return cls(ticket, version, samples, sent, aggregate, then, epoch, orders)
+    tensors: Tensors
 
 
-def encode_piece(ring: int, step: int) -> bytes:
-    """Return the body of a ring's letter."""
-    return _PIECE.pack(ring, step)
+class LossMeasured(Message, kind=83):
+    """The number that was asked for by that name."""
 
-
-def decode_piece(body: bytes) -> tuple[int, int]:
-    """Return the ring's number and the step within it."""
-    ring, step = _PIECE.unpack(body)
-    return ring, step
+    name: str
+    number: float

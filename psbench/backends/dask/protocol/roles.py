@@ -1,10 +1,22 @@
-"""What the processes of a run call each other on the wire."""
+"""Names and addresses of the processes of a live run."""
 
 from __future__ import annotations
 
-CONDUCTOR = "conductor"
+from typing import NamedTuple
+
+from psbench.core.strategy import Strategy
+from psbench.experiment import Experiment
+
+COORDINATOR = "coordinator"
 CLIENT = "client"
 EVALUATOR = "evaluator"
+
+
+class Address(NamedTuple):
+    """Where a server socket listens, and its public key if it encrypts (Z85 text, else empty)."""
+
+    url: str
+    public_key: str = ""
 
 
 def worker_name(worker: int) -> str:
@@ -16,20 +28,34 @@ def worker_name(worker: int) -> str:
     return f"worker {worker}"
 
 
-def server_name(shard: int) -> str:
-    """Return the name of a server shard; shard 0 is the conductor's own.
+def server_name(number: int) -> str:
+    """Return the name of a parameter server; server 0 is part of the coordinator's process.
 
     >>> server_name(1)
     'server 1'
     """
-    return f"server {shard}"
+    return f"server {number}"
 
 
 def worker_number(name: str) -> int | None:
-    """Return which training worker has that name, None if it is no training worker's.
+    """Return the number of the training worker with that name, or None if it names another role.
 
     >>> worker_number("worker 3"), worker_number("server 1")
     (3, None)
     """
     kind, _, number = name.partition(" ")
     return int(number) if kind == "worker" else None
+
+
+def servers_of(composition: Strategy) -> int:
+    """Return how many parameter servers a composition has; none under All-Reduce."""
+    return 0 if composition.placement.collective else composition.placement.num_servers
+
+
+def roles_of(experiment: Experiment) -> list[str]:
+    """Return the tasks of a run by name: servers, training workers, and the evaluator."""
+    servers = max(servers_of(composition) for composition in experiment.strategy.compositions)
+    return [
+        *(COORDINATOR, *map(server_name, range(1, servers))),
+        *(*map(worker_name, range(experiment.num_workers)), EVALUATOR),
+    ]

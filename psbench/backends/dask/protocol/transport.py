@@ -1,21 +1,20 @@
-"""Messages between the processes of a run over ZeroMQ: a head of bytes and at most one vector of floats.
+"""Messages between the processes of a run over ZeroMQ: a head, a body, and at most one tensor as payload.
 
 A `ServerSocket` (ROUTER) is bound by whoever is asked; a `ClientSocket` (DEALER) is one connection to it.
 A server socket listens on one address only and knows its peers by name: the first message on a connection
 must carry the run's key, and whatever comes on a connection that did not begin so is dropped and counted.
-Off loopback everything is encrypted (CURVE). Nothing on the wire is unpickled.
+Off loopback everything is encrypted (CURVE). Nothing that is received is unpickled, and what cannot be
+decoded costs its sender the connection.
 
-A message that the peer cannot get any more is no error here: `ServerSocket.send` says so, and so does
-`ClientSocket.lost`.
+A message to a peer that is gone is no error here: `ServerSocket.send` returns False, and
+`ClientSocket.lost` is true.
 """
 
 from __future__ import annotations
 
 import hmac
 import ipaddress
-import json
 import struct
-from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
@@ -24,15 +23,13 @@ import zmq
 from torch import Tensor
 from zmq.utils.monitor import recv_monitor_message
 
-from psbench.errors import BackendError
+from psbench.backends.dask.protocol.decoder import Message, MessageRefused, decode
+from psbench.backends.dask.protocol.messages import Hello
+from psbench.backends.dask.protocol.roles import Address
 
-#: kind of the letter, the type of its payload, and how many floats the payload frame holds (none if 0)
-_PREFIX = struct.Struct("<BBxxI")
-PREFIX_BYTES = _PREFIX.size
-HELLO, JSON = 0, 1
-#: kinds from here on belong to who uses the wire
-FIRST_FREE_KIND = 2
-#: types that a payload may have, by their number on the wire
+#: kind of the message, the type of its payload, and how many entries the payload frame holds (none if 0)
+_HEAD = struct.Struct("<BBxxI")
+#: types that a payload may have, by their number in the head
 _TYPES = (torch.float32, torch.float16, torch.uint8)
 #: from this size on ZeroMQ sends a payload from where it lies; below, copying it is cheaper
 ZERO_COPY_BYTES = 1 << 16
@@ -43,35 +40,28 @@ _LINGER_MS = 2_000
 _GONE = zmq.Event.DISCONNECTED | zmq.Event.CLOSED | zmq.Event.HANDSHAKE_FAILED_NO_DETAIL
 
 
-class Message(NamedTuple):
-    """What came: from whom (the empty name on a link), its kind, its body, and its payload if it has one."""
+class Stopped(Exception):
+    """The coordinator has ended the run."""
+
+
+class Abandoned(Stopped):
+    """The coordinator is gone."""
+
+
+class Received(NamedTuple):
+    """A message, and the name of the peer that sent it."""
 
     sender: str
-    kind: int
-    body: bytes
-    payload: Tensor | None
-
-    @property
-    def plain(self) -> dict[str, Any]:
-        """The body as plain data (letters of kind `JSON`, and `HELLO`)."""
-        value: dict[str, Any] = json.loads(self.body)
-        return value
-
-
-class Address(NamedTuple):
-    """Where a hub listens, and its public key if it encrypts (Z85 text, else empty)."""
-
-    url: str
-    public_key: str = ""
+    message: Message
 
 
 class _Socket:
-    """What hubs and links share: one ZeroMQ context, one socket, one time-out."""
+    """What both kinds of sockets share: one ZeroMQ context, one socket, one time-out."""
 
     def __init__(self, kind: int, host: str) -> None:
         self._context = zmq.Context()
         self._socket: zmq.Socket[bytes] = self._context.socket(kind)
-        self._wait_ms = -2
+        self._timeout_ms = -2
         for option, value in (
             (zmq.LINGER, _LINGER_MS),
             (zmq.SNDHWM, 0),  # requests wait for answers, so no queue can grow without end
@@ -82,24 +72,44 @@ class _Socket:
         ):
             self._socket.setsockopt(option, value)
 
-    def _await(self, seconds: float) -> None:
-        wait_ms = max(0, round(seconds * 1000))
-        if wait_ms != self._wait_ms:
-            self._wait_ms = wait_ms
-            self._socket.setsockopt(zmq.RCVTIMEO, wait_ms)
+    def _set_timeout(self, seconds: float) -> None:
+        timeout_ms = max(0, round(seconds * 1000))
+        if timeout_ms != self._timeout_ms:
+            self._timeout_ms = timeout_ms
+            self._socket.setsockopt(zmq.RCVTIMEO, timeout_ms)
 
-    def _payload(self, type_number: int, floats: int) -> Tensor | None:
-        if not floats:
+    def _decode(self, head: bytes) -> Message:
+        """Return the message that begins with this frame, and read its payload."""
+        if len(head) < _HEAD.size:
+            raise MessageRefused(f"a head of {len(head)} bytes")
+        kind, type_number, entries = _HEAD.unpack_from(head)
+        message = decode(kind, head[_HEAD.size :], self._payload(type_number, entries))
+        if self._socket.getsockopt(zmq.RCVMORE):
+            raise MessageRefused("it has more parts than body and payload")
+        return message
+
+    def _payload(self, type_number: int, entries: int) -> Tensor | None:
+        if not entries:
             return None
-        tensor = torch.empty(floats, dtype=_TYPES[type_number])
+        if type_number >= len(_TYPES):
+            raise MessageRefused(f"there is no type {type_number} of payloads")
+        tensor = torch.empty(entries, dtype=_TYPES[type_number])
         into: Any = tensor.numpy()
         if not self._socket.getsockopt(zmq.RCVMORE) or self._socket.recv_into(into) != tensor.nbytes:
-            raise BackendError("a letter is cut short: its payload is not as long as its head says")
+            raise MessageRefused("its payload is not as long as its head says")
         return tensor
 
-    def _rest(self) -> None:
+    def _drop_rest(self) -> None:
         while self._socket.getsockopt(zmq.RCVMORE):
             self._socket.recv()
+
+    def _send_frames(self, kind: int, body: bytes, payload: Tensor | None) -> None:
+        if payload is None or not len(payload):
+            self._socket.send(_HEAD.pack(kind, 0, 0) + body)
+            return
+        head = _HEAD.pack(kind, _TYPES.index(payload.dtype), len(payload))
+        self._socket.send(head + body, zmq.SNDMORE)
+        self._send_payload(payload)
 
     def _send_payload(self, payload: Tensor) -> None:
         large = payload.nbytes >= ZERO_COPY_BYTES
@@ -107,17 +117,17 @@ class _Socket:
         self._socket.send(array, 0, not large)
 
     @property
-    def has_letter(self) -> bool:
-        """Whether a letter can be read at once."""
+    def has_message(self) -> bool:
+        """Whether a message can be read at once."""
         return bool(int(self._socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN)
 
     @property
     def handle(self) -> zmq.Socket[bytes]:
-        """The socket, for a poller that waits on several."""
+        """The ZeroMQ socket, for a poller that waits on several."""
         return self._socket
 
     def close(self, linger: int | None = None) -> None:
-        """Close the socket, after sending what is left or `_LINGER_MS`, and its thread."""
+        """Close the socket and its thread, after sending what is left or `_LINGER_MS`."""
         self._socket.close(linger)
         self._context.term()
 
@@ -131,7 +141,7 @@ class _Socket:
 
 
 class ServerSocket(_Socket):
-    """Listens on one address, and takes letters from those who know the run's key.
+    """Listens on one address, and receives messages of peers that know the run's key.
 
     Parameters
     ----------
@@ -139,24 +149,26 @@ class ServerSocket(_Socket):
         The interface to listen on: the Dask worker's own address.
     key : bytes
         The run's key.
+    encrypted : bool
+        Whether to encrypt even on loopback; off loopback everything is encrypted.
 
     Attributes
     ----------
     address : Address
     strangers : int
-        Letters dropped because their connection did not begin with the key.
+        Messages dropped because their connection did not begin with the key.
     """
 
-    def __init__(self, host: str, key: bytes) -> None:
+    def __init__(self, host: str, key: bytes, encrypted: bool = False) -> None:
         super().__init__(zmq.ROUTER, host)
         self._key = key
         self._names: dict[bytes, str] = {}
         self._routes: dict[str, bytes] = {}
         self.strangers = 0
         socket = self._socket
-        socket.setsockopt(zmq.ROUTER_MANDATORY, 1)  # who is gone is an error, not silence
+        socket.setsockopt(zmq.ROUTER_MANDATORY, 1)  # sending to a peer that is gone is an error, not silence
         public = ""
-        if not is_loopback(host):
+        if encrypted or not is_loopback(host):
             public_key, secret_key = zmq.curve_keypair()
             socket.setsockopt(zmq.CURVE_SERVER, 1)
             socket.setsockopt(zmq.CURVE_SECRETKEY, secret_key)
@@ -167,12 +179,18 @@ class ServerSocket(_Socket):
 
     @property
     def peers(self) -> list[str]:
-        """Names of those who have said hello."""
+        """Names of the peers that are connected."""
         return list(self._routes)
 
-    def receive(self, timeout_s: float) -> Message | None:
-        """Return the next letter, or None if none came in time (or only a stranger's)."""
-        self._await(timeout_s)
+    def receive(self, timeout_s: float) -> Received | None:
+        """Return the next message, or None if none came in time (or only a stranger's).
+
+        Raises
+        ------
+        MessageRefused
+            If it cannot be decoded; its sender's connection is dropped, and can be sent nothing any more.
+        """
+        self._set_timeout(timeout_s)
         socket = self._socket
         try:
             route = socket.recv()
@@ -181,73 +199,70 @@ class ServerSocket(_Socket):
         head = socket.recv() if socket.getsockopt(zmq.RCVMORE) else b""
         sender = self._names.get(route)
         if sender is None:
-            return self._meet(route, head)
-        kind, type_number, floats = _PREFIX.unpack_from(head)
-        return Message(sender, kind, head[PREFIX_BYTES:], self._payload(type_number, floats))
+            return self._admit(route, head)
+        try:
+            return Received(sender, self._decode(head))
+        except MessageRefused as error:
+            self._drop_rest()
+            self.forget(sender)
+            raise MessageRefused(error.reason, sender) from None
 
-    def _meet(self, route: bytes, head: bytes) -> Message | None:
-        """Take the first letter of a connection: it must be a hello with the run's key."""
-        self._rest()
-        start = PREFIX_BYTES + len(self._key)
-        right = hmac.compare_digest(head[PREFIX_BYTES:start], self._key)
-        if not right or head[0] != HELLO:
+    def _admit(self, route: bytes, head: bytes) -> Received | None:
+        """Take the first message of a connection: it must be a `Hello` after the run's key."""
+        self._drop_rest()
+        start = _HEAD.size + len(self._key)
+        if not hmac.compare_digest(head[_HEAD.size : start], self._key) or head[0] != Hello.kind:
             self.strangers += 1
             return None
-        letter = Message("", HELLO, head[start:], None)
-        name = str(letter.plain["name"])
-        self._names[route] = name
-        self._routes[name] = route
-        return letter._replace(sender=name)
+        try:
+            hello = decode(Hello.kind, head[start:], None)
+        except MessageRefused:
+            self.strangers += 1
+            return None
+        assert isinstance(hello, Hello)
+        self._names[route] = hello.name
+        self._routes[hello.name] = route
+        return Received(hello.name, hello)
 
-    def send(self, name: str, kind: int, body: bytes, payload: Tensor | None = None) -> bool:
-        """Send a letter; False if the peer is gone. A large payload must not change afterwards."""
+    def send(self, name: str, message: Message) -> bool:
+        """Send a message; False if the peer is gone. A large payload must not change afterwards."""
         route = self._routes.get(name)
         if route is None:
             return False
-        socket = self._socket
+        body, payload = message.encode()
         try:
-            socket.send(route, zmq.SNDMORE)
+            self._socket.send(route, zmq.SNDMORE)
         except zmq.ZMQError as error:
             if error.errno == zmq.EHOSTUNREACH:
                 return False
             raise
-        if payload is None or not len(payload):
-            socket.send(_PREFIX.pack(kind, 0, 0) + body)
-        else:
-            socket.send(_prefix(kind, payload) + body, zmq.SNDMORE)
-            self._send_payload(payload)
+        self._send_frames(message.kind, body, payload)
         return True
 
-    def tell(self, name: str, plain: dict[str, Any], payload: Tensor | None = None) -> bool:
-        """Send plain data; see `send`."""
-        return self.send(name, JSON, json.dumps(plain).encode(), payload)
-
     def forget(self, name: str) -> None:
-        """Take no more letters of that peer's for its own."""
+        """Treat a peer's further messages as a stranger's."""
         route = self._routes.pop(name, None)
         if route is not None:
             del self._names[route]
 
 
 class ClientSocket(_Socket):
-    """One connection to a hub; it is not made again once it is lost.
+    """One connection to a server socket; it is not made again once it is lost.
 
     Parameters
     ----------
     address : Address
     key : bytes
-        The run's key, which the hub asks for.
+        The run's key, which the server socket asks for.
     name : str
-        Who we are.
-    facts : dict
-        More plain data for the hub's owner to know.
+        The role that connects.
     """
 
-    def __init__(self, address: Address, key: bytes, name: str, **facts: Any) -> None:
+    def __init__(self, address: Address, key: bytes, name: str) -> None:
         super().__init__(zmq.DEALER, address.url.split("//")[-1].rsplit(":", 1)[0])
         socket = self._socket
         socket.setsockopt(zmq.RECONNECT_IVL, -1)  # a new connection would be a stranger's
-        socket.setsockopt(zmq.SNDTIMEO, 0)  # nothing but a lost connection makes a letter wait
+        socket.setsockopt(zmq.SNDTIMEO, 0)  # nothing but a lost connection makes a message wait
         if address.public_key:
             public, secret = zmq.curve_keypair()
             socket.setsockopt(zmq.CURVE_SERVERKEY, address.public_key.encode())
@@ -256,41 +271,48 @@ class ClientSocket(_Socket):
         self._monitor = socket.get_monitor_socket(_GONE)
         self._is_lost = False
         socket.connect(address.url)
-        body = json.dumps({"name": name} | facts).encode()
-        socket.send(_PREFIX.pack(HELLO, 0, 0) + key + body)
+        self._introduce(key, name)
+
+    def _introduce(self, key: bytes, name: str) -> None:
+        body, _ = Hello(name).encode()
+        try:
+            self._socket.send(_HEAD.pack(Hello.kind, 0, 0) + key + body)
+        except zmq.Again:  # the connection was refused before the first message
+            self._is_lost = True
 
     @property
     def lost(self) -> bool:
-        """Whether the connection is gone; letters that came before may still be read."""
+        """Whether the connection is gone; messages that came before may still be read."""
         while not self._is_lost and self._monitor.poll(0):
             recv_monitor_message(self._monitor)
             self._is_lost = True
         return self._is_lost
 
     def receive(self, timeout_s: float) -> Message | None:
-        """Return the next letter, or None if none came in time."""
-        self._await(timeout_s)
+        """Return the next message, or None if none came in time.
+
+        Raises
+        ------
+        MessageRefused
+            If it cannot be decoded.
+        """
+        self._set_timeout(timeout_s)
         try:
             head = self._socket.recv()
         except zmq.Again:
             return None
-        kind, type_number, floats = _PREFIX.unpack_from(head)
-        return Message("", kind, head[PREFIX_BYTES:], self._payload(type_number, floats))
-
-    def send(self, kind: int, body: bytes, payload: Tensor | None = None) -> None:
-        """Send a letter, into the void if the connection is lost; a large payload must not change later."""
         try:
-            if payload is None or not len(payload):
-                self._socket.send(_PREFIX.pack(kind, 0, 0) + body)
-            else:
-                self._socket.send(_prefix(kind, payload) + body, zmq.SNDMORE)
-                self._send_payload(payload)
+            return self._decode(head)
+        except MessageRefused:
+            self._drop_rest()
+            raise
+
+    def send(self, message: Message) -> None:
+        """Send a message, or drop it if the connection is lost; a large payload must not change later."""
+        try:
+            self._send_frames(message.kind, *message.encode())
         except zmq.Again:
             self._is_lost = True
-
-    def tell(self, plain: dict[str, Any], payload: Tensor | None = None) -> None:
-        """Send plain data; see `send`."""
-        self.send(JSON, json.dumps(plain).encode(), payload)
 
     def close(self, linger: int | None = None) -> None:
         """Close the connection and what watches it."""
@@ -298,10 +320,6 @@ class ClientSocket(_Socket):
         self._socket.disable_monitor()
         self._monitor.close()
         super().close(0 if nobody_listens else linger)
-
-
-def _prefix(kind: int, payload: Tensor) -> bytes:
-    return _PREFIX.pack(kind, _TYPES.index(payload.dtype), len(payload))
 
 
 def is_loopback(host: str) -> bool:
@@ -314,21 +332,3 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
-
-
-def pack(tensors: dict[str, Tensor]) -> tuple[list[list[Any]], Tensor]:
-    """Return the names and shapes of tensors, and their entries one after another (a copy)."""
-    shapes = [[name, list(tensor.shape)] for name, tensor in tensors.items()]
-    parts = [tensor.detach().reshape(-1) for tensor in tensors.values()]
-    return shapes, torch.cat(parts) if parts else torch.empty(0)
-
-
-def unpack(shapes: Sequence[Sequence[Any]], flat: Tensor | None) -> dict[str, Tensor]:
-    """Return the tensors that `pack` put together, as views."""
-    flat = torch.empty(0) if flat is None else flat
-    tensors, start = {}, 0
-    for name, shape in shapes:
-        size = int(torch.Size(shape).numel())
-        tensors[name] = flat[start : start + size].view(shape)
-        start += size
-    return tensors

@@ -1,11 +1,12 @@
-"""Entries that move from one server to another, with all that is kept of them."""
+"""Entries that move from one server to another, with optimizer and codec state and waiting pushes."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from psbench.backends.dask.protocol.framing import State
+from psbench.backends.dask.protocol.messages import PushKey
 from psbench.backends.dask.server.parameter_slice import ParameterSlice
-from psbench.backends.dask.server.store import State
 from psbench.backends.partition import Partition
 
 
@@ -14,27 +15,27 @@ class SliceMigration:
 
     Parameters
     ----------
-    own : Slice
-    before, after : Cut
+    own : ParameterSlice
+    before, after : Partition
         What it holds, and what it is to hold.
     keys : sequence of (worker, ticket)
-        The pushes that wait; each must have come.
+        The pushes that wait; each must have arrived.
     """
 
     def __init__(
-        self, own: ParameterSlice, before: Partition, after: Partition, keys: Sequence[tuple[int, int]]
+        self, own: ParameterSlice, before: Partition, after: Partition, keys: Sequence[PushKey]
     ) -> None:
         self._slice, self._before, self._after = own, before, after
         self._kept = own.vectors(keys)
 
     @property
     def given(self) -> State:
-        """What goes: of each vector the entries that are no longer to be here, in order."""
+        """Of each vector the entries that leave this server, in order."""
         goes = self._before.without(self._after)
         return {name: goes.of(self._before.scatter(vector)) for name, vector in self._kept.items()}
 
     def take(self, received: State) -> None:
-        """Hold the entries that are to be here, those that have come among them."""
+        """Hold the entries that stay and those received."""
         comes = self._after.without(self._before)
         end = self._after.end
         vectors = {}
@@ -45,14 +46,14 @@ class SliceMigration:
         self._slice.hold_vectors(vectors)
 
 
-def deal(given: Sequence[State], before: Sequence[Partition], after: Sequence[Partition]) -> list[State]:
+def exchange(given: Sequence[State], before: Sequence[Partition], after: Sequence[Partition]) -> list[State]:
     """Return what each server receives of what all give.
 
     >>> import torch
     >>> from psbench.backends.partition import partitions_of
     >>> before, after = partitions_of([[(0, 3)], [(3, 4)]]), partitions_of([[(0, 1)], [(1, 4)]])
     >>> given = [{"w": torch.tensor([5.0, 6.0])}, {"w": torch.tensor([])}]
-    >>> [received["w"].tolist() for received in deal(given, before, after)]
+    >>> [received["w"].tolist() for received in exchange(given, before, after)]
     [[], [5.0, 6.0]]
     """
     end = max(cut.end for cut in before)

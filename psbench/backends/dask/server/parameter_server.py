@@ -1,197 +1,190 @@
-"""Parameter servers: the conductor's own slice, and the stream that tells the other shards what to do."""
+"""Parameter servers: the coordinator's own slice, and the orders to the other servers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from time import perf_counter
-from typing import Any
+from functools import partial
 
 from torch import Tensor
 
-from psbench.backends.dask.protocol.messages import RELEASE, ReleaseMessage
+from psbench.backends.dask.protocol import messages as msg
+from psbench.backends.dask.protocol.decoder import Message
+from psbench.backends.dask.protocol.framing import State
+from psbench.backends.dask.protocol.messages import EntryRanges, PushKey, ReleaseMessage
 from psbench.backends.dask.protocol.roles import server_name, worker_name
-from psbench.backends.dask.protocol.transport import ServerSocket, pack, unpack
-from psbench.backends.dask.server.migration import SliceMigration, deal
+from psbench.backends.dask.protocol.transport import ServerSocket
+from psbench.backends.dask.server.migration import SliceMigration, exchange
 from psbench.backends.dask.server.parameter_slice import ParameterSlice
-from psbench.backends.dask.server.store import State, Then, ThenNumber, cut, join, state_of, update_of
+from psbench.backends.dask.server.store import (
+    StoreReply,
+    Then,
+    ThenNumber,
+    join,
+    key_of,
+    slice_of,
+    state_of,
+)
 from psbench.backends.partition import Partition, partitions, partitions_of
 from psbench.core import actions as act
 from psbench.core.events import Push
 from psbench.core.migration import Ranges
-from psbench.core.parts import Layout
 from psbench.core.strategy import Strategy
-from psbench.seeds import Streams
-from psbench.training.optim import Optimizer
+from psbench.training.workload import Workload
 
 
 @dataclass
 class _Request:
-    """What is asked of every shard: parts by shard, our own first, and what to do when all are there."""
+    """What every server is asked for: their parts by name, and what to do when all are there."""
 
-    then: Callable[[list[Any]], None]
-    parts: dict[str, Any] = field(default_factory=dict)
+    then: Callable[[list[State | float]], None]
+    parts: dict[str, State | float] = field(default_factory=dict)
 
 
 class ParameterServerStore:
-    """The keeper of a parameter server with one or more shards.
+    """The store of one or more parameter servers, of which the first is in this process.
 
     Parameters
     ----------
-    hub : Hub
-    composition : Strategy
+    socket : ServerSocket
+    workload : Workload
     index : int
-        Which of the experiment's compositions that is.
+        Which of the experiment's compositions this is.
     state : State
         Where to begin.
-    optimizer : Optimizer
-    global_batch : int, samples
     numbers : iterator of int
         Numbers for requests that nobody had before in this run.
     ranges : ranges or None
         What each server holds, if that is not as the placement says.
-    wire : dict or None
-        If the state is a recorded one: see `ParameterSlice`.
+    codec_counters : dict or None
+        If the state is of a checkpoint: see `ParameterSlice`.
     """
+
+    updates_itself = False
 
     def __init__(
         self,
-        hub: ServerSocket,
-        composition: Strategy,
+        socket: ServerSocket,
+        workload: Workload,
         index: int,
         state: State,
-        optimizer: Optimizer,
-        global_batch: int,
         numbers: Iterator[int],
-        streams: Streams,
-        layout: Layout,
         ranges: Ranges | None = None,
-        wire: dict[str, int] | None = None,
+        codec_counters: dict[str, int] | None = None,
     ) -> None:
-        self._hub = hub
-        count = composition.placement.num_servers
-        self._others = [server_name(shard) for shard in range(1, count)]
-        self._partitions = parts = (
-            partitions(composition.placement, layout) if ranges is None else partitions_of(ranges)
-        )
-        own = cut(state, parts[0], first=True)
-        self._own = ParameterSlice(own, optimizer, global_batch, composition, streams, 0, wire)
+        self._socket = socket
+        composition = workload.experiment.strategy.compositions[index]
+        self._others = [server_name(number) for number in range(1, composition.placement.num_servers)]
+        self._parts = parts = partition_of(composition, workload, ranges)
+        own = slice_of(state, parts[0], first=True)
+        self._own = new_slice(own, workload, composition, 0, codec_counters)
+        told_ranges = None if ranges is None else as_lists(ranges)
         for name, part in zip(self._others, parts[1:], strict=True):
-            shapes, flat = pack(cut(state, part, first=False))
-            told = {"do": "begin", "shapes": shapes, "composition": index, "ranges": ranges, "wire": wire}
-            hub.tell(name, told, flat)
+            theirs = slice_of(state, part, first=False)
+            socket.send(name, msg.BeginSlice(index, told_ranges, codec_counters, theirs))
         self._requests: dict[int, _Request] = {}
         self._numbers = numbers
         self._snapshot: tuple[int, Tensor] | None = None
 
-    def take(self, push: Push, payload: Tensor | None) -> None:
-        """Hold a push's slice; the other shards hold theirs."""
+    # ---------------------------------------------------------------- pushes and versions
+
+    @property
+    def waiting(self) -> Collection[PushKey]:
+        """The pushes whose payloads are kept; the other servers keep their slices of the same."""
+        return self._own.payloads.keys()
+
+    def receive(self, push: Push, payload: Tensor | None) -> None:
+        """Keep the first server's slice of a push; the other servers receive theirs."""
         if payload is not None:
-            began = perf_counter()
-            self._own.take((push.worker, push.ticket), payload)
-            self._own.busy_s += perf_counter() - began
+            self._own.receive(key_of(push), payload)
 
     def apply(self, apply: act.Apply) -> None:
-        """Make the next version here, and have the other shards make it."""
-        keys = [(push.worker, push.ticket) for push in apply.pushes]
-        samples = [push.samples for push in apply.pushes]
-        update = {"weights": apply.weights} | update_of(apply)
-        began = perf_counter()
-        self._own.apply(keys, samples, update)
-        self._own.busy_s += perf_counter() - began
-        self._stream({"do": "apply", "keys": keys, "samples": samples, "update": update})
+        """Make the next version here, and have the other servers make it."""
+        keys, samples = [key_of(push) for push in apply.pushes], [push.samples for push in apply.pushes]
+        order = msg.ApplyUpdate(keys, samples, list(apply.weights), msg.Update.of(apply))
+        self._own.apply(order)
+        self._order(order)
+
+    def discard(self, key: PushKey) -> None:
+        """Drop a push's slices."""
+        self._own.discard(key)
+        self._order(msg.DiscardPush(key))
 
     def release(self, release: act.Release, samples: int) -> None:
         """Answer a worker, with the model if it has not got this version, or with the aggregate."""
-        payload, began = None, perf_counter()
+        with self._own.busy():
+            payload = self._answer(release) if release.send else None
+            self._socket.send(worker_name(release.worker), ReleaseMessage.of(release, samples, payload))
         if release.send:
-            payload = self._own.aggregate(release.load) if release.aggregate else self._model(release)
-        body = ReleaseMessage.of(release, samples).encode()
-        self._hub.send(worker_name(release.worker), RELEASE, body, payload)
-        self._own.busy_s += perf_counter() - began
-        if release.send:
-            stamp = {"worker": release.worker, "ticket": release.ticket, "version": release.load}
-            self._stream({"do": "release", "aggregate": release.aggregate} | stamp)
+            stamp = release.worker, release.ticket, release.load
+            self._order(msg.AnswerWorker(*stamp, release.aggregate))
 
-    def _model(self, release: act.Release) -> Tensor:
-        version = release.load
-        if self._snapshot is None or self._snapshot[0] != version or not self._own.is_shared:
-            self._snapshot = version, self._own.model(release.worker, release.ticket, version)
+    def _answer(self, release: act.Release) -> Tensor:
+        worker, ticket, version = release.worker, release.ticket, release.load
+        if release.aggregate or not self._own.is_shared:
+            return self._own.answer(worker, ticket, version, release.aggregate)
+        if self._snapshot is None or self._snapshot[0] != version:
+            self._snapshot = version, self._own.answer(worker, ticket, version, False)
         return self._snapshot[1]
 
     def forget(self, worker: int) -> None:
-        """Know no longer what a worker holds that has gone, or begins anew."""
+        """Forget which model a worker holds."""
         self._own.forget(worker)
-        self._stream({"do": "forget", "worker": worker})
+        self._order(msg.ForgetWorker(worker))
 
-    def discard(self, push: Push) -> None:
-        """Drop a push's slices."""
-        self._own.payloads.pop((push.worker, push.ticket), None)
-        self._stream({"do": "discard", "key": [push.worker, push.ticket]})
+    def leave(self, worker: int) -> None:
+        """Tell the servers not to wait for ever for a dead worker's slices."""
+        self._order(msg.WorkerGone(worker))
+
+    # ---------------------------------------------------------------- states and measurements
 
     def gather(self, optimizer: bool, then: Then) -> None:
-        """Put the slices together; with one shard at once."""
-        own, now = state_of(self._own.server, optimizer), self._partitions
-        self._ask({"do": "state", "optimizer": optimizer}, own, lambda parts: then(join(parts, now)))
+        """Put the slices together; with one server at once."""
+        own = state_of(self._own.server, optimizer)
+        self._ask(lambda tag: msg.SendState(tag, optimizer), own, self._joined(then))
 
-    def record(self, keys: Sequence[tuple[int, int]], then: Then) -> None:
-        """Put together all that the shards know of the current version, and of those pushes."""
-        own, now = self._own.record(keys), self._partitions
-        self._ask({"do": "state", "keys": keys}, own, lambda parts: then(join(parts, now)))
-
-    @property
-    def wire(self) -> dict[str, int]:
-        """How many models and aggregates were written with chance of their own."""
-        return self._own.wire
+    def checkpoint(self, keys: Sequence[PushKey], then: Then) -> None:
+        """Put together what the servers' checkpoints hold of the current version, and of those pushes."""
+        own = self._own.checkpoint(keys)
+        self._ask(lambda tag: msg.SendSliceState(tag, list(keys)), own, self._joined(then))
 
     def payload(self, push: Push, then: Then) -> None:
         """Put a push's slices together."""
-        key, now = (push.worker, push.ticket), self._partitions
-        own = self._own.payload(key)
-        self._ask({"do": "payload", "key": key}, own, lambda parts: then(join(parts, now)))
+        key = key_of(push)
+        self._ask(lambda tag: msg.SendPayload(tag, key), self._own.payload(key), self._joined(then))
+
+    def _joined(self, then: Then) -> Callable[[list[State | float]], None]:
+        now = self._parts
+        return lambda parts: then(join([part for part in parts if isinstance(part, dict)], now))
+
+    @property
+    def codec_counters(self) -> dict[str, int]:
+        """How many models and aggregates stochastic codecs have encoded."""
+        return self._own.codec_counters
 
     def hold(self, version: int, in_use: Iterable[int]) -> None:
-        """Remember the current version in every shard."""
+        """Keep the current version in every server."""
         self._own.hold(version, in_use)
-        self._stream({"do": "hold", "version": version, "in_use": sorted(in_use)})
+        self._order(msg.HoldVersion(version, sorted(in_use)))
 
     def distance_sq(self, push: Push, then: ThenNumber) -> None:
-        """Add up the shards' squared distances."""
+        """Add up the servers' squared distances."""
         version = push.base_version
         own = self._own.distance_sq(version)
-        self._ask({"do": "distance_sq", "version": version}, own, lambda parts: then(sum(parts)))
+        self._ask(
+            lambda tag: msg.MeasureDistance(tag, version), own, lambda parts: then(sum(_numbers(parts)))
+        )
 
     def loads(self, then: Callable[[list[float]], None]) -> None:
-        """Call `then` with the seconds that each shard was busy serving since this was asked last.
+        """Call `then` with the seconds that each server was busy serving since this was asked last.
 
-        That is reading, adding up, writing and handing to the wire; what the conductor decides is not in it.
+        That is decoding, adding up, encoding and handing to the socket; the coordinator's decisions are not
+        in it.
         """
-        self._ask({"do": "load"}, self._own.take_load(), then)
-
-    def reassign(self, ranges: Ranges, then: Callable[[], None]) -> None:
-        """Have entries move to the shards that are to hold them, and call `then`; no message is under way.
-
-        Only what changes its server travels, by way of this process.
-        """
-        before, self._partitions = self._partitions, partitions_of(ranges)
-        keys = list(self._own.payloads)
-        mover = SliceMigration(self._own, before[0], self._partitions[0], keys)
-        self._snapshot = None
-        order = {"do": "give", "keys": keys, "ranges": ranges}
-        self._ask(order, mover.given, lambda given: self._deal(mover, given, before, then))
-
-    def _deal(
-        self, mover: SliceMigration, given: list[State], before: list[Partition], then: Callable[[], None]
-    ) -> None:
-        first, *others = deal(given, before, self._partitions)
-        mover.take(first)
-        for name, received in zip(self._others, others, strict=True):
-            shapes, flat = pack(received)
-            self._hub.tell(name, {"do": "receive", "shapes": shapes}, flat)
-        then()
+        self._ask(msg.MeasureLoad, self._own.take_load(), lambda parts: then(_numbers(parts)))
 
     def measure_movement(self) -> None:
-        """Have the movement of every update measured; our own slice must be all there is."""
+        """Measure the movement of every update; the first server must be the only one."""
         self._own.server.measures_movement = True
 
     @property
@@ -199,29 +192,91 @@ class ParameterServerStore:
         """How far the last update moved the model, if that is measured."""
         return self._own.server.movement
 
-    def _ask(self, plain: dict[str, Any], own: Any, then: Callable[[list[Any]], None]) -> None:
-        """Ask the other shards for their part of something of which we have our own."""
+    # ---------------------------------------------------------------- migration
+
+    def reassign(self, ranges: Ranges, then: Callable[[], None]) -> None:
+        """Move entries to the servers that are to hold them; only those that change their server travel."""
+        before, self._parts = self._parts, partitions_of(ranges)
+        keys = list(self._own.payloads)
+        migration = SliceMigration(self._own, before[0], self._parts[0], keys)
+        self._snapshot = None
+        self._ask(
+            lambda tag: msg.GiveEntries(tag, keys, as_lists(ranges)),
+            migration.given,
+            partial(self._hand_out, migration, before, then),
+        )
+
+    def _hand_out(
+        self,
+        migration: SliceMigration,
+        before: list[Partition],
+        then: Callable[[], None],
+        given: list[State | float],
+    ) -> None:
+        states = [part for part in given if isinstance(part, dict)]
+        first, *others = exchange(states, before, self._parts)
+        migration.take(first)
+        for name, received in zip(self._others, others, strict=True):
+            self._socket.send(name, msg.TakeEntries(received))
+        then()
+
+    # ---------------------------------------------------------------- the other servers
+
+    def _ask(
+        self,
+        request: Callable[[int], Message],
+        own: State | float,
+        then: Callable[[list[State | float]], None],
+    ) -> None:
+        """Ask the other servers for their part of something, of which the first server has its own."""
         if not self._others:
             then([own])
             return
         tag = next(self._numbers)
         self._requests[tag] = _Request(then, {"": own})
-        self._stream(plain | {"tag": tag})
+        self._order(request(tag))
 
-    def answer(self, sender: str, plain: dict[str, Any], payload: Tensor | None) -> None:
-        """Take another shard's part."""
-        request = self._requests.get(plain.get("tag", -1))
-        if request is None:
-            return  # an answer to the keeper before us
-        request.parts[sender] = plain["number"] if "number" in plain else unpack(plain["shapes"], payload)
+    def reply(self, sender: str, reply: StoreReply) -> None:
+        """Take another server's part."""
+        if isinstance(reply, msg.RingVerdict) or reply.tag not in self._requests:
+            return  # an answer to the store before this one
+        request = self._requests[reply.tag]
+        request.parts[sender] = reply.number if isinstance(reply, msg.NumberReply) else reply.tensors
         if len(request.parts) == 1 + len(self._others):
-            del self._requests[plain["tag"]]
+            del self._requests[reply.tag]
             request.then([request.parts[name] for name in ("", *self._others)])
 
-    def leave(self, worker: int) -> None:
-        """Tell the shards not to wait for that worker's slices for ever."""
-        self._stream({"do": "gone", "worker": worker})
-
-    def _stream(self, plain: dict[str, Any]) -> None:
+    def _order(self, message: Message) -> None:
         for name in self._others:
-            self._hub.tell(name, plain)
+            self._socket.send(name, message)
+
+
+def _numbers(parts: Iterable[State | float]) -> list[float]:
+    return [part for part in parts if not isinstance(part, dict)]
+
+
+def as_lists(ranges: Ranges) -> EntryRanges:
+    """Return ranges as a message holds them."""
+    return [[(start, end) for start, end in own] for own in ranges]
+
+
+def partition_of(composition: Strategy, workload: Workload, ranges: Ranges | None) -> list[Partition]:
+    """Return each server's part of the model: as the placement says unless `ranges` are given."""
+    return (
+        partitions(composition.placement, workload.model.layout) if ranges is None else partitions_of(ranges)
+    )
+
+
+def new_slice(
+    state: State,
+    workload: Workload,
+    composition: Strategy,
+    number: int,
+    codec_counters: dict[str, int] | None,
+) -> ParameterSlice:
+    """Return a server's slice of the model under a composition."""
+    experiment = workload.experiment
+    return ParameterSlice(
+        *(state, experiment.optimizer, experiment.batch_size, composition),
+        *(workload.streams, number, codec_counters),
+    )

@@ -1,202 +1,192 @@
-"""A server shard that is not the first: performs the conductor's stream of actions on its own slice."""
+"""A parameter server in a process of its own: carries out the coordinator's orders on its slice."""
 
 from __future__ import annotations
 
 import time
 from collections import deque
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import zmq
-from torch import Tensor
 
-from psbench.backends.dask.coordinator.peers import PING
-from psbench.backends.dask.protocol.messages import PUSH, RELEASE, PushMessage, ReleaseMessage
+from psbench.backends.dask.protocol import messages as msg
+from psbench.backends.dask.protocol.decoder import Message, MessageRefused
+from psbench.backends.dask.protocol.framing import State
+from psbench.backends.dask.protocol.messages import PushKey, PushMessage, ReleaseMessage
 from psbench.backends.dask.protocol.roles import worker_name, worker_number
-from psbench.backends.dask.protocol.transport import JSON, ClientSocket, Message, ServerSocket, pack, unpack
+from psbench.backends.dask.protocol.transport import (
+    Abandoned,
+    ClientSocket,
+    Received,
+    ServerSocket,
+    Stopped,
+)
 from psbench.backends.dask.server.migration import SliceMigration
+from psbench.backends.dask.server.parameter_server import new_slice, partition_of
 from psbench.backends.dask.server.parameter_slice import ParameterSlice
-from psbench.backends.dask.server.store import State, state_of
-from psbench.backends.dask.worker.mailbox import Abandoned, Stopped
-from psbench.backends.partition import Partition, partitions, partitions_of
+from psbench.backends.dask.server.store import state_of
+from psbench.backends.partition import Partition, partitions_of
 from psbench.training.workload import Workload
 
-_LOOK_MS = 50
+_POLL_MS = 50
 #: seconds that a slice sent by a worker that then died may still take to arrive
 _GRACE_S = 0.3
 
 
 class ServerProcess:
-    """One server shard.
+    """One parameter server that is not the first.
 
-    A version means the same here as at the conductor: actions are performed in its order, and an update
-    waits for the slices that it names. A slice that its worker died before sending moves the model nowhere.
+    A version means the same here as at the coordinator: orders are carried out in its order, and one waits
+    for the payloads that it names. A payload that its worker died before sending moves the model nowhere.
 
     Parameters
     ----------
-    problem : Problem
-    hub : Hub
-        Where the workers' slices come in.
-    link : Link
-        To the conductor.
+    workload : Workload
+    socket : ServerSocket
+        Where the workers' slices arrive.
+    coordinator : ClientSocket
     number : int
-        Of the shard; the first is 0 and the conductor's.
+        Of the server; server 0 is part of the coordinator's process.
     """
 
-    def __init__(self, workload: Workload, hub: ServerSocket, link: ClientSocket, number: int) -> None:
-        self.workload, self.hub, self.link, self.number = workload, hub, link, number
-        self._stream: deque[dict[str, Any]] = deque()
-        self._gone: dict[int, float] = {}  # when we heard that a worker is gone
+    def __init__(
+        self, workload: Workload, socket: ServerSocket, coordinator: ClientSocket, number: int
+    ) -> None:
+        self.workload, self.socket, self.coordinator, self.number = workload, socket, coordinator, number
+        self._orders: deque[Message] = deque()
+        self._gone: dict[int, float] = {}  # when each dead worker was reported
         self._slice: ParameterSlice
-        self._partition: Partition
-        self._mover: SliceMigration
+        self._part: Partition
+        self._migration: SliceMigration
         self._poller = zmq.Poller()
-        self._poller.register(hub.handle, zmq.POLLIN)
-        self._poller.register(link.handle, zmq.POLLIN)
+        self._poller.register(socket.handle, zmq.POLLIN)
+        self._poller.register(coordinator.handle, zmq.POLLIN)
+        self._handlers: dict[type[Message], Callable[..., bool | None]] = {
+            msg.ApplyUpdate: self._apply,
+            msg.DiscardPush: self._discard,
+            msg.AnswerWorker: self._answer,
+            msg.ForgetWorker: lambda order: self._slice.forget(order.worker),
+            msg.HoldVersion: lambda order: self._slice.hold(order.version, order.in_use),
+            msg.SendState: self._send_state,
+            msg.SendSliceState: self._send_slice_state,
+            msg.SendPayload: self._send_payload,
+            msg.MeasureDistance: self._measure_distance,
+            msg.MeasureLoad: self._measure_load,
+            msg.GiveEntries: self._give,
+            msg.TakeEntries: lambda order: self._migration.take(order.tensors),
+        }
 
     def run(self) -> None:
-        """Serve until the conductor says stop.
+        """Serve until the coordinator says stop.
 
         Raises
         ------
         Stopped
             Always, at the end.
         """
-        self.link.tell({"do": "ready"})
+        self.coordinator.send(msg.Ready())
         while True:
-            if not self._poller.poll(_LOOK_MS) and self.link.lost:
-                raise Abandoned("the conductor is gone")
-            while (letter := self.hub.receive(0)) is not None:
-                self._take(letter)
-            while (letter := self.link.receive(0)) is not None:
-                self._hear(letter)
-            while self._stream and self._perform(self._stream[0]):
-                self._stream.popleft()
+            if not self._poller.poll(_POLL_MS) and self.coordinator.lost:
+                raise Abandoned("the coordinator is gone")
+            while (received := self._next_of_workers()) is not None:
+                self._receive(received)
+            while (message := self.coordinator.receive(0)) is not None:
+                self._read(message)
+            while self._orders and self._carry_out(self._orders[0]):
+                self._orders.popleft()
 
-    def _take(self, letter: Message) -> None:
-        worker = worker_number(letter.sender)
-        if letter.kind == PUSH and worker is not None and letter.payload is not None:
-            began = time.perf_counter()
-            self._slice.take((worker, PushMessage.decode(letter.body).ticket), letter.payload)
-            self._slice.busy_s += time.perf_counter() - began
+    def _next_of_workers(self) -> Received | None:
+        try:
+            return self.socket.receive(0)
+        except MessageRefused as error:
+            self.coordinator.send(msg.PeerRefused(error.sender, error.reason))
+            return None
 
-    def _hear(self, letter: Message) -> None:
-        if letter.kind == PING or letter.kind != JSON:
-            return
-        plain = letter.plain
-        if plain["do"] == "stop":
+    def _receive(self, received: Received) -> None:
+        push, worker = received.message, worker_number(received.sender)
+        if isinstance(push, PushMessage) and worker is not None and push.payload is not None:
+            self._slice.receive((worker, push.ticket), push.payload)
+
+    def _read(self, message: Message) -> None:
+        """Take what the coordinator sends: most orders wait for their turn."""
+        if isinstance(message, msg.Stop):
             raise Stopped
-        if plain["do"] == "gone":
-            self._gone[plain["worker"]] = time.monotonic()
-        elif plain["do"] == "begin":  # before any worker is released to send us something
-            self._begin(plain, letter.payload)
-        elif plain["do"] == "receive":
-            self._stream.append(plain | {"tensors": unpack(plain["shapes"], letter.payload)})
-        else:
-            self._stream.append(plain)
+        if isinstance(message, msg.WorkerGone):
+            self._gone[message.worker] = time.monotonic()
+        elif isinstance(message, msg.BeginSlice):  # before any worker is released to push
+            self._begin(message)
+        elif not isinstance(message, msg.Ping):
+            self._orders.append(message)
 
-    def _begin(self, plain: dict[str, Any], payload: Tensor | None) -> None:
-        experiment = self.workload.experiment
-        composition = experiment.strategy.compositions[plain["composition"]]
-        ranges = plain["ranges"]
-        layout = self.workload.model.layout
-        self._partition = (partitions_of(ranges) if ranges else partitions(composition.placement, layout))[
-            self.number
-        ]
-        self._slice = ParameterSlice(
-            unpack(plain["shapes"], payload),
-            experiment.optimizer,
-            experiment.batch_size,
-            composition,
-            self.workload.streams,
-            self.number,
-            plain["wire"],
-        )
+    def _begin(self, order: msg.BeginSlice) -> None:
+        composition = self.workload.experiment.strategy.compositions[order.composition]
+        self._part = partition_of(composition, self.workload, order.ranges)[self.number]
+        self._slice = new_slice(order.tensors, self.workload, composition, self.number, order.codec_counters)
 
-    def _perform(self, plain: dict[str, Any]) -> bool:
-        """Perform an action if all that it needs is there."""
-        order = plain["do"]
-        if order == "apply":
-            return self._apply(plain)
-        if order == "discard":
-            return self._discard(tuple(plain["key"]))
-        if order == "payload":
-            return self._tell_payload(plain["tag"], tuple(plain["key"]))
-        if order == "give":
-            return self._give(plain)
-        if order == "release":
-            self._release(plain)
-        elif order == "forget":
-            self._slice.forget(plain["worker"])
-        elif order == "hold":
-            self._slice.hold(plain["version"], plain["in_use"])
-        elif order == "distance_sq":
-            number = self._slice.distance_sq(plain["version"])
-            self.link.tell({"do": "keeper", "tag": plain["tag"], "number": number})
-        elif order == "load":
-            self.link.tell({"do": "keeper", "tag": plain["tag"], "number": self._slice.take_load()})
-        elif order == "receive":
-            self._mover.take(plain["tensors"])
-        elif order == "state" and "keys" in plain:
-            return self._tell_all(plain["tag"], [(worker, ticket) for worker, ticket in plain["keys"]])
-        elif order == "state":
-            self._tell(plain["tag"], state_of(self._slice.server, plain["optimizer"]))
-        return True
+    def _carry_out(self, order: Message) -> bool:
+        """Carry out an order; False if a payload that it names has not arrived yet."""
+        return self._handlers[type(order)](order) is not False
 
-    def _tell(self, tag: int, state: State) -> None:
-        shapes, flat = pack(state)
-        self.link.tell({"do": "keeper", "tag": tag, "shapes": shapes}, flat)
+    # ---------------------------------------------------------------- pushes and versions
 
-    def _tell_all(self, tag: int, keys: list[tuple[int, int]]) -> bool:
-        if not self._has(keys):
-            return False
-        self._tell(tag, self._slice.record(keys))
-        return True
+    def _apply(self, order: msg.ApplyUpdate) -> bool:
+        arrived = self._has(order.keys)
+        if arrived:
+            self._slice.apply(order)
+        return arrived
 
-    def _tell_payload(self, tag: int, key: tuple[int, int]) -> bool:
-        if not self._has([key]):
-            return False
-        self._tell(tag, self._slice.payload(key))
-        return True
+    def _discard(self, order: msg.DiscardPush) -> bool:
+        return self._slice.discard(order.key) or self._is_lost(order.key[0])
 
-    def _discard(self, key: tuple[int, int]) -> bool:
-        return self._slice.payloads.pop(key, None) is not None or self._is_lost(key[0])
+    def _answer(self, order: msg.AnswerWorker) -> None:
+        with self._slice.busy():
+            payload = self._slice.answer(order.worker, order.ticket, order.version, order.aggregate)
+            release = ReleaseMessage(order.ticket, order.version, 0, True, payload=payload)
+            self.socket.send(worker_name(order.worker), release)
 
-    def _apply(self, plain: dict[str, Any]) -> bool:
-        keys = [(worker, ticket) for worker, ticket in plain["keys"]]
-        if not self._has(keys):
-            return False
-        began = time.perf_counter()
-        self._slice.apply(keys, plain["samples"], plain["update"])
-        self._slice.busy_s += time.perf_counter() - began
-        return True
-
-    def _give(self, plain: dict[str, Any]) -> bool:
-        """Give away what is to be elsewhere; what is to be here comes with the next order."""
-        keys = [(worker, ticket) for worker, ticket in plain["keys"]]
-        if not self._has(keys):
-            return False
-        after = partitions_of(plain["ranges"])[self.number]
-        self._mover, self._partition = SliceMigration(self._slice, self._partition, after, keys), after
-        self._tell(plain["tag"], self._mover.given)
-        return True
-
-    def _has(self, keys: list[tuple[int, int]]) -> bool:
-        """Whether these slices are there, or will never come."""
-        payloads = self._slice.payloads
+    def _has(self, keys: Sequence[PushKey]) -> bool:
+        """Return whether these payloads are here, or will never come."""
         for key in keys:
-            if key not in payloads:
+            if key not in self._slice.payloads:
                 if not self._is_lost(key[0]):
                     return False
-                payloads[key] = self._slice.nothing()
+                self._slice.replace_missing(key)
         return True
 
     def _is_lost(self, worker: int) -> bool:
         return time.monotonic() - self._gone.get(worker, float("inf")) > _GRACE_S
 
-    def _release(self, plain: dict[str, Any]) -> None:
-        body = ReleaseMessage(plain["ticket"], plain["version"], 0, True).encode()
-        worker, ticket, version = plain["worker"], plain["ticket"], plain["version"]
-        own, began = self._slice, time.perf_counter()
-        payload = own.aggregate(version) if plain["aggregate"] else own.model(worker, ticket, version)
-        self.hub.send(worker_name(plain["worker"]), RELEASE, body, payload)
-        own.busy_s += time.perf_counter() - began
+    # ---------------------------------------------------------------- requests
+
+    def _reply(self, tag: int, state: State) -> None:
+        self.coordinator.send(msg.StateReply(tag, state))
+
+    def _send_state(self, order: msg.SendState) -> None:
+        self._reply(order.tag, state_of(self._slice.server, order.optimizer))
+
+    def _send_slice_state(self, order: msg.SendSliceState) -> bool:
+        arrived = self._has(order.keys)
+        if arrived:
+            self._reply(order.tag, self._slice.checkpoint(order.keys))
+        return arrived
+
+    def _send_payload(self, order: msg.SendPayload) -> bool:
+        arrived = self._has([order.key])
+        if arrived:
+            self._reply(order.tag, self._slice.payload(order.key))
+        return arrived
+
+    def _measure_distance(self, order: msg.MeasureDistance) -> None:
+        number = self._slice.distance_sq(order.version)
+        self.coordinator.send(msg.NumberReply(order.tag, number))
+
+    def _measure_load(self, order: msg.MeasureLoad) -> None:
+        self.coordinator.send(msg.NumberReply(order.tag, self._slice.take_load()))
+
+    def _give(self, order: msg.GiveEntries) -> bool:
+        """Send the entries that leave this server; those to come are in the next order."""
+        if not self._has(order.keys):
+            return False
+        after = partitions_of(order.ranges)[self.number]
+        self._migration, self._part = SliceMigration(self._slice, self._part, after, order.keys), after
+        self._reply(order.tag, self._migration.given)
+        return True

@@ -1,33 +1,52 @@
-"""Who keeps the model, as the conductor sees it: how a placement performs the engine's actions.
+"""The interface of a parameter store: how the coordinator has a placement perform the engine's actions.
 
-A keeper decides nothing. It sends letters, and holds what has arrived until an action names it.
+A store decides nothing. It sends messages, and keeps what has arrived until an action names it. The two
+stores are `parameter_server` and `all_reduce`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Protocol, TypeAlias
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Protocol, TypeAlias
 
 from torch import Tensor
 
+from psbench.backends.dask.protocol.framing import State
+from psbench.backends.dask.protocol.messages import NumberReply, PushKey, RingVerdict, StateReply
 from psbench.backends.partition import Partition, gather
 from psbench.core import actions as act
 from psbench.core.events import Push
+from psbench.core.migration import Ranges
 from psbench.training.server import Server
 
-#: a model and, if asked for, its optimizer's tensors as `optimizer/...`
-State: TypeAlias = dict[str, Tensor]
 Then: TypeAlias = Callable[[State], None]
 ThenNumber: TypeAlias = Callable[[float], None]
+#: what answers a store's own requests
+StoreReply: TypeAlias = StateReply | NumberReply | RingVerdict
 
 OPTIMIZER = "optimizer/"
+#: codec counters of a store without codecs
+NO_CODEC = {"draws": -1, "aggregates": 0}
+
+
+def key_of(push: Push) -> PushKey:
+    """Return what names a push in every process."""
+    return push.worker, push.ticket
 
 
 class ParameterStore(Protocol):
-    """What the conductor asks of a placement."""
+    """What the coordinator asks of a placement."""
 
-    def take(self, push: Push, payload: Tensor | None) -> None:
-        """Hold what came with a push until it is applied or discarded."""
+    @property
+    def updates_itself(self) -> bool:
+        """Whether making a version also brings it to the workers, as a ring does."""
+
+    @property
+    def waiting(self) -> Collection[PushKey]:
+        """The pushes whose payloads are kept here: arrived, and neither applied nor discarded."""
+
+    def receive(self, push: Push, payload: Tensor | None) -> None:
+        """Keep the payload of a push until it is applied or discarded."""
 
     def apply(self, apply: act.Apply) -> None:
         """Make the next version."""
@@ -35,51 +54,49 @@ class ParameterStore(Protocol):
     def release(self, release: act.Release, samples: int) -> None:
         """Let a worker go on, with steps of so many samples."""
 
-    def discard(self, push: Push) -> None:
-        """Drop what came with a push."""
+    def discard(self, key: PushKey) -> None:
+        """Drop the payload of a push."""
 
     def gather(self, optimizer: bool, then: Then) -> None:
         """Call `then` with the current version's state, at once or when it has arrived."""
 
-    def record(self, keys: Sequence[tuple[int, int]], then: Then) -> None:
+    def checkpoint(self, keys: Sequence[PushKey], then: Then) -> None:
         """Call `then` with all that a checkpoint holds of the current version, and of those pushes."""
 
     @property
-    def wire(self) -> dict[str, int]:
-        """How many models and aggregates were written with chance of their own."""
+    def codec_counters(self) -> dict[str, int]:
+        """How many models (`draws`) and `aggregates` stochastic codecs have encoded."""
 
     def payload(self, push: Push, then: Then) -> None:
         """Call `then` with what a push carries: parameters (or a gradient) and buffers."""
 
     def hold(self, version: int, in_use: Iterable[int]) -> None:
-        """Remember the current version, for distances from it, and forget those not in use."""
+        """Keep the current version, for distances from it, and drop those not in use."""
 
     def distance_sq(self, push: Push, then: ThenNumber) -> None:
         """Call `then` with the squared distance from the current version to the one a push started from."""
+
+    def loads(self, then: Callable[[list[float]], None]) -> None:
+        """Call `then` with the seconds that each server was busy serving since this was asked last."""
+
+    def reassign(self, ranges: Ranges, then: Callable[[], None]) -> None:
+        """Move entries to the servers that are to hold them, and call `then`; no message is under way."""
+
+    def measure_movement(self) -> None:
+        """Measure how far every update moves the model from now on."""
 
     @property
     def movement(self) -> float:
         """How far the last update moved the model, if that is measured; see `Server.movement`."""
 
-    def answer(self, sender: str, plain: dict[str, object], payload: Tensor | None) -> None:
-        """Take what a keeper's own request brought."""
+    def reply(self, sender: str, reply: StoreReply) -> None:
+        """Take the answer to a request of this store or of one before it."""
 
     def forget(self, worker: int) -> None:
-        """Know no longer what a worker holds that has gone, or begins anew."""
+        """Forget which model a worker holds: it has gone, or restarts."""
 
     def leave(self, worker: int) -> None:
         """Do without a worker that is dead."""
-
-
-def update_of(apply: act.Apply) -> dict[str, Any]:
-    """Return how an update is to be made, its weights aside; see `Server.apply`."""
-    return {
-        "lr_scale": apply.lr_scale,
-        "epoch": apply.epoch,
-        "rule": apply.rule,
-        "keep": apply.keep,
-        "momentum_scale": apply.momentum_scale,
-    }
 
 
 def state_of(server: Server, optimizer: bool) -> State:
@@ -91,7 +108,7 @@ def state_of(server: Server, optimizer: bool) -> State:
 
 
 def restore(server: Server, state: State) -> None:
-    """Set a server to a state; without an optimizer's tensors it begins anew with them."""
+    """Set a server to a state; an optimizer whose tensors are missing starts afresh."""
     server.parameters.copy_(state["parameters"])
     server.buffers.copy_(state["buffers"])
     own = {n.removeprefix(OPTIMIZER): t for n, t in state.items() if n.startswith(OPTIMIZER)}
@@ -103,7 +120,7 @@ def without_optimizer(state: State) -> State:
     return {name: value for name, value in state.items() if not name.startswith(OPTIMIZER)}
 
 
-def cut(state: State, part: Partition, first: bool) -> State:
+def slice_of(state: State, part: Partition, first: bool) -> State:
     """Return one server's slice of a state; buffers stay with the first."""
     length = len(state["parameters"])
     own = {n: part.of(t) if t.dim() == 1 and len(t) == length else t for n, t in state.items()}
@@ -111,7 +128,7 @@ def cut(state: State, part: Partition, first: bool) -> State:
 
 
 def join(parts: list[State], own: Sequence[Partition]) -> State:
-    """Put the servers' slices of a state together again."""
+    """Return the state that the servers' slices were cut from."""
     first = parts[0]
     length = len(first["parameters"])
     return {

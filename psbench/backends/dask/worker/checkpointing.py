@@ -1,54 +1,55 @@
-"""What a live worker tells for a checkpoint, and how one begins from that; see `resume` of the backends."""
+"""A live worker's part of a checkpoint; `backends.checkpointing` says what else a checkpoint holds."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from psbench.backends.checkpointing import named, under
-from psbench.backends.dask.server.store import State
+from psbench.backends.checkpointing import named
+from psbench.backends.dask.protocol.framing import State
+from psbench.backends.dask.worker.exchange import Exchange
+from psbench.core.strategy import Strategy
 from psbench.core.worker_loop import WorkerLoop
 from psbench.training.batches import Position
-
-if TYPE_CHECKING:
-    from psbench.backends.dask.worker.worker import Worker
+from psbench.training.local_model import LocalModel
 
 
-def recorded(worker: Worker, waits: bool) -> tuple[State, dict[str, Any]]:
-    """Return what a worker needs to go on: as it is if it waits, else as it was when it was answered.
+def state_as_of_release(position: Position, exchange: Exchange) -> tuple[State, dict[str, Any]]:
+    """Return what a worker needs to go on that computes or has a push under way: both are void then.
 
-    Models are told only by those who step by themselves; all others are sent the model again.
+    Parameters
+    ----------
+    position : Position
+        Where it was in its data at its last release.
     """
-    now = worker.trainer.position(worker.worker)
-    position = now if waits or worker.begins is None else worker.begins
-    plain: dict[str, Any] = {"position": position, "used": position.steps}
-    state = _codec_state(worker, waits, plain)
-    if waits and worker.loop is not None:
-        plain |= {"loop": worker.loop.state_dict(), "lr": worker.lr, "next_chunk_s": None}
-        if worker.own_steps:
-            state |= named("model/", worker.model.state_dict())
-    return state, plain
+    tensors, plain = exchange.checkpoint(False)
+    return tensors, plain | {"position": position, "used": position.steps}
 
 
-def _codec_state(worker: Worker, waits: bool, plain: dict[str, Any]) -> State:
-    if worker.connections is None:
-        return {} if worker.owed is None else {"residual": worker.owed}
-    tensors, sent = worker.connections.checkpoint(waits)
-    plain |= sent
-    return tensors
+def state_of_waiting(
+    position: Position, exchange: Exchange, loop: WorkerLoop | None, lr: float, model: LocalModel | None
+) -> tuple[State, dict[str, Any]]:
+    """Return what a worker needs to go on that waits for a release.
+
+    Parameters
+    ----------
+    loop : WorkerLoop or None
+        None before the first release.
+    model : LocalModel or None
+        Of a worker that steps by itself; all others are sent the model again.
+    """
+    tensors, plain = exchange.checkpoint(True)
+    plain |= {"position": position, "used": position.steps}
+    if loop is not None:
+        plain |= {"loop": loop.state_dict(), "lr": lr, "next_chunk_s": None}
+        if model is not None:
+            tensors |= named("model/", model.state_dict())
+    return tensors, plain
 
 
-def begin_from(worker: Worker, plain: dict[str, Any], state: State) -> None:
-    """Let a worker go on from what was recorded."""
-    if plain["position"] is not None:
-        worker.trainer.go_to(worker.worker, Position(*plain["position"]))
-    if worker.connections is None:
-        worker.owed = state.get("residual")
-    else:
-        worker.connections.restore(state, plain)
-    if "loop" in plain:
-        worker.loop = WorkerLoop(worker.composition, worker.worker, 1)  # which sets its batch, too
-        worker.loop.load_state_dict(plain["loop"])
-        worker.lr = plain["lr"]
-    model = under("model/", state)
-    if model:
-        worker.model.load_state_dict(model)
+def restored_loop(plain: dict[str, Any], composition: Strategy, worker: int) -> WorkerLoop | None:
+    """Return the worker loop of a checkpoint; None if the worker had not been released."""
+    if "loop" not in plain:
+        return None
+    loop = WorkerLoop(composition, worker, 1)  # its state has the batch size, too
+    loop.load_state_dict(plain["loop"])
+    return loop

@@ -1,84 +1,74 @@
-"""A worker's letters from the conductor, and those it keeps because they came at the wrong time."""
+"""A worker's messages from the coordinator, and those that it puts aside because they came too early."""
 
 from __future__ import annotations
 
 from collections import deque
-from typing import Any
 
-from torch import Tensor
+from psbench.backends.dask.protocol.decoder import Message
+from psbench.backends.dask.protocol.messages import Stop
+from psbench.backends.dask.protocol.transport import Abandoned, ClientSocket, Stopped
 
-from psbench.backends.dask.protocol.transport import JSON, ClientSocket, Message
-
-#: seconds between looks whether the conductor is still there, while there is nothing to do
+#: seconds between looks whether the coordinator is still there, while there is nothing to do
 LOOK_S = 0.25
 
 
-class Stopped(Exception):
-    """The conductor has sent us home."""
-
-
-class Abandoned(Stopped):
-    """The conductor is gone."""
-
-
 class Mailbox:
-    """What the conductor writes to a worker.
+    """What the coordinator sends to a worker.
 
     Parameters
     ----------
-    link : Link
-        To the conductor.
+    coordinator : ClientSocket
     """
 
-    def __init__(self, link: ClientSocket) -> None:
-        self.link = link
-        self._kept: deque[Message] = deque()
+    def __init__(self, coordinator: ClientSocket) -> None:
+        self._socket = coordinator
+        self._deferred: deque[Message] = deque()
 
     @property
     def is_empty(self) -> bool:
         """Whether there is surely nothing to read; much quicker to find out than by trying."""
-        return not (self._kept or self.link.has_letter)
+        return not (self._deferred or self._socket.has_message)
 
     def next(self, timeout_s: float) -> Message | None:
-        """Return the next letter, those kept first; None if none comes in time.
+        """Return the next message, deferred ones first; None if none comes in time.
 
         Raises
         ------
         Abandoned
-            If the conductor is gone.
+            If the coordinator is gone.
         """
-        return self._kept.popleft() if self._kept else self.fresh(timeout_s)
+        return self._deferred.popleft() if self._deferred else self.next_new(timeout_s)
 
-    def fresh(self, timeout_s: float) -> Message | None:
-        """Return the next letter that was not read before."""
-        letter = self.link.receive(timeout_s)
-        if letter is None and timeout_s:
+    def next_new(self, timeout_s: float) -> Message | None:
+        """Return the next message that was not read before."""
+        message = self._socket.receive(timeout_s)
+        if message is None and timeout_s:
             self.check()
-        return letter
+        return message
 
     def check(self) -> None:
-        """Raise Abandoned if the conductor is gone."""
-        if self.link.lost:
-            raise Abandoned("the conductor is gone")
+        """Raise Abandoned if the coordinator is gone."""
+        if self._socket.lost:
+            raise Abandoned("the coordinator is gone")
 
     def look(self) -> None:
-        """Keep a letter that came while we wait for somebody else, or stop if it says so."""
-        letter = self.link.receive(0)
-        if letter is not None:
-            self.keep(letter)
+        """Defer a message that came while the worker waits for another process; obey a stop."""
+        message = self._socket.receive(0)
+        if message is not None:
+            self.defer(message)
         else:
             self.check()
 
-    def keep(self, letter: Message) -> None:
-        """Keep a letter for later, or stop if it says so."""
-        if letter.kind == JSON and letter.plain["do"] == "stop":
+    def defer(self, message: Message) -> None:
+        """Put a message aside for later; obey a stop."""
+        if isinstance(message, Stop):
             raise Stopped
-        self._kept.append(letter)
+        self._deferred.append(message)
 
-    def put_back(self, letter: Message) -> None:
-        """Let a letter be the next again."""
-        self._kept.appendleft(letter)
+    def put_back(self, message: Message) -> None:
+        """Let a message be the next again."""
+        self._deferred.appendleft(message)
 
-    def tell(self, plain: dict[str, Any], payload: Tensor | None = None) -> None:
-        """Write plain data to the conductor."""
-        self.link.tell(plain, payload)
+    def send(self, message: Message) -> None:
+        """Send a message to the coordinator."""
+        self._socket.send(message)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 
 class Usage:
@@ -34,7 +35,7 @@ class Usage:
         self.read_s += read_s
         self.compute_s += compute_s
 
-    def facts(self) -> dict[str, float]:
+    def facts(self) -> dict[str, Any]:
         """Return the totals as plain data."""
         wall_s = cpu_s = 0.0
         if self._began is not None:

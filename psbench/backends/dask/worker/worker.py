@@ -1,36 +1,31 @@
-"""A training worker: does what its worker loop says, from one answer to the next."""
+"""A training worker: does what its worker loop decides, from one release to the next."""
 
 from __future__ import annotations
 
-import math
 import time
-from typing import Any
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
-from psbench.backends.dask.coordinator.coordinator import servers_of
-from psbench.backends.dask.protocol.framing import is_bare, split, with_buffers
-from psbench.backends.dask.protocol.messages import PUSH, RELEASE, PushMessage, ReleaseMessage
-from psbench.backends.dask.protocol.transport import JSON, ClientSocket, Message, ServerSocket, pack, unpack
-from psbench.backends.dask.worker.checkpointing import begin_from, recorded
-from psbench.backends.dask.worker.mailbox import LOOK_S, Abandoned, Mailbox, Stopped
+from psbench.backends.checkpointing import under
+from psbench.backends.dask.protocol import messages as msg
+from psbench.backends.dask.protocol.decoder import Message
+from psbench.backends.dask.protocol.messages import EntryRanges, ReleaseMessage
+from psbench.backends.dask.protocol.roles import Address
+from psbench.backends.dask.protocol.transport import Abandoned, ClientSocket, ServerSocket, Stopped
+from psbench.backends.dask.worker.checkpointing import restored_loop, state_as_of_release, state_of_waiting
+from psbench.backends.dask.worker.clock import CoordinatorClock, EmulatedMachine
+from psbench.backends.dask.worker.exchange import Exchange, RingExchange, ServerExchange
+from psbench.backends.dask.worker.mailbox import LOOK_S, Mailbox
 from psbench.backends.dask.worker.ring_member import RingMember
 from psbench.backends.dask.worker.usage import Usage
-from psbench.backends.partition import gather, partitions, partitions_of
-from psbench.backends.worker_codecs import WorkerCodecs
-from psbench.codecs import over_the_wire
-from psbench.core.migration import Ranges
+from psbench.core.strategy import Strategy
 from psbench.core.worker_loop import WorkerLoop
 from psbench.core.worker_policy import Directive
-from psbench.errors import CodecError
 from psbench.training.batches import Position
-from psbench.training.local_model import StepStatistics, local_model
-from psbench.training.server import finite
+from psbench.training.local_model import LocalModel, StepStatistics, local_model
 from psbench.training.workload import Workload
-
-#: exchanges that the clocks' difference is taken from: the quickest counts
-_CLOCK_ROUNDS = 5
 
 
 class Worker:
@@ -38,16 +33,15 @@ class Worker:
 
     Parameters
     ----------
-    problem : Problem
+    workload : Workload
     worker : int
-    link : Link
-        To the conductor.
-    others : list of Link
-        To the server shards but the first, in order.
-    hub : Hub or None
-        Where the member before us in a ring sends its pieces; None if no composition has rings.
+    coordinator : ClientSocket
+    servers : list of ClientSocket
+        To the parameter servers but the first, in order.
+    socket : ServerSocket or None
+        Where the member before this one in a ring sends its pieces; None if no composition has rings.
     key : bytes
-        The run's key, for links to other members.
+        The run's key, for connections to other members.
     """
 
     member_class = RingMember
@@ -56,128 +50,94 @@ class Worker:
         self,
         workload: Workload,
         worker: int,
-        link: ClientSocket,
-        others: list[ClientSocket],
-        hub: ServerSocket | None,
+        coordinator: ClientSocket,
+        servers: list[ClientSocket],
+        socket: ServerSocket | None,
         key: bytes,
     ) -> None:
-        self.workload, self.worker, self.link, self.others = workload, worker, link, others
-        self.mail = Mailbox(link)
-        self.member = None if hub is None else self.member_class(worker, self.mail, hub, key)
+        self.workload, self.worker, self.servers = workload, worker, servers
+        self.mailbox = Mailbox(coordinator)
+        self.member = None if socket is None else self.member_class(worker, self.mailbox, socket, key)
         self.trainer, self.evaluator = workload.trainer(), workload.evaluator()
         self.loop: WorkerLoop | None = None  # begins with a release
         self._optimizer = workload.experiment.optimizer
         if any(each.communication.local for each in workload.experiment.strategy.compositions):
             self._optimizer.build(torch.zeros(1))  # the first of a process takes seconds: no step's
-        self._ring_address = None if hub is None else list(hub.address)
+        self._ring_address: Address | None = None if socket is None else socket.address
         self.lr = 0.0
-        self.begins: Position | None = None  # where we were in our data when we were answered
-        self._answer: Message | None = None  # that came while we computed on
+        self.composition: Strategy
+        self.exchange: Exchange
+        self.model: LocalModel
+        self._ranges: EntryRanges | None = None  # of the servers, if they are not as the placement says
+        self._released_at: Position | None = None  # in the data, at the last release
+        self._overlapped: ReleaseMessage | None = None  # that came while the worker computed on
         self._halted = False
-        self._tell_model: int | None = None  # with the next release: the number of who asks
-        self.connections: WorkerCodecs | None = None  # where a codec reads and writes
-        self.owed: Tensor | None = None  # what it has not said before, where none does
-        self._offset_s = self._begin_s = self._next_check = 0.0
-        self._slowness = _slowness(workload, worker)
+        self._model_tag: int | None = None  # of a request for the model after the next release
+        self._clock, self._machine = CoordinatorClock(), EmulatedMachine(workload.profile, worker)
+        self._next_check = 0.0
         self._usage = Usage(worker)
+        self._handlers = self._make_handlers()
         self._compose(0)
 
     def run(self) -> None:
-        """Work until the conductor says stop.
+        """Work until the coordinator says stop.
 
         Raises
         ------
         Stopped
             Always, at the end.
         """
-        self._set_clock()
-        self.mail.tell({"do": "ready", "ring": self._ring_address})
+        self._clock.synchronise(self.mailbox)
+        self.mailbox.send(msg.Ready(self._ring_address))
         try:
             while True:
-                letter = self._await_release()
+                release = self._await_release()
                 self._usage.begin()
-                self._go_on(letter)
+                self._work_from(release)
         except Abandoned:
             raise
         except Stopped:
-            self.mail.tell({"do": "usage", "facts": self._usage.facts()})
+            self.mailbox.send(msg.UsageReport(**self._usage.facts()))
             raise
         finally:
             if self.member is not None:
                 self.member.close()
 
-    # ---------------------------------------------------------------- from one answer to the next
+    # ---------------------------------------------------------------- from one release to the next
 
-    def _go_on(self, letter: Message) -> None:
-        """Do what the loop says, from a release until there is nothing to do without an answer."""
-        verdict: Directive | None = self._take(letter)
-        goes_on = verdict == "continue" or self._obey(verdict)
+    def _work_from(self, release: ReleaseMessage) -> None:
+        """Do what the loop decides, from a release until there is nothing to do without another."""
+        directive: Directive | None = self._take(release)
+        goes_on = directive == "continue" or self._obey(directive)
         while goes_on:
-            verdict = self._step()
-            goes_on = self._obey(verdict)
+            directive = self._step()
+            goes_on = self._obey(directive)
 
-    def _take(self, letter: Message) -> Directive:
+    def _take(self, release: ReleaseMessage) -> Directive:
         """Take a release, and what comes with it from all servers."""
-        released = ReleaseMessage.decode(letter.body)
         if self.loop is None:
-            self.loop = WorkerLoop(self.composition, self.worker, released.samples)
-        verdict = self.loop.release(released.then, released.ticket, released.version, released.orders)
-        if released.then == "step":
-            self.begins = self.trainer.position(self.worker)
-            if self.connections is not None:
-                self.connections.mark_release()
-        if released.then == "step":
-            self._renew(released, letter.payload)
-        return verdict
+            self.loop = WorkerLoop(self.composition, self.worker, release.samples)
+        directive = self.loop.release(release.then, release.ticket, release.version, release.orders)
+        if release.then == "step":
+            self._released_at = self.trainer.position(self.worker)
+            self.exchange.mark_release()
+            self._renew(release)
+        return directive
 
-    def _renew(self, released: ReleaseMessage, payload: Tensor | None) -> None:
+    def _renew(self, release: ReleaseMessage) -> None:
+        """Take the model or aggregate that comes with a release."""
         before = self.lr
-        if self.own_steps:
-            self.lr = self._optimizer.rate(released.epoch)
-        if released.aggregate:
-            self.model.receive(self._aggregate(released, payload), self.lr)
-        elif released.sent:
-            self.model.load(*self._model(released, payload), self.lr)
+        if self.composition.own_steps:
+            self.lr = self._optimizer.rate(release.epoch)
+        if release.aggregate:
+            self.model.receive(self.exchange.aggregate(release), self.lr)
+        elif release.sent:
+            self.model.load(*self.exchange.model(release), self.lr)
         else:
-            self.model.keep(before)  # after a vote, or if we hold that version already
-        if self._tell_model is not None:
-            tag, self._tell_model = self._tell_model, None
+            self.model.keep(before)  # after a vote, or if this version is here already
+        if self._model_tag is not None:
+            tag, self._model_tag = self._model_tag, None
             self._send_model(tag)
-
-    def _model(self, released: ReleaseMessage, payload: Tensor | None) -> tuple[Tensor, Tensor]:
-        if self._collective:
-            assert self.member is not None
-            return self.member.replica.parameters, self.member.replica.buffers
-        assert payload is not None
-        first, buffers = split(payload, self._partitions[0].size, len(self.workload.buffers))
-        parts = self._parts(released, first)
-        written = self.connections
-        return (gather(parts, self._partitions) if written is None else written.model(parts)), buffers
-
-    def _aggregate(self, released: ReleaseMessage, payload: Tensor | None) -> Tensor:
-        if self._collective:
-            assert self.member is not None
-            assert self.member.replica.aggregate is not None
-            return self.member.replica.aggregate
-        assert payload is not None
-        parts = self._parts(released, payload)
-        written = self.connections
-        return gather(parts, self._partitions) if written is None else written.aggregate(parts)
-
-    def _parts(self, released: ReleaseMessage, first: Tensor) -> list[Tensor]:
-        """Return the servers' slices as they travelled."""
-        return [first, *(self._part(other, released.ticket) for other in self._serving)]
-
-    def _part(self, other: ClientSocket, ticket: int) -> Tensor:
-        """Wait for another server's part of the answer; older ones are of work that was made void."""
-        while True:
-            letter = other.receive(LOOK_S)
-            if letter is not None and letter.kind == RELEASE:
-                assert letter.payload is not None
-                if ReleaseMessage.decode(letter.body).ticket == ticket:
-                    return letter.payload
-            elif letter is None:
-                self.mail.look()
 
     def _step(self) -> Directive | None:
         """Compute a step and return what to do then; None if it has become void."""
@@ -192,252 +152,180 @@ class Worker:
         result = self.trainer.compute(batch, model.parameters, model.buffers)
         computed = time.perf_counter() - began
         self._usage.add(read, computed - read)
-        if self._interrupted(computed * (self._slow_factor(began) - 1.0)):
+        if self._interrupted(computed * (self._machine.slow_factor(self._clock, began) - 1.0)):
             return None
         compute_s = time.perf_counter() - began
         model.stepped(result, samples, self.lr)
-        answer, self._answer = self._answer, None
-        if answer is not None:
-            self._take(answer)
+        overlapped, self._overlapped = self._overlapped, None
+        if overlapped is not None:
+            self._take(overlapped)
         stats = StepStatistics(result, model, self.evaluator)
         return loop.stepped(samples, compute_s, result.loss, stats)
-
-    def _slow_factor(self, began: float) -> float:
-        """Return how many times as long as here a step takes on the emulated machine."""
-        factor, spells = self._slowness
-        if spells:
-            at = began - time.perf_counter() + time.monotonic() + self._offset_s - self._begin_s
-            for from_s, to_s, times in spells:
-                factor *= times if from_s <= at < to_s else 1.0
-        return max(1.0, factor)
 
     def _interrupted(self, seconds: float) -> bool:
         """Wait so long, or until the step becomes void; obey other orders meanwhile."""
         now = time.monotonic()
-        if now >= self._next_check:  # who computes for long without waiting would not know
+        if now >= self._next_check:  # a worker that computes for long without waiting would not know
             self._next_check = now + LOOK_S
-            self.mail.check()
-        if seconds <= 0 and self.mail.is_empty:
+            self.mailbox.check()
+        if seconds <= 0 and self.mailbox.is_empty:
             return False  # nearly always
         until = now + seconds
         while True:
             left = until - time.monotonic()
-            letter = self.mail.next(min(max(0.0, left), LOOK_S))
-            if letter is None:
+            message = self.mailbox.next(min(max(0.0, left), LOOK_S))
+            if message is None:
                 if left <= 0:
                     return False
-            elif letter.kind == RELEASE:
+            elif isinstance(message, ReleaseMessage):
                 if self.loop is None or not self.loop.exchanging:
-                    self.mail.put_back(letter)
+                    self.mailbox.put_back(message)
                     return True
-                self._answer = letter
+                self._overlapped = message
             else:
-                self._hear(letter)
+                self._handle(message)
                 if self._halted:
                     return True
 
-    # ---------------------------------------------------------------- what the loop says
-
-    def _obey(self, verdict: Directive | None) -> bool:
-        """Do what the worker loop says; returns whether to compute a step then."""
+    def _obey(self, directive: Directive | None) -> bool:
+        """Do what the worker loop decided; return whether to compute a step then."""
         loop = self.loop
-        if loop is None or verdict is None:
+        if loop is None or directive is None:
             return False
-        if verdict in ("continue", "report"):
+        if directive in ("continue", "report"):
             self.model.keep(self.lr)
-            if verdict == "report":
+            if directive == "report":
                 report = loop.report()
-                self.mail.tell({"do": "report", "ticket": report.ticket, "stats": report.stats})
+                self.mailbox.send(msg.ReportMessage(report.ticket, report.stats))
             return True
-        if verdict in ("push", "push_and_continue"):
-            self._push(overlapping=verdict == "push_and_continue")
-        elif verdict == "vote":
-            self._vote()
-        return verdict == "push_and_continue"
+        if directive in ("push", "push_and_continue"):
+            push = loop.push(-1, bytes=0, overlapping=directive == "push_and_continue")
+            self.exchange.push(push, self.model.payload(), self.model.buffers)
+        elif directive == "vote":
+            vote = loop.vote()
+            self.mailbox.send(msg.VoteMessage(vote.ticket, vote.value, vote.samples, vote.compute_s))
+        return directive == "push_and_continue"
 
-    def _vote(self) -> None:
-        assert self.loop is not None
-        vote = self.loop.vote()
-        told = {"ticket": vote.ticket, "value": vote.value}
-        self.mail.tell({"do": "vote", "samples": vote.samples, "compute_s": vote.compute_s} | told)
+    # ---------------------------------------------------------------- messages of the coordinator
 
-    def _push(self, overlapping: bool) -> None:
-        assert self.loop is not None
-        push = self.loop.push(-1, bytes=0, overlapping=overlapping)
-        payload, buffers = self._payload(), self.model.buffers
-        if self._collective:
-            payload = over_the_wire(payload, self.composition.communication.codec.name)
-        is_finite = math.isfinite(push.loss) and finite(payload)
-        parts: list[Tensor] = []
-        if is_finite and not self._collective:
-            try:
-                parts = self._written(payload)
-            except CodecError:
-                is_finite = False
-        body = PushMessage.of(push, time.monotonic() + self._offset_s, is_finite).encode()
-        if not parts:  # nothing travels, or what cannot, and then the word of it ends the run
-            if self.member is not None:
-                self.member.mine = payload, buffers
-            self.link.send(PUSH, body)
-            return
-        for other, part in zip(self._serving, parts[1:], strict=True):
-            other.send(PUSH, body, part)
-        self.link.send(PUSH, body, with_buffers(parts[0], buffers))
+    def _await_release(self) -> ReleaseMessage:
+        while True:
+            message = self.mailbox.next(LOOK_S)
+            if isinstance(message, ReleaseMessage):
+                self._halted = False
+                return message
+            if message is not None:
+                self._handle(message)
 
-    def _payload(self) -> Tensor:
-        payload = self.model.payload()
-        owed, self.owed = self.owed, None
-        return payload if owed is None else payload + owed
+    def _make_handlers(self) -> dict[type[Message], Callable[..., None]]:
+        return {
+            msg.Stop: self._stop,
+            msg.StartTraining: self._start_training,
+            msg.NewOrders: self._take_orders,
+            msg.Halt: self._halt,
+            msg.SendModel: self._model_requested,
+            msg.SendWorkerState: self._send_state,
+            msg.ResumeWorker: self._resume,
+            msg.ChangeComposition: self._hand_over,
+            msg.ChangeRanges: self._change_ranges,
+        }
 
-    def _written(self, payload: Tensor) -> list[Tensor]:
-        """Return the servers' slices as they travel."""
-        if self.connections is None:
-            return [cut.of(payload) for cut in self._partitions]
-        return self.connections.push(payload)
+    def _handle(self, message: Message) -> None:
+        handler = self._handlers.get(type(message))
+        if handler is not None:
+            handler(message)
+        elif self.member is not None:
+            self.member.handle(message)
+
+    def _stop(self, order: msg.Stop) -> None:
+        raise Stopped
+
+    def _start_training(self, order: msg.StartTraining) -> None:
+        self._clock.begin_s = order.begin_s
+        if self.member is not None:
+            self.member.set_addresses(order.rings)
+
+    def _take_orders(self, order: msg.NewOrders) -> None:
+        if self.loop is not None:
+            self.loop.on_orders(order.orders)
+
+    def _halt(self, order: msg.Halt) -> None:
+        self._restart(None)
+        self._halted = True
+
+    def _model_requested(self, order: msg.SendModel) -> None:
+        if order.with_release:
+            self._model_tag = order.tag
+        else:
+            self._send_model(order.tag)
 
     def _send_model(self, tag: int) -> None:
-        """Send our own model, which is as good as anybody's where models drift apart."""
-        shapes, flat = pack({"parameters": self.model.parameters, "buffers": self.model.buffers})
-        self.mail.tell({"do": "model", "tag": tag, "shapes": shapes}, flat)
+        """Send this worker's own model, for the mean of all where models diverge between averages."""
+        tensors = {"parameters": self.model.parameters, "buffers": self.model.buffers}
+        self.mailbox.send(msg.WorkerModel(tag, tensors))
 
-    # ---------------------------------------------------------------- letters
-
-    def _await_release(self) -> Message:
-        while True:
-            letter = self.mail.next(LOOK_S)
-            if letter is None:
-                continue
-            if letter.kind == RELEASE:
-                self._halted = False
-                return letter
-            self._hear(letter)
-
-    def _hear(self, letter: Message) -> None:
-        if letter.kind != JSON:
-            return  # a ping
-        plain = letter.plain
-        order = plain["do"]
-        if order == "stop":
-            raise Stopped
-        if order == "orders":
-            if self.loop is not None:
-                self.loop.on_orders(plain["orders"])
-        elif order == "model":
-            self._asked_for_model(plain["tag"], plain["with_release"])
-        elif order == "halt":
-            self._begin_anew()
-            self._halted = True
-        elif order == "checkpoint":
-            self._tell_record(plain["tag"], plain["waits"])
-        elif order == "resume":
-            self._resume(plain, letter.payload)
-        elif order == "compose":
-            self._hand_over(plain["composition"])
-        elif order == "reassign":
-            self._reassign(plain["ranges"])
-        elif order == "start":
-            self._start(plain)
-        elif self.member is not None:
-            self.member.obey(plain, letter)
-
-    def _asked_for_model(self, tag: int, with_release: bool) -> None:
-        if with_release:
-            self._tell_model = tag
+    def _send_state(self, order: msg.SendWorkerState) -> None:
+        now = self.trainer.position(self.worker)
+        if order.waits:
+            model = self.model if self.composition.own_steps else None
+            tensors, plain = state_of_waiting(now, self.exchange, self.loop, self.lr, model)
         else:
-            self._send_model(tag)
-
-    def _start(self, plain: dict[str, Any]) -> None:
-        self._begin_s = plain["begin_s"]
-        if self.member is not None:
-            self.member.meet(plain["ring"])
-
-    def _set_clock(self) -> None:
-        """Find what to add to our clock to get the conductor's (Cristian's algorithm)."""
-        quickest = float("inf")
-        for _ in range(_CLOCK_ROUNDS):
-            asked = time.monotonic()
-            self.mail.tell({"do": "clock"})
-            answer = self._await_clock()
-            took = time.monotonic() - asked
-            if took < quickest:
-                quickest, self._offset_s = took, answer - (asked + took / 2)
-
-    def _await_clock(self) -> float:
-        while True:
-            letter = self.mail.fresh(LOOK_S)
-            if letter is not None and letter.kind == JSON:
-                plain = letter.plain
-                if plain["do"] == "clock":
-                    return float(plain["time_s"])
-                self.mail.keep(letter)
+            tensors, plain = state_as_of_release(self._released_at or now, self.exchange)
+        self.mailbox.send(msg.WorkerState(order.tag, plain, tensors))
 
     # ---------------------------------------------------------------- compositions
 
-    def _hand_over(self, index: int) -> None:
-        """Go on under another composition with what we have not said under this one."""
-        now, unsaid = self.workload.experiment.strategy.compositions[index], self._unsaid
-        self._compose(index, None if now.forgets_residual(self.composition) else unsaid)
+    def _hand_over(self, order: msg.ChangeComposition) -> None:
+        """Go on under another composition, with the residual unless its units differ."""
+        new, residual = (
+            self.workload.experiment.strategy.compositions[order.composition],
+            self.exchange.residual,
+        )
+        self._compose(order.composition, None if new.forgets_residual(self.composition) else residual)
 
-    def _compose(self, index: int, unsaid: Tensor | None = None) -> None:
-        """Work for another composition: with servers, or with a replica of our own."""
-        workload = self.workload
-        self.composition = composition = workload.experiment.strategy.compositions[index]
-        count = servers_of(composition)
-        self._collective, self.own_steps = not count, composition.own_steps
-        self._partitions = partitions(composition.placement, workload.model.layout)
-        self._serving = self.others[: max(0, count - 1)]
+    def _compose(self, index: int, residual: Tensor | None = None) -> None:
+        """Begin under a composition: with servers, or with a replica of this worker's own."""
+        self.composition = composition = self.workload.experiment.strategy.compositions[index]
         self.trainer.unassign()
-        self._begin_anew(unsaid)
-        if self._collective:
+        self._ranges = None
+        self._restart(residual)
+        if composition.placement.collective:
             assert self.member is not None
-            replica = workload.server()  # a later composition's is sent
+            replica = self.workload.server()  # a later composition's is sent
             replica.keeps_aggregate = composition.aggregation.reply == "aggregate"
             self.member.begin(replica, composition.communication.codec.name)
 
-    def _tell_record(self, tag: int, waits: bool) -> None:
-        """Tell what we would need to go on: as we are if we wait, else as we were when we were answered."""
-        tensors, was = recorded(self, waits)
-        shapes, flat = pack(tensors)
-        self.mail.tell({"do": "record", "tag": tag, "shapes": shapes, "was": was}, flat)
-
-    def _resume(self, plain: dict[str, Any], payload: Tensor | None) -> None:
-        """Be where a worker was that told so."""
-        self._compose(plain["composition"])
-        if plain["ranges"] and not self._collective:
-            self._reassign(plain["ranges"])
-        if plain["was"] is not None:
-            begin_from(self, plain["was"], unpack(plain["shapes"], payload))
-
-    def _reassign(self, ranges: Ranges) -> None:
-        """Write to servers that hold other entries from now on; what we compute stays as it is."""
-        self._partitions = partitions_of(ranges)
-        if self.connections is not None:
-            self.connections = self.connections.repartitioned(self._partitions)
-
-    @property
-    def _unsaid(self) -> Tensor | None:
-        """What our pushes have not said."""
-        return self.owed if self.connections is None else self.connections.residual
-
-    def _begin_anew(self, unsaid: Tensor | None = None) -> None:
-        """Forget what we have concluded and computed; what was pushed is not lost."""
-        self.loop = self._answer = self._tell_model = self.begins = None
+    def _restart(self, residual: Tensor | None) -> None:
+        """Forget what was concluded and computed since the last push."""
+        self.loop = self._overlapped = self._model_tag = self._released_at = None
         self.model = local_model(self.composition, self._optimizer)
-        self.connections, self.owed = None, unsaid
-        if not (self._collective or is_bare(self.composition)):
-            self.connections = WorkerCodecs(
-                self.composition, self._partitions, self.workload.streams, self.worker
-            )
-            self.owed = None
-            if unsaid is not None:
-                self.connections.add_residual(unsaid)
+        common = self.mailbox, self._clock, residual
+        if self.composition.placement.collective:
+            assert self.member is not None
+            self.exchange = RingExchange(self.member, *common)
+        else:
+            composition, workload = self.composition, self.workload
+            self.exchange = ServerExchange(self.servers, composition, workload, self.worker, *common)
+            if self._ranges:
+                self.exchange.reassign(self._ranges)
 
+    def _change_ranges(self, order: msg.ChangeRanges) -> None:
+        self._ranges = order.ranges
+        self.exchange.reassign(order.ranges)
 
-def _slowness(workload: Workload, worker: int) -> tuple[float, list[tuple[float, float, float]]]:
-    """Return how many times slower a worker is than the fastest, and its slow spells."""
-    profile = workload.profile
-    spells = [(slow.from_s, slow.to_s, slow.factor) for slow in profile.slowdowns if slow.worker == worker]
-    return max(profile.speed) / profile.speed[worker], spells
-
-
-__all__ = ["Abandoned", "Stopped", "Worker"]
+    def _resume(self, order: msg.ResumeWorker) -> None:
+        """Restore this worker's part of a checkpoint."""
+        self._compose(order.composition)
+        if order.ranges:
+            self._change_ranges(msg.ChangeRanges(order.ranges))
+        plain = order.state
+        if plain is None:
+            return
+        if plain["position"] is not None:
+            self.trainer.go_to(self.worker, Position(*plain["position"]))
+        self.exchange.restore(order.tensors, plain)
+        self.loop = restored_loop(plain, self.composition, self.worker)
+        self.lr = plain.get("lr", self.lr)
+        model = under("model/", order.tensors)
+        if model:
+            self.model.load_state_dict(model)

@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 import torch
-from crew import Crew
 from hypothesis import given
 from hypothesis import strategies as st
+from threaded_run import ThreadedRun
 
 from psbench.backends.control import Control
+from psbench.backends.dask.protocol.messages import MeasureLoad
 from psbench.backends.dask.server.parameter_server import ParameterServerStore
 from psbench.backends.partition import Partition, gather, partitions_of
 from psbench.backends.replay import replay
@@ -59,14 +60,14 @@ def lame_first_server(monkeypatch: pytest.MonkeyPatch) -> None:
     """Server 0 takes three times as long for an entry as the others, whatever this machine does."""
 
     def loads(self: ParameterServerStore, then: Any) -> None:
-        entries = [cut.size for cut in self._partitions]
-        self._ask({"do": "load"}, 0.0, lambda _: then([3.0 * entries[0], *map(float, entries[1:])]))
+        entries = [part.size for part in self._parts]
+        self._ask(MeasureLoad, 0.0, lambda _: then([3.0 * entries[0], *map(float, entries[1:])]))
 
     monkeypatch.setattr(ParameterServerStore, "loads", loads)
 
 
-def moves_of(crew: Crew) -> list[str]:
-    return [crew.log.text(int(row["text"])) for row in crew.log.rows() if row["kind"] == Kind.REASSIGN]
+def moves_of(done: ThreadedRun) -> list[str]:
+    return [done.log.text(int(row["text"])) for row in done.log.rows() if row["kind"] == Kind.REASSIGN]
 
 
 @pytest.mark.usefixtures("lame_first_server")
@@ -74,10 +75,10 @@ def moves_of(crew: Crew) -> list[str]:
 def test_the_model_is_that_of_a_run_in_which_nothing_moves(name: str) -> None:
     """Bit by bit: what the optimizer remembers of an entry goes with it."""
     optimizer = {"name": name, "lr": 0.05} | ({"momentum": 0.9} if name == "sgd" else {})
-    crew = Crew(experiment({"name": "bsp"}, servers=3, optimizer=optimizer)).run()
+    done = ThreadedRun(experiment({"name": "bsp"}, servers=3, optimizer=optimizer)).run()
     still = experiment({"name": "bsp"}, servers=3, moves=False, optimizer=optimizer)
-    assert len(moves_of(crew)) == 1
-    assert torch.equal(crew.parameters, simulated(still).parameters)
+    assert len(moves_of(done)) == 1
+    assert torch.equal(done.parameters, simulated(still).parameters)
 
 
 @pytest.mark.usefixtures("lame_first_server")
@@ -94,32 +95,32 @@ def test_the_model_is_that_of_a_run_in_which_nothing_moves(name: str) -> None:
 def test_what_codecs_have_not_said_goes_along(strategy: Any) -> None:
     """Live as in virtual time, where the loads are scripted alike by a link that is three times as slow."""
     spec = experiment(strategy)
-    crew = Crew(spec).run()
+    done = ThreadedRun(spec).run()
     cluster = {"workers": 3, "step_time": "constant", "server_bandwidth_mbit_s": [1.0, 3.0]}
     virtual = simulated(spec.but(backend="simulated", cluster=cluster))
-    assert len(moves_of(crew)) == 1
-    assert torch.equal(crew.parameters, virtual.parameters)
+    assert len(moves_of(done)) == 1
+    assert torch.equal(done.parameters, virtual.parameters)
 
 
 @pytest.mark.usefixtures("lame_first_server")
 @pytest.mark.parametrize("name", ["asp", "ssp", "k_asp", "k_bsp", "osp"])
 def test_nobody_is_lost_on_the_way(name: str) -> None:
-    crew = Crew(experiment({"name": name}, stop={"updates": 20})).run()
-    assert crew.error is None
-    assert crew.outcome["status"] == "finished"
-    assert len(moves_of(crew)) == 1
-    assert torch.isfinite(crew.parameters).all()
+    done = ThreadedRun(experiment({"name": name}, stop={"updates": 20})).run()
+    assert done.error is None
+    assert done.outcome.status == "finished"
+    assert len(moves_of(done)) == 1
+    assert torch.isfinite(done.parameters).all()
 
 
 def test_what_a_server_does_is_measured() -> None:
     """Both servers are busy for some time; which for longer is the machine's affair."""
     spec = experiment({"name": "asp"}, model={"name": "mlp", "hidden": [1024]}, stop={"updates": 30})
-    crew = Crew(spec).run()
-    loads = server_loads(crew.log)
+    done = ThreadedRun(spec).run()
+    loads = server_loads(done.log)
     assert (loads["load_s"] > 0).all()
     assert set(loads["server"]) == {0, 1}
-    for moved in reassignments(crew.log):
-        assert sum(moved["entries"]) == len(crew.parameters)
+    for moved in reassignments(done.log):
+        assert sum(moved["entries"]) == len(done.parameters)
 
 
 @pytest.mark.dask

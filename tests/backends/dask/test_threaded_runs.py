@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 import torch
-from crew import Crew, Killed
+from threaded_run import Killed, ThreadedRun
 
 from psbench.backends.control import Control
 from psbench.backends.dask.coordinator.handlers import PeerFailed
+from psbench.backends.dask.protocol.messages import RequestStop, RequestSwitch
 from psbench.backends.dask.worker.ring_member import RingMember
 from psbench.backends.dask.worker.worker import Worker
 from psbench.backends.simulated.simulation import run_simulated
@@ -24,7 +25,7 @@ pytestmark = pytest.mark.timeout(60)
 
 @pytest.fixture(autouse=True)
 def one_torch_thread() -> Any:
-    """Torch takes as many threads as there are cores, which a crew of threads does not stand."""
+    """Torch takes as many threads as there are cores, which a done of threads does not stand."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -46,22 +47,22 @@ def simulated(experiment: Experiment) -> Any:
     return run_simulated(Workload.build(experiment), EventLog(), Control())
 
 
-def kinds(crew: Crew) -> list[int]:
-    return [int(kind) for kind in crew.log.rows()["kind"]]
+def kinds(done: ThreadedRun) -> list[int]:
+    return [int(kind) for kind in done.log.rows()["kind"]]
 
 
 def test_one_worker_gives_the_simulated_parameters_bit_for_bit() -> None:
     spec = experiment("asp", workers=1)
-    assert torch.equal(Crew(spec).run().parameters, simulated(spec).parameters)
+    assert torch.equal(ThreadedRun(spec).run().parameters, simulated(spec).parameters)
 
 
 @pytest.mark.parametrize("strategy", ["bsp", "all_reduce"])
 def test_every_worker_tells_what_it_used_and_waiting_to_play_a_slow_machine_is_no_computing(
     strategy: str,
 ) -> None:
-    crew = Crew(experiment(strategy, workers=2, cluster={"workers": 2, "speed": [1, 0.05]})).run()
-    pushes = crew.log.of_kind(Kind.PUSH)
-    used = crew.outcome["facts"]["usage"]
+    done = ThreadedRun(experiment(strategy, workers=2, cluster={"workers": 2, "speed": [1, 0.05]})).run()
+    pushes = done.log.of_kind(Kind.PUSH)
+    used = done.outcome.facts["usage"]
     assert [each["worker"] for each in used] == [0, 1]
     for worker, each in enumerate(used):
         steps = pushes["compute_s"][pushes["worker"] == worker]
@@ -73,32 +74,32 @@ def test_every_worker_tells_what_it_used_and_waiting_to_play_a_slow_machine_is_n
 
 def test_one_worker_of_all_reduce_gives_the_simulated_parameters_bit_for_bit() -> None:
     spec = experiment("all_reduce", workers=1)
-    assert torch.equal(Crew(spec).run().parameters, simulated(spec).parameters)
+    assert torch.equal(ThreadedRun(spec).run().parameters, simulated(spec).parameters)
 
 
 @pytest.mark.parametrize("servers", [1, 3])
 def test_bsp_equals_the_simulated_run_whatever_the_number_of_servers(servers: int) -> None:
     spec = experiment({"name": "bsp", "placement": {"name": "parameter_server", "servers": servers}})
-    crew = Crew(spec).run()
-    assert torch.equal(crew.parameters, simulated(spec).parameters)
+    done = ThreadedRun(spec).run()
+    assert torch.equal(done.parameters, simulated(spec).parameters)
 
 
 def test_all_reduce_keeps_the_replicas_identical_and_equals_bsp_to_rounding() -> None:
-    crew = Crew(experiment("all_reduce")).run()
-    replicas = [worker.member.replica.parameters for worker in crew.workers.values()]
-    assert all(torch.equal(replica, crew.parameters) for replica in replicas)
-    torch.testing.assert_close(crew.parameters, simulated(experiment("bsp")).parameters, rtol=1e-5, atol=1e-6)
+    done = ThreadedRun(experiment("all_reduce")).run()
+    replicas = [worker.member.replica.parameters for worker in done.workers.values()]
+    assert all(torch.equal(replica, done.parameters) for replica in replicas)
+    torch.testing.assert_close(done.parameters, simulated(experiment("bsp")).parameters, rtol=1e-5, atol=1e-6)
 
 
 def test_running_statistics_are_averaged_alike_under_bsp_and_all_reduce() -> None:
     small = {"data": {"name": "digits"}, "model": "resnet20", "stop": {"updates": 2}}
-    ring, server = (Crew(experiment(s, workers=2, **small)).run() for s in ("all_reduce", "bsp"))
+    ring, server = (ThreadedRun(experiment(s, workers=2, **small)).run() for s in ("all_reduce", "bsp"))
     torch.testing.assert_close(ring.parameters, server.parameters, rtol=1e-4, atol=1e-4)
     statistics = [worker.member.replica.buffers for worker in ring.workers.values()]
     assert len(statistics[0])
     assert torch.equal(*statistics)
     torch.testing.assert_close(
-        statistics[0], server.conductor.keeper._own.server.buffers, rtol=1e-4, atol=1e-5
+        statistics[0], server.coordinator.store._own.server.buffers, rtol=1e-4, atol=1e-5
     )
 
 
@@ -111,21 +112,21 @@ class DiesInItsFifthStep(Worker):
         return super()._step()
 
 
-def stop_when(true: Callable[[Crew], bool]) -> Callable[[Crew, Any], None]:
+def stop_when(true: Callable[[ThreadedRun], bool]) -> Callable[[ThreadedRun, Any], None]:
     """Return what asks to stop, once, when the log shows what a test waits for."""
     asked: list[bool] = []
 
-    def on_rows(crew: Crew, link: Any) -> None:
-        if not asked and true(crew):
+    def on_rows(done: ThreadedRun, client: Any) -> None:
+        if not asked and true(done):
             asked.append(True)
-            link.tell({"do": "stop"})
+            client.send(RequestStop())
 
     return on_rows
 
 
-def survivors_went_on(crew: Crew) -> bool:
+def survivors_went_on(done: ThreadedRun) -> bool:
     """Whether there are ten versions since a worker left."""
-    seen = kinds(crew)
+    seen = kinds(done)
     return Kind.LEAVE in seen and seen[seen.index(Kind.LEAVE) :].count(Kind.APPLY) >= 20
 
 
@@ -146,11 +147,11 @@ VOTING = [{"name": "selsync", "delta": 0.0}, {"name": "selsync", "delta": 0.0, "
 )
 def test_a_lost_worker_is_done_without(strategy: Any) -> None:
     spec = experiment(strategy, stop={"updates": 10**9})
-    crew = Crew(spec, DiesInItsFifthStep).run(stop_when(survivors_went_on))
-    assert crew.error is None
-    assert crew.outcome["status"] == "stopped"
-    assert crew.outcome["facts"]["lost_workers"] == [1]
-    assert kinds(crew).count(Kind.LEAVE) == 1
+    done = ThreadedRun(spec, DiesInItsFifthStep).run(stop_when(survivors_went_on))
+    assert done.error is None
+    assert done.outcome.status == "stopped"
+    assert done.outcome.facts["lost_workers"] == [1]
+    assert kinds(done).count(Kind.LEAVE) == 1
 
 
 class DiesInTheRing(RingMember):
@@ -168,13 +169,13 @@ class DiesInTheRing(RingMember):
 @pytest.mark.parametrize("step", [0, 1, 2, 3])
 def test_a_ring_that_loses_a_member_is_settled_among_the_survivors(step: int) -> None:
     dying = type("Dying", (DiesInTheRing,), {"step": step})
-    crew = Crew(experiment("all_reduce"), type("Its", (Worker,), {"member_class": dying})).run()
-    assert crew.error is None
-    assert crew.outcome["facts"]["lost_workers"] == [1]
-    survivors = [crew.workers[w].member.replica.parameters for w in (0, 2)]
+    done = ThreadedRun(experiment("all_reduce"), type("Its", (Worker,), {"member_class": dying})).run()
+    assert done.error is None
+    assert done.outcome.facts["lost_workers"] == [1]
+    survivors = [done.workers[w].member.replica.parameters for w in (0, 2)]
     assert torch.equal(*survivors)
-    assert torch.equal(survivors[0], crew.parameters)
-    made = crew.log.of_kind(Kind.APPLY)["version"]
+    assert torch.equal(survivors[0], done.parameters)
+    made = done.log.of_kind(Kind.APPLY)["version"]
     assert sorted(set(made.tolist())) == list(range(1, 13))
 
 
@@ -189,8 +190,8 @@ class AllDie(Worker):
 
 @pytest.mark.parametrize("strategy", ["asp", "bsp", "all_reduce"])
 def test_nobody_left_ends_the_run(strategy: str) -> None:
-    crew = Crew(experiment(strategy, workers=2), AllDie).run()
-    assert isinstance(crew.error, WorkerLost)
+    done = ThreadedRun(experiment(strategy, workers=2), AllDie).run()
+    assert isinstance(done.error, WorkerLost)
 
 
 class Fails(Worker):
@@ -204,53 +205,55 @@ class Fails(Worker):
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_failing_worker_ends_the_run_with_its_traceback() -> None:
-    crew = Crew(experiment("asp"), Fails).run()
-    assert isinstance(crew.error, PeerFailed)
-    assert "a bug of worker 1" in str(crew.error)
-    assert "in _step" in str(crew.error)
+    done = ThreadedRun(experiment("asp"), Fails).run()
+    assert isinstance(done.error, PeerFailed)
+    assert "a bug of worker 1" in str(done.error)
+    assert "in _step" in str(done.error)
 
 
 def test_a_switch_moves_model_and_momentum_both_ways() -> None:
     for first, second in (("all_reduce", "bsp"), ("bsp", "all_reduce")):
         pair = {"name": "strategy_switch", "first": first, "second": second, "momentum": "keep"}
         spec = experiment(pair | {"rule": {"name": "after", "fraction": 0.5}}, stop={"epochs": 0.2})
-        crew = Crew(spec).run()
-        assert kinds(crew).count(Kind.HANDOVER) == 1
-        assert len(crew.checkpoints) == 1
+        done = ThreadedRun(spec).run()
+        assert kinds(done).count(Kind.HANDOVER) == 1
+        assert len(done.checkpoints) == 1
         plain = simulated(experiment("bsp", stop={"epochs": 0.2}))
-        torch.testing.assert_close(crew.parameters, plain.parameters, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(done.parameters, plain.parameters, rtol=1e-4, atol=1e-5)
 
 
 def test_without_its_momentum_a_switch_gives_another_model() -> None:
     pair = {"name": "strategy_switch", "first": "all_reduce", "second": "bsp"}
     spec = experiment(pair | {"rule": {"name": "after", "fraction": 0.5}}, stop={"epochs": 0.2})
-    torch.testing.assert_close(Crew(spec).run().parameters, simulated(spec).parameters, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(
+        ThreadedRun(spec).run().parameters, simulated(spec).parameters, rtol=1e-4, atol=1e-5
+    )
 
 
 def test_a_switch_by_hand_and_then_a_stop() -> None:
     asked: list[str] = []
 
-    def on_rows(crew: Crew, link: Any) -> None:
-        if "switch" not in asked and len(crew.log) > 20:
+    def on_rows(done: ThreadedRun, client: Any) -> None:
+        if "switch" not in asked and len(done.log) > 20:
             asked.append("switch")
-            link.tell({"do": "switch", "to": None})
-        if "stop" not in asked and Kind.HANDOVER in kinds(crew):
+            client.send(RequestSwitch(None))
+        if "stop" not in asked and Kind.HANDOVER in kinds(done):
             asked.append("stop")
-            link.tell({"do": "stop"})
+            client.send(RequestStop())
 
     pair = {"name": "strategy_switch", "first": "all_reduce", "second": "asp", "rule": "manual"}
-    crew = Crew(experiment(pair, stop={"updates": 10**9})).run(on_rows)
-    assert crew.outcome["status"] == "stopped"
-    assert kinds(crew).count(Kind.SWITCH_REQUESTED) == 1
+    done = ThreadedRun(experiment(pair, stop={"updates": 10**9})).run(on_rows)
+    assert done.outcome.status == "stopped"
+    assert kinds(done).count(Kind.SWITCH_REQUESTED) == 1
 
 
 def test_a_slow_worker_of_the_profile_is_emulated() -> None:
     spec = experiment("asp", workers=2, cluster={"workers": 2, "speed": [1, 0.1]}, stop={"updates": 10**9})
 
-    def slow_pushed(crew: Crew) -> bool:
-        return int((crew.log.of_kind(Kind.PUSH)["worker"] == 1).sum()) >= 5
+    def slow_pushed(done: ThreadedRun) -> bool:
+        return int((done.log.of_kind(Kind.PUSH)["worker"] == 1).sum()) >= 5
 
-    pushes = Crew(spec).run(stop_when(slow_pushed)).log.of_kind(Kind.PUSH)
+    pushes = ThreadedRun(spec).run(stop_when(slow_pushed)).log.of_kind(Kind.PUSH)
     fast, slow = (pushes["compute_s"][pushes["worker"] == w] for w in (0, 1))
     assert len(fast) > len(slow)
     assert min(slow) > 3 * min(fast)  # ten times, less what a step's own time varies
@@ -258,6 +261,6 @@ def test_a_slow_worker_of_the_profile_is_emulated() -> None:
 
 def test_a_diverging_run_names_the_push() -> None:
     spec = experiment("asp", workers=2, optimizer={"name": "sgd", "lr": 1e30}, stop={"updates": 1000})
-    crew = Crew(spec).run()
-    assert crew.outcome["status"] == "diverged"
-    assert "of worker" in crew.outcome["reason"]
+    done = ThreadedRun(spec).run()
+    assert done.outcome.status == "diverged"
+    assert "of worker" in done.outcome.reason

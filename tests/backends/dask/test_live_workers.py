@@ -9,9 +9,10 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
-from crew import Crew
+from threaded_run import ThreadedRun
 
 from psbench.backends.control import Control
+from psbench.backends.dask.protocol.messages import ApplyUpdate, RequestStop, RequestSwitch, Update
 from psbench.backends.dask.server.parameter_slice import ParameterSlice
 from psbench.backends.dask.worker.worker import Worker
 from psbench.backends.partition import even_ranges
@@ -39,7 +40,7 @@ HALFWAY = {"rule": {"name": "after", "fraction": 0.5}}
 
 @pytest.fixture(autouse=True)
 def one_torch_thread() -> Iterator[None]:
-    """Torch takes as many threads as there are cores, which a crew of threads does not stand."""
+    """Torch takes as many threads as there are cores, which a done of threads does not stand."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -58,10 +59,10 @@ def experiment(strategy: Any, workers: int = 2, **changes: Any) -> Experiment:
     return Experiment(**settings | changes)
 
 
-def played(strategy: Any, workers: int = 2, **changes: Any) -> Crew:
-    crew = Crew(experiment(strategy, workers, **changes)).run()
-    assert crew.error is None
-    return crew
+def played(strategy: Any, workers: int = 2, **changes: Any) -> ThreadedRun:
+    done = ThreadedRun(experiment(strategy, workers, **changes)).run()
+    assert done.error is None
+    return done
 
 
 def simulated(spec: Experiment) -> tuple[torch.Tensor, EventLog]:
@@ -112,13 +113,13 @@ DETERMINED = [
 
 @pytest.mark.parametrize("strategy", DETERMINED, ids=json.dumps)
 def test_where_the_order_is_determined_it_equals_the_simulated_run_bit_for_bit(strategy: Any) -> None:
-    crew = played(strategy)
-    parameters, log = simulated(crew.experiment)
-    assert torch.equal(crew.parameters, parameters)
-    assert texts(crew.log, Kind.EVALUATED) == texts(log, Kind.EVALUATED)
+    done = played(strategy)
+    parameters, log = simulated(done.experiment)
+    assert torch.equal(done.parameters, parameters)
+    assert texts(done.log, Kind.EVALUATED) == texts(log, Kind.EVALUATED)
     for kind in (Kind.PUSH, Kind.VOTE, Kind.APPLY, Kind.RELEASE):
-        assert count(crew.log, kind) == count(log, kind)
-    told, expected = crew.log.of_kind(Kind.PUSH), log.of_kind(Kind.PUSH)
+        assert count(done.log, kind) == count(log, kind)
+    told, expected = done.log.of_kind(Kind.PUSH), log.of_kind(Kind.PUSH)
     for name in ("samples", "steps", "bytes", "version"):
         assert sorted(told[name]) == sorted(expected[name])
 
@@ -136,38 +137,38 @@ class Remembers(Worker):
 def test_a_drifting_run_that_is_stopped_leaves_the_mean_of_its_models() -> None:
     asked: list[bool] = []
 
-    def on_rows(crew: Crew, link: Any) -> None:
-        if count(crew.log, Kind.VOTE) > 50 and not asked:
+    def on_rows(done: ThreadedRun, client: Any) -> None:
+        if count(done.log, Kind.VOTE) > 50 and not asked:
             asked.append(True)
-            link.tell({"do": "stop"})
+            client.send(RequestStop())
 
     never = {"name": "selsync", "delta": 1e9}
-    crew = Crew(experiment(never, stop={"updates": 10**9}), Remembers).run(on_rows)
-    first, second = (crew.workers[worker].sent for worker in range(2))
+    done = ThreadedRun(experiment(never, stop={"updates": 10**9}), Remembers).run(on_rows)
+    first, second = (done.workers[worker].sent for worker in range(2))
     assert not torch.equal(first, second)
-    assert torch.equal(crew.parameters, (first + second) / 2)
+    assert torch.equal(done.parameters, (first + second) / 2)
 
 
 # -------------------------------------------------------------------- 16-bit floats
 
 
 def test_16_bit_floats_in_a_ring_leave_the_replicas_identical() -> None:
-    crew = played({"name": "all_reduce", "codec": "fp16"}, 3, stop={"updates": 6})
-    replicas = [worker.member.replica.parameters for worker in crew.workers.values()]
+    done = played({"name": "all_reduce", "codec": "fp16"}, 3, stop={"updates": 6})
+    replicas = [worker.member.replica.parameters for worker in done.workers.values()]
     assert all(torch.equal(replica, replicas[0]) for replica in replicas)
     whole = played("all_reduce", 3, stop={"updates": 6})
     assert not torch.equal(replicas[0], whole.parameters)
     torch.testing.assert_close(replicas[0], whole.parameters, rtol=0.01, atol=0.01)
-    half, full = (c.log.of_kind(Kind.PUSH)["bytes"][0] for c in (crew, whole))
+    half, full = (c.log.of_kind(Kind.PUSH)["bytes"][0] for c in (done, whole))
     assert abs(int(half) * 2 - int(full)) <= 2
 
 
 @pytest.mark.parametrize("placement", [SERVERS, "all_reduce"])
 def test_what_is_too_large_for_16_bit_floats_ends_the_run(placement: Any) -> None:
     spec = {"name": "local_sgd", "local_steps": 1, "codec": "fp16", "placement": placement}
-    crew = played(spec, optimizer={"name": "sgd", "lr": 1e7})
-    assert crew.outcome["status"] == "diverged"
-    assert "too large for the codec" in crew.outcome["reason"]
+    done = played(spec, optimizer={"name": "sgd", "lr": 1e7})
+    assert done.outcome.status == "diverged"
+    assert "too large for the codec" in done.outcome.reason
 
 
 # -------------------------------------------------------------------- Tell, Wake, Measure
@@ -190,12 +191,12 @@ def test_wakes_come_in_time_and_orders_reach_workers_between_two_steps(placement
     talk = LocalSGD(local_steps=10**6)  # nobody pushes without being told
     parts = {"consistency": "bsp", "aggregation": "model_average", "communication": talk}
     strategy = Strategy(**parts, stragglers=WakesAndTells(), placement=placement)
-    crew = played(strategy, stop={"updates": 5})
-    pushes, timers = crew.log.of_kind(Kind.PUSH), crew.log.of_kind(Kind.TIMER)
-    assert count(crew.log, Kind.PUSH) >= 10
+    done = played(strategy, stop={"updates": 5})
+    pushes, timers = done.log.of_kind(Kind.PUSH), done.log.of_kind(Kind.TIMER)
+    assert count(done.log, Kind.PUSH) >= 10
     assert max(pushes["steps"]) > 1
-    assert count(crew.log, Kind.TIMER) >= 5
-    due = crew.log.of_kind(Kind.SET_TIMER)["compute_s"][: count(crew.log, Kind.TIMER)]
+    assert count(done.log, Kind.TIMER) >= 5
+    due = done.log.of_kind(Kind.SET_TIMER)["compute_s"][: count(done.log, Kind.TIMER)]
     assert min(timers["time_s"] - due) >= 0
 
 
@@ -232,19 +233,19 @@ class AnswersReports(Stragglers):
 def test_a_report_is_answered_without_the_worker_waiting_for_it() -> None:
     talk = Reporting(local_steps=1)
     parts = {"consistency": "asp", "aggregation": "model_average", "communication": talk}
-    crew = played(Strategy(**parts, stragglers=AnswersReports()), 1, stop={"updates": 2})
-    first, second = crew.log.of_kind(Kind.PUSH)["samples"]
+    done = played(Strategy(**parts, stragglers=AnswersReports()), 1, stop={"updates": 2})
+    first, second = done.log.of_kind(Kind.PUSH)["samples"]
     assert 200 * 5 < first < 200 * 12  # some steps were of 12 samples before the order came
     assert second == 200 * 5
-    told = [json.loads(text) for text in texts(crew.log, Kind.PUSH)]
+    told = [json.loads(text) for text in texts(done.log, Kind.PUSH)]
     assert all(push["grad_norm_sq"] > 0 and push["test_loss"] > 0 for push in told)
 
 
 @pytest.mark.parametrize("servers", [1, 3])
 def test_distances_are_measured_by_all_shards_together(servers: int) -> None:
     placement = {"name": "parameter_server", "servers": servers}
-    crew = played({"name": "bounded_step", "placement": placement}, 3)
-    facts = [json.loads(text) for text in texts(crew.log, Kind.MEASURED)]
+    done = played({"name": "bounded_step", "placement": placement}, 3)
+    facts = [json.loads(text) for text in texts(done.log, Kind.MEASURED)]
     distances = [value for fact in facts for value in fact.values()]
     assert distances
     assert all(0 < distance < 100 for distance in distances)
@@ -260,8 +261,9 @@ def test_slices_of_a_distance_add_up_to_the_whole() -> None:
             state = {"parameters": vector[part], "buffers": vector[:0]}
             one = ParameterSlice(state, optimizer, 4, composition, Streams(0), shard)
             one.hold(0, {0})
-            one.take((0, 1), gradient[part])
-            one.apply([(0, 1)], [4], {"weights": [1.0]})
+            one.receive((0, 1), gradient[part])
+            update = Update(lr_scale=1.0, epoch=0.0, rule="gradient", keep=1.0, momentum_scale=1.0)
+            one.apply(ApplyUpdate([(0, 1)], [4], [1.0], update))
             total += one.distance_sq(0)
             one.hold(1, {1})
             with pytest.raises(KeyError):  # nobody starts from version 0 any more
@@ -274,8 +276,8 @@ def test_slices_of_a_distance_add_up_to_the_whole() -> None:
 def test_candidates_are_evaluated_before_they_count(servers: int) -> None:
     quick = {"chunk_samples": 32, "passes": 1, "alpha": -0.01, "patience": 1}
     spec = {"name": "hermes", "placement": {"name": "parameter_server", "servers": servers}} | quick
-    crew = played(spec, stop={"updates": 6})
-    facts = [json.loads(text) for text in texts(crew.log, Kind.MEASURED)]
+    done = played(spec, stop={"updates": 6})
+    facts = [json.loads(text) for text in texts(done.log, Kind.MEASURED)]
     assert len(facts) >= 5  # the first is taken as it is
     assert any("candidate_loss" in name for fact in facts for name in fact)
     assert all(0 < value < 20 for fact in facts for value in fact.values())
@@ -292,23 +294,23 @@ COMINGS = {
 LATER = 0.55  # seconds: everybody is back
 
 
-def all_are_back(crew: Crew) -> bool:
-    pushes = crew.log.of_kind(Kind.PUSH)
+def all_are_back(done: ThreadedRun) -> bool:
+    pushes = done.log.of_kind(Kind.PUSH)
     return {0, 1, 2} == set(pushes["worker"][pushes["time_s"] > LATER])
 
 
-def until_all_are_back(strategy: Any, cluster: Any = COMINGS) -> Crew:
+def until_all_are_back(strategy: Any, cluster: Any = COMINGS) -> ThreadedRun:
     asked: list[bool] = []
 
-    def on_rows(crew: Crew, link: Any) -> None:
-        if not asked and all_are_back(crew):
+    def on_rows(done: ThreadedRun, client: Any) -> None:
+        if not asked and all_are_back(done):
             asked.append(True)
-            link.tell({"do": "stop"})
+            client.send(RequestStop())
 
     spec = experiment(strategy, 3, cluster=cluster, stop={"updates": 10**9}, evaluate_every=50)
-    crew = Crew(spec).run(on_rows)
-    assert crew.error is None
-    return crew
+    done = ThreadedRun(spec).run(on_rows)
+    assert done.error is None
+    return done
 
 
 @pytest.mark.parametrize(
@@ -321,21 +323,21 @@ def until_all_are_back(strategy: Any, cluster: Any = COMINGS) -> Crew:
     ids=json.dumps,
 )
 def test_workers_come_late_fail_and_come_back(strategy: Any) -> None:
-    crew = until_all_are_back(strategy)
-    joins, leaves = crew.log.of_kind(Kind.JOIN), crew.log.of_kind(Kind.LEAVE)
+    done = until_all_are_back(strategy)
+    joins, leaves = done.log.of_kind(Kind.JOIN), done.log.of_kind(Kind.LEAVE)
     assert joins["worker"].tolist() == [0, 1, 2, 1, 0]
     assert leaves["worker"].tolist() == [1, 0]
-    assert crew.outcome["facts"]["lost_workers"] == []
-    assert torch.isfinite(crew.parameters).all()
-    pushes = crew.log.of_kind(Kind.PUSH)
+    assert done.outcome.facts["lost_workers"] == []
+    assert torch.isfinite(done.parameters).all()
+    pushes = done.log.of_kind(Kind.PUSH)
     away = (pushes["worker"] == 1) & (pushes["time_s"] > leaves["time_s"][0])
     assert not (away & (pushes["time_s"] < joins["time_s"][3])).any()
 
 
 def test_a_newcomer_of_all_reduce_is_given_the_state_first() -> None:
-    crew = until_all_are_back("all_reduce")
-    replicas = [worker.member.replica for worker in crew.workers.values()]
-    last = crew.log.of_kind(Kind.APPLY)
+    done = until_all_are_back("all_reduce")
+    replicas = [worker.member.replica for worker in done.workers.values()]
+    last = done.log.of_kind(Kind.APPLY)
     version = last["version"][-1]
     there = last["worker"][last["version"] == version]
     assert len(there) == 3
@@ -347,8 +349,8 @@ def test_a_newcomer_of_all_reduce_is_given_the_state_first() -> None:
 def test_everybody_may_be_gone_for_a_while() -> None:
     cluster = {"workers": 3, "failures": [{"worker": w, "at_s": 0.1, "rejoin_s": 0.3} for w in range(3)]}
     for strategy in ("asp", "all_reduce"):
-        crew = until_all_are_back(strategy, cluster)
-        assert count(crew.log, Kind.LEAVE) == 3
+        done = until_all_are_back(strategy, cluster)
+        assert count(done.log, Kind.LEAVE) == 3
 
 
 @pytest.mark.parametrize("strategy", ["asp", "bsp", "all_reduce", "local_sgd"])
@@ -357,16 +359,16 @@ def test_a_straggler_is_dropped_and_taken_back(strategy: str) -> None:
     cluster = {"workers": 3, "speed": [1, 1, 0.1], "step_time": "constant"}
     asked: list[bool] = []
 
-    def on_rows(crew: Crew, link: Any) -> None:
-        if not asked and count(crew.log, Kind.DROP) >= 3:
+    def on_rows(done: ThreadedRun, client: Any) -> None:
+        if not asked and count(done.log, Kind.DROP) >= 3:
             asked.append(True)
-            link.tell({"do": "stop"})
+            client.send(RequestStop())
 
     spec = experiment({"name": strategy, "stragglers": part}, 3, cluster=cluster, stop={"updates": 10**9})
-    crew = Crew(spec).run(on_rows)
-    assert crew.error is None
-    assert count(crew.log, Kind.READMIT) >= 2
-    assert torch.isfinite(crew.parameters).all()
+    done = ThreadedRun(spec).run(on_rows)
+    assert done.error is None
+    assert count(done.log, Kind.READMIT) >= 2
+    assert torch.isfinite(done.parameters).all()
 
 
 # -------------------------------------------------------------------- switches
@@ -378,15 +380,15 @@ def switch_by_hand(after: int) -> Any:
     """Return what asks for a switch when the log has so many rows, and to stop when a version came after."""
     asked: list[str] = []
 
-    def on_rows(crew: Crew, link: Any) -> None:
-        kinds = crew.log.rows()["kind"].tolist()
+    def on_rows(done: ThreadedRun, client: Any) -> None:
+        kinds = done.log.rows()["kind"].tolist()
         if not asked and len(kinds) > after:
             asked.append("switch")
-            link.tell({"do": "switch", "to": None})
+            client.send(RequestSwitch(None))
         handed = kinds.index(Kind.HANDOVER) if Kind.HANDOVER in kinds else len(kinds)
         if len(asked) == 1 and Kind.APPLY in kinds[handed:]:
             asked.append("stop")
-            link.tell({"do": "stop"})
+            client.send(RequestStop())
 
     return on_rows
 
@@ -396,26 +398,26 @@ def switch_by_hand(after: int) -> Any:
 def test_any_pair_is_switched_between_live(pair: tuple[Any, Any]) -> None:
     strategy = {"name": "strategy_switch", "first": pair[0], "second": pair[1], "rule": "manual"}
     spec = experiment(strategy, 3, stop={"updates": 10**9}, evaluate_every=50)
-    crew = Crew(spec).run(switch_by_hand(after=100))
-    assert crew.error is None
-    rows = crew.log.rows()
+    done = ThreadedRun(spec).run(switch_by_hand(after=100))
+    assert done.error is None
+    rows = done.log.rows()
     at = int((rows["kind"] == Kind.HANDOVER).argmax())
     before, after = rows[:at], rows[at:]
     pushed = before["id"][before["kind"] == Kind.PUSH]
     settled = before["id"][(before["kind"] == Kind.APPLY) | (before["kind"] == Kind.DISCARD)]
-    assert count(crew.log, Kind.HANDOVER) == 1
+    assert count(done.log, Kind.HANDOVER) == 1
     assert sorted(pushed) == sorted(settled)  # nothing is lost on the way, nothing counts twice
     assert (after["kind"] == Kind.APPLY).sum() > 0
-    assert torch.isfinite(crew.parameters).all()
+    assert torch.isfinite(done.parameters).all()
 
 
 def test_all_gradients_of_overlapping_workers_reach_the_server_before_a_switch() -> None:
     """Steps that were computed while the last push was under way are pushed too."""
     strategy = {"name": "strategy_switch", "first": "osp", "second": "asp", "rule": "manual"}
     spec = experiment(strategy, 3, stop={"updates": 10**9}, evaluate_every=50)
-    crew = Crew(spec).run(switch_by_hand(after=50))
-    rows = crew.log.rows()
+    done = ThreadedRun(spec).run(switch_by_hand(after=50))
+    rows = done.log.rows()
     at = int((rows["kind"] == Kind.HANDOVER).argmax())
     last = {int(row["worker"]): row for row in rows[:at] if row["kind"] == Kind.PUSH}
-    goes_on = [json.loads(crew.log.text(row["text"]) or "{}").get("goes_on") for row in last.values()]
+    goes_on = [json.loads(done.log.text(row["text"]) or "{}").get("goes_on") for row in last.values()]
     assert goes_on == [None, None, None]

@@ -1,7 +1,7 @@
 """A live run's bytes, as its log has them, are those that its sockets carried.
 
-Every Dask process counts the payloads that its hub takes with pushes and sends with releases, frame by frame;
-the log's bytes come from the codecs' own arithmetic.
+Every Dask process counts the payloads that its server socket receives with pushes and sends with releases,
+frame by frame; the log's bytes come from the codecs' own arithmetic.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from distributed import Client
 
-from psbench.backends.dask.protocol.messages import PUSH, RELEASE
+from psbench.backends.dask.protocol.messages import PushMessage, ReleaseMessage
 from psbench.core.log import Kind
 from psbench.experiment import Experiment
 from psbench.runs import run
@@ -21,30 +21,31 @@ pytestmark = [pytest.mark.dask, pytest.mark.slow, pytest.mark.timeout(180)]
 
 
 def count_payloads() -> None:
-    """Have this process note the bytes of each letter's payload, in order, by the kind of the letter."""
+    """Have this process note the bytes of each message's payload, in order, by the kind of the message."""
     from collections import defaultdict
 
-    from psbench.backends.dask import tasks, wire
+    from psbench.backends.dask import tasks
+    from psbench.backends.dask.protocol import transport
 
-    class CountingHub(wire.ServerSocket):
+    class CountingSocket(transport.ServerSocket):
         carried: defaultdict[int, list[int]] = defaultdict(list)
         frame = 0
 
-        def receive(self, timeout_s: float) -> wire.Message | None:
+        def receive(self, timeout_s: float) -> transport.Received | None:
             self.frame = 0
-            letter = super().receive(timeout_s)
-            if letter is not None:
-                self.carried[letter.kind].append(self.frame)
-            return letter
+            received = super().receive(timeout_s)
+            if received is not None:
+                self.carried[received.message.kind].append(self.frame)
+            return received
 
-        def send(self, name: str, kind: int, body: bytes, payload: Any = None) -> bool:
+        def send(self, name: str, message: Any) -> bool:
             self.frame = 0
-            done = super().send(name, kind, body, payload)
-            self.carried[kind].append(self.frame)
+            done = super().send(name, message)
+            self.carried[message.kind].append(self.frame)
             return done
 
-        def _payload(self, type_number: int, floats: int) -> Any:
-            found = super()._payload(type_number, floats)
+        def _payload(self, type_number: int, entries: int) -> Any:
+            found = super()._payload(type_number, entries)
             self.frame = 0 if found is None else found.nbytes
             return found
 
@@ -52,15 +53,16 @@ def count_payloads() -> None:
             self.frame = len(bytes(payload.numpy()))
             super()._send_payload(payload)
 
-    tasks.ServerSocket = CountingHub
+    tasks.ServerSocket = CountingSocket
 
 
 def payloads() -> dict[int, list[int]]:
     """Return what was noted, and note no more."""
-    from psbench.backends.dask import tasks, wire
+    from psbench.backends.dask import tasks
+    from psbench.backends.dask.protocol import transport
 
     counted: Any = tasks.ServerSocket
-    tasks.ServerSocket = wire.ServerSocket
+    tasks.ServerSocket = transport.ServerSocket
     return dict(counted.carried)
 
 
@@ -109,10 +111,10 @@ def test_the_bytes_of_a_run_are_those_that_the_sockets_carried(
             scheduler=scheduler,
         )
     )
-    hubs = [hub for hub in counting.run(payloads).values() if PUSH in hub]
-    assert len(hubs) == servers
-    for kind, row in ((PUSH, Kind.PUSH), (RELEASE, Kind.RELEASE)):
-        carried = [hub[kind] for hub in hubs]
+    sockets = [noted for noted in counting.run(payloads).values() if PushMessage.kind in noted]
+    assert len(sockets) == servers
+    for kind, row in ((PushMessage.kind, Kind.PUSH), (ReleaseMessage.kind, Kind.RELEASE)):
+        carried = [noted[kind] for noted in sockets]
         logged = done.log.of_kind(row)["bytes"].tolist()
         # the run ends with its last version: its answers are decided and not sent, and what workers push
         # meanwhile is not read into the log
@@ -122,6 +124,6 @@ def test_the_bytes_of_a_run_are_those_that_the_sockets_carried(
             logged[:whole]
         )
         assert all(len(each) <= len(logged) + WORKERS for each in carried)
-        if kind == RELEASE:
+        if kind == ReleaseMessage.kind:
             assert done.summary()["bytes"]["down"] == sum(map(sum, carried))
             assert [done.summary()["messages"]["release"]] * servers == list(map(len, carried))

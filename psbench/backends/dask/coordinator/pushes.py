@@ -1,0 +1,101 @@
+"""Where a pushed gradient arrives at the coordinator: its payload goes to the store, its event to the engine.
+
+A payload is kept by the store from here on, and nowhere else. It leaves when the engine applies or discards
+the push, or when the engine has found the push void.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from itertools import count
+
+from psbench.backends.dask.coordinator.ending import Ending
+from psbench.backends.dask.protocol.messages import PushMessage
+from psbench.backends.dask.server.store import ParameterStore, key_of
+from psbench.backends.pushes import why_diverged, with_stats
+from psbench.core import events as ev
+from psbench.core.engine import Engine
+from psbench.core.view import Status
+
+
+class PushIntake:
+    """Takes the workers' pushes.
+
+    Parameters
+    ----------
+    engine : Engine
+    events : deque
+        Where events wait for the engine.
+    ending : Ending
+    store : callable
+        Returns the parameter store of the current composition.
+    now : callable
+        Returns the seconds of the run.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        events: deque[ev.Event],
+        ending: Ending,
+        store: Callable[[], ParameterStore],
+        now: Callable[[], float],
+    ) -> None:
+        self._engine, self._events, self._ending = engine, events, ending
+        self._store, self._now = store, now
+        self._numbers = count()
+        self._reads: Sequence[str] = ()
+        self.bytes_up = 0  #: of a push, as the codecs encode it
+        self.diverged = False  #: whether the last push was not finite, and was not answered
+
+    def compose(self, bytes_up: int, reads: Sequence[str]) -> None:
+        """Take pushes of so many bytes, with the statistics that parts of a composition read."""
+        self.bytes_up, self._reads = bytes_up, reads
+
+    @property
+    def next_number(self) -> int:
+        """The number of the next push."""
+        number = next(self._numbers)
+        self._numbers = count(number)
+        return number
+
+    @next_number.setter
+    def next_number(self, number: int) -> None:
+        self._numbers = count(number)
+
+    def take(self, worker: int, message: PushMessage) -> None:
+        """Take a push: its payload to the store, the event to the engine's queue."""
+        send_s = max(0.0, time.monotonic() - message.sent_s)
+        push = ev.Push(
+            *(next(self._numbers), worker, message.ticket, message.version, message.samples, message.steps),
+            *(self.bytes_up, message.compute_s, send_s, message.loss, message.stats, message.overlapping),
+        )
+        if message.is_finite:
+            self._store().receive(push, message.payload)
+        elif self._is_current(push):
+            self._diverge(push)
+            return
+        self._events.append(with_stats(push, self._reads) if self._reads else push)
+
+    def _is_current(self, push: ev.Push) -> bool:
+        worker = self._engine.view.workers[push.worker]
+        return push.ticket == worker.ticket and worker.status is Status.COMPUTING
+
+    def _diverge(self, push: ev.Push) -> None:
+        if not self._ending:
+            now = self._now()
+            self._engine.handle(push, now)
+            self.diverged = True
+            self._ending.end("diverged", why_diverged(push, now))
+
+    def discard_void(self) -> None:
+        """Drop the payloads of pushes that the engine was given and has found void."""
+        waiting, pending = self._store().waiting, self._engine.view.pending
+        if len(waiting) <= len(pending) or self._engine.measuring:
+            return
+        needed = {key_of(push) for push in pending.values()}
+        needed |= {key_of(event) for event in self._events if type(event) is ev.Push}
+        for key in [key for key in waiting if key not in needed]:
+            self._store().discard(key)

@@ -1,0 +1,210 @@
+"""What a worker exchanges under a composition: pushes out, models and aggregates in."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from psbench.backends.dask.protocol.framing import State, is_bare, split, with_buffers
+from psbench.backends.dask.protocol.messages import EntryRanges, PushMessage, ReleaseMessage
+from psbench.backends.dask.protocol.roles import servers_of
+from psbench.backends.dask.protocol.transport import ClientSocket
+from psbench.backends.dask.worker.mailbox import LOOK_S, Mailbox
+from psbench.backends.dask.worker.ring_member import RingMember
+from psbench.backends.partition import gather, partitions, partitions_of
+from psbench.backends.worker_codecs import WorkerCodecs
+from psbench.core.events import Push
+from psbench.core.strategy import Strategy
+from psbench.errors import CodecError
+from psbench.training.server import finite
+from psbench.training.workload import Workload
+
+
+class Exchange:
+    """What both exchanges share: a push, and the residual of an earlier composition that goes with it.
+
+    Parameters
+    ----------
+    mailbox : Mailbox
+    clock : callable
+        Returns the coordinator's time, in seconds.
+    residual : tensor or None
+        What codecs of an earlier composition have left out.
+    """
+
+    def __init__(self, mailbox: Mailbox, clock: Callable[[], float], residual: Tensor | None) -> None:
+        self._mailbox, self._clock, self._residual = mailbox, clock, residual
+
+    def push(self, push: Push, payload: Tensor, buffers: Tensor) -> None:
+        """Send a push to the coordinator, and its payload to whoever adds it up."""
+        raise NotImplementedError
+
+    def model(self, release: ReleaseMessage) -> tuple[Tensor, Tensor]:
+        """Return the parameters and buffers that a release brings."""
+        raise NotImplementedError
+
+    def aggregate(self, release: ReleaseMessage) -> Tensor:
+        """Return the aggregate that a release brings."""
+        raise NotImplementedError
+
+    @property
+    def residual(self) -> Tensor | None:
+        """What pushes have left out so far."""
+        return self._residual
+
+    def mark_release(self) -> None:
+        """Mark the state to which a checkpoint goes back if a later push is under way."""
+
+    def reassign(self, ranges: EntryRanges) -> None:
+        """Push to servers that hold other entries from now on."""
+
+    def checkpoint(self, waits: bool) -> tuple[State, dict[str, Any]]:
+        """Return tensors and plain data for a checkpoint: current if it waits, else of the last release."""
+        return ({} if self._residual is None else {"residual": self._residual}), {}
+
+    def restore(self, tensors: State, plain: dict[str, Any]) -> None:
+        """Restore what `checkpoint` returned."""
+        self._residual = tensors.get("residual")
+
+    def _with_residual(self, payload: Tensor) -> Tensor:
+        residual, self._residual = self._residual, None
+        return payload if residual is None else payload + residual
+
+
+class RingExchange(Exchange):
+    """All-Reduce: the payload waits here for the coordinator's ring, and the replica has the model."""
+
+    def __init__(
+        self, member: RingMember, mailbox: Mailbox, clock: Callable[[], float], residual: Tensor | None
+    ) -> None:
+        super().__init__(mailbox, clock, residual)
+        self._member = member
+
+    def push(self, push: Push, payload: Tensor, buffers: Tensor) -> None:
+        """Keep the payload for the next ring, and tell the coordinator."""
+        payload = self._member.contribute(self._with_residual(payload), buffers)
+        is_finite = math.isfinite(push.loss) and finite(payload)
+        self._mailbox.send(PushMessage.of(push, self._clock(), is_finite))
+
+    def model(self, release: ReleaseMessage) -> tuple[Tensor, Tensor]:
+        """Return the replica."""
+        return self._member.replica.parameters, self._member.replica.buffers
+
+    def aggregate(self, release: ReleaseMessage) -> Tensor:
+        """Return the last ring's aggregate."""
+        assert self._member.replica.aggregate is not None
+        return self._member.replica.aggregate
+
+
+class ServerExchange(Exchange):
+    """Parameter servers: each is pushed its slice, and sends it back with a release.
+
+    Parameters
+    ----------
+    others : list of ClientSocket
+        To the servers but the first, which is reached through the coordinator's mailbox.
+    composition : Strategy
+    workload : Workload
+    worker : int
+    """
+
+    def __init__(
+        self,
+        others: list[ClientSocket],
+        composition: Strategy,
+        workload: Workload,
+        worker: int,
+        mailbox: Mailbox,
+        clock: Callable[[], float],
+        residual: Tensor | None,
+    ) -> None:
+        coded = not is_bare(composition)
+        super().__init__(mailbox, clock, None if coded else residual)
+        self._parts = partitions(composition.placement, workload.model.layout)
+        self._others = others[: servers_of(composition) - 1]
+        self._num_buffers = len(workload.buffers)
+        self._codecs: WorkerCodecs | None = None
+        if coded:
+            self._codecs = WorkerCodecs(composition, self._parts, workload.streams, worker)
+            if residual is not None:
+                self._codecs.add_residual(residual)
+
+    def push(self, push: Push, payload: Tensor, buffers: Tensor) -> None:
+        """Send each server its slice, with the buffers to the first."""
+        slices = self._slices(push.loss, self._with_residual(payload))
+        sent_s = self._clock()
+        if not slices:  # what is not finite does not travel: the push ends the run
+            self._mailbox.send(PushMessage.of(push, sent_s, False))
+            return
+        for server, part in zip(self._others, slices[1:], strict=True):
+            server.send(PushMessage.of(push, sent_s, True, part))
+        self._mailbox.send(PushMessage.of(push, sent_s, True, with_buffers(slices[0], buffers)))
+
+    def _slices(self, loss: float, payload: Tensor) -> list[Tensor]:
+        """Return the servers' slices, encoded; none if what is pushed is not finite or too large for it."""
+        if not (math.isfinite(loss) and finite(payload)):
+            return []
+        if self._codecs is None:
+            return [part.of(payload) for part in self._parts]
+        try:
+            return self._codecs.push(payload)
+        except CodecError:
+            return []
+
+    def model(self, release: ReleaseMessage) -> tuple[Tensor, Tensor]:
+        """Return the model that the servers send."""
+        assert release.payload is not None
+        first, buffers = split(release.payload, self._parts[0].size, self._num_buffers)
+        slices, codecs = self._received(first, release.ticket), self._codecs
+        return (gather(slices, self._parts) if codecs is None else codecs.model(slices)), buffers
+
+    def aggregate(self, release: ReleaseMessage) -> Tensor:
+        """Return the aggregate that the servers send."""
+        assert release.payload is not None
+        slices, codecs = self._received(release.payload, release.ticket), self._codecs
+        return gather(slices, self._parts) if codecs is None else codecs.aggregate(slices)
+
+    def _received(self, first: Tensor, ticket: int) -> Sequence[Tensor]:
+        """Return the servers' slices as they arrived."""
+        return [first, *(self._await_slice(server, ticket) for server in self._others)]
+
+    def _await_slice(self, server: ClientSocket, ticket: int) -> Tensor:
+        """Wait for another server's slice of a release; older ones are of steps that became void."""
+        while True:
+            message = server.receive(LOOK_S)
+            if isinstance(message, ReleaseMessage):
+                assert message.payload is not None
+                if message.ticket == ticket:
+                    return message.payload
+            elif message is None:
+                self._mailbox.look()
+
+    @property
+    def residual(self) -> Tensor | None:
+        """What pushes have left out so far."""
+        return self._residual if self._codecs is None else self._codecs.residual
+
+    def mark_release(self) -> None:
+        """Mark the codecs' state at a release."""
+        if self._codecs is not None:
+            self._codecs.mark_release()
+
+    def reassign(self, ranges: EntryRanges) -> None:
+        """Push to servers that hold other entries from now on."""
+        self._parts = partitions_of(ranges)
+        if self._codecs is not None:
+            self._codecs = self._codecs.repartitioned(self._parts)
+
+    def checkpoint(self, waits: bool) -> tuple[State, dict[str, Any]]:
+        """Return the codecs' state; see `Exchange`."""
+        return super().checkpoint(waits) if self._codecs is None else self._codecs.checkpoint(waits)
+
+    def restore(self, tensors: State, plain: dict[str, Any]) -> None:
+        """Restore what `checkpoint` returned."""
+        if self._codecs is None:
+            super().restore(tensors, plain)
+        else:
+            self._codecs.restore(tensors, plain)
