@@ -15,17 +15,10 @@ FILES = sorted(path for package in PACKAGES for path in package.rglob("*.py"))
 #: cycles that are still to be removed; one that is gone must be removed here as well
 KNOWN_CYCLES = {
     frozenset(f"psbench.results.{name}" for name in ("comparison", "report", "search")),
-    frozenset(f"psbench.backends.dask.worker.{name}" for name in ("checkpointing", "worker")),
-    frozenset(
-        f"psbench.backends.dask.coordinator.{name}"
-        for name in ("checkpointing", "coordinator", "evaluation", "handlers")
-    ),
 }
 
 #: files that are still to be made smaller; one that is small must be removed here as well
 KNOWN_LARGE = {
-    "psbench/backends/dask/coordinator/coordinator.py",
-    "psbench/backends/dask/worker/worker.py",
     "psbench/backends/simulated/local_workers.py",
     "psbench/strategies.py",
 }

@@ -27,8 +27,6 @@ EntryRanges: TypeAlias = list[list[tuple[int, int]]]
 
 
 # -------------------------------------------------------------------- connecting, failing, ending
-
-
 class Hello(Message, kind=0):
     """The first message on a connection, after the run's key."""
 
@@ -73,8 +71,6 @@ class Clock(Message, kind=15):
 
 
 # -------------------------------------------------------------------- client
-
-
 class RequestStop(Message, kind=20):
     """Somebody wants the run to end."""
 
@@ -107,8 +103,6 @@ class OutcomeReceived(Message, kind=24):
 
 
 # -------------------------------------------------------------------- workers
-
-
 class StartTraining(Message, kind=30):
     """Training begins at that time of the coordinator's clock; where each member of rings listens."""
 
@@ -256,8 +250,6 @@ class LoadReplica(Message, kind=53):
 
 
 # -------------------------------------------------------------------- requests to servers and replicas
-
-
 class SendState(Message, kind=60):
     """Asks for the current version, with the optimizer's tensors if wanted."""
 
@@ -307,8 +299,6 @@ class NumberReply(Message, kind=66):
 
 
 # -------------------------------------------------------------------- servers
-
-
 class BeginSlice(Message, kind=70):
     """The slice that a server holds under a composition; `codec_counters` if it is of a checkpoint."""
 
@@ -376,8 +366,6 @@ class TakeEntries(Message, kind=78):
 
 
 # -------------------------------------------------------------------- evaluator
-
-
 class EvaluateModel(Message, kind=80):
     """Asks for loss and accuracy of a model."""
 
