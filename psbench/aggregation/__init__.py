@@ -3,6 +3,7 @@
 from psbench.aggregation.accumulated import Accumulated
 from psbench.aggregation.block_momentum import BlockMomentum
 from psbench.aggregation.bounded_step import BoundedStep, BoundedStepByMean
+from psbench.aggregation.dyn_sgd_versioned import DynSGDVersioned
 from psbench.aggregation.exchange import Exchange
 from psbench.aggregation.loss_weighted import LossWeighted
 from psbench.aggregation.mean import Mean, Sum
@@ -15,6 +16,7 @@ __all__ = [
     "BoundedStep",
     "BoundedStepByMean",
     "DynSGD",
+    "DynSGDVersioned",
     "Exchange",
     "LossWeighted",
     "Mean",

@@ -91,8 +91,8 @@ class DynSGD(_ByStaleness):
     workers overtake slow ones the divisors average less than n, so all steps together are longer than a
     barrier's: a rate that BSP just bears, with momentum, may be too large here.
     Our reading: the rule that needs no older models, d = versions since the worker's pull, its own included.
-    The paper's variant that keeps several versions and corrects earlier contributions is left out: a version
-    once made is not made again here.
+    The paper's variant that keeps several versions and corrects earlier contributions is
+    `dyn_sgd_versioned`.
 
     Source
     ------

@@ -38,6 +38,7 @@ class Server:
         self._optimizer = optimizer.build(self.parameters)
         self._momentum_scale = 1.0
         self._block: Tensor | None = None  # the momentum of blocks of local steps
+        self._stages: dict[int, Tensor] = {}  # the mean gradient of each open stage
         #: whether, and where, the last commit's mean gradient is kept, for workers that apply it themselves
         self.keeps_aggregate = False
         self.aggregate: Tensor | None = None
@@ -60,9 +61,11 @@ class Server:
 
         Parameters
         ----------
-        rule : "gradient", "average" or "block_momentum"
+        rule : "gradient", "average", "block_momentum", "stage_mean" or "last_of_stage"
             An optimizer step along the weighted sum of gradients; the weighted sum of models plus `keep`
-            times the own one; or the workers' mean movement as one big step, of momentum `keep`.
+            times the own one; the workers' mean movement as one big step, of momentum `keep`; or a step
+            along the change of the mean gradient of stage number `keep`, with the last of which stages up to
+            that one are forgotten.
 
         Shapes
         ------
@@ -107,6 +110,23 @@ class Server:
             mean = mean.sub(before, alpha=lr * keep)
         self.parameters.copy_(mean)
 
+    def _stage_mean(
+        self, gradients: Sequence[Tensor], weights: Sequence[float], keep: float, lr: float
+    ) -> None:
+        """Step along (g - m)/d, m the mean of the stage's d - 1 gradients before; the weight is 1/d."""
+        stage, (gradient,) = int(keep), gradients
+        before = self._stages.get(stage)
+        change = gradient * weights[0] if before is None else (gradient - before) * weights[0]
+        self._gradient_step([change], [1.0], keep, lr)
+        self._stages[stage] = change.clone() if before is None else before + change
+
+    def _last_of_stage(
+        self, gradients: Sequence[Tensor], weights: Sequence[float], keep: float, lr: float
+    ) -> None:
+        """Step as in `_stage_mean`, and forget the stages that are complete."""
+        self._stage_mean(gradients, weights, keep, lr)
+        self._stages = {stage: mean for stage, mean in self._stages.items() if stage > keep}
+
     def merge_buffers(
         self,
         buffers: Sequence[Tensor],
@@ -126,7 +146,7 @@ class Server:
         """
         if not len(self.buffers):
             return
-        if rule == "gradient":
+        if rule in _OF_GRADIENTS:
             shares = [count / self.global_batch for count in samples]
             excess = max(1.0, sum(shares))
             shares = [share / excess for share in shares]
@@ -142,6 +162,7 @@ class Server:
         self._optimizer = self.spec.build(self.parameters)
         self._momentum_scale = 1.0
         self._block = None
+        self._stages = {}
 
     def _scale_momentum(self, scale: float) -> None:
         """Multiply the optimizer's own coefficient; its buffer stays as it is."""
@@ -152,6 +173,7 @@ class Server:
         """Return the optimizer's tensors by name (momentum buffers, Adam's moments and its step)."""
         state: dict[str, Any] = dict(self._optimizer.state.get(self.parameters, {}))
         state |= {} if self._block is None else {_BLOCK: self._block}
+        state |= {f"{_STAGE}{stage}": mean for stage, mean in self._stages.items()}
         return {name: value for name, value in state.items() if isinstance(value, Tensor)}
 
     def load_optimizer_state(self, state: dict[str, Tensor]) -> None:
@@ -159,6 +181,8 @@ class Server:
         self.forget_momentum()
         own = {name: value.clone() for name, value in state.items()}
         self._block = own.pop(_BLOCK, None)
+        stages = [name for name in own if name.startswith(_STAGE)]
+        self._stages = {int(name.removeprefix(_STAGE)): own.pop(name) for name in stages}
         if own:
             self._optimizer.state[self.parameters] = own
 
@@ -183,7 +207,13 @@ _RULES = {
     "gradient": Server._gradient_step,
     "average": Server._average,
     "block_momentum": Server._block_momentum,
+    "stage_mean": Server._stage_mean,
+    "last_of_stage": Server._last_of_stage,
 }
+#: rules whose payloads are gradients
+_OF_GRADIENTS = ("gradient", "stage_mean", "last_of_stage")
+#: the mean of a stage, among the tensors of the optimizer
+_STAGE = "stage_"
 #: the momentum of blocks, among the tensors of the optimizer
 _BLOCK = "block_momentum"
 

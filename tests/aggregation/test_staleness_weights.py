@@ -11,7 +11,11 @@ from psbench import strategies
 from psbench.aggregation import DynSGD, StalenessWeighted
 from psbench.core.events import Push
 from psbench.core.log import Kind
+from psbench.core.part import make_part
 from psbench.core.view import ClusterView
+from psbench.strategies import make_strategy
+from psbench.testing import check_strategy, toy_experiment
+from psbench.training.server import Server
 
 FREE_NETWORK = {
     "bandwidth_mbit_s": 1e12,
@@ -95,3 +99,36 @@ def test_rates_differ_only_in_their_weights(rate):
     steady = {"per_gradient": 1 / 3, "mean": 1 / 3, "fixed": 1.0}[rate]
     assert seen[-1] == pytest.approx(steady, rel=0.1)
     assert rate != "mean" or all(later <= before for before, later in pairwise(seen))
+
+
+def versioned(**values):
+    spec = {"consistency": {"name": "ssp", "staleness_bound": 0} | values, "aggregation": "dyn_sgd_versioned"}
+    return make_strategy(spec)
+
+
+def test_the_versions_of_a_stage_come_to_the_mean_of_its_pushes():
+    server = Server(torch.zeros(2), torch.zeros(0), make_part("optimizer", {"name": "sgd", "lr": 1.0}), 1)
+    first, second, third = (torch.tensor(g) for g in ([3.0, 0.0], [0.0, 3.0], [9.0, 9.0]))
+    server.apply([first], [1.0], rule="stage_mean", keep=0.0)
+    assert server.parameters.tolist() == [-3.0, 0.0]  # alone it counts wholly
+    server.apply([second], [0.5], rule="stage_mean", keep=0.0)
+    assert server.parameters.tolist() == [-1.5, -1.5]
+    server.apply([third], [1.0], rule="stage_mean", keep=1.0)  # of the next stage
+    assert set(server.optimizer_state()) == {"stage_0", "stage_1"}
+    server.apply([third], [1 / 3], rule="last_of_stage", keep=0.0)
+    assert server.parameters.tolist() == pytest.approx([-4.0 - 9.0, -4.0 - 9.0])
+    assert set(server.optimizer_state()) == {"stage_1"}
+    again = Server(server.parameters, torch.zeros(0), server.spec, 1)
+    again.load_optimizer_state(server.optimizer_state())
+    for one in (server, again):
+        one.apply([first], [0.5], rule="last_of_stage", keep=1.0)
+    assert torch.equal(server.parameters, again.parameters)
+
+
+def test_versioned_with_a_bound_of_0_is_bsp_on_the_mean():
+    ours, bsp = (ps.run(toy_experiment(strategy, stop={"epochs": 1})) for strategy in (versioned(), "bsp"))
+    torch.testing.assert_close(ours.parameters, bsp.parameters, rtol=1e-5, atol=1e-6)
+
+
+def test_versioned_keeps_the_contract():
+    check_strategy(versioned(staleness_bound=2), clusters=6)
