@@ -126,13 +126,16 @@ class Experiment(Specification):
     sharding: Sharding = Field(default_factory=lambda: _made("sharding", "stratified"))
     strategy: Any = Field(default_factory=lambda: make_strategy(_STRATEGY))
     optimizer: Optimizer = Field(default_factory=lambda: _made("optimizer", {"name": "sgd", "momentum": 0.9}))
-    batch_size: int = parameter(128, "samples per update over all workers", unit="samples", gt=0)
+    # the log counts samples in 31 bits
+    batch_size: int = parameter(
+        128, "samples per update over all workers", unit="samples", gt=0, le=2**31 - 1
+    )
     stop: Stop = Field(default_factory=lambda: Stop(epochs=_EPOCHS))
     seed: int = parameter(0, "root of every random stream", ge=0)
     backend: Literal["simulated", "dask"] = parameter("simulated", "where the run takes place")
     scheduler: str | None = parameter(None, "address of a running Dask scheduler, as tcp://host:8786")
-    evaluate_every: float = parameter(1.0, "epochs between evaluations", unit="epochs", gt=0)
-    checkpoint_every: float | None = parameter(None, "epochs between checkpoints", unit="epochs", gt=0)
+    evaluate_every: float = parameter(1.0, "epochs between evaluations", unit="epochs", ge=1e-4)
+    checkpoint_every: float | None = parameter(None, "epochs between checkpoints", unit="epochs", ge=1e-4)
     timing_only: bool = parameter(False, "time the run without computing gradients")
     threads: int = parameter(1, "torch threads of each worker", ge=1, le=256)
 

@@ -17,6 +17,8 @@ _LARGEST = 10_000_000
 _DEEPEST = 50
 #: characters of a setting that a message repeats
 _SHOWN = 200
+#: digits of a whole number; a float has no more than 308 before the point
+_MOST_DIGITS = 300
 #: values of a document, each counted as often as aliases repeat it
 _MOST_VALUES = 1_000_000
 
@@ -54,6 +56,11 @@ class _Loader(yaml.SafeLoader):
 
     def _count(self, node: yaml.Node) -> int:
         inner: list[yaml.Node] = []
+        if isinstance(node, yaml.ScalarNode):
+            if "\0" in node.value:
+                raise _error("a text has a zero byte", node)
+            if node.tag.endswith(":int") and len(node.value) > _MOST_DIGITS:
+                raise _error(f"a number has more than {_MOST_DIGITS} digits", node)
         if isinstance(node, yaml.SequenceNode):
             inner = node.value
         elif isinstance(node, yaml.MappingNode):

@@ -89,7 +89,7 @@ OUT_OF_RANGE = [
     bad("too many servers", "strategy={name: asp, servers: 1000}", "servers", "1000"),
     bad("no neurons", "model.hidden=[0]", "hidden", "got 0"),
     bad("alpha of nought", "sharding={name: dirichlet, alpha: 0}", "alpha", "greater than 0"),
-    bad("never evaluated", "evaluate_every=0", "evaluate_every", "greater than 0"),
+    bad("never evaluated", "evaluate_every=0", "evaluate_every", "greater than or equal to 0.0001"),
 ]
 
 WRONG_KIND = [
@@ -185,6 +185,54 @@ FILES = [
     bad_file("a typo in a field", f"startegy: asp\n{DEFAULT_STOP}", "spec.yaml", "did you mean 'strategy'?"),
 ]
 
+ALIASES = "\n".join(
+    ["a0: &a0 [1, 1]", *(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 9))]
+)
+
+#: what would take more memory, disk, stack or digits than there are; a gigabyte is said to be available
+SIZES = [
+    bad_file("20,000 open brackets", "strategy: " + "[" * 20_000, "line 1", "more than 50 lists"),
+    bad_file("20,000 brackets", "strategy: " + "[" * 20_000 + "]" * 20_000, "more than 50 lists"),
+    bad_file("aliases that multiply", ALIASES, "line 7", "more than 1000000 values"),
+    bad_file("an alias of itself", "strategy: &a [*a]", "an alias stands inside what it names"),
+    bad_file("more than a specification has", "#" * 10_000_001, "spec.yaml", "larger than 10 MB"),
+    bad_file("a zero byte", 'data: {name: csv, path: "a\\0b"}', "line 1", "zero byte"),
+    bad("a setting of brackets", "strategy=" + "[" * 20_000, "--set strategy=[[[", "more than 50 lists"),
+    bad("a path of 20,000 names", "a." * 20_000 + "a=1", "the path has 20001 names"),
+    bad("a number of 400 digits", "cluster.latency_s=1" + "0" * 400, "more than 300 digits"),
+    bad("neurons", "model.hidden=[1000000000]", "model 'mlp'", "300 GB", "at most 4.29 GB"),
+    bad("neurons beyond 64 bits", f"model.hidden=[{10**18}]", "model 'mlp'", "64 bits"),
+    bad("neurons beyond memory", "model.hidden=[10000, 10000]", "model 'mlp'", "1 GB are available"),
+    bad(
+        "models of workers",
+        ("model.hidden=[3000000]", "strategy=local_sgd", "cluster={workers: 100}"),
+        *("model 'mlp'", "held 105 times", "or use fewer workers"),
+    ),
+    bad("processes", ("backend=dask", "model.hidden=[1000000]", "strategy=asp"), "in each of 11 processes"),
+    bad("rows", f"data={{name: look_alike, samples: {10**11}}}", "samples = 100000000000", "12.4 TB"),
+    bad("samples", f"data={{name: mixture, num_samples: {10**11}}}", "num_samples = 100000000000", "TB"),
+    bad("features", f"data={{name: mixture, num_features: {10**9}}}", "num_features = 1000000000", "TB"),
+    bad("classes", f"data={{name: mixture, num_classes: {10**9}}}", "1000000000 classes"),
+    bad(
+        "pixels",
+        f"data={{name: folder, path: '{{tmp}}/images', image_size: {10**6}}}",
+        *("1 images of 1000000 x 1000000 pixels", "15 TB", "image_size"),
+    ),
+    bad(
+        "CSV beyond the disk",
+        "data={name: csv, path: '{tmp}/a.csv', cache: '{tmp}/c'}",
+        "about 1001 rows",
+        "disk",
+    ),
+    bad("workers", f"cluster={{workers: {10**9}}}", "workers", "less than or equal to 65535"),
+    bad("samples of a batch", f"batch_size={10**18}", "batch_size", "less than or equal to 2147483647"),
+    bad("evaluations", "evaluate_every=1.0e-300", "evaluate_every", "greater than or equal to 0.0001"),
+    bad("checkpoints", "checkpoint_every=1.0e-300", "checkpoint_every", "greater than or equal to 0.0001"),
+    bad("servers", f"strategy={{name: asp, servers: {10**9}}}", "servers"),
+    bad("a path of 300 characters", f"data={{name: folder, path: {'n' * 300}}}", "nnn", "name too long"),
+    Case("an output folder", ("File name too long", "choose another"), args=("--out", "n" * 300)),
+]
+
 SETTINGS = [
     bad("no equals sign", "strategy", "--set strategy", "path=value"),
     bad("no path", "=5", "--set =5", "path=value"),
@@ -228,7 +276,7 @@ ALL = {
     f"{group}: {case.name}": case
     for group, cases in {
         **{"unknown": UNKNOWN, "range": OUT_OF_RANGE, "kind": WRONG_KIND, "impossible": IMPOSSIBLE},
-        **{"file": FILES, "settings": SETTINGS, "data": DATA},
+        **{"file": FILES, "settings": SETTINGS, "data": DATA, "size": SIZES},
     }.items()
     for case in cases
 }
@@ -261,7 +309,15 @@ def folder(tmp_path):
     write(tmp_path / "cifar/cifar-10-batches-py/data_batch_1", b"not a pickle of theirs")
     write(tmp_path / "flat/0.png", b"")
     write(tmp_path / "images/cat/0.png", b"no image")
+    write(tmp_path / "a.csv", b"1,2.5\n0,3.5\n" * 500)
     return tmp_path
+
+
+@pytest.fixture(autouse=True)
+def small_machine(monkeypatch):
+    """Estimates are compared with these; nothing of that size is allocated."""
+    monkeypatch.setattr("psbench.system.limits.available_memory", lambda: 10**9)
+    monkeypatch.setattr("psbench.system.limits.free_disk", lambda folder: 10_000)
 
 
 @pytest.fixture
@@ -448,6 +504,27 @@ def test_compare_refuses_before_its_first_run_what_would_end_its_last(tmp_path, 
     specs = [str(tmp_path / name) for name in ("a.yaml", "b.yaml")]
     assert "3 samples" in refused(capsys, ["compare", *specs, "--out", str(tmp_path / "out")])
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.usefixtures("no_training")
+def test_compare_refuses_a_title_that_no_folder_can_have(tmp_path, capsys):
+    (tmp_path / "a.yaml").write_text(f"{{name: {'t' * 300}, strategy: asp}}")
+    line = refused(capsys, ["compare", str(tmp_path / "a.yaml"), "--out", str(tmp_path / "out")])
+    assert "File name too long" in line
+    assert [path.name for path in tmp_path.iterdir()] == ["a.yaml"]
+
+
+@pytest.mark.parametrize("command", [["run"], ["replay"], ["report"], ["resume"], ["compare"], ["lab"]])
+@pytest.mark.usefixtures("no_training")
+def test_a_name_of_300_characters_is_one_line(command, capsys):
+    assert "File name too long" in refused(capsys, [*command, "n" * 300])
+
+
+@pytest.mark.usefixtures("no_training")
+def test_rows_beyond_the_disk(tmp_path, capsys):
+    argv = ["generate", "higgs", "--rows", str(10**30), "--out", str(tmp_path / "higgs.csv")]
+    assert "10 kB are free; make fewer" in refused(capsys, argv)
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.usefixtures("no_training")

@@ -19,6 +19,7 @@ from psbench.data.location import VARIABLE
 from psbench.data.split import Indices, stratified_split
 from psbench.errors import DataError
 from psbench.seeds import Streams
+from psbench.system.limits import check_memory
 
 #: what counts as an image; other files, and whatever begins with a dot, are passed over
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".ppm", ".pgm", ".tif", ".tiff", ".webp", ".gif")
@@ -108,7 +109,10 @@ class Folder(ImageSource):
     def _read(self, paths: list[Path]) -> Pixels:
         """Return the images, (N, channels, height, width), decoded by as many threads as there are cores."""
         read = partial(read_image, mode="L" if self.grayscale else "RGB", size=self.image_size)
+        if self.image_size is not None:
+            self._check_memory(len(paths), self.image_size, self.image_size)
         first = read(paths[0])
+        self._check_memory(len(paths), *first.shape[1:])
         pixels = np.empty((len(paths), *first.shape), dtype=np.uint8)
 
         def fill(start: int) -> None:
@@ -124,6 +128,12 @@ class Folder(ImageSource):
         with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
             deque(pool.map(fill, range(0, len(paths), BLOCK)), maxlen=0)
         return pixels
+
+    def _check_memory(self, count: int, height: int, width: int) -> None:
+        what = f"data 'folder': {count} images of {width} x {height} pixels"
+        # a byte and a 32-bit float each
+        needed = 5 * count * height * width * (1 if self.grayscale else 3)
+        check_memory(needed, what, "set limit, or a smaller image_size")
 
 
 def class_names(folder: Path) -> tuple[str, ...]:

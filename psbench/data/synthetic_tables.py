@@ -76,6 +76,7 @@ class SyntheticTable(DataSource):
         import torch
 
         layout = LAYOUTS[self.layout]
+        self._check_memory(len(layout.columns))
         train = self.samples - round(self.samples * self.val_fraction)
         if train == 0:
             raise ParameterError(
@@ -93,15 +94,15 @@ class SyntheticTable(DataSource):
             *(self.name, x[:train], y[:train], x[train:], y[train:], layout.classes), target_scale=scale
         )
 
-    def _drawn(self, layout: Layout, streams: Streams) -> tuple[Numbers, Numbers]:
-        """Return all features, (samples, features), and targets, (samples,)."""
-        columns = len(layout.columns)
+    def _check_memory(self, columns: int) -> None:
         what = f"data 'synthetic_table': samples = {self.samples} of {columns - 1} features"
         # 32-bit floats, and for classes once more the targets as 64-bit numbers
-        check_memory(
-            self.samples * (4 * columns + 8), what, "lower samples, or use `generate` and data 'csv'"
-        )
-        features = np.empty((self.samples, columns - 1), dtype=np.float32)
+        needed = self.samples * (4 * columns + 8)
+        check_memory(needed, what, "lower samples, or use `psbench generate` and data 'csv'")
+
+    def _drawn(self, layout: Layout, streams: Streams) -> tuple[Numbers, Numbers]:
+        """Return all features, (samples, features), and targets, (samples,)."""
+        features = np.empty((self.samples, len(layout.columns) - 1), dtype=np.float32)
         targets = np.empty(self.samples, dtype=np.float32)
         for number, (x, y) in enumerate(tables(layout, self.samples, streams)):
             begin = number * BLOCK

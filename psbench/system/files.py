@@ -77,6 +77,6 @@ def check_writable(folder: Path) -> None:
     finally:
         with suppress(OSError, ValueError):
             probe.unlink()
-        with suppress(OSError, ValueError):
-            for each in made:
+        for each in made:
+            with suppress(OSError, ValueError):
                 each.rmdir()
