@@ -12,13 +12,15 @@ from typing import Any
 import altair as alt
 import pytest
 
-from psbench import charts
+from psbench import charts, metrics
+from psbench.core.log import EventLog, Kind
 from psbench.errors import ParameterError
 from psbench.experiment import Experiment
 from psbench.results.run import Run
 from psbench.runs import run
 from psbench_widgets import Lab
 from psbench_widgets.check import as_python, as_values
+from psbench_widgets.figures import Figures
 from psbench_widgets.probe import probe, unanswered
 
 BRIEF = Experiment(strategy="ssp", stop={"epochs": 2})
@@ -292,3 +294,34 @@ def test_the_shown_experiment_can_be_set(panel: Panel) -> None:
     assert panel.experiment.spec() == BRIEF.but(strategy="bsp").spec()
     assert panel.last("values")["values"]["strategy"]["name"] == "bsp"
     assert run(panel.experiment).log.digest() == run(BRIEF.but(strategy="bsp")).log.digest()
+
+
+def test_all_figures_of_a_refresh_stand_at_the_same_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run goes on while the timeline is computed, which is before the curves are read."""
+    done = run(BRIEF.but(stop={"epochs": 1}))
+    whole, log = done.log.rows(), EventLog()
+    half = len(whole) // 2
+    log.extend(whole[:half], done.log.texts[1:])
+    timeline = metrics.timeline
+
+    def slow_timeline(of: EventLog) -> Any:
+        log.extend(whole[half:], ())
+        return timeline(of)
+
+    monkeypatch.setattr(metrics, "timeline", slow_timeline)
+    figures = Figures()
+    figures.show(done.experiment, log, done.meta, "ssp")
+    figures.refresh()
+    now = float(whole["time_s"][half - 1])
+    assert len(log) == len(whole)
+    assert max(row["end_s"] for row in figures.charts["timeline"].rows()) == pytest.approx(now, rel=1e-5)
+    assert max(row["time_s"] for row in figures.charts["train_loss"].rows()) <= now * (1 + 1e-5)
+    shares = figures.charts["share"].rows()
+    assert sum(row["applied"] for row in shares) == int((whole["kind"][:half] == Kind.APPLY).sum())
+    monkeypatch.setattr(metrics, "timeline", timeline)
+    figures.refresh(final=True)
+    assert sum(row["applied"] for row in figures.charts["share"].rows()) == done.summary()["updates"]
+    assert figures.charts["train_accuracy"].rows()[-1]["train_accuracy"] == pytest.approx(
+        done.summary()["final"]["train_accuracy"], rel=1e-5
+    )
+    figures.close()

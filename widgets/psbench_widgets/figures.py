@@ -1,6 +1,7 @@
 """The charts of a run under way: psbench's own, given rows as the log grows.
 
-Each figure is a chart of `psbench.charts` drawn over a named data set, and the table that fills it. A
+Each figure is a chart of `psbench.charts` drawn over a named data set, and the table that fills it. All
+figures of a refresh are made from one copy of the log, so that they stand at the same moment of the run. A
 refresh that takes long is done seldom, so that charts never take more than a small share of the time.
 """
 
@@ -21,9 +22,9 @@ from psbench.experiment import Experiment
 from psbench.results.run import Run
 from psbench_widgets.livechart import LiveChart
 
-#: a refresh that took t of the processor's time is not repeated for this many t, the curves (False) and
-#: the slow figures (True) each in their own turn: together at most a twentieth of one core's time
-PATIENCE = {False: 28, True: 70}
+#: a refresh that took t of the processor's time is not repeated for this many t: at most a twentieth of one
+#: core's time
+PATIENCE = 20
 #: spans in the moving window of the timeline: about as many as can be told apart at its width
 SPANS = 260
 #: points of a curve beyond which it is thinned to `charts.POINTS`
@@ -55,19 +56,22 @@ MakeChart = Callable[..., Any]
 class FigureSpec:
     """One figure: its group on the page, its chart, and its table.
 
-    `grows` says that rows are only ever added; the others are replaced at each refresh. `slow` ones are
-    refreshed apart from the curves, because they look at the whole log.
+    `key` is the name of the chart (`charts.TITLES`). `grows` says that rows are only ever added; the others
+    are replaced at each refresh.
     """
 
     key: str
     group: str
-    title: str
     make_chart: MakeChart
     make_table: MakeTable
     note: str = ""
     grows: bool = False
-    slow: bool = True
     wide: bool = False
+
+    @property
+    def title(self) -> str:
+        """What stands above the chart."""
+        return charts.TITLES[self.key]
 
 
 def _curve(y: str) -> MakeChart:
@@ -135,40 +139,41 @@ def _labels(shown: FigureInput) -> pd.DataFrame:
 
 FIGURES = (
     FigureSpec(
-        *("val_accuracy", "learn", "Validation accuracy", _curve("val_accuracy"), _evaluated("val_accuracy")),
+        *("val_accuracy", "learn", _curve("val_accuracy"), _evaluated("val_accuracy")),
         grows=True,
-        slow=False,
     ),
     FigureSpec(
-        *("train_loss", "learn", "Training loss", _curve("train_loss"), _training),
+        *("train_accuracy", "learn", _curve("train_accuracy"), _evaluated("train_accuracy")),
+        grows=True,
+    ),
+    FigureSpec(
+        *("train_loss", "learn", _curve("train_loss"), _training),
         note="mean over the last quarter of an epoch",
         grows=True,
-        slow=False,
     ),
     FigureSpec(
-        *("val_loss", "learn", "Validation loss", _curve("val_loss"), _evaluated("val_loss")),
+        *("val_loss", "learn", _curve("val_loss"), _evaluated("val_loss")),
         grows=True,
-        slow=False,
     ),
     FigureSpec(
-        *("timeline", "workers", "What each worker does"),
+        *("timeline", "workers"),
         lambda shown, _: charts.timeline_chart("source"),
         _recent,
         note="point at a wait to see why, and for whom",
         wide=True,
     ),
     FigureSpec(
-        *("time_use", "workers", "Where the time goes"),
+        *("time_use", "workers"),
         lambda shown, _: charts.time_use_chart("source"),
         lambda shown: tables.worker_time_table(shown.spans),
     ),
     FigureSpec(
-        *("idle", "workers", "Waiting, by reason"),
+        *("idle", "workers"),
         lambda shown, table: charts.idle_chart("source", reasons=sorted(set(table["reason"]))),
         _idle,
     ),
     FigureSpec(
-        *("share", "workers", "Whose pushes were applied"),
+        *("share", "workers"),
         lambda shown, _: charts.share_chart("source", labels=[shown.label], strategies=[shown.strategy]),
         lambda shown: tables.share_table(shown.run, shown.label)[
             ["label", "worker", "applied", "share", "equal"]
@@ -176,32 +181,30 @@ FIGURES = (
         note="dashed: an equal share",
     ),
     FigureSpec(
-        *("staleness", "updates", "Staleness"),
+        *("staleness", "updates"),
         _histogram("staleness"),
         _counts("staleness"),
         note="0 is fresh",
     ),
+    FigureSpec(*("lead", "updates"), _histogram("lead"), _counts("lead"), note="what SSP bounds"),
     FigureSpec(
-        *("lead", "updates", "Clock lead"), _histogram("lead"), _counts("lead"), note="what SSP bounds"
-    ),
-    FigureSpec(
-        *("traffic", "updates", "Bytes sent"),
+        *("bytes", "updates"),
         lambda shown, _: charts.traffic_chart("source"),
         _traffic,
     ),
     FigureSpec(
-        *("batch_size", "updates", "Batch size of each worker"),
+        *("batch_size", "updates"),
         lambda shown, _: charts.batch_size_chart("source"),
         lambda shown: metrics.batch_sizes(shown.run.log),
     ),
     FigureSpec(
-        *("rule", "updates", "What the switch rule saw"),
+        *("rule", "updates"),
         lambda shown, _: charts.rule_chart("source"),
         _rule,
         note="dashed: its threshold",
     ),
     FigureSpec(
-        *("labels", "data", "Who trains on which labels"),
+        *("labels", "data"),
         lambda shown, _: charts.label_chart("source"),
         _labels,
     ),
@@ -225,8 +228,9 @@ class Figures:
         self._marked: dict[str, int] = {}
         self._shapes: dict[str, Any] = {}
         self._made: dict[Any, dict[str, Any]] = {}
-        self._due = {False: 0.0, True: 0.0}
+        self._due = 0.0
         self._input: FigureInput | None = None
+        self._log = EventLog()  # of the run, which may still write to it
         self.x = "time_s"
 
     def layout(self) -> list[dict[str, Any]]:
@@ -243,11 +247,12 @@ class Figures:
 
     def show(self, experiment: Experiment, log: EventLog, meta: dict[str, Any], label: str) -> None:
         """Begin to show another run."""
-        self._input = FigureInput(Run(experiment, log, meta), label)
+        self._log = log
+        self._input = FigureInput(Run(experiment, EventLog(), meta), label)
         self._sent.clear()
         self._shapes.clear()
         self._marked.clear()
-        self._due = {False: 0.0, True: 0.0}
+        self._due = 0.0
         for chart in self.charts.values():
             chart.clear()
             chart.state = "empty"
@@ -291,27 +296,18 @@ class Figures:
                 self.charts[figure.key].spec = spec
 
     def refresh(self, final: bool = False) -> None:
-        """Bring the charts up to the log, as far as their turn has come; all of them if `final`."""
-        if self._input is None or not len(self._input.run.log):
+        """Bring the charts up to the log, if it is time for it or `final`: all of them to the same moment."""
+        if self._input is None or not len(self._log) or (not final and time.perf_counter() < self._due):
             return
-        for slow in (False, True):
-            if not final and time.perf_counter() < self._due[slow]:
-                continue
-            began = time.thread_time()  # not the clock, which also counts what the run takes meanwhile
-            self._refresh(slow, final)
-            self._due[slow] = time.perf_counter() + PATIENCE[slow] * (time.thread_time() - began)
-
-    def _refresh(self, slow: bool, final: bool) -> None:
-        shown = self._input
-        assert shown is not None
-        rows = shown.run.log.rows()
-        if slow:
-            if not (rows["kind"] == Kind.PUSH).any():
-                return
-            shown.spans = metrics.timeline(shown.run.log)
+        began = time.thread_time()  # not the clock, which also counts what the run takes meanwhile
+        _catch_up(self._input.run.log, self._log)
+        has_pushes = bool((self._input.run.log.rows()["kind"] == Kind.PUSH).any())
+        if has_pushes:
+            self._input.spans = metrics.timeline(self._input.run.log)
         for figure in FIGURES:
-            if figure.slow == slow:
-                self._fill(figure, shown, final)
+            if has_pushes or figure.grows:
+                self._fill(figure, self._input, final)
+        self._due = time.perf_counter() + PATIENCE * (time.thread_time() - began)
 
     def _fill(self, figure: FigureSpec, shown: FigureInput, final: bool) -> None:
         table = figure.make_table(shown)
@@ -350,6 +346,12 @@ class Figures:
         """Close the charts' channels to the page."""
         for chart in self.charts.values():
             chart.close()
+
+
+def _catch_up(copy: EventLog, log: EventLog) -> None:
+    """Append to a copy what the log, which may grow meanwhile, has more than it."""
+    rows = log.rows(len(copy))  # before the texts, so that those the rows name are there
+    copy.extend(rows, log.texts[len(copy.texts) :])
 
 
 def static(figure: charts.Figure) -> tuple[dict[str, Any], list[dict[str, Any]]]:

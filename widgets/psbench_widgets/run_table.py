@@ -138,8 +138,7 @@ class RunTable:
         for label, runs in found.groups.items():
             name = next(filter(None, (named[id(run)] for run in runs)), label)
             renamed[label] = name if name not in renamed.values() else f"{name} ({label})"
-        groups = {renamed[label]: runs for label, runs in found.groups.items()}
-        return Comparison(groups, renamed[found.baseline], found.target)
+        return found.renamed(renamed)
 
     def save(self, folder: str | Path) -> list[Path]:
         """Write every ticked run to a folder of its own inside `folder`."""
