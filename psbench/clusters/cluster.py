@@ -16,7 +16,7 @@ from psbench.core.part import Part, make_part
 from psbench.core.specification import parameter
 from psbench.errors import ParameterError
 
-# the profile says more clearly which worker's number is none
+# the profile's error says which worker's number is NaN or infinity
 _Number = Annotated[float, AllowInfNan(True)]
 #: one number for all workers, or one each
 PerWorker = _Number | tuple[_Number, ...]

@@ -1,4 +1,4 @@
-"""Clusters that are nobody's test bed: equal machines, or any."""
+"""Clusters that are no published test bed: equal machines, or any."""
 
 from __future__ import annotations
 

@@ -21,5 +21,5 @@ class EveryStep(Communication):
     source: ClassVar[str] = "Li et al. 2014"
 
     def worker_policy(self) -> WorkerPolicy:
-        """Return the worker half that always pushes."""
+        """Return the worker policy that always pushes."""
         return WorkerPolicy()

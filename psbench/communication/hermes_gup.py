@@ -18,8 +18,8 @@ from psbench.errors import ParameterError
 SOURCE = "Hermes, Alg. 1"
 
 
-class HermesGUPHalf(WorkerPolicy):
-    """Test the loss at the end of every chunk; the worker's half of `HermesGUP`.
+class HermesGUPPolicy(WorkerPolicy):
+    """Test the loss at the end of every chunk; the worker's policy of `HermesGUP`.
 
     Parameters
     ----------
@@ -44,7 +44,7 @@ class HermesGUPHalf(WorkerPolicy):
             self._done = 0
 
     def after_step(self, stats: Mapping[str, float]) -> Directive:
-        """Go on to the end of the chunk; there, push or report."""
+        """Continue to the end of the chunk; there, push or report."""
         self._done += 1
         if self._done < self._steps:
             return "continue"
@@ -52,13 +52,13 @@ class HermesGUPHalf(WorkerPolicy):
         return "push" if self.is_major(stats["test_loss"]) else "report"
 
     def report(self, stats: dict[str, float]) -> dict[str, float]:
-        """Tell of how many steps the chunk was, beside the statistics that are read."""
+        """Return the statistics that are read, and how many steps the chunk had."""
         return stats | {"chunk_steps": self._steps}
 
     def is_major(self, loss: float) -> bool:
         """Take the test loss of a chunk and say whether it is to be pushed (Alg. 1, lines 4 to 12)."""
         if not isfinite(loss):
-            return True  # whoever gets it ends the run; without a push it would never end
+            return True  # the server ends the run with it; without a push it would not end
         self._losses = [*self._losses, loss][-self.window :]
         major = z_score(self._losses) <= self.alpha
         if major:
@@ -72,7 +72,7 @@ class HermesGUPHalf(WorkerPolicy):
 def z_score(losses: list[float]) -> float:
     """Return how many standard deviations the last loss is above the mean, itself included in both.
 
-    At least -sqrt(m - 1) for m losses; infinite where the losses do not differ.
+    At least -sqrt(m - 1) for m losses; infinity where the losses do not differ.
 
     Examples
     --------
@@ -89,7 +89,7 @@ class HermesGUP(Communication):
 
     At the end of a chunk it takes the loss of its model on test samples. If that is so far below the losses
     since the last push that its z-score is at most alpha, the worker pushes its parameters, waits for the
-    model and begins anew from it; else it reports and goes on. Alpha rises towards 0 while no push succeeds,
+    model and continues from it; else it reports and continues. Alpha rises towards 0 while no push succeeds,
     so that smaller improvements count as training converges.
 
     Parameters
@@ -118,8 +118,8 @@ class HermesGUP(Communication):
     without such orders it is one step.
     Our reading: eq. (4), with the loss itself in mean and deviation (as the code has it; this is what makes
     -3 the least z of ten losses, where the paper's range of alpha ends), population deviation, no push where
-    losses do not differ, the window emptied by a push, alpha not restored by it. The local optimizer begins
-    anew with the model that a push is answered with, since its momentum belongs to the model given up. All
+    losses do not differ, the window emptied by a push, alpha not restored by it. The local optimizer
+    is reset with the model that answers a push, since its momentum belongs to the model given up. All
     workers take the loss on the same samples of the validation set, which no worker trains on (the code takes
     the last 15 % of every chunk, which another chunk may have for training). In virtual time it costs
     test_samples seconds_per_sample / 3 / speed of the worker: a forward pass is about a third of a step.
@@ -132,8 +132,8 @@ class HermesGUP(Communication):
 
     Examples
     --------
-    >>> half = HermesGUP(alpha=-0.9).worker_policy()
-    >>> [half.after_step({"test_loss": loss}) for loss in (1.0, 0.9, 0.85)]
+    >>> policy = HermesGUP(alpha=-0.9).worker_policy()
+    >>> [policy.after_step({"test_loss": loss}) for loss in (1.0, 0.9, 0.85)]
     ['report', 'push', 'report']
     """
 
@@ -181,5 +181,5 @@ class HermesGUP(Communication):
         return self
 
     def worker_policy(self) -> WorkerPolicy:
-        """Return the worker half that tests losses."""
-        return HermesGUPHalf(alpha=self.alpha, beta=self.beta, patience=self.patience, window=self.window)
+        """Return the worker policy that tests losses."""
+        return HermesGUPPolicy(alpha=self.alpha, beta=self.beta, patience=self.patience, window=self.window)

@@ -15,13 +15,13 @@ SOURCE = "Wang and Joshi 2019 (AdaComm), eq. 1"
 
 
 class LocalSteps(WorkerPolicy):
-    """A worker that pushes when it has made as many steps as it was last told to make."""
+    """A worker that pushes when it has made as many steps as its last orders say."""
 
     local_steps: int = 1
     made: int = 0
 
     def on_orders(self, orders: Orders) -> None:
-        """Begin to count anew: orders come with every release, and what was begun before may be void."""
+        """Count from zero again: orders come with every release, and earlier steps may be void."""
         if "local_steps" in orders:
             self.local_steps, self.made = orders["local_steps"], 0
 
@@ -37,7 +37,7 @@ class Local(Communication):
     Parameters
     ----------
     local_momentum : "cleared" or "kept"
-        What becomes of the momentum of a worker's optimizer when it takes over an averaged model.
+        Whether a worker's optimizer keeps its momentum when it takes over an averaged model.
     """
 
     local: ClassVar[bool] = True
@@ -48,11 +48,11 @@ class Local(Communication):
 
     @property
     def forgets_momentum(self) -> bool:
-        """Whether a worker that is sent the model begins its own optimizer anew."""
+        """Whether a worker that is sent the model resets its own optimizer."""
         return self.local_momentum == "cleared"
 
     def worker_policy(self) -> WorkerPolicy:
-        """Return the worker half that counts its steps."""
+        """Return the worker policy that counts its steps."""
         return LocalSteps()
 
     def steps(self, view: ClusterView) -> int:
@@ -77,19 +77,19 @@ class LocalSGD(Local):
     Notes
     -----
     Reduces to: BSP under a barrier with a period of 1 (plain SGD, or momentum that is kept); workers that
-    never meet, with an endless one. Each step's rate is that of the epoch at which the period began.
+    never communicate, with an infinite one. Each step's rate is that of the epoch at which the period began.
 
     Source
     ------
     Wang and Joshi (2019), "Adaptive Communication Strategies to Achieve the Best Error-Runtime Trade-off in
     Local-Update SGD", eq. (1), PASGD; `protocols` 5.1. The later code of the authors averages first after
-    tau + 1 steps and keeps the local momentum; we average after tau, as printed.
+    tau + 1 steps and keeps the local momentum; here it is after tau steps, as printed.
 
     Examples
     --------
-    >>> half = LocalSGD(local_steps=2).worker_policy()
-    >>> half.on_orders({"local_steps": 2})
-    >>> half.after_step({}), half.after_step({})
+    >>> policy = LocalSGD(local_steps=2).worker_policy()
+    >>> policy.on_orders({"local_steps": 2})
+    >>> policy.after_step({}), policy.after_step({})
     ('continue', 'push')
     """
 

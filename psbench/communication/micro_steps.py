@@ -1,4 +1,4 @@
-"""Micro-steps: a worker's batch in pieces, so that how far it has come is known, and can be changed."""
+"""Micro-steps: a worker's batch in pieces, so that its progress is known and its size can be changed."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ class MicroSteps(Communication):
 
     Examples
     --------
-    >>> half = MicroSteps(pieces=2).worker_policy()
-    >>> half.on_orders({"round": 0, "batch": 5})
-    >>> half.step_samples(5), half.after_step({}), half.step_samples(5), half.after_step({})
+    >>> policy = MicroSteps(pieces=2).worker_policy()
+    >>> policy.on_orders({"round": 0, "batch": 5})
+    >>> policy.step_samples(5), policy.after_step({}), policy.step_samples(5), policy.after_step({})
     (3, 'report', 2, 'push')
     """
 
@@ -51,7 +51,7 @@ class MicroSteps(Communication):
     pieces: int = parameter(8, "micro-batches that a batch is cut into", source=SOURCE, ge=1, le=1024)
 
     def worker_policy(self) -> WorkerPolicy:
-        """Return the worker half that cuts its batch."""
+        """Return the worker policy that cuts its batch."""
         return Cutting(pieces=self.pieces)
 
     def on_release(self, worker: int, view: ClusterView) -> Orders:

@@ -20,14 +20,14 @@ class Overlapping(WorkerPolicy):
     made: int = 0  # steps since the exchange began
 
     def after_step(self, stats: Mapping[str, float]) -> Directive:
-        """Push and go on; with a push under way, go on until enough steps are made."""
+        """Push and continue; with a push under way, continue until enough steps are made."""
         if not self.exchanging:
             return self._begin()
         self.made += 1
         return "wait" if self.made >= self.local_steps else "continue"
 
     def on_answer(self, waited: bool) -> Directive:
-        """End the exchange; who waited for it has gradients to push, and begins the next."""
+        """End the exchange; a worker that waited for it has gradients to push, and begins the next."""
         self.exchanging = False
         return self._begin() if waited else "continue"
 
@@ -37,11 +37,11 @@ class Overlapping(WorkerPolicy):
 
 
 class OSP(Communication):
-    """Push the gradients since the last push, and step on by oneself until the answer comes.
+    """Push the gradients since the last push, and take local steps until the answer comes.
 
     While a push is under way its worker steps its own model along its own gradients and adds them up. From
-    the answer it steps once along that sum, w <- w_answer - lr sum, so that nothing it has learnt is lost;
-    the next push takes the sum to the server, once. Only who has made `local_steps` steps waits.
+    the answer it steps once along that sum, w <- w_answer - lr sum, so that no gradient is lost;
+    the next push takes the sum to the server, once. Only a worker that has made `local_steps` steps waits.
 
     Parameters
     ----------
@@ -51,7 +51,7 @@ class OSP(Communication):
     Notes
     -----
     Reduces to: BSP, with a barrier, equal workers, and messages that take no time; SGD with one worker.
-    Nobody waits whose answer comes within `local_steps` steps. A push that goes on carries the *sum* of its
+    A worker whose answer comes within `local_steps` steps does not wait. Each push carries the *sum* of its
     steps' gradients (aggregation `accumulated`). Part of it was computed on models that lack the others'
     last updates: a barrier's staleness of 0 counts versions, not these steps.
     Momentum belongs to the server. With it the model moves further than the workers' own steps foresaw, and
@@ -62,13 +62,13 @@ class OSP(Communication):
 
     Source
     ------
-    Wang, Guo, Li (2019), "OSP: Overlapping Computation and Communication in Parameter Server for Fast
-    Machine Learning", ICPP, as thesis 3.2.2 tells it; `protocols` 1.9. It gives T no number; 4 is ours.
+    Wang, Guo, Li (2019), "OSP: Overlapping Computation and Communication in Parameter Server for Fast Machine
+    Learning", ICPP, as summarised in thesis 3.2.2; `protocols` 1.9. No value of T is given; 4 is ours.
 
     Examples
     --------
-    >>> half = OSP(local_steps=2).worker_policy()
-    >>> [half.after_step({}) for _ in range(3)], half.on_answer(True)
+    >>> policy = OSP(local_steps=2).worker_policy()
+    >>> [policy.after_step({}) for _ in range(3)], policy.on_answer(True)
     (['push_and_continue', 'continue', 'wait'], 'push_and_continue')
     """
 
@@ -81,5 +81,5 @@ class OSP(Communication):
     )
 
     def worker_policy(self) -> WorkerPolicy:
-        """Return the worker half that goes on while it pushes."""
+        """Return the worker policy that continues while it pushes."""
         return Overlapping(local_steps=self.local_steps)

@@ -36,7 +36,7 @@ class Flags(WorkerPolicy):
         before = ewma(self.norms, self.smoothing)
         self.norms = [*self.norms, stats["grad_norm_sq"]][-self.window :]
         now = ewma(self.norms, self.smoothing)
-        # no change can be told with the first step, or from nothing
+        # no relative change with the first step, or from a norm of 0
         self.changed = not before or not abs(now - before) / before < self.delta
         return "vote"
 
@@ -77,7 +77,7 @@ class SelSync(Communication):
 
     After every step each worker compares the smoothed squared norm of its gradients, E, with that one step
     before, and votes to synchronise if abs(E - E_before)/E_before >= delta. One such vote suffices; without
-    any, all keep their own step and go on.
+    any, all keep their own step and continue.
 
     Parameters
     ----------
@@ -93,13 +93,13 @@ class SelSync(Communication):
 
     Notes
     -----
-    Reduces to: BSP with delta = 0; workers that never meet, but vote, with a large one.
+    Reduces to: BSP with delta = 0; workers that vote and never synchronise, with a large one.
     Our reading: of paper and code, which differ in many points, the paper: one exponentially weighted mean,
     of the squared norm, and models averaged after the local step. As it gives both a window and a smoothing,
-    the mean is begun anew at every step, with the oldest norm of the window. The first step of a worker
-    synchronises, and one after a norm of 0, since no change can be told. So does the arrival of a worker,
-    who could not begin before. The workers' momentum is neither exchanged nor cleared, as in the code.
-    Data injection: with k = alpha n sharing workers (rounded to the nearest whole number) and a batch of b, a
+    the mean is computed from the oldest norm of the window at every step. The first step of a worker
+    synchronises, and one after a norm of 0, since no change is known then. So does the arrival of a worker,
+    which could not begin before. The workers' momentum is neither exchanged nor cleared, as in the code. Data
+    injection: with k = alpha n sharing workers (rounded to the nearest whole number) and a batch of b, a
     worker draws b' = b/(1 + beta k) samples of its own and each of the k shares beta b' (rounded down), so
     that a batch is of b samples as before; a sharing worker, which receives from k - 1 only, draws more of
     its own. Shared samples are drawn from the shard of who shares them, and are the same for all who receive
@@ -113,10 +113,10 @@ class SelSync(Communication):
 
     Examples
     --------
-    >>> half = SelSync(delta=0.3, smoothing=1.0).worker_policy()
+    >>> policy = SelSync(delta=0.3, smoothing=1.0).worker_policy()
     >>> for norm in (4.0, 4.4, 4.2, 6.0):
-    ...     _ = half.after_step({"grad_norm_sq": norm})
-    ...     print(half.vote_value())
+    ...     _ = policy.after_step({"grad_norm_sq": norm})
+    ...     print(policy.vote_value())
     1.0
     0.0
     0.0
@@ -156,7 +156,7 @@ class SelSync(Communication):
         return False
 
     def worker_policy(self) -> WorkerPolicy:
-        """Return the worker half that votes."""
+        """Return the worker policy that votes."""
         return Flags(delta=self.delta, window=self.window, smoothing=self.smoothing)
 
     def on_release(self, worker: int, view: ClusterView) -> Orders:

@@ -10,8 +10,8 @@ from psbench.core.parts import Network, Placement
 class AllReduce(Placement):
     """A ring All-Reduce over the pushers of a commit; every worker keeps a replica of the model.
 
-    In a ring of n workers each sends 2 (n - 1)/n of the vector. We count its first half, the
-    reduce-scatter, as bytes up and its second, the all-gather, as bytes down: each message once.
+    In a ring of n workers each sends 2 (n - 1)/n of the vector. Its first half, the
+    reduce-scatter, counts as bytes up and its second, the all-gather, as bytes down: each message once.
 
     Source
     ------

@@ -1,4 +1,4 @@
-"""Which server holds which parameters: rules that cut a model's vector and deal out the pieces."""
+"""Which server holds which parameters: rules that divide a model's vector among servers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from psbench.core.parts import Layout
 
 #: entries from (included) to (excluded)
 Range: TypeAlias = tuple[int, int]
-#: the stretches of each server
+#: the ranges of each server
 Ranges: TypeAlias = Sequence[Sequence[Range]]
 
 
@@ -126,14 +126,14 @@ def ranges_of(blocks: Iterable[Block]) -> list[Range]:
     return joined([(block.start, block.start + block.size) for block in blocks])
 
 
-def joined(stretches: Iterable[Range]) -> list[Range]:
-    """Return stretches in order, neighbours as one.
+def joined(ranges: Iterable[Range]) -> list[Range]:
+    """Return ranges in order, neighbours as one.
 
     >>> joined([(4, 6), (0, 2), (6, 7)])
     [(0, 2), (4, 7)]
     """
     found: list[Range] = []
-    for start, stop in sorted(stretches):
+    for start, stop in sorted(ranges):
         if found and found[-1][1] == start:
             found[-1] = found[-1][0], stop
         else:

@@ -15,14 +15,14 @@ class MapReduce(Placement):
     """The driver sends out the model, one task a partition computes a gradient, and a tree adds them up.
 
     Every mini-batch is a job of its own, and each task goes through its whole partition to find the members
-    of the mini-batch: that is what makes small mini-batches dear in this style, whatever computes them.
+    of the mini-batch: that is what makes small mini-batches expensive in this style.
 
     Parameters
     ----------
     job_s : float, seconds, >= 0
-        What it takes to start a job. Only virtual time charges it; live it is what it is.
+        Time to start a job. Charged in virtual time only; live, a job takes the time it takes.
     scan_s_per_sample : float, seconds, >= 0
-        What it takes to go past one sample of the partition. Only virtual time charges it.
+        Time to scan one sample of the partition. Charged in virtual time only.
 
     Notes
     -----

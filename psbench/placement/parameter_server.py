@@ -32,9 +32,9 @@ class ParameterServer(Placement):
         MXNet, large tensors cut over all servers and small ones on one. best_fit: as in Optimus, by size into
         the room that is left.
     large_tensor : int, entries, >= 1
-        What size_threshold takes for large.
+        Entries from which size_threshold counts a tensor as large.
     reassignment : Reassignment, its name, or a mapping
-        Whether entries move while a run goes on, and when. A move after which the servers are no more even
+        Whether entries move during a run, and when. A move after which the servers are no more even
         than before is taken back, and the time to the next look doubles: noise, or time that does not depend
         on the entries, moves them a few times and not for ever.
 
@@ -48,8 +48,8 @@ class ParameterServer(Placement):
     One worker sends and receives 32 d bits a step, whatever the number of servers; a server carries 2 n
     times its own share of that. The update does not depend on the assignment, bit by bit, since optimizers
     work entry by entry; codecs with a scale have one a server, and differ.
-    Our reading: where MXNet draws a server at random for a small tensor, we take a hash of its name, so that
-    every process finds the same. Optimus' 1 % rule is `protocols`' account, which could not be checked.
+    Our reading: where MXNet draws a server at random for a small tensor, a hash of its name is used here, so
+    that every process finds the same. Optimus' 1 % rule is `protocols`' account, which could not be checked.
 
     Source
     ------
@@ -79,7 +79,7 @@ class ParameterServer(Placement):
     )
     reassignment: SerializeAsAny[Reassignment] = Field(
         default_factory=Never,
-        description="whether parameters move between servers while a run goes on",
+        description="whether parameters move between servers during a run",
         json_schema_extra={"unit": "", "source": "Lapse, NuPS; thesis 3.2.4"},
     )
     _next_look: int = PrivateAttr(default=0)  # at that version
@@ -111,7 +111,7 @@ class ParameterServer(Placement):
 
     @property
     def moves(self) -> bool:
-        """Whether parameters may move between servers while a run goes on."""
+        """Whether parameters may move between servers during a run."""
         return self.reassignment.interval > 0
 
     def start(self, view: ClusterView) -> list[Action]:
@@ -172,7 +172,7 @@ class ParameterServer(Placement):
         """Return entries, requests and parts by server, and the imbalance of each: the most over the mean.
 
         A request is a tensor, or a piece of one, that a worker sends to that server at every push; a part is
-        a stretch of neighbouring entries.
+        a range of neighbouring entries.
         """
         held = self.held(layout)
         counts = {
@@ -185,4 +185,4 @@ class ParameterServer(Placement):
 
 
 def _plain(ranges: Ranges) -> list[list[list[int]]]:
-    return [[list(stretch) for stretch in own] for own in ranges]
+    return [[list(one) for one in own] for own in ranges]

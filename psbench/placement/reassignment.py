@@ -18,7 +18,7 @@ class Reassignment(Part):
 
     @property
     def interval(self) -> int:
-        """Updates between two looks at the servers; 0 if nobody looks."""
+        """Updates between two measurements of the servers' load; 0 if there is none."""
         return 0
 
     def rebalanced(self, ranges: Ranges, loads: Sequence[float]) -> Ranges:
@@ -26,7 +26,7 @@ class Reassignment(Part):
 
         Parameters
         ----------
-        ranges : the stretches that each server holds
+        ranges : the ranges of entries that each server holds
         loads : seconds that each server was busy, (num_servers,), >= 0
         """
         return ranges
@@ -55,7 +55,7 @@ class ByLoad(Reassignment):
     to hold entries in proportion to its speed. Where the time is proportional to the entries, one move
     suffices; where a request costs something however small it is, each move takes a server nearer, and none
     overshoots. Nothing moves unless the busiest server is to have less to do. As many entries move as are too
-    many, and no others: whole stretches first, and then a piece of a larger one.
+    many, and no others: whole ranges first, and then a piece of a larger one.
 
     Lapse moves a parameter to where it is accessed, and NuPS replicates what all access instead: both live
     from different workers needing different parameters. In dense data-parallel training every worker reads
@@ -104,7 +104,7 @@ class ByLoad(Reassignment):
 
 
 def imbalance(loads: Sequence[float]) -> float:
-    """Return the busiest server's load over the mean; 1 if nobody was busy.
+    """Return the busiest server's load over the mean; 1 if no server was busy.
 
     >>> imbalance([3.0, 1.0])
     1.5
@@ -125,7 +125,7 @@ def _wanted(entries: Sequence[int], loads: Sequence[float]) -> list[int]:
 
 
 def _moved(ranges: Ranges, wanted: Sequence[int]) -> Ranges:
-    """Return the stretches after moving what is too many to where there are too few."""
+    """Return the ranges after moving entries from servers with too many to those with too few."""
     held = [list(own) for own in ranges]
     missing = [want - sum(b - a for a, b in own) for want, own in zip(wanted, held, strict=True)]
     order = sorted(range(len(held)), key=lambda server: missing[server])
@@ -140,11 +140,11 @@ def _moved(ranges: Ranges, wanted: Sequence[int]) -> Ranges:
 
 
 def _taken(own: list[Range], count: int) -> list[Range]:
-    """Take so many entries out of a server's stretches: whole ones first, then the end of a larger one."""
+    """Take so many entries out of a server's ranges: whole ones first, then the end of a larger one."""
     found: list[Range] = []
     while count:
-        own.sort(key=lambda stretch: stretch[1] - stretch[0])
-        fitting = [stretch for stretch in own if stretch[1] - stretch[0] <= count]
+        own.sort(key=lambda entries: entries[1] - entries[0])
+        fitting = [entries for entries in own if entries[1] - entries[0] <= count]
         if fitting:
             own.remove(fitting[-1])
             found.append(fitting[-1])

@@ -15,7 +15,7 @@ Features = NDArray[np.float32]
 
 
 class Division(NamedTuple):
-    """What a sharding made: the samples of each worker, and the sizes of the neighbourhoods it looked for.
+    """The samples of each worker, and the sizes of the neighbourhoods that were looked for.
 
     `sparse` are the sizes of those that every worker was given whole. Both are None where the rule looks for
     no neighbourhoods.
@@ -88,7 +88,7 @@ class Sharding(Part):
     def found(
         self, features: Features, labels: Indices, num_workers: int, rng: np.random.Generator
     ) -> Division:
-        """Apply the rule, and say what it found; by default nothing but the shards."""
+        """Apply the rule; return the shards, and the neighbourhoods if it looks for any."""
         return Division(self.assign(features, labels, num_workers, rng))
 
     def check_size(self, num_workers: int, dataset_size: int) -> None:

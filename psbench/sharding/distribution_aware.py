@@ -97,7 +97,7 @@ class DistributionAware(Sharding):
     def found(
         self, features: Features, labels: Indices, num_workers: int, rng: np.random.Generator
     ) -> Division:
-        """Apply the rule, and tell the sizes of the clusters."""
+        """Apply the rule; return the shards and the sizes of the clusters."""
         clusters = groups(self.cluster(features, labels, rng))
         sizes = [len(members) for members in clusters]
         sparse = [self.is_sparse(size, num_workers) for size in sizes]

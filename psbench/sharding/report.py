@@ -29,7 +29,7 @@ def label_counts(shards: Sequence[Indices], labels: Indices, num_classes: int) -
 
 @dataclass(frozen=True)
 class ShardingReport:
-    """What the thesis tells of a sharding (tables 6.3 to 6.6, and the time in 6.4).
+    """Time, sparse neighbourhoods and their mean size: what the thesis reports (ch. 6, table 6.4).
 
     Parameters
     ----------

@@ -18,7 +18,7 @@ class SelDP(Sharding):
     Notes
     -----
     Our reading: the data is shuffled once before it is cut, so that chunks are alike. The order matters:
-    `ordered` asks whoever draws batches to keep it. The authors' code shuffles the whole set per worker.
+    `ordered` asks the trainer to keep it. The authors' code shuffles the whole set per worker.
 
     Source
     ------

@@ -35,7 +35,7 @@ class Stratified(Sharding):
     name: ClassVar[str] = "stratified"
     source: ClassVar[str] = "thesis 6.1.1, Fig. 6.5"
 
-    rotate: bool = parameter(False, "go on dealing where the class before ended, for equal sizes")
+    rotate: bool = parameter(False, "continue where the class before ended, for equal sizes")
 
     @property
     def remedy(self) -> str:

@@ -41,13 +41,13 @@ class DBS(Stragglers):
     Our reading: proportional, as the prose has it ("enlarged or reduced in equal proportion"). An iteration's
     time is what its worker computes. A batch is rounded half up, and is at least 1 and at most the training
     set. The rate of a push does not depend on its batch, which the paper leaves to future work. While worker
-    0 is away its last times stand; one that is back begins anew with the batch it began with. All this
+    0 is away its last times stand; one that is back begins with its first batch again. All this
     supposes that times grow with batches: where they hardly do (tiny models) batches drift to their ends.
 
     Source
     ------
     "An efficient algorithm for data parallelism based on stochastic optimization" (2022), AEJ, Algs. 1-2;
-    `protocols` 6.1. The paper gives the tolerance no number.
+    `protocols` 6.1. The paper gives no value of the tolerance.
 
     Examples
     --------

@@ -31,11 +31,11 @@ class DropStragglers(Stragglers):
     most : float, 0 to 1
         Share of the workers, rounded down, that are done without at a time.
     readmit_after_s : float, seconds, >= 0
-        When a dropped worker is taken back, to be watched anew; 0 is never.
+        When a dropped worker is taken back, and observed from the start; 0 is never.
 
     Notes
     -----
-    Reduces to: equal work for all when nobody is slow, or `most` allows for nobody.
+    Reduces to: equal work for all when no worker is slow, or `most` permits none.
     The work of the others is not increased: with a barrier an update is the mean over fewer samples, and the
     shard of a worker that is dropped for good is not trained on.
     Our reading: the source says only that stragglers are dropped; what makes one, and that a share of the
@@ -45,7 +45,7 @@ class DropStragglers(Stragglers):
     Source
     ------
     Zhang et al. (2017), "Poseidon: An Efficient Communication Architecture for Distributed Deep Learning on
-    GPU Clusters", ATC; thesis 3.2.5. The sources give no numbers.
+    GPU Clusters", ATC; thesis 3.2.5. The sources give no values.
 
     Examples
     --------
@@ -89,7 +89,7 @@ class DropStragglers(Stragglers):
         return self._drop(push.worker, view)
 
     def on_release(self, worker: int, view: ClusterView) -> Orders:
-        """Forget what was seen of an earlier life."""
+        """Forget the times from before a worker left."""
         if view.workers[worker].status == Status.NEW:
             self._forget(worker)
         return {}

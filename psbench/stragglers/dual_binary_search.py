@@ -62,7 +62,7 @@ class DualBinarySearch(Stragglers):
     -----
     Reduces to: equal chunks for all while no time is out of line.
     Our reading: nothing is out of line before every worker has a time; a time on a fence is not. K is the
-    time of a step, so a chunk has ceil(passes samples / batch) steps: batches go on from one pass to the
+    time of a step, so a chunk has ceil(passes samples / batch) steps: batches continue from one pass to the
     next. The batch is kept if 1 <= samples < N for it, else the nearest of 2, 4, ... 256 for which that holds
     is taken, and if none is, the one that comes closest in time, then the one with more samples. A chunk may
     have fewer samples than a batch: by eq. (3) samples >= batch means target >= K passes, whatever the batch,
@@ -70,8 +70,8 @@ class DualBinarySearch(Stragglers):
     samples as one step passes over. In "code" a target below a second, which makes an empty chunk there,
     makes one of a single sample.
     Memory: N of a worker is at most what its machine's memory holds beside the model, its gradient and the
-    optimizer's state (`ClusterView.capacity`). Half of that is for the chunk being trained on, the other
-    half for the one that travels meanwhile (prefetching).
+    optimizer's state (`ClusterView.capacity`). Half of that is for the chunk being trained on, the other half
+    for the one that travels meanwhile (prefetching).
 
     Source
     ------
@@ -116,7 +116,7 @@ class DualBinarySearch(Stragglers):
     _median: float = PrivateAttr(0.0)
 
     def on_report(self, report: Report, view: ClusterView) -> list[Action]:
-        """Look at a chunk's time; tell the worker the size of the chunks to come if that changes."""
+        """Take a chunk's time; order the size of the chunks to come if that changes."""
         key, before = str(report.worker), self._told.get(str(report.worker), [0.0, 0.0])
         seconds, steps = report.stats["compute_s"] - before[0], report.stats["chunk_steps"]
         if seconds <= 0:
@@ -135,7 +135,9 @@ class DualBinarySearch(Stragglers):
 
     def on_release(self, worker: int, view: ClusterView) -> Orders:
         """Order the size of the chunks to come."""
-        self._told.pop(str(worker), None)  # its push told the rest, or it was cancelled and counts anew
+        self._told.pop(
+            str(worker), None
+        )  # its push reported the rest, or it was cancelled and counts from zero
         if view.workers[worker].status == Status.NEW:
             self._times.pop(str(worker), None)
             self._sizes.pop(str(worker), None)

@@ -31,16 +31,16 @@ class FlexRR(Stragglers):
     -----
     Reduces to: BSP (to rounding) when no worker lags by the threshold.
     The samples of a barrier sum to the global batch, and each gradient counts by its samples (aggregation
-    `mean`), so an update is that of a whole batch whoever computed it. Which samples those are does change:
-    a helper takes more of its own shard, since data is not moved. A worker that leaves takes along what it
-    was given.
+    `mean`), so an update is that of a whole batch whoever computed it. Which samples those are does change: a
+    helper takes more of its own shard, since data is not moved. Samples that were moved to a worker that
+    leaves are lost with it.
     Our reading: the paper's workers compare progress among themselves and begin with a small share of the
     work (2.5 %, then more); here the server compares, and what is moved is what evens out. A worker between
-    two reports is taken to be halfway through its piece. Neither is told of changes to a piece that it may
-    have begun, so that orders come in time if a message takes less than a micro-step. Those that come later
-    do no harm: what their worker leaves undone another is told to do, as long as one is under way; if none
-    is, the barrier has a few samples less, weighed right. Under other consistency than a barrier progress
-    cannot be compared like this.
+    two reports is taken to be halfway through its piece. Orders never change a piece that may have begun, so
+    that they come in time if a message takes less than a micro-step. Those that come later do no harm:
+    samples that their worker leaves out are ordered from another, as long as one is under way; if none is,
+    the barrier has a few samples less, with the right weights. Under other consistency than a barrier
+    progress cannot be compared like this.
 
     Source
     ------
@@ -77,14 +77,15 @@ class FlexRR(Stragglers):
     def on_push(self, push: Push, view: ClusterView) -> list[Action]:
         """Make up for orders that came too late: what the worker has left undone another does."""
         key, others = str(push.worker), view.computing
-        owed = self._quotas[key] - push.samples
+        missing = self._quotas[key] - push.samples
         self._quotas[key] = push.samples
-        if not owed or not others:
+        if not missing or not others:
             return []
         least_far = max(others, key=lambda w: (self._unbegun(w), -w))
-        owed = max(owed, -max(0, self._unbegun(least_far)))  # what is done twice it is spared, if it can be
-        self._quotas[str(least_far)] += owed
-        return [self._tell(least_far, view)] if owed else []
+        # samples done twice are taken off another's quota, as far as it has not begun them
+        missing = max(missing, -max(0, self._unbegun(least_far)))
+        self._quotas[str(least_far)] += missing
+        return [self._tell(least_far, view)] if missing else []
 
     def on_report(self, report: Report, view: ClusterView) -> list[Action]:
         """Note how far the worker has come, and move work if another is far behind or ahead."""
@@ -124,7 +125,7 @@ class FlexRR(Stragglers):
         return Tell(worker, orders)
 
     def _unbegun(self, worker: int) -> int:
-        """Return the samples that a worker cannot have begun before it reads what it is told now."""
+        """Return the samples that a worker cannot have begun before it reads orders sent now."""
         key = str(worker)
         return int(self._quotas[key] - self._done[key] - 2 * self._piece(key))
 

@@ -1,4 +1,4 @@
-"""LB-BSP: at every barrier the global batch is cut anew, in proportion to predicted speeds."""
+"""LB-BSP: at every barrier the global batch is divided again, in proportion to predicted speeds."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class LBBSP(Stragglers):
     window : int, steps, >= 1
         For "mean".
     smoothing : float, 0 to 1
-        For "ewma": what the last speed counts for. 0.5 forgets a slow spell within a few barriers; less
+        For "ewma": weight of the last speed. 0.5 forgets a slow spell within a few barriers; less
         adapts later, and 1 is "last".
 
     Notes
@@ -39,7 +39,7 @@ class LBBSP(Stragglers):
     however it is cut.
     Our reading: the rule for processors, whose time grows with the batch. The paper predicts with a recurrent
     network (NARX) fed with the machines' load as well; ours is given the past speeds only. Shares are rounded
-    by largest remainder and are at least 1; a newcomer counts as of mean speed until it has pushed.
+    by largest remainder and are at least 1; a newcomer is taken to have the mean speed until it has pushed.
 
     Source
     ------
@@ -80,7 +80,7 @@ class LBBSP(Stragglers):
         return []
 
     def on_applied(self, view: ClusterView) -> list[Action]:
-        """Cut the global batch anew: the barrier opens."""
+        """Divide the global batch again, as the barrier opens."""
         workers = view.active
         known = {w: sum(past) / len(past) for w in workers if (past := self._speeds.get(str(w)))}
         if known:
