@@ -16,7 +16,7 @@ dbs_sgd = Published(
 
 lb_bsp = Published(
     "lb_bsp",
-    "bsp whose global batch is cut anew at every barrier, in proportion to speed",
+    "bsp whose global batch is divided again at every barrier, in proportion to speed",
     "Chen et al. 2018, 2020",
     {"consistency": consistency.BSP, "stragglers": stragglers.LBBSP},
     notebook="10_batch_sizes",
