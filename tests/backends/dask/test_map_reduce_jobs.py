@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from psbench.backends.dask.map_reduce import check
+from psbench.backends.dask.map_reduce.driver import check
 from psbench.backends.replay import replay
 from psbench.core.log import Kind
 from psbench.errors import ParameterError

@@ -10,6 +10,7 @@ from psbench.backends.dask.protocol.messages import SendModel
 from psbench.backends.dask.protocol.roles import worker_name
 from psbench.backends.dask.protocol.transport import ServerSocket
 from psbench.backends.dask.server.store import Then
+from psbench.backends.local_steps import mean_model
 
 
 @dataclass
@@ -24,14 +25,8 @@ class _Request:
     def mean(self) -> State:
         """The mean in worker order; empty if nobody has a model."""
         models = [self.models[worker] for worker in sorted(self.models)]
-        models = [model for model in models if len(model["parameters"])]
-        if not models:
-            return {}
-        rest = models[1:]
-        return {
-            name: sum((model[name] for model in rest), first.clone()) / len(models)
-            for name, first in models[0].items()
-        }
+        mean = mean_model([(model["parameters"], model["buffers"]) for model in models])
+        return {} if mean is None else {"parameters": mean[0], "buffers": mean[1]}
 
 
 class ReplicaAveraging:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -20,6 +20,8 @@ from psbench.backends.dask.worker.exchange import Exchange, RingExchange, Server
 from psbench.backends.dask.worker.mailbox import LOOK_S, Mailbox
 from psbench.backends.dask.worker.ring_member import RingMember
 from psbench.backends.dask.worker.usage import Usage
+from psbench.backends.local_steps import obey, renew
+from psbench.core import events as ev
 from psbench.core.strategy import Strategy
 from psbench.core.worker_loop import WorkerLoop
 from psbench.core.worker_policy import Directive
@@ -76,7 +78,17 @@ class Worker:
         self._clock, self._machine = CoordinatorClock(), EmulatedMachine(workload.profile, worker)
         self._next_check = 0.0
         self._usage = Usage(worker)
-        self._handlers = self._make_handlers()
+        self._handlers: dict[type[Message], Callable[..., None]] = {
+            msg.Stop: self._stop,
+            msg.StartTraining: self._start_training,
+            msg.NewOrders: self._take_orders,
+            msg.Halt: self._halt,
+            msg.SendModel: self._model_requested,
+            msg.SendWorkerState: self._send_state,
+            msg.ResumeWorker: self._resume,
+            msg.ChangeComposition: self._hand_over,
+            msg.ChangeRanges: self._change_ranges,
+        }
         self._compose(0)
 
     def run(self) -> None:
@@ -129,12 +141,12 @@ class Worker:
         before = self.lr
         if self.composition.own_steps:
             self.lr = self._optimizer.rate(release.epoch)
+        vectors: Sequence[Tensor] = ()  # after a vote, or if this version is here already
         if release.aggregate:
-            self.model.receive(self.exchange.aggregate(release), self.lr)
+            vectors = (self.exchange.aggregate(release),)
         elif release.sent:
-            self.model.load(*self.exchange.model(release), self.lr)
-        else:
-            self.model.keep(before)  # after a vote, or if this version is here already
+            vectors = self.exchange.model(release)
+        renew(self.model, vectors, self.lr, before)
         if self._model_tag is not None:
             tag, self._model_tag = self._model_tag, None
             self._send_model(tag)
@@ -189,22 +201,24 @@ class Worker:
 
     def _obey(self, directive: Directive | None) -> bool:
         """Do what the worker loop decided; return whether to compute a step then."""
-        loop = self.loop
-        if loop is None or directive is None:
+        if self.loop is None or directive is None:
             return False
-        if directive in ("continue", "report"):
-            self.model.keep(self.lr)
-            if directive == "report":
-                report = loop.report()
-                self.mailbox.send(msg.ReportMessage(report.ticket, report.stats))
-            return True
-        if directive in ("push", "push_and_continue"):
-            push = loop.push(-1, bytes=0, overlapping=directive == "push_and_continue")
-            self.exchange.push(push, self.model.payload(), self.model.buffers)
-        elif directive == "vote":
-            vote = loop.vote()
-            self.mailbox.send(msg.VoteMessage(vote.ticket, vote.value, vote.samples, vote.compute_s))
-        return directive == "push_and_continue"
+        return obey(directive, self.loop, keep=self._keep_step, send=self._send_decision, push=self._push)
+
+    def _keep_step(self) -> None:
+        self.model.keep(self.lr)
+
+    def _send_decision(self, decision: ev.Report | ev.Vote) -> None:
+        if isinstance(decision, ev.Report):
+            self.mailbox.send(msg.ReportMessage(decision.ticket, decision.stats))
+        else:
+            vote = decision.ticket, decision.value, decision.samples, decision.compute_s
+            self.mailbox.send(msg.VoteMessage(*vote))
+
+    def _push(self, overlapping: bool) -> None:
+        assert self.loop is not None
+        push = self.loop.push(-1, bytes=0, overlapping=overlapping)
+        self.exchange.push(push, self.model.payload(), self.model.buffers)
 
     # ---------------------------------------------------------------- messages of the coordinator
 
@@ -216,19 +230,6 @@ class Worker:
                 return message
             if message is not None:
                 self._handle(message)
-
-    def _make_handlers(self) -> dict[type[Message], Callable[..., None]]:
-        return {
-            msg.Stop: self._stop,
-            msg.StartTraining: self._start_training,
-            msg.NewOrders: self._take_orders,
-            msg.Halt: self._halt,
-            msg.SendModel: self._model_requested,
-            msg.SendWorkerState: self._send_state,
-            msg.ResumeWorker: self._resume,
-            msg.ChangeComposition: self._hand_over,
-            msg.ChangeRanges: self._change_ranges,
-        }
 
     def _handle(self, message: Message) -> None:
         handler = self._handlers.get(type(message))

@@ -1,30 +1,24 @@
-"""MapReduce style on Dask: the driver submits one task graph for every mini-batch.
-
-Partitions stay on their workers; a map task a partition computes its share of the gradient, a tree of tasks
-adds the shares up, and the driver, which is the client's process, makes the update. What a worker keeps
-between two jobs is its partition and nothing else.
-"""
+"""The driver of a MapReduce run: submits one graph of tasks for every mini-batch, and makes the update."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
-import numpy as np
 import torch
 from distributed import Client, Future
 from distributed.scheduler import KilledWorker
 
 from psbench.backends.control import Control, Observer
 from psbench.backends.dask.cluster import connected, place
+from psbench.backends.dask.coordinator.ending import Ending
+from psbench.backends.dask.map_reduce import tasks
 from psbench.backends.dask.protocol.roles import EVALUATOR, worker_name
-from psbench.backends.dask.worker.usage import Usage
 from psbench.backends.outcome import Outcome
 from psbench.backends.pushes import why_diverged, with_stats
-from psbench.backends.schedule import StopRules
+from psbench.backends.schedule import CheckpointSchedule, StopRules, UpdateSchedule
 from psbench.checkpoints.file import Checkpoint
 from psbench.checkpoints.folder import CheckpointFolder
 from psbench.core import actions as act
@@ -33,91 +27,10 @@ from psbench.core.actions import Action
 from psbench.core.log import EventLog, Kind, plain_json
 from psbench.errors import BackendError, ParameterError, ProtocolError, WorkerLost
 from psbench.experiment import Experiment
-from psbench.training.server import finite
 from psbench.training.workload import Workload
 
 #: seconds that processes may take to load torch and their partition
 _LOAD_S = 180.0
-
-
-# -------------------------------------------------------------------- what runs inside the tasks
-
-
-@dataclass
-class DataPartition:
-    """A worker's samples, and what computes on them."""
-
-    workload: Workload
-    worker: int
-
-    def __post_init__(self) -> None:
-        self.trainer = self.workload.trainer()
-        self.usage = Usage(self.worker)
-        self.taken = 0
-
-    def skip_to(self, job: int, samples: int) -> None:
-        """Be where the job's mini-batch begins, also if the partition had to be loaded again."""
-        while self.taken < job:
-            self.trainer.start(self.worker, samples)
-            self.taken += 1
-
-
-@dataclass
-class Sum:
-    """What a part of the tree has added up: weighted gradients and buffers, and what each task tells."""
-
-    gradient: np.ndarray
-    buffers: np.ndarray
-    told: dict[int, tuple[float, float, bool]] = field(default_factory=dict)
-
-
-def load(experiment: Experiment, worker: int) -> DataPartition:
-    """Load a partition; done once."""
-    torch.set_num_threads(experiment.threads)
-    return DataPartition(Workload.build(experiment), worker)
-
-
-def map_step(
-    partition: DataPartition, model: tuple[np.ndarray, np.ndarray], job: int, samples: int, weight: float
-) -> Sum:
-    """Compute a partition's share of the mini-batch, as slowly as the emulated machine does.
-
-    The task reads the whole partition to find the members, as a mini-batch of MLlib's does (`sample` goes
-    through every row): they are those that a worker of BSP draws, so that both make the same updates.
-    """
-    partition.usage.begin()
-    began = time.perf_counter()
-    partition.skip_to(job, samples)
-    partition.taken += 1
-    batch = partition.trainer.scan(partition.trainer.start(partition.worker, samples))
-    read = time.perf_counter() - began
-    step = partition.trainer.compute(batch, *(torch.from_numpy(vector) for vector in model))
-    partition.usage.add(read, time.perf_counter() - began - read)
-    speed = partition.workload.profile.speed
-    time.sleep((time.perf_counter() - began) * (max(speed) / speed[partition.worker] - 1.0))
-    whole = bool(np.isfinite(step.loss)) and finite(step.gradient)
-    told = {partition.worker: (time.perf_counter() - began, step.loss, whole)}
-    share = samples / partition.workload.experiment.batch_size
-    return Sum((step.gradient * weight).numpy(), (step.buffers * share).numpy(), told)
-
-
-def add(left: Sum, right: Sum) -> Sum:
-    """Add two parts of the tree."""
-    return Sum(left.gradient + right.gradient, left.buffers + right.buffers, left.told | right.told)
-
-
-def used(partition: DataPartition) -> dict[str, float]:
-    """Return what the partition's tasks used, from the first job on."""
-    return partition.usage.facts()
-
-
-def evaluate(partition: DataPartition, model: tuple[np.ndarray, np.ndarray]) -> dict[str, float]:
-    """Evaluate a model."""
-    evaluator = partition.workload.evaluator()
-    return evaluator.evaluate(*(torch.from_numpy(vector) for vector in model))
-
-
-# -------------------------------------------------------------------- the driver
 
 
 def run_map_reduce(
@@ -179,18 +92,26 @@ class _Driver:
         self.workload, self.log, self.control, self.observer = workload, log, control, observer
         self.client, self.placed = client, placed
         self.engine, self.server = workload.engine(log), workload.server()
-        self.ending = StopRules(experiment.stop, experiment.evaluate_every)
-        self.server.measures_movement = self.ending.sees_movement
+        self.ending = Ending()
+        self.rules = StopRules(experiment.stop, experiment.evaluate_every)
+        self.server.measures_movement = self.rules.sees_movement
+        view = self.engine.view
+        self._updates = UpdateSchedule(
+            self.rules,
+            view,
+            evaluate=self._evaluate,
+            movement=lambda: self.server.movement,
+            end=self.ending.finish,
+        )
+        self._checkpoint_schedule = CheckpointSchedule(view, experiment.checkpoint_every)
         self._partitions: dict[int, Future] = {}
         self._released: dict[int, act.Release] = {}
         self._evaluations: list[tuple[int, int, float, Future]] = []
         self._evaluated = -1
         self._ids, self._jobs = count(), count()
-        self._sum: Sum | None = None
+        self._sum: tasks.Sum | None = None
         self._weights: list[float] = []
         self._folder, self._checkpoints = checkpoints, [] if checkpoints is None else checkpoints.paths
-        self._next_checkpoint = experiment.checkpoint_every or float("inf")
-        self._status = self._reason = ""
         self._unanswered = False
         self._began_s = 0.0
 
@@ -203,10 +124,10 @@ class _Driver:
         try:
             self._load()
             self._evaluate(0)
-            self._harvest(wait=True)
+            self._take_evaluations(wait=True)
             self._began_s = time.monotonic()
             self._perform(self.engine.begin(range(self.workload.profile.num_workers)))
-            while not self._status:
+            while not self.ending:
                 self._job()
                 self._attend()
             return self._finish()
@@ -220,7 +141,7 @@ class _Driver:
         experiment, last = self.workload.experiment, self.workload.profile.num_workers
         for worker in range(last + 1):  # the last is the evaluator's
             role = worker_name(worker) if worker < last else EVALUATOR
-            self._partitions[worker] = self._submit(load, experiment, min(worker, last - 1), on=role)
+            self._partitions[worker] = self._submit(tasks.load, experiment, min(worker, last - 1), on=role)
         for worker, partition in self._partitions.items():
             self._result(partition, f"partition {worker}", _LOAD_S)
 
@@ -251,7 +172,8 @@ class _Driver:
             spread = self.client.scatter([model], broadcast=True, hash=False)[0]
             maps = [
                 self._submit(
-                    *(map_step, self._partitions[w], spread, job, push.samples, weight), on=worker_name(w)
+                    *(tasks.map_step, self._partitions[w], spread, job, push.samples, weight),
+                    on=worker_name(w),
                 )
                 for w, push, weight in zip(workers, pushes, self._weights, strict=True)
             ]
@@ -260,7 +182,7 @@ class _Driver:
 
     def _tree(self, futures: list[Future]) -> Future:
         while len(futures) > 1:
-            pairs = [self._submit(add, *futures[i : i + 2]) for i in range(0, len(futures) - 1, 2)]
+            pairs = [self._submit(tasks.add, *futures[i : i + 2]) for i in range(0, len(futures) - 1, 2)]
             futures = [*pairs, *futures[2 * len(pairs) :]]
         return futures[0]
 
@@ -284,11 +206,11 @@ class _Driver:
         assert self._sum is not None
         reads, now = self.engine.composition.reads, self._now
         for push in pushes:
-            push.compute_s, push.loss, whole = self._sum.told[push.worker]
+            push.compute_s, push.loss, is_finite = self._sum.steps[push.worker]
             actions = self.engine.handle(with_stats(push, reads) if reads else push, now)
-            if not whole:
-                self._end("diverged", why_diverged(push, now))
-            if self._status:
+            if not is_finite:
+                self.ending.end("diverged", why_diverged(push, now))
+            if self.ending:
                 self._unanswered = True
                 return
             self._perform(actions)
@@ -303,7 +225,7 @@ class _Driver:
                 self._apply(action)
             elif not isinstance(action, (act.Hold, act.Note)):
                 raise ProtocolError(f"the driver of a MapReduce run cannot perform {action}")
-            if self._status:
+            if self.ending:
                 self._unanswered = True
                 return
 
@@ -326,24 +248,21 @@ class _Driver:
         self._after_update()
 
     def _after_update(self) -> None:
-        view = self.engine.view
-        number = self.ending.evaluation_due(view)
-        if number is not None:
-            self._evaluate(number)
-        if view.epoch >= self._next_checkpoint:
-            self._next_checkpoint += self.workload.experiment.checkpoint_every or float("inf")
-            self._checkpoint(f"epoch-{view.epoch:g}")
-        if reason := self.ending.after_update(view, self.server.movement) or self.ending.at(self._now):
-            self._end("finished", reason)
+        self._updates.after_update()
+        if label := self._checkpoint_schedule.label():
+            self._checkpoint_schedule.advance()
+            self._checkpoint(label)
+        if reason := self.rules.at(self._now):
+            self.ending.finish(reason)
 
-    # ---------------------------------------------------------------- looking, storing, ending
+    # ---------------------------------------------------------------- evaluations, checkpoints, the end
 
     def _attend(self) -> None:
-        for asked in self.control.take():
-            self._perform(self.engine.handle(asked, self._now))
+        for request in self.control.take():
+            self._perform(self.engine.handle(request, self._now))
         if self.control.stopping:
-            self._end("stopped", "stopped by hand")
-        self._harvest(wait=False)
+            self.ending.end("stopped", "stopped by hand")
+        self._take_evaluations(wait=False)
         if self.observer is not None:
             self.observer(self.log)
 
@@ -352,18 +271,18 @@ class _Driver:
         self._evaluated = view.version
         model = self.server.parameters.numpy().copy(), self.server.buffers.numpy().copy()
         partition = self._partitions[self.workload.profile.num_workers]
-        future = self._submit(evaluate, partition, model, on=EVALUATOR)
+        future = self._submit(tasks.evaluate, partition, model, on=EVALUATOR)
         self._evaluations.append((number, view.version, view.epoch, future))
 
-    def _harvest(self, wait: bool) -> None:
+    def _take_evaluations(self, wait: bool) -> None:
         """Take the evaluations that are done, in order."""
         while self._evaluations and (wait or self._evaluations[0][3].done()):
             number, version, epoch, future = self._evaluations.pop(0)
             values = {"epoch": epoch} | self._result(future, "evaluation")
-            if number > 0 and not self._status:
+            if number > 0 and not self.ending:
                 self._perform(self.engine.handle(ev.Evaluated(number, version, values), self._now))
-                if reason := self.ending.after_evaluation(values):
-                    self._end("finished", reason)
+                if reason := self.rules.after_evaluation(values):
+                    self.ending.finish(reason)
             else:
                 now = self._now if number else 0.0
                 text = plain_json(values)
@@ -376,20 +295,20 @@ class _Driver:
         state = {"time_s": self._now, "engine": self.engine.state_dict(), "spec": spec}
         self._folder.write(label, Checkpoint.of(self.server, state))
 
-    def _end(self, status: str, reason: str) -> None:
-        if not self._status:
-            self._status, self._reason = status, reason
-
     def _finish(self) -> Outcome:
-        time_s = min(self._now, self.workload.experiment.stop.seconds or float("inf"))
-        workers = range(self.workload.profile.num_workers)
-        asked = [self._submit(used, self._partitions[worker], on=worker_name(worker)) for worker in workers]
-        usage = [self._result(future, "usage") for future in asked]
-        if self._evaluated != self.engine.view.version and self._status != "diverged":
+        time_s = min(self._now, self.rules.deadline_s)
+        usage = [
+            self._submit(tasks.used, self._partitions[worker], on=worker_name(worker))
+            for worker in range(self.workload.profile.num_workers)
+        ]
+        if self._evaluated != self.engine.view.version and self.ending.status != "diverged":
             self._evaluate(-1)
-        self._harvest(wait=True)
+        self._take_evaluations(wait=True)
         if self.observer is not None:
             self.observer(self.log)
-        facts = {"time_s": time_s, "checkpoints": self._checkpoints, "lost_workers": [], "usage": usage}
+        facts = {"time_s": time_s, "checkpoints": self._checkpoints, "lost_workers": []}
+        facts |= {"usage": [self._result(future, "usage") for future in usage]}
         facts["unanswered"] = self._unanswered
-        return Outcome(self._status, self._reason, self.server.parameters, self.server.buffers, facts)
+        return Outcome(
+            self.ending.status, self.ending.reason, self.server.parameters, self.server.buffers, facts
+        )
