@@ -109,8 +109,8 @@ def _event(engine: Engine, row: Any, text: str) -> ev.Event | dict[str, Any]:
     kind, worker = Kind(row["kind"]), int(row["worker"])
     ticket = engine.view.workers[worker].ticket if worker in engine.view.workers else 0
     if kind == Kind.RESUME:
-        told: dict[str, Any] = json.loads(text)
-        return told
+        resumed: dict[str, Any] = json.loads(text)
+        return resumed
     if kind == Kind.VOID:
         return _message(text, worker, int(row["id"]), row)
     if kind in (Kind.PUSH, Kind.VOTE, Kind.REPORT):
@@ -134,12 +134,12 @@ def _message(what: str, worker: int, ticket: int, row: Any, stats: Any = None) -
         return ev.Vote(worker, ticket, value, int(row["samples"]), float(row["compute_s"]))
     if what == "report":
         return ev.Report(worker, ticket, stats or {})
-    told = dict(stats or {})
-    overlapping = bool(told.pop("goes_on", False))
+    sent = dict(stats or {})
+    overlapping = bool(sent.pop("goes_on", False))
     return ev.Push(
         *(int(row["id"]), worker, ticket, int(row["version"]), int(row["samples"]), int(row["steps"])),
         *(int(row["bytes"]), float(row["compute_s"]), float(row["send_s"]), float(row["loss"])),
-        stats=told or None,
+        stats=sent or None,
         overlapping=overlapping,
     )
 

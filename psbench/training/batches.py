@@ -22,9 +22,9 @@ class Batches:
     worker : int
     ordered : bool
     purpose : str
-        Whose chance the shuffles are.
+        Name of the random stream for shuffling.
     *keys : int
-        That tell this stream of chance from the worker's others.
+        Further keys of that stream, which tell it from the worker's others.
     """
 
     def __init__(
@@ -42,11 +42,11 @@ class Batches:
 
     @property
     def taken(self) -> int:
-        """How many samples were taken so far."""
+        """Samples taken so far."""
         return self._passes * len(self.shard) - len(self._left)
 
     def skip_to(self, taken: int) -> None:
-        """Be where so many samples are taken; passes that are over need not be shuffled."""
+        """Move to where that many samples were taken; passes that are over need not be shuffled."""
         self._left = self.shard[:0]
         self._passes = 0
         if taken:
@@ -71,10 +71,10 @@ class Batches:
 
 
 class Position(NamedTuple):
-    """Where a worker is in its data: samples of its shard that were taken, steps and chunks begun.
+    """A worker's position in its data: samples taken of its shard, steps and chunks begun.
 
     `chunk` is the size of the chunk that its batches come from, 0 if they come from the shard, and `of_chunk`
-    how many samples of that were taken.
+    is the number of samples taken of that chunk.
     """
 
     taken: int

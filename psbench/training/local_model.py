@@ -1,7 +1,7 @@
 """The model that a worker computes on between two answers, for each way of working.
 
 Every backend uses it alike: `load` what was sent, compute a step from `parameters` and `buffers`, tell it
-with `stepped`, and then either `keep` the step or send the `payload`.
+with `stepped`, and then either `keep` the step or push the `payload`.
 """
 
 from __future__ import annotations
@@ -43,16 +43,16 @@ class LocalModel:
         self._samples = 0
 
     def load(self, parameters: Tensor, buffers: Tensor, lr: float) -> None:
-        """Take the model that was sent; `lr` is the rate of the steps to come."""
+        """Start from a model that was received; `lr` is the rate of the steps to come."""
         self.parameters, self.buffers = parameters, buffers
         self._samples = 0
 
     def receive(self, aggregate: Tensor, lr: float) -> None:
-        """Take the mean gradient of a commit instead of a model."""
+        """Apply the mean gradient of a commit, received instead of a model."""
         raise NotImplementedError(f"{type(self).__name__} is sent models only")
 
     def stepped(self, step: StepResult, samples: int, lr: float) -> None:
-        """Take the result of a step."""
+        """Add the result of a step."""
         self.buffers = step.buffers
         if not self._samples:
             self._gradient = step.gradient
@@ -63,22 +63,22 @@ class LocalModel:
         self._samples += samples
 
     def keep(self, lr: float) -> None:
-        """Go on without sending the last step."""
+        """Keep the last step without pushing it."""
 
     def payload(self) -> Tensor:
-        """Return what a push carries, beside the buffers; the worker begins anew."""
+        """Return the vector that a push carries, and reset the accumulated steps."""
         self._samples = 0
         return self._gradient
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return what a worker that waits needs to go on, as copies."""
+        """Return the state of a worker that waits, as copies."""
         state = {"parameters": self.parameters, "buffers": self.buffers, "gradient": self._gradient}
         return {name: value.clone() for name, value in state.items()} | {
             "samples": torch.tensor(self._samples)
         }
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Take over what `state_dict` returned."""
+        """Restore what `state_dict` returned."""
         self.parameters, self.buffers = state["parameters"].clone(), state["buffers"].clone()
         self._gradient, self._samples = state["gradient"].clone(), int(state["samples"])
 
@@ -170,7 +170,7 @@ class _Overlapping(LocalModel):
 
 
 class StepStatistics(Mapping[str, float]):
-    """What a step tells of itself; each number is computed when it is asked for.
+    """The statistics of a step, each computed when it is first read.
 
     Parameters
     ----------

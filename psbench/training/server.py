@@ -1,4 +1,4 @@
-"""What a server does to its vector: the arithmetic behind `Apply`, and nothing else.
+"""The update of the model's vector on a server: the arithmetic behind `Apply`, and nothing else.
 
 The same class serves the simulator, a parameter server, each of its shards (on a slice), and each replica
 under All-Reduce, so that one sequence of updates gives one sequence of models everywhere.
@@ -158,7 +158,7 @@ class Server:
             self.buffers.add_(theirs, alpha=share)
 
     def forget_momentum(self) -> None:
-        """Begin anew with the optimizer's state; the model stays."""
+        """Reset the optimizer's state; the model stays."""
         self._optimizer = self.spec.build(self.parameters)
         self._momentum_scale = 1.0
         self._block = None
@@ -177,7 +177,7 @@ class Server:
         return {name: value for name, value in state.items() if isinstance(value, Tensor)}
 
     def load_optimizer_state(self, state: dict[str, Tensor]) -> None:
-        """Take over tensors returned by `optimizer_state`."""
+        """Restore tensors returned by `optimizer_state`."""
         self.forget_momentum()
         own = {name: value.clone() for name, value in state.items()}
         self._block = own.pop(_BLOCK, None)
@@ -214,11 +214,11 @@ _RULES = {
 _OF_GRADIENTS = ("gradient", "stage_mean", "last_of_stage")
 #: the mean of a stage, among the tensors of the optimizer
 _STAGE = "stage_"
-#: the momentum of blocks, among the tensors of the optimizer
+#: name of the block momentum among the tensors of the optimizer
 _BLOCK = "block_momentum"
 
 
 def finite(tensor: Tensor) -> bool:
-    """Return whether every entry is a number."""
+    """Return whether no entry is NaN or infinite."""
     # no sum is finite that has a nan or an infinity in it; one that overflows is looked at closely
     return math.isfinite(tensor.sum().item()) or bool(torch.isfinite(tensor).all())

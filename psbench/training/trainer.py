@@ -20,7 +20,7 @@ from psbench.training.model import FlatModel
 
 @dataclass(slots=True)
 class Job:
-    """A step to be computed: a batch, and the chance its augmentation may use."""
+    """A step to be computed: its batch, and its number, which seeds the augmentation."""
 
     worker: int
     number: int
@@ -29,7 +29,7 @@ class Job:
 
 @dataclass(slots=True)
 class Batch:
-    """What a step computes on: samples that have been read, (size, ...), and their labels, (size,)."""
+    """The input of a step: samples that have been read, (size, ...), and their labels, (size,)."""
 
     inputs: Tensor
     labels: Tensor
@@ -37,7 +37,7 @@ class Batch:
 
 @dataclass(slots=True)
 class StepResult:
-    """What a step gave: the mean gradient and loss of its samples, and the buffers after it."""
+    """The result of a step: mean gradient and loss of its samples, and the buffers after it."""
 
     gradient: Tensor
     buffers: Tensor
@@ -79,10 +79,10 @@ class Trainer:
         self._steps = [0] * len(shards)
 
     def assign(self, worker: int, samples: int) -> None:
-        """Let a worker's batches come from a chunk: the next `samples` of its shard, or all of it.
+        """Have a worker draw its batches from a chunk: the next `samples` of its shard, or all of it.
 
         The chunk is gone through again and again, reshuffled on every pass unless shards are `ordered`,
-        until the worker is assigned the next one, or all are given back their shards (`unassign`). Call it
+        until the worker is assigned the next one, or all return to their shards (`unassign`). Call it
         before each step that begins a chunk, as the worker loop's `chunk` says.
         """
         shard = self._shards[worker]
@@ -92,13 +92,13 @@ class Trainer:
         self._batches[worker] = Batches(chunk, self._streams, worker, self._ordered, "chunk", number)
 
     def position(self, worker: int) -> Position:
-        """Return where a worker is in its data."""
+        """Return a worker's position in its data."""
         batches, shard = self._batches[worker], self._shards[worker]
         of_chunk = (0, 0) if batches is shard else (len(batches.shard), batches.taken)
         return Position(shard.taken, self._steps[worker], self._chunks[worker], *of_chunk)
 
     def go_to(self, worker: int, position: Position) -> None:
-        """Let a worker go on from a position: it draws what it drew from there."""
+        """Move a worker to a position; it draws the same batches from there."""
         whole = position.chunk >= len(self._shards[worker].shard)
         self._shards[worker].skip_to(position.taken - (0 if whole else position.chunk))
         self._batches[worker] = self._shards[worker]
@@ -109,7 +109,7 @@ class Trainer:
             self._batches[worker].skip_to(position.of_chunk)
 
     def unassign(self) -> None:
-        """Let every worker's batches come from its shard again."""
+        """Have every worker draw its batches from its shard again."""
         self._batches = list(self._shards)
 
     def start(self, worker: int, batch_size: int, injection: Mapping[str, Any] = _NO_INJECTION) -> Job:

@@ -1,4 +1,4 @@
-"""What is to be learned: data, model and shards, built alike in every process from one specification."""
+"""The workload of a run: data, model and shards, built alike in every process from one specification."""
 
 from __future__ import annotations
 
@@ -98,12 +98,12 @@ class Workload:
 
     @property
     def wire_size(self) -> WireSize:
-        """What parameters and buffers have to be written on the wire."""
+        """Serialized size of parameters and buffers."""
         return WireSize(self.model.layout, 4 * self.model.buffers.numel())
 
     @property
     def entry_bytes(self) -> int:
-        """One entry of the model where it is kept: the parameter, and what the optimizer keeps of it."""
+        """Bytes of one entry of the model on a server: the parameter and its optimizer state."""
         return 4 * (1 + self.experiment.optimizer.tensors)
 
     @property
@@ -151,12 +151,12 @@ class Workload:
         return Server(self.parameters, self.buffers, experiment.optimizer, experiment.batch_size)
 
     def trainer(self) -> Trainer:
-        """Return what computes the workers' steps."""
+        """Return a trainer, which computes the workers' steps."""
         ordered = self.experiment.sharding.ordered
         return Trainer(self.model, self.data, self.shards, self.streams, ordered)
 
     def evaluator(self) -> Evaluator:
-        """Return what evaluates a model."""
+        """Return an evaluator of models."""
         return Evaluator(self.model, self.data, self.streams)
 
     def _servers(self) -> list[dict[str, Any]]:
@@ -168,7 +168,7 @@ class Workload:
         ]
 
     def facts(self) -> dict[str, Any]:
-        """Return what a run's record says about the problem, as plain data."""
+        """Return the facts about the workload that a saved run holds, as plain data."""
         strata, names = self.data.strata
         counts = label_counts(self.shards, strata, len(names)) if self.shards else None
         return {

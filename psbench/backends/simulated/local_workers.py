@@ -54,6 +54,11 @@ class _Worker:
         """Whether it neither computes nor exchanges."""
         return not (self.computes or self.stashed or self.computes_on or self.loop.exchanging)
 
+    def keep_step(self) -> None:
+        """Keep the last step in the model; without gradients there is no model."""
+        if len(self.model.parameters):
+            self.model.keep(self.lr)
+
 
 @dataclass(slots=True, eq=False)
 class _Event(WorkerEvent):
@@ -341,16 +346,12 @@ class LocalWorkers:
         computes = obey(
             directive,
             worker.loop,
-            keep=lambda: self._keep(worker),
+            keep=worker.keep_step,
             send=lambda event: self._send_message(worker, event, now),
             push=lambda overlapping: self._push(worker, overlapping, now),
         )
         if computes and not worker.computes_on:
             self._begin(worker, now, now)
-
-    def _keep(self, worker: _Worker) -> None:
-        if self._trainer is not None:
-            worker.model.keep(worker.lr)
 
     def _send_message(self, worker: _Worker, event: Report | Vote, now: float) -> None:
         self._queue.schedule(self._network.message(worker.number, now), worker.number, event)
