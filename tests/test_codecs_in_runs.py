@@ -35,7 +35,7 @@ def test_a_codec_that_sends_all_is_no_codec(name, codec):
     torch.testing.assert_close(ours.parameters, theirs.parameters, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize(("name", "codec"), zip(STRATEGIES, cycle(LOSSY), strict=False), ids=str)
+@pytest.mark.parametrize(("name", "codec"), [*zip(STRATEGIES, cycle(LOSSY), strict=False)], ids=str)
 def test_codecs_and_strategies_learn_together(name, codec):
     """Every strategy and every codec once: what a codec does is independent of who pushes when."""
     experiment = toy_experiment(with_codecs(name, codec=codec, codec_down=codec), stop={"epochs": 8})
