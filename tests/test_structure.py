@@ -14,7 +14,6 @@ FILES = sorted(path for package in PACKAGES for path in package.rglob("*.py"))
 
 #: cycles that are still to be removed; one that is gone must be removed here as well
 KNOWN_CYCLES = {
-    frozenset(f"psbench.results.{name}" for name in ("comparison", "report", "search")),
     frozenset(f"psbench.testing.fuzz.{name}" for name in ("liveness", "player")),
 }
 
