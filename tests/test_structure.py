@@ -19,7 +19,6 @@ KNOWN_CYCLES = {
 
 #: files that are still to be made smaller; one that is small must be removed here as well
 KNOWN_LARGE = {
-    "psbench/backends/simulated/local_workers.py",
     "psbench/testing/fuzz/player.py",
 }
 
