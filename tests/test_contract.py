@@ -28,12 +28,18 @@ from psbench.testing.variants import extreme_values, variants
 
 @pytest.mark.parametrize("name", sorted(CATALOGUE))
 def test_every_strategy_of_the_catalogue(name):
-    check_strategy(name)
+    check_strategy(name, clusters=8)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", sorted(CATALOGUE))
+def test_every_strategy_of_the_catalogue_on_many_clusters(name):
+    check_strategy(name, clusters=100, seed=1000)
 
 
 @pytest.mark.parametrize("name", consistency.__all__)
 def test_every_consistency_part(name):
-    check_strategy(getattr(consistency, name), clusters=5)
+    check_strategy(getattr(consistency, name), clusters=2)
 
 
 NAMES = ["bsp", "asp", "ssp", "k_bsp", "k_batch_bsp", "k_asp", "k_batch_asp", "all_reduce"]

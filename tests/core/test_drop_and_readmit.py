@@ -93,7 +93,7 @@ def test_on_a_whim_under_every_strategy(name):
 
 
 def test_the_contract_of_a_rule_with_whims():
-    check_strategy(Whim, clusters=10)
+    check_strategy(Whim, clusters=4)
 
 
 @pytest.mark.parametrize("hook", ["on_push", "on_applied"])

@@ -258,4 +258,4 @@ def test_what_it_needs(parts, reason):
 
 @pytest.mark.parametrize("consistency", ["bsp", "asp", "ssp", "k_bsp", "k_batch_asp"])
 def test_micro_steps_go_with_every_consistency(consistency):
-    check_strategy(strategies.bsp(consistency=consistency, communication="micro_steps"), clusters=10)
+    check_strategy(strategies.bsp(consistency=consistency, communication="micro_steps"), clusters=4)

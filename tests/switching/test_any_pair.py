@@ -75,8 +75,8 @@ def to_and_fro(first, second, **options):
 @pytest.mark.parametrize("first", NAMES)
 def test_every_pair_there_and_back_on_random_clusters(first):
     """With failures, late joins and requests by hand: no stall, every push applied or discarded once."""
-    back = 0
-    for number, second in enumerate(NAMES):
+    back, seconds = 0, NAMES[NAMES.index(first) % 3 :: 3]
+    for number, second in enumerate(seconds):
         drain = "cancel" if number % 3 == 2 else "finish"
         cluster = random_cluster(
             to_and_fro(first, second, drain=drain), 17 * number + len(first), max_workers=5
@@ -87,7 +87,7 @@ def test_every_pair_there_and_back_on_random_clusters(first):
             invariants.look()
             _look_at_hand_over(cluster)
         back += int((cluster.log.of_kind(Kind.HANDOVER)["id"] == 0).sum())
-    assert back >= len(NAMES) / 2
+    assert back >= len(seconds) / 2
 
 
 def _look_at_hand_over(cluster: ScriptedCluster) -> None:
@@ -128,16 +128,14 @@ def test_in_virtual_time_too_a_switch_that_never_happens_changes_nothing(name):
 
 @pytest.mark.parametrize("place", range(len(NAMES)))
 def test_pairs_there_and_back_in_virtual_time(place):
-    """Each strategy with two others, one of them far away in the catalogue."""
-    for distance in (1, 8):
-        first, second = NAMES[place], NAMES[(place + distance) % len(NAMES)]
-        clock = strategies.strategy_switch(first=first, second=second, rule="toy_by_the_clock")
-        done = run(toy_experiment(clock, stop={"epochs": 10}))
-        assert len(done.log.of_kind(Kind.HANDOVER)["row"]) >= 2, (first, second)
-        losses = [values["train_loss"] for values in done.log.evaluations()]
-        assert losses[-1] < losses[0], (first, second)
-        assert done.summary()["epochs"] >= 10
-    assert run(done.experiment).log.digest() == done.log.digest()
+    """Each strategy before one and after another that is far away in the catalogue."""
+    first, second = NAMES[place], NAMES[(place + 8) % len(NAMES)]
+    clock = strategies.strategy_switch(first=first, second=second, rule="toy_by_the_clock")
+    done = run(toy_experiment(clock, stop={"epochs": 8}))
+    assert len(done.log.of_kind(Kind.HANDOVER)["row"]) >= 2
+    losses = [values["train_loss"] for values in done.log.evaluations()]
+    assert losses[-1] < losses[0]
+    assert done.summary()["epochs"] >= 8
 
 
 @pytest.mark.parametrize("first", ["bsp", "asp", "k_asp", "local_sgd"])

@@ -191,7 +191,7 @@ def test_the_contract_with_every_window_a_verdict(policy, pair):
     first, second = pair
     check_strategy(
         strategies.sync_switch(first=first, second=second, policy=policy, fraction=0.5, window=1, patience=1),
-        clusters=6,
+        clusters=2,
     )
 
 
