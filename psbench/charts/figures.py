@@ -119,7 +119,7 @@ def _timelines(run: RunRecord, spans: pd.DataFrame) -> list[Figure]:
 def _times(run: RunRecord, spans: pd.DataFrame) -> list[Figure]:
     use = tables.worker_time_table(spans)
     figures = [Figure(time_use_chart(use), use, "From joining to leaving or the end.", "time_use")]
-    idle = metrics.idle(run.log, spans)
+    idle = tables.waiting_table(run.log, spans)
     if len(idle):
         figures.append(Figure(idle_chart(idle), idle, name="idle"))
     return figures + _steps(run)

@@ -11,6 +11,7 @@ import pandas as pd
 from psbench import metrics
 from psbench.charts.curves import AXES
 from psbench.charts.source import RunRecord
+from psbench.core.log import EventLog
 
 EVALUATED = ("val_accuracy", "train_accuracy", "val_loss", "train_loss")
 
@@ -74,6 +75,18 @@ def step_table(run: RunRecord) -> pd.DataFrame:
         if used["steps"]
     ]
     return pd.DataFrame(rows, columns=["worker", "part", "ms", "cpu"])
+
+
+def waiting_table(log: EventLog, spans: pd.DataFrame) -> pd.DataFrame:
+    """Return the share of time each worker waited, by reason: `worker`, `reason`, `fraction`.
+
+    A worker that never waited has a row with 0, so that it is seen not to; empty if none did.
+    """
+    found = metrics.idle(log, spans)[["worker", "reason", "fraction"]]
+    never = sorted(set(spans["worker"]) - set(found["worker"])) if len(found) else []
+    rest = pd.DataFrame({"worker": never, "reason": found["reason"].head(1).tolist() * len(never)})
+    parts = [found, rest.assign(fraction=0.0)] if never else [found]
+    return pd.concat(parts, ignore_index=True).sort_values(["worker", "reason"], ignore_index=True)
 
 
 def idle_table(runs: Sequence[RunRecord], label: str) -> pd.DataFrame:

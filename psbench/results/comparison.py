@@ -122,8 +122,7 @@ class Comparison:
     def _differing(self) -> list[str]:
         """Say which fields differ beside the strategy, and where; the budget has a line of its own."""
         return [
-            f"not the same {name.replace('_', ' ')}: "
-            + "; ".join(f"{label}: {value}" for label, value in values.items())
+            f"not the same {name.replace('_', ' ')}: {_by_value(values)}"
             for name, values in self.differences.items()
             if name not in _BUDGET
         ]
@@ -286,6 +285,16 @@ def _common(runs: Sequence[Run]) -> float | None:
     if any("val_accuracy" not in frame or frame["val_accuracy"].isna().all() for frame in frames):
         return None
     return int(min(frame["val_accuracy"].max() for frame in frames) * 1000) / 1000
+
+
+def _by_value(values: Mapping[str, str]) -> str:
+    """Return which labels have each value.
+
+    >>> _by_value({"bsp": "c1", "ssp": "c1", "asp": "c2"})
+    'c1 (bsp, ssp), c2 (asp)'
+    """
+    labels = {value: [label for label in values if values[label] == value] for value in values.values()}
+    return ", ".join(f"{value} ({', '.join(its)})" for value, its in labels.items())
 
 
 def _budget(run: Run) -> dict[str, Any]:

@@ -181,7 +181,7 @@ def _switch_sentence(label: str, summary: dict[str, Any]) -> str:
 
 
 def _notes(lines: Iterable[str]) -> str:
-    items = "".join(f"<li>{html.escape(line[0].upper() + line[1:])}.</li>" for line in lines)
+    items = "".join(f"<li>{html.escape(line)}</li>" for line in lines)
     return f'<ul class="note">{items}</ul>'
 
 

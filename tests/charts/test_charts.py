@@ -189,6 +189,14 @@ def test_a_bar_stands_on_the_numbers_it_counts_and_reaches_no_further(largest):
     assert (spec["encoding"]["x"]["field"], spec["encoding"]["x2"]["field"]) == ("low", "high")
 
 
+def test_a_worker_that_never_waits_is_shown_not_to(runs):
+    (figure,) = [figure for figure in charts.worker_figures(runs[0]) if figure.name == "idle"]
+    assert figure.table["worker"].tolist() == [0, 1, 2]
+    waited = metrics.idle(runs[0].log)
+    assert 2 not in set(waited["worker"])  # the slow one opens every barrier
+    assert figure.table["fraction"].tolist() == [*waited["fraction"], 0.0]
+
+
 def test_workers_are_in_the_order_of_their_numbers_whoever_waits_first():
     rows = [(2, "barrier", 0.5), (0, "switch", 0.1), (10, "barrier", 0.2)]
     idle = pd.DataFrame(rows, columns=["worker", "reason", "fraction"])

@@ -104,7 +104,7 @@ def _recent(shown: FigureInput) -> pd.DataFrame:
 
 
 def _idle(shown: FigureInput) -> pd.DataFrame:
-    return metrics.idle(shown.run.log, shown.spans)[["worker", "reason", "fraction"]]
+    return tables.waiting_table(shown.run.log, shown.spans)
 
 
 def _counts(quantity: str) -> MakeTable:
