@@ -50,7 +50,7 @@ def test_json_is_the_summary_and_nothing_else_on_standard_output(capsys):
 def test_what_is_probably_not_meant_is_one_line_on_standard_error(capsys):
     _, err = ok(capsys, "run", *QUICK, "--set", "strategy={name: lb_bsp, aggregation: sum}")
     (line,) = [line for line in err.splitlines() if "batches of different sizes" in line]
-    assert line.startswith("warning: strategy 'lb_bsp': lb_bsp gives workers batches of different sizes, and sum")
+    assert line.startswith("warning: strategy 'lb_bsp': lb_bsp gives workers batches of different sizes")
 
 
 def test_summary_for_a_person_names_what_matters(capsys):
