@@ -83,7 +83,7 @@ class DSSP(ClockBound):
         return self.lower
 
     def on_join(self, worker: int, view: ClusterView) -> list[Action]:
-        """Forget what was granted to an earlier life."""
+        """Drop the steps granted before the worker left."""
         self._grants.pop(str(worker), None)
         return super().on_join(worker, view)
 

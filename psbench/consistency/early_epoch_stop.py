@@ -17,7 +17,7 @@ SOURCE = "Chilimbi et al. 2014 (Project Adam); thesis 3.2.5"
 
 
 class EarlyEpochStop(Consistency):
-    """ASP within an epoch; who has done its share waits until `fraction` of the workers have.
+    """ASP within an epoch; a worker that has done its share waits until `fraction` of them have.
 
     A worker's share of an epoch is the training set over the number of workers. When enough have done theirs
     the epoch ends for all: the others are spared the rest and go on, with the step they are at, into the
@@ -71,7 +71,7 @@ class EarlyEpochStop(Consistency):
         return [Release(worker)]
 
     def on_leave(self, worker: int, view: ClusterView) -> list[Action]:
-        """Those that are left may be enough."""
+        """End the epoch if enough of the remaining workers have done their share."""
         self._samples.pop(str(worker), None)
         return self._end(view)
 

@@ -87,7 +87,7 @@ class ElasticBSP(Consistency):
 
     def on_join(self, worker: int, view: ClusterView) -> list[Action]:
         """Take part in the monitoring, or wait for the barrier that is chosen already."""
-        if view.num_active == 1:  # nobody else is left to be waited for
+        if view.num_active == 1:  # no other worker to wait for
             return self._monitor(view)
         if self._chosen:
             return [Hold(worker, "barrier")]

@@ -57,11 +57,11 @@ class KASP(Consistency):
         return self._commit(view) or [Hold(push.worker, "k pushes")]
 
     def on_join(self, worker: int, view: ClusterView) -> list[Action]:
-        """Hold one that is back while a push from its earlier life still counts: k *different* workers."""
+        """Hold a returning worker whose push is still pending: k *different* workers are needed."""
         return hold_if_pending(worker, view)
 
     def on_leave(self, worker: int, view: ClusterView) -> list[Action]:
-        """Fewer than k may be left: then they are enough."""
+        """Commit if those left are enough: fewer than k may remain."""
         return self._commit(view)
 
     def _commit(self, view: ClusterView) -> list[Action]:
@@ -71,7 +71,7 @@ class KASP(Consistency):
 
 
 class _EveryPushes(Consistency):
-    """What the last two share: commit every so many pushes; nobody ever waits."""
+    """Base of rules that commit every so many pushes; no worker ever waits."""
 
     waits_for = "none"
 

@@ -21,7 +21,7 @@ BACKUP_SOURCE = "Chen et al. 2016, Revisiting Distributed Synchronous SGD"
 
 
 class _FirstPushes(Consistency):
-    """What all share: after so many pushes of the current version, commit and restart everybody."""
+    """Base of rules that commit after so many pushes of the current version and restart all workers."""
 
     source: ClassVar[str] = SOURCE
 
@@ -43,7 +43,7 @@ class _FirstPushes(Consistency):
         return self._commit(view) or self._wait(push)
 
     def on_leave(self, worker: int, view: ClusterView) -> list[Action]:
-        """Fewer than k may be left: then they are enough."""
+        """Commit if those left are enough: fewer than k may remain."""
         return self._commit(view)
 
     def _wait(self, push: Push) -> list[Action]:
@@ -64,10 +64,10 @@ class _FirstPushes(Consistency):
 
 
 class _FirstWorkers(_FirstPushes):
-    """The pushes are of different workers: who has pushed waits for the commit."""
+    """Base of rules whose pushes are of different workers: one that has pushed waits for the commit."""
 
     def on_join(self, worker: int, view: ClusterView) -> list[Action]:
-        """Hold one that is back while a push from its earlier life still counts: k *different* workers."""
+        """Hold a returning worker whose push is still pending: k *different* workers are needed."""
         return hold_if_pending(worker, view)
 
     def _wait(self, push: Push) -> list[Action]:
@@ -150,7 +150,7 @@ class BackupWorkers(_FirstWorkers):
     )
 
     def check(self, num_workers: int, global_batch: int) -> None:
-        """Require somebody who is not a spare."""
+        """Require at least one worker that is not a spare."""
         if self.spares >= num_workers:
             raise ParameterError(
                 f"{self.name}: {self.spares} of {num_workers} workers are spares, so no push is waited for; "

@@ -12,7 +12,7 @@ from psbench.core.view import ClusterView
 
 
 class ClockBound(Consistency):
-    """What SSP and DSSP share: each push is committed at once, and a worker that leads by too much waits."""
+    """Base of SSP and DSSP: each push is committed at once, and a worker that leads by too much waits."""
 
     singly: ClassVar[bool] = True
 

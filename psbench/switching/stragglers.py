@@ -1,4 +1,4 @@
-"""To change while a worker is slow: the online policies of Sync-Switch."""
+"""Switch while a worker is slow: the online policies of Sync-Switch."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ class OnStragglers(Switching):
         return self._once_spent(view) or self._look(view)
 
     def on_switch_requested(self, event: SwitchRequested, view: ClusterView) -> list[Action]:
-        """Switch with all workers, and never again of one's own accord."""
+        """Switch with all workers; the rule itself never switches after that."""
         self._over = True
         return super().on_switch_requested(event, view) + self._take_back(view)
 
@@ -149,7 +149,7 @@ class OnStragglers(Switching):
     def _take_back(self, view: ClusterView) -> list[Action]:
         return [Readmit(int(worker)) for worker in self._slow if view.workers[int(worker)].dropped]
 
-    # ---------------------------------------------------------------- who is slow
+    # ---------------------------------------------------------------- stragglers
 
     def _look(self, view: ClusterView) -> list[Action]:
         here = [str(worker) for worker in view.active] if self._ready >= view.num_active else []

@@ -233,15 +233,13 @@ class TestKASP:
         first, second = push(0, 2), push(1, 0)
         assert engine.handle(first, 1.0) == [Hold(2, "k pushes")]
         assert engine.handle(second, 2.0) == [
-            Apply([second, first], [0.5, 0.5], lr_scale=2 / 3, version=1),
+            Apply([second, first], [0.5, 0.5], version=1),
             Release(0, load=1, ticket=2),
             Release(2, load=1, ticket=2),
         ]
         third, fourth = push(2, 1), push(3, 0, ticket=2, base=1)
         assert engine.handle(third, 3.0) == [Hold(1, "k pushes")]
-        assert engine.handle(fourth, 4.0)[0] == Apply(
-            [fourth, third], [0.5, 0.5], lr_scale=2 / 3, version=2, epoch=0.008
-        )
+        assert engine.handle(fourth, 4.0)[0] == Apply([fourth, third], [0.5, 0.5], version=2, epoch=0.008)
 
     def test_nothing_is_voided(self):
         cluster = ScriptedCluster(strategies.k_asp(k=2), [1, 1.5, 4])
