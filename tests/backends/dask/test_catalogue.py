@@ -1,28 +1,41 @@
-"""Every strategy of the catalogue, once, on a live cluster of two workers."""
+"""Every strategy of the catalogue, live in threads: as it is, and with lossy codecs on two servers."""
 
 from __future__ import annotations
 
+from itertools import cycle
 from typing import Any
 
 import pytest
 import torch
+from threaded_run import ThreadedRun
 
 from psbench.backends.replay import replay
 from psbench.core.log import Kind
+from psbench.core.switching_strategy import SwitchingStrategy
 from psbench.experiment import Experiment
-from psbench.runs import run
+from psbench.results.run import Run
 from psbench.strategies import CATALOGUE
+from psbench.training.workload import Workload
 
-pytestmark = [pytest.mark.dask, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.timeout(120)
 
+CODECS = [
+    *({"name": "fp16"}, {"name": "top_k", "ratio": 0.1}, {"name": "random_k", "ratio": 0.1}),
+    *({"name": "terngrad"}, {"name": "qsgd", "levels": 16}, {"name": "sign"}, {"name": "one_bit"}),
+]
+ASSIGNMENTS = ["contiguous", "layer", "hash", "size_threshold", "best_fit"]
+#: its jobs need Dask: test_map_reduce_jobs.py
+NAMES = sorted(set(CATALOGUE) - {"map_reduce"})
+#: a ring adds vectors up, which these codecs' bits do not allow
+WITH_SERVERS = sorted(set(NAMES) - {"all_reduce"})
+CASES = list(zip(WITH_SERVERS, cycle(CODECS), cycle(ASSIGNMENTS), strict=False))
 #: an entry whose defaults are for longer runs: chunks so small that one is done in a moment
 SMALLER = {"hermes": {"chunk_samples": 48, "passes": 1, "alpha": -0.1, "patience": 1}}
-SWITCHES = {"strategy_switch": {"rule": {"name": "after", "fraction": 0.5}}}
+HALFWAY = {"rule": {"name": "after", "fraction": 0.5}}
 
 
-@pytest.mark.parametrize("name", sorted(CATALOGUE))
-def test_every_entry_runs_live_and_is_replayed(name: str, scheduler: str) -> None:
-    strategy: dict[str, Any] = {"name": name} | SMALLER.get(name, {}) | SWITCHES.get(name, {})
+def trained(strategy: dict[str, Any], **changes: Any) -> ThreadedRun:
+    """Run on two workers and check what holds for every strategy."""
     spec = Experiment(
         strategy=strategy,
         cluster={"workers": 2, "step_time": "constant"},
@@ -30,14 +43,36 @@ def test_every_entry_runs_live_and_is_replayed(name: str, scheduler: str) -> Non
         stop={"epochs": 0.3},
         evaluate_every=0.15,
         backend="dask",
-        scheduler=scheduler,
+        **changes,
     )
-    done = run(spec)
-    assert done.meta["status"] == "finished"
-    assert done.parameters is not None
+    done = ThreadedRun(spec).run()
+    assert done.error is None
+    assert done.outcome.status == "finished", done.outcome.reason
     assert torch.isfinite(done.parameters).all()
     evaluations = done.log.evaluations()
     assert evaluations[0]["train_loss"] > evaluations[-1]["train_loss"] > 0
+    facts = Workload.build(spec).facts()
+    assert replay(Run(spec, done.log, facts)) == len(done.log)  # the same decisions, from the log alone
+    return done
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_entry_trains_live_and_is_replayed(name: str) -> None:
+    switch = HALFWAY if name == "strategy_switch" else {}
+    done = trained({"name": name} | SMALLER.get(name, {}) | switch)
     rows = done.log.rows()
     assert set(rows["worker"][rows["kind"] == Kind.PUSH]) == {0, 1}
-    assert replay(done) == len(done.log)  # the same decisions again, from the log alone
+
+
+def compressed(name: str, codec: dict[str, Any], assignment: str) -> dict[str, Any]:
+    servers = {"name": "parameter_server", "servers": 2, "assignment": assignment}
+    parts = {"codec": codec, "codec_down": codec, "placement": servers}
+    strategy = {"name": name} | SMALLER.get(name, {})
+    if isinstance(CATALOGUE[name](), SwitchingStrategy):
+        return strategy | HALFWAY | {"first": {"name": "bsp"} | parts, "second": {"name": "asp"} | parts}
+    return strategy | parts
+
+
+@pytest.mark.parametrize(("name", "codec", "assignment"), CASES, ids=lambda value: str(value))
+def test_any_codec_and_any_assignment_on_any_strategy(name, codec, assignment) -> None:
+    trained(compressed(name, codec, assignment), optimizer={"name": "sgd", "lr": 0.02})
