@@ -11,7 +11,9 @@ from threaded_run import Killed, ThreadedRun
 
 from psbench.backends.control import Control
 from psbench.backends.dask.coordinator.handlers import PeerFailed
+from psbench.backends.dask.coordinator.peers import Peers
 from psbench.backends.dask.protocol.messages import RequestStop, RequestSwitch
+from psbench.backends.dask.protocol.transport import ServerSocket
 from psbench.backends.dask.worker.ring_member import RingMember
 from psbench.backends.dask.worker.worker import Worker
 from psbench.backends.simulated.simulation import run_simulated
@@ -152,6 +154,35 @@ def test_a_lost_worker_is_done_without(strategy: Any) -> None:
     assert done.outcome.status == "stopped"
     assert done.outcome.facts["lost_workers"] == [1]
     assert kinds(done).count(Kind.LEAVE) == 1
+
+
+class SendsWhatIsNoMessage(Worker):
+    """Worker 1 sends what nobody can decode, and waits no longer for an answer."""
+
+    def _step(self) -> Any:
+        if self.worker == 1 and self.loop.ticket >= 5:
+            self.mailbox._socket.handle.send(b"\xc8" + b"\0" * 7)
+            raise Killed
+        return super()._step()
+
+
+def test_a_message_that_cannot_be_decoded_costs_the_run_its_sender_only() -> None:
+    done = ThreadedRun(experiment("asp", stop={"updates": 10**9}), SendsWhatIsNoMessage).run(
+        stop_when(survivors_went_on)
+    )
+    assert done.error is None
+    assert done.outcome.status == "stopped"
+    assert done.outcome.facts["lost_workers"] == [1]
+
+
+def test_a_worker_that_was_dismissed_is_not_taken_for_dead() -> None:
+    with ServerSocket("127.0.0.1", b"k" * 32) as socket:  # to which nothing is connected any more
+        peers = Peers(socket, ["worker 0", "evaluator"])
+        for name in ("worker 0", "evaluator"):
+            peers.connect(name)
+        assert peers.find_dead() == ["evaluator", "worker 0"]
+        peers.dismiss_workers()
+        assert peers.find_dead() == ["evaluator"]
 
 
 class DiesInTheRing(RingMember):
