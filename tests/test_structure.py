@@ -12,16 +12,6 @@ ROOT = Path(__file__).parent.parent
 PACKAGES = (ROOT / "psbench", ROOT / "widgets" / "psbench_widgets")
 FILES = sorted(path for package in PACKAGES for path in package.rglob("*.py"))
 
-#: cycles that are still to be removed; one that is gone must be removed here as well
-KNOWN_CYCLES = {
-    frozenset(f"psbench.testing.fuzz.{name}" for name in ("liveness", "player")),
-}
-
-#: files that are still to be made smaller; one that is small must be removed here as well
-KNOWN_LARGE = {
-    "psbench/testing/fuzz/player.py",
-}
-
 #: what belongs in the package root: what people import and call, and what every folder needs
 IN_THE_ROOT = {
     *("__init__.py", "py.typed", "errors.py", "seeds.py"),
@@ -67,15 +57,12 @@ def test_no_modules_import_each_other_in_a_cycle():
     graph = grimp.build_graph("psbench", "psbench_widgets", cache_dir=None)
     imports = {name: graph.find_modules_directly_imported_by(name) for name in graph.modules}
     found = cycles(imports)
-    assert [sorted(each) for each in found if not any(each <= known for known in KNOWN_CYCLES)] == []
-    gone = [sorted(known) for known in KNOWN_CYCLES if not any(each <= known for each in found)]
-    assert gone == [], "remove these from KNOWN_CYCLES"
+    assert [sorted(each) for each in found] == []
 
 
 def test_files_and_classes_are_small_or_say_why_not():
     found = {str(path.relative_to(ROOT)) for path in FILES if oversized(path.read_text())}
-    assert found - KNOWN_LARGE == set(), f"split these, or say in the docstring: '{LONG_FILE} ...'"
-    assert KNOWN_LARGE - found == set(), "these are small now: remove them from KNOWN_LARGE"
+    assert found == set(), f"split these, or say in the docstring: '{LONG_FILE} ...'"
 
 
 def test_the_package_root_holds_what_belongs_there():

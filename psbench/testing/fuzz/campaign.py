@@ -22,7 +22,8 @@ from psbench.strategies import make_strategy
 from psbench.testing.fuzz.compositions import draw_strategy, fitting_sizes
 from psbench.testing.fuzz.differential import PAIRS, Pair, differ
 from psbench.testing.fuzz.explore import explore
-from psbench.testing.fuzz.player import Player, play
+from psbench.testing.fuzz.play import play
+from psbench.testing.fuzz.player import Player
 from psbench.testing.fuzz.schedule import Schedule
 from psbench.testing.fuzz.shrink import as_test, form, shrink
 from psbench.testing.invariants import BrokenContract

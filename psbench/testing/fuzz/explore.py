@@ -12,6 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 from psbench.core.switching_strategy import AnyStrategy
+from psbench.testing.fuzz.liveness import heal
 from psbench.testing.fuzz.player import Player
 from psbench.testing.fuzz.schedule import FAULTS, Choice, Schedule
 
@@ -108,8 +109,6 @@ def explore(
     schedule: Schedule, strategy: AnyStrategy, rng: np.random.Generator, events: int, kinds: str = FAULTS
 ) -> tuple[Schedule, Exception | None, Player | None]:
     """Draw the choices of a schedule while playing it; returns it, and the failure if there was one."""
-    from psbench.testing.fuzz.liveness import heal
-
     made: list[Choice] = []
     player = None
     try:

@@ -1,0 +1,191 @@
+"""The cluster of a schedule: its workers do what the engine answers, and every answer is checked."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+from psbench.core import actions as act
+from psbench.core import events as ev
+from psbench.core.actions import Action
+from psbench.core.engine import Engine
+from psbench.core.log import EventLog
+from psbench.core.switching_strategy import AnyStrategy
+from psbench.core.view import Status
+from psbench.core.wire_size import WireSize
+from psbench.core.worker_loop import WorkerLoop
+from psbench.seeds import Streams
+from psbench.testing.fuzz.schedule import Schedule
+from psbench.testing.fuzz.workers import Worker
+from psbench.testing.invariants import BrokenContract, Invariants
+
+#: samples of a worker's batch; the data set has ten times the global batch
+_BATCH = 4
+_LAYOUT = tuple((f"tensor {number}", 8 + number % 5) for number in range(64))
+
+
+class FuzzedCluster:
+    """An engine and the workers that it releases; time and everything that happens come from outside.
+
+    Parameters
+    ----------
+    schedule : Schedule
+        Whose cluster to build.
+    strategy : Strategy or None
+        The schedule's, if it has been built before.
+
+    Attributes
+    ----------
+    events, handovers : int
+        Events that the engine has handled, and switches that it has made.
+    timers : list of (seconds, order, Timer)
+    measures : list of Measure
+        What the engine waits for.
+    """
+
+    def __init__(self, schedule: Schedule, strategy: AnyStrategy | None = None) -> None:
+        self.schedule, self.seed = schedule, schedule.seed
+        self.strategy = schedule.made() if strategy is None else strategy
+        self.log, self.now, self.events = EventLog(), 0.0, 0
+        self.engine = self._new_engine()
+        self.workers = [Worker(number) for number in range(schedule.workers)]
+        self.timers: list[tuple[float, int, ev.Timer]] = []
+        self.measures: list[act.Measure] = []
+        self.handovers = 0
+        self.open_votes: dict[int, int] = {}
+        self.unseen_deaths: set[int] = set()  # which wait in the engine while it measures
+        self._counted = 0  # samples that were committed, or kept after a vote
+        starters = range(schedule.starters or schedule.workers)
+        for number in starters:
+            self.workers[number].alive = True
+        actions = self.engine.begin(starters)
+        self._invariants = Invariants(str(schedule.strategy.get("name", "strategy")), self.engine)
+        self.perform(actions)
+
+    @property
+    def view(self) -> Any:
+        """The engine's account of the cluster."""
+        return self.engine.view
+
+    def _new_engine(self) -> Engine:
+        batch = _BATCH * self.schedule.workers
+        return Engine(
+            self.strategy,
+            num_workers=self.schedule.workers,
+            dataset_size=10 * batch,
+            global_batch=batch,
+            epochs=20.0,
+            wire_size=WireSize(_LAYOUT),
+            rng=Streams(self.seed).generator("strategy"),
+            log=self.log,
+        )
+
+    def save_and_load(self) -> None:
+        """Put a new engine in the place of this one, which goes on from its state."""
+        state = json.loads(json.dumps(self.engine.state_dict()))
+        self.engine = self._new_engine()
+        self.engine.load_state_dict(state)
+        self._invariants.engine = self.engine
+
+    def handle(self, event: Any) -> None:
+        """Have the engine handle an event, and do what it answers."""
+        self.events += 1
+        if isinstance(event, ev.Vote):
+            seen = self.view.workers[event.worker]
+            if seen.ticket == event.ticket and seen.status is Status.COMPUTING:
+                self.open_votes[event.worker] = event.samples
+        clock = self._expected_clock(event)
+        actions = self.engine.handle(event, self.now)
+        handed_over = any(isinstance(action, act.Handover) for action in actions)
+        if clock is not None and not handed_over and self.view.workers[event.worker].clock != clock:
+            raise BrokenContract(
+                f"worker {event.worker} is at clock {self.view.workers[event.worker].clock}, not {clock}"
+            )
+        self.perform(actions)
+
+    def _expected_clock(self, event: Any) -> int | None:
+        """Return the clock that a worker has after a push that counts; None after anything else."""
+        if not isinstance(event, ev.Push) or self.engine.measuring:
+            return None
+        seen = self.view.workers[event.worker]
+        counts = seen.ticket == event.ticket and seen.status is Status.COMPUTING
+        return seen.clock + 1 if counts else None
+
+    def perform(self, actions: list[Action]) -> None:
+        """Do what the engine answers, and check everything that must hold.
+
+        Raises
+        ------
+        BrokenContract
+            If something does not.
+        """
+        for action in actions:
+            perform = _PERFORM.get(type(action))
+            if perform is not None:
+                perform(self, action)
+        self._invariants.look()
+        if not self.engine.measuring:
+            self.unseen_deaths.clear()
+        if not self.engine.measuring and self._counted != self.view.samples:
+            raise BrokenContract(
+                f"{self._counted} samples were committed or kept, but the view counts {self.view.samples}"
+            )
+
+    def _release(self, release: act.Release) -> None:
+        worker, seen = self.workers[release.worker], self.view.workers[release.worker]
+        kept = self.open_votes.pop(release.worker, 0)
+        if release.then == "step":
+            self._counted += kept
+        if seen.ticket != release.ticket or seen.status is Status.GONE:
+            return  # it left while numbers were being measured, and may be back
+        if not worker.alive and not self.engine.measuring:  # else its death waits in the engine
+            raise BrokenContract(f"worker {worker.number} is released, but it is dead")
+        if not worker.alive:
+            return
+        if worker.loop is None:
+            worker.loop = WorkerLoop(self.engine.composition, worker.number, seen.batch_size)
+        worker.release(release)
+
+    def _apply(self, apply: act.Apply) -> None:
+        if any(not weight >= 0 for weight in apply.weights):
+            raise BrokenContract(f"version {apply.version} weighs its pushes {list(apply.weights)}")
+        self._counted += sum(push.samples for push in apply.pushes)
+
+    def _cancel(self, cancel: act.Cancel | act.Drop) -> None:
+        self.workers[cancel.worker].drop_work()
+        self.open_votes.pop(cancel.worker, None)
+
+    def _readmit(self, readmit: act.Readmit) -> None:
+        self.workers[readmit.worker].forget()
+
+    def _tell(self, tell: act.Tell) -> None:
+        loop = self.workers[tell.worker].loop
+        if loop is not None:
+            loop.on_orders(tell.orders)
+
+    def _set_timer(self, timer: act.SetTimer) -> None:
+        event = ev.Timer(timer.key, timer.composition_id)
+        self.timers.append((timer.at, len(self.timers), event))
+
+    def _measure(self, measure: act.Measure) -> None:
+        self.measures.append(measure)
+
+    def _hand_over(self, _handover: act.Handover) -> None:
+        self.handovers += 1
+        for worker in self.workers:
+            worker.forget()
+        self.open_votes.clear()
+
+
+_PERFORM: dict[type, Callable[[FuzzedCluster, Any], None]] = {
+    act.Release: FuzzedCluster._release,
+    act.Apply: FuzzedCluster._apply,
+    act.Cancel: FuzzedCluster._cancel,
+    act.Drop: FuzzedCluster._cancel,
+    act.Readmit: FuzzedCluster._readmit,
+    act.Tell: FuzzedCluster._tell,
+    act.SetTimer: FuzzedCluster._set_timer,
+    act.Measure: FuzzedCluster._measure,
+    act.Handover: FuzzedCluster._hand_over,
+}
