@@ -52,7 +52,7 @@ class ActionProcessor:
         Actions for the backend.
     unanswered : set of int
         Workers that must be released or held before the answer is complete.
-    anew : set of int
+    needs_full_model : set of int
         Workers whose next model must be sent whole, not as a difference.
     evaluation_due : callable () -> bool, or None
         Whether the version just made is evaluated before the answer continues; see

@@ -211,8 +211,8 @@ def place(roles: Sequence[str], threads: Mapping[str, int], scheduler: str | Non
 
     Examples
     --------
-    >>> place(["conductor", "worker 0", "worker 1"], {"a": 1, "b": 2}, None)
-    {'conductor': 'a', 'worker 0': 'b', 'worker 1': 'b'}
+    >>> place(["coordinator", "worker 0", "worker 1"], {"a": 1, "b": 2}, None)
+    {'coordinator': 'a', 'worker 0': 'b', 'worker 1': 'b'}
     """
     if len(roles) > sum(threads.values()):
         raise BackendError(

@@ -1,4 +1,4 @@
-"""Makes schedules by chance: which kinds of event happen, and how often, is drawn anew for each.
+"""Makes schedules by chance: which kinds of event happen, and how often, is drawn for each.
 
 Source
 ------
