@@ -54,8 +54,10 @@ types: $(VENV)/.dev
 	@$(BIN)/mypy
 
 unit: $(VENV)/.dev
-	@echo '== tests, and the examples in the docstrings'
-	@$(PYTEST) -m 'not nightly' --doctest-modules --ignore=tests/benchmarks psbench tests
+	@echo '== the examples in the docstrings'
+	@$(PYTEST) --doctest-modules psbench
+	@echo '== tests'
+	@$(PYTEST) -m 'not nightly' tests
 
 notebooks: $(VENV)/.dev
 	@echo '== notebooks'
