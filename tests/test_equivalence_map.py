@@ -195,7 +195,7 @@ def test_adacomm_that_never_looks_is_local_sgd(world, steps):
 def test_adacomm_on_a_constant_loss_is_local_sgd(world, steps):
     """So small a rate keeps the loss where it is; then gamma alone decides when the period falls."""
     still = {"optimizer": {"name": "sgd", "lr": 1e-30}, "stop": {"updates": 6}}
-    adacomm = strategies.adacomm(initial_steps=steps, interval_s=0.01, gamma=1.0)
+    adacomm = strategies.adacomm(initial_steps=steps, interval_s=0.01, gamma=1.0, loss="measured")
     experiment = toy_experiment(adacomm, cluster=toy_cluster(list(world.speeds)), seed=world.seed, **still)
     log = run(experiment).log
     assert len(log.of_kind(Kind.MEASURED)["row"]) > 2  # it did look

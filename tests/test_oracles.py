@@ -136,7 +136,7 @@ DDP = """
     import torch.distributed as dist
     from torch.nn import functional
     from torch.nn.parallel import DistributedDataParallel
-    from psbench.training.workload import Problem
+    from psbench.training.workload import Workload
     from psbench.testing import toy_experiment
     from psbench.testing.toys import toy_cluster
     from psbench.training.batches import Batches
@@ -146,15 +146,15 @@ DDP = """
     dist.init_process_group("gloo", init_method="file://" + file, rank=rank, world_size=2)
     cluster, model = toy_cluster([1.0, 0.5]), {"name": "mlp", "hidden": [6]}
     experiment = toy_experiment("all_reduce", cluster=cluster, model=model)
-    problem = Problem.build(experiment)
-    module = experiment.model.build(problem.data.input_shape, problem.data.num_classes, problem.streams)
+    workload = Workload.build(experiment)
+    module = experiment.model.build(workload.data.input_shape, workload.data.num_classes, workload.streams)
     parallel = DistributedDataParallel(module)
     optimizer = torch.optim.SGD(parallel.parameters(), lr=0.1, momentum=0.9)
-    batches = Batches(problem.shards[rank], problem.streams, rank)
+    batches = Batches(workload.shards[rank], workload.streams, rank)
     for _ in range(16):
-        where = torch.from_numpy(batches.take(problem.batch_sizes[rank]))
+        where = torch.from_numpy(batches.take(workload.batch_sizes[rank]))
         optimizer.zero_grad()
-        inputs, labels = problem.data.train_x[where], problem.data.train_y[where]
+        inputs, labels = workload.data.train_x[where], workload.data.train_y[where]
         functional.cross_entropy(parallel(inputs), labels).backward()
         optimizer.step()
     if rank == 0:

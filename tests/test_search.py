@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-import sys
 
 import pytest
 
 from psbench import strategies
 from psbench.cli import main
+from psbench.cli.commands import comparisons
 from psbench.errors import DataError, Diverged, ParameterError
 from psbench.results.run import Run
 from psbench.results.search import at_fraction, bisect, find_fraction
@@ -173,14 +173,12 @@ def test_the_command_refuses_before_the_first_run(capsys):
 
 
 def test_a_search_that_is_stopped_shows_what_it_has(capsys, monkeypatch):
-    app = sys.modules["psbench.cli.app"]
-
-    def stopped(experiment, folder, label=""):
-        done, _ = run_one(experiment, folder, label)
+    def stopped(experiment, folder, label="", **options):
+        done, _ = run_one(experiment, folder, label, **options)
         return done, experiment.rule.fraction == 0.5
 
-    run_one = app._run
-    monkeypatch.setattr(app, "_run", stopped)
+    run_one = comparisons.run_with_progress
+    monkeypatch.setattr(comparisons, "run_with_progress", stopped)
     assert main(["search", *QUICK]) == 130
     out, err = capsys.readouterr()
     assert "found: 100 %" in out

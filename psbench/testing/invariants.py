@@ -160,6 +160,10 @@ class Invariants:
         self._round = {worker for worker in self._round if worker in self._pushed}
 
     def _handover(self, _worker: int, to: int, _version: int, row: Any) -> None:
+        if self._pending:
+            self._broken(
+                f"pushes {sorted(self._pending)} are still pending at a hand-over; commit or discard them"
+            )
         self._handed_over = True
         self._consistency = self.engine.strategy.compositions[to].consistency
         self._round.clear()
