@@ -1,8 +1,7 @@
 """Codecs: vectors of floats as packed bits, and the error feedback of their senders."""
 
 from psbench.codecs.base import Codec, Lossy
-from psbench.codecs.channel import Channel
-from psbench.codecs.codec_state import ServerCodecState, WorkerCodecState
+from psbench.codecs.codec_state import Channel, ServerCodecState, WorkerCodecState
 from psbench.codecs.floats import Half, Plain
 from psbench.codecs.quantised import QSGD, TernGrad
 from psbench.codecs.signs import OneBit, Sign

@@ -12,12 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from psbench import strategies
+from psbench.backends.compression import Compression, WorkerCodecs
 from psbench.backends.control import Control
 from psbench.backends.partition import gather, partitions
 from psbench.backends.replay import replay
-from psbench.backends.simulated.compression import Compression
 from psbench.backends.simulated.simulation import Simulation
-from psbench.backends.worker_codecs import WorkerCodecs
 from psbench.codecs import QSGD, Channel, TopK
 from psbench.core.log import EventLog, Kind
 from psbench.core.strategy import Strategy

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from psbench import strategies
-from psbench.backends.simulated.compression import Compression
+from psbench.backends.compression import Compression
 from psbench.testing import toy_experiment
 from psbench.training.workload import Workload
 

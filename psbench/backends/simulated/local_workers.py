@@ -13,8 +13,8 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from psbench.backends.checkpointing import named, under
+from psbench.backends.compression import Compression
 from psbench.backends.local_steps import Model, mean_model, obey, renew
-from psbench.backends.simulated.compression import Compression
 from psbench.backends.simulated.event_queue import EventQueue
 from psbench.backends.simulated.measurements import forward_s
 from psbench.backends.simulated.workers import Resources, WorkerEvent

@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
+from psbench.backends.compression import WorkerCodecs
 from psbench.backends.dask.protocol.framing import State, is_bare, split, with_buffers
 from psbench.backends.dask.protocol.messages import EntryRanges, PushMessage, ReleaseMessage
 from psbench.backends.dask.protocol.roles import servers_of
@@ -15,7 +16,6 @@ from psbench.backends.dask.protocol.transport import ClientSocket
 from psbench.backends.dask.worker.mailbox import LOOK_S, Mailbox
 from psbench.backends.dask.worker.ring_member import RingMember
 from psbench.backends.partition import gather, partitions, partitions_of
-from psbench.backends.worker_codecs import WorkerCodecs
 from psbench.core.events import Push
 from psbench.core.strategy import Strategy
 from psbench.errors import CodecError

@@ -1,0 +1,89 @@
+"""How many files a gradient passes on its way from the trainer to the update.
+
+A file counts if a function of it is given a vector, returns one, or calls a function that does, between the
+end of a step and `Server.apply`. A codec counts as one file, whatever it is made of. `partition` does not
+count, which only cuts vectors and joins them, as a slice or `torch.cat` does.
+"""
+
+import dataclasses
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import psbench
+from psbench import strategies
+from psbench.backends.control import Control
+from psbench.backends.simulated.simulation import run_simulated
+from psbench.core.log import EventLog
+from psbench.testing import toy_experiment
+from psbench.training.server import Server
+from psbench.training.trainer import Trainer
+from psbench.training.workload import Workload
+
+ROOT = Path(psbench.__file__).parent
+#: what codecs are made of, beside the state of their senders and receivers
+CODEC = {"base", "bits", "buckets", "floats", "quantised", "signs", "sparse", "tensors"}
+
+
+def has_vector(value):
+    if isinstance(value, (torch.Tensor, np.ndarray)):
+        return len(value.shape) > 0
+    if isinstance(value, (list, tuple)):
+        return any(map(has_vector, value))
+    is_data = dataclasses.is_dataclass(value) and not isinstance(value, type)
+    return is_data and any(has_vector(getattr(value, field.name)) for field in dataclasses.fields(value))
+
+
+def file_of(frame):
+    """Return the file of a function of psbench, "codec" for all that a codec is made of, else None."""
+    path = Path(frame.f_code.co_filename)
+    if ROOT not in path.parents or path.stem == "partition":
+        return None
+    return "codec" if path.parent.name == "codecs" and path.stem in CODEC else path.stem
+
+
+class PathOfPush:
+    """A profiler that notes the files that the last push of a run has passed."""
+
+    def __init__(self):
+        self.files, self._passed = set(), None
+
+    def __call__(self, frame, event, returned):
+        code = frame.f_code
+        if event == "return" and code is Trainer.compute.__code__:
+            self._passed = set()
+        if self._passed is None or event not in ("call", "return") or file_of(frame) is None:
+            return
+        names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+        given = [frame.f_locals.get(name) for name in names if name != "self"]
+        if has_vector(returned if event == "return" else given):
+            self._passed |= {file_of(frame), file_of(frame.f_back)} - {None}
+        if code is Server.apply.__code__:
+            self.files, self._passed = self._passed, None
+
+
+def files_passed(strategy):
+    one_worker = {"workers": 1, "step_time": "constant"}
+    workload = Workload.build(toy_experiment(strategy, cluster=one_worker, stop={"updates": 2}))
+    workload.server()  # the first optimizer of a process takes seconds to build
+    path, before = PathOfPush(), sys.getprofile()
+    sys.setprofile(path)
+    try:
+        run_simulated(workload, EventLog(), Control())
+    finally:
+        sys.setprofile(before)
+    return path.files
+
+
+def test_a_gradient_passes_four_files_in_the_plain_simulator():
+    assert files_passed("asp") == {"trainer", "plain_workers", "cluster", "server"}
+
+
+@pytest.mark.parametrize(("codec", "servers"), [("top_k", 1), ("top_k", 2), ("qsgd", 2), ("fp16", 2)])
+def test_a_gradient_passes_eight_files_with_local_steps_and_a_codec(codec, servers):
+    strategy = strategies.local_sgd(local_steps=2, codec=codec, codec_down=codec, servers=servers)
+    worker = {"trainer", "local_workers", "local_model"}
+    assert files_passed(strategy) == worker | {"compression", "codec_state", "codec", "cluster", "server"}
