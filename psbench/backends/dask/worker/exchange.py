@@ -104,8 +104,8 @@ class ServerExchange(Exchange):
 
     Parameters
     ----------
-    others : list of ClientSocket
-        To the servers but the first, which is reached through the coordinator's mailbox.
+    servers : list of ClientSocket
+        To all servers of the run, in order; the first is the coordinator.
     composition : Strategy
     workload : Workload
     worker : int
@@ -113,7 +113,7 @@ class ServerExchange(Exchange):
 
     def __init__(
         self,
-        others: list[ClientSocket],
+        servers: list[ClientSocket],
         composition: Strategy,
         workload: Workload,
         worker: int,
@@ -124,7 +124,7 @@ class ServerExchange(Exchange):
         coded = not is_bare(composition)
         super().__init__(mailbox, clock, None if coded else residual)
         self._parts = partitions(composition.placement, workload.model.layout)
-        self._others = others[: servers_of(composition) - 1]
+        self._servers = servers[: servers_of(composition)]
         self._num_buffers = len(workload.buffers)
         self._codecs: WorkerCodecs | None = None
         if coded:
@@ -139,9 +139,10 @@ class ServerExchange(Exchange):
         if not slices:  # what is not finite does not travel: the push ends the run
             self._mailbox.send(PushMessage.of(push, sent_s, False))
             return
-        for server, part in zip(self._others, slices[1:], strict=True):
+        first, *others = slices
+        for server, part in zip(self._servers[1:], others, strict=True):
             server.send(PushMessage.of(push, sent_s, True, part))
-        self._mailbox.send(PushMessage.of(push, sent_s, True, with_buffers(slices[0], buffers)))
+        self._servers[0].send(PushMessage.of(push, sent_s, True, with_buffers(first, buffers)))
 
     def _slices(self, loss: float, payload: Tensor) -> list[Tensor]:
         """Return the servers' slices, encoded; none if what is pushed is not finite or too large for it."""
@@ -169,7 +170,7 @@ class ServerExchange(Exchange):
 
     def _received(self, first: Tensor, ticket: int) -> Sequence[Tensor]:
         """Return the servers' slices as they arrived."""
-        return [first, *(self._await_slice(server, ticket) for server in self._others)]
+        return [first, *(self._await_slice(server, ticket) for server in self._servers[1:])]
 
     def _await_slice(self, server: ClientSocket, ticket: int) -> Tensor:
         """Wait for another server's slice of a release; older ones are of steps that became void."""

@@ -57,7 +57,8 @@ class Worker:
         socket: ServerSocket | None,
         key: bytes,
     ) -> None:
-        self.workload, self.worker, self.servers = workload, worker, servers
+        self.workload, self.worker = workload, worker
+        self.servers = [coordinator, *servers]  # the first server is in the coordinator's process
         self.mailbox = Mailbox(coordinator)
         self.member = None if socket is None else self.member_class(worker, self.mailbox, socket, key)
         self.trainer, self.evaluator = workload.trainer(), workload.evaluator()
