@@ -25,7 +25,7 @@ class Evaluator:
     train_sample : int
         How many training samples the training loss is taken over; the first of a named stream's shuffle.
     test_sample : int
-        How many validation samples a test loss is taken over, unless `loss` is told another number.
+        How many validation samples a test loss is taken over, unless `loss` is given another number.
     """
 
     BATCH = 1000  # bounds memory; larger is not faster on a CPU

@@ -65,7 +65,7 @@ class Worker:
         self.loop = None
 
     def release(self, release: act.Release) -> None:
-        """Go on as told, or, if a step is under way, after it."""
+        """Do what a release says, at once or after the step under way."""
         assert self.loop is not None
         if self.computing:
             self.answer = release

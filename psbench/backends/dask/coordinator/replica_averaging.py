@@ -32,7 +32,7 @@ class _Request:
 class ReplicaAveraging:
     """Asks workers for their models, between two steps or as they take their next release.
 
-    The latter are the models of one moment: after what the release told each to do, and before its next
+    The latter are the models of one moment: after what the release ordered each to do, and before its next
     step.
 
     Parameters
