@@ -57,7 +57,7 @@ ROWS = {
     "replicas_that_overlap": "its workers are not at one model",
     "chunks_unknown": "sizes chunks of data, which",
     "progress_untold": "looks at the workers' progress, which",
-    "recut_without_a_barrier": "cuts batches anew at a barrier",
+    "recut_without_a_barrier": "cuts new batches at each barrier",
     "a_ring_of_some": "a collective operation needs everybody",
     "bits_that_belong_together": "vectors are added up on their way",
     "tasks_that_keep_nothing": "its tasks keep nothing between steps",

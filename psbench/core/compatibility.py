@@ -86,7 +86,7 @@ def misfits(strategy: Composition) -> list[str]:
             s.needs_progress and not m.reports_progress,
             f"{s.name}: looks at the workers' progress, which {m.name} does not tell",
         ),
-        (s.needs_barrier and not c.barrier, f"{s.name}: cuts batches anew at a barrier; {c.name} has none"),
+        (s.needs_barrier and not c.barrier, f"{s.name}: cuts new batches at each barrier; {c.name} has none"),
         (
             p.collective and (not c.barrier or c.cancels),
             f"{p.name}: a collective operation needs everybody, which {c.name} does not give",

@@ -247,7 +247,7 @@ def test_a_barrier_opens_nearly_as_early_as_if_work_had_been_shared_out_by_speed
         ),
         (
             {"stragglers": "flex_rr", "communication": "micro_steps", "consistency": "asp"},
-            "flex_rr: cuts batches anew at a barrier; asp has none",
+            "flex_rr: cuts new batches at each barrier; asp has none",
         ),
     ],
 )

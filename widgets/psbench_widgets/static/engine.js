@@ -301,6 +301,7 @@ ${e.reason??""}`:""},N("td",{},r),N("td",{},N("span",{class:"psb-named"},a,i)),N
 .psb-page h3 { font-size: 13px; font-weight: 600; margin: 18px 0 8px; color: var(--psb-muted); }
 .psb-group:first-of-type h3 { margin-top: 0; }
 .psb-grid { display: grid; grid-template-columns: repeat(auto-fill, minmax(290px, 1fr)); gap: 14px 18px; align-items: start; }
+.psb-watch > .psb-group:first-of-type .psb-grid { grid-template-columns: repeat(auto-fit, minmax(max(290px, 40%), 1fr)); } /* four curves, two by two */
 .psb-compare .psb-grid { grid-template-columns: repeat(auto-fill, minmax(400px, 1fr)); } /* long legends */
 .psb-wide { grid-column: 1 / -1; }
 .psb-slot { min-width: 0; }
