@@ -105,6 +105,9 @@ class Experiment(Specification):
         can go on from one (`psbench.resume`).
     timing_only : bool
         Decide and time, but compute no gradient (simulated only): for studies of thousands of workers.
+    switch_at_s : float or None, seconds
+        When to switch as if somebody had pressed "switch now" (simulated only; needs a strategy with two
+        compositions).
     threads : int
         Torch threads of each worker. Results may differ in the last bit between numbers of threads.
 
@@ -136,6 +139,9 @@ class Experiment(Specification):
     scheduler: str | None = parameter(None, "address of a running Dask scheduler, as tcp://host:8786")
     evaluate_every: float = parameter(1.0, "epochs between evaluations", unit="epochs", ge=1e-4)
     checkpoint_every: float | None = parameter(None, "epochs between checkpoints", unit="epochs", ge=1e-4)
+    switch_at_s: float | None = parameter(
+        None, "switch at this time of the run, as if asked by hand (simulated)", unit="s", ge=0
+    )
     timing_only: bool = parameter(False, "time the run without computing gradients")
     threads: int = parameter(1, "torch threads of each worker", ge=1, le=256)
 
@@ -206,7 +212,15 @@ class Experiment(Specification):
             self._can_see_the_model_move()
         if self.timing_only:
             self._can_do_without_gradients()
+        if self.switch_at_s is not None:
+            self._can_switch_by_the_clock()
         return self
+
+    def _can_switch_by_the_clock(self) -> None:
+        if self.backend != "simulated":
+            raise ParameterError("switch_at_s: only a simulated run can be switched at a set moment")
+        if not isinstance(self.strategy, SwitchingStrategy):
+            raise ParameterError(f"switch_at_s: strategy {self.strategy.name!r} has nothing to switch to")
 
     def _can_see_the_model_move(self) -> None:
         for composition in self.strategy.compositions:

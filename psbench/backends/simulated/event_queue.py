@@ -16,7 +16,9 @@ MEMBERSHIP, WORK, TIMER, LATE = 0, 1, 2, 3
 #: orders events of workers with equal time after pushes, whose place is their ticket
 _AFTER_TICKETS = 1 << 40
 #: events that a checkpoint holds; all others belong to steps that are void
-_KEPT: dict[str, Any] = {each.__name__: each for each in (ev.Join, ev.Leave, ev.Timer, ev.Evaluated)}
+_KEPT: dict[str, Any] = {
+    each.__name__: each for each in (ev.Join, ev.Leave, ev.Timer, ev.Evaluated, ev.SwitchRequested)
+}
 
 #: time, priority, worker, ticket of a push or else a sequence number, event
 Entry: TypeAlias = tuple[float, int, int, int, Any]

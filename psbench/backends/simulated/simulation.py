@@ -24,7 +24,7 @@ from psbench.backends.pushes import why_diverged, with_stats
 from psbench.backends.schedule import CheckpointSchedule, StopRules, UpdateSchedule, membership_events
 from psbench.backends.simulated.cluster import PERFORM, SimulatedCluster
 from psbench.backends.simulated.evaluation import Evaluation
-from psbench.backends.simulated.event_queue import EventQueue
+from psbench.backends.simulated.event_queue import TIMER, EventQueue
 from psbench.backends.simulated.workers import WorkerEvent
 from psbench.checkpoints.file import Checkpoint
 from psbench.checkpoints.folder import CheckpointFolder
@@ -217,6 +217,8 @@ class Simulation:
     def _begin(self) -> None:
         profile = self.workload.profile
         self.queue.add_membership(membership_events(profile))
+        if self.workload.experiment.switch_at_s is not None:
+            self.queue.add(self.workload.experiment.switch_at_s, TIMER, 0, ev.SwitchRequested())
         self._evaluate(0)
         self._perform(self.engine.begin(profile.starters))
 
