@@ -1,21 +1,26 @@
 """How many files a gradient passes on its way from the trainer to the update.
 
 A file counts if a function of it is given a vector, returns one, or calls a function that does, between the
-end of a step and `Server.apply`. A codec counts as one file, whatever it is made of. `partition` does not
-count, which only cuts vectors and joins them, as a slice or `torch.cat` does.
+end of a step and `Server.apply`. A codec counts as one file, whatever it is made of, and so does the protocol
+that carries messages between processes. `partition` does not count, which only cuts vectors and joins them,
+as a slice or `torch.cat` does.
 """
 
 import dataclasses
 import sys
+import threading
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from threaded_run import ThreadedRun
 
 import psbench
 from psbench import strategies
 from psbench.backends.control import Control
+from psbench.backends.dask.protocol.transport import _Socket
+from psbench.backends.dask.worker.exchange import ServerExchange
 from psbench.backends.simulated.simulation import run_simulated
 from psbench.core.log import EventLog
 from psbench.testing import toy_experiment
@@ -30,7 +35,7 @@ CODEC = {"base", "bits", "buckets", "floats", "quantised", "signs", "sparse", "t
 
 def has_vector(value):
     if isinstance(value, (torch.Tensor, np.ndarray)):
-        return len(value.shape) > 0
+        return len(value.shape) > 0 and getattr(value.dtype, "names", None) is None  # rows of a log are none
     if isinstance(value, (list, tuple)):
         return any(map(has_vector, value))
     is_data = dataclasses.is_dataclass(value) and not isinstance(value, type)
@@ -42,27 +47,41 @@ def file_of(frame):
     path = Path(frame.f_code.co_filename)
     if ROOT not in path.parents or path.stem == "partition":
         return None
+    if path.parent.name == "protocol":
+        return "protocol"
     return "codec" if path.parent.name == "codecs" and path.stem in CODEC else path.stem
 
 
+def moves_vector(frame, event, returned):
+    code = frame.f_code
+    names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    given = [frame.f_locals.get(name) for name in names if name != "self"]
+    return has_vector(returned if event == "return" else given)
+
+
 class PathOfPush:
-    """A profiler that notes the files that the last push of a run has passed."""
+    """A profiler that notes the files that a push has passed: each process's part of its last one.
+
+    A process has the push from the end of a step, or from when it reads a payload, until the update, or until
+    it has sent the push. Here every process of a live run is a thread.
+    """
 
     def __init__(self):
-        self.files, self._passed = set(), None
+        self.files, self._here = [], threading.local()
 
     def __call__(self, frame, event, returned):
-        code = frame.f_code
-        if event == "return" and code is Trainer.compute.__code__:
-            self._passed = set()
-        if self._passed is None or event not in ("call", "return") or file_of(frame) is None:
+        code, here = frame.f_code, self._here
+        begins = event == "return" and code is Trainer.compute.__code__
+        if begins or (code is _Socket._payload.__code__ and frame.f_locals["entries"]):
+            here.passed = set()
+        passed = getattr(here, "passed", None)
+        if passed is None or event not in ("call", "return") or file_of(frame) is None:
             return
-        names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-        given = [frame.f_locals.get(name) for name in names if name != "self"]
-        if has_vector(returned if event == "return" else given):
-            self._passed |= {file_of(frame), file_of(frame.f_back)} - {None}
-        if code is Server.apply.__code__:
-            self.files, self._passed = self._passed, None
+        if moves_vector(frame, event, returned):
+            passed |= {file_of(frame), file_of(frame.f_back)} - {None}
+        if code is Server.apply.__code__ or (event == "return" and code is ServerExchange.push.__code__):
+            self.files.append(passed)
+            here.passed = None
 
 
 def files_passed(strategy):
@@ -75,6 +94,20 @@ def files_passed(strategy):
         run_simulated(workload, EventLog(), Control())
     finally:
         sys.setprofile(before)
+    return path.files[-1]
+
+
+def files_passed_live(strategy):
+    """Return the files passed by a push of a run whose worker and servers are a thread each."""
+    one_worker = {"workers": 1, "step_time": "constant"}
+    run = ThreadedRun(toy_experiment(strategy, cluster=one_worker, stop={"updates": 2}, backend="dask"))
+    path, before = PathOfPush(), threading.getprofile()
+    threading.setprofile(path)
+    try:
+        run.run()
+    finally:
+        threading.setprofile(before)
+    assert run.error is None
     return path.files
 
 
@@ -87,3 +120,14 @@ def test_a_gradient_passes_eight_files_with_local_steps_and_a_codec(codec, serve
     strategy = strategies.local_sgd(local_steps=2, codec=codec, codec_down=codec, servers=servers)
     worker = {"trainer", "local_workers", "local_model"}
     assert files_passed(strategy) == worker | {"compression", "codec_state", "codec", "cluster", "server"}
+
+
+@pytest.mark.parametrize("servers", [1, 2])
+@pytest.mark.parametrize("strategy", [strategies.asp, strategies.local_sgd])
+def test_a_gradient_passes_nine_files_live_with_a_codec(strategy, servers):
+    found = files_passed_live(strategy(codec="top_k", codec_down="top_k", servers=servers))
+    sent = {"trainer", "worker", "local_model", "exchange", "codec_state", "codec", "protocol"}
+    applied = {"protocol", "parameter_slice", "codec_state", "codec", "server"}
+    assert len(found) == 2 * (1 + servers)  # two pushes, each sent once and applied by every server
+    assert {frozenset(part) for part in found} == {frozenset(sent | {"server"}), frozenset(applied)}
+    assert len(sent | applied) == 9

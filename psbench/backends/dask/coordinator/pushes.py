@@ -1,7 +1,7 @@
-"""Where a pushed gradient arrives at the coordinator: its payload goes to the store, its event to the engine.
+"""Where a push arrives at the coordinator: it becomes an event for the engine.
 
-A payload is kept by the store from here on, and nowhere else. It leaves when the engine applies or discards
-the push, or when the engine has found the push void.
+Its payload is in the first server's slice already, and nowhere else. It leaves when the engine applies or
+discards the push, or when the engine has found the push void.
 """
 
 from __future__ import annotations
@@ -66,14 +66,14 @@ class PushIntake:
         self._numbers = count(number)
 
     def take(self, worker: int, message: PushMessage) -> None:
-        """Take a push: its payload to the store, the event to the engine's queue."""
+        """Take a push to the engine's queue."""
         send_s = max(0.0, time.monotonic() - message.sent_s)
         push = ev.Push(
             *(next(self._numbers), worker, message.ticket, message.version, message.samples, message.steps),
             *(self.bytes_up, message.compute_s, send_s, message.loss, message.stats, message.overlapping),
         )
         if message.is_finite:
-            self._store().receive(push, message.payload)
+            self._store().arrived(push)
         elif self._is_current(push):
             self._diverge(push)
             return

@@ -44,7 +44,7 @@ def worker_number(name: str) -> int | None:
     (3, None)
     """
     kind, _, number = name.partition(" ")
-    return int(number) if kind == "worker" else None
+    return int(number) if kind == "worker" and number.isdecimal() else None
 
 
 def servers_of(composition: Strategy) -> int:

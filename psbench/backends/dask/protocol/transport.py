@@ -15,6 +15,7 @@ from __future__ import annotations
 import hmac
 import ipaddress
 import struct
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
@@ -24,8 +25,8 @@ from torch import Tensor
 from zmq.utils.monitor import recv_monitor_message
 
 from psbench.backends.dask.protocol.decoder import Message, MessageRefused, decode
-from psbench.backends.dask.protocol.messages import Hello
-from psbench.backends.dask.protocol.roles import Address
+from psbench.backends.dask.protocol.messages import Hello, PushKey, PushMessage
+from psbench.backends.dask.protocol.roles import Address, worker_number
 
 #: kind of the message, the type of its payload, and how many entries the payload frame holds (none if 0)
 _HEAD = struct.Struct("<BBxxI")
@@ -165,6 +166,8 @@ class ServerSocket(_Socket):
         self._names: dict[bytes, str] = {}
         self._routes: dict[str, bytes] = {}
         self.strangers = 0
+        #: takes the payloads of pushes, which are in no message that `receive` returns; None drops them
+        self.keep_payload: Callable[[PushKey, Tensor], None] | None = None
         socket = self._socket
         socket.setsockopt(zmq.ROUTER_MANDATORY, 1)  # sending to a peer that is gone is an error, not silence
         public = ""
@@ -201,11 +204,19 @@ class ServerSocket(_Socket):
         if sender is None:
             return self._admit(route, head)
         try:
-            return Received(sender, self._decode(head))
+            message = self._decode(head)
+            if type(message) is PushMessage:
+                self._keep_payload(worker_number(sender), message)
+            return Received(sender, message)
         except MessageRefused as error:
             self._drop_rest()
             self.forget(sender)
             raise MessageRefused(error.reason, sender) from None
+
+    def _keep_payload(self, worker: int | None, push: PushMessage) -> None:
+        payload, push.payload = push.payload, None
+        if payload is not None and worker is not None and self.keep_payload is not None:
+            self.keep_payload((worker, push.ticket), payload)
 
     def _admit(self, route: bytes, head: bytes) -> Received | None:
         """Take the first message of a connection: it must be a `Hello` after the run's key."""

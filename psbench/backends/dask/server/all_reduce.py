@@ -14,8 +14,6 @@ import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from torch import Tensor
-
 from psbench.backends.dask.protocol import messages as msg
 from psbench.backends.dask.protocol.decoder import Message
 from psbench.backends.dask.protocol.framing import State
@@ -72,6 +70,7 @@ class AllReduceStore:
         self, socket: ServerSocket, workers: list[int], state: State | None, numbers: Iterator[int]
     ) -> None:
         self._socket = socket
+        socket.keep_payload = None
         self._alive = sorted(workers)
         self._current = set(workers)  # those whose replica is of the current version
         self._ring: _Ring | None = None
@@ -84,7 +83,7 @@ class AllReduceStore:
 
     # ---------------------------------------------------------------- pushes and versions
 
-    def receive(self, push: Push, payload: Tensor | None) -> None:
+    def arrived(self, push: Push) -> None:
         """Note that the pusher has finished the last ring; its payload stays with it."""
         if self._ring is not None:
             self._ring.unfinished.discard(push.worker)

@@ -78,6 +78,7 @@ class ParameterServerStore:
         self._parts = parts = partition_of(composition, workload, ranges)
         own = slice_of(state, parts[0], first=True)
         self._own = new_slice(own, workload, composition, 0, codec_counters)
+        socket.keep_payload = self._own.receive
         told_ranges = None if ranges is None else as_lists(ranges)
         for name, part in zip(self._others, parts[1:], strict=True):
             theirs = slice_of(state, part, first=False)
@@ -93,10 +94,8 @@ class ParameterServerStore:
         """The pushes whose payloads are kept; the other servers keep their slices of the same."""
         return self._own.payloads.keys()
 
-    def receive(self, push: Push, payload: Tensor | None) -> None:
-        """Keep the first server's slice of a push; the other servers receive theirs."""
-        if payload is not None:
-            self._own.receive(key_of(push), payload)
+    def arrived(self, push: Push) -> None:
+        """Do nothing: every server's socket gives its slice of the push to `ParameterSlice.receive`."""
 
     def apply(self, apply: act.Apply) -> None:
         """Make the next version here, and have the other servers make it."""

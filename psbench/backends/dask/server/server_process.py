@@ -11,8 +11,8 @@ import zmq
 from psbench.backends.dask.protocol import messages as msg
 from psbench.backends.dask.protocol.decoder import Message, MessageRefused
 from psbench.backends.dask.protocol.framing import State
-from psbench.backends.dask.protocol.messages import PushKey, PushMessage, ReleaseMessage
-from psbench.backends.dask.protocol.roles import worker_name, worker_number
+from psbench.backends.dask.protocol.messages import PushKey, ReleaseMessage
+from psbench.backends.dask.protocol.roles import worker_name
 from psbench.backends.dask.protocol.transport import (
     Abandoned,
     ClientSocket,
@@ -87,8 +87,8 @@ class ServerProcess:
         while True:
             if not self._poller.poll(_POLL_MS) and self.coordinator.lost:
                 raise Abandoned("the coordinator is gone")
-            while (received := self._next_of_workers()) is not None:
-                self._receive(received)
+            while self._next_of_workers() is not None:
+                pass  # the slice has the payload
             while (message := self.coordinator.receive(0)) is not None:
                 self._read(message)
             while self._orders and self._carry_out(self._orders[0]):
@@ -100,11 +100,6 @@ class ServerProcess:
         except MessageRefused as error:
             self.coordinator.send(msg.PeerRefused(error.sender, error.reason))
             return None
-
-    def _receive(self, received: Received) -> None:
-        push, worker = received.message, worker_number(received.sender)
-        if isinstance(push, PushMessage) and worker is not None and push.payload is not None:
-            self._slice.receive((worker, push.ticket), push.payload)
 
     def _read(self, message: Message) -> None:
         """Take what the coordinator sends: most orders wait for their turn."""
@@ -121,6 +116,7 @@ class ServerProcess:
         composition = self.workload.experiment.strategy.compositions[order.composition]
         self._part = partition_of(composition, self.workload, order.ranges)[self.number]
         self._slice = new_slice(order.tensors, self.workload, composition, self.number, order.codec_counters)
+        self.socket.keep_payload = self._slice.receive
 
     def _carry_out(self, order: Message) -> bool:
         """Carry out an order; False if a payload that it names has not arrived yet."""

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Protocol, TypeAlias
 
-from torch import Tensor
-
 from psbench.backends.dask.protocol.framing import State
 from psbench.backends.dask.protocol.messages import NumberReply, PushKey, RingVerdict, StateReply
 from psbench.backends.partition import Partition, gather
@@ -45,8 +43,8 @@ class ParameterStore(Protocol):
     def waiting(self) -> Collection[PushKey]:
         """The pushes whose payloads are kept here: arrived, and neither applied nor discarded."""
 
-    def receive(self, push: Push, payload: Tensor | None) -> None:
-        """Keep the payload of a push until it is applied or discarded."""
+    def arrived(self, push: Push) -> None:
+        """Take note of a push; its payload is where it is to be applied."""
 
     def apply(self, apply: act.Apply) -> None:
         """Make the next version."""

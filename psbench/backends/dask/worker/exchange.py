@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from psbench.backends.compression import WorkerCodecs
@@ -151,7 +152,10 @@ class ServerExchange(Exchange):
         if self._codecs is None:
             return [part.of(payload) for part in self._parts]
         try:
-            return self._codecs.push(payload)
+            return [
+                torch.from_numpy(codec.encode_push(part.of(payload).numpy()))
+                for codec, part in zip(self._codecs.states, self._parts, strict=True)
+            ]
         except CodecError:
             return []
 
