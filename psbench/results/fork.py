@@ -10,7 +10,7 @@ import numpy as np
 from psbench.clusters import Cluster
 from psbench.clusters.faults import Failure, Slowdown
 from psbench.core.log import EventLog
-from psbench.core.switching_strategy import SwitchingStrategy
+from psbench.core.switching_strategy import AnyStrategy, SwitchingStrategy
 from psbench.errors import ParameterError
 from psbench.experiment import Experiment
 from psbench.strategies import make_strategy
@@ -115,13 +115,14 @@ def _check(experiment: Experiment, change: Fork) -> None:
 
 def _other_strategy(experiment: Experiment, change: Fork) -> Experiment:
     """Return the experiment that changes to another strategy, of which it has had none before."""
-    now, then = experiment.strategy, make_strategy(change.strategy)
+    now: AnyStrategy = experiment.strategy
+    then = make_strategy(change.strategy)
     if isinstance(then, SwitchingStrategy):
         raise ParameterError(f"fork: change to a single strategy, not to {then.name!r}, which is a pair")
     if isinstance(now, SwitchingStrategy):
         if experiment.switch_at_s is not None:
             raise ParameterError("fork: this run is a fork already, and changes its strategy once")
-        other = now.model_copy(update={"second": then})
+        other: AnyStrategy = now.model_copy(update={"second": then})
     else:
         pair = {"first": now.spec(), "second": then.spec(), "rule": "manual", "momentum": "keep"}
         other = make_strategy({"name": "strategy_switch", **pair})

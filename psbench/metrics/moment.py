@@ -1,0 +1,128 @@
+"""The state of a run at one moment, and the reason for it as a sentence."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from psbench.metrics.recording import Recording, Table
+from psbench.metrics.spans import PHASES
+
+
+@dataclass(frozen=True)
+class WorkerMoment:
+    """What a worker does at a moment.
+
+    `progress` is how much of the phase is over, 0 to 1; `version` is that of the model it works on, or that
+    is on its way to it; `why` is a sentence about a wait, empty otherwise.
+    """
+
+    worker: int
+    phase: str
+    progress: float
+    clock: int
+    version: int
+    waited_for: int | None
+    why: str
+
+
+@dataclass(frozen=True)
+class Moment:
+    """The state of a run at one moment.
+
+    Attributes
+    ----------
+    time_s : float, seconds
+    version : int
+        Of the model at the server, or with all workers.
+    composition : int
+    workers : tuple of WorkerMoment
+        Those that are there.
+    buffer : tuple of (worker, base version)
+        Pushes that have arrived and are in no version yet.
+    """
+
+    time_s: float
+    version: int
+    composition: int
+    workers: tuple[WorkerMoment, ...]
+    buffer: tuple[tuple[int, int], ...]
+
+    @property
+    def sentences(self) -> list[str]:
+        """Why each worker that waits does so."""
+        return [worker.why for worker in self.workers if worker.why]
+
+
+def moment(recorded: Recording, time_s: float) -> Moment:
+    """Return the state at a time: what was decided at that very time has happened.
+
+    Parameters
+    ----------
+    recorded : Recording
+    time_s : float, seconds
+    """
+    spans = recorded.spans
+    under_way = np.flatnonzero((spans["start_s"] <= time_s) & (time_s < spans["end_s"]))
+    workers = tuple(_worker(recorded, int(place), time_s) for place in under_way)
+    return Moment(
+        time_s=time_s,
+        version=_last(recorded.versions, "version", time_s),
+        composition=_last(recorded.compositions, "index", time_s),
+        workers=workers,
+        buffer=_buffer(recorded.pushes, time_s),
+    )
+
+
+def wait_sentence(recorded: Recording, span: int) -> str:
+    """Return why a worker waited, as a sentence; empty if the span is no wait.
+
+    Such as "Worker 0 waited 71 ms for worker 3: it was 4 steps ahead of the slowest, its bound is 3".
+    """
+    spans = recorded.spans
+    if PHASES[spans["phase"][span]] != "wait":
+        return ""
+    lasted = duration(float(spans["end_s"][span] - spans["start_s"][span]))
+    whom, why = int(spans["waited_for"][span]), recorded.whys[spans["why"][span]]
+    whom_text = f" for worker {whom}" if whom >= 0 else ""
+    return f"Worker {spans['worker'][span]} waited {lasted}{whom_text}: {why}"
+
+
+def duration(seconds: float) -> str:
+    """Return a duration in words of three digits.
+
+    >>> duration(0.0714), duration(2.5), duration(0.0004)
+    ('71.4 ms', '2.5 s', '0.4 ms')
+    """
+    return f"{1000 * seconds:.3g} ms" if seconds < 0.9995 else f"{seconds:.3g} s"
+
+
+def _worker(recorded: Recording, span: int, time_s: float) -> WorkerMoment:
+    spans = recorded.spans
+    worker, start, end = (spans[name][span] for name in ("worker", "start_s", "end_s"))
+    whom = int(spans["waited_for"][span])
+    return WorkerMoment(
+        worker=int(worker),
+        phase=PHASES[spans["phase"][span]],
+        progress=float((time_s - start) / (end - start)),
+        clock=_last(recorded.clocks, "clock", time_s, int(worker)),
+        version=_last(recorded.models, "version", time_s, int(worker)),
+        waited_for=whom if whom >= 0 else None,
+        why=wait_sentence(recorded, span),
+    )
+
+
+def _buffer(pushes: Table, time_s: float) -> tuple[tuple[int, int], ...]:
+    here = np.flatnonzero((pushes["arrived_s"] <= time_s) & (time_s < pushes["left_s"]))
+    return tuple((int(pushes["worker"][i]), int(pushes["base_version"][i])) for i in here)
+
+
+def _last(table: Table, column: str, time_s: float, worker: int | None = None) -> int:
+    """Return the newest value at a time, of one worker if given; 0 if there was none."""
+    times, values = table["time_s"], table[column]
+    if worker is not None:
+        own = table["worker"] == worker
+        times, values = times[own], values[own]
+    place = int(np.searchsorted(times, time_s, side="right")) - 1
+    return int(values[place]) if place >= 0 else 0

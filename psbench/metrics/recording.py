@@ -1,0 +1,241 @@
+"""A run as tables from which the state at any moment follows: what the rewinding panel reads.
+
+The tables hold intervals and instants, so that "what was at time t" is a search in sorted columns; see
+`moment`. They are plain arrays, and travel to a page or into a file as such.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from psbench.core.log import EventLog, Kind
+from psbench.metrics.clocks import Clocks
+from psbench.metrics.pushes import pushes
+from psbench.metrics.rows import Array, Rows, end_of, pick, with_membership, workers_of
+from psbench.metrics.spans import PHASES, timeline
+
+#: why a worker waits, by the reason that the strategy gave; other reasons are said as they are
+WHY: Mapping[str, str] = {
+    "barrier": "nobody goes on before everybody has pushed",
+    "k pushes": "the next version was not complete",
+    "vote": "nobody goes on before everybody has voted",
+    "switch": "a switch was under way, and all work ends first",
+    "hand-over": "the model was being handed over",
+    "end of the epoch": "it had done its share of the epoch",
+    "answer": "its answer was on the way or the server was busy",
+}
+STALENESS = "staleness bound"
+
+Table = dict[str, Array]
+_STATES = (*Clocks.BREAKS, Kind.PUSH, Kind.HOLD, Kind.APPLY)
+
+
+@dataclass(frozen=True)
+class Recording:
+    """What a run did, as tables of equally long columns.
+
+    Attributes
+    ----------
+    end_s : float, seconds
+    workers : list of int
+        All that ever joined.
+    spans : Table
+        `worker`, `phase` (place in `PHASES`), `start_s`, `end_s`, `why` (place in `whys`, 0 for none),
+        `waited_for` (worker, -1 for nobody); by worker, then by time.
+    whys : list of str
+        Why workers waited, in words.
+    clocks : Table
+        `time_s`, `worker`, `clock`: each worker's clock from then on.
+    models : Table
+        `time_s`, `worker`, `version`: the model that a worker was sent.
+    pushes : Table
+        `worker`, `sent_s`, `arrived_s`, `left_s` (when it was applied or discarded; infinite if neither),
+        `base_version`, `version` (that it made; -1 for none).
+    versions : Table
+        `time_s`, `version`, `pushes` (that made it), `barrier` (1 if they were everybody's).
+    epochs : Table
+        `time_s`, `epoch` of each evaluation.
+    compositions : Table
+        `time_s`, `index`: which composition is in force from then on.
+    """
+
+    end_s: float
+    workers: list[int]
+    spans: Table
+    whys: list[str]
+    clocks: Table
+    models: Table
+    pushes: Table
+    versions: Table
+    epochs: Table
+    compositions: Table
+
+    @property
+    def tables(self) -> dict[str, Table]:
+        """The tables by name."""
+        names = ("spans", "clocks", "models", "pushes", "versions", "epochs", "compositions")
+        return {name: getattr(self, name) for name in names}
+
+    def plain(self) -> dict[str, Any]:
+        """Return what a page needs as plain data; columns are base64 of little-endian numbers."""
+        tables = {
+            name: {column: _packed(values) for column, values in table.items()}
+            for name, table in self.tables.items()
+        }
+        named = {"end_s": self.end_s, "workers": self.workers, "phases": list(PHASES), "whys": self.whys}
+        return named | {"tables": tables}
+
+    def until(self, at_s: float) -> Recording:
+        """Return the part of the recording up to a time; what is under way then ends there."""
+        cut: dict[str, Table] = {}
+        for name, table in self.tables.items():
+            begins = {"spans": "start_s", "pushes": "sent_s"}.get(name, "time_s")
+            keep = table[begins] < at_s if name in ("spans", "pushes") else table[begins] <= at_s
+            cut[name] = {column: values[keep] for column, values in table.items()}
+        cut["spans"]["end_s"] = np.minimum(cut["spans"]["end_s"], at_s)
+        return Recording(end_s=min(at_s, self.end_s), workers=self.workers, whys=self.whys, **cut)
+
+
+def recording(
+    log: EventLog, bounds: Sequence[int | None] = (), spans: pd.DataFrame | None = None
+) -> Recording:
+    """Return a log as tables from which any moment follows.
+
+    Parameters
+    ----------
+    log : EventLog
+    bounds : sequence of int or None, steps
+        The staleness bound of each composition, which the log does not hold.
+    spans : DataFrame, optional
+        `timeline(log)`, if it is at hand.
+    """
+    rows = with_membership(log.rows())
+    spans = timeline(log) if spans is None else spans
+    states = _States(log, rows, bounds)
+    whys, codes = _whys(spans, states.leads)
+    released = pick(rows, Kind.RELEASE)
+    handed, evaluated = pick(rows, Kind.HANDOVER), pick(rows, Kind.EVALUATED)
+    return Recording(
+        end_s=end_of(rows),
+        workers=workers_of(rows),
+        spans={
+            "worker": spans["worker"].to_numpy(),
+            "phase": spans["phase"].cat.codes.to_numpy().astype(np.uint8),
+            "start_s": spans["start_s"].to_numpy(),
+            "end_s": spans["end_s"].to_numpy(),
+            "why": codes,
+            "waited_for": spans["waited_for"].fillna(-1).to_numpy().astype(np.int32),
+        },
+        whys=whys,
+        clocks=_table(states.clocks, time_s=float, worker=int, clock=int),
+        models=_columns(released, "time_s", "worker", "version"),
+        pushes=_pushes(log, rows),
+        versions=_table(states.versions, time_s=float, version=int, pushes=int, barrier=int),
+        epochs={"time_s": evaluated["time_s"].copy(), "epoch": evaluated["id"].copy()},
+        compositions={
+            "time_s": np.append(0.0, handed["time_s"]),
+            "index": np.append(0, handed["id"]),
+        },
+    )
+
+
+class _States:
+    """One pass over the rows: clocks, leads of those who are held, and what each version is made of."""
+
+    def __init__(self, log: EventLog, rows: Rows, bounds: Sequence[int | None]) -> None:
+        self.clocks: list[tuple[float, int, int]] = []
+        self.versions: list[tuple[float, int, int, int]] = []
+        #: (worker, time) of a hold by the staleness bound -> why, in words
+        self.leads: dict[tuple[int, float], str] = {}
+        clocks, composition = Clocks(), 0
+        bound_text = log.number(STALENESS) if STALENESS in log.texts else -1
+        for row, time_s, kind, worker, text in _each(pick(rows, *_STATES)):
+            if kind == Kind.PUSH:
+                clocks.rise(worker)
+                self.clocks.append((time_s, worker, clocks.of[worker]))
+            elif kind == Kind.APPLY:
+                self._apply(time_s, int(row["version"]), len(clocks.of))
+            elif kind != Kind.HOLD:
+                clocks.change(row)
+                self.clocks += [(time_s, each, clock) for each, clock in clocks.of.items()]
+                composition = int(row["id"]) if kind == Kind.HANDOVER else composition
+            elif text == bound_text and worker in clocks.of:
+                bound = bounds[composition] if composition < len(bounds) else None
+                lead = clocks.of[worker] - min(clocks.of.values())
+                self.leads[worker, time_s] = _ahead(lead, bound)
+
+    def _apply(self, time_s: float, version: int, active: int) -> None:
+        count = 1
+        if self.versions and self.versions[-1][1] == version:
+            count += self.versions.pop()[2]
+        self.versions.append((time_s, version, count, int(count >= active > 1)))
+
+
+def _each(rows: Rows) -> Iterator[tuple[np.void, float, int, int, int]]:
+    columns = (rows[name].tolist() for name in ("time_s", "kind", "worker", "text"))
+    return zip(rows, *columns, strict=True)
+
+
+def _ahead(lead: int, bound: int | None) -> str:
+    steps = f"it was {lead} step{'s' if lead != 1 else ''} ahead of the slowest"
+    return f"{steps}, its bound is {bound}" if bound is not None else steps
+
+
+def _whys(spans: pd.DataFrame, leads: Mapping[tuple[int, float], str]) -> tuple[list[str], Array]:
+    """Return the explanations that occur, the empty one first, and each span's place among them."""
+    places: dict[str, int] = {"": 0}
+    codes = np.zeros(len(spans), dtype=np.uint16)
+    waits = np.flatnonzero(spans["phase"].eq("wait").to_numpy())
+    found = spans.iloc[waits]
+    reasons = found["reason"].astype(str).tolist()
+    begun = zip(found["worker"].tolist(), found["start_s"].tolist(), strict=True)
+    for place, reason, (worker, start_s) in zip(waits.tolist(), reasons, begun, strict=True):
+        text = leads.get((worker, start_s), reason) if reason == STALENESS else WHY.get(reason, reason)
+        codes[place] = places.setdefault(text, len(places))
+    return list(places), codes
+
+
+def _pushes(log: EventLog, rows: Rows) -> Table:
+    found = pushes(log)
+    left = found["applied_s"].to_numpy(dtype=float, copy=True)
+    gone = pick(rows, Kind.DISCARD)
+    place = dict(zip(found["push"].tolist(), range(len(found)), strict=True))
+    for push, time_s in zip(gone["id"].tolist(), gone["time_s"].tolist(), strict=True):
+        left[place[push]] = time_s
+    return {
+        "worker": found["worker"].to_numpy(),
+        "sent_s": found["time_s"].to_numpy() - found["send_s"].to_numpy(),
+        "arrived_s": found["time_s"].to_numpy(),
+        "left_s": np.where(np.isnan(left), np.inf, left),
+        "base_version": found["base_version"].to_numpy(),
+        "version": found["version"].fillna(-1).to_numpy().astype(np.int32),
+    }
+
+
+def _columns(rows: Rows, *names: str) -> Table:
+    return {name: np.ascontiguousarray(rows[name]) for name in names}
+
+
+def _table(rows: Sequence[tuple[Any, ...]], **types: type) -> Table:
+    columns = list(zip(*rows, strict=True)) or [()] * len(types)
+    return {
+        name: np.array(values, dtype=np.float64 if kind is float else np.int32)
+        for (name, kind), values in zip(types.items(), columns, strict=True)
+    }
+
+
+def _packed(values: Array) -> dict[str, str]:
+    """Return a column as `{"as": type, "data": base64}`, in as few bytes as hold it exactly."""
+    if values.dtype.kind == "f":
+        kind, small = "f8", values.astype("<f8")
+    else:
+        low, high = (int(values.min()), int(values.max())) if len(values) else (0, 0)
+        kind = "u1" if low >= 0 and high < 256 else "u2" if low >= 0 and high < 65536 else "i4"
+        small = values.astype(f"<{kind}")
+    return {"as": kind, "data": base64.b64encode(small.tobytes()).decode("ascii")}

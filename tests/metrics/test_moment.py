@@ -1,0 +1,132 @@
+"""The state at a moment follows from the log alone: against the engine's own view, and on exact numbers."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import numpy as np
+import pytest
+
+from psbench import Experiment
+from psbench.core.log import EventLog, Kind
+from psbench.metrics import timeline
+from psbench.metrics.moment import moment
+from psbench.metrics.recording import recording
+from psbench.runs import run
+
+
+@pytest.fixture
+def ssp(scripted: Any) -> tuple[Any, Any]:
+    """SSP with bound 1 and its recording: worker 0 takes 1 s a step, worker 1 takes 3 s."""
+    played = scripted({"name": "ssp", "staleness_bound": 1}, [1.0, 3.0], steps=8)
+    return played, recording(played.log, bounds=[1])
+
+
+def test_a_wait_is_explained_with_the_lead_and_the_bound(ssp: Any) -> None:
+    _, recorded = ssp
+    state = moment(recorded, 2.5)
+    assert [(w.worker, w.phase, w.clock) for w in state.workers] == [(0, "wait", 2), (1, "compute", 0)]
+    assert state.sentences == [
+        "Worker 0 waited 1 s for worker 1: it was 2 steps ahead of the slowest, its bound is 1"
+    ]
+    assert state.workers[0].progress == pytest.approx(0.5)
+    assert state.version == 2
+    assert state.buffer == ()
+
+
+def test_what_happens_at_the_moment_has_happened(ssp: Any) -> None:
+    _, recorded = ssp
+    assert moment(recorded, np.nextafter(3.0, 0)).version == 2
+    assert moment(recorded, 3.0).version == 3
+    assert moment(recorded, 3.0).sentences == []
+
+
+def test_a_barrier_keeps_pushes_until_the_last_has_come(scripted: Any) -> None:
+    played = scripted("bsp", [1.0, 2.0, 3.0], steps=6)
+    recorded = recording(played.log)
+    state = moment(recorded, 2.25)
+    assert state.buffer == ((0, 0), (1, 0))
+    assert state.version == 0
+    assert state.sentences == [
+        "Worker 0 waited 2 s for worker 2: nobody goes on before everybody has pushed",
+        "Worker 1 waited 1 s for worker 2: nobody goes on before everybody has pushed",
+    ]
+    assert recorded.versions["pushes"].tolist() == [3, 3]
+    assert recorded.versions["barrier"].tolist() == [1, 1]
+    assert moment(recorded, 3.0).buffer == ()
+
+
+@pytest.mark.parametrize("strategy", ["ssp", "asp", "bsp", "k_asp", "k_bsp", "local_sgd", "osp", "selsync"])
+def test_versions_clocks_and_models_are_the_engine_s(strategy: str) -> None:
+    """Play a log again row by row, and compare at every instant between two rows."""
+    experiment = Experiment(
+        data={"name": "mixture", "num_samples": 120},
+        model="logistic",
+        cluster={"workers": 3, "speed": [1, 1, 0.4]},
+        strategy=strategy,
+        batch_size=12,
+        stop={"epochs": 2},
+    )
+    log = run(experiment).log
+    recorded = recording(log)
+    rows = log.rows()
+    times = np.unique(rows["time_s"])
+    for at in times[:: max(1, len(times) // 12)][:-1]:
+        state = moment(recorded, float(at))
+        past = rows[rows["time_s"] <= at]
+        applied = past[past["kind"] == Kind.APPLY]
+        assert state.version == (applied["version"].max() if len(applied) else 0)
+        for worker in state.workers:
+            own = past[past["worker"] == worker.worker]
+            assert worker.clock == (own["kind"] == Kind.PUSH).sum()
+            assert worker.version == own[own["kind"] == Kind.RELEASE]["version"][-1]
+        settled = np.isin(past["kind"], (Kind.APPLY, Kind.DISCARD)).sum()
+        assert len(state.buffer) == (past["kind"] == Kind.PUSH).sum() - settled
+
+
+def test_a_worker_that_has_left_is_not_there_and_one_that_returns_is() -> None:
+    failures = [{"worker": 1, "at_s": 0.05, "rejoin_s": 0.1}]
+    experiment = Experiment(
+        data={"name": "mixture", "num_samples": 240},
+        model="logistic",
+        cluster={"workers": 2, "speed": [1, 1], "failures": failures},
+        strategy="asp",
+        batch_size=16,
+        stop={"epochs": 3},
+    )
+    recorded = recording(run(experiment).log)
+    there = [[w.worker for w in moment(recorded, at).workers] for at in (0.04, 0.07, 0.2)]
+    assert there == [[0, 1], [0], [0, 1]]
+
+
+def test_a_part_of_a_recording_has_the_same_moments(ssp: Any) -> None:
+    _, recorded = ssp
+    part = recorded.until(4.0)
+    assert part.end_s == 4.0
+    before, now = moment(part, 2.9), moment(recorded, 2.9)
+    assert (before.version, before.buffer) == (now.version, now.buffer)
+    assert [w.clock for w in before.workers] == [w.clock for w in now.workers]
+
+
+def test_columns_travel_exactly(ssp: Any) -> None:
+    _, recorded = ssp
+    plain = recorded.plain()
+    for name, table in recorded.tables.items():
+        for column, values in table.items():
+            packed = plain["tables"][name][column]
+            back = np.frombuffer(base64.b64decode(packed["data"]), dtype=f"<{packed['as']}")
+            assert np.array_equal(back, values), (name, column)
+
+
+def test_spans_are_the_timeline_s(ssp: Any) -> None:
+    played, recorded = ssp
+    assert recorded.spans["start_s"].tolist() == timeline(played.log)["start_s"].tolist()
+    assert recorded.workers == [0, 1]
+
+
+def test_an_empty_log_has_an_empty_moment() -> None:
+    log = EventLog()
+    log.add(Kind.JOIN, 0.0)
+    state = moment(recording(log), 0.0)
+    assert (state.version, state.workers, state.buffer) == (0, (), ())
