@@ -18,7 +18,7 @@ from psbench.core.strategy import MEASURES, STATISTICS, Strategy
 from psbench.core.switching_strategy import AnyStrategy, SwitchingStrategy
 from psbench.data import DataSource
 from psbench.errors import ParameterError, UnknownName
-from psbench.models import Model
+from psbench.models import Model, as_model
 from psbench.sharding import Sharding
 from psbench.specfile import read_yaml, set_path
 from psbench.strategies import make_strategy
@@ -89,7 +89,8 @@ class Experiment(Specification):
         What tables call the run; the strategy's name if empty.
     data, model, cluster, sharding, optimizer : Part
         A part, its name, or a mapping with its name and parameters. A cluster may also be a mapping of its
-        own: `{workers: 4, speed: [1, 1, 1, 0.5]}`.
+        own: `{workers: 4, speed: [1, 1, 1, 0.5]}`. A model may also be a torch module, whose weights are the
+        start and which is copied; a class of modules; or a function that builds one.
     strategy : Strategy
         A strategy, a name of the catalogue, or a mapping that refines or composes one.
     batch_size : int, samples
@@ -151,7 +152,12 @@ class Experiment(Specification):
         except ValidationError as error:
             raise explain(error, type(self), "experiment") from None
 
-    @field_validator("data", "model", "sharding", "optimizer", mode="before")
+    @field_validator("model", mode="before")
+    @classmethod
+    def _model(cls, value: Any) -> Model:
+        return as_model(value)
+
+    @field_validator("data", "sharding", "optimizer", mode="before")
     @classmethod
     def _part(cls, value: Any, info: Any) -> Part:
         return make_part(info.field_name, value)

@@ -43,6 +43,8 @@ class Part(Specification):
     measures: ClassVar[tuple[str, ...]] = ()
     #: raised whenever the part decides differently from before
     results_version: ClassVar[int] = 1
+    #: whether it can be made from its name; what stands for an object of Python cannot
+    registered: ClassVar[bool] = True
 
     def __init__(self, **values: Any) -> None:
         try:
@@ -53,7 +55,7 @@ class Part(Specification):
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
         super().__pydantic_init_subclass__(**kwargs)
-        if not cls.__dict__.get("name"):  # an inherited name is the parent's
+        if not cls.registered or not cls.__dict__.get("name"):  # an inherited name is the parent's
             return
         known = REGISTRY.setdefault(cls.domain, {})
         other = known.get(cls.name, cls)

@@ -1,8 +1,10 @@
-"""Networks by name; they answer with logits, or with the number to be predicted."""
+"""Networks by name, and of one's own; they answer with logits, or with the number to be predicted."""
 
 from psbench.models.base import Model
 from psbench.models.convolutional import CNN, VGG16, AlexNet, LeNet
 from psbench.models.dense import MLP, Linear, Logistic, Perceptron
+from psbench.models.elsewhere import Imported, Torchvision
+from psbench.models.own import OwnModel, as_model
 from psbench.models.residual import ResNet20, ResNet32, ResNet50, ResNet56
 
 __all__ = [
@@ -10,13 +12,17 @@ __all__ = [
     "MLP",
     "VGG16",
     "AlexNet",
+    "Imported",
     "LeNet",
     "Linear",
     "Logistic",
     "Model",
+    "OwnModel",
     "Perceptron",
     "ResNet20",
     "ResNet32",
     "ResNet50",
     "ResNet56",
+    "Torchvision",
+    "as_model",
 ]

@@ -9,7 +9,14 @@ from psbench.errors import ParameterError
 from psbench.seeds import Streams
 
 if TYPE_CHECKING:
-    from torch import Generator, nn
+    from torch import Generator, Tensor, nn
+
+#: what targets of a task are, and which models learn them
+_TARGETS = {
+    "classification": ("classes", "'linear' or 'mlp'"),
+    "regression": ("numbers", "'linear' or 'mlp'"),
+    "sequence": ("the next tokens", "'transformer'"),
+}
 
 
 class Model(Part):
@@ -21,20 +28,25 @@ class Model(Part):
     #: what it can learn: classes, or numbers too
     tasks: ClassVar[tuple[str, ...]] = ("classification", "regression")
 
-    def build(self, input_shape: tuple[int, ...], num_outputs: int, streams: Streams) -> nn.Module:
+    def build(
+        self, input_shape: tuple[int, ...], num_outputs: int, streams: Streams, example: Tensor | None = None
+    ) -> nn.Module:
         """Return the network on the CPU, initialised from the stream "model".
 
-        Its outputs are a logit for each class, or the number to be predicted.
+        Its outputs are a logit for each class, or the number to be predicted. Where all its layers are known
+        to `psbench.models.initialise` their values are set there; else the constructors' values are kept.
 
         Same seed, same parameters; torch's global random state is neither read nor changed.
 
         Parameters
         ----------
         input_shape : tuple of int
-            Shape of one sample: (features,) or (channels, height, width).
+            Shape of one sample: (features,), (channels, height, width), or (tokens,).
         num_outputs : int, >= 1
-            Classes, or 1 where the target is a number.
+            Classes, numbers to be predicted, or words of the vocabulary.
         streams : Streams
+        example : Tensor or None, (B, ...)
+            A batch, from which lazy layers take their shapes.
 
         Raises
         ------
@@ -43,21 +55,35 @@ class Model(Part):
         """
         import torch
 
+        from psbench.models.construction import built
+        from psbench.models.initialise import knows
+
         network = self._without_values(input_shape, num_outputs)
+        if not self._sets_values and not knows(network):
+            what = f"model {self.name!r}"
+            return built(what, lambda: self.network(tuple(input_shape), num_outputs), streams, example)
         network.to_empty(device="cpu")
         self.initialise(network, torch.Generator().manual_seed(streams.integer("model")))
         return network
 
+    @property
+    def _sets_values(self) -> bool:
+        """Whether a subclass sets the values itself."""
+        return type(self).initialise is not Model.initialise
+
     def size(self, input_shape: tuple[int, ...], num_outputs: int) -> int:
         """Return how many numbers the network's parameters and buffers have; no memory is needed for it.
+
+        Those of lazy layers are not known before the network is built, and count nothing.
 
         Raises
         ------
         ParameterError
             As `build`.
         """
-        network = self._without_values(input_shape, num_outputs)
-        return sum(tensor.numel() for tensor in (*network.parameters(), *network.buffers()))
+        from psbench.models.construction import count
+
+        return count(self._without_values(input_shape, num_outputs))
 
     def _without_values(self, input_shape: tuple[int, ...], num_outputs: int) -> nn.Module:
         """Return the network on the meta device, where constructors allocate, initialise and draw nothing."""
@@ -96,11 +122,16 @@ class Model(Part):
             )
 
     def check_task(self, task: str) -> None:
-        """Raise ParameterError if the model cannot learn such targets: "classification" or "regression"."""
-        if task not in self.tasks:
+        """Raise ParameterError if the model cannot learn such targets.
+
+        Tasks are "classification", "regression", "sequence", and "own" for a loss that is the user's, where
+        anything may do.
+        """
+        if task not in self.tasks and task != "own":
+            targets, instead = _TARGETS.get(task, (f"a task {task!r}", "a model of your own"))
             raise ParameterError(
                 f"model {self.name!r} is for {' or '.join(self.tasks)}, and this data is for {task}: its "
-                "targets are numbers; use 'linear' or 'mlp'"
+                f"targets are {targets}; use {instead}"
             )
 
     def network(self, input_shape: tuple[int, ...], num_outputs: int) -> nn.Module:

@@ -10,6 +10,16 @@ from torch import nn
 WEIGHTED = (nn.Linear, nn.Conv2d)
 
 
+def knows(network: nn.Module) -> bool:
+    """Return whether `initialise` sets every parameter and buffer of a network."""
+    layers = [
+        layer
+        for layer in network.modules()
+        if [*layer.parameters(recurse=False), *layer.buffers(recurse=False)]
+    ]
+    return all(isinstance(layer, (*WEIGHTED, nn.BatchNorm2d)) for layer in layers)
+
+
 def initialise(network: nn.Module, generator: torch.Generator) -> None:
     """Set every parameter and buffer in place.
 

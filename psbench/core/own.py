@@ -1,0 +1,67 @@
+"""Parts that stand for an object of Python: its specification says what it was, and does not hold it."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Self
+
+from pydantic import PrivateAttr
+
+from psbench.core.part import Part
+from psbench.core.specification import parameter
+from psbench.errors import SpecError
+
+
+class Own(Part):
+    """Base of the parts that hold an object which somebody passed.
+
+    Parameters
+    ----------
+    type : str
+        What the object is, as `my.package.Net`.
+    fingerprint : str
+        SHA-256 of what determines its results; two objects with the same may take each other's place.
+
+    Notes
+    -----
+    A specification that is read from a file has no object. It says everything about the run that it was, but
+    nothing can be computed from it until the object is passed again.
+    """
+
+    name: ClassVar[str] = "own"
+    registered: ClassVar[bool] = False
+
+    type: str = parameter("", "what the object is")
+    fingerprint: str = parameter("", "SHA-256 of what determines its results")
+    _object: Any = PrivateAttr(default=None)
+
+    @classmethod
+    def around(cls, value: Any, kind: str, fingerprint: str) -> Self:
+        """Return the part that holds an object."""
+        part = cls(type=kind, fingerprint=fingerprint)
+        part._object = value
+        return part
+
+    def fresh(self) -> Self:
+        """Return itself: it has no state."""
+        return self
+
+    @property
+    def object(self) -> Any:
+        """The object.
+
+        Raises
+        ------
+        SpecError
+            If this is the specification of a saved run, which does not hold it.
+        """
+        if self._object is None:
+            raise SpecError(
+                f"{self.domain} {self.type!r} is an object of Python, which files of runs do not hold; pass "
+                f"it: psbench.resume(folder, {self.argument}=...), or Experiment.but({self.argument}=...)"
+            )
+        return self._object
+
+    @property
+    def argument(self) -> str:
+        """The field of an experiment that takes such an object."""
+        return self.domain

@@ -1,0 +1,126 @@
+"""Networks of one's own: a module, its class, or anything that builds one."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from psbench.core.code_identity import code_identity, qualified_name
+from psbench.core.own import Own
+from psbench.core.part import Part, make_part
+from psbench.errors import ParameterError
+from psbench.models.base import Model
+from psbench.seeds import Streams
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+
+class OwnModel(Own, Model):
+    """A torch module that somebody passed, or what builds one; `as_model` makes it.
+
+    Notes
+    -----
+    The weights of a module are the start, whatever the seed, and it is copied: later changes of the original
+    change nothing here, and training does not change the original. What is built draws its initial values
+    from the run's stream "model".
+    """
+
+    def build(
+        self, input_shape: tuple[int, ...], num_outputs: int, streams: Streams, example: Tensor | None = None
+    ) -> nn.Module:
+        """Return a copy of the module, or the module that is built; see `Model.build`."""
+        from psbench.models.construction import built
+
+        value = self.object
+        # a function may return the same module again and again
+        make = value if isinstance(value, type) else lambda: copy.deepcopy(_module(value))
+        return built(f"model {self.type!r}", make, streams, example)
+
+    def size(self, input_shape: tuple[int, ...], num_outputs: int) -> int:
+        """Return the numbers of a module's parameters and buffers; 0 for what has yet to be built."""
+        from psbench.models.construction import count
+
+        return count(self.object) if _is_module(self.object) else 0
+
+    def check_task(self, task: str) -> None:
+        """Do nothing: whether its answers fit is seen when it is tried."""
+
+
+def as_model(value: Any) -> Model:
+    """Return a model from anything that an experiment takes as one.
+
+    Parameters
+    ----------
+    value : Model, str, mapping, torch.nn.Module, or callable
+        A model of psbench, its name, or a mapping with its name and parameters; or a module, a class of
+        modules or a function that builds one without arguments.
+
+    Raises
+    ------
+    UnknownName, ParameterError
+        If it is none of these, or a module that cannot be copied.
+
+    Examples
+    --------
+    >>> as_model("mlp").hidden
+    (64,)
+    >>> from torch import nn
+    >>> as_model(nn.Linear(4, 2)).type
+    'torch.nn.modules.linear.Linear'
+    """
+    if isinstance(value, type) and issubclass(value, Model):
+        value = value()
+    if isinstance(value, Mapping) and value.get("name") == OwnModel.name:
+        return OwnModel(**{key: each for key, each in value.items() if key != "name"})
+    if _is_module(value):
+        return OwnModel.around(_copied(value), qualified_name(value), _fingerprint_of_module(value))
+    if callable(value) and not isinstance(value, Part):
+        made_by = hashlib.sha256(code_identity(value).encode()).hexdigest()
+        return OwnModel.around(value, qualified_name(value), made_by)
+    model = make_part("model", value)
+    assert isinstance(model, Model)
+    return model
+
+
+def _is_module(value: Any) -> bool:
+    """Return whether it is a module; without torch nothing is."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.nn.Module)
+
+
+def _module(value: Any) -> Any:
+    return value if _is_module(value) else value()
+
+
+def _copied(module: nn.Module) -> nn.Module:
+    try:
+        return copy.deepcopy(module)
+    except Exception as error:
+        raise ParameterError(
+            f"model {qualified_name(module)!r} cannot be copied: {type(error).__name__}: {error}; let it "
+            "hold no open files and the like, or pass its class"
+        ) from error
+
+
+def _fingerprint_of_module(module: nn.Module) -> str:
+    """Return the SHA-256 of its tensors, of which are trained, and of the code of its classes."""
+    import torch
+    from torch.nn.parameter import is_lazy
+
+    content = hashlib.sha256()
+    for kind in dict.fromkeys(type(layer) for layer in module.modules()):
+        known = kind.__module__.startswith("torch.")
+        content.update((qualified_name(kind) if known else code_identity(kind)).encode())
+    trained = [name for name, values in module.named_parameters() if values.requires_grad]
+    content.update(repr((str(module), trained)).encode())
+    for name, values in module.state_dict().items():
+        content.update(name.encode())
+        if isinstance(values, torch.Tensor) and not is_lazy(values):
+            content.update(f"{values.dtype} {tuple(values.shape)}".encode())
+            plain = values.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+            content.update(plain.numpy().data)
+    return content.hexdigest()
