@@ -93,16 +93,16 @@ def test_compositions_with_each_part_train_in_virtual_time(kind):
     for number in range(SIMULATED):
         experiment = draw_experiment(streams_of(kind, 1000 + number), kind)
         done, again = run(experiment), run(experiment)
-        told = experiment.to_yaml()
-        assert done.meta["status"] == "finished", told
-        assert done.log.digest() == again.log.digest(), told
-        assert torch.equal(done.parameters, again.parameters), told
-        assert replay(done) == len(done.log), told
-        assert (np.diff(done.log.columns()["time_s"]) >= 0).all(), told
+        specification = experiment.to_yaml()
+        assert done.meta["status"] == "finished", specification
+        assert done.log.digest() == again.log.digest(), specification
+        assert torch.equal(done.parameters, again.parameters), specification
+        assert replay(done) == len(done.log), specification
+        assert (np.diff(done.log.columns()["time_s"]) >= 0).all(), specification
         kept = conservation(done.log)
         pushes = len(done.log.of_kind(Kind.PUSH)["row"])
-        assert kept["committed"] + kept["discarded"] + kept["buffered"] == pushes, told
-        assert len(set(done.log.of_kind(Kind.APPLY)["id"].tolist())) == kept["committed"], told
+        assert kept["committed"] + kept["discarded"] + kept["buffered"] == pushes, specification
+        assert len(set(done.log.of_kind(Kind.APPLY)["id"].tolist())) == kept["committed"], specification
 
 
 # -------------------------------------------------------------------- what is allowed, and probably not meant
@@ -112,18 +112,18 @@ class TestBatchesOfDifferentSizesThatCountAlike:
     DOUBTFUL = {"consistency": "bsp", "aggregation": "sum", "stragglers": "lb_bsp"}
 
     def test_one_is_warned_once_and_told_what_to_do(self):
-        with pytest.warns(DoubtfulComposition) as told:
+        with pytest.warns(DoubtfulComposition) as warned:
             toy_experiment(self.DOUBTFUL)
-        (only,) = told
+        (only,) = warned
         assert str(only.message) == (
             "strategy 'custom': lb_bsp gives workers batches of different sizes, and sum weighs them "
             "equally: the update is no longer the gradient of the global batch; use aggregation 'mean'"
         )
 
     def test_the_warning_names_the_line_that_composes(self):
-        with pytest.warns(DoubtfulComposition) as told:
+        with pytest.warns(DoubtfulComposition) as warned:
             Strategy(**self.DOUBTFUL)
-        assert told[0].filename == __file__
+        assert warned[0].filename == __file__
 
     def test_nobody_is_warned_again_by_a_run_or_under_a_switch(self):
         with pytest.warns(DoubtfulComposition):

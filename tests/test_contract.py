@@ -369,10 +369,10 @@ class TestScriptedCluster:
         answers = [[a for _, _, actions in cluster.history for a in actions] for cluster in (plain, live)]
         assert len(live.history) > len(plain.history)
 
-        def told(actions):
+        def names_and_workers(actions):
             return [(type(a).__name__, getattr(a, "worker", None)) for a in actions]
 
-        assert told(answers[0]) == told(answers[1])
+        assert names_and_workers(answers[0]) == names_and_workers(answers[1])
 
     def test_it_ends_when_everybody_has_left(self):
         from psbench.core.events import Leave

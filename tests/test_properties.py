@@ -186,12 +186,12 @@ def test_a_runs_log_keeps_its_digest_in_a_file(suffix, tmp_path):
 @settings(max_examples=30, deadline=None)
 def test_a_log_that_grows_elsewhere_is_followed_piece_by_piece(log, cuts):
     copy = EventLog()
-    told = 1  # the empty text is there from the start
+    copied = 1  # the empty text is there from the start
     for stop in [*sorted(min(cut, len(log)) for cut in cuts), len(log)]:
         rows = log.rows(len(copy), stop)
-        needed = int(rows["text"].max(initial=told - 1)) + 1
-        copy.extend(rows, log.texts[told:needed])
-        told = max(told, needed)
+        needed = int(rows["text"].max(initial=copied - 1)) + 1
+        copy.extend(rows, log.texts[copied:needed])
+        copied = max(copied, needed)
     assert copy.rows().tobytes() == log.rows().tobytes()
     assert copy.texts == log.texts
     assert copy.digest() == log.digest()

@@ -82,10 +82,10 @@ def unchecked(**parts):
 
 def refused(row, **parts):
     """Check that a composition is refused for that reason, and return it nonetheless."""
-    with pytest.raises(ParameterError) as told:
+    with pytest.raises(ParameterError) as raised:
         Strategy(**PLAIN | parts)
     composition = unchecked(**parts)
-    assert str(told.value).endswith(misfits(composition)[0])
+    assert str(raised.value).endswith(misfits(composition)[0])
     assert [reason for reason in misfits(composition) if ROWS[row] in reason]
     return composition
 
@@ -388,9 +388,11 @@ def test_progress_untold():
     blind = ScriptedCluster(refused("progress_untold", stragglers="flex_rr"), [1, 1, 9], samples=8)
     blind.run(until=60)
     assert not len(blind.log.of_kind(Kind.TELL)["row"])
-    told = ScriptedCluster(unchecked(stragglers="flex_rr", communication="micro_steps"), [1, 1, 9], samples=8)
-    told.run(until=60)
-    assert len(told.log.of_kind(Kind.TELL)["row"])
+    informed = ScriptedCluster(
+        unchecked(stragglers="flex_rr", communication="micro_steps"), [1, 1, 9], samples=8
+    )
+    informed.run(until=60)
+    assert len(informed.log.of_kind(Kind.TELL)["row"])
 
 
 def test_recut_without_a_barrier():

@@ -52,15 +52,15 @@ def reassignments(log: EventLog, entry_bytes: int = 4) -> list[dict[str, Any]]:
     moved = log.of_kind(Kind.REASSIGN)
     found = []
     for at, version, number in zip(moved["time_s"], moved["version"], moved["text"], strict=True):
-        told = json.loads(log.text(number))
+        change = json.loads(log.text(number))
         before, after = worst[worst["time_s"] <= at]["worst"], worst[worst["time_s"] > at]["worst"]
         found.append(
             {
                 "time_s": float(at),
                 "version": int(version),
-                "moved": told["moved"],
-                "bytes": told["moved"] * entry_bytes,
-                "entries": [sum(stop - start for start, stop in own) for own in told["ranges"]],
+                "moved": change["moved"],
+                "bytes": change["moved"] * entry_bytes,
+                "entries": [sum(stop - start for start, stop in own) for own in change["ranges"]],
                 "imbalance": {
                     "before": float(before.iloc[-1]) if len(before) else None,
                     "after": float(after.iloc[0]) if len(after) else None,

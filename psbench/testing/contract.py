@@ -226,10 +226,10 @@ def _check_commits(strategy: AnyStrategy, seed: int) -> None:
 
 def _title(strategy: AnyStrategy) -> str:
     parts = [part for composition in strategy.compositions for part in composition.parts]
-    told = [
+    shown = [
         f"{n}={getattr(p, n)!r}" for p in parts if isinstance(p, Consistency) for n in type(p).model_fields
     ]
-    return f"{strategy.name}({', '.join(told)})"
+    return f"{strategy.name}({', '.join(shown)})"
 
 
 def _largest(strategy: AnyStrategy) -> int:

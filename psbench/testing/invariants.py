@@ -122,7 +122,7 @@ class Invariants:
         self._last = self._pending.pop(push)
         self._done.add(push)
 
-    def _release(self, worker: int, told: int, _version: int, row: Any) -> None:
+    def _release(self, worker: int, then_push: int, _version: int, row: Any) -> None:
         if '"push":true' not in self.log.text(row[_COLUMN["text"]]):  # the engine's own, in a drain
             self._answers.setdefault(worker, []).append("release")
         self._round.add(worker)
@@ -130,7 +130,7 @@ class Invariants:
         bound = getattr(self._consistency, "staleness_bound", None)
         view = self.engine.view
         here = view.workers[worker].status == Status.COMPUTING
-        if bound is not None and not told and here and view.clock_lead(worker) > bound:
+        if bound is not None and not then_push and here and view.clock_lead(worker) > bound:
             self._broken(
                 f"worker {worker} starts a step {view.clock_lead(worker)} steps ahead of the slowest, "
                 f"but staleness_bound is {bound}. Most likely on_push compares before the push counts, or "

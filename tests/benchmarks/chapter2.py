@@ -105,8 +105,8 @@ def table(samples: int, workers: int) -> Table:
             planned = [experiment(case, strategy, batch, samples, workers) for strategy in STRATEGIES]
             counts, losses = zip(*map(count, planned), strict=True)
             size = "all (GD)" if batch is None else str(batch)
-            told = " / ".join(f"{loss:.3f}" for loss in losses)
-            found.add_row(case.name, size, *counts, told, thesis)
+            cell = " / ".join(f"{loss:.3f}" for loss in losses)
+            found.add_row(case.name, size, *counts, cell, thesis)
     return found
 
 

@@ -153,9 +153,9 @@ def measured(model: nn.Module, inputs: torch.Tensor) -> list[Layer]:
 
 
 def _hooked(
-    model: nn.Module, modules: Sequence[nn.Module], inputs: torch.Tensor, told: Callable[..., None]
+    model: nn.Module, modules: Sequence[nn.Module], inputs: torch.Tensor, notify: Callable[..., None]
 ) -> torch.Tensor:
-    hooks = [module.register_forward_pre_hook(lambda module, _: told(module)) for module in modules]
+    hooks = [module.register_forward_pre_hook(lambda module, _: notify(module)) for module in modules]
     try:
         return model(inputs)
     finally:

@@ -19,14 +19,14 @@ from psbench.errors import ParameterError
 LOSSES = [1.0, 0.9, 0.85, 0.83, 0.82, 0.815, 0.60]
 
 
-def told(half, losses):
+def verdicts_of(half, losses):
     """Return what a worker does after chunks of one step with these test losses."""
     return [half.after_step({"test_loss": loss}) for loss in losses]
 
 
 def pushes(half, losses):
     """Return the numbers, from 1, of the losses that are pushed."""
-    return [number for number, verdict in enumerate(told(half, losses), 1) if verdict == "push"]
+    return [number for number, verdict in enumerate(verdicts_of(half, losses), 1) if verdict == "push"]
 
 
 @pytest.mark.parametrize("count", [2, 3, 4, 10])
@@ -58,7 +58,7 @@ def test_the_worked_example_pushes_at_the_seventh_loss_only():
     thresholds, verdicts = [], []
     for loss in LOSSES:
         thresholds.append(half.alpha)
-        verdicts += told(half, [loss])
+        verdicts += verdicts_of(half, [loss])
     assert verdicts == ["report"] * 6 + ["push"]
     assert thresholds == pytest.approx([-1.3] * 5 + [-1.17, -1.053])
 
@@ -73,27 +73,27 @@ def test_a_lenient_threshold_pushes_every_other_time():
 )
 def test_alpha_decays_once_a_chunk_while_patience_is_exceeded(alpha, beta, expected):
     half = HermesGUP(alpha=alpha, beta=beta, patience=3).worker_policy()
-    assert told(half, [1.0, 1.1]) == ["report"] * 2  # two chunks do not exceed a patience of three
+    assert verdicts_of(half, [1.0, 1.1]) == ["report"] * 2  # two chunks do not exceed a patience of three
     assert half.alpha == alpha
     seen = []
     for number in range(len(expected)):
-        told(half, [1.2 + number])
+        verdicts_of(half, [1.2 + number])
         seen.append(half.alpha)
     assert seen == pytest.approx(expected, rel=1e-4)
 
 
 def test_a_push_empties_the_window_and_the_count_but_does_not_restore_alpha():
     half = HermesGUP(alpha=-1.3, beta=0.1, patience=2).worker_policy()
-    assert told(half, [1.0, 1.0, 1.0, 0.5]) == ["report"] * 3 + ["push"]
+    assert verdicts_of(half, [1.0, 1.0, 1.0, 0.5]) == ["report"] * 3 + ["push"]
     after = half.alpha
     assert after == pytest.approx(-1.3 * 0.9**2)
-    assert told(half, [0.1]) == ["report"]  # with the losses before, this one would be pushed
+    assert verdicts_of(half, [0.1]) == ["report"]  # with the losses before, this one would be pushed
     assert half.alpha == after  # one quiet chunk again
 
 
 def test_an_old_loss_leaves_the_window():
     half = HermesGUP(alpha=-1.2, window=3, patience=100).worker_policy()
-    assert told(half, [0.0, 1.0, 1.0, 0.9]) == ["report"] * 3 + ["push"]
+    assert verdicts_of(half, [0.0, 1.0, 1.0, 0.9]) == ["report"] * 3 + ["push"]
 
 
 def test_losses_that_do_not_differ_are_never_pushed():
@@ -101,8 +101,8 @@ def test_losses_that_do_not_differ_are_never_pushed():
 
 
 def test_a_loss_that_is_no_number_is_pushed():
-    assert told(HermesGUP().worker_policy(), [nan]) == ["push"]
-    assert told(HermesGUP().worker_policy(), [inf]) == ["push"]
+    assert verdicts_of(HermesGUP().worker_policy(), [nan]) == ["push"]
+    assert verdicts_of(HermesGUP().worker_policy(), [inf]) == ["push"]
 
 
 def test_a_threshold_that_nothing_reaches_is_refused():
@@ -206,10 +206,10 @@ def test_a_workers_test_loss_takes_the_time_of_a_forward_pass_on_its_machine():
         strategy = strategies.hermes(test_samples=samples, chunk_samples=10, prefetch=False, alpha=-2.9)
         log = ps.run(_constant(strategy)).log
         rows = log.rows()
-        told = {}
+        first_times = {}
         for row in rows[rows["kind"] == Kind.REPORT]:
-            told.setdefault(int(row["worker"]), float(row["time_s"]))
-        return told
+            first_times.setdefault(int(row["worker"]), float(row["time_s"]))
+        return first_times
 
     few, many = first_reports(1), first_reports(101)
     seconds = 100 * 1e-3 / 3  # at speed 1, with the cluster's 1e-3 s a sample

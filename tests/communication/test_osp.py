@@ -108,10 +108,10 @@ def test_a_switch_waits_for_the_steps_that_are_in_no_push_yet():
         cluster = ScriptedCluster(switch, seconds, changes=[(9.5, SwitchRequested())], epochs=20)
         while not any(isinstance(a, Handover) for a in cluster.history[-1][2]):
             cluster.step()
-        told = sum(event.steps for _, event, _ in cluster.history if isinstance(event, Push))
+        reported = sum(event.steps for _, event, _ in cluster.history if isinstance(event, Push))
         view = cluster.engine.view
         # those that begin anew are under way: nothing else is
-        assert sum(cluster._taken) == told + len(cluster._busy)
+        assert sum(cluster._taken) == reported + len(cluster._busy)
         assert view.committed == view.pushes
         assert not view.pending
 

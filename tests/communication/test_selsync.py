@@ -102,7 +102,7 @@ class Script:
 
     def votes(self, worker, flag):
         answer = self.engine.handle(Vote(worker, self._ticket(worker), flag, samples=1), 1.0)
-        return self.told(answer)
+        return self.simplified(answer)
 
     def pushed(self, worker):
         push = Push(self.pushes, worker, self._ticket(worker), self.engine.view.version, samples=1)
@@ -110,7 +110,7 @@ class Script:
         return self.engine.handle(push, 2.0)
 
     @staticmethod
-    def told(actions):
+    def simplified(actions):
         named = {Release: lambda a: (a.worker, a.then), Hold: lambda a: (a.worker, a.reason)}
         return [named[type(a)](a) for a in actions if type(a) in named]
 
@@ -142,7 +142,7 @@ def test_one_flag_suffices(who):
 def test_nobody_waits_for_a_worker_that_has_gone():
     script = Script(3)
     script.votes(0, 0.0), script.votes(2, 0.0)
-    assert script.told(script.engine.handle(Leave(1), 1.5)) == [(0, "step"), (2, "step")]
+    assert script.simplified(script.engine.handle(Leave(1), 1.5)) == [(0, "step"), (2, "step")]
     again = Script(3)
     again.votes(0, 1.0), again.votes(2, 0.0)
     again.engine.handle(Leave(0), 1.5)  # and its flag goes with it
@@ -151,12 +151,12 @@ def test_nobody_waits_for_a_worker_that_has_gone():
 
 def test_a_newcomer_makes_the_others_synchronise():
     script = Script(2, size=3)
-    assert script.told(script.engine.handle(Join(2), 0.5)) == [(2, "barrier")]
+    assert script.simplified(script.engine.handle(Join(2), 0.5)) == [(2, "barrier")]
     script.votes(0, 0.0)
     assert script.votes(1, 0.0) == [(0, "push"), (1, "push")]
     script.pushed(0)
     answer = script.pushed(1)
-    assert script.told(answer) == [(0, "step"), (1, "step"), (2, "step")]
+    assert script.simplified(answer) == [(0, "step"), (1, "step"), (2, "step")]
     assert answer[0].keep == 0.0  # the newcomer has no model to be missed
     assert next(a for a in answer if isinstance(a, Release) and a.worker == 2).orders == {"smoothing": 0.03}
 

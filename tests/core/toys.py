@@ -57,15 +57,15 @@ class Poll(Communication):
 class EveryOther(WorkerPolicy):
     """Reports after odd steps and pushes after even ones; told to push, it pushes at the next step."""
 
-    told: bool = False
+    push_ordered: bool = False
     odd: bool = False
 
     def after_step(self, stats: dict[str, float]) -> Literal["continue", "report", "vote", "push"]:
         self.odd = not self.odd
-        return "report" if self.odd and not self.told else "push"
+        return "report" if self.odd and not self.push_ordered else "push"
 
     def on_orders(self, orders: dict[str, Any]) -> None:
-        self.told = bool(orders.get("push", False))
+        self.push_ordered = bool(orders.get("push", False))
 
 
 class Reporting(Communication):

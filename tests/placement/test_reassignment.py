@@ -129,7 +129,7 @@ class Loaded(ScriptedCluster):
         super()._schedule(at, priority, worker, entry)
 
 
-def told(cluster, kind):
+def logged(cluster, kind):
     return [json.loads(cluster.log.text(number)) for number in cluster.log.of_kind(kind)["text"]]
 
 
@@ -146,7 +146,7 @@ class TestTheEngine:
     def test_it_moves_once_when_no_message_is_under_way(self, name):
         cluster = Loaded({"name": name, "placement": servers()}, [1.0, 1.7, 2.9])
         cluster.run(events=120)
-        (change,) = told(cluster, Kind.REASSIGN)
+        (change,) = logged(cluster, Kind.REASSIGN)
         at, rows = kinds_at(cluster, Kind.REASSIGN)
         before = rows[:at]
         spoke = (Kind.PUSH, Kind.CANCEL)
@@ -171,7 +171,7 @@ class TestTheEngine:
         cluster = Loaded({"name": "bsp", "placement": servers()}, [1.0, 2.0])
         cluster.run(events=20)
         reasons = {cluster.log.text(n) for n in cluster.log.of_kind(Kind.HOLD)["text"]}
-        assert told(cluster, Kind.REASSIGN)
+        assert logged(cluster, Kind.REASSIGN)
         assert reasons == {"barrier"}
 
     def test_parts_decide_as_if_nothing_had_moved(self):
@@ -181,7 +181,7 @@ class TestTheEngine:
         for _ in range(150):
             cluster.step()
             follow.look()
-        assert told(cluster, Kind.REASSIGN)
+        assert logged(cluster, Kind.REASSIGN)
 
     def test_a_switch_comes_first(self):
         """The re-assignment that waits is dropped, and the next composition has an assignment of its own."""
@@ -194,7 +194,7 @@ class TestTheEngine:
         cluster.run(until=3.5)
         assert "re-assignment" in {cluster.log.text(n) for n in cluster.log.of_kind(Kind.HOLD)["text"]}
         cluster.run(events=20)
-        assert told(cluster, Kind.REASSIGN) == []
+        assert logged(cluster, Kind.REASSIGN) == []
         assert len(cluster.log.of_kind(Kind.HANDOVER)["row"]) == 1
         assert len(cluster.engine.view.ranges) == 1
 
@@ -210,7 +210,7 @@ class TestTheEngine:
         cluster = Fixed({"name": "bsp", "placement": servers(every=1)}, [1.0])
         begun = cluster.engine.view.ranges
         cluster.run(events=900)
-        there, back, *more = [change["ranges"] for change in told(cluster, Kind.REASSIGN)]
+        there, back, *more = [change["ranges"] for change in logged(cluster, Kind.REASSIGN)]
         assert sizes(there)[1] < sizes(begun)[1]
         assert back == [[list(stretch) for stretch in own] for own in begun]
         assert more == ([there, back] * 10)[: len(more)]
@@ -254,7 +254,7 @@ class TestTheEngine:
                 break
             cluster.step()
             follow.look()
-        assert told(cluster, Kind.REASSIGN)
+        assert logged(cluster, Kind.REASSIGN)
 
 
 # -------------------------------------------------------------------- in virtual time

@@ -169,10 +169,10 @@ def test_a_report_tells_neighbourhoods_sparse_ones_and_their_mean_size():
 def test_a_runs_record_tells_the_sharding_and_its_digest_does_not():
     given = {"data": "digits", "sharding": {"name": "distribution_aware", "clusters": 200}, "model": "linear"}
     runs = [ps.run(ps.Experiment(**given, stop={"updates": 1})) for _ in range(2)]
-    told = [run.meta["sharding"] for run in runs]
-    assert told[0]["seconds"] > 0
-    assert told[0]["sparse"] > 0
-    assert told[0] | {"seconds": 0} == told[1] | {"seconds": 0}
+    reports = [run.meta["sharding"] for run in runs]
+    assert reports[0]["seconds"] > 0
+    assert reports[0]["sparse"] > 0
+    assert reports[0] | {"seconds": 0} == reports[1] | {"seconds": 0}
     assert runs[0].log.digest() == runs[1].log.digest()
 
 

@@ -32,7 +32,7 @@ def test_a_worker_is_dropped_at_the_last_of_so_many_slow_pushes_and_that_push_co
     assert cluster.engine.view.pushes == 4 * 4 + 14 * 3
 
 
-def told(strategy, times):
+def dropped_workers(strategy, times):
     """Return the workers dropped when workers push in turn with these seconds a step, round by round."""
     engine = Engine(strategy, num_workers=len(times), dataset_size=100, global_batch=8, log=EventLog())
     flights = {r.worker: r.ticket for r in engine.begin(range(len(times)))}
@@ -71,14 +71,14 @@ def asp(**values):
     ],
 )
 def test_slow_is_more_than_the_factor_times_the_median_for_so_many_windows(slow, dropped):
-    assert told(asp(window=2, patience=2), [[1] * 6, [1] * 6, slow, [1] * 6, [1] * 6]) == dropped
+    assert dropped_workers(asp(window=2, patience=2), [[1] * 6, [1] * 6, slow, [1] * 6, [1] * 6]) == dropped
 
 
 def test_at_most_so_many_are_dropped_and_one_always_stays():
     times = [[1] * 9, [1] * 9, [1] * 9, [5] * 9, [5] * 9]
-    assert len(told(asp(window=1, patience=1, most=0.2), times)) == 1
-    assert sorted(told(asp(window=1, patience=1, most=0.4), times)) == [3, 4]
-    assert told(asp(window=1, patience=1, most=0.19), times) == []
+    assert len(dropped_workers(asp(window=1, patience=1, most=0.2), times)) == 1
+    assert sorted(dropped_workers(asp(window=1, patience=1, most=0.4), times)) == [3, 4]
+    assert dropped_workers(asp(window=1, patience=1, most=0.19), times) == []
     assert DropStragglers(most=1.0).allowed(4) == 3
     assert DropStragglers(most=0.29).allowed(100) == 29
 

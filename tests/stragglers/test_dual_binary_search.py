@@ -122,8 +122,8 @@ def orders(samples, batch_size=16, passes=5):
 def test_only_the_straggler_of_the_worked_example_is_told_another_size():
     chunks = Chunks(12)
     assert set(map(str, chunks.sizes.values())) == {str(orders(2500))}
-    told = [chunks.report(w, t, steps=2500 * 5 / 16) for w, t in enumerate(TIMES)]
-    assert told == [[]] * 11 + [[act.Tell(11, orders(916))]]
+    answers = [chunks.report(w, t, steps=2500 * 5 / 16) for w, t in enumerate(TIMES)]
+    assert answers == [[]] * 11 + [[act.Tell(11, orders(916))]]
 
 
 @pytest.mark.parametrize(("mode", "samples"), [("search", 916), ("code", 500)])
@@ -163,8 +163,8 @@ def test_a_time_on_a_fence_is_in_line():
 @pytest.mark.parametrize(("population", "sized"), [("all", False), ("others", True)])
 def test_others_make_tighter_fences_where_workers_are_few(population, sized):
     chunks = Chunks(3, fences=population)
-    told = [chunks.report(worker, seconds) for worker, seconds in enumerate([1.0, 1.1, 5.0])]
-    assert bool(told[2]) == sized
+    answers = [chunks.report(worker, seconds) for worker, seconds in enumerate([1.0, 1.1, 5.0])]
+    assert bool(answers[2]) == sized
 
 
 @pytest.mark.parametrize(("freeze", "target"), [(False, 3.0), (True, 1.0)])

@@ -113,9 +113,9 @@ def test_the_example_in_whole():
     # batches of 16 in pieces of 2; worker 1 takes four times as long for each
     cluster = ScriptedCluster(strategies.flex_rr(), [1.0, 4.0], samples=16)
     cluster.run(until=3.5)
-    told = [(now, a) for now, _, actions in cluster.history for a in actions if isinstance(a, Tell)]
+    tells = [(now, a) for now, _, actions in cluster.history for a in actions if isinstance(a, Tell)]
     # at 3 s worker 0 has done 6 of 16 and worker 1, halfway through its first piece, perhaps 1: 6/27 is 1/5
-    assert told == [(3.0, Tell(1, {"round": 0, "quota": 5})), (3.0, Tell(0, {"round": 0, "quota": 27}))]
+    assert tells == [(3.0, Tell(1, {"round": 0, "quota": 5})), (3.0, Tell(0, {"round": 0, "quota": 27}))]
     cluster.run(until=15)
     assert rounds(cluster.log)[0] == {0: 27, 1: 5}
     assert cluster.log.of_kind(Kind.APPLY)["time_s"].tolist() == [14.0, 14.0]  # BSP: 32

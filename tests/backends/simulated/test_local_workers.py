@@ -206,8 +206,8 @@ def test_16_bits_on_the_wire_lose_digits_and_halve_the_bytes():
 
 
 def test_orders_told_reach_a_worker_between_two_steps():
-    told = Strategy(consistency="asp", communication=Reports(), stragglers=Halver())
-    done = run(toy_experiment(told, stop={"updates": 3}))
+    reporting = Strategy(consistency="asp", communication=Reports(), stragglers=Halver())
+    done = run(toy_experiment(reporting, stop={"updates": 3}))
     first = done.log.of_kind(Kind.PUSH)["samples"][0]
     assert first == 4 + 4 + 2 + 2  # told after the first report, while it computes the second step
     assert len(done.log.of_kind(Kind.TELL)["worker"]) == 3

@@ -116,8 +116,8 @@ def test_at_one_instant_leavers_come_first_and_then_pushes_by_worker():
     log = run(toy_experiment("all_reduce", cluster=cluster, stop={"epochs": 1}, timing_only=True)).log
     rows = log.rows()
     rows = rows[(rows["time_s"] == 0.004) & np.isin(rows["kind"], [Kind.LEAVE, Kind.PUSH])]
-    told = [(Kind(row["kind"]).name, int(row["worker"])) for row in rows]
-    assert told == [("LEAVE", 3), ("PUSH", 0), ("PUSH", 1), ("PUSH", 2)]
+    kinds = [(Kind(row["kind"]).name, int(row["worker"])) for row in rows]
+    assert kinds == [("LEAVE", 3), ("PUSH", 0), ("PUSH", 1), ("PUSH", 2)]
 
 
 @pytest.mark.parametrize(("strategy", "versions"), [("asp", 4), ("k_bsp", 1), ("k_batch_asp", 4), ("bsp", 1)])
