@@ -15,6 +15,7 @@ from psbench.core.strategy import Strategy
 from psbench.training.evaluator import Evaluator
 from psbench.training.optim import Optimizer
 from psbench.training.trainer import StepResult
+from psbench.training.update import Update
 
 
 class LocalModel:
@@ -88,12 +89,12 @@ class _Stepping(LocalModel):
 
     def __init__(self, composition: Strategy, optimizer: Optimizer) -> None:
         super().__init__(composition, optimizer)
-        self._optimizer: torch.optim.Optimizer | None = None
+        self._update: Update | None = None
 
     def load(self, parameters: Tensor, buffers: Tensor, lr: float) -> None:
-        if self._optimizer is None or self.forgets_momentum:
+        if self._update is None or self.forgets_momentum:
             self.parameters = parameters.clone()
-            self._optimizer = self.spec.build(self.parameters)
+            self._update = self.spec.update(self.parameters)
         else:
             self.parameters.copy_(parameters)
         self.buffers = buffers
@@ -106,25 +107,22 @@ class _Stepping(LocalModel):
         return self.parameters.clone()
 
     def state_dict(self) -> dict[str, Tensor]:
-        own = {} if self._optimizer is None else self._optimizer.state.get(self.parameters, {})
+        own = {} if self._update is None else self._update.state()
         return super().state_dict() | {f"optimizer/{name}": value.clone() for name, value in own.items()}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         super().load_state_dict(state)
         if not len(self.parameters):
             return  # it has not been sent a model yet
-        self._optimizer = self.spec.build(self.parameters)
+        self._update = self.spec.update(self.parameters)
         prefix = "optimizer/"
         own = {n.removeprefix(prefix): t.clone() for n, t in state.items() if n.startswith(prefix)}
         if own:
-            self._optimizer.state[self.parameters] = own
+            self._update.load_state(own)
 
     def _apply(self, gradient: Tensor, lr: float) -> None:
-        assert self._optimizer is not None
-        self._optimizer.param_groups[0]["lr"] = lr
-        self.parameters.grad = gradient
-        self._optimizer.step()
-        self.parameters.grad = None
+        assert self._update is not None
+        self._update.step(gradient, lr)
 
 
 class _Replying(_Stepping):

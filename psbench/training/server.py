@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -35,7 +34,7 @@ class Server:
         self.buffers = buffers.detach().clone()
         self.spec = optimizer
         self.global_batch = global_batch
-        self._optimizer = optimizer.build(self.parameters)
+        self._update = optimizer.update(self.parameters)
         self._momentum_scale = 1.0
         self._block: Tensor | None = None  # the momentum of blocks of local steps
         self._stages: dict[int, Tensor] = {}  # the mean gradient of each open stage
@@ -82,12 +81,10 @@ class Server:
         self, gradients: Sequence[Tensor], weights: Sequence[float], keep: float, lr: float
     ) -> None:
         """Take an optimizer step along sum_i weight_i g_i, summed in the order given."""
-        self._optimizer.param_groups[0]["lr"] = lr
-        self.parameters.grad = weighted_sum(gradients, weights)
+        gradient = weighted_sum(gradients, weights)
         if self.keeps_aggregate:
-            self.aggregate = self.parameters.grad
-        self._optimizer.step()
-        self.parameters.grad = None
+            self.aggregate = gradient
+        self._update.step(gradient, lr)
 
     def _average(
         self, parameters: Sequence[Tensor], weights: Sequence[float], keep: float, lr: float
@@ -159,22 +156,21 @@ class Server:
 
     def forget_momentum(self) -> None:
         """Reset the optimizer's state; the model stays."""
-        self._optimizer = self.spec.build(self.parameters)
+        self._update = self.spec.update(self.parameters)
         self._momentum_scale = 1.0
         self._block = None
         self._stages = {}
 
     def _scale_momentum(self, scale: float) -> None:
         """Multiply the optimizer's own coefficient; its buffer stays as it is."""
-        self._optimizer.param_groups[0]["momentum"] = scale * self.spec.coefficient
+        self._update.set_momentum(scale * self.spec.coefficient)
         self._momentum_scale = scale
 
     def optimizer_state(self) -> dict[str, Tensor]:
         """Return the optimizer's tensors by name (momentum buffers, Adam's moments and its step)."""
-        state: dict[str, Any] = dict(self._optimizer.state.get(self.parameters, {}))
+        state = self._update.state()
         state |= {} if self._block is None else {_BLOCK: self._block}
-        state |= {f"{_STAGE}{stage}": mean for stage, mean in self._stages.items()}
-        return {name: value for name, value in state.items() if isinstance(value, Tensor)}
+        return state | {f"{_STAGE}{stage}": mean for stage, mean in self._stages.items()}
 
     def load_optimizer_state(self, state: dict[str, Tensor]) -> None:
         """Restore tensors returned by `optimizer_state`."""
@@ -184,7 +180,7 @@ class Server:
         stages = [name for name in own if name.startswith(_STAGE)]
         self._stages = {int(name.removeprefix(_STAGE)): own.pop(name) for name in stages}
         if own:
-            self._optimizer.state[self.parameters] = own
+            self._update.load_state(own)
 
 
 def _movement(before: Tensor, after: Tensor) -> float:

@@ -65,7 +65,7 @@ class Worker:
         self.loop: WorkerLoop | None = None  # begins with a release
         self._optimizer = workload.experiment.optimizer
         if any(each.communication.local for each in workload.experiment.strategy.compositions):
-            self._optimizer.build(torch.zeros(1))  # the first of a process takes seconds: no step's
+            self._optimizer.update(torch.zeros(1))  # the first of torch's takes seconds: no step's
         self._ring_address: Address | None = None if socket is None else socket.address
         self.lr = 0.0
         self.composition: Strategy

@@ -1,0 +1,114 @@
+"""Optimizer steps on one flat vector: torch's optimizers, and plain SGD written out.
+
+torch's SGD spends about ten times as long on its checks and hooks as on the arithmetic of a small model, so
+the same arithmetic stands here, operation by operation in the same order: the bits are torch's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+#: the name that torch gives the buffer of the momentum
+_BUFFER = "momentum_buffer"
+
+
+class Update(Protocol):
+    """Takes optimizer steps on a vector that it changes in place, and keeps the optimizer's tensors."""
+
+    def step(self, gradient: Tensor, lr: float) -> None:
+        """Move the vector along a gradient, which is not changed."""
+
+    def set_momentum(self, momentum: float) -> None:
+        """Use this momentum from now on; its buffer stays as it is."""
+
+    def state(self) -> dict[str, Tensor]:
+        """Return the optimizer's tensors by torch's names; not copied."""
+
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
+        """Take over tensors that `state` returned; not copied."""
+
+
+class TorchUpdate:
+    """The steps of one of torch's optimizers.
+
+    Parameters
+    ----------
+    parameters : float32 tensor, (num_params,)
+    optimizer : torch.optim.Optimizer
+        Of that one tensor.
+    """
+
+    def __init__(self, parameters: Tensor, optimizer: torch.optim.Optimizer) -> None:
+        self._parameters, self._optimizer = parameters, optimizer
+
+    def step(self, gradient: Tensor, lr: float) -> None:
+        """See `Update`."""
+        self._optimizer.param_groups[0]["lr"] = lr
+        self._parameters.grad = gradient
+        self._optimizer.step()
+        self._parameters.grad = None
+
+    def set_momentum(self, momentum: float) -> None:
+        """See `Update`."""
+        self._optimizer.param_groups[0]["momentum"] = momentum
+
+    def state(self) -> dict[str, Tensor]:
+        """See `Update`."""
+        state = self._optimizer.state.get(self._parameters, {})
+        return {name: value for name, value in state.items() if isinstance(value, Tensor)}
+
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
+        """See `Update`."""
+        self._optimizer.state[self._parameters] = dict(state)
+
+
+class SGDUpdate:
+    """The steps of `torch.optim.SGD`, bit by bit.
+
+    Parameters
+    ----------
+    parameters : float32 tensor, (num_params,)
+    momentum : float
+    weight_decay : float
+    nesterov : bool
+
+    Source
+    ------
+    The algorithm in the documentation of `torch.optim.SGD`, without dampening.
+    """
+
+    def __init__(self, parameters: Tensor, momentum: float, weight_decay: float, nesterov: bool) -> None:
+        self._parameters, self._momentum = parameters, momentum
+        self._weight_decay, self._nesterov = weight_decay, nesterov
+        self._buffer: Tensor | None = None
+
+    def step(self, gradient: Tensor, lr: float) -> None:
+        """See `Update`."""
+        if self._weight_decay:
+            gradient = gradient.add(self._parameters, alpha=self._weight_decay)
+        if self._momentum:
+            gradient = self._with_momentum(gradient)
+        self._parameters.add_(gradient, alpha=-lr)
+
+    def _with_momentum(self, gradient: Tensor) -> Tensor:
+        if self._buffer is None:
+            self._buffer = gradient.clone()
+        else:
+            self._buffer.mul_(self._momentum).add_(gradient)
+        return gradient.add(self._buffer, alpha=self._momentum) if self._nesterov else self._buffer
+
+    def set_momentum(self, momentum: float) -> None:
+        """See `Update`."""
+        self._momentum = momentum
+
+    def state(self) -> dict[str, Tensor]:
+        """See `Update`."""
+        return {} if self._buffer is None else {_BUFFER: self._buffer}
+
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
+        """See `Update`."""
+        self._buffer = state.get(_BUFFER)
