@@ -22,7 +22,10 @@ from psbench.models import Model, as_model
 from psbench.sharding import Sharding
 from psbench.specfile import read_yaml, set_path
 from psbench.strategies import make_strategy
+from psbench.training.losses import Loss
 from psbench.training.optim import Optimizer
+from psbench.training.own_functions import as_loss, as_metrics
+from psbench.training.scores import Metric
 
 #: what Dask can connect to
 _ADDRESS = re.compile(r"(tcp|tls|ws|wss|ucx)://(\[[0-9a-fA-F:]+\]|[^\s/:\[\]]+):[0-9]{1,5}(/\S*)?")
@@ -93,6 +96,12 @@ class Experiment(Specification):
         start and which is copied; a class of modules; or a function that builds one.
     strategy : Strategy
         A strategy, a name of the catalogue, or a mapping that refines or composes one.
+    loss : Loss or None
+        What is minimised: a name such as `huber`, or a function (outputs, targets) -> mean over the batch, as
+        a tensor of one number. None: cross-entropy for classes and tokens, the squared error for numbers.
+    metrics : mapping of str to Metric
+        What is measured on the validation set beside loss and accuracy: functions (outputs, targets) ->
+        number, called with all of it at once, or names; a list for those that go by their own names.
     batch_size : int, samples
         Global: a worker begins with its share B/n, by largest remainder.
     stop : Stop
@@ -111,6 +120,9 @@ class Experiment(Specification):
         compositions).
     threads : int
         Torch threads of each worker. Results may differ in the last bit between numbers of threads.
+    device : "cpu", "cuda" or "auto"
+        Where gradients are computed; "auto" is a GPU where there is one. Only on "cpu" do equal runs give
+        equal bits for certain.
 
     Raises
     ------
@@ -144,6 +156,11 @@ class Experiment(Specification):
         None, "switch at this time of the run, as if asked by hand (simulated)", unit="s", ge=0
     )
     timing_only: bool = parameter(False, "time the run without computing gradients")
+    loss: Loss | None = Field(None, description="what is minimised; the task's own unless given")
+    metrics: dict[str, Metric] = Field(
+        default_factory=dict, description="what is measured on the validation set beside loss and accuracy"
+    )
+    device: Literal["auto", "cpu", "cuda"] = parameter("cpu", "where gradients are computed")
     threads: int = parameter(1, "torch threads of each worker", ge=1, le=256)
 
     def __init__(self, **values: Any) -> None:
@@ -156,6 +173,16 @@ class Experiment(Specification):
     @classmethod
     def _model(cls, value: Any) -> Model:
         return as_model(value)
+
+    @field_validator("loss", mode="before")
+    @classmethod
+    def _loss(cls, value: Any) -> Loss | None:
+        return None if value is None else as_loss(value)
+
+    @field_validator("metrics", mode="before")
+    @classmethod
+    def _metrics(cls, value: Any) -> dict[str, Metric]:
+        return as_metrics({} if value is None else value)
 
     @field_validator("data", "sharding", "optimizer", mode="before")
     @classmethod
@@ -289,7 +316,8 @@ class Experiment(Specification):
     def spec(self) -> dict[str, Any]:
         """Return plain data from which an equal experiment can be made."""
         values = {name: getattr(self, name) for name in type(self).model_fields}
-        return {name: _plain(value) for name, value in values.items() if value is not None}
+        # metrics that nobody asked for are left out, as everything that is not set
+        return {name: _plain(value) for name, value in values.items() if value is not None and value != {}}
 
     def but(self, **changes: Any) -> Experiment:
         """Return the experiment with some fields changed."""
@@ -349,6 +377,8 @@ def _plain(value: Any) -> Any:
     """Return plain data; each part is dumped by its own class, so that no field of a subclass is lost."""
     if isinstance(value, (Strategy, SwitchingStrategy)):
         return value.spec()
+    if isinstance(value, dict):
+        return {name: _plain(each) for name, each in value.items()}
     return value.model_dump(mode="json", exclude_none=True) if isinstance(value, BaseModel) else value
 
 

@@ -17,7 +17,7 @@ from psbench.runs import run
 from psbench.seeds import Streams
 from psbench.testing import toy_experiment
 from psbench.testing.toys import toy_cluster
-from psbench.training.loss import loss_of
+from psbench.training.losses import MSE
 from psbench.training.workload import Workload
 
 YEARS = {"name": "look_alike", "layout": "year_prediction_msd", "samples": 3000}
@@ -53,15 +53,15 @@ def test_one_update_is_that_of_torch():
     workload = Workload.build(done.experiment)
     layer = workload.model.module
     loss = torch.nn.functional.mse_loss(layer(workload.data.train_x).squeeze(1), workload.data.train_y)
-    assert loss_of(layer(workload.data.train_x), workload.data.train_y) == loss
+    assert workload.loss.mean(layer(workload.data.train_x), workload.data.train_y) == loss
     expected = workload.parameters - 0.05 * workload.model.gradient(loss)
     torch.testing.assert_close(done.parameters, expected, rtol=1e-5, atol=1e-7)
 
 
 def test_the_loss_is_twice_that_of_mllib():
     outputs, targets = torch.tensor([[3.0], [0.0]]), torch.tensor([1.0, 1.0])
-    assert float(loss_of(outputs, targets, "sum")) == 2**2 + 1**2
-    assert float(loss_of(outputs, targets)) == 2 * np.mean([0.5 * 2**2, 0.5 * 1**2])
+    assert float(MSE().total(outputs, targets)) == 2**2 + 1**2
+    assert float(MSE().mean(outputs, targets)) == 2 * np.mean([0.5 * 2**2, 0.5 * 1**2])
 
 
 @pytest.mark.parametrize("strategy", ["map_reduce", "bsp", "all_reduce"])

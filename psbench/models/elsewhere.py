@@ -50,6 +50,7 @@ class Imported(Model):
 
     name: ClassVar[str] = "import"
     source: ClassVar[str] = "your own code"
+    foreign: ClassVar[bool] = True
 
     target: str = parameter("", "module and name of what builds it, as my.package:Net")
     arguments: dict[str, Any] = _arguments()
@@ -99,6 +100,7 @@ class Torchvision(Model):
 
     name: ClassVar[str] = "torchvision"
     source: ClassVar[str] = "torchvision.models"
+    foreign: ClassVar[bool] = True
 
     architecture: str = parameter("resnet18", "torchvision's name of the network")
     arguments: dict[str, Any] = _arguments()

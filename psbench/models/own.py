@@ -6,7 +6,7 @@ import copy
 import hashlib
 import sys
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from psbench.core.code_identity import code_identity, qualified_name
 from psbench.core.own import Own
@@ -28,6 +28,8 @@ class OwnModel(Own, Model):
     change nothing here, and training does not change the original. What is built draws its initial values
     from the run's stream "model".
     """
+
+    foreign: ClassVar[bool] = True
 
     def build(
         self, input_shape: tuple[int, ...], num_outputs: int, streams: Streams, example: Tensor | None = None

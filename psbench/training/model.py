@@ -1,41 +1,88 @@
-"""A module whose parameters are one flat vector, as they travel and as servers hold them."""
+"""A module whose trained parameters are one flat vector, as they travel and as servers hold them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import torch
 from torch import Tensor, nn
 
+from psbench.models.drawing import may_draw
+from psbench.training.buffers import Buffers
+from psbench.training.device import to_host
+
 
 class FlatModel:
-    """A module whose parameters and floating buffers are each one flat vector.
+    """A module whose trained parameters, and whose changing buffers, are each one flat vector.
 
-    The module's tensors are views, so loading a model is one copy and reading it costs nothing. Whole-number
-    buffers (BatchNorm's count of batches) stay with the module: nothing that is trained reads them.
+    The parameters are views, so loading a model is one copy and reading it costs nothing. A parameter that is
+    frozen (`requires_grad` is False) stays with the module: nothing changes it, so it is not sent. Tied
+    parameters are one. Buffers are described in `Buffers`.
+
+    Parameters
+    ----------
+    module : nn.Module
+        Moved to the device, and changed.
+    changed_buffers : collection of str
+        See `Buffers`.
+    device : torch.device or str
+        Where gradients are computed; vectors that come and go are in host memory.
+
+    Attributes
+    ----------
+    layout : list of (str, int)
+        The trained tensors in the order of the vector: name, entries.
+    draws : bool
+        Whether the forward may draw random numbers.
     """
 
-    def __init__(self, module: nn.Module) -> None:
-        self.module = module
-        named = list(module.named_parameters())
-        #: the tensors in the order of the vector: name, entries
+    def __init__(
+        self,
+        module: nn.Module,
+        changed_buffers: Collection[str] = (),
+        device: torch.device | str = "cpu",
+    ) -> None:
+        self.module, self.device = module.to(device), torch.device(device)
+        self.changed_buffers = tuple(changed_buffers)
+        named = [(name, tensor) for name, tensor in module.named_parameters() if tensor.requires_grad]
         self.layout = [(name, tensor.numel()) for name, tensor in named]
         self._own = own = [tensor for _, tensor in named]
-        self.parameters = torch.cat([p.detach().reshape(-1) for p in own]).float()
-        _as_views(own, self.parameters)
-        stats = [b for b in module.buffers() if b.is_floating_point()]
-        self.buffers = torch.cat([b.reshape(-1) for b in stats]) if stats else torch.zeros(0)
-        _as_views(stats, self.buffers)
+        self._flat = torch.cat([p.detach().reshape(-1) for p in own]).float()
+        _as_views(own, self._flat)
+        self._buffers = Buffers(module, changed_buffers)
+        self.draws = may_draw(module)
+
+    @property
+    def parameters(self) -> Tensor:
+        """The parameters, in host memory; on a GPU a copy."""
+        return to_host(self._flat)
+
+    @property
+    def buffers(self) -> Tensor:
+        """A copy of the buffers, in host memory."""
+        return to_host(self._buffers.values())
+
+    @property
+    def num_parameters(self) -> int:
+        """How many parameters are trained."""
+        return self._flat.numel()
+
+    @property
+    def num_buffers(self) -> int:
+        """How many numbers the buffers have that travel."""
+        return self._buffers.flat.numel()
 
     def load(self, parameters: Tensor, buffers: Tensor) -> None:
         """Take over parameters and buffers; both are copied."""
-        self.parameters.copy_(parameters)
-        self.buffers.copy_(buffers)
+        self._flat.copy_(parameters)
+        self._buffers.load(buffers)
 
     def gradient(self, loss: Tensor) -> Tensor:
         """Return the gradient of a loss as one new vector; a parameter without influence has 0."""
         parts = torch.autograd.grad(loss, self._own, materialize_grads=True)
-        return torch.cat([part.reshape(-1) for part in parts])
+        # torch has sparse gradients for embeddings that ask for them
+        flat = [(part.to_dense() if part.is_sparse else part).reshape(-1) for part in parts]
+        return to_host(torch.cat(flat))
 
 
 def _parts(tensors: Sequence[Tensor], flat: Tensor) -> list[Tensor]:

@@ -12,9 +12,10 @@ import torch
 from torch import Tensor
 
 from psbench.data import Dataset
+from psbench.models.drawing import drawing_from
 from psbench.seeds import Streams
 from psbench.training.batches import Batches, Position
-from psbench.training.loss import loss_of
+from psbench.training.losses import CROSS_ENTROPY, Loss
 from psbench.training.model import FlatModel
 
 
@@ -29,10 +30,14 @@ class Job:
 
 @dataclass(slots=True)
 class Batch:
-    """The input of a step: samples that have been read, (size, ...), and their labels, (size,)."""
+    """The input of a step: samples that have been read, (size, ...), and their labels, (size, ...).
+
+    `seed` is of what the forward draws, as dropout does.
+    """
 
     inputs: Tensor
     labels: Tensor
+    seed: int = 0
 
 
 @dataclass(slots=True)
@@ -60,6 +65,7 @@ class Trainer:
     streams : Streams
     ordered : bool
         Whether the order within a shard is to be kept (SelDP).
+    loss : Loss
     """
 
     SCAN = 8192  # samples read at a time; bounds memory
@@ -71,8 +77,10 @@ class Trainer:
         shards: Sequence[npt.NDArray[np.int64]],
         streams: Streams,
         ordered: bool = False,
+        loss: Loss = CROSS_ENTROPY,
     ) -> None:
         self.model, self.data, self._streams, self._ordered = model, data, streams, ordered
+        self._loss = loss
         self._shards = [Batches(shard, streams, worker, ordered) for worker, shard in enumerate(shards)]
         self._batches = list(self._shards)
         self._chunks = [0] * len(shards)
@@ -167,7 +175,8 @@ class Trainer:
     def _augmented(self, job: Job, inputs: Tensor, labels: Tensor) -> Batch:
         if self.data.augment is not None:
             inputs = self.data.augment(inputs, self._streams.generator("augment", job.worker, job.number))
-        return Batch(inputs, labels)
+        seed = self._streams.integer("forward", job.worker, job.number) if self.model.draws else 0
+        return Batch(inputs, labels, seed)
 
     def compute(self, batch: Batch, parameters: Tensor, buffers: Tensor) -> StepResult:
         """Compute a step on a batch from the given model.
@@ -180,5 +189,13 @@ class Trainer:
         model.load(parameters, buffers)
         if not model.module.training:  # setting it again visits every submodule
             model.module.train()
-        loss = loss_of(model.module(batch.inputs), batch.labels)
-        return StepResult(model.gradient(loss), model.buffers.clone(), loss.item())
+        if not model.draws:
+            return self._step(batch)
+        with drawing_from(batch.seed, model.device):
+            return self._step(batch)
+
+    def _step(self, batch: Batch) -> StepResult:
+        model = self.model
+        inputs, labels = batch.inputs.to(model.device), batch.labels.to(model.device)
+        loss = self._loss.mean(model.module(inputs), labels)
+        return StepResult(model.gradient(loss), model.buffers, loss.item())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -21,9 +22,12 @@ from psbench.experiment import Experiment
 from psbench.seeds import Streams
 from psbench.sharding import ShardingReport, label_counts, measure
 from psbench.stragglers.dual_binary_search import CHUNKS_HELD
+from psbench.training.device import device_of
 from psbench.training.evaluator import Evaluator
-from psbench.training.memory import check_data, check_model
+from psbench.training.losses import Loss
+from psbench.training.memory import check_data
 from psbench.training.model import FlatModel
+from psbench.training.network import network_of
 from psbench.training.server import Server
 from psbench.training.trainer import Trainer
 
@@ -34,7 +38,8 @@ class Workload:
 
     Attributes
     ----------
-    model : computes; what it holds changes as it does
+    model : the network in host memory; what computes is `computing`
+    loss : what is minimised
     parameters, buffers : the starting point
     shards : one int64 array of training indices a worker; empty list in timing-only mode
     batch_sizes : samples per step of each worker at the beginning; they sum to the global batch
@@ -46,6 +51,7 @@ class Workload:
     profile: Profile
     data: Dataset
     model: FlatModel
+    loss: Loss
     parameters: Tensor
     buffers: Tensor
     shards: Sequence[npt.NDArray[np.int64]]
@@ -67,7 +73,7 @@ class Workload:
         data = experiment.data.load(streams)
         _check_fit(experiment, data)
         check_data(experiment, data)
-        check_model(experiment, 4 * experiment.model.size(data.input_shape, data.num_outputs))
+        network = network_of(experiment, data, streams)
         shards: Sequence[npt.NDArray[np.int64]] = []
         report = None
         if not experiment.timing_only:
@@ -76,13 +82,14 @@ class Workload:
             labels, count = data.strata[0], profile.num_workers
             division, report = measure(experiment.sharding, features, labels, count, rng)
             shards = division.shards
-        module = experiment.model.build(data.input_shape, data.num_outputs, streams)
         batch_sizes = largest_remainder(experiment.batch_size, [1.0] * profile.num_workers)
-        model = FlatModel(module)
+        model = network.model
         for composition in experiment.strategy.compositions:
             composition.placement.ranges(model.layout)  # refuses servers that would hold nothing
-        start = model.parameters.clone(), model.buffers.clone()
-        workload = cls(experiment, streams, profile, data, model, *start, shards, batch_sizes, report)
+        start = model.parameters.clone(), model.buffers
+        workload = cls(
+            *(experiment, streams, profile, data, model, network.loss, *start, shards, batch_sizes, report)
+        )
         workload._check_memory()
         return workload
 
@@ -94,12 +101,12 @@ class Workload:
     @property
     def model_bytes(self) -> int:
         """Parameters and buffers on the wire, as 32-bit floats."""
-        return 4 * (self.model.parameters.numel() + self.model.buffers.numel())
+        return 4 * (self.model.num_parameters + self.model.num_buffers)
 
     @property
     def wire_size(self) -> WireSize:
         """Serialized size of parameters and buffers."""
-        return WireSize(self.model.layout, 4 * self.model.buffers.numel())
+        return WireSize(self.model.layout, 4 * self.model.num_buffers)
 
     @property
     def entry_bytes(self) -> int:
@@ -114,7 +121,7 @@ class Workload:
     @property
     def capacity(self) -> list[int]:
         """Samples that each worker's memory holds beside parameters, gradient and optimizer state."""
-        model = (self.entry_bytes + 4) * self.model.parameters.numel() + 4 * self.model.buffers.numel()
+        model = (self.entry_bytes + 4) * self.model.num_parameters + 4 * self.model.num_buffers
         memory = (int(1e9 * gigabytes) for gigabytes in self.profile.memory_gb)
         return [max(0, held - model) // self.sample_bytes for held in memory]
 
@@ -150,14 +157,30 @@ class Workload:
         experiment = self.experiment
         return Server(self.parameters, self.buffers, experiment.optimizer, experiment.batch_size)
 
+    @cached_property
+    def computing(self) -> FlatModel:
+        """The model where gradients are computed; what it holds changes as it does.
+
+        Raises
+        ------
+        ParameterError
+            If that is a GPU, and there is none.
+        """
+        device = device_of(self.experiment.device)
+        if device == self.model.device:
+            return self.model
+        return FlatModel(self.model.module, self.model.changed_buffers, device)
+
     def trainer(self) -> Trainer:
         """Return a trainer, which computes the workers' steps."""
-        ordered = self.experiment.sharding.ordered
-        return Trainer(self.model, self.data, self.shards, self.streams, ordered)
+        ordered, model = self.experiment.sharding.ordered, self.computing
+        return Trainer(model, self.data, self.shards, self.streams, ordered, self.loss.on(model.device))
 
     def evaluator(self) -> Evaluator:
         """Return an evaluator of models."""
-        return Evaluator(self.model, self.data, self.streams)
+        model, metrics = self.computing, self.experiment.metrics
+        loss = self.loss.on(model.device)
+        return Evaluator(model, self.data, self.streams, loss=loss, metrics=metrics)
 
     def _servers(self) -> list[dict[str, Any]]:
         """Return what each server holds, for each composition with more than one."""
@@ -175,7 +198,7 @@ class Workload:
             "num_workers": self.profile.num_workers,
             "dataset_size": self.dataset_size,
             "global_batch": self.experiment.batch_size,
-            "num_parameters": self.model.parameters.numel(),
+            "num_parameters": self.model.num_parameters,
             "model_bytes": self.model_bytes,
             "layout": [list(tensor) for tensor in self.model.layout],
             "servers": self._servers(),
@@ -183,6 +206,9 @@ class Workload:
             "sample_bytes": self.sample_bytes,
             "capacity": self.capacity,
             "task": self.data.task,
+            "input": [str(self.data.train_x.dtype).removeprefix("torch."), *self.data.input_shape],
+            "num_outputs": self.data.num_outputs,
+            "changed_buffers": list(self.model.changed_buffers),
             "classes": list(names),
             "sharding": None if self.sharding_report is None else asdict(self.sharding_report),
             "label_counts": None if counts is None else counts.tolist(),
@@ -191,7 +217,6 @@ class Workload:
 
 
 def _check_fit(experiment: Experiment, data: Dataset) -> None:
-    experiment.model.check_task(data.task)
     if data.task == "regression" and experiment.stop.target_accuracy is not None:
         raise ParameterError(
             f"stop.target_accuracy: the targets of data {data.name!r} are numbers, so there is no accuracy; "

@@ -1,0 +1,25 @@
+"""How many answers of a model are right, where its outputs say which class is meant."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+
+def right_answers(outputs: Any, targets: Tensor) -> int | None:
+    """Return how many targets the largest logit names; None where outputs are no logits of classes.
+
+    Shapes
+    ------
+    outputs : (B, C); (B, T, C) for targets (B, T); (B, C, H, W) for targets (B, H, W); or (B, 1), one logit
+    for two classes      targets : int64, (B, ...)
+    """
+    if not isinstance(outputs, Tensor) or targets.is_floating_point():
+        return None
+    if outputs.dim() != targets.dim() + 1:
+        return None
+    if outputs.dim() == 2 and outputs.shape[1] == 1:
+        return int(((outputs[:, 0] > 0) == targets).sum())
+    found = outputs.argmax(-1 if outputs.dim() == 3 else 1)
+    return int((found == targets).sum()) if found.shape == targets.shape else None

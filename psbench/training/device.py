@@ -1,0 +1,36 @@
+"""Where gradients are computed; the wire and the servers are in host memory."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from psbench.errors import ParameterError
+
+
+def device_of(name: str) -> torch.device:
+    """Return the device of that name: "cpu", "cuda", or "auto" for a GPU where there is one.
+
+    Raises
+    ------
+    ParameterError
+        If a GPU is asked for and torch sees none.
+    """
+    available = torch.cuda.is_available()
+    if name == "cuda" and not available:
+        raise ParameterError("device: 'cuda', but torch sees no GPU here; use 'cpu', or 'auto'")
+    return torch.device("cuda" if name != "cpu" and available else "cpu")
+
+
+def to_host(tensor: Tensor) -> Tensor:
+    """Return a tensor in host memory: itself if it is there, else a copy, pinned, so that it travels fast."""
+    if tensor.device.type == "cpu":
+        return tensor
+    return torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True).copy_(tensor)
+
+
+def copied(tensor: Tensor) -> Tensor:
+    """Return a copy in the same kind of memory: pinned if the tensor is."""
+    if torch.cuda.is_available() and tensor.is_pinned():
+        return torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True).copy_(tensor)
+    return tensor.clone()

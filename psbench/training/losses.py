@@ -1,0 +1,235 @@
+"""The losses that can be minimised, by name; the data's task chooses one unless the experiment does."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from psbench.core.part import Part
+from psbench.core.specification import parameter
+from psbench.errors import ParameterError
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+
+class Loss(Part):
+    """What is minimised: a number from the outputs for a batch and its targets.
+
+    Shapes
+    ------
+    outputs : (B, ...); a tuple or mapping of them for a loss of one's own      targets : (B, ...)
+    """
+
+    domain: ClassVar[str] = "loss"
+
+    def mean(self, outputs: Any, targets: Tensor) -> Tensor:
+        """Return the mean over the batch, as a tensor of one number."""
+        raise NotImplementedError(f"{type(self).__name__} must define mean")
+
+    def total(self, outputs: Any, targets: Tensor) -> Tensor:
+        """Return the sum over the batch's samples, so that the totals of batches add up."""
+        return self.mean(outputs, targets) * len(targets)
+
+    def on(self, device: torch.device) -> Loss:
+        """Return the loss for tensors of that device."""
+        return self
+
+
+class _OfTorch(Loss):
+    """A loss of torch.nn.functional, which takes a `reduction`."""
+
+    def mean(self, outputs: Any, targets: Tensor) -> Tensor:
+        """Return the mean over all targets of the batch."""
+        return self.reduced(*self.aligned(self._tensor(outputs), targets), "mean")
+
+    def total(self, outputs: Any, targets: Tensor) -> Tensor:
+        """Return the sum over the batch's samples; a sample of several targets counts with their mean."""
+        each = targets[:1].numel()
+        total = self.reduced(*self.aligned(self._tensor(outputs), targets), "sum")
+        return total if each == 1 else total / each
+
+    def _tensor(self, outputs: Any) -> Tensor:
+        if not hasattr(outputs, "dim"):
+            raise ParameterError(
+                f"loss {self.name!r} takes one tensor, and the model gives {type(outputs).__name__}; give "
+                "a loss of your own, loss(outputs, targets)"
+            )
+        found: Tensor = outputs
+        return found
+
+    def aligned(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """Return outputs and targets in the shapes that torch's function takes."""
+        raise NotImplementedError(f"{type(self).__name__} must define aligned")
+
+    def reduced(self, outputs: Tensor, targets: Tensor, reduction: str) -> Tensor:
+        """Return torch's function of them."""
+        raise NotImplementedError(f"{type(self).__name__} must define reduced")
+
+
+class _OfClasses(_OfTorch):
+    """Base of the losses of whole numbers: logits (B, C), or (B, T, C) for targets (B, T)."""
+
+    def aligned(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """Return logits as (..., C), one row a target; images of classes, (B, C, H, W), stay as they are."""
+        if outputs.dim() == 3 and targets.dim() == 2:
+            return outputs.flatten(0, 1), targets.flatten()
+        return outputs, targets
+
+
+class _OfNumbers(_OfTorch):
+    """Base of the losses of numbers: outputs as the targets, or (B, 1) for targets (B,)."""
+
+    def aligned(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """Return outputs in the targets' shape, and targets as numbers.
+
+        Raises
+        ------
+        ParameterError
+            If the shapes differ; torch would compare every output with every target.
+        """
+        if outputs.dim() == targets.dim() + 1:
+            outputs = outputs.squeeze(-1)
+        if outputs.shape != targets.shape:
+            raise ParameterError(
+                f"loss {self.name!r}: outputs of shape {tuple(outputs.shape)} do not fit targets of shape "
+                f"{tuple(targets.shape)}"
+            )
+        return outputs, targets if targets.is_floating_point() else targets.to(outputs.dtype)
+
+
+class CrossEntropy(_OfClasses):
+    """Cross-entropy of logits, for classes and for next tokens; the default for both.
+
+    Parameters
+    ----------
+    label_smoothing : float, 0 to 1
+        Share of the target that is spread over all classes.
+    """
+
+    name: ClassVar[str] = "cross_entropy"
+    source: ClassVar[str] = "torch.nn.functional.cross_entropy"
+
+    label_smoothing: float = parameter(0.0, "share of the target spread over all classes", ge=0, le=1)
+
+    def reduced(self, outputs: Tensor, targets: Tensor, reduction: str) -> Tensor:
+        """Return torch's cross_entropy."""
+        from torch.nn import functional
+
+        return functional.cross_entropy(
+            outputs, targets, reduction=reduction, label_smoothing=self.label_smoothing
+        )
+
+
+class NLL(_OfClasses):
+    """Negative log-likelihood of log-probabilities, for models that end with a log-softmax."""
+
+    name: ClassVar[str] = "nll"
+    source: ClassVar[str] = "torch.nn.functional.nll_loss"
+
+    def reduced(self, outputs: Tensor, targets: Tensor, reduction: str) -> Tensor:
+        """Return torch's nll_loss."""
+        from torch.nn import functional
+
+        return functional.nll_loss(outputs, targets, reduction=reduction)
+
+
+class Hinge(_OfClasses):
+    """Multi-class hinge loss: a margin of 1 between the right class and each other."""
+
+    name: ClassVar[str] = "hinge"
+    source: ClassVar[str] = "torch.nn.functional.multi_margin_loss"
+
+    def reduced(self, outputs: Tensor, targets: Tensor, reduction: str) -> Tensor:
+        """Return torch's multi_margin_loss."""
+        from torch.nn import functional
+
+        return functional.multi_margin_loss(outputs, targets, reduction=reduction)
+
+
+class BCE(_OfNumbers):
+    """Binary cross-entropy of logits: one logit for two classes, or one for each label that may hold."""
+
+    name: ClassVar[str] = "bce"
+    source: ClassVar[str] = "torch.nn.functional.binary_cross_entropy_with_logits"
+
+    def reduced(self, outputs: Tensor, targets: Tensor, reduction: str) -> Tensor:
+        """Return torch's binary_cross_entropy_with_logits."""
+        from torch.nn import functional
+
+        return functional.binary_cross_entropy_with_logits(outputs, targets, reduction=reduction)
+
+
+class MSE(_OfNumbers):
+    """Mean squared error, the default for numbers.
+
+    Notes
+    -----
+    The squared error is (output - target)^2; MLlib's linear regression takes half of it.
+    """
+
+    name: ClassVar[str] = "mse"
+    source: ClassVar[str] = "torch.nn.functional.mse_loss"
+
+    def reduced(self, outputs: Tensor, targets: Tensor, reduction: str) -> Tensor:
+        """Return torch's mse_loss."""
+        from torch.nn import functional
+
+        return functional.mse_loss(outputs, targets, reduction=reduction)
+
+
+class L1(_OfNumbers):
+    """Mean absolute error."""
+
+    name: ClassVar[str] = "l1"
+    source: ClassVar[str] = "torch.nn.functional.l1_loss"
+
+    def reduced(self, outputs: Tensor, targets: Tensor, reduction: str) -> Tensor:
+        """Return torch's l1_loss."""
+        from torch.nn import functional
+
+        return functional.l1_loss(outputs, targets, reduction=reduction)
+
+
+class Huber(_OfNumbers):
+    """Squared error for small errors, absolute error for large ones.
+
+    Parameters
+    ----------
+    delta : float, > 0
+        Where one becomes the other.
+    """
+
+    name: ClassVar[str] = "huber"
+    source: ClassVar[str] = "torch.nn.functional.huber_loss"
+
+    delta: float = parameter(1.0, "error at which the squared becomes the absolute error", gt=0)
+
+    def reduced(self, outputs: Tensor, targets: Tensor, reduction: str) -> Tensor:
+        """Return torch's huber_loss."""
+        from torch.nn import functional
+
+        return functional.huber_loss(outputs, targets, reduction=reduction, delta=self.delta)
+
+
+CROSS_ENTROPY = CrossEntropy()
+
+#: the loss of a task unless the experiment gives one
+_OF_TASK: dict[str, Loss] = {
+    "classification": CROSS_ENTROPY,
+    "sequence": CROSS_ENTROPY,
+    "regression": MSE(),
+}
+
+
+def loss_for(given: Loss | None, task: str) -> Loss:
+    """Return the loss that was given, or else the task's.
+
+    Raises
+    ------
+    ParameterError
+        If the task has none, as its targets may be anything.
+    """
+    if given is None and task not in _OF_TASK:
+        raise ParameterError("loss: these targets need a loss of your own: loss=function(outputs, targets)")
+    return _OF_TASK[task] if given is None else given

@@ -1,0 +1,66 @@
+"""The network of an experiment: built, tried on a few samples, and ready to be trained."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+
+from psbench.data import Dataset
+from psbench.errors import ParameterError
+from psbench.experiment import Experiment
+from psbench.models import Model
+from psbench.models.construction import count
+from psbench.models.initialise import knows
+from psbench.seeds import Streams
+from psbench.training.dry_run import SAMPLES, Trial, check_parameters, try_step
+from psbench.training.losses import Loss, loss_for
+from psbench.training.memory import check_model
+from psbench.training.model import FlatModel
+
+
+class Network(NamedTuple):
+    """A model at its start, what is minimised, and what a step on a few samples has shown."""
+
+    model: FlatModel
+    loss: Loss
+    trial: Trial
+
+
+def network_of(experiment: Experiment, data: Dataset, streams: Streams) -> Network:
+    """Build the network of an experiment, and try a step with it.
+
+    Raises
+    ------
+    ParameterError
+        If it cannot be built, is too large, or cannot learn from this data; nothing has been computed.
+    """
+    model = experiment.model
+    model.check_task(data.task)
+    loss = loss_for(experiment.loss, data.task)
+    check_model(experiment, 4 * model.size(data.input_shape, data.num_outputs))
+    example = data.train_x[: min(SAMPLES, len(data.train_x))]
+    module = model.build(data.input_shape, data.num_outputs, streams, example)
+    check_model(experiment, 4 * count(module))
+    what = _called(model)
+    trial = Trial(has_accuracy=data.task != "regression")
+    if experiment.timing_only:
+        check_parameters(what, module)
+    elif experiment.loss is not None or model.foreign or not _certain(module, data):
+        smallest = experiment.batch_size // experiment.num_workers
+        trial = try_step(what, module, data, loss, samples=smallest, seed=streams.integer("dry run"))
+    if experiment.stop.target_accuracy is not None and not trial.has_accuracy:
+        raise ParameterError(
+            f"stop.target_accuracy: what {what} answers for data {data.name!r} names no classes, so there is "
+            "no accuracy; use stop.patience, or stop.tolerance"
+        )
+    return Network(FlatModel(module, trial.changed_buffers), loss, trial)
+
+
+def _called(model: Model) -> str:
+    return f"model {getattr(model, 'type', '') or model.name!r}"
+
+
+def _certain(module: torch.nn.Module, data: Dataset) -> bool:
+    """Return whether a step is known to work: psbench's layers, on numbers."""
+    return data.train_x.dtype == torch.float32 and knows(module)

@@ -1,0 +1,225 @@
+"""Losses and metrics of one's own: functions, and functions by where they are."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import hashlib
+import re
+import sys
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+from pydantic import Field, model_validator
+
+from psbench.core.code_identity import code_identity, qualified_name
+from psbench.core.imports import check_target, imported
+from psbench.core.own import Own
+from psbench.core.part import Part, make_part
+from psbench.core.specification import parameter
+from psbench.errors import ParameterError
+from psbench.training.losses import Loss
+from psbench.training.scores import Metric
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+_NAME = re.compile(r"[A-Za-z]\w*")
+#: what is evaluated anyway
+_TAKEN = ("loss", "accuracy")
+
+
+class _Imported(Part):
+    """Base of what is defined elsewhere: a function, or a class that is made into one.
+
+    Parameters
+    ----------
+    target : str
+        Module and name, as `my.package:focal_loss` or `torch.nn:HuberLoss`.
+    arguments : mapping
+        Of a class, what it is made with; of a function, further keyword arguments.
+    """
+
+    target: str = parameter("", "module and name of the function, as my.package:loss")
+    arguments: dict[str, Any] = Field(
+        default_factory=dict,
+        description="its further keyword arguments",
+        json_schema_extra={"unit": "", "source": ""},
+    )
+
+    @model_validator(mode="after")
+    def _names_something(self) -> Self:
+        if self.target:
+            check_target(f"{self.domain} {self.name!r}", self.target)
+        return self
+
+    @property
+    def function(self) -> Callable[..., Any]:
+        """The function, imported."""
+        found = imported(f"{self.domain} {self.name!r}", self.target)
+        made = found(**self.arguments) if isinstance(found, type) else None
+        return functools.partial(found, **self.arguments) if made is None else made
+
+
+class OwnLoss(Own, Loss):
+    """A function that somebody passed: (outputs, targets) -> the mean over the batch."""
+
+    def mean(self, outputs: Any, targets: Tensor) -> Tensor:
+        """Return what the function returns."""
+        value: Tensor = self.object(outputs, targets)
+        return value
+
+    def on(self, device: torch.device) -> Loss:
+        """Return the loss with its tensors on that device, where it is a module that has some."""
+        if not hasattr(self.object, "to"):
+            return self
+        return type(self).around(copy.deepcopy(self.object).to(device), self.type, self.fingerprint)
+
+
+class ImportedLoss(_Imported, Loss):
+    """A loss by where its function is: for files and the command line.
+
+    Parameters
+    ----------
+    target : str
+        Module and name, as `my.package:focal_loss` or `torch.nn:HuberLoss`.
+    arguments : mapping
+        Of a class, what it is made with; of a function, further keyword arguments.
+    """
+
+    name: ClassVar[str] = "import"
+    source: ClassVar[str] = "your own code"
+
+    def mean(self, outputs: Any, targets: Tensor) -> Tensor:
+        """Return what the function returns."""
+        value: Tensor = self.function(outputs, targets)
+        return value
+
+    def on(self, device: torch.device) -> Loss:
+        """Return the loss with its function, so that it is imported once."""
+        return OwnLoss.around(self.function, self.target, "").on(device)
+
+
+class OwnMetric(Own, Metric):
+    """A function that somebody passed: (outputs, targets) -> a number."""
+
+    @property
+    def argument(self) -> str:
+        """The field of an experiment that takes it."""
+        return "metrics"
+
+    def value(self, outputs: Any, targets: Tensor) -> float:
+        """Return what the function returns."""
+        return float(self.object(outputs, targets))
+
+
+class ImportedMetric(_Imported, Metric):
+    """A metric by where its function is: for files and the command line.
+
+    Parameters
+    ----------
+    target : str
+        Module and name, as `my.package:score`.
+    arguments : mapping
+        Of a class, what it is made with; of a function, further keyword arguments.
+    """
+
+    name: ClassVar[str] = "import"
+    source: ClassVar[str] = "your own code"
+
+    def value(self, outputs: Any, targets: Tensor) -> float:
+        """Return what the function returns."""
+        return float(self.function(outputs, targets))
+
+
+def as_loss(value: Any) -> Loss:
+    """Return a loss from a loss, its name, a mapping with its name and parameters, or a function.
+
+    Raises
+    ------
+    UnknownName, ParameterError
+
+    Examples
+    --------
+    >>> as_loss("huber").delta
+    1.0
+    >>> as_loss(lambda outputs, targets: (outputs - targets).abs().mean()).name
+    'own'
+    """
+    loss = _as_part(value, OwnLoss)
+    assert isinstance(loss, Loss)
+    if isinstance(value, type) and isinstance(loss, OwnLoss):  # a class of torch, as nn.HuberLoss
+        loss = OwnLoss.around(value(), loss.type, loss.fingerprint)
+    if isinstance(loss, OwnLoss) and _is_trained(loss._object):
+        raise ParameterError(
+            f"loss {loss.type!r} has parameters, which would not be trained; put them into the model"
+        )
+    return loss
+
+
+def as_metrics(value: Any) -> dict[str, Metric]:
+    """Return metrics by name, from a mapping of name to metric or function, or a list of them.
+
+    In a list a metric goes by its own name, and a function by its.
+
+    Raises
+    ------
+    UnknownName, ParameterError
+
+    Examples
+    --------
+    >>> list(as_metrics(["perplexity", {"name": "top_k", "k": 3}]))
+    ['perplexity', 'top_k']
+    """
+    if isinstance(value, str) or not isinstance(value, (Mapping, list, tuple)):
+        raise ParameterError(f"metrics: expected a mapping of name to function, or a list, got {value!r}")
+    if not isinstance(value, Mapping):
+        value = {_name_of(each): each for each in value}
+    for name in value:
+        if not isinstance(name, str) or not _NAME.fullmatch(name) or name in _TAKEN:
+            raise ParameterError(
+                f"metrics: {name!r} is no name for a metric: letters, digits and _, and neither of "
+                f"{', '.join(_TAKEN)}"
+            )
+    return {name: _as_metric(each) for name, each in value.items()}
+
+
+def _as_metric(value: Any) -> Metric:
+    metric = _as_part(value, OwnMetric)
+    assert isinstance(metric, Metric)
+    return metric
+
+
+def _name_of(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return str(value.get("name"))
+    if isinstance(value, (str, Part)):
+        return value if isinstance(value, str) else value.name
+    return str(getattr(value, "__name__", type(value).__name__))
+
+
+def _as_part(value: Any, own: type[OwnLoss | OwnMetric]) -> Part:
+    if isinstance(value, type) and issubclass(value, Part):
+        value = value()
+    if isinstance(value, Mapping) and value.get("name") == Own.name:
+        return own(**{key: each for key, each in value.items() if key != "name"})
+    if callable(value) and not isinstance(value, Part):
+        made_by = hashlib.sha256((code_identity(value) + _settings(value)).encode()).hexdigest()
+        return own.around(value, qualified_name(value), made_by)
+    return make_part(own.domain, value)
+
+
+def _settings(value: Any) -> str:
+    """Return the settings of a module of torch, as the 2 of `HuberLoss(delta=2)`, which its class has not."""
+    found = vars(value).items() if _is_module(value) else ()
+    return repr(sorted((name, each) for name, each in found if isinstance(each, (int, float, str))))
+
+
+def _is_module(value: Any) -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.nn.Module)
+
+
+def _is_trained(value: Any) -> bool:
+    return _is_module(value) and any(each.requires_grad for each in value.parameters())

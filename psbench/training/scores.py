@@ -1,0 +1,93 @@
+"""What may be measured on the validation set beside loss and accuracy, by name."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from psbench.core.part import Part
+from psbench.core.specification import parameter
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class Metric(Part):
+    """A number from the outputs for the whole validation set and its targets."""
+
+    domain: ClassVar[str] = "metric"
+
+    def value(self, outputs: Any, targets: Tensor) -> float:
+        """Return the number; tensors are on the CPU, and all of the validation set at once."""
+        raise NotImplementedError(f"{type(self).__name__} must define value")
+
+
+class TopK(Metric):
+    """The share of targets that are among the k classes with the largest logits.
+
+    Parameters
+    ----------
+    k : int, >= 1
+    """
+
+    name: ClassVar[str] = "top_k"
+    source: ClassVar[str] = "ImageNet's top-5"
+
+    k: int = parameter(5, "classes that count as a hit", ge=1)
+
+    def value(self, outputs: Any, targets: Tensor) -> float:
+        """Return the share, 0 to 1."""
+        best = outputs.topk(min(self.k, outputs.shape[-1]), dim=-1).indices
+        return float((best == targets.unsqueeze(-1)).any(-1).float().mean())
+
+
+class MacroF1(Metric):
+    """The mean over classes of F1, the harmonic mean of precision and recall."""
+
+    name: ClassVar[str] = "macro_f1"
+    source: ClassVar[str] = "sklearn.metrics.f1_score"
+
+    def value(self, outputs: Any, targets: Tensor) -> float:
+        """Return F1, 0 to 1."""
+        from sklearn.metrics import f1_score
+
+        found = outputs.argmax(-1).flatten().numpy()
+        return float(f1_score(targets.flatten().numpy(), found, average="macro", zero_division=0))
+
+
+class Perplexity(Metric):
+    """The exponential of the mean cross-entropy: how many tokens the model hesitates between."""
+
+    name: ClassVar[str] = "perplexity"
+    source: ClassVar[str] = "Jelinek et al. 1977"
+
+    def value(self, outputs: Any, targets: Tensor) -> float:
+        """Return the perplexity, from 1."""
+        from psbench.training.losses import CrossEntropy
+
+        mean = float(CrossEntropy().mean(outputs, targets))
+        return math.exp(mean) if mean < 700 else math.inf
+
+
+class MAE(Metric):
+    """The mean absolute error, of targets in the scale they are trained in."""
+
+    name: ClassVar[str] = "mae"
+    source: ClassVar[str] = "sklearn.metrics.mean_absolute_error"
+
+    def value(self, outputs: Any, targets: Tensor) -> float:
+        """Return the error."""
+        return float((outputs.reshape(targets.shape) - targets).abs().mean())
+
+
+class R2(Metric):
+    """The share of the targets' variance that the outputs explain."""
+
+    name: ClassVar[str] = "r2"
+    source: ClassVar[str] = "sklearn.metrics.r2_score"
+
+    def value(self, outputs: Any, targets: Tensor) -> float:
+        """Return R squared: 1 is perfect, 0 the mean as an answer."""
+        from sklearn.metrics import r2_score
+
+        return float(r2_score(targets.numpy(), outputs.reshape(targets.shape).numpy()))
