@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from psbench.backends.control import Control as Control
     from psbench.backends.replay import replay as replay
     from psbench.core.log import EventLog as EventLog
+    from psbench.core.stop import Stop as Stop
     from psbench.core.strategy import Strategy as Strategy
     from psbench.core.switching_strategy import SwitchingStrategy as SwitchingStrategy
     from psbench.errors import BackendError as BackendError
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from psbench.errors import PsbenchError as PsbenchError
     from psbench.errors import SpecError as SpecError
     from psbench.experiment import Experiment as Experiment
-    from psbench.experiment import Stop as Stop
     from psbench.results.comparison import Comparison as Comparison
     from psbench.results.comparison import compare as compare
     from psbench.results.report import write_report as write_report
@@ -48,7 +48,7 @@ _HOMES = {
     "PsbenchError": "psbench.errors",
     "Run": "psbench.results.run",
     "SpecError": "psbench.errors",
-    "Stop": "psbench.experiment",
+    "Stop": "psbench.core.stop",
     "Strategy": "psbench.core.strategy",
     "SwitchingStrategy": "psbench.core.switching_strategy",
     "compare": "psbench.results.comparison",

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from psbench.core.log import EventLog, Kind
-from psbench.experiment import Stop
+from psbench.core.stop import Stop
 from psbench.metrics.clocks import Clocks
 from psbench.metrics.rows import Rows, pick, positions, trained
 from psbench.metrics.timebase import clock_of

@@ -11,8 +11,8 @@ from typing import Any
 
 from psbench.clusters import Profile
 from psbench.core.events import Join, Leave
+from psbench.core.stop import Stop
 from psbench.core.view import ClusterView
-from psbench.experiment import Stop
 
 
 class StopRules:

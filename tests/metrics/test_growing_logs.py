@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from psbench import metrics
 from psbench.core.log import EventLog, Kind
+from psbench.core.stop import Stop
 from psbench.core.view import Status
-from psbench.experiment import Stop
 from psbench.progress import RunProgress
 from psbench.strategies import CATALOGUE
 from psbench.testing import ScriptedCluster, random_cluster

@@ -13,9 +13,10 @@ from pydantic import BaseModel
 
 from psbench.clusters import make_cluster
 from psbench.core.part import REGISTRY, make_part
+from psbench.core.stop import Stop
 from psbench.core.strategy import DOMAINS
 from psbench.errors import SpecError
-from psbench.experiment import Experiment, Stop
+from psbench.experiment import Experiment
 from psbench.strategies import CATALOGUE, make_strategy
 from psbench_widgets.controls import MOST_SEEDS, SECTIONS, read
 

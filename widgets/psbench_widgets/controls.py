@@ -16,8 +16,9 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from psbench.core.part import REGISTRY, Part
+from psbench.core.stop import Stop
 from psbench.core.strategy import DOMAINS, Strategy
-from psbench.experiment import Experiment, Stop
+from psbench.experiment import Experiment
 from psbench.strategies import CATALOGUE, Published
 
 #: fields of an experiment that are sections of the panel, in the order shown, and their headings
