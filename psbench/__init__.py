@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from psbench.results.run import Run as Run
     from psbench.runs import resume as resume
     from psbench.runs import run as run
+    from psbench.sweeps.sweep import Sweep as Sweep
+    from psbench.sweeps.sweep import sweep as sweep
 
     __version__: str
 
@@ -50,11 +52,13 @@ _HOMES = {
     "SpecError": "psbench.errors",
     "Stop": "psbench.core.stop",
     "Strategy": "psbench.core.strategy",
+    "Sweep": "psbench.sweeps.sweep",
     "SwitchingStrategy": "psbench.core.switching_strategy",
     "compare": "psbench.results.comparison",
     "replay": "psbench.backends.replay",
     "resume": "psbench.runs",
     "run": "psbench.runs",
+    "sweep": "psbench.sweeps.sweep",
     "write_report": "psbench.results.report",
 }
 
@@ -71,6 +75,7 @@ __all__ = [
     "SpecError",
     "Stop",
     "Strategy",
+    "Sweep",
     "SwitchingStrategy",
     "__version__",
     "compare",
@@ -78,6 +83,7 @@ __all__ = [
     "resume",
     "run",
     "strategies",
+    "sweep",
     "write_report",
 ]
 
