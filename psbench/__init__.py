@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from psbench.core.stop import Stop as Stop
     from psbench.core.strategy import Strategy as Strategy
     from psbench.core.switching_strategy import SwitchingStrategy as SwitchingStrategy
+    from psbench.data.own.entry import data as data
     from psbench.errors import BackendError as BackendError
     from psbench.errors import DataError as DataError
     from psbench.errors import ProtocolError as ProtocolError
@@ -79,6 +80,7 @@ __all__ = [
     "SwitchingStrategy",
     "__version__",
     "compare",
+    "data",
     "replay",
     "resume",
     "run",
@@ -96,8 +98,8 @@ def __getattr__(name: str) -> Any:
 
 
 def _load(name: str) -> Any:
-    if name == "strategies":
-        return import_module("psbench.strategies")
+    if name in ("strategies", "data"):  # the latter is a module that may be called
+        return import_module(f"psbench.{name}")
     if name == "__version__":
         return import_module("importlib.metadata").version("psbench")
     return getattr(import_module(_HOMES[name]), name)

@@ -17,10 +17,10 @@ from psbench.core.specification import Specification, explain, parameter
 from psbench.core.stop import Stop
 from psbench.core.strategy import MEASURES, STATISTICS, Strategy
 from psbench.core.switching_strategy import AnyStrategy, SwitchingStrategy
-from psbench.data import DataSource
+from psbench.data import DataSource, as_data
 from psbench.errors import ParameterError, UnknownName
 from psbench.models import Model, as_model
-from psbench.sharding import Sharding
+from psbench.sharding import Sharding, as_sharding
 from psbench.specfile import read_yaml, set_path
 from psbench.strategies import make_strategy
 from psbench.training.losses import Loss
@@ -49,7 +49,9 @@ class Experiment(Specification):
     data, model, cluster, sharding, optimizer : Part
         A part, its name, or a mapping with its name and parameters. A cluster may also be a mapping of its
         own: `{workers: 4, speed: [1, 1, 1, 0.5]}`. A model may also be a torch module, whose weights are the
-        start and which is copied; a class of modules; or a function that builds one.
+        start and which is copied; a class of modules; or a function that builds one. Data may also be (X, y)
+        and other objects, or a list with one data set for each worker: see `psbench.data`. A sharding may
+        also be a function.
     strategy : Strategy
         A strategy, a name of the catalogue, or a mapping that refines or composes one.
     loss : Loss or None
@@ -120,6 +122,10 @@ class Experiment(Specification):
     threads: int = parameter(1, "torch threads of each worker", ge=1, le=256)
 
     def __init__(self, **values: Any) -> None:
+        if "data" in values:
+            values["data"] = as_data(values["data"])
+            if values["data"].num_shards is not None:
+                values.setdefault("sharding", "given")
         try:
             super().__init__(**values)
         except ValidationError as error:
@@ -140,7 +146,12 @@ class Experiment(Specification):
     def _metrics(cls, value: Any) -> dict[str, Metric]:
         return as_metrics({} if value is None else value)
 
-    @field_validator("data", "sharding", "optimizer", mode="before")
+    @field_validator("sharding", mode="before")
+    @classmethod
+    def _sharding(cls, value: Any) -> Sharding:
+        return as_sharding(value)
+
+    @field_validator("optimizer", mode="before")
     @classmethod
     def _part(cls, value: Any, info: Any) -> Part:
         return make_part(info.field_name, value)
@@ -187,6 +198,7 @@ class Experiment(Specification):
                 f"switch rule {self.rule.name!r} needs to know the number of epochs: set stop.epochs, "
                 "or use the rule 'empirical'"
             )
+        self.sharding.check_data(self.data.name, self.data.num_shards, workers)
         self._has_momentum_to_reduce()
         for composition in self.strategy.compositions:
             if not composition.placement.collective:

@@ -1,4 +1,11 @@
-"""Data sets by name: held in memory, or views of files larger than that."""
+"""Data sets by name, or a person's own: held in memory, or views of files larger than that.
+
+`psbench.data` is also the function that wraps a person's own data, `psbench.data.own.entry.data`.
+"""
+
+import sys
+from types import ModuleType
+from typing import Any
 
 from psbench.data.augment import CropAndFlip
 from psbench.data.base import Dataset, DataSource
@@ -7,6 +14,7 @@ from psbench.data.digits import Digits
 from psbench.data.folder import Folder
 from psbench.data.mixture import Mixture
 from psbench.data.mnist import MNIST, FashionMNIST
+from psbench.data.own import OwnData, PerWorker, as_data, data, reunited
 from psbench.data.replicated import Replicated
 from psbench.data.synthetic_tables import SyntheticTable, generate
 from psbench.data.table import CSV
@@ -23,7 +31,23 @@ __all__ = [
     "FashionMNIST",
     "Folder",
     "Mixture",
+    "OwnData",
+    "PerWorker",
     "Replicated",
     "SyntheticTable",
+    "as_data",
+    "data",
     "generate",
+    "reunited",
 ]
+
+
+class _Callable(ModuleType):
+    """A module that may be called: `psbench.data` is a function and the place of the data sets."""
+
+    def __call__(self, *arguments: Any, **options: Any) -> DataSource:
+        return data(*arguments, **options)
+
+
+_Callable.__call__.__doc__ = data.__doc__
+sys.modules[__name__].__class__ = _Callable

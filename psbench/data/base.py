@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, ClassVar, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from psbench.core.part import Part
-from psbench.data.split import Indices, tenths
-from psbench.errors import DataError
+from psbench.data.split import Indices, parts_in_order, tenths
+from psbench.errors import DataError, UnknownName
 from psbench.seeds import Streams
 
 if TYPE_CHECKING:
@@ -20,7 +21,9 @@ if TYPE_CHECKING:
 
     Augment = Callable[[Tensor, np.random.Generator], Tensor]
 
-Task: TypeAlias = Literal["classification", "regression"]
+#: what is to be predicted: a class, one number or several, the next token at each place, or whatever a loss
+#: of the user's makes of it
+Task: TypeAlias = Literal["classification", "regression", "sequence", "own"]
 
 
 @dataclass(frozen=True)
@@ -30,16 +33,26 @@ class Dataset:
     Parameters
     ----------
     name : str
-    train_x, val_x : Tensor, float32, (N, ...)
-        Images are (N, channels, height, width), other samples (N, features). `val_x` may have length 0. They
-        may be views of a file: nothing here copies them.
-    train_y, val_y : Tensor, (N,)
-        int64: classes 0 .. len(classes) - 1. float32: numbers to be predicted; then there are no classes.
+    train_x, val_x : Tensor, (N, ...)
+        Images are (N, channels, height, width), tokens int64, (N, T), other samples (N, features). float32,
+        unless they are a person's own. `val_x` may have length 0. They may be views of a file: nothing here
+        copies them.
+    train_y, val_y : Tensor, (N,) or more dimensions
+        int64, (N,): classes 0 .. len(classes) - 1. float32, (N,) or (N, numbers): numbers to be predicted;
+        then there are no classes. int64, (N, T): at each place the next token, of the vocabulary `classes`.
     classes : tuple of str
     augment : callable or None
         Changes a training batch by chance: (batch, generator) -> a new batch of the same shape.
     target_scale : (float, float)
         Mean and deviation that were taken out of targets that are numbers: y deviation + mean is as it was.
+    kind : Task or None
+        The task, where the targets' type does not say it: "own", for a loss of the user's.
+    shards : tuple of ndarray of int64, or None
+        Training samples of each worker, of data that is divided already.
+    columns : mapping of str to ndarray, (N,)
+        Of the training samples: what is known of them beside inputs and targets.
+    features : tuple of str
+        What columns of samples of shape (features,) are called; may be empty.
 
     Raises
     ------
@@ -55,6 +68,10 @@ class Dataset:
     classes: tuple[str, ...]
     augment: Augment | None = None
     target_scale: tuple[float, float] = (0.0, 1.0)
+    kind: Task | None = None
+    shards: tuple[Indices, ...] | None = None
+    columns: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    features: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if len(self.train_x) == 0:
@@ -70,6 +87,8 @@ class Dataset:
     def _check_part(self, part: str, x: Tensor, y: Tensor) -> None:
         if len(x) != len(y):
             raise DataError(f"data set {self.name!r}: {len(x)} {part} samples but {len(y)} labels")
+        if self.task == "own":
+            return
         numbers = self.task == "regression"
         if y.is_floating_point() != numbers or numbers == bool(self.classes):
             raise DataError(
@@ -90,8 +109,12 @@ class Dataset:
 
     @property
     def task(self) -> Task:
-        """Whether the targets are classes or numbers."""
-        return "regression" if self.train_y.is_floating_point() else "classification"
+        """What is to be predicted."""
+        if self.kind is not None:
+            return self.kind
+        if self.train_y.is_floating_point():
+            return "regression"
+        return "classification" if self.train_y.ndim == 1 else "sequence"
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -105,25 +128,49 @@ class Dataset:
 
     @property
     def num_outputs(self) -> int:
-        """How many numbers a model answers with: one a class, or the number to be predicted."""
-        return len(self.classes) or 1
+        """How many numbers a model answers with: one a class or token, or the numbers to be predicted."""
+        return len(self.classes) or math.prod(self.train_y.shape[1:])
+
+    @property
+    def sample_bytes(self) -> int:
+        """One training sample on the wire."""
+        return self.train_x.element_size() * math.prod(self.input_shape)
 
     @cached_property
     def strata(self) -> tuple[Indices, tuple[str, ...]]:
         """What shardings by label go by: the stratum of each training sample, and what strata are called.
 
-        Strata are the classes. Where the target is a number they are its tenths, from the smallest to the
-        largest (our reading): fewer where the ends of several coincide, as among whole numbers.
+        Strata are the classes. Where the target is a number (of several, the first) they are its tenths, from
+        the smallest to the largest: fewer where the ends of several coincide, as among whole numbers. Where
+        there is neither, as in text, they are tenths of the data in the order that it has (our readings).
         """
         if self.task == "classification":
             return self.train_y.numpy(), self.classes
-        return tenths(self.train_y.numpy(), *self.target_scale)
+        if self.task == "regression":
+            targets = self.train_y if self.train_y.ndim == 1 else self.train_y[:, 0]
+            return tenths(targets.numpy(), *self.target_scale)
+        return parts_in_order(len(self.train_y))
+
+    def column(self, name: str) -> NDArray[Any]:
+        """Return a column of the training samples, (N,): one of `columns`, or an input.
+
+        Raises
+        ------
+        UnknownName
+        """
+        if name in self.columns:
+            return self.columns[name]
+        if name in self.features:
+            return self.train_x[:, self.features.index(name)].numpy()
+        raise UnknownName(f"column of data {self.name!r}", name, [*self.columns, *self.features])
 
 
 class DataSource(Part):
     """Names a data set and loads it."""
 
     domain: ClassVar[str] = "data"
+    #: whether what it loads are views of files, which processes share and memory need not hold
+    mapped: ClassVar[bool] = False
 
     def load(self, streams: Streams) -> Dataset:
         """Return the data set; chance comes from `streams` alone.
@@ -134,3 +181,8 @@ class DataSource(Part):
             If a file is missing, truncated or not what it says.
         """
         raise NotImplementedError(f"{type(self).__name__} must define load")
+
+    @property
+    def num_shards(self) -> int | None:
+        """How many workers the data is divided among already; None where a sharding divides it."""
+        return None

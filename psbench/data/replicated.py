@@ -7,9 +7,10 @@ from typing import Any, ClassVar, cast
 
 from pydantic import Field, SerializeAsAny, field_validator
 
-from psbench.core.part import Part, make_part
+from psbench.core.part import make_part
 from psbench.core.specification import parameter
 from psbench.data.base import Dataset, DataSource
+from psbench.data.own.entry import as_data
 from psbench.errors import ParameterError
 from psbench.seeds import Streams
 from psbench.system.limits import check_memory
@@ -59,14 +60,16 @@ class Replicated(DataSource):
 
     @field_validator("data", mode="before")
     @classmethod
-    def _data(cls, value: Any) -> Part:
-        return make_part("data", value)
+    def _data(cls, value: Any) -> DataSource:
+        return as_data(value)
 
     def load(self, streams: Streams) -> Dataset:
         """Return the data set with its training samples repeated."""
         import torch
 
         found = self.data.load(streams)
+        if found.shards is not None:
+            raise ParameterError("data 'replicated': the data is divided among the workers already")
         size = len(found.train_y)
         if size > self.samples:
             raise ParameterError(
@@ -77,4 +80,11 @@ class Replicated(DataSource):
         what = f"data 'replicated': samples = {self.samples} of {self.data.name!r}"
         check_memory(per_sample * self.samples, what, "lower samples")
         where = torch.arange(self.samples) % size
-        return replace(found, name=self.name, train_x=found.train_x[where], train_y=found.train_y[where])
+        columns = {name: column[where.numpy()] for name, column in found.columns.items()}
+        return replace(
+            *(found,),
+            name=self.name,
+            train_x=found.train_x[where],
+            train_y=found.train_y[where],
+            columns=columns,
+        )

@@ -63,3 +63,22 @@ def tenths(
     shown = [f"{mean + deviation * float(end):.4g}" for end in ends]
     names = [f"up to {end}" for end in shown] + ([f"above {shown[-1]}"] if shown else ["all"])
     return np.searchsorted(ends, targets, side="left").astype(np.int64, copy=False), tuple(names)
+
+
+def parts_in_order(count: int) -> tuple[Indices, tuple[str, ...]]:
+    """Cut samples in ten parts of about the same size, in the order that they have.
+
+    Returns
+    -------
+    parts : ndarray of int64, (count,)
+        Of each sample, from 0.
+    names : tuple of str
+
+    Examples
+    --------
+    >>> parts_in_order(3)[0].tolist(), parts_in_order(20)[1][9]
+    ([0, 1, 2], 'part 10 of 10')
+    """
+    parts = min(count, 10)
+    names = tuple(f"part {part} of {parts}" for part in range(1, parts + 1))
+    return np.arange(count, dtype=np.int64) * parts // count, names

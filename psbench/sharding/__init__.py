@@ -1,17 +1,22 @@
 """Who trains on which samples."""
 
 from psbench.sharding.base import Division, Sharding
+from psbench.sharding.by_function import Imported, as_sharding
 from psbench.sharding.distribution_aware import DistributionAware
-from psbench.sharding.report import ShardingReport, label_counts, measure
+from psbench.sharding.given import Column, Given
+from psbench.sharding.report import ShardingReport, label_counts, measure, measure_data
 from psbench.sharding.seldp import SelDP
 from psbench.sharding.skewed import Dirichlet, LabelsPerWorker, Quantity, ShardPerClass
 from psbench.sharding.stratified import Stratified
 from psbench.sharding.uniform import Modular, Random
 
 __all__ = [
+    "Column",
     "Dirichlet",
     "DistributionAware",
     "Division",
+    "Given",
+    "Imported",
     "LabelsPerWorker",
     "Modular",
     "Quantity",
@@ -21,6 +26,8 @@ __all__ = [
     "Sharding",
     "ShardingReport",
     "Stratified",
+    "as_sharding",
     "label_counts",
     "measure",
+    "measure_data",
 ]

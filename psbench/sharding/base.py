@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +12,25 @@ from psbench.errors import ParameterError
 
 Indices = NDArray[np.int64]
 Features = NDArray[np.float32]
+
+
+class ShardedData(Protocol):
+    """What a sharding may know of a data set: `psbench.data.Dataset` has it."""
+
+    @property
+    def train_x(self) -> Any:
+        """Samples, a tensor, (N, ...)."""
+
+    @property
+    def strata(self) -> tuple[Indices, tuple[str, ...]]:
+        """The class of each sample, or what stands in for it, and the names of classes."""
+
+    @property
+    def shards(self) -> tuple[Indices, ...] | None:
+        """The samples of each worker, of data that is divided already."""
+
+    def column(self, name: str) -> NDArray[Any]:
+        """Return a column, (N,)."""
 
 
 class Division(NamedTuple):
@@ -48,6 +67,23 @@ class Sharding(Part):
         """Return one array of sample indices per worker; see `divide`."""
         return self.divide(features, labels, num_workers, rng).shards
 
+    def of_data(self, data: ShardedData, num_workers: int, rng: np.random.Generator) -> Division:
+        """Divide the training samples of a data set; see `divide`."""
+        labels = self.labels_of(data)
+        return self.divide(data.train_x.numpy().reshape(len(labels), -1), labels, num_workers, rng)
+
+    def labels_of(self, data: ShardedData) -> Indices:
+        """Return what the rule goes by, a whole number for each sample: the classes."""
+        return data.strata[0]
+
+    def check_data(self, name: str, num_shards: int | None, num_workers: int) -> None:
+        """Raise ParameterError if data of that name, divided already or not, is not what the rule divides."""
+        if num_shards is not None:
+            raise ParameterError(
+                f"sharding {self.name!r}: data {name!r} is divided among the workers already; leave "
+                "sharding out"
+            )
+
     def divide(
         self, features: Features, labels: Indices, num_workers: int, rng: np.random.Generator
     ) -> Division:
@@ -77,13 +113,17 @@ class Sharding(Part):
             raise ParameterError(f"sharding {self.name!r}: {len(features)} samples but {len(labels)} labels")
         self.check_size(num_workers, len(labels))
         division = self.found(features, labels, num_workers, rng)
-        for worker, shard in enumerate(division.shards):
+        self.check_none_empty(division.shards, len(labels))
+        return division
+
+    def check_none_empty(self, shards: list[Indices], dataset_size: int) -> None:
+        """Raise ParameterError if a worker has no sample."""
+        for worker, shard in enumerate(shards):
             if len(shard) == 0:
                 raise ParameterError(
-                    f"sharding {self.name!r}: worker {worker} of {num_workers} gets no sample of "
-                    f"{len(labels)}; {self.remedy}"
+                    f"sharding {self.name!r}: worker {worker} of {len(shards)} gets no sample of "
+                    f"{dataset_size}; {self.remedy}"
                 )
-        return division
 
     def found(
         self, features: Features, labels: Indices, num_workers: int, rng: np.random.Generator

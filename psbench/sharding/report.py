@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from psbench.sharding.base import Division, Features, Indices, Sharding
+from psbench.sharding.base import Division, Features, Indices, ShardedData, Sharding
 
 
 def label_counts(shards: Sequence[Indices], labels: Indices, num_classes: int) -> Indices:
@@ -70,10 +70,22 @@ def measure(
     """
     begin = time.perf_counter()
     division = sharding.divide(features, labels, num_workers, rng)
-    seconds = time.perf_counter() - begin
+    return division, _report(division, time.perf_counter() - begin)
+
+
+def measure_data(
+    sharding: Sharding, data: ShardedData, num_workers: int, rng: np.random.Generator
+) -> tuple[Division, ShardingReport]:
+    """Divide the training samples of a data set, and return the division with its report."""
+    begin = time.perf_counter()
+    division = sharding.of_data(data, num_workers, rng)
+    return division, _report(division, time.perf_counter() - begin)
+
+
+def _report(division: Division, seconds: float) -> ShardingReport:
     sizes = [len(shard) for shard in division.shards]
     if division.neighbourhoods is None or division.sparse is None:
-        return division, ShardingReport(seconds, sizes)
+        return ShardingReport(seconds, sizes)
     sparse = division.sparse
     mean = sum(sparse) / len(sparse) if sparse else None
-    return division, ShardingReport(seconds, sizes, len(division.neighbourhoods), len(sparse), mean)
+    return ShardingReport(seconds, sizes, len(division.neighbourhoods), len(sparse), mean)

@@ -20,7 +20,7 @@ from psbench.data import Dataset
 from psbench.errors import ParameterError
 from psbench.experiment import Experiment
 from psbench.seeds import Streams
-from psbench.sharding import ShardingReport, label_counts, measure
+from psbench.sharding import ShardingReport, label_counts, measure_data
 from psbench.stragglers.dual_binary_search import CHUNKS_HELD
 from psbench.training.device import device_of
 from psbench.training.evaluator import Evaluator
@@ -77,10 +77,8 @@ class Workload:
         shards: Sequence[npt.NDArray[np.int64]] = []
         report = None
         if not experiment.timing_only:
-            features = data.train_x.numpy().reshape(len(data.train_x), -1)
             rng = streams.generator("sharding")
-            labels, count = data.strata[0], profile.num_workers
-            division, report = measure(experiment.sharding, features, labels, count, rng)
+            division, report = measure_data(experiment.sharding, data, profile.num_workers, rng)
             shards = division.shards
         batch_sizes = largest_remainder(experiment.batch_size, [1.0] * profile.num_workers)
         model = network.model
@@ -115,8 +113,8 @@ class Workload:
 
     @property
     def sample_bytes(self) -> int:
-        """One training sample on the wire, as 32-bit floats."""
-        return 4 * self.data.train_x[:1].numel()
+        """One training sample on the wire."""
+        return self.data.sample_bytes
 
     @property
     def capacity(self) -> list[int]:

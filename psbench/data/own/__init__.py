@@ -1,0 +1,7 @@
+"""Data that a person brings: arrays, torch Datasets, frames, Hugging Face datasets, lists of these."""
+
+from psbench.data.own.entry import as_data, data
+from psbench.data.own.part import OwnData, reunited
+from psbench.data.own.per_worker import PerWorker
+
+__all__ = ["OwnData", "PerWorker", "as_data", "data", "reunited"]

@@ -1,0 +1,117 @@
+"""Arrays that a person gives, as the arrays that are trained on: checked, and with the first fault named."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from psbench.data.scaling import blocks
+from psbench.errors import DataError
+from psbench.system.limits import check_memory
+
+Array: TypeAlias = NDArray[Any]
+#: how whole numbers among inputs are meant: left as they are, as numbers to compute with, or as tokens
+Inputs: TypeAlias = Literal["as_is", "numbers", "tokens"]
+
+
+def as_array(value: Any, what: str) -> Array:
+    """Return a NumPy array of what may be one: a torch tensor on any device, a list, a pandas Series.
+
+    Raises
+    ------
+    DataError
+        If it is none, naming `what`.
+    """
+    if hasattr(value, "detach"):  # a tensor, without importing torch
+        value = value.detach().cpu()
+        return np.asarray(value.float() if str(value.dtype) == "torch.bfloat16" else value)
+    if hasattr(value, "toarray") and hasattr(value, "nnz"):
+        raise DataError(f"data: {what} is a sparse matrix; give {what}.toarray()")
+    try:
+        return np.asarray(value)
+    except (ValueError, TypeError) as error:
+        raise DataError(f"data: {what} is no array ({str(error).splitlines()[0]})") from None
+
+
+def inputs_of(value: Any, what: str, inputs: Inputs = "as_is", names: Sequence[str] = ()) -> Array:
+    """Return samples as float32, int64 or uint8, (N, ...); only a change of type copies them.
+
+    Parameters
+    ----------
+    value : array-like, (N, ...)
+    what : str
+        What messages call it.
+    inputs : "as_is", "numbers" or "tokens"
+        Whether whole numbers stay what they are, become float32, or int64.
+    names : sequence of str
+        Of the columns, for messages; may be empty.
+
+    Raises
+    ------
+    DataError
+        If it is empty, has one dimension only, is not numeric, or some number is not finite.
+    """
+    array = as_array(value, what)
+    if array.dtype.kind not in "fiub":
+        raise DataError(
+            f"data: {what} has dtype {array.dtype}, and inputs must be numbers; encode them first"
+            f"{_first_text(array)}"
+        )
+    if array.ndim < 2:
+        raise DataError(
+            f"data: {what} has shape {array.shape}; expected (samples, features) or more dimensions, "
+            f"such as {what}.reshape(-1, 1)"
+        )
+    if len(array) == 0:
+        raise DataError(f"data: {what} is empty: its shape is {array.shape}")
+    if array.dtype.kind == "f":
+        if inputs == "tokens":
+            raise DataError(f"data: {what} has dtype {array.dtype}, and tokens are whole numbers")
+        check_finite(array, what, names)
+    found = _typed(array, what, inputs)
+    return found if found.flags.c_contiguous else np.ascontiguousarray(found)
+
+
+def _typed(array: Array, what: str, inputs: Inputs) -> Array:
+    if array.dtype.kind in "fb" or inputs == "numbers":
+        wanted: Any = np.float32
+    else:
+        wanted = np.uint8 if array.dtype == np.uint8 and inputs == "as_is" else np.int64
+    if array.dtype == wanted:
+        return array
+    check_memory(array.size * np.dtype(wanted).itemsize, f"data: {what} as {np.dtype(wanted)}", "use less")
+    with np.errstate(over="ignore"):
+        found = array.astype(wanted)
+    if wanted is np.float32:
+        check_finite(found, f"{what} as a 32-bit float")
+    return found
+
+
+def check_finite(array: Array, what: str, names: Sequence[str] = ()) -> None:
+    """Raise DataError at the first number that is NaN or infinite, naming row and column."""
+    for begin, end in blocks(len(array)):
+        wrong = ~np.isfinite(array[begin:end])
+        if wrong.any():
+            row, *rest = (int(place) for place in np.argwhere(wrong)[0])
+            value = array[(begin + row, *rest)]
+            raise DataError(
+                f"data: {what} has {value} in row {begin + row}{_column(rest, names)}; "
+                "leave such rows out, or fill them"
+            )
+
+
+def _column(place: Sequence[int], names: Sequence[str]) -> str:
+    if not place:
+        return ""
+    if len(place) == 1:
+        return f", column {names[place[0]]!r}" if names else f", column {place[0]}"
+    return f", at {tuple(place)}"
+
+
+def _first_text(array: Array) -> str:
+    """Return the first value that is no number, for a message."""
+    odd = next((each for each in array.ravel()[:1000].tolist() if not isinstance(each, (int, float))), None)
+    return "" if odd is None else f" (there is {odd!r})"

@@ -1,0 +1,58 @@
+"""What a person's data is once it has been read: arrays, whatever object they came in."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from psbench.data.base import Task
+from psbench.data.own.arrays import Array
+
+
+@dataclass(frozen=True, eq=False)
+class Content:
+    """Samples and targets as they are trained on; see `Dataset`.
+
+    Parameters
+    ----------
+    x, y : array, (N, ...)
+    val_x, val_y : array or None
+        None where the validation set is to be drawn from x and y.
+    classes : tuple of str
+    task : Task
+    features : tuple of str
+        Names of the columns of x; empty where they have none.
+    columns : mapping of str to array, (N,)
+        Columns that are no inputs, for shardings by column.
+    """
+
+    x: Array
+    y: Array
+    val_x: Array | None
+    val_y: Array | None
+    classes: tuple[str, ...]
+    task: Task
+    features: tuple[str, ...] = ()
+    columns: Mapping[str, Array] = field(default_factory=dict)
+
+    def fingerprint(self) -> str:
+        """Return the SHA-256 of the content: equal where all samples, targets and names are."""
+        found = hashlib.sha256()
+        for name, array in self._arrays():
+            found.update(f"{name} {array.dtype.str} {array.shape}".encode())
+            found.update(np.ascontiguousarray(array).data if array.dtype.kind != "U" else _texts(array))
+        found.update(repr((self.classes, self.task, self.features)).encode())
+        return found.hexdigest()
+
+    def _arrays(self) -> Iterator[tuple[str, Array]]:
+        yield from (("x", self.x), ("y", self.y))
+        if self.val_x is not None and self.val_y is not None:
+            yield from (("val_x", self.val_x), ("val_y", self.val_y))
+        yield from sorted(self.columns.items())
+
+
+def _texts(array: Array) -> bytes:
+    return "\0".join(array.tolist()).encode(errors="surrogatepass")

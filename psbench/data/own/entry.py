@@ -1,0 +1,266 @@
+"""What an experiment takes as its data: a name, a mapping, or an object with the samples in it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+from psbench.core.part import make_part
+from psbench.data.base import DataSource, Task
+from psbench.data.own.arrays import Inputs, as_array, inputs_of
+from psbench.data.own.content import Content
+from psbench.data.own.part import OwnData
+from psbench.data.own.per_worker import PerWorker
+from psbench.data.own.readers import (
+    Columns,
+    Read,
+    is_frame,
+    is_hugging_face,
+    is_torch_dataset,
+    of_loader,
+    read_dataset,
+    read_frame,
+    read_hugging_face,
+    splits_of,
+)
+from psbench.data.own.targets import encode
+from psbench.errors import DataError, ParameterError
+
+_KINDS = (
+    "a name, a mapping with a name, (X, y), (X, y, X_val, y_val), a torch Dataset, ps.data(frame, "
+    "target=...), a Hugging Face dataset, or a list with one of these for each worker"
+)
+
+
+def as_data(value: Any) -> DataSource:
+    """Return the data source that a name, a mapping or a person's own object means.
+
+    Parameters
+    ----------
+    value : str, mapping, DataSource, tuple, torch Dataset or DataLoader, Hugging Face dataset, or list
+        (X, y) or (X, y, X_val, y_val) are NumPy arrays, torch tensors or lists. A list holds a data set for
+        each worker. Whatever needs options is wrapped by `data`.
+
+    Raises
+    ------
+    SpecError, DataError
+        If it is nothing of these, or its content cannot be trained on.
+
+    Examples
+    --------
+    >>> as_data("digits").name
+    'digits'
+    >>> as_data(([[0.0], [1.0]], ["no", "yes"])).content.classes
+    ('no', 'yes')
+    """
+    if isinstance(value, DataSource):
+        return value
+    if isinstance(value, list):
+        return _one_each(value)
+    if isinstance(value, str) or (isinstance(value, Mapping) and not splits_of(value)):
+        return _named(value)
+    return data(value)
+
+
+def _named(value: Any) -> DataSource:
+    plain = dict(value) if isinstance(value, Mapping) else value
+    if isinstance(plain, dict) and plain.get("name") == OwnData.name:
+        return OwnData(**{name: each for name, each in plain.items() if name != "name"})
+    if (
+        isinstance(plain, dict)
+        and plain.get("name") == PerWorker.name
+        and isinstance(plain.get("data"), list)
+    ):
+        return _one_each(plain["data"])
+    return cast(DataSource, make_part("data", plain))
+
+
+def _one_each(values: Sequence[Any]) -> PerWorker:
+    if len(values) == 2 and all(hasattr(value, "shape") and not is_frame(value) for value in values):
+        raise DataError(
+            "data: a list has one data set for each worker; give inputs and targets as a tuple (X, y)"
+        )
+    return PerWorker(data=tuple(map(as_data, values)))
+
+
+def data(
+    source: Any,
+    target: Any = None,
+    *,
+    features: Sequence[str] | None = None,
+    keep: Sequence[str] = (),
+    validation: Any = None,
+    val_fraction: float | None = None,
+    task: Task | None = None,
+    classes: int | Sequence[str] | None = None,
+    standardise: bool = False,
+    inputs: Inputs = "as_is",
+) -> DataSource:
+    """Wrap data of your own, with options, for `Experiment(data=...)`.
+
+    Parameters
+    ----------
+    source : DataFrame, (X, y), (X, y, X_val, y_val), torch Dataset, Hugging Face dataset or mapping of splits
+        A list has one for each worker, each with these options. A torch Dataset is read once, in order. X may
+        also come first and y second: `data(X, y)`. Floats become 32-bit; a memory-mapped float32 array is not
+        copied.
+    target : str
+        The column to be learned, of a frame or a Hugging Face dataset.
+    features : list of str or None
+        The columns that are inputs; None: all but the target and `keep`.
+    keep : list of str
+        Columns that are no inputs, but that a sharding may go by: `{name: column, column: ...}`.
+    validation : as `source`, or None
+        The validation set.
+    val_fraction : float or None, 0 <= val_fraction < 1
+        Share that is set aside for validation if no validation set is given; None: 0.2.
+    task : "classification", "regression", "sequence", "own" or None
+        None: from the type of the targets. Whole numbers and texts are classes, other numbers are to be
+        predicted, whole numbers (N, T) of inputs that are whole numbers are the next tokens. With "own"
+        targets stay as they are, for a loss of your own.
+    classes : int, list of str, or None
+        How many classes there are, or their names in the order of their numbers, where not all occur.
+    standardise : bool
+        Bring each feature to mean 0 and deviation 1 over the training samples, and targets that are numbers.
+    inputs : "as_is", "numbers" or "tokens"
+        What becomes of inputs that are whole numbers: as they are (int64, or uint8), numbers to compute with
+        (float32), or tokens (int64).
+
+    Returns
+    -------
+    DataSource
+        Read at once, and checked. A saved run holds its fingerprint, and not the data.
+
+    Raises
+    ------
+    SpecError, DataError
+        On lengths that differ, NaN, texts among inputs, empty data, a column that is missing or not numeric,
+        and options that do not go together; naming what, and where.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> frame = pd.DataFrame({"size": [1.0, 2.0, 3.0], "kind": ["a", "b", "a"]})
+    >>> data(frame, target="kind").content.features
+    ('size',)
+    """
+    if isinstance(source, list):
+        parts = [
+            data(
+                each,
+                target,
+                features=features,
+                keep=keep,
+                validation=validation,
+                val_fraction=val_fraction,
+                task=task,
+                classes=classes,
+                standardise=standardise,
+                inputs=inputs,
+            )
+            for each in source
+        ]
+        return PerWorker(data=tuple(parts))
+    if isinstance(source, DataSource):
+        raise ParameterError(f"data: {source.name!r} has options of its own; give them as a mapping")
+    if hasattr(source, "shape") and not is_frame(source) and target is not None:
+        source, target = (source, target), None
+    columns = Columns(_column_name(target), None if features is None else tuple(features), tuple(keep))
+    train, val = _read(source, columns)
+    if validation is not None:
+        if val is not None:
+            raise ParameterError("data: a validation set is given twice: with the data, and as validation")
+        val = _read(validation, columns)[0]
+    if val is not None and val_fraction is not None:
+        raise ParameterError(f"data: a validation set is given, so leave out val_fraction = {val_fraction}")
+    content = _content(train, val, task, classes, inputs)
+    share = {} if val_fraction is None else {"val_fraction": val_fraction}
+    return OwnData.of(content, type=train.kind, standardise=standardise, **share)
+
+
+def _column_name(target: Any) -> str | None:
+    if target is None or isinstance(target, str):
+        return target
+    raise ParameterError(f"data: target is the name of a column, not {target!r}; give arrays as (X, y)")
+
+
+def _read(source: Any, columns: Columns) -> tuple[Read, Read | None]:
+    """Return what is in a source: training samples, and validation samples if it has them."""
+    splits = splits_of(source)
+    if splits is not None:
+        train, val = splits
+        return read_hugging_face(train, columns), None if val is None else read_hugging_face(val, columns)
+    if is_frame(source):
+        return read_frame(source, columns), None
+    if is_hugging_face(source):
+        return read_hugging_face(source, columns), None
+    if columns:
+        raise ParameterError(
+            "data: target, features and keep are for tables; arrays have no names of columns"
+        )
+    if isinstance(source, tuple):
+        return _pairs(source)
+    if hasattr(source, "dataset") and hasattr(source, "collate_fn"):
+        source = of_loader(source)
+    if is_torch_dataset(source):
+        return read_dataset(source), None
+    raise DataError(f"data: {_what(source)}; give {_KINDS}")
+
+
+def _pairs(source: tuple[Any, ...]) -> tuple[Read, Read | None]:
+    if len(source) not in (2, 4):
+        raise DataError(f"data: a tuple of {len(source)}; give (X, y) or (X, y, X_val, y_val)")
+    if all(map(is_torch_dataset, source)) and len(source) == 2:
+        return read_dataset(source[0]), read_dataset(source[1])
+    kind = "(X, y)" if len(source) == 2 else "(X, y, X_val, y_val)"
+    return Read(source[0], source[1], kind), None if len(source) == 2 else Read(source[2], source[3], kind)
+
+
+def _what(source: Any) -> str:
+    if hasattr(source, "shape"):
+        return f"an array of shape {tuple(source.shape)} alone has no targets"
+    if hasattr(source, "__iter__") and not hasattr(source, "__len__"):
+        return (
+            f"a {type(source).__name__} has no length: samples must be there by number (a map-style Dataset)"
+        )
+    return f"cannot use a {type(source).__name__}"
+
+
+def _content(
+    train: Read,
+    val: Read | None,
+    task: Task | None,
+    classes: int | Sequence[str] | None,
+    inputs: Inputs,
+) -> Content:
+    """Return samples and targets, checked, as they are trained on."""
+    x = inputs_of(train.x, "X", inputs, train.features)
+    val_x = None if val is None else inputs_of(val.x, "X_val", inputs, val.features)
+    _check_lengths("X", len(x), "y", train.y)
+    if val is not None and val_x is not None:
+        _check_lengths("X_val", len(val_x), "y_val", val.y)
+        if (val_x.shape[1:], val_x.dtype) != (x.shape[1:], x.dtype):
+            raise DataError(
+                f"data: samples of X are {x.shape[1:]} of {x.dtype}, but those of X_val {val_x.shape[1:]} of "
+                f"{val_x.dtype}; they must be equal"
+            )
+    if val is not None and val.features != train.features:
+        raise DataError(
+            "data: the validation set has other columns than the training set, or in another order"
+        )
+    numbers = train.classes and as_array(train.y, "y").dtype.kind in "iu"
+    largest = int(x.max()) if x.dtype.kind in "iu" else None
+    found = encode(
+        *(train.y, None if val is None else val.y, task),
+        train.classes if classes is None and numbers and task in (None, "classification") else classes,
+        largest,
+    )
+    return Content(
+        *(x, found.train, val_x, found.val, found.classes, found.task), train.features, dict(train.columns)
+    )
+
+
+def _check_lengths(x: str, samples: int, y: str, targets: Any) -> None:
+    count = len(as_array(targets, y).reshape(-1)) if not hasattr(targets, "__len__") else len(targets)
+    if count != samples:
+        raise DataError(f"data: {x} has {samples} samples, but {y} {count}; give one target for each sample")

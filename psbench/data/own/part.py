@@ -1,0 +1,154 @@
+"""The part of a specification that stands for a person's own data."""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
+
+import numpy as np
+
+from psbench.core.own import Own
+from psbench.core.specification import parameter
+from psbench.data.base import Dataset, DataSource
+from psbench.data.own.arrays import Array
+from psbench.data.own.content import Content
+from psbench.data.scaling import standardise
+from psbench.data.split import Indices, stratified_split
+from psbench.errors import DataError
+from psbench.seeds import Streams
+from psbench.system.limits import check_memory
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class OwnData(Own, DataSource):
+    """Data that a person gave as an object; its specification names it, and does not hold it.
+
+    Made by `as_data` and `psbench.data`. What is loaded are the arrays themselves: with a validation set of
+    their own, and without `standardise`, nothing is copied.
+
+    Parameters
+    ----------
+    type : str
+        What it was given as.
+    fingerprint : str
+        SHA-256 of the samples, targets and names: a run goes on only with the same content.
+    val_fraction : float, 0 <= val_fraction < 1
+        Share of the samples that is set aside for validation where none were given, chosen by the stream
+        "split": of every class alike, as in the data sets that psbench has.
+    standardise : bool
+        Bring each feature to mean 0 and deviation 1 over the training samples, and targets that are numbers.
+
+    Raises
+    ------
+    DataError
+        On loading, if the object is not there, or is not what it was when the experiment was made.
+    """
+
+    source: ClassVar[str] = "your own data"
+
+    val_fraction: float = parameter(0.2, "share set aside for validation if none is given", ge=0, lt=1)
+    standardise: bool = parameter(
+        False, "bring features, and targets that are numbers, to mean 0, deviation 1"
+    )
+
+    @classmethod
+    def of(cls, content: Content, **fields: Any) -> Self:
+        """Return the part that stands for some content."""
+        own = cls(fingerprint=content.fingerprint(), **fields)
+        own._object = content
+        return own
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, OwnData) and self.model_dump() == other.model_dump()
+
+    def __hash__(self) -> int:
+        return hash(self.fingerprint)
+
+    @property
+    def content(self) -> Content:
+        """The content.
+
+        Raises
+        ------
+        SpecError
+            If this is the specification of a saved run, which does not hold it.
+        """
+        return cast(Content, self.object)
+
+    def load(self, streams: Streams) -> Dataset:
+        """Return the content as a data set, split by chance if no validation set was given."""
+        content = self.content
+        if content.fingerprint() != self.fingerprint:
+            raise DataError(
+                f"data 'own': the {self.type or 'object'} has changed since the experiment was made; make it "
+                "again"
+            )
+        if content.val_x is None or content.val_y is None:
+            train, val = self._split(content, streams)
+            rows = [content.x[train], content.y[train], content.x[val], content.y[val]]
+            columns = {name: column[train] for name, column in content.columns.items()}
+        else:
+            rows = [content.x, content.y, content.val_x, content.val_y]
+            columns = dict(content.columns)
+        scale = (0.0, 1.0)
+        if self.standardise:
+            rows[0], rows[2] = _standardised(rows[0], rows[2], "samples")[0]
+            if content.task == "regression":
+                (rows[1], rows[3]), scale = _standardised(rows[1], rows[3], "targets")
+        x, y, val_x, val_y = map(tensor, rows)
+        return Dataset(
+            *(self.name, x, y, val_x, val_y, content.classes),
+            target_scale=scale,
+            kind=content.task,
+            columns=columns,
+            features=content.features,
+        )
+
+    def _split(self, content: Content, streams: Streams) -> tuple[Indices, Indices]:
+        alike = content.y if content.task == "classification" else np.zeros(len(content.y), dtype=np.int64)
+        return stratified_split(alike, self.val_fraction, streams.generator("split"))
+
+
+def _standardised(train: Array, val: Array, what: str) -> tuple[list[Array], tuple[float, float]]:
+    """Return both brought to mean 0 and deviation 1 over the first, and what was taken out of one column."""
+    if train.dtype != np.float32:
+        raise DataError(f"data 'own': {what} are {train.dtype}, and only float32 can be standardised")
+    check_memory(train.nbytes + val.nbytes, f"data 'own': standardised {what}", "standardise beforehand")
+    both = np.concatenate([train, val]).reshape(len(train) + len(val), -1)
+    mean, deviation = standardise(both, len(train))
+    parts = [both[: len(train)].reshape(train.shape), both[len(train) :].reshape(val.shape)]
+    return parts, (float(mean[0]), float(deviation[0]))
+
+
+def tensor(array: Array) -> Tensor:
+    """Return a tensor of the same memory, which nobody writes to even if the array could not be."""
+    import torch
+
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The given NumPy array is not writable")
+        return torch.from_numpy(array)
+
+
+def reunited(saved: DataSource, given: DataSource) -> DataSource:
+    """Return the data that a saved specification means, given again.
+
+    Raises
+    ------
+    DataError
+        If it is not the same.
+    """
+    if saved == given:
+        return given
+    before, now = saved.model_dump(mode="json"), given.model_dump(mode="json")
+    name = next(name for name in {**before, **now} if before.get(name) != now.get(name))
+    raise DataError(
+        f"data: is not that of the run: {name} was {_short(before.get(name))}, and now is "
+        f"{_short(now.get(name))}; give the same, with the same options"
+    )
+
+
+def _short(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= 40 else f"{text[:16]}..."

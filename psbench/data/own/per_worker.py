@@ -1,0 +1,116 @@
+"""One data set for each worker, for data that is where it is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+from pydantic import SerializeAsAny
+
+from psbench.core.specification import parameter
+from psbench.data.base import Dataset, DataSource
+from psbench.errors import DataError, ParameterError
+from psbench.seeds import Streams
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class PerWorker(DataSource):
+    """A list of data sets, the first for worker 0, and so on: what a list as `data` means.
+
+    Nothing is divided: the sharding is "given". The validation sets are put together, in this order; classes
+    are those that occur anywhere, by name.
+
+    Parameters
+    ----------
+    data : list of DataSource, names or mappings
+        As many as the cluster has workers. Each draws its own validation split.
+
+    Raises
+    ------
+    DataError
+        On loading, if they are of different tasks or shapes, or standardise their targets each by itself.
+    """
+
+    name: ClassVar[str] = "per_worker"
+    source: ClassVar[str] = "data that is where it is"
+    registered: ClassVar[bool] = False
+
+    data: tuple[SerializeAsAny[DataSource], ...] = parameter((), "a data set for each worker", min_length=1)
+
+    @property
+    def num_shards(self) -> int:
+        """How many workers the data is for."""
+        return len(self.data)
+
+    def load(self, streams: Streams) -> Dataset:
+        """Return all of them as one, divided as they were."""
+        import torch
+
+        found = [
+            source.load(Streams(streams.integer("worker data", worker)))
+            for worker, source in enumerate(self.data)
+        ]
+        first = found[0]
+        for worker, other in enumerate(found[1:], 1):
+            _check_alike(worker, first, other)
+        classes = _classes(found)
+        sizes = np.cumsum([0, *(len(each.train_y) for each in found)])
+        return replace(
+            first,
+            name=self.name,
+            train_x=torch.cat([each.train_x for each in found]),
+            train_y=torch.cat([_numbered(each, each.train_y, classes) for each in found]),
+            val_x=torch.cat([each.val_x for each in found]),
+            val_y=torch.cat([_numbered(each, each.val_y, classes) for each in found]),
+            classes=classes,
+            columns=_columns(found),
+            shards=tuple(np.arange(a, b) for a, b in pairwise(sizes)),
+        )
+
+
+def _check_alike(worker: int, first: Dataset, other: Dataset) -> None:
+    for what, one, two in (
+        ("the task", first.task, other.task),
+        ("samples of shape", first.input_shape, other.input_shape),
+        ("inputs of type", first.train_x.dtype, other.train_x.dtype),
+        ("targets of shape", tuple(first.train_y.shape[1:]), tuple(other.train_y.shape[1:])),
+    ):
+        if one != two:
+            raise DataError(f"data: worker 0 has {what} {one}, but worker {worker} {two}; they must be equal")
+    if first.target_scale != other.target_scale:
+        raise DataError(
+            f"data: workers 0 and {worker} have standardised their targets each by itself, so that their "
+            "losses cannot be compared; set standardise: false"
+        )
+    if first.shards is not None or other.shards is not None:
+        raise ParameterError("data: a list of data sets must not hold another list")
+
+
+def _classes(found: Sequence[Dataset]) -> tuple[str, ...]:
+    """Return the classes of all: as they are if the same, else numbers by size and texts by letter."""
+    if all(each.classes == found[0].classes for each in found):
+        return found[0].classes
+    names = {name for each in found for name in each.classes}
+    if all(name.lstrip("-").isdecimal() for name in names):
+        return tuple(sorted(names, key=int))
+    return tuple(sorted(names))
+
+
+def _numbered(data: Dataset, targets: Tensor, classes: tuple[str, ...]) -> Tensor:
+    """Return classes as places among the classes of all."""
+    import torch
+
+    if data.classes == classes:
+        return targets
+    places = {name: place for place, name in enumerate(classes)}
+    return torch.tensor([places[name] for name in data.classes])[targets]
+
+
+def _columns(found: Sequence[Dataset]) -> dict[str, np.ndarray]:
+    shared = [name for name in found[0].columns if all(name in each.columns for each in found)]
+    return {name: np.concatenate([each.columns[name] for each in found]) for name in shared}

@@ -1,0 +1,190 @@
+"""Targets that a person gives, as classes, numbers or tokens: what they are is told from their type."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from psbench.data.base import Task
+from psbench.data.own.arrays import Array, as_array, check_finite
+from psbench.errors import DataError, ParameterError
+
+#: more whole numbers than this are taken for numbers by mistake, unless the task is given
+MOST_CLASSES = 1000
+
+
+@dataclass(frozen=True)
+class Targets:
+    """Targets of the training and the validation samples; see `Dataset` for their types."""
+
+    train: Array
+    val: Array | None
+    classes: tuple[str, ...]
+    task: Task
+
+
+def encode(
+    train: object,
+    val: object | None,
+    task: Task | None = None,
+    classes: int | Sequence[str] | None = None,
+    largest_token: int | None = None,
+) -> Targets:
+    """Return targets as they are trained on.
+
+    Whole numbers and texts are classes, numbered in ascending order; whole numbers from 0 keep their values.
+    Other numbers are numbers to be predicted. Whole numbers in two dimensions are the next tokens if the
+    inputs are whole numbers too.
+
+    Parameters
+    ----------
+    train, val : array-like, (N,) or (N, numbers) or (N, tokens)
+    task : Task or None
+        None: as the type says.
+    classes : int, sequence of str, or None
+        How many classes there are, or what they are called, in the order of their numbers; None: those that
+        occur.
+    largest_token : int or None
+        Among the inputs, if these are whole numbers; the vocabulary goes at least that far.
+
+    Raises
+    ------
+    DataError, ParameterError
+    """
+    parts = [_targets(train, "y")] + ([] if val is None else [_targets(val, "y_val")])
+    if any(part.shape[1:] != parts[0].shape[1:] for part in parts):
+        raise DataError(f"data: y has shape {parts[0].shape}, but y_val {parts[1].shape}")
+    task = task or _task_of(parts[0], largest_token is not None)
+    if task == "classification":
+        coded, names = _classes(parts, classes)
+    elif task == "sequence":
+        coded, names = _tokens(parts, classes, largest_token or 0)
+    else:
+        if classes is not None:
+            raise ParameterError(f"data: classes are given, but the task is {task!r}; leave one out")
+        coded, names = ([_numbers(part) if task == "regression" else _as_given(part) for part in parts], ())
+    return Targets(coded[0], coded[1] if len(coded) > 1 else None, names, task)
+
+
+def _targets(value: object, what: str) -> Array:
+    """Return targets in an array whose texts, if it has any, are texts."""
+    array = as_array(value, what)
+    if array.ndim == 0:
+        raise DataError(f"data: {what} is {value!r}; expected one target a sample")
+    if array.ndim == 2 and array.shape[1] == 1:
+        array = array[:, 0]
+    if array.dtype.kind == "O":
+        array = _from_objects(array, what)
+    if array.dtype.kind not in "fiubU":
+        raise DataError(f"data: {what} has dtype {array.dtype}; expected whole numbers, texts, or numbers")
+    if array.dtype.kind == "f":
+        check_finite(array, what)
+    return array
+
+
+def _from_objects(array: Array, what: str) -> Array:
+    """Return an array of Python objects as one of texts, or of numbers."""
+    for place, value in enumerate(array.ravel().tolist()):
+        if value is None or value != value:
+            raise DataError(f"data: {what} has no value in row {place}; leave such rows out")
+    kinds = {type(value) for value in array.ravel().tolist()}
+    if kinds == {str} or kinds <= {int, float, bool}:
+        return np.array(array.tolist())
+    names = ", ".join(sorted(kind.__name__ for kind in kinds))
+    raise DataError(f"data: {what} has dtype object, holding {names}; give texts only, or numbers only")
+
+
+def _task_of(y: Array, tokens: bool) -> Task:
+    if y.dtype.kind == "f":
+        return "regression"
+    if y.ndim == 1:
+        return "classification"
+    if y.ndim == 2 and tokens:
+        return "sequence"
+    hint = "give y.argmax(1)" if set(np.unique(y[:1000]).tolist()) <= {0, 1} else "give a target a sample"
+    raise DataError(
+        f"data: y has shape {y.shape} and dtype {y.dtype}; {hint}, or say what it is: ps.data(..., task=...)"
+    )
+
+
+def _numbers(y: Array) -> Array:
+    if y.dtype.kind == "U":
+        raise DataError(f"data: y holds texts such as {y[0]!r}, which task 'regression' cannot predict")
+    if y.ndim > 2:
+        raise DataError(f"data: y has shape {y.shape}; expected (samples,) or (samples, numbers)")
+    found = y.astype(np.float32, copy=False)
+    check_finite(found, "y as a 32-bit float")
+    return found
+
+
+def _as_given(y: Array) -> Array:
+    if y.dtype.kind == "U":
+        raise DataError(f"data: y holds texts such as {y.ravel()[0]!r}; encode them for a loss of your own")
+    return y.astype(np.float32 if y.dtype.kind == "f" else np.int64, copy=False)
+
+
+def _classes(
+    parts: Sequence[Array], given: int | Sequence[str] | None
+) -> tuple[list[Array], tuple[str, ...]]:
+    if parts[0].ndim != 1:
+        raise DataError(f"data: y has shape {parts[0].shape}; classes are one a sample: give y.argmax(1)")
+    values = [_whole(part) for part in parts]
+    found = np.unique(np.concatenate(values))
+    if found.dtype.kind == "U":
+        return _named(values, found, given)
+    if given is None:
+        if len(found) > MOST_CLASSES and len(found) > len(parts[0]) // 2:
+            raise DataError(
+                f"data: y has {len(found)} different whole numbers in {len(parts[0])} samples; if they are "
+                "numbers to be predicted, give floats or task='regression'"
+            )
+        return [np.searchsorted(found, part) for part in values], tuple(map(str, found.tolist()))
+    names = tuple(map(str, range(given))) if isinstance(given, int) else tuple(map(str, given))
+    if int(found[0]) < 0 or int(found[-1]) >= len(names):
+        raise DataError(
+            f"data: labels run from {int(found[0])} to {int(found[-1])}, but classes says {len(names)}, "
+            "numbered from 0"
+        )
+    return values, names
+
+
+def _whole(y: Array) -> Array:
+    """Return labels as int64 or text."""
+    if y.dtype.kind == "f" and (y % 1 != 0).any():
+        raise DataError(f"data: y holds {y[y % 1 != 0][0]}, which is no class; set task='regression'")
+    return y if y.dtype.kind == "U" else y.astype(np.int64, copy=False)
+
+
+def _named(
+    values: Sequence[Array], found: Array, given: int | Sequence[str] | None
+) -> tuple[list[Array], tuple[str, ...]]:
+    """Return texts as places among their names."""
+    if isinstance(given, int):
+        raise ParameterError("data: y holds texts, so classes must be their names, or left out")
+    names = found if given is None else np.array([str(name) for name in given])
+    unknown = np.setdiff1d(found, names)
+    if len(unknown):
+        raise DataError(f"data: y holds {str(unknown[0])!r}, which is not among classes")
+    order = np.argsort(names)
+    places = [order[np.searchsorted(names, part, sorter=order)].astype(np.int64) for part in values]
+    return places, tuple(map(str, names.tolist()))
+
+
+def _tokens(
+    parts: Sequence[Array], given: int | Sequence[str] | None, largest: int
+) -> tuple[list[Array], tuple[str, ...]]:
+    if parts[0].dtype.kind not in "iu" or parts[0].ndim != 2:
+        raise DataError(
+            f"data: y has shape {parts[0].shape} and dtype {parts[0].dtype}; for task 'sequence' give whole "
+            "numbers, (samples, tokens)"
+        )
+    largest = max(largest, *(int(part.max()) for part in parts))
+    if min(int(part.min()) for part in parts) < 0:
+        raise DataError("data: y holds negative numbers, which are no tokens; tokens are numbered from 0")
+    given = largest + 1 if given is None else given
+    names = tuple(map(str, range(given) if isinstance(given, int) else given))
+    if largest >= len(names):
+        raise DataError(f"data: tokens run to {largest}, but classes says {len(names)}, numbered from 0")
+    return [part.astype(np.int64, copy=False) for part in parts], names

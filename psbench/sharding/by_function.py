@@ -1,0 +1,184 @@
+"""Sharding by a function of a person's own."""
+
+from __future__ import annotations
+
+import hashlib
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, Self, TypeAlias, cast
+
+import numpy as np
+from pydantic import model_validator
+
+from psbench.core.code_identity import code_identity, qualified_name
+from psbench.core.imports import check_target, imported
+from psbench.core.own import Own
+from psbench.core.part import make_part
+from psbench.core.specification import parameter
+from psbench.errors import DoubtfulComposition, ParameterError, PsbenchError
+from psbench.sharding.base import Division, Indices, ShardedData, Sharding
+from psbench.sharding.given import Given
+
+#: (data set, number of workers, generator) -> the training samples of each worker
+Divider: TypeAlias = Callable[[Any, int, np.random.Generator], Sequence[Any]]
+
+
+class _ByFunction(Sharding):
+    """Base of shardings by a function; it checks what the function returns."""
+
+    def divider(self) -> Divider:
+        """Return the function."""
+        raise NotImplementedError(f"{type(self).__name__} must define divider")
+
+    def of_data(self, data: ShardedData, num_workers: int, rng: np.random.Generator) -> Division:
+        """Return what the function makes of the data set, checked.
+
+        Raises
+        ------
+        ParameterError
+            If it fails, or does not return an array of training samples for each worker, none of them empty.
+
+        Warns
+        -----
+        DoubtfulComposition
+            If samples belong to several workers, or to none, which works.
+        """
+        divider, size = self.divider(), len(data.train_x)
+        what = f"sharding {self.name!r}: {qualified_name(divider)}"
+        try:
+            found = list(divider(data, num_workers, rng))
+        except PsbenchError:
+            raise
+        except Exception as error:
+            raise ParameterError(f"{what} failed: {type(error).__name__}: {error}") from error
+        if len(found) != num_workers:
+            raise ParameterError(f"{what} returned {len(found)} shards for {num_workers} workers")
+        shards = [_checked(f"{what} gives worker {worker}", own, size) for worker, own in enumerate(found)]
+        self.check_none_empty(shards, size)
+        _say_what_is_doubtful(what, shards, size)
+        return Division(shards)
+
+
+class OwnSharding(Own, _ByFunction):
+    """A function of yours: (data set, number of workers, generator) -> an array of samples for each worker.
+
+    Made by `as_sharding` of a function that cannot be imported by its name, such as one of a notebook.
+
+    Parameters
+    ----------
+    type : str
+        What the function is called.
+    fingerprint : str
+        SHA-256 of its code.
+    """
+
+    source: ClassVar[str] = "your own code"
+    partition: ClassVar[bool] = False
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, OwnSharding) and self.model_dump() == other.model_dump()
+
+    def __hash__(self) -> int:
+        return hash(self.fingerprint)
+
+    def divider(self) -> Divider:
+        """Return the function.
+
+        Raises
+        ------
+        SpecError
+            If this is the specification of a saved run, which does not hold it.
+        """
+        return cast(Divider, self.object)
+
+
+class Imported(_ByFunction):
+    """A function of a module: (data set, number of workers, generator) -> samples of each worker.
+
+    Parameters
+    ----------
+    target : str
+        Module and function, as "my.package:function".
+
+    Raises
+    ------
+    ParameterError
+        If there is none, or what it returns is not a division.
+    """
+
+    name: ClassVar[str] = "import"
+    source: ClassVar[str] = "your own code"
+    partition: ClassVar[bool] = False
+
+    target: str = parameter("", "module and function, as my.package:function")
+
+    @model_validator(mode="after")
+    def _names_something(self) -> Self:
+        if self.target:
+            check_target(f"sharding {self.name!r}", self.target)
+        return self
+
+    def divider(self) -> Divider:
+        """Import the function."""
+        return cast(Divider, imported("sharding 'import'", self.target))
+
+
+def as_sharding(value: Any) -> Sharding:
+    """Return the sharding that a part, a name, a mapping or a function means.
+
+    Raises
+    ------
+    SpecError
+    """
+    if isinstance(value, (str, dict, Sharding)):
+        if value == Given.name:
+            return Given()
+        name = value.get("name") if isinstance(value, dict) else None
+        if name in (Given.name, OwnSharding.name) and isinstance(value, dict):
+            rest = {key: each for key, each in value.items() if key != "name"}
+            return Given(**rest) if name == Given.name else OwnSharding(**rest)
+        return cast(Sharding, make_part("sharding", value))
+    if callable(value) and not isinstance(value, type):
+        return _of_function(value)
+    return cast(Sharding, make_part("sharding", value))
+
+
+def _of_function(divider: Divider) -> Sharding:
+    """Return the part that names a function of a module; of any other, the one that holds it."""
+    module, name = getattr(divider, "__module__", None), getattr(divider, "__qualname__", "<>")
+    if module and module != "__main__" and "<" not in name:
+        target = f"{module}:{name}"
+        try:
+            if imported("sharding", target) is divider:
+                return Imported(target=target)
+        except ParameterError:
+            pass
+    made_by = hashlib.sha256(code_identity(divider).encode()).hexdigest()
+    return OwnSharding.around(divider, qualified_name(divider), made_by)
+
+
+def _checked(what: str, shard: Any, size: int) -> Indices:
+    found = np.asarray(shard)
+    if found.ndim != 1 or (found.dtype.kind not in "iu" and len(found)):
+        raise ParameterError(
+            f"{what} shape {found.shape} of {found.dtype}; expected whole numbers, (samples,)"
+        )
+    if len(found) and not 0 <= int(found.min()) <= int(found.max()) < size:
+        outside = int(found.min()) if int(found.min()) < 0 else int(found.max())
+        raise ParameterError(f"{what} sample {outside}, but there are {size}, numbered from 0")
+    if len(np.unique(found)) < len(found):
+        raise ParameterError(f"{what} a sample twice")
+    return found.astype(np.int64, copy=False)
+
+
+def _say_what_is_doubtful(what: str, shards: Sequence[Indices], size: int) -> None:
+    count = np.zeros(size, dtype=np.int64)
+    for shard in shards:
+        count[shard] += 1
+    none, several = int((count == 0).sum()), int((count > 1).sum())
+    if none or several:
+        warnings.warn(
+            f"{what} gives {none} of {size} samples to no worker, and {several} to more than one",
+            DoubtfulComposition,
+            stacklevel=2,
+        )

@@ -1,0 +1,93 @@
+"""Sharding that the data says: it is divided already, or a column says what belongs together."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import numpy as np
+
+from psbench.core.specification import parameter
+from psbench.errors import ParameterError
+from psbench.sharding.base import Division, Features, Indices, ShardedData, Sharding
+from psbench.sharding.stratified import groups
+
+
+class Given(Sharding):
+    """The data is divided already: what an experiment has whose data is a list, one set for each worker."""
+
+    name: ClassVar[str] = "given"
+    source: ClassVar[str] = "data that is where it is"
+    registered: ClassVar[bool] = False
+
+    def check_data(self, name: str, num_shards: int | None, num_workers: int) -> None:
+        """Raise ParameterError unless there is a data set for each worker."""
+        if num_shards is None:
+            raise ParameterError(
+                f"sharding 'given': data {name!r} is not divided among the workers; name a sharding, such as "
+                "'stratified', or give a list of data sets"
+            )
+        if num_shards != num_workers:
+            raise ParameterError(
+                f"data: a list of {num_shards} data sets, but the cluster has {num_workers} "
+                "workers; give one each"
+            )
+
+    def of_data(self, data: ShardedData, num_workers: int, rng: np.random.Generator) -> Division:
+        """Return the shards that the data has."""
+        shards = list(data.shards or ())
+        self.check_data("own", len(shards), num_workers)
+        return Division(shards)
+
+
+class Column(Sharding):
+    """Samples with the same value in a column belong to the same worker: hospitals, users, days.
+
+    Values are dealt whole, the most frequent first, each to the worker that has the fewest samples; of equal
+    ones to the first. With as many values as workers each has one.
+
+    Parameters
+    ----------
+    column : str
+        Of a table or frame: one that was kept beside the inputs, or an input.
+
+    Raises
+    ------
+    ParameterError, UnknownName
+        If there is no such column, or it has fewer different values than there are workers.
+
+    Notes
+    -----
+    The largest shard has at most a third more samples than that of the best division.
+
+    Source
+    ------
+    Graham (1969), "Bounds on Multiprocessing Timing Anomalies", SIAM J. Appl. Math. 17(2): largest first.
+    """
+
+    name: ClassVar[str] = "column"
+    source: ClassVar[str] = "Graham 1969, largest first"
+
+    column: str = parameter("", "the column whose values stay together")
+
+    @property
+    def remedy(self) -> str:
+        """What to try when a worker is left without samples."""
+        return f"column {self.column!r} has too few different values; use fewer workers, or another column"
+
+    def labels_of(self, data: ShardedData) -> Indices:
+        """Return a number for each value of the column."""
+        if not self.column:
+            raise ParameterError("sharding 'column': no column given; set column to its name")
+        return np.unique(data.column(self.column), return_inverse=True)[1].astype(np.int64)
+
+    def assign(
+        self, features: Features, labels: Indices, num_workers: int, rng: np.random.Generator
+    ) -> list[Indices]:
+        """Deal the values, the most frequent first."""
+        shards: list[list[Indices]] = [[] for _ in range(num_workers)]
+        sizes = [0] * num_workers
+        for members in sorted(groups(labels), key=len, reverse=True):
+            worker = sizes.index(min(sizes))
+            shards[worker].append(members)
+            sizes[worker] += len(members)
+        return [np.sort(np.concatenate(own)) if own else np.zeros(0, dtype=np.int64) for own in shards]
