@@ -21,6 +21,7 @@ from psbench.checkpoints.file import Checkpoint
 from psbench.checkpoints.folder import CheckpointFolder
 from psbench.checkpoints.validation import check, check_against, check_log
 from psbench.core.log import EventLog
+from psbench.core.own import reunited
 from psbench.core.strategy import Strategy
 from psbench.core.switching_strategy import AnyStrategy
 from psbench.experiment import Experiment
@@ -100,6 +101,8 @@ def resume(
     overwrite: bool = False,
     observer: Observer | None = None,
     control: Control | None = None,
+    data: Any = None,
+    sharding: Any = None,
 ) -> Run:
     """Go on with a run that was stopped, was killed, or is to be longer.
 
@@ -121,6 +124,8 @@ def resume(
         Whether another run in that folder is removed, rather than refused.
     observer, control
         See `run`.
+    data, sharding : object or None
+        Those of the run, where they were objects of Python: files of runs do not hold them.
 
     Returns
     -------
@@ -138,8 +143,20 @@ def resume(
     """
     path = find(source)
     experiment = Experiment.from_spec(resume_spec(path), settings, where=str(path))
+    experiment = _with_objects(experiment, data=data, sharding=sharding)
     folder = home_of(path) if folder is None else folder
     return run(experiment, observer=observer, control=control, folder=folder, overwrite=overwrite, start=path)
+
+
+def _with_objects(experiment: Experiment, **given: Any) -> Experiment:
+    """Return the experiment with objects that its file does not hold, which must be the same."""
+    given = {name: value for name, value in given.items() if value is not None}
+    if not given:
+        return experiment
+    passed = experiment.but(**given)
+    return experiment.but(
+        **{name: reunited(getattr(experiment, name), getattr(passed, name)) for name in given}
+    )
 
 
 def _beginning(experiment: Experiment, path: Path, log: EventLog) -> Checkpoint:

@@ -65,3 +65,26 @@ class Own(Part):
     def argument(self) -> str:
         """The field of an experiment that takes such an object."""
         return self.domain
+
+
+def reunited(saved: Part, given: Part) -> Part:
+    """Return the part that a saved specification means, passed again.
+
+    Raises
+    ------
+    SpecError
+        If it is not the same; the first difference is named.
+    """
+    before, now = saved.model_dump(mode="json"), given.model_dump(mode="json")
+    for name in {**before, **now}:
+        if before.get(name) != now.get(name):
+            raise SpecError(
+                f"{saved.domain}: is not that of the run: {name} was {_short(before.get(name))}, and now is "
+                f"{_short(now.get(name))}; pass the same, with the same options"
+            )
+    return given
+
+
+def _short(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= 40 else f"{text[:16]}..."

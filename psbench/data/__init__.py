@@ -14,7 +14,7 @@ from psbench.data.digits import Digits
 from psbench.data.folder import Folder
 from psbench.data.mixture import Mixture
 from psbench.data.mnist import MNIST, FashionMNIST
-from psbench.data.own import OwnData, PerWorker, as_data, data, reunited
+from psbench.data.own import Imported, OwnData, PerWorker, as_data, data
 from psbench.data.replicated import Replicated
 from psbench.data.synthetic_tables import SyntheticTable, generate
 from psbench.data.table import CSV
@@ -30,6 +30,7 @@ __all__ = [
     "Digits",
     "FashionMNIST",
     "Folder",
+    "Imported",
     "Mixture",
     "OwnData",
     "PerWorker",
@@ -38,7 +39,6 @@ __all__ = [
     "as_data",
     "data",
     "generate",
-    "reunited",
 ]
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -10,6 +12,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import psbench as ps
 from psbench.data import Digits, as_data
+from psbench.errors import DataError, PsbenchError, SpecError
 from psbench.seeds import Streams
 from psbench.testing import toy_experiment
 
@@ -136,3 +139,174 @@ def test_each_form_of_data_is_the_training_in_plain_torch(form):
         assert sorted(torch.cat([data.train_x, data.val_x]).tolist()) == sorted(X.tolist())
     assert data.classes in [("0", "1", "2"), ("a", "b", "c")]
     assert torch.equal(ps.run(experiment).parameters, plainly(data))
+
+
+# ------------------------------------------------------------------ what y is, and options
+
+
+def test_numbers_are_predicted_and_may_be_several():
+    one = as_data((X, NUMBERS)).load(Streams(0))
+    assert (one.task, one.num_outputs, one.train_y.dtype, one.classes) == ("regression", 1, torch.float32, ())
+    two = as_data((X, np.stack([NUMBERS, -NUMBERS], 1))).load(Streams(0))
+    assert (two.task, two.num_outputs, tuple(two.val_y.shape)) == ("regression", 2, (12, 2))
+
+
+def test_whole_numbers_after_whole_numbers_are_tokens():
+    tokens = RNG.integers(0, 7, (30, 9))
+    data = as_data((tokens[:, :-1], tokens[:, 1:] % 5)).load(Streams(0))
+    assert (data.task, data.num_outputs, data.train_x.dtype, data.sample_bytes) == (
+        "sequence",
+        7,
+        torch.int64,
+        64,
+    )
+    assert len(data.strata[1]) == 10
+    numbers = ps.data((tokens, tokens[:, 0]), inputs="numbers").load(Streams(0))
+    assert (numbers.task, numbers.train_x.dtype) == ("classification", torch.float32)
+    own = ps.data((tokens, tokens % 2), task="own").load(Streams(0))
+    assert (own.task, own.num_outputs, own.classes, own.train_y.dtype) == ("own", 9, (), torch.int64)
+
+
+def test_labels_with_gaps_are_numbered_and_called_by_their_values():
+    data = as_data((X[:6], np.array([5, -2, 5, 7, 7, -2]), X[:1], [5])).load(Streams(0))
+    assert (data.train_y.tolist(), data.val_y.tolist(), data.classes) == (
+        [1, 0, 1, 2, 2, 0],
+        [1],
+        ("-2", "5", "7"),
+    )
+    ten = ps.data((X, Y), classes=10).load(Streams(0))
+    assert (ten.num_classes, sorted(set(ten.train_y.tolist()))) == (10, [0, 1, 2])
+    named = ps.data(X, KINDS[Y], classes=["c", "b", "a"], val_fraction=0).load(Streams(0))
+    assert named.train_y.tolist() == (2 - Y).tolist()
+
+
+def test_standardising_is_that_of_the_training_samples():
+    data = ps.data((X + 5, NUMBERS), standardise=True).load(Streams(0))
+    plain = ps.data((X + 5, NUMBERS)).load(Streams(0))
+    x = plain.train_x.double()
+    expected = (plain.val_x - x.mean(0)) / x.std(0, correction=0)
+    torch.testing.assert_close(data.val_x.double(), expected, rtol=1e-4, atol=1e-5)
+    mean, deviation = data.target_scale
+    torch.testing.assert_close(data.train_y * deviation + mean, plain.train_y, rtol=1e-4, atol=1e-4)
+
+
+def test_arrays_are_not_copied_even_if_they_cannot_be_written_to(tmp_path):
+    np.save(tmp_path / "x.npy", X)
+    x = np.load(tmp_path / "x.npy", mmap_mode="r")
+    data = as_data((x, Y, x[:5], Y[:5])).load(Streams(0))
+    assert data.train_x.data_ptr() == x.ctypes.data
+
+
+# ------------------------------------------------------------------ what is refused
+
+
+class Changing(Pairs):
+    def __getitem__(self, place):
+        return torch.rand(4), 0
+
+
+class Uneven(Pairs):
+    def __getitem__(self, place):
+        return torch.zeros(4 + place // 3), 0
+
+
+class Single(Pairs):
+    def __getitem__(self, place):
+        return torch.zeros(4)
+
+
+def changed(array, place, value):
+    array = array.astype(type(value) if not isinstance(value, float) else array.dtype)
+    array[place] = value
+    return array
+
+
+BAD = {
+    "lengths": (lambda: as_data((X, Y[:-1])), "X has 60 samples, but y 59"),
+    "validation lengths": (lambda: as_data((X, Y, X, Y[1:])), "X_val has 60 samples, but y_val 59"),
+    "NaN": (lambda: as_data((changed(X, (17, 2), np.nan), Y)), "X has nan in row 17, column 2"),
+    "infinite target": (lambda: as_data((X, changed(NUMBERS, 3, np.inf))), "y has inf in row 3"),
+    "beyond 32 bits": (lambda: as_data((X.astype(float) * 1e60, Y)), "X as a 32-bit float has"),
+    "texts as inputs": (lambda: as_data((X.astype(str), Y)), "X has dtype <U"),
+    "objects as inputs": (lambda: as_data((changed(X.astype(object), (0, 0), "no"), Y)), "(there is 'no')"),
+    "mixed targets": (lambda: as_data((X, np.array([1, "a"] * 30, dtype=object))), "holding int, str"),
+    "no label": (lambda: as_data((X, np.array(["a", None] * 30, dtype=object))), "y has no value in row 1"),
+    "empty": (lambda: as_data((X[:0], Y[:0])), "X is empty"),
+    "one dimension": (lambda: as_data((X[:, 0], Y)), "X.reshape(-1, 1)"),
+    "one-hot": (lambda: as_data((X, np.eye(3, dtype=int)[Y])), "give y.argmax(1)"),
+    "no targets": (lambda: as_data(X), "an array of shape (60, 4) alone has no targets"),
+    "list of two arrays": (lambda: as_data([X, Y]), "give inputs and targets as a tuple (X, y)"),
+    "three arrays": (lambda: as_data((X, Y, X)), "a tuple of 3"),
+    "other shape": (lambda: as_data((X, Y, X[:, :2], Y)), "samples of X are (4,)"),
+    "identifiers": (
+        lambda: as_data((np.zeros((3000, 1)), np.arange(3000))),
+        "3000 different whole numbers in 3000 samples",
+    ),
+    "few classes": (lambda: ps.data((X, Y), classes=2), "labels run from 0 to 2, but classes says 2"),
+    "unknown class": (lambda: ps.data((X, KINDS[Y]), classes=["a", "b"]), "'c', which is not among classes"),
+    "classes of numbers": (lambda: ps.data((X, NUMBERS), classes=2), "the task is 'regression'"),
+    "fraction as class": (lambda: ps.data((X, NUMBERS), task="classification"), "is no class"),
+    "texts to predict": (lambda: ps.data((X, KINDS[Y]), task="regression"), "holds texts such as"),
+    "validation twice": (lambda: ps.data((X, Y, X, Y), validation=(X, Y)), "given twice"),
+    "share of given": (lambda: ps.data((X, Y, X, Y), val_fraction=0.5), "leave out val_fraction = 0.5"),
+    "share": (lambda: ps.data((X, Y), val_fraction=1.5), "val_fraction"),
+    "frame without target": (lambda: as_data(FRAME), "ps.data(frame, target=...)"),
+    "no such target": (lambda: ps.data(FRAME, target="kinds"), "did you mean 'kind'?"),
+    "no such column": (lambda: ps.data(FRAME, target="kind", features=["w", "v"]), "'v'"),
+    "text column": (lambda: ps.data(FRAME, target="w"), "column 'kind' is not numeric"),
+    "missing in column": (
+        lambda: ps.data(FRAME.assign(x=[np.nan] + [0.0] * 59), target="kind"),
+        "X has nan in row 0, column 'x'",
+    ),
+    "missing label": (lambda: ps.data(FRAME.assign(kind=[None] + ["a"] * 59), target="kind"), "in row 0"),
+    "no inputs": (lambda: ps.data(FRAME[["kind"]], target="kind"), "no column is left"),
+    "target of arrays": (lambda: ps.data((X, Y), target="kind"), "are for tables"),
+    "changing samples": (lambda: as_data(Changing()), "give it a transform without chance"),
+    "uneven samples": (lambda: as_data(Uneven()), "sample 3 has shape (5,)"),
+    "no pair": (lambda: as_data(Single()), "expected a pair (input, target)"),
+    "collate": (
+        lambda: as_data(DataLoader(Pairs(), collate_fn=lambda batch: batch)),
+        "collate_fn of its own",
+    ),
+    "iterable": (lambda: as_data(iter([1])), "has no length"),
+    "number": (lambda: as_data(3), "cannot use a int"),
+    "text in Hugging Face": (lambda: as_data(HuggingFace(t=["a"] * 3, label=Y[:3])), "'t' is not numeric"),
+    "no split": (lambda: as_data({"test": HuggingFace(x=X, label=Y)}), "none called 'train'"),
+    "name": (lambda: as_data("digitts"), "did you mean 'digits'?"),
+    "options of a name": (lambda: ps.data(Digits(), classes=3), "has options of its own"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_what_cannot_be_trained_on_is_one_line_before_any_work(case):
+    make, expected = BAD[case]
+    with pytest.raises(PsbenchError) as refused:
+        make()
+    assert expected in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+# ------------------------------------------------------------------ saved runs
+
+
+def test_a_saved_run_opens_without_its_data_and_goes_on_with_it(tmp_path):
+    experiment = toy_experiment(data=(X, Y), checkpoint_every=1.0, batch_size=12)
+    ps.run(experiment, folder=tmp_path / "run")
+    opened = ps.Run.load(tmp_path / "run")
+    assert opened.experiment == experiment
+    assert opened.summary()["status"] == "finished"
+    with pytest.raises(SpecError, match=re.escape("resume(folder, data=...)")):
+        ps.resume(tmp_path / "run", {"stop.epochs": 3})
+    with pytest.raises(SpecError, match="fingerprint was"):
+        ps.resume(tmp_path / "run", {"stop.epochs": 3}, data=(X + 1, Y))
+    longer = ps.resume(tmp_path / "run", {"stop.epochs": 3}, data=(X, Y), folder=tmp_path / "longer")
+    whole = ps.run(toy_experiment(data=(X, Y), stop={"epochs": 3}))
+    assert torch.equal(longer.parameters, whole.parameters)
+
+
+def test_data_that_changes_after_the_experiment_was_made_is_refused():
+    x = X.copy()
+    experiment = toy_experiment(data=(x, Y))
+    x[3, 1] += 1
+    with pytest.raises(DataError, match="has changed since"):
+        ps.run(experiment)

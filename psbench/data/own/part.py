@@ -129,26 +129,3 @@ def tensor(array: Array) -> Tensor:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "The given NumPy array is not writable")
         return torch.from_numpy(array)
-
-
-def reunited(saved: DataSource, given: DataSource) -> DataSource:
-    """Return the data that a saved specification means, given again.
-
-    Raises
-    ------
-    DataError
-        If it is not the same.
-    """
-    if saved == given:
-        return given
-    before, now = saved.model_dump(mode="json"), given.model_dump(mode="json")
-    name = next(name for name in {**before, **now} if before.get(name) != now.get(name))
-    raise DataError(
-        f"data: is not that of the run: {name} was {_short(before.get(name))}, and now is "
-        f"{_short(now.get(name))}; give the same, with the same options"
-    )
-
-
-def _short(value: Any) -> str:
-    text = str(value)
-    return text if len(text) <= 40 else f"{text[:16]}..."
