@@ -18,6 +18,7 @@ from psbench.data.own import Imported, OwnData, PerWorker, as_data, data
 from psbench.data.replicated import Replicated
 from psbench.data.synthetic_tables import SyntheticTable, generate
 from psbench.data.table import CSV
+from psbench.data.text import Text
 
 __all__ = [
     "CIFAR10",
@@ -36,6 +37,7 @@ __all__ = [
     "PerWorker",
     "Replicated",
     "SyntheticTable",
+    "Text",
     "as_data",
     "data",
     "generate",

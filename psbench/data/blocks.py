@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import difflib
 import glob
 import math
 import os
@@ -16,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from psbench.data.location import nearest_file
 from psbench.data.scaling import Numbers
 from psbench.errors import DataError
 from psbench.progress_events import tell
@@ -52,7 +52,7 @@ def _check(file: Path) -> None:
     if file.is_dir():
         raise DataError(f"{file}: is a folder; name its files, such as {file / '*.csv'}")
     if not file.exists():
-        raise DataError(f"{file}: there is no such file{_nearest(file)}")
+        raise DataError(f"{file}: there is no such file{nearest_file(file)}")
     try:
         with file.open("rb") as content:
             begin = content.read(2)
@@ -64,14 +64,6 @@ def _check(file: Path) -> None:
         raise DataError(
             f"{file}: is compressed, so it cannot be read block by block; unpack it: {_PACKED[begin]}"
         )
-
-
-def _nearest(file: Path) -> str:
-    if not file.parent.is_dir():
-        return f", nor a folder {file.parent}"
-    there = [each.name for each in file.parent.iterdir() if each.is_file()]
-    near = difflib.get_close_matches(file.name, there, n=1, cutoff=0.5)
-    return f"; did you mean {file.parent / near[0]}?" if near else ""
 
 
 def estimated_rows(files: Sequence[Path]) -> int:
