@@ -15,6 +15,7 @@ from psbench.data import Dataset
 from psbench.models.drawing import drawing_from
 from psbench.seeds import Streams
 from psbench.training.batches import Batches, Position
+from psbench.training.dense_gradient import CheckedGradient, dense_gradient
 from psbench.training.losses import CROSS_ENTROPY, Loss
 from psbench.training.model import FlatModel
 
@@ -80,7 +81,7 @@ class Trainer:
         loss: Loss = CROSS_ENTROPY,
     ) -> None:
         self.model, self.data, self._streams, self._ordered = model, data, streams, ordered
-        self._loss = loss
+        self._loss, self._gradient = loss, CheckedGradient(dense_gradient(model.module, loss))
         self._shards = [Batches(shard, streams, worker, ordered) for worker, shard in enumerate(shards)]
         self._batches = list(self._shards)
         self._chunks = [0] * len(shards)
@@ -197,5 +198,9 @@ class Trainer:
     def _step(self, batch: Batch) -> StepResult:
         model = self.model
         inputs, labels = batch.inputs.to(model.device), batch.labels.to(model.device)
-        loss = self._loss.mean(model.module(inputs), labels)
-        return StepResult(model.gradient(loss), model.buffers, loss.item())
+        gradient, loss = self._gradient.compute(inputs, labels, self._by_autograd)
+        return StepResult(gradient, model.buffers, loss)
+
+    def _by_autograd(self, inputs: Tensor, labels: Tensor) -> tuple[Tensor, float]:
+        loss = self._loss.mean(self.model.module(inputs), labels)
+        return self.model.gradient(loss), loss.item()

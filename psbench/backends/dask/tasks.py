@@ -26,6 +26,7 @@ from psbench.backends.dask.protocol.transport import Abandoned, ClientSocket, Se
 from psbench.backends.dask.server.server_process import ServerProcess
 from psbench.backends.dask.worker.worker import Worker
 from psbench.experiment import Experiment
+from psbench.system.allocator import keep_freed_memory
 from psbench.training.evaluator import Evaluator
 from psbench.training.workload import Workload
 
@@ -39,7 +40,7 @@ def coordinate(
     """Coordinate the run; the first parameter server is part of it."""
     with ServerSocket(_host(), key) as socket:
         _announce(topic, COORDINATOR, socket)
-        torch.set_num_threads(experiment.threads)
+        _prepare(experiment)
         Coordinator(Workload.build(experiment), socket, expected, start).run()
 
 
@@ -92,8 +93,14 @@ def _answer(evaluator: Evaluator, request: Message | None) -> Message | None:
     return None
 
 
-def _build(experiment: Experiment) -> Workload:
+def _prepare(experiment: Experiment) -> None:
+    """Set up this process for the arithmetic of a run."""
     torch.set_num_threads(experiment.threads)
+    keep_freed_memory()
+
+
+def _build(experiment: Experiment) -> Workload:
+    _prepare(experiment)
     return Workload.build(experiment)
 
 

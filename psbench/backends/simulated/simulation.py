@@ -35,6 +35,7 @@ from psbench.core.events import Push
 from psbench.core.log import EventLog
 from psbench.core.view import Status
 from psbench.errors import Deadlock, WorkerLost
+from psbench.system.allocator import give_back_freed_memory, keep_freed_memory
 from psbench.training.workload import Workload
 
 #: events between two calls of an observer: often enough to move a chart, too seldom to be felt
@@ -315,7 +316,9 @@ def run_simulated(
     """Run an experiment in virtual time; see `Simulation`."""
     before = torch.get_num_threads()
     torch.set_num_threads(workload.experiment.threads)
+    keep_freed_memory()
     try:
         return Simulation(workload, log, control, observer, checkpoints, start).run()
     finally:
         torch.set_num_threads(before)
+        give_back_freed_memory()

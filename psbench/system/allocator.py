@@ -1,0 +1,43 @@
+"""Have the C library keep memory that is freed, for the next step of training to use again."""
+
+from __future__ import annotations
+
+import ctypes
+import ctypes.util
+import sys
+
+#: glibc's numbers (malloc.h)
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
+#: blocks up to this size come from the heap, which keeps them; glibc takes no larger value
+_LARGEST_ON_HEAP = 32 << 20
+#: free memory at the end of the heap that is kept
+_KEPT = 1 << 30
+
+
+def keep_freed_memory() -> bool:
+    """Let this process keep freed memory, and return whether its C library can be told so (glibc).
+
+    A step allocates its activations and frees them. By default glibc gives large blocks back to the system
+    at once, which clears their pages when they are asked for again: a fifth of the time of a step of a small
+    CNN. What was kept is given back by `give_back_freed_memory`.
+    """
+    library = _glibc()
+    if library is None:
+        return False
+    return bool(
+        library.mallopt(_MMAP_THRESHOLD, _LARGEST_ON_HEAP) and library.mallopt(_TRIM_THRESHOLD, _KEPT)
+    )
+
+
+def give_back_freed_memory() -> None:
+    """Give memory that was freed back to the system."""
+    library = _glibc()
+    if library is not None:
+        library.malloc_trim(0)
+
+
+def _glibc() -> ctypes.CDLL | None:
+    if not sys.platform.startswith("linux"):
+        return None
+    library = ctypes.CDLL(None)
+    return library if hasattr(library, "gnu_get_libc_version") and hasattr(library, "mallopt") else None
