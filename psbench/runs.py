@@ -22,6 +22,7 @@ from psbench.checkpoints.folder import CheckpointFolder
 from psbench.checkpoints.validation import check, check_against, check_log
 from psbench.core.log import EventLog
 from psbench.core.own import reunited
+from psbench.core.part import Part
 from psbench.core.strategy import Strategy
 from psbench.core.switching_strategy import AnyStrategy
 from psbench.experiment import Experiment
@@ -97,12 +98,15 @@ def resume(
     source: str | Path,
     settings: Mapping[str, Any] | None = None,
     *,
+    model: Any = None,
+    data: Any = None,
+    sharding: Any = None,
+    loss: Any = None,
+    metrics: Any = None,
     folder: str | Path | None = None,
     overwrite: bool = False,
     observer: Observer | None = None,
     control: Control | None = None,
-    data: Any = None,
-    sharding: Any = None,
 ) -> Run:
     """Go on with a run that was stopped, was killed, or is to be longer.
 
@@ -117,15 +121,15 @@ def resume(
         The folder of a run, or one of its checkpoints.
     settings : mapping of dotted path to value
         What is to be different from now on, as `{"stop.epochs": 40}`: `stop`, `backend`, `scheduler`,
-        `evaluate_every`, `checkpoint_every`, `threads` and `name` may be.
+        `evaluate_every`, `checkpoint_every`, `threads`, `device` and `name` may be.
+    model, data, sharding, loss, metrics : object or None
+        Those of the run, where they were objects of Python: files of runs do not hold them.
     folder : path or None
         Where the run is saved; the folder that it comes from, unless given. Elsewhere it is a new run.
     overwrite : bool
         Whether another run in that folder is removed, rather than refused.
     observer, control
         See `run`.
-    data, sharding : object or None
-        Those of the run, where they were objects of Python: files of runs do not hold them.
 
     Returns
     -------
@@ -143,7 +147,9 @@ def resume(
     """
     path = find(source)
     experiment = Experiment.from_spec(resume_spec(path), settings, where=str(path))
-    experiment = _with_objects(experiment, data=data, sharding=sharding)
+    experiment = _with_objects(
+        experiment, model=model, data=data, sharding=sharding, loss=loss, metrics=metrics
+    )
     folder = home_of(path) if folder is None else folder
     return run(experiment, observer=observer, control=control, folder=folder, overwrite=overwrite, start=path)
 
@@ -154,9 +160,11 @@ def _with_objects(experiment: Experiment, **given: Any) -> Experiment:
     if not given:
         return experiment
     passed = experiment.but(**given)
-    return experiment.but(
-        **{name: reunited(getattr(experiment, name), getattr(passed, name)) for name in given}
-    )
+    for name in given:
+        before, now = getattr(experiment, name), getattr(passed, name)
+        if isinstance(before, Part) and isinstance(now, Part):
+            reunited(before, now)
+    return passed
 
 
 def _beginning(experiment: Experiment, path: Path, log: EventLog) -> Checkpoint:

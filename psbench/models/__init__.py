@@ -6,6 +6,7 @@ from psbench.models.dense import MLP, Linear, Logistic, Perceptron
 from psbench.models.elsewhere import Imported, Torchvision
 from psbench.models.own import OwnModel, as_model
 from psbench.models.residual import ResNet20, ResNet32, ResNet50, ResNet56
+from psbench.models.transformer import Transformer
 
 __all__ = [
     "CNN",
@@ -24,5 +25,6 @@ __all__ = [
     "ResNet50",
     "ResNet56",
     "Torchvision",
+    "Transformer",
     "as_model",
 ]

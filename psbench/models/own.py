@@ -38,8 +38,7 @@ class OwnModel(Own, Model):
         from psbench.models.construction import built
 
         value = self.object
-        # a function may return the same module again and again
-        make = value if isinstance(value, type) else lambda: copy.deepcopy(_module(value))
+        make = value if isinstance(value, type) else lambda: _fresh(value)
         return built(f"model {self.type!r}", make, streams, example)
 
     def size(self, input_shape: tuple[int, ...], num_outputs: int) -> int:
@@ -94,8 +93,14 @@ def _is_module(value: Any) -> bool:
     return torch is not None and isinstance(value, torch.nn.Module)
 
 
-def _module(value: Any) -> Any:
-    return value if _is_module(value) else value()
+def _fresh(value: Any) -> Any:
+    """Return a copy of a module, or of what a function returns, which may be the same again and again."""
+    from torch.nn.parameter import is_lazy
+
+    module = value if _is_module(value) else value()
+    if _is_module(module) and any(is_lazy(each) for each in (*module.parameters(), *module.buffers())):
+        return module if module is not value else _copied(value)  # torch cannot copy all of those
+    return copy.deepcopy(module)
 
 
 def _copied(module: nn.Module) -> nn.Module:
@@ -103,9 +108,15 @@ def _copied(module: nn.Module) -> nn.Module:
         return copy.deepcopy(module)
     except Exception as error:
         raise ParameterError(
-            f"model {qualified_name(module)!r} cannot be copied: {type(error).__name__}: {error}; let it "
-            "hold no open files and the like, or pass its class"
+            f"model {qualified_name(module)!r} cannot be copied: {_first_line(error)}; pass "
+            "a function that builds it, or let it hold no open files and the like"
         ) from error
+
+
+def _first_line(error: BaseException) -> str:
+    from psbench.models.construction import one_line
+
+    return one_line(error)
 
 
 def _fingerprint_of_module(module: nn.Module) -> str:

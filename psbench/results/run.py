@@ -22,9 +22,11 @@ from psbench.results.identity import (
 )
 from psbench.results.storage import read_log, run_id_of_log, write_parquet
 from psbench.system.files import atomic_write
-from psbench.training.workload import Workload
 
 if TYPE_CHECKING:
+    from pandas import DataFrame
+    from torch import nn
+
     from psbench.charts import Sheet
 
 #: beside the model; they take their places from last to first
@@ -76,19 +78,55 @@ class Run:
 
         return run_chart(self, *names, x=x, width=width)
 
-    def model(self) -> Any:
-        """Return the final model as a torch module.
+    @property
+    def metrics(self) -> DataFrame:
+        """The evaluations: `epoch`, `time_s`, `updates`, `bytes`, and each value, as `val_loss`."""
+        from psbench.metrics import evaluations
+
+        return evaluations(self.log)
+
+    def model(self, model: Any = None) -> nn.Module:
+        """Return the trained network as a torch module with tensors of its own, in eval mode.
+
+        Parameters
+        ----------
+        model : module, class or function, optional
+            The network of one's own that the run began with, where the run was read from a folder; it is
+            copied, and not changed.
 
         Raises
         ------
         SpecError
-            In timing-only mode, which has none.
+            In timing-only mode, which has none; or if the network is an object that the folder does not hold,
+            or `model` is another one.
         """
+        from psbench.training.trained import trained_module
+
         if self.parameters is None or self.buffers is None:
             raise SpecError("a timing-only run has no model")
-        flat = Workload.build(self.experiment).model
-        flat.load(self.parameters, self.buffers)
-        return flat.module.eval()
+        experiment = self.experiment if model is None else self.experiment.but(model=model)
+        return trained_module(experiment, self.meta, self.parameters, self.buffers)
+
+    def save_model(self, path: str | Path, model: Any = None) -> Path:
+        """Write the trained network's state_dict to a `.safetensors` file, and return its path.
+
+        It loads into the same network with `module.load_state_dict(safetensors.torch.load_file(path))`.
+
+        Parameters
+        ----------
+        path : path
+        model : see `model`
+
+        Raises
+        ------
+        SpecError
+            As `model`, or if the file cannot be written.
+        """
+        from psbench.training.trained import write_safetensors
+
+        about = {"psbench.run_id": self.run_id} if self.run_id else {}
+        write_safetensors(self.model(model), Path(path), about)
+        return Path(path)
 
     @property
     def run_id(self) -> str | None:

@@ -34,7 +34,7 @@ from psbench.models.residual_layers import Block, Bottleneck
 from psbench.seeds import Streams
 
 #: those that psbench builds itself, from nothing but the data's shape
-NAMES = sorted(set(REGISTRY["model"]) - {"import", "torchvision"})
+NAMES = sorted(set(REGISTRY["model"]) - {"import", "torchvision", "transformer"})
 MNIST, CIFAR = (1, 28, 28), (3, 32, 32)
 
 

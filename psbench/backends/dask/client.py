@@ -18,6 +18,7 @@ from psbench.backends.dask import tasks
 from psbench.backends.dask.cluster import connected, place
 from psbench.backends.dask.coordinator.checkpointing import Start
 from psbench.backends.dask.coordinator.handlers import PeerFailed
+from psbench.backends.dask.objects import check_objects, sent
 from psbench.backends.dask.protocol import messages as msg
 from psbench.backends.dask.protocol.decoder import Message
 from psbench.backends.dask.protocol.roles import (
@@ -86,6 +87,7 @@ def run_dask(
     ServerLost, WorkerLost
         If a server, or every worker, is gone.
     """
+    check_objects(workload.experiment)
     roles = roles_of(workload.experiment)
     with connected(workload.experiment.scheduler, len(roles)) as client:
         placed = place(roles, client.nthreads(), workload.experiment.scheduler)
@@ -116,6 +118,7 @@ class _Run:
         self._folder, self._checkpoints = checkpoints, [] if checkpoints is None else checkpoints.paths
         self._outcome: Outcome | None = None
         self._stop_sent = False
+        self._experiment: Any = workload.experiment  # or a future of it
         self._warming: list[Future] = []
 
     def run(self) -> Outcome:
@@ -124,6 +127,7 @@ class _Run:
         self.client.subscribe_topic(self._topic, lambda event: announced.put(event[1]))
         coordinator = None
         try:
+            self._experiment = sent(self.client, self.workload.experiment, self.placed.values())
             self._start_servers()
             self._await_addresses(announced)
             coordinator = ClientSocket(self._addresses[COORDINATOR], self._key, CLIENT)
@@ -138,7 +142,7 @@ class _Run:
     def _start(self, role: str, task: Callable[..., None], *arguments: Any) -> None:
         self._futures[role] = self.client.submit(
             task,
-            *(self.workload.experiment, self._key, *arguments),
+            *(self._experiment, self._key, *arguments),
             key=f"{self._topic}-{role.replace(' ', '-')}",
             workers=[self.placed[role]],
             allow_other_workers=False,

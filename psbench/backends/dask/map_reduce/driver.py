@@ -15,6 +15,7 @@ from psbench.backends.control import Control, Observer
 from psbench.backends.dask.cluster import connected, place
 from psbench.backends.dask.coordinator.ending import Ending
 from psbench.backends.dask.map_reduce import tasks
+from psbench.backends.dask.objects import check_objects, sent
 from psbench.backends.dask.protocol.roles import EVALUATOR, worker_name
 from psbench.backends.outcome import Outcome
 from psbench.backends.pushes import why_diverged, with_stats
@@ -51,6 +52,7 @@ def run_map_reduce(
         If the scheduler does not answer, a task fails, or its process is killed.
     """
     check(workload.experiment)
+    check_objects(workload.experiment)
     if start is not None:
         raise ParameterError(
             "strategy 'map_reduce': on dask it cannot go on from a checkpoint; use the simulated backend"
@@ -138,7 +140,8 @@ class _Driver:
                 self.client.cancel(list(self._partitions.values()), force=True)
 
     def _load(self) -> None:
-        experiment, last = self.workload.experiment, self.workload.profile.num_workers
+        last = self.workload.profile.num_workers
+        experiment = sent(self.client, self.workload.experiment, self.placed.values())
         for worker in range(last + 1):  # the last is the evaluator's
             role = worker_name(worker) if worker < last else EVALUATOR
             self._partitions[worker] = self._submit(tasks.load, experiment, min(worker, last - 1), on=role)

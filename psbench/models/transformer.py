@@ -1,0 +1,102 @@
+"""A small decoder-only transformer, for the prediction of next tokens."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar, Self
+
+from pydantic import model_validator
+
+from psbench.core.specification import parameter
+from psbench.errors import ParameterError
+from psbench.models.base import Model
+
+if TYPE_CHECKING:
+    from torch import Generator, nn
+
+
+class Transformer(Model):
+    """A decoder-only transformer with learned positions, normalised before each layer, as GPT-2.
+
+    Parameters
+    ----------
+    width : int
+        Numbers that a token is represented by; a multiple of `heads`.
+    layers, heads : int
+    hidden : int
+        Neurons of the feed-forward layer of a block; 0 means four times the width.
+    context : int
+        Tokens that it can take; 0 means as many as a sample of the data has.
+    dropout : float, 0 to 1
+        Share of numbers left out where a layer's output is added, drawn by worker and step.
+    tied : bool
+        Whether the output layer is the embedding of the tokens.
+
+    Notes
+    -----
+    Our reading: attention weights themselves are not dropped.
+
+    Source
+    ------
+    Radford et al. (2019), "Language Models are Unsupervised Multitask Learners", sec. 2.3; Press and Wolf
+    (2017), "Using the Output Embedding to Improve Language Models".
+
+    Examples
+    --------
+    >>> Transformer(width=32, heads=2).layers
+    2
+    """
+
+    name: ClassVar[str] = "transformer"
+    source: ClassVar[str] = "Radford et al. 2019 (GPT-2), sec. 2.3"
+    tasks: ClassVar[tuple[str, ...]] = ("sequence",)
+
+    width: int = parameter(64, "numbers that a token is represented by", ge=1)
+    layers: int = parameter(2, "blocks of attention and feed-forward", unit="layers", ge=1)
+    heads: int = parameter(4, "heads of the attention", ge=1)
+    hidden: int = parameter(0, "neurons of a feed-forward layer; 0: four times the width", ge=0)
+    context: int = parameter(0, "tokens it can take; 0: as many as a sample has", unit="tokens", ge=0)
+    dropout: float = parameter(0.0, "share of numbers left out in training", ge=0, lt=1)
+    tied: bool = parameter(True, "whether the output layer is the embedding of the tokens")
+
+    @model_validator(mode="after")
+    def _divides(self) -> Self:
+        if self.width % self.heads:
+            raise ParameterError(
+                f"model {self.name!r}: width {self.width} is not a multiple of its {self.heads} heads"
+            )
+        return self
+
+    def check_input(self, input_shape: tuple[int, ...]) -> None:
+        """Raise ParameterError if samples are no sequences of tokens, or longer than the context."""
+        if len(input_shape) != 1:
+            raise ParameterError(
+                f"model {self.name!r} needs sequences of tokens (tokens,), got samples of shape "
+                f"{tuple(input_shape)}; use data of text"
+            )
+        if self.context and input_shape[0] > self.context:
+            raise ParameterError(
+                f"model {self.name!r}: samples have {input_shape[0]} tokens, and its context is "
+                f"{self.context}"
+            )
+
+    def network(self, input_shape: tuple[int, ...], num_outputs: int) -> nn.Module:
+        """Return the layers."""
+        from psbench.models.transformer_layers import Decoder
+
+        return Decoder(
+            num_outputs,
+            self.context or input_shape[0],
+            width=self.width,
+            layers=self.layers,
+            heads=self.heads,
+            hidden=self.hidden or 4 * self.width,
+            dropout=self.dropout,
+            tied=self.tied,
+        )
+
+    def initialise(self, network: nn.Module, generator: Generator) -> None:
+        """Draw weights as GPT-2 does; see `psbench.models.transformer_layers`."""
+        from psbench.models.transformer_layers import Decoder, initialise
+
+        assert isinstance(network, Decoder)
+        initialise(network, generator)

@@ -1,0 +1,83 @@
+"""Networks, losses and metrics of one's own on real Dask workers: as in virtual time, or one clear line."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+import torch
+from models.networks import Encoder, Net, Recurrent, Words
+from torch import nn
+from torch.nn import functional
+
+from psbench.errors import ParameterError
+from psbench.runs import run
+from psbench.testing import toy_experiment
+
+pytestmark = [pytest.mark.dask, pytest.mark.timeout(180)]
+
+
+def local_class():
+    class Local(nn.Module):
+        """A class that no other process can import."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer, self.drop = nn.Linear(4, 3), nn.Dropout(0.25)
+
+        def forward(self, x):
+            return self.drop(self.layer(x)), x
+
+    return Local
+
+
+def own_loss(outputs, targets):
+    return functional.cross_entropy(outputs[0], targets)
+
+
+def both(scheduler, model, strategy="bsp", **changes):
+    """Return a live run and the simulated one."""
+    settings = {
+        "cluster": {"workers": 2, "step_time": "constant"},
+        "batch_size": 8,
+        "stop": {"updates": 4},
+        "optimizer": {"name": "sgd", "lr": 0.1, "momentum": 0.9},
+    }
+    experiment = toy_experiment(strategy, model=model, **settings | changes)
+    return run(experiment.but(backend="dask", scheduler=scheduler)), run(experiment)
+
+
+FORMS = {
+    "module": (Net, {}),
+    "class": (lambda: Net, {}),
+    "function": (lambda: lambda: Net(5), {}),
+    "import": (lambda: {"name": "import", "target": "models.networks:Net", "arguments": {"width": 6}}, {}),
+    "recurrent": (lambda: Recurrent, {"data": Words()}),
+    "dropout": (lambda: lambda: Encoder(0.3), {"data": Words()}),
+    "loss and metric": (
+        local_class,
+        {"loss": own_loss, "metrics": {"norm": lambda outputs, targets: outputs[1].norm()}},
+    ),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_each_form_is_trained_live_as_in_virtual_time(form: str, scheduler: str) -> None:
+    make, changes = FORMS[form]
+    live, simulated = both(scheduler, make(), **changes)
+    assert live.meta["params_digest"] == simulated.meta["params_digest"]
+    assert live.log.evaluations()[-1].keys() == simulated.log.evaluations()[-1].keys()
+    if form == "loss and metric":
+        assert live.metrics["val_norm"].tolist() == simulated.metrics["val_norm"].tolist()
+
+
+def test_jobs_take_networks_of_ones_own(scheduler: str) -> None:
+    live, simulated = both(scheduler, local_class(), loss=own_loss, strategy="map_reduce")
+    assert torch.equal(live.parameters, simulated.parameters)
+
+
+def test_what_cannot_be_sent_is_one_line_before_anything_starts() -> None:
+    lock = threading.Lock()
+    experiment = toy_experiment(model=lambda: Net(8 if lock else 9), backend="dask")
+    with pytest.raises(ParameterError, match=r"model: .* cannot be sent to Dask.*'_thread.lock'"):
+        run(experiment)
