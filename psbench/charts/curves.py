@@ -72,7 +72,7 @@ def curve(
     labels = labels_of(data, labels)
     table = data if isinstance(data, str) else thin(data)
     y_title, y_format = VALUES.get(y, (y, ""))
-    title = TITLES.get(y, y)
+    title = TITLES.get(y, y.replace("val_", "Validation ", 1).replace("_", " "))
     known = looks(labels, strategies)
     drawn = known if shown is None else {label: known[label] for label in shown}
     colour = _colour(drawn)

@@ -27,8 +27,14 @@ def evaluation_table(run: RunRecord, label: str, seed: int = 0) -> pd.DataFrame:
     frame.insert(0, "label", label)
     frame.insert(1, "seed", seed)
     frame.insert(2, "point", np.arange(len(frame)))
-    kept = [n for n in ("label", "seed", "point", *AXES, *EVALUATED) if n in frame]
-    return frame[kept]
+    kept = [n for n in ("label", "seed", "point", *AXES) if n in frame]
+    return frame[[*kept, *evaluated(frame)]]
+
+
+def evaluated(frame: pd.DataFrame) -> list[str]:
+    """Return the evaluated values that a table has: psbench's own first, then a person's metrics."""
+    own = [name for name in frame if str(name).startswith("val_") and name not in EVALUATED]
+    return [*(name for name in EVALUATED if name in frame), *map(str, own)]
 
 
 def training_table(run: RunRecord, label: str) -> pd.DataFrame:

@@ -26,6 +26,8 @@ KINDS: dict[str, tuple[str, ...]] = {
     "models": ("model",),
     "clusters": ("cluster",),
     "optimizers": ("optimizer",),
+    "losses": ("loss",),
+    "metrics": ("metric",),
 }
 _LIMITS = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
 
@@ -45,11 +47,12 @@ def entries(kind: str) -> list[dict[str, Any]]:
     """
     from psbench import clusters, codecs, data, models, sharding
     from psbench.strategies import CATALOGUE
-    from psbench.training import optim
+    from psbench.training import losses, optim, own_functions, scores
 
     if kind not in KINDS:
         raise UnknownName("kind of things to list", kind, KINDS)
-    _ = (clusters, codecs, data, models, optim, sharding)  # imported so that their parts are registered
+    # imported so that their parts are registered
+    _ = (clusters, codecs, data, losses, models, optim, own_functions, scores, sharding)
     if kind == "strategies":
         return [_published(entry) for entry in CATALOGUE.values()]
     return [_part(cls) for domain in KINDS[kind] for cls in REGISTRY[domain].values()]

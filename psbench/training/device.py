@@ -24,13 +24,18 @@ def device_of(name: str) -> torch.device:
 
 def to_host(tensor: Tensor) -> Tensor:
     """Return a tensor in host memory: itself if it is there, else a copy, pinned, so that it travels fast."""
-    if tensor.device.type == "cpu":
-        return tensor
-    return torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True).copy_(tensor)
+    return tensor if tensor.device.type == "cpu" else _pinned(tensor)
+
+
+def for_device(name: str, tensor: Tensor) -> Tensor:
+    """Return a copy in host memory, pinned where a device of that name is a GPU of this machine."""
+    return _pinned(tensor) if name != "cpu" and torch.cuda.is_available() else tensor.clone()
 
 
 def copied(tensor: Tensor) -> Tensor:
-    """Return a copy in the same kind of memory: pinned if the tensor is."""
-    if torch.cuda.is_available() and tensor.is_pinned():
-        return torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True).copy_(tensor)
-    return tensor.clone()
+    """Return a copy in the same kind of host memory: pinned if the tensor is."""
+    return _pinned(tensor) if torch.cuda.is_available() and tensor.is_pinned() else tensor.clone()
+
+
+def _pinned(tensor: Tensor) -> Tensor:
+    return torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True).copy_(tensor)

@@ -13,6 +13,7 @@ from psbench.models import Model
 from psbench.models.construction import count
 from psbench.models.initialise import knows
 from psbench.seeds import Streams
+from psbench.training.device import device_of
 from psbench.training.dry_run import SAMPLES, Trial, check_parameters, try_step
 from psbench.training.losses import Loss, loss_for
 from psbench.training.memory import check_model
@@ -35,6 +36,8 @@ def network_of(experiment: Experiment, data: Dataset, streams: Streams) -> Netwo
     ParameterError
         If it cannot be built, is too large, or cannot learn from this data; nothing has been computed.
     """
+    if experiment.scheduler is None:  # else the machines that compute are others than this one
+        device_of(experiment.device)
     model = experiment.model
     model.check_task(data.task)
     loss = loss_for(experiment.loss, data.task)

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from psbench.training.device import copied
 from psbench.training.optim import Optimizer
 
 
@@ -30,8 +31,7 @@ class Server:
     """
 
     def __init__(self, parameters: Tensor, buffers: Tensor, optimizer: Optimizer, global_batch: int) -> None:
-        self.parameters = parameters.detach().clone()
-        self.buffers = buffers.detach().clone()
+        self.parameters, self.buffers = copied(parameters.detach()), copied(buffers.detach())
         self.spec = optimizer
         self.global_batch = global_batch
         self._update = optimizer.update(self.parameters)

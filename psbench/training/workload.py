@@ -22,7 +22,7 @@ from psbench.experiment import Experiment
 from psbench.seeds import Streams
 from psbench.sharding import ShardingReport, label_counts, measure_data
 from psbench.stragglers.dual_binary_search import CHUNKS_HELD
-from psbench.training.device import device_of
+from psbench.training.device import device_of, for_device
 from psbench.training.evaluator import Evaluator
 from psbench.training.losses import Loss
 from psbench.training.memory import check_data
@@ -84,7 +84,8 @@ class Workload:
         model = network.model
         for composition in experiment.strategy.compositions:
             composition.placement.ranges(model.layout)  # refuses servers that would hold nothing
-        start = model.parameters.clone(), model.buffers
+        device = experiment.device
+        start = for_device(device, model.parameters), for_device(device, model.buffers)
         workload = cls(
             *(experiment, streams, profile, data, model, network.loss, *start, shards, batch_sizes, report)
         )

@@ -102,7 +102,7 @@ class Buffered(nn.Module):
         return self.layer(x - self.mean.float()) * self.scale + self.mask * self.phase.real
 
 
-def plain(experiment, updates, module, seeded=False, loss_of=functional.cross_entropy):
+def plain(experiment, updates, module, seeded=False, loss_of=functional.cross_entropy, lr=0.1):
     """Train a module with torch alone on the batches of the workers, taken one after another.
 
     With two, four, ... equal workers the mean of their gradients is exact.
@@ -110,7 +110,7 @@ def plain(experiment, updates, module, seeded=False, loss_of=functional.cross_en
     workload = Workload.build(experiment)
     data, workers = workload.data, len(workload.shards)
     sources = [Batches(shard, workload.streams, worker) for worker, shard in enumerate(workload.shards)]
-    optimizer = torch.optim.SGD([p for p in module.parameters() if p.requires_grad], lr=0.1, momentum=0.9)
+    optimizer = torch.optim.SGD([p for p in module.parameters() if p.requires_grad], lr=lr, momentum=0.9)
     module.train()
     for step in range(updates):
         optimizer.zero_grad()
