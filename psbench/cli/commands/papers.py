@@ -1,0 +1,165 @@
+"""`psbench reproduce` and `psbench verify`: published results, and ours beside them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from psbench.cli.app import FAILED, Debug, Json, app, as_json_text, say, table_width
+
+if TYPE_CHECKING:
+    from psbench.papers.outcome import Reproduction
+    from psbench.papers.running import Progress
+
+_OUT = Path("runs/papers")
+_Paper = Annotated[
+    str | None, typer.Argument(metavar="PAPER", help="strategy_switch, hermes, adacomm, thesis, ...")
+]
+_Out = Annotated[Path, typer.Option("--out", metavar="DIR", help="Where runs are stored, and report.html.")]
+
+
+@app.command("reproduce")
+def reproduce_command(
+    paper: _Paper = None,
+    table: Annotated[
+        str | None, typer.Argument(metavar="TABLE", help='One table or figure, such as "Table III".')
+    ] = None,
+    scale: Annotated[
+        Literal["smoke", "quick", "full"],
+        typer.Option(help="smoke takes seconds, quick minutes on small data, full is the published size."),
+    ] = "quick",
+    seeds: Annotated[
+        int | None, typer.Option(min=1, help="Seeds of each row; else as the scale says.")
+    ] = None,
+    every: Annotated[bool, typer.Option("--all", help="All papers.")] = False,
+    processes: Annotated[
+        int | None, typer.Option(min=1, help="Runs at the same time; by default one a core.")
+    ] = None,
+    data: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Where data sets lie; else PSBENCH_DATA says it.")
+    ] = None,
+    out: _Out = _OUT,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> int:
+    """Repeat published experiments and print our numbers beside theirs.
+
+    Says first what it will cost. Runs that are stored in DIR are not made again, so a command that was
+    stopped goes on.
+
+    \b
+    Examples:
+      psbench reproduce strategy_switch --scale quick
+      psbench reproduce hermes "Table III" --seeds 5 --out runs/hermes
+      psbench reproduce --all --scale quick --json
+    """  # noqa: D301
+    from psbench.papers.library import load
+    from psbench.papers.page import write_page
+    from psbench.papers.session import plan, reproduce
+
+    if data is not None:
+        os.environ["PSBENCH_DATA"] = str(data)
+    plans = [plan(load(name), scale, seeds, table) for name in _asked(paper, every)]
+    cores = processes or os.cpu_count() or 1
+    for planned in plans:
+        for line in planned.words(cores):
+            say(line)
+    found = [reproduce(planned, out / "records", cores, _progress()) for planned in plans]
+    report = write_page(out / "report.html", found)
+    if as_json:
+        print(as_json_text(_plain(found)))
+    else:
+        for each in found:
+            print(_text(each), end="")
+    say(f"saved in {out}; open {report}")
+    return 0
+
+
+@app.command("verify")
+def verify_command(
+    paper: _Paper = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Stored runs; else those that come with psbench.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Draws another run.")] = 0,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> int:
+    """Draw one stored run of a paper by chance, make it again, and compare the digests.
+
+    \b
+    Examples:
+      psbench verify strategy_switch --seed 3
+      psbench verify hermes --out runs/papers
+    """  # noqa: D301
+    from psbench.papers.session import again, draw
+
+    (name,) = _asked(paper, False)
+    record = draw(_stored(name, out), seed)
+    say(
+        f"runs again: {record.experiment}, seed {record.seed} ({record.role} {record.label})".replace(
+            " )", ")"
+        )
+    )
+    repeated = again(record)
+    same = (repeated.digest, repeated.params_digest) == (record.digest, record.params_digest)
+    if as_json:
+        print(as_json_text({"experiment": record.experiment, "seed": record.seed, "same": same}))
+    else:
+        print(
+            f"{'the same' if same else 'DIFFERENT'}: log {repeated.digest[:16]}, stored {record.digest[:16]}"
+        )
+    return 0 if same else FAILED
+
+
+def _asked(paper: str | None, every: bool) -> tuple[str, ...]:
+    from psbench.errors import SpecError
+    from psbench.papers.library import NAMES, load
+
+    if bool(paper) == every:
+        raise SpecError(f"name one paper of {', '.join(NAMES)}" + ("; or --all without one" if every else ""))
+    return NAMES if every else (load(str(paper)).name,)
+
+
+def _stored(name: str, out: Path | None) -> list:  # type: ignore[type-arg]
+    from psbench.errors import DataError
+    from psbench.papers.library import stored
+    from psbench.papers.records import read_records, records_in
+
+    if out is not None:
+        return [record for record in records_in(out / "records") if record.paper == name]
+    if not stored(name).is_file():
+        raise DataError(f"paper {name!r}: no runs come with psbench; give --out")
+    return read_records(stored(name))
+
+
+def _progress() -> Callable[[Progress], None]:
+    from psbench.progress import clock_time
+
+    def tell(now: Progress) -> None:
+        left = f", {clock_time(now.left_s)} left" if now.left_s >= 1 else ""
+        cell = now.last
+        role = "" if cell.role == "result" else f" ({cell.role} {cell.label})"
+        say(f"[{now.done}/{now.total}] {cell.paper}: {cell.experiment} seed {cell.seed}{role}{left}")
+
+    return tell
+
+
+def _plain(found: list[Reproduction]) -> dict[str, object]:
+    return {
+        "scale": found[0].scale,
+        "rows": [outcome.as_dict() for each in found for outcome in each.outcomes],
+        "verdicts": {each.paper.name: each.counts for each in found},
+        "sensitivity": [vars(s) | {"paper": each.paper.name} for each in found for s in each.sensitivities],
+    }
+
+
+def _text(found: Reproduction) -> str:
+    from psbench.papers.text import HEADINGS, cells, remarks, summary
+    from psbench.results.text import table_text
+
+    return table_text(HEADINGS, cells(found.outcomes), [*remarks(found), summary(found)], table_width())

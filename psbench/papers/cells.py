@@ -1,0 +1,236 @@
+"""The runs that a paper needs at a scale: which, with which seeds, and at what cost."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+from psbench.errors import UnknownName
+from psbench.experiment import Experiment
+from psbench.papers.schema import Paper, Published, Scale
+
+#: result: compared; tuning: tries a rate; best: repeats the results at the best rate; sensitivity: a guess
+#: halved or doubled
+Role: TypeAlias = Literal["result", "tuning", "best", "sensitivity"]
+
+#: the seed of tuning trials, which no result uses
+TUNING_SEED = 1000
+#: seeds of a row's results, unless asked for others
+SEEDS: dict[Scale, int] = {"smoke": 1, "quick": 3, "full": 3}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run.
+
+    Attributes
+    ----------
+    spec : str
+        The whole experiment as canonical JSON.
+    label : str
+        For tuning the factor of the rate, for sensitivity the guess and its factor.
+    target_of, target : what times to a target refer to
+    seconds : float
+        CPU seconds that it is expected to take.
+    """
+
+    paper: str
+    experiment: str
+    seed: int
+    role: Role
+    label: str
+    spec: str
+    target_of: str
+    target: float | None
+    seconds: float
+    memory_mb: float
+
+    @property
+    def key(self) -> str:
+        """What a stored record is found by: a digest of all that determines the run and its measures."""
+        content = json.dumps([self.spec, self.target_of, self.target])
+        return hashlib.sha256(content.encode()).hexdigest()[:24]
+
+
+def rows_of(paper: Paper, scale: Scale, table: str | None = None) -> list[Published]:
+    """Return the rows of a paper, or of one table or figure.
+
+    Raises
+    ------
+    UnknownName
+        If there is no such table; letter case, spaces and points do not count.
+    """
+    if table is None:
+        return list(paper.rows)
+    exhibits = list(dict.fromkeys(row.exhibit for row in paper.rows))
+    found = [name for name in exhibits if _slug(name) == _slug(table)]
+    if not found:
+        raise UnknownName(f"table or figure of {paper.name!r}", table, exhibits)
+    return [row for row in paper.rows if row.exhibit in found]
+
+
+def runs_at(paper: Paper, row: Published, scale: Scale) -> bool:
+    """Return whether a row is run at a scale."""
+    names = filter(None, (row.experiment, row.baseline))
+    return not row.reason and all(scale in paper.experiments[name].scales for name in names)
+
+
+def seeds_of(paper: Paper, name: str, scale: Scale, asked: int | None) -> int:
+    """Return how many seeds an experiment gets: as asked, or of its set-up, or of the scale."""
+    own = paper.setups[paper.experiments[name].setup].seeds.get(scale, SEEDS[scale])
+    return own if asked is None else asked
+
+
+def results(paper: Paper, scale: Scale, seeds: int | None, table: str | None = None) -> list[Cell]:
+    """Return the runs that the rows, and the figures of a whole paper, compare."""
+    cells = [
+        _cell(paper, name, scale, seed, "result", "")
+        for name in _needed(paper, scale, table)
+        for seed in range(seeds_of(paper, name, scale, seeds))
+    ]
+    return _unique(cells)
+
+
+def tuning(paper: Paper, scale: Scale, table: str | None = None) -> list[Cell]:
+    """Return the trials of rates: as many for every experiment that is tuned."""
+    cells = [
+        _cell(paper, name, scale, TUNING_SEED, "tuning", f"{factor:g}", {"optimizer.lr": factor})
+        for name in _needed(paper, scale, table)
+        if _is_tuned(paper, name)
+        for factor in paper.rates
+    ]
+    return _unique(cells)
+
+
+def best(paper: Paper, scale: Scale, seeds: int | None, factors: dict[str, float]) -> list[Cell]:
+    """Return the results again, each experiment at its best rate where that is not the common one."""
+    cells = [
+        _cell(paper, name, scale, seed, "best", f"{factor:g}", {"optimizer.lr": factor})
+        for name, factor in factors.items()
+        if factor != 1
+        for seed in range(seeds_of(paper, name, scale, seeds))
+    ]
+    return _unique(cells)
+
+
+def sensitivity(paper: Paper, scale: Scale, table: str | None = None) -> list[Cell]:
+    """Return the runs of the sensitive rows with each guess halved and doubled, seed 0."""
+    rows = {row.row for row in rows_of(paper, scale, table)}
+    names = [
+        name
+        for row in paper.rows
+        if row.row in paper.sensitive and row.row in rows and runs_at(paper, row, scale)
+        for name in filter(None, (row.experiment, row.baseline))
+    ]
+    cells = [
+        _cell(paper, name, scale, 0, "sensitivity", f"{guess.name} {factor:g}", {guess.path: factor})
+        for name in dict.fromkeys(names)
+        for guess in paper.guesses
+        if paper.experiments[name].setup in guess.setups
+        for factor in guess.factors
+    ]
+    return _unique(cells)
+
+
+def _is_tuned(paper: Paper, name: str) -> bool:
+    return paper.setups[paper.experiments[name].setup].tuned
+
+
+def _needed(paper: Paper, scale: Scale, table: str | None) -> list[str]:
+    """Return the experiments that rows and figures use, in the order of the file."""
+    rows = rows_of(paper, scale, table)
+    used = {name for row in rows for name in (row.experiment, row.baseline) if runs_at(paper, row, scale)}
+    if table is None:
+        drawn = (name for d in paper.drawings for name in (*d.experiments, d.baseline) if name)
+        used |= {name for name in drawn if scale in paper.experiments[name].scales}
+    return [name for name in paper.experiments if name in used]
+
+
+def experiment_of(
+    paper: Paper, name: str, scale: Scale, seed: int, factors: dict[str, float] | None = None
+) -> Experiment:
+    """Return an experiment of a paper.
+
+    Parameters
+    ----------
+    factors : mapping of dotted path to float, optional
+        Numbers of the specification to be multiplied.
+
+    Raises
+    ------
+    SpecError
+    """
+    planned = paper.experiments[name]
+    setup = paper.setups[planned.setup]
+    settings = {**getattr(setup, scale), **getattr(planned, scale), "name": name, "seed": seed}
+    spec = {**setup.spec, **planned.spec}
+    where = f"experiment {name!r} of paper {paper.name!r}"
+    made = Experiment.from_spec(spec, settings, where=where)
+    for path, factor in (factors or {}).items():
+        made = Experiment.from_spec(made.spec(), {path: factor * _at(made.spec(), path)}, where=where)
+    return made
+
+
+def _at(spec: dict[str, Any], path: str) -> float:
+    value: Any = spec
+    for key in path.split("."):
+        value = value[key]
+    return float(value)
+
+
+def _cell(
+    paper: Paper,
+    name: str,
+    scale: Scale,
+    seed: int,
+    role: Role,
+    label: str,
+    factors: dict[str, float] | None = None,
+) -> Cell:
+    setup = paper.setups[paper.experiments[name].setup]
+    experiment = experiment_of(paper, name, scale, seed, factors)
+    return Cell(
+        *(paper.name, name, seed, role, label),
+        spec=json.dumps(experiment.spec(), sort_keys=True),
+        target_of=setup.target_of,
+        target=setup.target.get(scale),
+        seconds=setup.seconds[scale],
+        memory_mb=setup.memory_mb,
+    )
+
+
+def _unique(cells: Iterable[Cell]) -> list[Cell]:
+    return list({cell.key: cell for cell in cells}.values())
+
+
+def forecast(cells: Sequence[Cell], processes: int) -> tuple[float, float]:
+    """Return the seconds and the megabytes that runs are expected to take, side by side.
+
+    Examples
+    --------
+    >>> forecast([], 2)
+    (0.0, 0.0)
+    """
+    seconds = sum(cell.seconds for cell in cells) / processes
+    largest = sorted((cell.memory_mb for cell in cells), reverse=True)[:processes]
+    return seconds, float(sum(largest))
+
+
+def _slug(name: str) -> str:
+    return "".join(each for each in name.lower() if each.isalnum())
+
+
+def lines(cells: Sequence[Cell]) -> Iterator[str]:
+    """Yield what is to be run in words, a line for each role."""
+    words = {
+        "result": "results",
+        "tuning": "trials of rates",
+        "best": "results at the best rates",
+        "sensitivity": "runs with a guess halved or doubled",
+    }
+    for role, word in words.items():
+        if count := sum(cell.role == role for cell in cells):
+            yield f"{count} {word}"

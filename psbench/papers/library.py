@@ -1,0 +1,63 @@
+"""The papers that are here, read from their files."""
+
+from __future__ import annotations
+
+import csv
+import io
+from functools import cache
+from importlib import resources
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+
+from psbench.errors import DataError, UnknownName
+from psbench.papers.schema import Paper
+
+#: in the order in which `--all` runs them
+NAMES = ("strategy_switch", "hermes", "adacomm", "thesis", "sharding", "dbs_sgd", "sync_switch")
+
+_FILES = resources.files("psbench.papers")
+
+
+@cache
+def load(name: str) -> Paper:
+    """Return a paper.
+
+    Raises
+    ------
+    UnknownName
+    DataError
+        If one of its files is not what it should be.
+
+    Examples
+    --------
+    >>> load("hermes").rows[0].place
+    'Table III, row "MNIST, ASP", column "Speedup"'
+    """
+    if name not in NAMES:
+        raise UnknownName("paper", name, NAMES)
+    folder = _FILES / name
+    content = yaml.safe_load((folder / "experiments.yaml").read_text(encoding="utf-8"))
+    return parse(name, content, (folder / "published.csv").read_text(encoding="utf-8"))
+
+
+def parse(name: str, content: dict[str, Any], table: str) -> Paper:
+    """Return a paper from what its two files hold.
+
+    Raises
+    ------
+    DataError
+    """
+    rows = [{key: text for key, text in row.items() if text} for row in csv.DictReader(io.StringIO(table))]
+    try:
+        return Paper(name=name, rows=tuple(rows), **content)  # type: ignore[arg-type]
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise DataError(f"paper {name!r}: {where}: {first['msg']}") from None
+
+
+def stored(name: str) -> Any:
+    """Return the file of the stored quick runs of a paper, which may not exist."""
+    return _FILES / name / "quick.parquet"

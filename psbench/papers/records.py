@@ -1,0 +1,176 @@
+"""What is kept of each run: its specification, seed, measures, curve and digests, as plain data."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from psbench.errors import DataError
+from psbench.papers.cells import Cell
+from psbench.system.files import atomic_write, check_writable
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Record:
+    """A run that was made.
+
+    Attributes
+    ----------
+    measures : dict
+        See `measures.measure`.
+    curve : dict of column to list
+        The evaluations, thinned.
+    staleness : list of int
+        Pushes by staleness, from 0 on.
+    status : str
+        "finished" or "diverged"; runs that diverged are kept.
+    digest, params_digest : str
+        Of the log and of the model.
+    cpu_s : float
+    """
+
+    key: str
+    paper: str
+    experiment: str
+    seed: int
+    role: str
+    label: str
+    spec: str
+    status: str
+    measures: dict[str, Any]
+    curve: dict[str, list[float | None]]
+    staleness: list[int]
+    digest: str
+    params_digest: str | None
+    cpu_s: float
+
+
+def run_cell(cell: Cell) -> Record:
+    """Run a cell and return its record.
+
+    Raises
+    ------
+    DataError
+        If its data are not there.
+    """
+    from psbench.experiment import Experiment
+    from psbench.papers import measures
+    from psbench.runs import run
+
+    began = time.process_time()
+    done = run(Experiment.from_spec(json.loads(cell.spec), where=f"experiment {cell.experiment!r}"))
+    summary = done.summary()
+    return Record(
+        *(cell.key, cell.paper, cell.experiment, cell.seed, cell.role, cell.label, cell.spec),
+        status=summary["status"],
+        measures=measures.measure(done, cell.target_of, cell.target),
+        curve=measures.curve(done),
+        staleness=measures.staleness_counts(done),
+        digest=summary["digest"],
+        params_digest=summary["params_digest"],
+        cpu_s=round(time.process_time() - began, 3),
+    )
+
+
+class Store:
+    """Records in a folder, a JSON file each, found by their keys.
+
+    Raises
+    ------
+    SpecError
+        If the folder cannot be written.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        check_writable(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        self._folder = folder
+
+    def find(self, cell: Cell) -> Record | None:
+        """Return the record of a cell; None if it has not been run.
+
+        Raises
+        ------
+        DataError
+            If the file is not the record of that cell.
+        """
+        path = self._path(cell.key)
+        if not path.is_file():
+            return None
+        record = _read(path)
+        if (record.key, record.spec) != (cell.key, cell.spec):
+            raise DataError(f"{path}: is the record of another run; remove it")
+        return record
+
+    def save(self, record: Record) -> None:
+        """Write a record, whole or not at all."""
+        with atomic_write(self._path(record.key)) as file:
+            text = json.dumps({"format": FORMAT} | vars(record), allow_nan=False)
+            file.write(text.encode())
+
+    def _path(self, key: str) -> Path:
+        return self._folder / f"{key}.json"
+
+
+def records_in(folder: Path) -> list[Record]:
+    """Return all records of a folder.
+
+    Raises
+    ------
+    DataError
+    """
+    return [_read(path) for path in sorted(folder.glob("*.json"))]
+
+
+def _read(path: Path) -> Record:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if content.pop("format") != FORMAT:
+            raise ValueError("it is of another format")
+        return Record(**content)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DataError(f"{path}: is not the record of a run ({error}); remove it") from None
+
+
+def write_records(path: Path, records: Iterable[Record]) -> None:
+    """Write records as one Parquet file."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    rows = [
+        vars(record) | {name: json.dumps(vars(record)[name]) for name in ("measures", "curve", "staleness")}
+        for record in records
+    ]
+    with atomic_write(path) as file:
+        pq.write_table(pa.Table.from_pylist(rows), file, compression="zstd")
+
+
+def read_records(path: Path) -> list[Record]:
+    """Return the records of a file that `write_records` wrote.
+
+    Raises
+    ------
+    DataError
+    """
+    import pyarrow.parquet as pq
+
+    try:
+        rows = pq.read_table(path).to_pylist()
+        decoded = [
+            row | {name: json.loads(row[name]) for name in ("measures", "curve", "staleness")} for row in rows
+        ]
+        return [Record(**row) for row in decoded]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DataError(f"{path}: holds no records of runs ({error})") from None
+
+
+def is_number(value: Any) -> bool:
+    """Return whether a measure has a finite value."""
+    return isinstance(value, (int, float)) and math.isfinite(value)

@@ -1,0 +1,265 @@
+"""What the files of a paper hold, validated."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import Any, Literal, Self, TypeAlias
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+Scale: TypeAlias = Literal["smoke", "quick", "full"]
+SCALES: tuple[Scale, ...] = ("smoke", "quick", "full")
+
+#: how two experiments, or one, make the number that is compared; the neutral value says "no effect"
+Form: TypeAlias = Literal["value", "speed_up", "ratio", "difference", "sd_ratio"]
+NEUTRAL: dict[str, float | None] = {
+    "value": None,
+    "speed_up": 1.0,
+    "ratio": 1.0,
+    "difference": 0.0,
+    "sd_ratio": 1.0,
+}
+
+#: factors from our units to those printed
+UNITS: dict[str, float] = {
+    "x": 1.0,
+    "%": 100.0,
+    "points": 100.0,
+    "s": 1.0,
+    "min": 1 / 60,
+    "1": 1.0,
+    "loss": 1.0,
+    "samples": 1.0,
+    "versions": 1.0,
+    "epochs": 1.0,
+    "examples/s": 1.0,
+}
+
+
+class _Data(BaseModel):
+    """Plain data that is checked and does not change."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Published(_Data):
+    """One published number, or a published statement that one number is above or below another.
+
+    Parameters
+    ----------
+    exhibit, row, place : str
+        The table or figure, what the row says, and where exactly it stands.
+    value : Decimal
+        As printed: its last digit says how far it was rounded.
+    relation : "=", ">" or "<"
+        Whether the number itself was printed, or only that it lies above or below `value`.
+    unit : str
+        One of `UNITS`.
+    reading_error : float
+        Half-width of what a number read from a figure, or printed as "about", may be; beside the rounding.
+    experiment, baseline : str
+        Names in `experiments.yaml`.
+    measure : str
+        What of a run is compared (`measures`).
+    form : str
+        How the experiment and the baseline become one number: `speed_up` is baseline / experiment.
+    better : "higher", "lower" or ""
+        On which side of the published number we would have done better.
+    reason : str
+        Why a row cannot be run; such a row has no experiment.
+    """
+
+    exhibit: str = Field(min_length=1)
+    row: str = Field(min_length=1)
+    place: str = Field(min_length=1)
+    value: Decimal
+    relation: Literal["=", ">", "<"] = "="
+    unit: str
+    reading_error: float = Field(default=0.0, ge=0)
+    experiment: str = ""
+    baseline: str = ""
+    measure: str = ""
+    form: Form = "value"
+    better: Literal["higher", "lower", ""] = ""
+    reason: str = ""
+
+    @field_validator("unit")
+    @classmethod
+    def _known_unit(cls, unit: str) -> str:
+        if unit not in UNITS:
+            raise ValueError(f"unit {unit!r} is none of {', '.join(UNITS)}")
+        return unit
+
+    @model_validator(mode="after")
+    def _runs_or_says_why_not(self) -> Self:
+        if bool(self.experiment) == bool(self.reason):
+            raise ValueError(f"{self.row!r}: give an experiment, or the reason why there is none")
+        if self.experiment and not self.measure:
+            raise ValueError(f"{self.row!r}: which measure of {self.experiment!r} is compared?")
+        if bool(self.baseline) == (self.form == "value") and self.experiment:
+            raise ValueError(
+                f"{self.row!r}: form {self.form!r} and baseline {self.baseline!r} do not go together"
+            )
+        return self
+
+    @property
+    def rounding(self) -> float:
+        """Half a unit of the last printed digit; 0 for a statement, whose value is exact."""
+        exponent = self.value.as_tuple().exponent
+        return 0.5 * 10.0**exponent if self.relation == "=" and isinstance(exponent, int) else 0.0
+
+    @property
+    def neutral(self) -> float | None:
+        """The value that means "no effect"; None if the number stands alone."""
+        return NEUTRAL[self.form]
+
+
+class Guess(_Data):
+    """A number of the cluster that the paper does not print, and where ours is from."""
+
+    name: str = Field(min_length=1)
+    path: str = Field(pattern=r"^[a-z_]+(\.[a-z_]+)+$")
+    value: float
+    source: str = Field(min_length=1)
+    setups: tuple[str, ...] = Field(min_length=1)
+    #: what it is multiplied by; one that has no double value is only halved
+    factors: tuple[float, ...] = (0.5, 2.0)
+
+
+class SetUp(_Data):
+    """What the experiments of a group have in common.
+
+    Parameters
+    ----------
+    spec : mapping
+        Fields of an experiment.
+    smoke, quick, full : mapping of dotted path to value
+        What is set at each scale.
+    differs : mapping of scale to str
+        What is not as in the paper.
+    target_of, target : str, mapping of scale to float
+        The evaluated value, and where it has to come to, for times to a target.
+    seconds : mapping of scale to float
+        CPU seconds of a run, measured on one core: for the forecast.
+    tuned : bool
+        Whether the rates are tried: each experiment gets the same number of trials.
+    """
+
+    spec: dict[str, Any]
+    smoke: dict[str, Any] = Field(default_factory=dict)
+    quick: dict[str, Any] = Field(default_factory=dict)
+    full: dict[str, Any] = Field(default_factory=dict)
+    differs: dict[Scale, str]
+    target_of: str = "val_accuracy"
+    target: dict[Scale, float] = Field(default_factory=dict)
+    seconds: dict[Scale, float]
+    memory_mb: float = 400.0
+    #: where another number than the scale's: the paper's own number of runs, say
+    seeds: dict[Scale, int] = Field(default_factory=dict)
+    tuned: bool = False
+
+
+class Planned(_Data):
+    """An experiment: a set-up, and what is its own."""
+
+    setup: str
+    spec: dict[str, Any] = Field(default_factory=dict)
+    smoke: dict[str, Any] = Field(default_factory=dict)
+    quick: dict[str, Any] = Field(default_factory=dict)
+    full: dict[str, Any] = Field(default_factory=dict)
+    #: the scales at which it makes sense
+    scales: tuple[Scale, ...] = SCALES
+
+
+class Theory(_Data):
+    """A closed form that stands beside rows: its name in `closed_forms`, and its arguments.
+
+    An argument may be a number, or [experiment, baseline, measure]: their measured speed-up.
+    """
+
+    rows: tuple[str, ...] = Field(min_length=1)
+    formula: str
+    arguments: dict[str, float | tuple[str, str, str]] = Field(default_factory=dict)
+
+
+class Drawing(_Data):
+    """A figure to be redrawn in the paper's axes.
+
+    Parameters
+    ----------
+    kind : "bars", "curves" or "sweep"
+        bars: a measure of each experiment; curves: evaluated values along the runs; sweep: `form` of a
+        measure against a number, with a closed form as a line.
+    x, y : str
+        curves: columns of the evaluations. sweep: `x` titles the axis.
+    experiments : tuple of str, or mapping to the number on the x axis
+    """
+
+    id: str
+    title: str
+    place: str
+    kind: Literal["bars", "curves", "sweep"]
+    experiments: tuple[str, ...] | dict[str, float]
+    x: str = "time_s"
+    y: str = "val_accuracy"
+    measure: str = "time_s"
+    baseline: str = ""
+    form: Form = "value"
+    formula: str = ""
+    arguments: dict[str, float | tuple[str, str, str]] = Field(default_factory=dict)
+    argument: str = ""
+    note: str = ""
+
+
+class Paper(_Data):
+    """A paper: how its experiments are repeated, and what was printed.
+
+    Raises
+    ------
+    pydantic.ValidationError
+        If a row or figure names an experiment that is not there, or an experiment a set-up.
+    """
+
+    name: str
+    title: str
+    source: str
+    reading: tuple[str, ...]
+    setups: dict[str, SetUp]
+    experiments: dict[str, Planned]
+    guesses: tuple[Guess, ...]
+    #: rows whose ratio is looked at when a guess is halved and doubled
+    sensitive: tuple[str, ...] = ()
+    #: factors of the rate that every experiment of a tuned set-up tries
+    rates: tuple[float, ...] = (0.5, 1.0, 2.0)
+    theories: tuple[Theory, ...] = ()
+    drawings: tuple[Drawing, ...] = ()
+    #: why a row falls short: row or exhibit -> what was found on looking
+    notes: dict[str, str] = Field(default_factory=dict)
+    rows: tuple[Published, ...]
+
+    @model_validator(mode="after")
+    def _names_are_known(self) -> Self:
+        for name, planned in self.experiments.items():
+            _known(planned.setup, self.setups, f"experiment {name!r}: set-up")
+        for row in self.rows:
+            for experiment in filter(None, (row.experiment, row.baseline)):
+                _known(experiment, self.experiments, f"row {row.row!r}: experiment")
+        rows = [row.row for row in self.rows]
+        if len(set(rows)) < len(rows):
+            raise ValueError(f"rows named twice: {sorted({row for row in rows if rows.count(row) > 1})}")
+        for name in (*self.sensitive, *(row for theory in self.theories for row in theory.rows)):
+            _known(name, rows, "row")
+        for name in self.notes:
+            _known(name, [*rows, *(row.exhibit for row in self.rows)], "note of row")
+        for drawing in self.drawings:
+            for experiment in filter(None, (*drawing.experiments, drawing.baseline)):
+                _known(experiment, self.experiments, f"figure {drawing.id!r}: experiment")
+        for guess in self.guesses:
+            for setup in guess.setups:
+                _known(setup, self.setups, f"guess {guess.name!r}: set-up")
+        return self
+
+
+def _known(name: str, known: Any, what: str) -> None:
+    if name not in known:
+        raise ValueError(f"{what} {name!r} is none of: {', '.join(known)}")

@@ -1,0 +1,144 @@
+"""Repeating a paper: plan, cost, runs, and what follows from them."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from psbench.errors import DataError
+from psbench.papers import cells as planning
+from psbench.papers.cells import Cell
+from psbench.papers.outcome import Reproduction, best_rates
+from psbench.papers.records import Record, Store, run_cell
+from psbench.papers.running import Missing, Progress, run_cells
+from psbench.papers.schema import Paper, Scale
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is to be run of a paper, fixed before the first run.
+
+    Attributes
+    ----------
+    cells : list of Cell
+        All runs that are known beforehand; which rates are best is known after the trials.
+    """
+
+    paper: Paper
+    scale: Scale
+    seeds: int | None
+    table: str | None
+    cells: list[Cell]
+
+    @property
+    def most_best(self) -> list[Cell]:
+        """As many runs at best rates as there can be, for the forecast."""
+        tuned = {cell.experiment for cell in self.cells if cell.role == "tuning"}
+        return planning.best(self.paper, self.scale, self.seeds, dict.fromkeys(tuned, self._other_rate))
+
+    @property
+    def _other_rate(self) -> float:
+        return next((rate for rate in self.paper.rates if rate != 1), 1.0)
+
+    def words(self, processes: int) -> list[str]:
+        """Say what it will cost."""
+        more = self.most_best
+        least_s, memory = planning.forecast(self.cells, processes)
+        most_s, _ = planning.forecast([*self.cells, *more], processes)
+        rates = ", ".join(f"{rate:g}" for rate in self.paper.rates)
+        trials = sum(cell.role == "tuning" for cell in self.cells)
+        lines = [
+            f"{self.paper.name}, scale {self.scale}: "
+            + ", ".join(planning.lines(self.cells))
+            + (f", up to {len(more)} results at the best rates" if more else ""),
+            f"expected: {_duration(least_s)}{f' to {_duration(most_s)}' if more else ''} with {processes} "
+            f"processes, {memory:.0f} MB",
+        ]
+        if trials:
+            lines.append(
+                f"each experiment that is tuned gets {len(self.paper.rates)} trials: rates x {rates}"
+            )
+        return lines
+
+
+def plan(paper: Paper, scale: Scale, seeds: int | None = None, table: str | None = None) -> Plan:
+    """Return what is to be run.
+
+    Raises
+    ------
+    UnknownName, SpecError
+    """
+    cells = planning.results(paper, scale, seeds, table)
+    if scale != "smoke":
+        cells += planning.tuning(paper, scale, table) + planning.sensitivity(paper, scale, table)
+    return Plan(paper, scale, seeds, table, cells)
+
+
+def reproduce(
+    planned: Plan, folder: Path, processes: int = 1, on_progress: Callable[[Progress], None] = lambda _: None
+) -> Reproduction:
+    """Run what is planned and not stored yet, and return the reproduction.
+
+    Parameters
+    ----------
+    planned : Plan
+    folder : Path
+        Where records are stored, a file each.
+    processes : int
+    on_progress : callable
+    """
+    store = Store(folder)
+    records, missing = run_cells(planned.cells, store, processes, on_progress)
+    rates = best_rates(records.values())
+    again = planning.best(planned.paper, planned.scale, planned.seeds, rates)
+    more, gone = run_cells(again, store, processes, on_progress)
+    return Reproduction(
+        planned.paper, planned.scale, planned.seeds, records | more, planned.table, _reasons(missing + gone)
+    )
+
+
+def from_records(paper: Paper, scale: Scale, records: Sequence[Record]) -> Reproduction:
+    """Return the reproduction of stored records."""
+    return Reproduction(paper, scale, None, {record.key: record for record in records})
+
+
+def draw(records: Sequence[Record], seed: int) -> Record:
+    """Return one of the records by chance.
+
+    Raises
+    ------
+    DataError
+        If there is none.
+    """
+    if not records:
+        raise DataError("verify: there is no stored run; reproduce the paper first")
+    return random.Random(seed).choice(sorted(records, key=lambda record: record.key))
+
+
+def again(record: Record) -> Record:
+    """Run a record's experiment again."""
+    spec = json.loads(record.spec)
+    cell = Cell(
+        *(record.paper, record.experiment, record.seed, "result", record.label),
+        **{"spec": json.dumps(spec, sort_keys=True), "target_of": "val_accuracy", "target": None},
+        **{"seconds": 0.0, "memory_mb": 0.0},
+    )
+    return run_cell(cell)
+
+
+def _reasons(missing: Sequence[Missing]) -> dict[str, str]:
+    return {each.cell.experiment: each.reason for each in missing}
+
+
+def _duration(seconds: float) -> str:
+    """Return seconds in words.
+
+    >>> _duration(40), _duration(150), _duration(9000)
+    ('40 s', '2.5 min', '2.5 h')
+    """
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.2g} min" if seconds < 5400 else f"{seconds / 3600:.2g} h"
