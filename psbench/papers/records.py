@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import math
-import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from psbench.errors import DataError
+from psbench.papers import measures
 from psbench.papers.cells import Cell
 from psbench.system.files import atomic_write, check_writable
+
+if TYPE_CHECKING:
+    from psbench.results.run import Run
 
 FORMAT = 1
 
@@ -33,7 +36,7 @@ class Record:
         "finished" or "diverged"; runs that diverged are kept.
     digest, params_digest : str
         Of the log and of the model.
-    cpu_s : float
+    wall_s : float, seconds
     """
 
     key: str
@@ -49,38 +52,26 @@ class Record:
     staleness: list[int]
     digest: str
     params_digest: str | None
-    cpu_s: float
+    wall_s: float
 
 
-def run_cell(cell: Cell) -> Record:
-    """Run a cell and return its record.
-
-    Raises
-    ------
-    DataError
-        If its data are not there.
-    """
-    from psbench.experiment import Experiment
-    from psbench.papers import measures
-    from psbench.runs import run
-
-    began = time.process_time()
-    done = run(Experiment.from_spec(json.loads(cell.spec), where=f"experiment {cell.experiment!r}"))
-    summary = done.summary()
+def record_of(cell: Cell, run: Run) -> Record:
+    """Return the record of a cell's run."""
+    summary = run.summary()
     return Record(
         *(cell.key, cell.paper, cell.experiment, cell.seed, cell.role, cell.label, cell.spec),
         status=summary["status"],
-        measures=measures.measure(done, cell.target_of, cell.target),
-        curve=measures.curve(done),
-        staleness=measures.staleness_counts(done),
+        measures=measures.measure(run, cell.target_of, cell.target),
+        curve=measures.curve(run),
+        staleness=measures.staleness_counts(run),
         digest=summary["digest"],
         params_digest=summary["params_digest"],
-        cpu_s=round(time.process_time() - began, 3),
+        wall_s=round(summary["wall_s"], 3),
     )
 
 
 class Store:
-    """Records in a folder, a JSON file each, found by their keys.
+    """Runs in a folder: whole in `runs`, and in `records` what is compared, a JSON file each, by its key.
 
     Raises
     ------
@@ -90,8 +81,8 @@ class Store:
 
     def __init__(self, folder: Path) -> None:
         check_writable(folder)
-        folder.mkdir(parents=True, exist_ok=True)
-        self._folder = folder
+        self.runs, self._records = folder / "runs", folder / "records"
+        self._records.mkdir(parents=True, exist_ok=True)
 
     def find(self, cell: Cell) -> Record | None:
         """Return the record of a cell; None if it has not been run.
@@ -116,17 +107,17 @@ class Store:
             file.write(text.encode())
 
     def _path(self, key: str) -> Path:
-        return self._folder / f"{key}.json"
+        return self._records / f"{key}.json"
 
 
 def records_in(folder: Path) -> list[Record]:
-    """Return all records of a folder.
+    """Return all records that a `Store` keeps in a folder.
 
     Raises
     ------
     DataError
     """
-    return [_read(path) for path in sorted(folder.glob("*.json"))]
+    return [_read(path) for path in sorted((folder / "records").glob("*.json"))]
 
 
 def _read(path: Path) -> Record:

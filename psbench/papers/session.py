@@ -9,12 +9,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from psbench.errors import DataError
+from psbench.experiment import Experiment
 from psbench.papers import cells as planning
 from psbench.papers.cells import Cell
 from psbench.papers.outcome import Reproduction, best_rates
-from psbench.papers.records import Record, Store, run_cell
-from psbench.papers.running import Missing, Progress, run_cells
+from psbench.papers.records import Record, Store
+from psbench.papers.running import Missing, run_cells
 from psbench.papers.schema import Paper, Scale
+from psbench.runs import run
+from psbench.sweeps.execution import Progress
 
 
 @dataclass(frozen=True)
@@ -78,7 +81,10 @@ def plan(paper: Paper, scale: Scale, seeds: int | None = None, table: str | None
 
 
 def reproduce(
-    planned: Plan, folder: Path, processes: int = 1, on_progress: Callable[[Progress], None] = lambda _: None
+    planned: Plan,
+    folder: Path,
+    processes: int | None = None,
+    on_progress: Callable[[Progress], None] | None = None,
 ) -> Reproduction:
     """Run what is planned and not stored yet, and return the reproduction.
 
@@ -86,9 +92,10 @@ def reproduce(
     ----------
     planned : Plan
     folder : Path
-        Where records are stored, a file each.
-    processes : int
-    on_progress : callable
+        Where runs are stored.
+    processes : int, optional
+        How many runs at a time; by default one a core.
+    on_progress : callable, optional
     """
     store = Store(folder)
     records, missing = run_cells(planned.cells, store, processes, on_progress)
@@ -118,15 +125,10 @@ def draw(records: Sequence[Record], seed: int) -> Record:
     return random.Random(seed).choice(sorted(records, key=lambda record: record.key))
 
 
-def again(record: Record) -> Record:
-    """Run a record's experiment again."""
-    spec = json.loads(record.spec)
-    cell = Cell(
-        *(record.paper, record.experiment, record.seed, "result", record.label),
-        **{"spec": json.dumps(spec, sort_keys=True), "target_of": "val_accuracy", "target": None},
-        **{"seconds": 0.0, "memory_mb": 0.0},
-    )
-    return run_cell(cell)
+def again(record: Record) -> tuple[str, str | None]:
+    """Run a record's experiment again, and return the digests of its log and of its model."""
+    summary = run(Experiment.from_spec(json.loads(record.spec))).summary()
+    return summary["digest"], summary["params_digest"]
 
 
 def _reasons(missing: Sequence[Missing]) -> dict[str, str]:

@@ -13,7 +13,7 @@ from psbench.cli.app import FAILED, Debug, Json, app, as_json_text, say, table_w
 
 if TYPE_CHECKING:
     from psbench.papers.outcome import Reproduction
-    from psbench.papers.running import Progress
+    from psbench.sweeps.execution import Progress
 
 _OUT = Path("runs/papers")
 _Paper = Annotated[
@@ -60,15 +60,16 @@ def reproduce_command(
     from psbench.papers.library import load
     from psbench.papers.page import write_page
     from psbench.papers.session import plan, reproduce
+    from psbench.sweeps.pool import cores
 
     if data is not None:
         os.environ["PSBENCH_DATA"] = str(data)
     plans = [plan(load(name), scale, seeds, table) for name in _asked(paper, every)]
-    cores = processes or os.cpu_count() or 1
+    at_once = processes or cores()
     for planned in plans:
-        for line in planned.words(cores):
+        for line in planned.words(at_once):
             say(line)
-    found = [reproduce(planned, out / "records", cores, _progress()) for planned in plans]
+    found = [reproduce(planned, out, at_once, _progress(planned.paper.name)) for planned in plans]
     report = write_page(out / "report.html", found)
     if as_json:
         print(as_json_text(_plain(found)))
@@ -105,14 +106,12 @@ def verify_command(
             " )", ")"
         )
     )
-    repeated = again(record)
-    same = (repeated.digest, repeated.params_digest) == (record.digest, record.params_digest)
+    digest, params_digest = again(record)
+    same = (digest, params_digest) == (record.digest, record.params_digest)
     if as_json:
         print(as_json_text({"experiment": record.experiment, "seed": record.seed, "same": same}))
     else:
-        print(
-            f"{'the same' if same else 'DIFFERENT'}: log {repeated.digest[:16]}, stored {record.digest[:16]}"
-        )
+        print(f"{'the same' if same else 'DIFFERENT'}: log {digest[:16]}, stored {record.digest[:16]}")
     return 0 if same else FAILED
 
 
@@ -131,20 +130,24 @@ def _stored(name: str, out: Path | None) -> list:  # type: ignore[type-arg]
     from psbench.papers.records import read_records, records_in
 
     if out is not None:
-        return [record for record in records_in(out / "records") if record.paper == name]
+        return [record for record in records_in(out) if record.paper == name]
     if not stored(name).is_file():
         raise DataError(f"paper {name!r}: no runs come with psbench; give --out")
     return read_records(stored(name))
 
 
-def _progress() -> Callable[[Progress], None]:
-    from psbench.progress import clock_time
+def _progress(name: str) -> Callable[[Progress], None]:
+    """Return what prints a line whenever a run has ended."""
+    from psbench.progress import time_left
+
+    ended = -1
 
     def tell(now: Progress) -> None:
-        left = f", {clock_time(now.left_s)} left" if now.left_s >= 1 else ""
-        cell = now.last
-        role = "" if cell.role == "result" else f" ({cell.role} {cell.label})"
-        say(f"[{now.done}/{now.total}] {cell.paper}: {cell.experiment} seed {cell.seed}{role}{left}")
+        nonlocal ended
+        if now.done != ended:
+            ended = now.done
+            left = time_left(now.fraction, now.spent_s)
+            say(f"[{now.done}/{now.total}] {name}" + (f", {left}" if left else ""))
 
     return tell
 
