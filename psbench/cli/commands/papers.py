@@ -144,7 +144,7 @@ def _progress(name: str) -> Callable[[Progress], None]:
 
     def tell(now: Progress) -> None:
         nonlocal ended
-        if now.done != ended:
+        if now.total and now.done != ended:
             ended = now.done
             left = time_left(now.fraction, now.spent_s)
             say(f"[{now.done}/{now.total}] {name}" + (f", {left}" if left else ""))
