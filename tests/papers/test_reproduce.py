@@ -1,0 +1,118 @@
+"""The commands: cost first, ours beside theirs, resumable, and stored runs that can be made again."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from psbench.cli import main
+from psbench.papers import cells
+from psbench.papers.library import load
+from psbench.papers.outcome import best_rates
+from psbench.papers.records import Store, read_records, records_in, write_records
+from psbench.papers.session import plan, reproduce
+
+ROUNDS = ("thesis", "Sec. 3.2.2", "--scale", "smoke", "--processes", "1")
+
+
+@pytest.fixture(scope="module")
+def rounds(tmp_path_factory):
+    """Four rows of the thesis, with two seeds."""
+    folder = tmp_path_factory.mktemp("papers")
+    return folder, reproduce(plan(load("thesis"), "smoke", 2, "Sec. 3.2.2"), folder, 1)
+
+
+def test_the_command_says_the_cost_first_and_goes_on_where_it_was(capsys, rounds):
+    folder, _ = rounds
+    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*.json")}
+    assert main(["reproduce", *ROUNDS, "--seeds", "2", "--out", str(folder), "--json"]) == 0
+    out, err = capsys.readouterr()
+    first, second, *_ = err.splitlines()
+    assert first == "thesis, scale smoke: 8 results"
+    assert second.startswith("expected: 2 s with 1 processes, 400 MB")
+    assert {path: path.stat().st_mtime_ns for path in folder.rglob("*.json")} == before  # nothing was run
+    content = json.loads(out)
+    assert [row["row"] for row in content["rows"]] == [f"k-BSP round, k = {k} of 8" for k in (1, 2, 4, 8)]
+    assert content["rows"][0]["theirs"] == {"value": 0.125, "relation": "=", "error": 0.00125 + 0.00005}
+    assert {row["verdict"] for row in content["rows"]} <= {"reproduced", "not reproduced"}
+    page = (folder / "report.html").read_text()
+    assert "k-BSP round, k = 4 of 8" in page
+    assert "Where each number is printed" in page
+
+
+def test_a_stored_run_is_made_again_with_the_same_digest(capsys, rounds):
+    folder, _ = rounds
+    assert main(["verify", "thesis", "--out", str(folder), "--seed", "1"]) == 0
+    assert capsys.readouterr().out.startswith("the same: log ")
+
+
+def test_a_stored_run_that_is_another_is_found(capsys, rounds, tmp_path):
+    (record, *_) = records_in(rounds[0])
+    Store(tmp_path).save(replace(record, digest="0" * 64))
+    assert main(["verify", "thesis", "--out", str(tmp_path)]) == 1
+    assert capsys.readouterr().out.startswith("DIFFERENT")
+
+
+def test_outcomes_have_ours_theirs_and_the_closed_form(rounds):
+    _, found = rounds
+    first = found.outcomes[0]
+    assert first.theory == pytest.approx(0.125)
+    assert first.ours.seeds == 2
+    # 60 rounds of a mean of 0.125 s: within a quarter of it with all but one chance in ten thousand
+    assert first.ours.mean == pytest.approx(0.125, rel=0.4)
+
+
+def test_data_that_are_not_there_make_rows_that_were_not_run(monkeypatch, tmp_path):
+    """The other rows are not held up."""
+    monkeypatch.setenv("PSBENCH_DATA", str(tmp_path / "nothing"))
+    planned = plan(load("dbs_sgd"), "quick", 1, "Fig. 11")
+    found = reproduce(planned, tmp_path, 1)
+    assert {outcome.verdict for outcome in found.outcomes} == {"not run"}
+    assert "is missing" in found.outcomes[0].flags[0]
+
+
+def test_a_paper_that_is_not_there_is_one_line(capsys):
+    assert main(["reproduce", "hermess"]) == 2
+    assert "unknown paper 'hermess'; did you mean 'hermes'?" in capsys.readouterr().err
+    assert main(["reproduce", "hermes", "--all"]) == 2
+    assert main(["reproduce"]) == 2
+
+
+def test_records_come_back_from_parquet(rounds, tmp_path):
+    stored = records_in(rounds[0])
+    write_records(tmp_path / "quick.parquet", stored)
+    assert read_records(tmp_path / "quick.parquet") == stored
+
+
+def test_best_rates_are_those_of_the_best_trial(rounds):
+    """A run that diverged is never best, and of equal ones the common rate is taken."""
+    (record, *_) = records_in(rounds[0])
+
+    def trial(rate, accuracy, status="finished"):
+        measures = record.measures | {"val_accuracy": accuracy}
+        return replace(record, role="tuning", label=rate, measures=measures, status=status)
+
+    assert best_rates([trial("0.5", 0.8), trial("1", 0.9), trial("2", 0.95)]) == {record.experiment: 2.0}
+    assert best_rates([trial("0.5", 0.9), trial("1", 0.9), trial("2", 0.99, "diverged")]) == {
+        record.experiment: 1.0
+    }
+
+
+def test_every_tuned_experiment_gets_the_same_trials():
+    trials = cells.tuning(load("strategy_switch"), "quick")
+    counts = {
+        name: [c.label for c in trials if c.experiment == name] for name in {c.experiment for c in trials}
+    }
+    assert set(map(tuple, counts.values())) == {("0.5", "1", "2")}
+    assert {cell.seed for cell in trials} == {cells.TUNING_SEED}
+
+
+def test_smoke_of_a_whole_paper_draws_its_figures(tmp_path):
+    """DBS-SGD: timing, training, figures, report."""
+    from psbench.papers.figures import figures
+    from psbench.papers.page import write_page
+
+    found = reproduce(plan(load("dbs_sgd"), "smoke", 1), tmp_path, 1)
+    assert sum(found.counts.values()) == len(load("dbs_sgd").rows)
+    assert {figure.name for figure in figures(found)} == {"fig10", "fig13", "fig8"}
+    assert "near-linear" in write_page(tmp_path / "report.html", [found]).read_text()
