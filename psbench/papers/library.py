@@ -51,7 +51,7 @@ def parse(name: str, content: dict[str, Any], table: str) -> Paper:
     """
     rows = [{key: text for key, text in row.items() if text} for row in csv.DictReader(io.StringIO(table))]
     try:
-        return Paper(name=name, rows=tuple(rows), **content)  # type: ignore[arg-type]
+        return Paper(name=name, rows=tuple(rows), **content)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])

@@ -281,4 +281,6 @@ def _merit(record: Record) -> float:
     if record.status == "diverged":
         return -math.inf
     accuracy, loss = record.measures.get("val_accuracy"), record.measures.get("train_loss")
-    return float(accuracy) if is_number(accuracy) else -float(loss) if is_number(loss) else -math.inf
+    if is_number(accuracy):
+        return accuracy
+    return -loss if is_number(loss) else -math.inf

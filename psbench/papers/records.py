@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from psbench.errors import DataError
 from psbench.papers import measures
@@ -162,6 +162,6 @@ def read_records(path: Path) -> list[Record]:
         raise DataError(f"{path}: holds no records of runs ({error})") from None
 
 
-def is_number(value: Any) -> bool:
+def is_number(value: Any) -> TypeGuard[float]:
     """Return whether a measure has a finite value."""
     return isinstance(value, (int, float)) and math.isfinite(value)
