@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from typing import cast
 
 import altair as alt
 import numpy as np
@@ -154,7 +155,7 @@ def _sweep(found: Reproduction, drawing: Drawing) -> Figure | None:
             0, alt.Chart(line).mark_line(color=_THEIRS, strokeDash=[6, 3]).encode(x=xs, y="value:Q")
         )
         table = pd.concat([table, line])
-    return _figure(drawing, alt.layer(*layers), table)
+    return _figure(drawing, cast(alt.LayerChart, alt.layer(*layers)), table)
 
 
 def _closed_form(found: Reproduction, drawing: Drawing, table: pd.DataFrame) -> pd.DataFrame | None:
@@ -167,7 +168,7 @@ def _closed_form(found: Reproduction, drawing: Drawing, table: pd.DataFrame) -> 
     return None if None in values else pd.DataFrame({"x": xs, "value": values, "from": "closed form"})
 
 
-def _figure(drawing: Drawing, chart: alt.LayerChart | alt.FacetChart, table: pd.DataFrame) -> Figure:
+def _figure(drawing: Drawing, chart: alt.LayerChart, table: pd.DataFrame) -> Figure:
     title = f"{drawing.place}: {drawing.title}"
     described = chart.properties(title=title, description=title, width="container", height=260)
     return Figure(described, table, drawing.note, drawing.id)
