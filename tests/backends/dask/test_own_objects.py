@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import threading
 
 import pytest
@@ -74,6 +75,19 @@ def test_each_form_is_trained_live_as_in_virtual_time(form: str, scheduler: str)
 def test_jobs_take_networks_of_ones_own(scheduler: str) -> None:
     live, simulated = both(scheduler, local_class(), loss=own_loss, strategy="map_reduce")
     assert torch.equal(live.parameters, simulated.parameters)
+
+
+def test_other_machines_need_not_have_the_file(scheduler: str, tmp_path, monkeypatch) -> None:
+    """The cluster's processes have begun without this folder in their paths."""
+    (tmp_path / "only_here.py").write_text(
+        "from torch import nn\n\n\nclass Block(nn.Linear):\n    pass\n\n\n"
+        "def make():\n    return nn.Sequential(Block(4, 5), nn.Tanh(), Block(5, 3))\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    make = importlib.import_module("only_here").make
+    for model in (make, make()):
+        live, simulated = both(scheduler, model)
+        assert torch.equal(live.parameters, simulated.parameters)
 
 
 def test_what_cannot_be_sent_is_one_line_before_anything_starts() -> None:
