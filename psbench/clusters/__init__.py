@@ -6,8 +6,9 @@ from psbench.clusters.generic import Custom, Homogeneous
 from psbench.clusters.network import Network
 from psbench.clusters.profile import Profile
 from psbench.clusters.published import C1, C2, AdaComm, DbsSgd, Hermes, Okeanos, ShardingTestbed
-from psbench.clusters.step_time import Constant, LogNormal, Pareto, ShiftedExponential, StepTime, Trace
+from psbench.clusters.step_time import Constant, LogNormal, Pareto, ShiftedExponential, StepTime
 from psbench.clusters.timing import StepTimes
+from psbench.clusters.trace import Trace
 
 __all__ = [
     "C1",

@@ -46,7 +46,9 @@ class Cluster(Part):
         To fetch and decode a sample of a batch, before computing on it. 0 unless you say otherwise: the
         published times per sample contain it.
     bandwidth_mbit_s : float or list, megabits per second
-        Each worker's link, in each direction.
+        Each worker's link: from the worker, and to it, too, unless `bandwidth_down_mbit_s` says otherwise.
+    bandwidth_down_mbit_s : float, list or None, megabits per second
+        Each worker's link to the worker, as of homes, where what comes is faster than what goes.
     latency_s : float or list, seconds
         One way.
     server_bandwidth_mbit_s : float or list, megabits per second
@@ -83,7 +85,12 @@ class Cluster(Part):
         ge=0,
         allow_inf_nan=False,
     )
-    bandwidth_mbit_s: PerWorker = parameter(1000.0, "a worker's link, each direction", unit="Mbit/s")
+    bandwidth_mbit_s: PerWorker = parameter(
+        1000.0, "a worker's link: from the worker, and to it if no other is given", unit="Mbit/s"
+    )
+    bandwidth_down_mbit_s: PerWorker | None = parameter(
+        None, "a worker's link, to the worker; none: as from it", unit="Mbit/s"
+    )
     latency_s: PerWorker = parameter(5e-4, "one way between a worker and any other machine", unit="s")
     server_bandwidth_mbit_s: PerWorker = parameter(
         10_000.0, "a server's link, each direction, shared by the workers", unit="Mbit/s"
@@ -100,9 +107,13 @@ class Cluster(Part):
     def _step_time(cls, value: Any) -> Part:
         return make_part("step_time", value)
 
-    @field_validator("bandwidth_mbit_s", "latency_s", "server_bandwidth_mbit_s", mode="before")
+    @field_validator(
+        *("bandwidth_mbit_s", "bandwidth_down_mbit_s", "latency_s", "server_bandwidth_mbit_s"), mode="before"
+    )
     @classmethod
-    def _per_machine(cls, value: Any, info: ValidationInfo) -> PerWorker:
+    def _per_machine(cls, value: Any, info: ValidationInfo) -> PerWorker | None:
+        if value is None and info.field_name == "bandwidth_down_mbit_s":
+            return None
         each = "server" if str(info.field_name).startswith("server") else "worker"
         return per_worker(value, f"cluster {cls.name!r}: {info.field_name}", each)
 
@@ -130,6 +141,9 @@ class Cluster(Part):
             seconds_per_sample=self.seconds_per_sample,
             seconds_per_step=self.seconds_per_step,
             bandwidth_mbit_s=spread(self.bandwidth_mbit_s, len(machines)),
+            bandwidth_down_mbit_s=None
+            if self.bandwidth_down_mbit_s is None
+            else spread(self.bandwidth_down_mbit_s, len(machines)),
             latency_s=spread(self.latency_s, len(machines)),
             server_bandwidth_mbit_s=self.server_bandwidth_mbit_s,
             server_latency_s=self.server_latency_s,

@@ -49,7 +49,10 @@ class Network:
     def __init__(self, profile: Profile, servers: int = 1, shares: Sequence[float] | None = None) -> None:
         if servers < 1:
             raise ParameterError(f"cluster {profile.name!r}: servers must be at least 1, got {servers!r}")
-        self._rates = worker_rates = [_BYTES_PER_MBIT * mbit for mbit in profile.bandwidth_mbit_s]
+        self._up_rates = [_BYTES_PER_MBIT * mbit for mbit in profile.bandwidth_mbit_s]
+        self._down_rates = [_BYTES_PER_MBIT * mbit for mbit in profile.down_mbit_s]
+        # between workers a message goes up one link and down another; all pass both ways at once
+        self._rates = worker_rates = list(map(min, self._up_rates, self._down_rates))
         self._server_rates = [_BYTES_PER_MBIT * mbit for mbit in profile.server_links(servers)]
         self.share(shares or [1.0 / servers] * servers)
         self._latency = list(profile.latency_s)
@@ -62,7 +65,8 @@ class Network:
         self._busy = [share / rate for share, rate in zip(shares, self._server_rates, strict=True)]
         server_rate = min(rate / share for rate, share in zip(self._server_rates, shares, strict=True))
         self._slot = 1.0 / server_rate
-        self._pass = [1.0 / min(rate, server_rate) for rate in self._rates]
+        self._pass_up = [1.0 / min(rate, server_rate) for rate in self._up_rates]
+        self._pass_down = [1.0 / min(rate, server_rate) for rate in self._down_rates]
 
     def server_loads(self) -> list[float]:
         """Return the seconds that each server's link was busy, both ways, since this was asked last."""
@@ -79,14 +83,14 @@ class Network:
         start = self._up_free if self._up_free > now else now
         self._carried += num_bytes
         self._up_free = start + num_bytes * self._slot
-        return start + num_bytes * self._pass[worker] + self._latency[worker]
+        return start + num_bytes * self._pass_up[worker] + self._latency[worker]
 
     def down(self, worker: int, num_bytes: float, now: float) -> float:
         """Return when a message that the servers send now has arrived at a worker, seconds."""
         start = self._down_free if self._down_free > now else now
         self._carried += num_bytes
         self._down_free = start + num_bytes * self._slot
-        return start + num_bytes * self._pass[worker] + self._latency[worker] + self._hop
+        return start + num_bytes * self._pass_down[worker] + self._latency[worker] + self._hop
 
     def message(self, worker: int, now: float) -> float:
         """Return when a small control message, to or from a worker, has arrived: latency only."""
@@ -95,8 +99,8 @@ class Network:
     def ring(self, num_bytes: float, workers: Sequence[int]) -> float:
         """Return the seconds of a ring All-Reduce among workers.
 
-        2 (n - 1) rounds, in each of which everybody sends bytes / n to its neighbour; the slowest link and
-        the longest latency set the pace: 2 (n - 1) / n * bytes / bandwidth + 2 (n - 1) * latency.
+        2 (n - 1) rounds, in each of which everybody sends bytes / n to its neighbour; the slowest link, up or
+        down, and the longest latency set the pace: 2 (n - 1) / n * bytes / bandwidth + 2 (n - 1) * latency.
 
         Source
         ------

@@ -36,7 +36,7 @@ class Profile:
     seconds_per_sample, seconds_per_step : float, seconds at speed 1
         Time that grows with the batch, and time of any step however small.
     bandwidth_mbit_s : (num_workers,), megabits per second
-        Each worker's link, in each direction.
+        Each worker's link: from the worker, and to it if `bandwidth_down_mbit_s` is None.
     latency_s : (num_workers,), seconds, >= 0
         One way.
     server_bandwidth_mbit_s : float or (num_servers,), megabits per second
@@ -51,6 +51,8 @@ class Profile:
     slowdowns, failures, joins : tuple of Slowdown, Failure, LateJoin
     read_seconds_per_sample : float, seconds at speed 1
         Time to read a sample of a batch; a placement that scans whole partitions charges its own instead.
+    bandwidth_down_mbit_s : (num_workers,) or None, megabits per second
+        Each worker's link to the worker.
 
     Raises
     ------
@@ -73,6 +75,7 @@ class Profile:
     failures: tuple[Failure, ...] = ()
     joins: tuple[LateJoin, ...] = ()
     read_seconds_per_sample: float = 0.0
+    bandwidth_down_mbit_s: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
         where = f"cluster {self.name!r}"
@@ -83,6 +86,9 @@ class Profile:
         for key in _PER_WORKER:
             _each(where, key, getattr(self, key), positive=True)
         _each(where, "latency_s", self.latency_s, positive=False)
+        _same_length(where, "bandwidth_down_mbit_s", self.down_mbit_s, len(self.speed))
+        _each(where, "bandwidth_down_mbit_s", self.down_mbit_s, positive=True)
+        self.step_time.check_workers(len(self.speed))
         for server, mbit_s in enumerate(self._server_links):
             of = f" of server {server}" if isinstance(self.server_bandwidth_mbit_s, tuple) else ""
             _number(f"{where}: server_bandwidth_mbit_s{of}", mbit_s, positive=True)
@@ -94,6 +100,11 @@ class Profile:
     def num_workers(self) -> int:
         """All workers, also those that join late."""
         return len(self.speed)
+
+    @property
+    def down_mbit_s(self) -> tuple[float, ...]:
+        """Each worker's link to the worker."""
+        return self.bandwidth_mbit_s if self.bandwidth_down_mbit_s is None else self.bandwidth_down_mbit_s
 
     @property
     def starters(self) -> tuple[int, ...]:

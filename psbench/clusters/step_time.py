@@ -6,14 +6,15 @@ workers vary and not how fast they are.
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal, Self
+import math
+from collections.abc import Callable
+from typing import ClassVar
 
 import numpy as np
-from pydantic import model_validator
+from numpy.typing import NDArray
 
 from psbench.core.part import Part
 from psbench.core.specification import parameter
-from psbench.errors import ParameterError
 
 
 class StepTime(Part):
@@ -35,6 +36,46 @@ class StepTime(Part):
         float64, (size,), > 0
         """
         raise NotImplementedError(f"{type(self).__name__} must define draw")
+
+    def series(self, worker: int, rng: np.random.Generator) -> Callable[[int], NDArray[np.float64]]:
+        """Return a function that gives so many of a worker's next factors, from the first on.
+
+        `rng` is the worker's own stream. How many are asked for at a time changes nothing.
+        """
+        return self._counted(lambda start, size: self.draw(rng, start, size))
+
+    def _counted(
+        self, drawn: Callable[[int, int], NDArray[np.float64]]
+    ) -> Callable[[int], NDArray[np.float64]]:
+        """Return a function of the size, of one of the place to start from and the size."""
+        start = 0
+
+        def following(size: int) -> NDArray[np.float64]:
+            nonlocal start
+            start += size
+            return drawn(start - size, size)
+
+        return following
+
+    @property
+    def in_seconds(self) -> bool:
+        """Whether what is drawn are seconds, instead of factors of what the profile gives."""
+        return False
+
+    @property
+    def measured_samples(self) -> int | None:
+        """The batch that seconds belong to; None if they do not depend on it."""
+        return None
+
+    def check_workers(self, num_workers: int) -> None:
+        """Raise ParameterError if it cannot be of so many workers."""
+
+    def begin(self, num_workers: int) -> None:
+        """Read what has to be read before the first step."""
+
+    def length(self, worker: int) -> int | None:
+        """Return after how many steps a worker's times are repeated; None if they are not."""
+        return None
 
 
 class Constant(StepTime):
@@ -108,6 +149,21 @@ class LogNormal(StepTime):
     ----------
     sigma : float, > 0
         Standard deviation of the logarithm.
+    correlation : float, 0 to 1
+        rho, of the logarithms of two steps in a row: whoever is slow now will probably be slow in the next
+        step. 0: steps are independent; 1: all steps of a worker take the same time.
+
+    Notes
+    -----
+    The logarithm is an autoregressive process of first order, Z_t = rho Z_(t-1) + sqrt(1 - rho^2) e_t with
+    standard normal e_t, which begins in its stationary distribution: single steps are distributed as without
+    correlation. Logarithms k steps apart are correlated by rho^k, and the factors themselves by
+    (exp(sigma^2 rho^k) - 1) / (exp(sigma^2) - 1).
+
+    Source
+    ------
+    Limpert et al. (2001), "Log-normal Distributions across the Sciences"; Box and Jenkins (1970), "Time
+    Series Analysis", sec. 3.2 (AR(1)).
 
     Examples
     --------
@@ -119,10 +175,36 @@ class LogNormal(StepTime):
     source: ClassVar[str] = "Limpert et al. 2001, parameterised to mean 1"
 
     sigma: float = parameter(0.2, "standard deviation of the logarithm of a step's time", gt=0, le=3)
+    correlation: float = parameter(
+        0.0,
+        "of the logarithms of a worker's steps in a row",
+        source="Box and Jenkins 1970, AR(1)",
+        ge=0,
+        le=1,
+    )
 
     def draw(self, rng: np.random.Generator, start: int, size: int) -> np.ndarray:
-        """Return log-normal factors."""
+        """Return log-normal factors; correlated ones are of a new series, whatever `start`."""
+        if self.correlation:
+            return self.series(0, rng)(size)
         return rng.lognormal(-0.5 * self.sigma**2, self.sigma, size)
+
+    def series(self, worker: int, rng: np.random.Generator) -> Callable[[int], NDArray[np.float64]]:
+        """Return what gives the next factors of a worker."""
+        if not self.correlation:
+            return super().series(worker, rng)
+        kept, fresh = self.correlation, math.sqrt(1.0 - self.correlation**2)
+        last: float | None = None
+
+        def following(size: int) -> NDArray[np.float64]:
+            nonlocal last
+            values = rng.standard_normal(size).tolist()
+            for place, noise in enumerate(values):
+                last = noise if last is None else kept * last + fresh * noise
+                values[place] = last
+            return np.exp(self.sigma * np.array(values) - 0.5 * self.sigma**2)
+
+        return following
 
 
 class Pareto(StepTime):
@@ -147,46 +229,3 @@ class Pareto(StepTime):
     def draw(self, rng: np.random.Generator, start: int, size: int) -> np.ndarray:
         """Return factors of at least (shape - 1) / shape."""
         return (self.shape - 1.0) / self.shape * (1.0 + rng.pareto(self.shape, size))
-
-
-class Trace(StepTime):
-    """Measured factors.
-
-    Parameters
-    ----------
-    factors : list of float, > 0, not empty
-        Step times divided by the time that the profile gives for such a step. Taken as they are: their
-        mean need not be 1.
-    order : "resample" or "in_order"
-        Draw from them with replacement, each worker from its own stream; or every worker goes through them
-        from the first and begins again after the last.
-
-    Examples
-    --------
-    >>> Trace(factors=[1, 2, 4], order="in_order").draw(np.random.default_rng(0), 2, 3).tolist()
-    [4.0, 1.0, 2.0]
-    """
-
-    name: ClassVar[str] = "trace"
-    source: ClassVar[str] = "measured"
-
-    factors: tuple[float, ...] = parameter(
-        (1.0,), "measured step times over their expected time", min_length=1, max_length=1_000_000
-    )
-    order: Literal["resample", "in_order"] = parameter(
-        "resample", "draw with replacement, or replay in order"
-    )
-
-    @model_validator(mode="after")
-    def _positive(self) -> Self:
-        for factor in self.factors:
-            if not 0 < factor < float("inf"):
-                raise ParameterError(f"step_time 'trace': factors must be positive numbers, got {factor!r}")
-        return self
-
-    def draw(self, rng: np.random.Generator, start: int, size: int) -> np.ndarray:
-        """Return measured factors."""
-        factors = np.asarray(self.factors)
-        if self.order == "in_order":
-            return factors[np.arange(start, start + size) % len(factors)]
-        return factors[(rng.random(size) * len(factors)).astype(np.int64)]

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable
 from typing import Any
 
-import numpy as np
+from numpy.typing import NDArray
 
 from psbench.clusters.profile import Profile
 from psbench.seeds import Streams
+
+logger = logging.getLogger(__name__)
 
 #: a worker's first block, doubled up to `StepTimes`' block: most of ten thousand workers may take few steps
 _FIRST_BLOCK = 8
@@ -42,6 +46,8 @@ class StepTimes:
 
     def __init__(self, profile: Profile, streams: Streams, block: int = 128) -> None:
         self._step_time, self._streams, self._block = profile.step_time, streams, block
+        self._step_time.begin(profile.num_workers)
+        self._in_seconds, self._measured = profile.step_time.in_seconds, profile.step_time.measured_samples
         self._per_step, self._per_sample = profile.seconds_per_step, profile.seconds_per_sample
         self._per_read = profile.read_seconds_per_sample
         self.reads = True
@@ -52,7 +58,7 @@ class StepTimes:
     def _reset(self) -> None:
         self._left: list[list[float]] = [[] for _ in self._slowness]
         self._drawn = [0] * len(self._slowness)
-        self._generators: dict[int, np.random.Generator] = {}
+        self._series: dict[int, Callable[[int], NDArray[Any]]] = {}
         self._before = [0] * len(self._slowness)  # steps of an earlier part of the run
         self._seconds = [0.0] * len(self._slowness)
         self._reading = [0.0] * len(self._slowness)
@@ -72,7 +78,10 @@ class StepTimes:
         factor = left.pop() if left else self._refill(worker)
         work = self._per_step + samples * self._per_sample
         read = samples * self._per_read if self.reads else 0.0
-        seconds = (work + read) * self._slowness[worker] * factor
+        if self._in_seconds:
+            seconds = factor if self._measured is None else factor * samples / self._measured
+        else:
+            seconds = (work + read) * self._slowness[worker] * factor
         if worker in self._spells:
             for from_s, to_s, times in self._spells[worker]:
                 if from_s <= start_s < to_s:
@@ -90,8 +99,16 @@ class StepTimes:
     def usage(self) -> list[dict[str, float]]:
         """Return each worker's steps, and the seconds that these take to read and to compute, as plain data.
 
-        Steps count that have begun, whole, also those that were cancelled later.
+        Steps count that have begun, whole, also those that were cancelled later. That a trace was repeated is
+        said in the program's log.
         """
+        for worker, used in enumerate(self._used()):
+            length = self._step_time.length(worker)
+            if length is not None and used > length:
+                logger.warning(
+                    "step_time 'trace': worker %d took %d steps, and its trace has %d: it was repeated",
+                    *(worker, used, length),
+                )
         return [
             {"worker": worker, "steps": used - before, "read_s": reading, "compute_s": seconds - reading}
             for worker, (used, before, reading, seconds) in enumerate(
@@ -113,9 +130,10 @@ class StepTimes:
         return self._left[worker].pop()
 
     def _draw(self, worker: int, size: int) -> list[float]:
-        if worker not in self._generators:
-            self._generators[worker] = self._streams.generator("step_time", worker)
-        factors = self._step_time.draw(self._generators[worker], self._drawn[worker], size)
+        if worker not in self._series:
+            rng = self._streams.generator("step_time", worker)
+            self._series[worker] = self._step_time.series(worker, rng)
+        factors = self._series[worker](size)
         self._drawn[worker] += size
         plain: list[float] = factors.tolist()
         return plain

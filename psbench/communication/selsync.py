@@ -151,6 +151,11 @@ class SelSync(Communication):
     _flags: dict[str, bool] = PrivateAttr(default_factory=dict)  # of the votes that are not answered
 
     @property
+    def shares_samples(self) -> bool:
+        """With data injection they do."""
+        return bool(self.sharing_workers and self.shared_fraction)
+
+    @property
     def forgets_momentum(self) -> bool:
         """A worker's own momentum stays."""
         return False

@@ -163,6 +163,11 @@ class Communication(Part):
         return make_part("codec", value)
 
     @property
+    def shares_samples(self) -> bool:
+        """Whether workers train on samples of others too, so that each must have the data of all."""
+        return False
+
+    @property
     def forgets_momentum(self) -> bool:
         """Whether a worker that is sent the model resets the state of its own optimizer."""
         return True

@@ -17,7 +17,7 @@ from psbench.data.mnist import MNIST, FashionMNIST
 from psbench.data.own import Imported, OwnData, PerWorker, as_data, data
 from psbench.data.replicated import Replicated
 from psbench.data.synthetic_tables import SyntheticTable, generate
-from psbench.data.table import CSV
+from psbench.data.table import CSV, Parquet
 from psbench.data.text import Text
 
 __all__ = [
@@ -34,6 +34,7 @@ __all__ = [
     "Imported",
     "Mixture",
     "OwnData",
+    "Parquet",
     "PerWorker",
     "Replicated",
     "SyntheticTable",

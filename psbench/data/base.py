@@ -183,6 +183,15 @@ class DataSource(Part):
         raise NotImplementedError(f"{type(self).__name__} must define load")
 
     @property
+    def travels(self) -> bool:
+        """Whether a process of a live run is sent its data, as it cannot load it, or not only its own."""
+        return False
+
+    def bare(self) -> DataSource:
+        """Return the source as its specification says it, without an object of Python."""
+        return self
+
+    @property
     def num_shards(self) -> int | None:
         """How many workers the data is divided among already; None where a sharding divides it."""
         return None

@@ -1,4 +1,4 @@
-"""CSV files read block by block with dask.dataframe: never more of one in memory than a few blocks."""
+"""Tables in files read block by block with dask.dataframe: never more of one in memory than a few blocks."""
 
 from __future__ import annotations
 
@@ -95,6 +95,24 @@ def first_row(file: Path) -> list[str]:
     raise DataError(f"{file}: is empty")
 
 
+def names_header(row: Sequence[str]) -> bool:
+    """Return whether a first line names columns: none of its texts is a number.
+
+    A line with both is one of data, whose fault is named when it is read.
+
+    >>> names_header(["size", "price"]), names_header(["1.5", "?"])
+    (True, False)
+    """
+    return all(_no_number(text) and not _is_nan(text) for text in row)
+
+
+def _is_nan(text: str) -> bool:
+    try:
+        return math.isnan(float(text))
+    except ValueError:
+        return False
+
+
 def numbers_in(
     files: Sequence[Path], columns: Sequence[str], header: bool, block_size: int
 ) -> Iterator[tuple[Path, Numbers]]:
@@ -159,10 +177,11 @@ def _parts(file: Path, columns: int, header: bool, block_size: int) -> Any:
 
 @contextmanager
 def _quietly() -> Iterator[None]:
-    """Let pandas not warn of what is looked at afterwards: columns that are too many, numbers too large."""
+    """Let pandas not warn of what is looked at afterwards, nor of how Dask calls it."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Length of header or names")
         warnings.filterwarnings("ignore", "overflow encountered", RuntimeWarning)
+        warnings.filterwarnings("ignore", "The inplace keyword in DataFrame")
         yield
 
 
@@ -207,3 +226,103 @@ def _rows(file: Path) -> Iterator[tuple[int, list[str]]]:
         for number, line in enumerate(lines, 1):
             if line.strip():
                 yield number, next(csv.reader([line]))
+
+
+# ---------------------------------------------------------------- Parquet
+
+
+def parquet_columns(files: Sequence[Path], keep: Sequence[str]) -> tuple[str, ...]:
+    """Return the names of the columns of Parquet files, which are the same in all.
+
+    Raises
+    ------
+    DataError
+        If a file is no Parquet, has other columns than the first, or one that is not numeric nor in `keep`.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    first: tuple[str, ...] = ()
+    for file in files:
+        try:
+            schema = pq.read_schema(file)
+        except (pa.ArrowInvalid, OSError) as error:
+            raise DataError(f"{file}: is no Parquet file ({str(error).splitlines()[0]})") from None
+        names = tuple(schema.names)
+        first = first or names
+        if names != first:
+            raise DataError(f"{file}: has columns {', '.join(names)}, but {files[0]} {', '.join(first)}")
+        for column in schema:
+            kind = column.type
+            numeric = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
+            if not numeric and column.name not in keep:
+                raise DataError(
+                    f"{file}: column {column.name!r} is not numeric (it has {kind}); leave it out of the "
+                    f"file, or keep it for a sharding: keep: [{column.name}]"
+                )
+    return first
+
+
+def parquet_rows(files: Sequence[Path]) -> int:
+    """Return how many rows Parquet files have."""
+    import pyarrow.parquet as pq
+
+    return sum(pq.read_metadata(file).num_rows for file in files)
+
+
+def parquet_numbers_in(
+    files: Sequence[Path], columns: Sequence[str], keep: Sequence[int], block_size: int
+) -> Iterator[tuple[Path, Numbers]]:
+    """Return the rows of Parquet files; see `numbers_in`.
+
+    Texts, which only columns with the numbers `keep` may have, are numbered in the order in which they first
+    occur.
+
+    Raises
+    ------
+    DataError
+        On the first value that is missing or no finite number, naming file, row and column.
+    """
+    codes: dict[str, dict[Any, int]] = {columns[place]: {} for place in keep}
+    for number, file in enumerate(files):
+        rows = 0
+        for done, frame in _parquet_frames(file, block_size):
+            block = _parquet_array(frame, columns, codes)
+            wrong = ~np.isfinite(block)
+            if wrong.any():
+                row, column = map(int, np.argwhere(wrong)[0])
+                found = frame[columns[column]].tolist()[row]
+                raise DataError(
+                    f"{file}: row {rows + row}, column {columns[column]!r}: {found!r} is not a finite "
+                    "number; correct it or leave the row out"
+                )
+            rows += len(block)
+            yield file, block
+            tell(f"reading {file.name}", (number + done) / len(files))
+
+
+def _parquet_frames(file: Path, block_size: int) -> Iterator[tuple[float, Any]]:
+    """Return how much of a file has been read, and some of its row groups, never split, as a frame."""
+    import dask
+    import dask.dataframe as dd
+
+    with _quietly():
+        table = dd.read_parquet(str(file), split_row_groups="adaptive", blocksize=block_size, index=False)
+        parts = table.to_delayed()
+    for begin in range(0, len(parts), THREADS):
+        with _quietly():
+            frames = dask.compute(*parts[begin : begin + THREADS], scheduler="threads", num_workers=THREADS)
+        for place, frame in enumerate(frames, begin + 1):
+            yield place / len(parts), frame
+
+
+def _parquet_array(frame: Any, columns: Sequence[str], codes: dict[str, dict[Any, int]]) -> Numbers:
+    block = np.empty((len(frame), len(columns)), dtype=np.float32)
+    for place, name in enumerate(columns):
+        if name in codes and frame[name].dtype.kind not in "fiub":
+            known = codes[name]
+            block[:, place] = [known.setdefault(value, len(known)) for value in frame[name].tolist()]
+        else:
+            with np.errstate(over="ignore"):
+                block[:, place] = frame[name].to_numpy(dtype=np.float64, na_value=np.nan)
+    return block

@@ -1,4 +1,4 @@
-"""CSV turned, once, into arrays in files that are mapped to memory: what is not looked at is not read."""
+"""Tables turned, once, into arrays in files that are mapped to memory: what is not looked at is not read."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from psbench.data.base import Task
-from psbench.data.blocks import line_of, numbers_in
+from psbench.data.blocks import line_of, numbers_in, parquet_numbers_in
 from psbench.data.scaling import Numbers, blocks, standardise
 from psbench.errors import DataError, ParameterError, SpecError
 from psbench.progress_events import tell
@@ -24,7 +24,8 @@ from psbench.system.files import temporary_name
 #: more whole numbers than this are no classes, but numbers
 MOST_CLASSES = 1000
 
-_FEATURES, _TARGETS, _LABELS, _ABOUT = "features.npy", "targets.npy", "labels.npy", "about.json"
+_FEATURES, _TARGETS, _LABELS = "features.npy", "targets.npy", "labels.npy"
+_KEPT, _ABOUT = "kept.npy", "about.json"
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,9 @@ class Table:
         The share of them, if `val_rows` is None.
     standardise : bool
     block_size : int, bytes
+    keep : tuple of int
+        Columns that are no inputs, but kept for shardings.
+    kind : "csv" or "parquet"
     """
 
     files: Sequence[Path]
@@ -59,6 +63,23 @@ class Table:
     val_fraction: float
     standardise: bool
     block_size: int
+    keep: tuple[int, ...] = ()
+    kind: Literal["csv", "parquet"] = "csv"
+
+    @property
+    def inputs(self) -> list[int]:
+        """The columns that are inputs."""
+        return [place for place in range(len(self.columns)) if place not in (self.target, *self.keep)]
+
+    def numbers(self) -> Iterator[tuple[Path, Numbers]]:
+        """Return the rows, some at a time with their file, float32, (rows, columns), in order."""
+        if self.kind == "parquet":
+            return parquet_numbers_in(self.files, self.columns, self.keep, self.block_size)
+        return numbers_in(self.files, self.columns, self.header, self.block_size)
+
+    def place_of(self, file: Path, row: int) -> str:
+        """Return where in its file a row is, in words; `row` counts from 0."""
+        return f"row {row}" if self.kind == "parquet" else f"line {line_of(file, row + self.header)}"
 
     def train_rows(self, rows: int) -> int:
         """Return how many of so many rows are for training.
@@ -71,7 +92,8 @@ class Table:
         val = round(rows * self.val_fraction) if self.val_rows is None else self.val_rows
         if val >= rows:
             raise ParameterError(
-                f"data 'csv': {val} rows for validation leave none of {rows} to train on; lower val_rows"
+                f"data {self.kind!r}: {val} rows for validation leave none of {rows} to train on; lower "
+                "val_rows"
             )
         return rows - val
 
@@ -89,6 +111,8 @@ class Converted:
         Rows from the beginning that are for training; the others are for validation.
     target_scale : (float, float)
         Mean and deviation that were taken out of targets that are numbers.
+    kept : float32, (N, columns)
+        Columns for shardings.
     """
 
     features: Numbers
@@ -96,6 +120,7 @@ class Converted:
     classes: tuple[str, ...]
     train: int
     target_scale: tuple[float, float]
+    kept: Numbers
 
     @classmethod
     def open(cls, folder: Path) -> Converted:
@@ -113,9 +138,15 @@ class Converted:
             targets = np.load(folder / (_LABELS if about["classes"] else _TARGETS), mmap_mode="c")
             _read_at_random(features)
             mean, deviation = about["target_scale"]
-            return cls(features, targets, tuple(about["classes"]), about["train"], (mean, deviation))
+            there = (folder / _KEPT).is_file()
+            kept = (
+                np.load(folder / _KEPT, mmap_mode="c") if there else np.zeros((len(targets), 0), np.float32)
+            )
+            return cls(features, targets, tuple(about["classes"]), about["train"], (mean, deviation), kept)
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise DataError(f"{folder}: is damaged ({error}); remove it, and the CSV is read again") from None
+            raise DataError(
+                f"{folder}: is damaged ({error}); remove it, and the table is read again"
+            ) from None
 
 
 def _read_at_random(features: Numbers) -> None:
@@ -130,7 +161,7 @@ def _read_at_random(features: Numbers) -> None:
 
 
 def convert(table: Table, folder: Path) -> None:
-    """Read CSV and leave its arrays in a folder, which is there whole or not at all.
+    """Read a table and leave its arrays in a folder, which is there whole or not at all.
 
     Memory needed is that of a few blocks, however large the files are; the arrays take 4 bytes a number.
 
@@ -185,17 +216,19 @@ def _neighbour(folder: Path) -> Iterator[Path]:
 
 def _copy(table: Table, part: Path) -> list[float]:
     """Write the files' numbers as they are; return the different targets if they are classes."""
-    others = [number for number in range(len(table.columns)) if number != table.target]
     values: set[float] = set()
     rows: dict[Path, int] = {}
     with ExitStack() as files:
-        features = files.enter_context(Growing(part / _FEATURES, (len(others),)))
+        features = files.enter_context(Growing(part / _FEATURES, (len(table.inputs),)))
         targets = files.enter_context(Growing(part / _TARGETS, ()))
-        for file, block in numbers_in(table.files, table.columns, table.header, table.block_size):
+        kept = files.enter_context(Growing(part / _KEPT, (len(table.keep),))) if table.keep else None
+        for file, block in table.numbers():
             target = block[:, table.target]
             if table.task == "classification":
                 values |= _classes_in(table, file, rows.get(file, 0), target)
-            features.add(block[:, others])
+            features.add(block[:, table.inputs])
+            if kept is not None:
+                kept.add(block[:, table.keep])
             targets.add(target)
             rows[file] = rows.get(file, 0) + len(block)
     if not any(rows.values()):
@@ -214,7 +247,7 @@ def _classes_in(table: Table, file: Path, rows: int, target: Numbers) -> set[flo
         first = int(np.argmax(wrong))
         expected = f"0 to {known - 1}" if known else "a whole number; for numbers set task: regression"
         raise DataError(
-            f"{file}: line {line_of(file, rows + first + table.header)}: {target[first]:g} is no class; "
+            f"{file}: {table.place_of(file, rows + first)}: {target[first]:g} is no class; "
             f"expected {expected}"
         )
     if len(found) > MOST_CLASSES:

@@ -63,6 +63,15 @@ class Replicated(DataSource):
     def _data(cls, value: Any) -> DataSource:
         return as_data(value)
 
+    @property
+    def travels(self) -> bool:
+        """As what is repeated."""
+        return self.data.travels
+
+    def bare(self) -> DataSource:
+        """Return it without objects of Python."""
+        return Replicated(data=self.data.bare(), samples=self.samples)
+
     def load(self, streams: Streams) -> Dataset:
         """Return the data set with its training samples repeated."""
         import torch

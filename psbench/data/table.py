@@ -1,17 +1,26 @@
-"""Tables in CSV files, which may be larger than memory."""
+"""Tables in CSV and Parquet files, which may be larger than memory."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
 from pydantic import field_validator, model_validator
 
 from psbench.core.specification import parameter
-from psbench.data.base import Dataset, DataSource, Task
-from psbench.data.blocks import THREADS, estimated_rows, files_of, first_row
+from psbench.data.base import Dataset, DataSource
+from psbench.data.blocks import (
+    THREADS,
+    estimated_rows,
+    files_of,
+    first_row,
+    names_header,
+    parquet_columns,
+    parquet_rows,
+)
 from psbench.data.converted import Converted, Table, convert
 from psbench.data.layouts import LAYOUTS, Layout
 from psbench.data.location import data_folder
@@ -27,7 +36,119 @@ ROW_MEMORY = 30
 BLOCK_MEMORY = 3
 
 
-class CSV(DataSource):
+class TableFile(DataSource):
+    """Base of tables in files: read once, block by block, and then mapped; a subclass says what they are."""
+
+    mapped: ClassVar[bool] = True
+
+    path: str = parameter("", "a file, or a pattern such as parts/*")
+    target: str = parameter("0", "column to learn: its name, or its number from 0 (-1: the last)")
+    task: Literal["classification", "regression"] = parameter(
+        "classification", "whether targets are classes or numbers to be predicted"
+    )
+    keep: tuple[str, ...] = parameter((), "columns that are no inputs, but that a sharding may go by")
+    val_rows: int | None = parameter(None, "rows at the end that are for validation", unit="rows", ge=0)
+    val_fraction: float | None = parameter(
+        None, "share of the rows, at the end, for validation; none: as published, or a fifth", ge=0, lt=1
+    )
+    standardise: bool = parameter(
+        True, "bring features, and targets that are numbers, to mean 0 and deviation 1"
+    )
+    cache: str | None = parameter(None, "folder of the converted arrays; none: the one PSBENCH_DATA names")
+    block_size: int = parameter(8_000_000, "read at a time by each of a few threads", unit="bytes", ge=10_000)
+
+    @field_validator("target", mode="before")
+    @classmethod
+    def _number_as_text(cls, value: Any) -> Any:
+        return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+    @model_validator(mode="after")
+    def _one_validation_set(self) -> Self:
+        if self.val_rows is not None and self.val_fraction is not None:
+            raise ParameterError(f"data {self.name!r}: give val_rows or val_fraction, not both")
+        return self
+
+    def table(self, files: list[Path]) -> Table:
+        """Return what is to be made of some files."""
+        raise NotImplementedError(f"{type(self).__name__} must define table")
+
+    def count_rows(self, files: list[Path]) -> int:
+        """Return about how many rows files have."""
+        raise NotImplementedError(f"{type(self).__name__} must define count_rows")
+
+    def load(self, streams: Streams) -> Dataset:
+        """Return views of the converted arrays, which are made first if need be; nothing is drawn."""
+        import torch
+
+        if not self.path:
+            raise DataError(f"data {self.name!r}: no path given; set path to a file")
+        files = files_of(self.path)
+        table = self.table(files)
+        found = self._converted(table)
+        x, y = torch.from_numpy(found.features), torch.from_numpy(found.targets)
+        train = found.train
+        return Dataset(
+            *(self.name, x[:train], y[:train], x[train:], y[train:], found.classes),
+            target_scale=found.target_scale,
+            features=tuple(table.columns[place] for place in table.inputs),
+            columns={table.columns[place]: found.kept[:train, i] for i, place in enumerate(table.keep)},
+        )
+
+    def _converted(self, table: Table) -> Converted:
+        key = f"{table.files[0].stem}-{self._key(table.files)}"
+        folder = data_folder(self.cache) / self.name / key
+        if not folder.is_dir():
+            self._check_room(table, folder.parent)
+            convert(table, folder)
+        return Converted.open(folder)
+
+    def _check_room(self, table: Table, folder: Path) -> None:
+        """Refuse files whose arrays would fill the disk, or whose shards or blocks would fill the memory."""
+        rows = self.count_rows(list(table.files))
+        what = f"data {self.name!r}: about {rows} rows of {len(table.columns)} columns in {self.path}"
+        each = 4 * len(table.columns) + 8  # 32-bit floats; classes are 64-bit numbers too
+        check_disk(folder, rows * each, what, "set cache to a folder on another disk, or use fewer rows")
+        check_memory(rows * ROW_MEMORY, what, "use fewer rows")
+        block = min(self.block_size, max(file.stat().st_size for file in table.files))
+        what = f"data {self.name!r}: block_size = {self.block_size}, read by {THREADS} threads,"
+        check_memory(THREADS * BLOCK_MEMORY * block, what, "lower it")
+
+    def _key(self, files: Sequence[Path]) -> str:
+        """Return what names the arrays of these files, as they are now, under these parameters."""
+        stats = [(str(file.resolve()), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
+        meant = self.model_dump(mode="json", exclude={"path", "cache", "block_size"})
+        return hashlib.sha256(json.dumps([FORMAT, stats, meant]).encode()).hexdigest()[:16]
+
+    def place_of_target(self, names: tuple[str, ...], named: bool = True) -> int:
+        """Return the number of the column to be learned; `named` says whether columns have names."""
+        if named and self.target in names:
+            return names.index(self.target)
+        try:
+            place = int(self.target)
+        except ValueError:
+            if not named:
+                raise ParameterError(
+                    f"data {self.name!r}: target {self.target!r} is a name, but there is no header; set "
+                    "header: true, or give its number"
+                ) from None
+            raise UnknownName(f"target of data {self.name!r}", self.target, names) from None
+        if not -len(names) <= place < len(names):
+            raise ParameterError(
+                f"data {self.name!r}: target {place}, but there are {len(names)} columns, numbered from 0"
+            )
+        return place % len(names)
+
+    def places_of_kept(self, names: tuple[str, ...], target: int) -> tuple[int, ...]:
+        """Return the numbers of the columns in `keep`."""
+        for name in self.keep:
+            if name not in names:
+                raise UnknownName(f"column of data {self.name!r}", name, names)
+            if names[target] == name:
+                raise ParameterError(f"data {self.name!r}: {name!r} is the target; leave it out of keep")
+        return tuple(names.index(name) for name in self.keep)
+
+
+class CSV(TableFile):
     """A table of numbers in CSV files of any size, in the layout of HIGGS, YearPredictionMSD or one of yours.
 
     The files are read once, block by block, with dask.dataframe, and kept as arrays of 32-bit floats in files
@@ -42,12 +163,14 @@ class CSV(DataSource):
     layout : "columns", "higgs" or "year_prediction_msd"
         The published ones have no header and the target in front: 28 features after the label, 1 for signal,
         or 90 after the year. "columns" is whatever the next three parameters say.
-    header : bool
-        Whether each file's first line names the columns.
+    header : bool or None
+        Whether each file's first line names the columns. None: it does if none of its texts is a number.
     target : str
         The column to be learned: its name, or its number from 0; negative ones count from the end.
     task : "classification" or "regression"
         Whether targets are classes, which are whole numbers, or numbers to be predicted.
+    keep : list of str
+        Columns that are no inputs, but that a sharding may go by: `{name: column, column: ...}`.
     val_rows : int or None
         Rows at the end that are for validation.
     val_fraction : float or None
@@ -87,82 +210,34 @@ class CSV(DataSource):
     layout: Literal["columns", "higgs", "year_prediction_msd"] = parameter(
         "columns", "what stands in which column; columns: as header, target and task say"
     )
-    header: bool = parameter(False, "whether each file's first line names the columns")
-    target: str = parameter("0", "column to learn: its name, or its number from 0 (-1: the last)")
-    task: Task = parameter("classification", "whether targets are classes or numbers to be predicted")
-    val_rows: int | None = parameter(None, "rows at the end that are for validation", unit="rows", ge=0)
-    val_fraction: float | None = parameter(
-        None, "share of the rows, at the end, for validation; none: as published, or a fifth", ge=0, lt=1
+    header: bool | None = parameter(
+        None, "whether each file's first line names the columns; none: told from it"
     )
-    standardise: bool = parameter(
-        True, "bring features, and targets that are numbers, to mean 0 and deviation 1"
-    )
-    cache: str | None = parameter(None, "folder of the converted arrays; none: the one PSBENCH_DATA names")
-    block_size: int = parameter(8_000_000, "read at a time by each of a few threads", unit="bytes", ge=10_000)
-
-    @field_validator("target", mode="before")
-    @classmethod
-    def _number_as_text(cls, value: Any) -> Any:
-        return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
-        if self.val_rows is not None and self.val_fraction is not None:
-            raise ParameterError("data 'csv': give val_rows or val_fraction, not both")
-        fields = type(self).model_fields
-        for name in ("header", "target", "task"):
-            if self.layout != "columns" and getattr(self, name) != fields[name].default:
+        defaults = {name: field.default for name, field in type(self).model_fields.items()}
+        said = {"header": bool(self.header), "target": self.target, "task": self.task}
+        for name, value in said.items():
+            if self.layout != "columns" and value != (defaults[name] or False):
                 raise ParameterError(
                     f"data 'csv': layout {self.layout!r} says itself what {name} is; leave it out, or set "
                     "layout: columns"
                 )
         return self
 
-    def load(self, streams: Streams) -> Dataset:
-        """Return views of the converted arrays, which are made first if need be; nothing is drawn."""
-        import torch
+    def count_rows(self, files: list[Path]) -> int:
+        """Return about how many rows files have."""
+        return estimated_rows(files)
 
-        found = self._converted()
-        x, y = torch.from_numpy(found.features), torch.from_numpy(found.targets)
-        train = found.train
-        return Dataset(
-            *(self.name, x[:train], y[:train], x[train:], y[train:], found.classes),
-            target_scale=found.target_scale,
-        )
-
-    def _converted(self) -> Converted:
-        if not self.path:
-            raise DataError("data 'csv': no path given; set path to a CSV file")
-        files = files_of(self.path)
-        folder = data_folder(self.cache) / "csv" / f"{files[0].stem}-{self._key(files)}"
-        if not folder.is_dir():
-            table = self._table(files)
-            self._check_room(table, folder.parent)
-            convert(table, folder)
-        return Converted.open(folder)
-
-    def _check_room(self, table: Table, folder: Path) -> None:
-        """Refuse files whose arrays would fill the disk, or whose shards or blocks would fill the memory."""
-        rows = estimated_rows(table.files)
-        what = f"data 'csv': about {rows} rows of {len(table.columns)} columns in {self.path}"
-        each = 4 * len(table.columns) + 8  # 32-bit floats; classes are 64-bit numbers too
-        check_disk(folder, rows * each, what, "set cache to a folder on another disk, or use fewer rows")
-        check_memory(rows * ROW_MEMORY, what, "use fewer rows")
-        block = min(self.block_size, max(file.stat().st_size for file in table.files))
-        what = f"data 'csv': block_size = {self.block_size}, read by {THREADS} threads,"
-        check_memory(THREADS * BLOCK_MEMORY * block, what, "lower it")
-
-    def _key(self, files: list[Path]) -> str:
-        """Return what names the arrays of these files, as they are now, under these parameters."""
-        stats = [(str(file.resolve()), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
-        meant = self.model_dump(mode="json", exclude={"path", "cache", "block_size"})
-        return hashlib.sha256(json.dumps([FORMAT, stats, meant]).encode()).hexdigest()[:16]
-
-    def _table(self, files: list[Path]) -> Table:
+    def table(self, files: list[Path]) -> Table:
+        """Return what the layout or the first line says."""
         first = first_row(files[0])
         known = LAYOUTS.get(self.layout)
+        header = known is None and (names_header(first) if self.header is None else self.header)
         if known is None:
-            names = tuple(first) if self.header else tuple(f"column {number}" for number in range(len(first)))
+            called = (text.strip() if header else "" for text in first)
+            names = tuple(text or f"column {number}" for number, text in enumerate(called))
             known = Layout(names, self.task, (), rows=5, val_rows=1)
         elif len(first) != len(known.columns):
             raise DataError(
@@ -172,27 +247,54 @@ class CSV(DataSource):
         names = known.columns
         if len(names) < 2:
             raise DataError(f"{files[0]}: has one column only (is it comma-separated?)")
+        target = self.place_of_target(names, named=header)
         return Table(
-            *(files, names, self._place(names), self.header, known.task, known.classes, self.val_rows),
+            *(files, names, target, header, known.task, known.classes, self.val_rows),
             known.val_fraction if self.val_fraction is None else self.val_fraction,
-            *(self.standardise, self.block_size),
+            *(self.standardise, self.block_size, self.places_of_kept(names, target)),
         )
 
-    def _place(self, names: tuple[str, ...]) -> int:
-        """Return the number of the column to be learned."""
-        if self.header and self.target in names:
-            return names.index(self.target)
-        try:
-            place = int(self.target)
-        except ValueError:
-            if not self.header:
-                raise ParameterError(
-                    f"data 'csv': target {self.target!r} is a name, but there is no header; set header: "
-                    "true, or give its number"
-                ) from None
-            raise UnknownName("target of data 'csv'", self.target, names) from None
-        if not -len(names) <= place < len(names):
-            raise ParameterError(
-                f"data 'csv': target {place}, but there are {len(names)} columns, numbered from 0"
-            )
-        return place % len(names)
+
+class Parquet(TableFile):
+    """A table of numbers in Parquet files of any size; see `CSV` for how it is read and kept.
+
+    Parameters
+    ----------
+    path : str
+        A file, or a pattern such as `parts/*.parquet` whose files are taken in alphabetical order.
+    target, task, val_rows, val_fraction, standardise, cache, block_size
+        As of `CSV`. Row groups are read whole, whatever the size of blocks.
+    keep : list of str
+        Columns that are no inputs, but that a sharding may go by; these may hold texts.
+
+    Raises
+    ------
+    DataError
+        If a file is missing or no Parquet, a column is not numeric, or a value is missing or not finite;
+        file, row and column are named.
+
+    Notes
+    -----
+    The same table as CSV gives the same arrays, if its numbers have as many digits there.
+    """
+
+    name: ClassVar[str] = "parquet"
+    source: ClassVar[str] = "Apache Parquet, through dask.dataframe"
+
+    path: str = parameter("", "a Parquet file, or a pattern such as parts/*.parquet")
+
+    def count_rows(self, files: list[Path]) -> int:
+        """Return how many rows files have."""
+        return parquet_rows(files)
+
+    def table(self, files: list[Path]) -> Table:
+        """Return what the files' schema says."""
+        names = parquet_columns(files, self.keep)
+        if len(names) < 2:
+            raise DataError(f"{files[0]}: has one column only; expected inputs and a target")
+        target = self.place_of_target(names)
+        share = 0.2 if self.val_fraction is None else self.val_fraction
+        return Table(
+            *(files, names, target, True, self.task, (), self.val_rows, share),
+            *(self.standardise, self.block_size, self.places_of_kept(names, target), "parquet"),
+        )

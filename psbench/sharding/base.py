@@ -142,6 +142,15 @@ class Sharding(Part):
             )
 
     @property
+    def travels(self) -> bool:
+        """Whether a process of a live run is sent its shard, as it cannot divide the data."""
+        return False
+
+    def bare(self) -> Sharding:
+        """Return the sharding as its specification says it, without an object of Python."""
+        return self
+
+    @property
     def remedy(self) -> str:
         """What to try when a worker is left without samples."""
         return "use fewer workers or more samples"

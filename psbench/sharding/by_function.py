@@ -81,6 +81,15 @@ class OwnSharding(Own, _ByFunction):
     def __hash__(self) -> int:
         return hash(self.fingerprint)
 
+    @property
+    def travels(self) -> bool:
+        """The function is called once, here: nobody knows whether it returns the same again."""
+        return True
+
+    def bare(self) -> Sharding:
+        """Return what a specification that was read from a file has in its place."""
+        return OwnSharding(**{name: getattr(self, name) for name in type(self).model_fields})
+
     def divider(self) -> Divider:
         """Return the function.
 
@@ -117,6 +126,11 @@ class Imported(_ByFunction):
         if self.target:
             check_target(f"sharding {self.name!r}", self.target)
         return self
+
+    @property
+    def travels(self) -> bool:
+        """It is called once, here: nobody knows whether it returns the same again."""
+        return True
 
     def divider(self) -> Divider:
         """Import the function."""

@@ -51,8 +51,13 @@ def check_data(experiment: Experiment, data: Dataset) -> None:
     ParameterError
     """
     processes = _local_processes(experiment)
-    if processes and experiment.data.name != "csv":
-        needed = data.train_x.nbytes + data.val_x.nbytes
+    if not processes or experiment.data.mapped:
+        return
+    needed = data.train_x.nbytes + data.val_x.nbytes
+    if experiment.data.travels:
+        what = f"data {experiment.data.name!r}: {size(needed)}, whole where it is evaluated and in shards"
+        check_memory(2 * needed, what, "use less data")
+    else:
         what = f"data {experiment.data.name!r}: {size(needed)} in each of {processes} processes"
         check_memory(needed * processes, what, "use less data, or fewer workers")
 

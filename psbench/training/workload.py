@@ -17,6 +17,7 @@ from psbench.core.log import EventLog
 from psbench.core.rounding import largest_remainder
 from psbench.core.wire_size import WireSize
 from psbench.data import Dataset
+from psbench.data.shipment import Shipment
 from psbench.errors import ParameterError
 from psbench.experiment import Experiment
 from psbench.seeds import Streams
@@ -59,8 +60,10 @@ class Workload:
     sharding_report: ShardingReport | None = None
 
     @classmethod
-    def build(cls, experiment: Experiment) -> Workload:
+    def build(cls, experiment: Experiment, sent: Shipment | None = None) -> Workload:
         """Load the data, cut it, and build the model.
+
+        `sent` is the data with its shards, in a process that was sent them and cannot load them.
 
         Raises
         ------
@@ -70,13 +73,15 @@ class Workload:
         """
         streams = Streams(experiment.seed)
         profile = experiment.cluster.profile()
-        data = experiment.data.load(streams)
+        data = experiment.data.load(streams) if sent is None else sent.dataset()
         _check_fit(experiment, data)
         check_data(experiment, data)
         network = network_of(experiment, data, streams)
         shards: Sequence[npt.NDArray[np.int64]] = []
         report = None
-        if not experiment.timing_only:
+        if sent is not None:
+            shards = sent.shards
+        elif not experiment.timing_only:
             rng = streams.generator("sharding")
             division, report = measure_data(experiment.sharding, data, profile.num_workers, rng)
             shards = division.shards

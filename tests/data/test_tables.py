@@ -202,7 +202,7 @@ def test_damaged_arrays_are_named(table, load, tmp_path):
     (folder,) = (tmp_path / "cache" / "csv").iterdir()
     assert json.loads((folder / "about.json").read_text())["train"] == 800
     (folder / "features.npy").write_bytes((folder / "features.npy").read_bytes()[:-8])
-    with pytest.raises(DataError, match=r"is damaged .*; remove it, and the CSV is read again"):
+    with pytest.raises(DataError, match=r"is damaged .*; remove it, and the table is read again"):
         load(table[0], target=3)
 
 

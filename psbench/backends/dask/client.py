@@ -31,6 +31,7 @@ from psbench.backends.dask.protocol.roles import (
     worker_name,
 )
 from psbench.backends.dask.protocol.transport import ClientSocket
+from psbench.backends.dask.shipping import Shipping, bare
 from psbench.backends.outcome import Outcome
 from psbench.checkpoints.file import Checkpoint
 from psbench.checkpoints.folder import CheckpointFolder
@@ -87,7 +88,7 @@ def run_dask(
     ServerLost, WorkerLost
         If a server, or every worker, is gone.
     """
-    check_objects(workload.experiment)
+    check_objects(bare(workload.experiment))
     roles = roles_of(workload.experiment)
     with connected(workload.experiment.scheduler, len(roles)) as client:
         placed = place(roles, client.nthreads(), workload.experiment.scheduler)
@@ -110,6 +111,7 @@ class _Run:
     ) -> None:
         self.workload, self.log, self.control, self.observer = workload, log, control, observer
         self.client, self.placed = client, placed
+        self._shipping = Shipping(client, workload, placed)
         self._start_from = None if start is None else Start(start, len(log), list(log.texts))
         self._key = secrets.token_bytes(32)
         self._topic = f"psbench-{secrets.token_hex(8)}"
@@ -127,7 +129,7 @@ class _Run:
         self.client.subscribe_topic(self._topic, lambda event: announced.put(event[1]))
         coordinator = None
         try:
-            self._experiment = sent(self.client, self.workload.experiment, self.placed.values())
+            self._experiment = sent(self.client, self._shipping.experiment, self.placed.values())
             self._start_servers()
             self._await_addresses(announced)
             coordinator = ClientSocket(self._addresses[COORDINATOR], self._key, CLIENT)
@@ -142,7 +144,7 @@ class _Run:
     def _start(self, role: str, task: Callable[..., None], *arguments: Any) -> None:
         self._futures[role] = self.client.submit(
             task,
-            *(self._experiment, self._key, *arguments),
+            *(self._experiment, self._shipping.to(role), self._key, *arguments),
             key=f"{self._topic}-{role.replace(' ', '-')}",
             workers=[self.placed[role]],
             allow_other_workers=False,
@@ -296,6 +298,7 @@ class _Run:
             coordinator.send(msg.RequestStop())
             coordinator.close()
         futures = [*self._futures.values(), *self._warming]
+        self._shipping.end()
         try:
             self._wait(futures)
         except TimeoutError:

@@ -25,6 +25,7 @@ from psbench.backends.dask.protocol.roles import (
 from psbench.backends.dask.protocol.transport import Abandoned, ClientSocket, ServerSocket, Stopped
 from psbench.backends.dask.server.server_process import ServerProcess
 from psbench.backends.dask.worker.worker import Worker
+from psbench.data.shipment import Shipment
 from psbench.experiment import Experiment
 from psbench.system.allocator import keep_freed_memory
 from psbench.training.evaluator import Evaluator
@@ -35,24 +36,34 @@ _LOOK_S = 0.25
 
 
 def coordinate(
-    experiment: Experiment, key: bytes, topic: str, expected: list[str], start: Start | None = None
+    experiment: Experiment,
+    sent: Shipment | None,
+    key: bytes,
+    topic: str,
+    expected: list[str],
+    start: Start | None = None,
 ) -> None:
     """Coordinate the run; the first parameter server is part of it."""
     with ServerSocket(_host(), key) as socket:
         _announce(topic, COORDINATOR, socket)
-        _prepare(experiment)
-        Coordinator(Workload.build(experiment), socket, expected, start).run()
+        Coordinator(_build(experiment, sent), socket, expected, start).run()
 
 
-def serve(experiment: Experiment, key: bytes, topic: str, number: int, address: Address) -> None:
+def serve(
+    experiment: Experiment, sent: Shipment | None, key: bytes, topic: str, number: int, address: Address
+) -> None:
     """Be a parameter server that is not the first; `address` is the coordinator's."""
     name = server_name(number)
     with ServerSocket(_host(), key) as socket, ClientSocket(address, key, name) as coordinator:
         _announce(topic, name, socket)
-        _report(coordinator, lambda: ServerProcess(_build(experiment), socket, coordinator, number).run())
+        _report(
+            coordinator, lambda: ServerProcess(_build(experiment, sent), socket, coordinator, number).run()
+        )
 
 
-def train(experiment: Experiment, key: bytes, worker: int, servers: list[Address]) -> None:
+def train(
+    experiment: Experiment, sent: Shipment | None, key: bytes, worker: int, servers: list[Address]
+) -> None:
     """Be a training worker; `servers` begins with the coordinator."""
     name = worker_name(worker)
     with ExitStack() as stack:
@@ -60,17 +71,17 @@ def train(experiment: Experiment, key: bytes, worker: int, servers: list[Address
         rings = any(not servers_of(composition) for composition in experiment.strategy.compositions)
         socket = stack.enter_context(ServerSocket(_host(), key)) if rings else None
         first, others = clients[0], clients[1:]
-        _report(first, lambda: Worker(_build(experiment), worker, first, others, socket, key).run())
+        _report(first, lambda: Worker(_build(experiment, sent), worker, first, others, socket, key).run())
 
 
-def evaluate(experiment: Experiment, key: bytes, address: Address) -> None:
+def evaluate(experiment: Experiment, sent: Shipment | None, key: bytes, address: Address) -> None:
     """Evaluate the models that come, one after another."""
     with ClientSocket(address, key, EVALUATOR) as coordinator:
-        _report(coordinator, lambda: _evaluate(experiment, coordinator))
+        _report(coordinator, lambda: _evaluate(experiment, coordinator, sent))
 
 
-def _evaluate(experiment: Experiment, coordinator: ClientSocket) -> None:
-    evaluator = _build(experiment).evaluator()
+def _evaluate(experiment: Experiment, coordinator: ClientSocket, sent: Shipment | None = None) -> None:
+    evaluator = _build(experiment, sent).evaluator()
     coordinator.send(msg.Ready())
     while True:
         message = coordinator.receive(_LOOK_S)
@@ -93,15 +104,11 @@ def _answer(evaluator: Evaluator, request: Message | None) -> Message | None:
     return None
 
 
-def _prepare(experiment: Experiment) -> None:
-    """Set up this process for the arithmetic of a run."""
+def _build(experiment: Experiment, sent: Shipment | None) -> Workload:
+    """Set up this process for the arithmetic of a run, and build its workload."""
     torch.set_num_threads(experiment.threads)
     keep_freed_memory()
-
-
-def _build(experiment: Experiment) -> Workload:
-    _prepare(experiment)
-    return Workload.build(experiment)
+    return Workload.build(experiment, sent)
 
 
 def _report(coordinator: ClientSocket, work: Callable[[], None]) -> None:

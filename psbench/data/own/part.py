@@ -67,6 +67,15 @@ class OwnData(Own, DataSource):
         return hash(self.fingerprint)
 
     @property
+    def travels(self) -> bool:
+        """It is in this process only."""
+        return True
+
+    def bare(self) -> DataSource:
+        """Return what a specification that was read from a file has in its place."""
+        return OwnData(**{name: getattr(self, name) for name in type(self).model_fields})
+
+    @property
     def content(self) -> Content:
         """The content.
 

@@ -47,6 +47,15 @@ class PerWorker(DataSource):
         """How many workers the data is for."""
         return len(self.data)
 
+    @property
+    def travels(self) -> bool:
+        """Each worker is sent its own."""
+        return True
+
+    def bare(self) -> DataSource:
+        """Return the list without objects of Python."""
+        return PerWorker(data=tuple(each.bare() for each in self.data))
+
     def load(self, streams: Streams) -> Dataset:
         """Return all of them as one, divided as they were."""
         import torch

@@ -17,6 +17,7 @@ from psbench.backends.dask.coordinator.ending import Ending
 from psbench.backends.dask.map_reduce import tasks
 from psbench.backends.dask.objects import check_objects, sent
 from psbench.backends.dask.protocol.roles import EVALUATOR, worker_name
+from psbench.backends.dask.shipping import Shipping, bare
 from psbench.backends.outcome import Outcome
 from psbench.backends.pushes import why_diverged, with_stats
 from psbench.backends.schedule import CheckpointSchedule, StopRules, UpdateSchedule
@@ -52,7 +53,7 @@ def run_map_reduce(
         If the scheduler does not answer, a task fails, or its process is killed.
     """
     check(workload.experiment)
-    check_objects(workload.experiment)
+    check_objects(bare(workload.experiment))
     if start is not None:
         raise ParameterError(
             "strategy 'map_reduce': on dask it cannot go on from a checkpoint; use the simulated backend"
@@ -93,6 +94,7 @@ class _Driver:
         experiment = workload.experiment
         self.workload, self.log, self.control, self.observer = workload, log, control, observer
         self.client, self.placed = client, placed
+        self._shipping = Shipping(client, workload, placed)
         self.engine, self.server = workload.engine(log), workload.server()
         self.ending = Ending()
         self.rules = StopRules(experiment.stop, experiment.evaluate_every)
@@ -138,13 +140,16 @@ class _Driver:
         finally:
             with self.client.as_current():
                 self.client.cancel(list(self._partitions.values()), force=True)
+                self._shipping.end()
 
     def _load(self) -> None:
-        last = self.workload.profile.num_workers
-        experiment = sent(self.client, self.workload.experiment, self.placed.values())
+        shipping, last = self._shipping, self.workload.profile.num_workers
+        experiment = sent(self.client, shipping.experiment, self.placed.values())
         for worker in range(last + 1):  # the last is the evaluator's
             role = worker_name(worker) if worker < last else EVALUATOR
-            self._partitions[worker] = self._submit(tasks.load, experiment, min(worker, last - 1), on=role)
+            self._partitions[worker] = self._submit(
+                *(tasks.load, experiment, shipping.to(role), min(worker, last - 1)), on=role
+            )
         for worker, partition in self._partitions.items():
             self._result(partition, f"partition {worker}", _LOAD_S)
 

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from psbench.backends.dask.worker.usage import Usage
+from psbench.data.shipment import Shipment
 from psbench.experiment import Experiment
 from psbench.training.server import finite
 from psbench.training.workload import Workload
@@ -43,10 +44,10 @@ class Sum:
     steps: dict[int, tuple[float, float, bool]] = field(default_factory=dict)
 
 
-def load(experiment: Experiment, worker: int) -> DataPartition:
+def load(experiment: Experiment, sent: Shipment | None, worker: int) -> DataPartition:
     """Load a partition; done once."""
     torch.set_num_threads(experiment.threads)
-    return DataPartition(Workload.build(experiment), worker)
+    return DataPartition(Workload.build(experiment, sent), worker)
 
 
 def map_step(

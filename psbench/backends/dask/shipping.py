@@ -1,0 +1,78 @@
+"""Sends each process what it needs of data that it cannot load: objects of Python, and one set a worker."""
+
+from __future__ import annotations
+
+import numpy as np
+from distributed import Client, Future
+
+from psbench.backends.dask.protocol.roles import EVALUATOR, worker_name
+from psbench.data.shipment import Shipment
+from psbench.experiment import Experiment
+from psbench.training.dry_run import SAMPLES
+from psbench.training.workload import Workload
+
+
+def bare(experiment: Experiment) -> Experiment:
+    """Return an experiment without data and divisions of it that are sent apart."""
+    if not _travels(experiment):
+        return experiment
+    return experiment.but(data=experiment.data.bare(), sharding=experiment.sharding.bare())
+
+
+def _travels(experiment: Experiment) -> bool:
+    return experiment.data.travels or experiment.sharding.travels
+
+
+class Shipping:
+    """The data of one run on its way: once to each process, by Dask's own serialisation, in memory.
+
+    A worker is sent its shard, and the validation set only if the strategy reads a loss on it; all samples if
+    the strategy has workers train on those of others. The evaluator has all samples. Every process has the
+    first few for the trial step. Data that processes load by its name is not sent.
+
+    Parameters
+    ----------
+    client : Client
+    workload : Workload
+    placed : mapping of role to the address of its Dask worker
+
+    Attributes
+    ----------
+    experiment : Experiment
+        The experiment without the objects that are sent apart.
+    """
+
+    def __init__(self, client: Client, workload: Workload, placed: dict[str, str]) -> None:
+        self._client, self._workload, self._placed = client, workload, placed
+        self._travels = _travels(workload.experiment)
+        self.experiment = bare(workload.experiment)
+        self._sent: list[Future] = []
+
+    def to(self, role: str) -> Future | None:
+        """Send a role's process its data; return what its task takes, None where it loads it by itself."""
+        if not self._travels:
+            return None
+        sent = self._client.scatter(self._for(role), workers=[self._placed[role]], hash=False)
+        self._sent.append(sent)
+        return sent
+
+    def end(self) -> None:
+        """Let go of what was sent."""
+        for sent in self._sent:
+            sent.release()
+        self._sent.clear()
+
+    def _for(self, role: str) -> Shipment:
+        data, shards = self._workload.data, tuple(self._workload.shards)
+        if role == EVALUATOR:
+            return Shipment.of(data, shards, None, None)
+        few = np.arange(min(SAMPLES, len(data.train_y)))
+        nothing = np.arange(0)
+        workers = {worker_name(worker): worker for worker in range(len(shards))}
+        if role not in workers:
+            return Shipment.of(data, shards, few, nothing)
+        compositions = self._workload.experiment.strategy.compositions
+        validates = any("test_loss" in composition.reads for composition in compositions)
+        everything = any(composition.communication.shares_samples for composition in compositions)
+        own = None if everything else np.concatenate([few, shards[workers[role]]])
+        return Shipment.of(data, shards, own, None if validates else nothing)

@@ -1,0 +1,200 @@
+"""Step times that were measured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, ClassVar, Literal, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import field_validator, model_validator
+
+from psbench.clusters.step_time import StepTime
+from psbench.core.specification import parameter
+from psbench.errors import DataError, ParameterError
+
+_COLUMNS = ("worker", "seconds")
+
+
+class Trace(StepTime):
+    """Measured step times: factors for all workers, or the seconds of each worker's steps.
+
+    Parameters
+    ----------
+    factors : list of float, > 0, not empty
+        Step times divided by the time that the profile gives for such a step. Taken as they are: their
+        mean need not be 1.
+    seconds : list of lists of float, > 0, seconds
+        For each worker the times of its steps, which take that long whatever its speed and its batch;
+        slowdowns multiply them.
+    path : str
+        A CSV file with a header, or a Parquet file, with the columns `worker` (0, 1, ...) and `seconds`, the
+        rows of each worker in the order of its steps; in the place of `seconds`.
+    samples : int or None, samples
+        The batch that `seconds` were measured with: a step of another size takes time in proportion. None: a
+        step takes as long whatever its size.
+    order : "resample", "in_order" or None
+        Draw with replacement, each worker from its own stream; or from the first to the last, and then from
+        the first again, of which a warning is logged. None: factors are drawn, seconds are in order.
+
+    Raises
+    ------
+    ParameterError, DataError
+        If a time is no positive number, workers are not those of the cluster, or the file has not these
+        columns; file and row are named. A file is read when a run begins.
+
+    Notes
+    -----
+    In virtual time. A step of a live run takes as long as it takes, times what the machine's speed and its
+    slowdowns are emulated by.
+
+    Examples
+    --------
+    >>> Trace(factors=[1, 2, 4], order="in_order").draw(np.random.default_rng(0), 2, 3).tolist()
+    [4.0, 1.0, 2.0]
+    >>> Trace(seconds=[[0.1, 0.2], [0.4]]).series(0, np.random.default_rng(0))(3).tolist()
+    [0.1, 0.2, 0.1]
+    """
+
+    name: ClassVar[str] = "trace"
+    source: ClassVar[str] = "measured"
+
+    factors: tuple[float, ...] = parameter(
+        (1.0,), "measured step times over their expected time", min_length=1, max_length=1_000_000
+    )
+    seconds: tuple[tuple[float, ...], ...] = parameter(
+        (), "measured times of the steps of each worker", unit="s", max_length=65_535
+    )
+    path: str = parameter("", "CSV or Parquet file with columns worker and seconds")
+    samples: int | None = parameter(
+        None, "batch that the seconds were measured with; none: they do not depend on it", ge=1
+    )
+    order: Literal["resample", "in_order"] | None = parameter(
+        None, "draw with replacement, or repeat in order; none: factors are drawn, seconds in order"
+    )
+
+    @field_validator("factors", "seconds", mode="before")
+    @classmethod
+    def _from_arrays(cls, value: Any) -> Any:
+        value = value.tolist() if hasattr(value, "tolist") else value
+        if not isinstance(value, (list, tuple)):
+            return value
+        return [each.tolist() if hasattr(each, "tolist") else each for each in value]
+
+    @model_validator(mode="after")
+    def _positive(self) -> Self:
+        given = [name for name in ("factors", "seconds", "path") if name in self.model_fields_set]
+        given = [name for name in given if getattr(self, name) != type(self).model_fields[name].default]
+        if len(given) > 1:
+            raise ParameterError(f"step_time 'trace': {given[0]} and {given[1]} are given; leave one out")
+        if self.samples is not None and not self.in_seconds:
+            raise ParameterError(
+                "step_time 'trace': samples is for seconds; factors go with the batch anyway"
+            )
+        for factor in self.factors:
+            if not 0 < factor < float("inf"):
+                raise ParameterError(f"step_time 'trace': factors must be positive numbers, got {factor!r}")
+        for worker, own in enumerate(self.seconds):
+            _check("step_time 'trace': seconds", worker, own)
+        return self
+
+    @property
+    def in_seconds(self) -> bool:
+        """Whether what is drawn are seconds, instead of factors of what the profile gives."""
+        return bool(self.seconds or self.path)
+
+    @property
+    def measured_samples(self) -> int | None:
+        """The batch that seconds belong to; None if they do not depend on it."""
+        return self.samples
+
+    def check_workers(self, num_workers: int) -> None:
+        """Raise ParameterError if `seconds` are of other workers than the cluster's."""
+        if self.seconds and len(self.seconds) != num_workers:
+            raise ParameterError(
+                f"step_time 'trace': seconds of {len(self.seconds)} workers, but the cluster has "
+                f"{num_workers}"
+            )
+
+    def begin(self, num_workers: int) -> None:
+        """Read the file, if there is one."""
+        if self.path and len(self._steps()) != num_workers:
+            raise DataError(
+                f"{self.path}: has steps of {len(self._steps())} workers, but the cluster has {num_workers}"
+            )
+
+    def length(self, worker: int) -> int | None:
+        """Return after how many steps a worker's times are repeated; None if they are drawn."""
+        return len(self._steps()[worker]) if self.in_seconds and self.order != "resample" else None
+
+    def series(self, worker: int, rng: np.random.Generator) -> Callable[[int], NDArray[np.float64]]:
+        """Return what gives the next of a worker's factors, or seconds."""
+        if not self.in_seconds:
+            return super().series(worker, rng)
+        own, in_order = np.asarray(self._steps()[worker]), self.order != "resample"
+        return self._counted(lambda start, size: _taken(own, in_order, rng, start, size))
+
+    def draw(self, rng: np.random.Generator, start: int, size: int) -> NDArray[np.float64]:
+        """Return measured factors."""
+        return _taken(np.asarray(self.factors), self.order == "in_order", rng, start, size)
+
+    def _steps(self) -> tuple[tuple[float, ...], ...]:
+        if not self.path:
+            return self.seconds
+        file = Path(self.path).expanduser()
+        try:
+            stat = file.stat()
+        except OSError as error:
+            raise DataError(f"step_time 'trace': {file}: {error.strerror}; check path") from None
+        return _read(file, stat.st_mtime_ns, stat.st_size)
+
+
+def _taken(
+    values: NDArray[np.float64], in_order: bool, rng: np.random.Generator, start: int, size: int
+) -> NDArray[np.float64]:
+    if in_order:
+        return values[np.arange(start, start + size) % len(values)]
+    return values[(rng.random(size) * len(values)).astype(np.int64)]
+
+
+def _check(what: str, worker: int, seconds: tuple[float, ...]) -> None:
+    if not seconds:
+        raise ParameterError(f"{what}: worker {worker} has no step")
+    for step, value in enumerate(seconds):
+        if not 0 < value < float("inf"):
+            raise ParameterError(
+                f"{what}: step {step} of worker {worker} takes {value!r}; give positive numbers"
+            )
+
+
+@lru_cache(maxsize=8)
+def _read(file: Path, changed: int, size: int) -> tuple[tuple[float, ...], ...]:
+    """Return the seconds of each worker's steps; a file that has changed is read again."""
+    import pandas as pd
+
+    try:
+        packed = file.suffix.lower() in (".parquet", ".pq")
+        frame = pd.read_parquet(file) if packed else pd.read_csv(file)
+    except (OSError, ValueError) as error:
+        raise DataError(f"{file}: is no CSV or Parquet file ({str(error).splitlines()[0]})") from None
+    if missing := [name for name in _COLUMNS if name not in frame.columns]:
+        there = ", ".join(map(str, frame.columns))
+        raise DataError(f"{file}: has no column {missing[0]!r}; expected worker and seconds, found {there}")
+    for name in _COLUMNS:
+        column = pd.to_numeric(frame[name], errors="coerce")
+        whole = name == "worker"
+        wrong = ~(np.isfinite(column) & ((column >= 0) & (column % 1 == 0) if whole else column > 0))
+        if wrong.any():
+            row = int(np.argmax(wrong.to_numpy()))
+            expected = "a worker's number, from 0" if whole else "positive seconds"
+            raise DataError(
+                f"{file}: row {row}: {name} is {frame[name].tolist()[row]!r}; expected {expected}"
+            )
+        frame[name] = column
+    workers = frame["worker"].astype(int)
+    own = [tuple(frame["seconds"][workers == n].tolist()) for n in range(int(workers.max()) + 1)]
+    if () in own:
+        raise DataError(f"{file}: has no step of worker {own.index(())}")
+    return tuple(own)

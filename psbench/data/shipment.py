@@ -1,0 +1,145 @@
+"""A data set on its way to another process, which gets no more of it than it needs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Self, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from psbench.data.base import Dataset, Task
+from psbench.data.split import Indices
+from psbench.errors import DataError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from psbench.data.base import Augment
+
+
+class Rows:
+    """Some rows of a tensor that is elsewhere, asked for by their numbers in the whole.
+
+    Parameters
+    ----------
+    held : int64 array, ascending
+        Numbers of the rows that are here.
+    values : Tensor, (len(held), ...)
+    total : int
+        Rows of the whole.
+
+    Raises
+    ------
+    DataError
+        Whenever a row is asked for that is not here.
+    """
+
+    def __init__(self, held: Indices, values: Tensor, total: int) -> None:
+        self._held, self._values, self._total = held, values, total
+        self.shape = (total, *values.shape[1:])
+        self.dtype, self.ndim, self.nbytes = values.dtype, values.ndim, values.nbytes
+
+    def __len__(self) -> int:
+        return self._total
+
+    def __getitem__(self, where: Tensor | slice) -> Tensor:
+        rows = np.arange(self._total)[where] if isinstance(where, slice) else where.numpy()
+        if not len(rows):
+            return self._values[:0]
+        places = np.searchsorted(self._held, rows)
+        found = places < len(self._held)
+        found[found] = self._held[places[found]] == rows[found]
+        if not found.all():
+            raise DataError(f"data: sample {rows[~found][0]} is not in this process, which has only its own")
+        import torch
+
+        return self._values[torch.from_numpy(places)]
+
+    def dim(self) -> int:
+        """Return the number of dimensions."""
+        return self.ndim
+
+    def element_size(self) -> int:
+        """Return the bytes of a number."""
+        return self._values.element_size()
+
+    def is_floating_point(self) -> bool:
+        """Whether numbers are floats."""
+        return self._values.is_floating_point()
+
+    def min(self) -> Tensor:
+        """Return the least number that is here, or 0."""
+        return self._values.min() if self._values.numel() else self._values.sum()
+
+    def max(self) -> Tensor:
+        """Return the largest number that is here, or 0."""
+        return self._values.max() if self._values.numel() else self._values.sum()
+
+
+@dataclass(frozen=True, eq=False)
+class _Part:
+    """Samples and targets: all of them, or those with the numbers `held`. Arrays travel without a copy."""
+
+    x: NDArray[Any]
+    y: NDArray[Any]
+    total: int
+    held: Indices | None
+
+    @classmethod
+    def of(cls, x: Tensor, y: Tensor, held: Indices | None) -> Self:
+        import torch
+
+        if held is None:
+            return cls(x.numpy(), y.numpy(), len(y), None)
+        where = torch.from_numpy(held)
+        return cls(x[where].numpy(), y[where].numpy(), len(y), held)
+
+    def tensors(self) -> tuple[Tensor, Tensor]:
+        """Return what a data set has in this part's place."""
+        import torch
+
+        # what has travelled may be a view of a message, which nobody writes to
+        x, y = (torch.from_numpy(each if each.flags.writeable else each.copy()) for each in (self.x, self.y))
+        if self.held is None:
+            return x, y
+        rows = Rows(self.held, x, self.total), Rows(self.held, y, self.total)
+        return cast("tuple[Tensor, Tensor]", rows)  # they are used as tensors that are indexed by rows
+
+
+@dataclass(frozen=True, eq=False)
+class Shipment:
+    """A data set for one process, with the shards of all workers, so that none is divided again.
+
+    It is for data that a process cannot load by its name: an object of a person's, or one set a worker.
+    """
+
+    name: str
+    classes: tuple[str, ...]
+    augment: Augment | None
+    target_scale: tuple[float, float]
+    kind: Task
+    train: _Part
+    val: _Part
+    shards: tuple[Indices, ...]
+
+    @classmethod
+    def of(
+        cls, data: Dataset, shards: tuple[Indices, ...], train: Indices | None, val: Indices | None
+    ) -> Self:
+        """Return the data set with some training and validation samples, by their numbers; None: all."""
+        return cls(
+            *(data.name, data.classes, data.augment, data.target_scale, data.task),
+            _Part.of(data.train_x, data.train_y, None if train is None else np.unique(train)),
+            _Part.of(data.val_x, data.val_y, None if val is None else np.unique(val)),
+            shards,
+        )
+
+    def dataset(self) -> Dataset:
+        """Return the data set, in which samples that were not sent cannot be read."""
+        return Dataset(
+            *(self.name, *self.train.tensors(), *self.val.tensors(), self.classes, self.augment),
+            target_scale=self.target_scale,
+            kind=self.kind,
+            shards=self.shards,
+        )
