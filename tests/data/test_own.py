@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import psbench as ps
 from psbench.data import Digits, as_data
@@ -56,6 +56,7 @@ class HuggingFace:
         return self.columns[name]
 
 
+HALVES = (slice(40), slice(40, 60))
 KINDS = np.array(["a", "b", "c"])
 FRAME = pd.DataFrame(X, columns=list("wxyz")).assign(kind=KINDS[Y], site=np.arange(60) % 3)
 
@@ -76,6 +77,10 @@ FORMS = {
     "Dataset": Pairs,
     "TensorDataset": lambda: TensorDataset(torch.from_numpy(X), torch.from_numpy(Y)),
     "DataLoader": lambda: wrapped(DataLoader(Pairs(), batch_size=7)),
+    "two Datasets": lambda: (Pairs(X[:40], Y[:40]), Pairs(X[40:], Y[40:])),
+    "two DataLoaders": lambda: wrapped(
+        (DataLoader(Pairs(X[:40], Y[:40])), DataLoader(Pairs(X[40:], Y[40:])))
+    ),
     "frame": lambda: ps.data(FRAME, target="kind", keep=["site"]),
     "features": lambda: ps.data(FRAME, target="kind", features=list("wxyz")),
     "Hugging Face": lambda: HuggingFace(x=list(X), label=Y.tolist()),
@@ -133,7 +138,7 @@ def test_each_form_of_data_is_the_training_in_plain_torch(form):
         data=FORMS[form](), model="logistic", cluster=ALONE, sharding="modular", stop={"updates": 12}
     )
     data = experiment.data.load(Streams(0))
-    if form == "splits":
+    if form in ("splits", "two Datasets", "two DataLoaders"):
         assert torch.equal(data.train_x, torch.from_numpy(X[:40]))
     else:
         assert sorted(torch.cat([data.train_x, data.val_x]).tolist()) == sorted(X.tolist())
@@ -210,6 +215,11 @@ class Uneven(Pairs):
         return torch.zeros(4 + place // 3), 0
 
 
+class Endless(IterableDataset):
+    def __iter__(self):
+        return iter([])
+
+
 class Single(Pairs):
     def __getitem__(self, place):
         return torch.zeros(4)
@@ -268,6 +278,7 @@ BAD = {
         lambda: as_data(DataLoader(Pairs(), collate_fn=lambda batch: batch)),
         "collate_fn of its own",
     ),
+    "iterable Dataset": (lambda: wrapped(DataLoader(Endless())), "is not map-style"),
     "iterable": (lambda: as_data(iter([1])), "has no length"),
     "number": (lambda: as_data(3), "cannot use a int"),
     "text in Hugging Face": (lambda: as_data(HuggingFace(t=["a"] * 3, label=Y[:3])), "'t' is not numeric"),

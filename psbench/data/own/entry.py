@@ -16,8 +16,8 @@ from psbench.data.own.readers import (
     Read,
     is_frame,
     is_hugging_face,
+    is_loader,
     is_torch_dataset,
-    of_loader,
     read_dataset,
     read_frame,
     read_hugging_face,
@@ -38,7 +38,8 @@ def as_data(value: Any) -> DataSource:
     Parameters
     ----------
     value : str, mapping, DataSource, tuple, torch Dataset or DataLoader, Hugging Face dataset, or list
-        (X, y) or (X, y, X_val, y_val) are NumPy arrays, torch tensors or lists. A list holds a data set for
+        (X, y) or (X, y, X_val, y_val) are NumPy arrays, torch tensors or lists; a pair of Datasets, or of
+        DataLoaders, is one to train on and one to validate on. A list holds a data set for
         each worker. Whatever needs options is wrapped by `data`.
 
     Raises
@@ -200,9 +201,7 @@ def _read(source: Any, columns: Columns) -> tuple[Read, Read | None]:
         )
     if isinstance(source, tuple):
         return _pairs(source)
-    if hasattr(source, "dataset") and hasattr(source, "collate_fn"):
-        source = of_loader(source)
-    if is_torch_dataset(source):
+    if is_torch_dataset(source) or is_loader(source):
         return read_dataset(source), None
     raise DataError(f"data: {_what(source)}; give {_KINDS}")
 
@@ -210,7 +209,7 @@ def _read(source: Any, columns: Columns) -> tuple[Read, Read | None]:
 def _pairs(source: tuple[Any, ...]) -> tuple[Read, Read | None]:
     if len(source) not in (2, 4):
         raise DataError(f"data: a tuple of {len(source)}; give (X, y) or (X, y, X_val, y_val)")
-    if all(map(is_torch_dataset, source)) and len(source) == 2:
+    if len(source) == 2 and all(is_torch_dataset(each) or is_loader(each) for each in source):
         return read_dataset(source[0]), read_dataset(source[1])
     kind = "(X, y)" if len(source) == 2 else "(X, y, X_val, y_val)"
     return Read(source[0], source[1], kind), None if len(source) == 2 else Read(source[2], source[3], kind)

@@ -159,6 +159,11 @@ def is_torch_dataset(value: Any) -> bool:
     )
 
 
+def is_loader(value: Any) -> bool:
+    """Whether it is a torch DataLoader."""
+    return hasattr(value, "dataset") and hasattr(value, "collate_fn")
+
+
 def of_loader(loader: Any) -> Any:
     """Return the Dataset of a DataLoader, and say what is not taken of it.
 
@@ -184,13 +189,19 @@ def of_loader(loader: Any) -> Any:
 
 
 def read_dataset(dataset: Any) -> Read:
-    """Read all samples of a map-style torch Dataset, once, in order.
+    """Read all samples of a map-style torch Dataset, or of a DataLoader's, once, in order.
 
     Raises
     ------
     DataError
         If it is empty, samples are no pairs, have different shapes, or change each time they are read.
     """
+    dataset = of_loader(dataset) if is_loader(dataset) else dataset
+    if not is_torch_dataset(dataset):
+        raise DataError(
+            f"data: a {type(dataset).__name__} is not map-style (it has no length, or no samples by number); "
+            "give a Dataset that is"
+        )
     kind = f"{type(dataset).__module__}.{type(dataset).__qualname__}"
     classes = _names(getattr(dataset, "classes", None))
     tensors = getattr(dataset, "tensors", None)
