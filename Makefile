@@ -68,7 +68,7 @@ nightly: test  ## and the tests that are long and rarely find anything
 	@$(PYTEST) -m nightly tests
 
 pictures: $(VENV)/.dev  ## take the README's pictures anew, with the browser tests
-	@$(PYTEST) -n 0 -m browser tests/widgets/test_browser_lab.py
+	@PSBENCH_PICTURES=1 $(PYTEST) -n 0 -m browser tests/widgets/test_browser_lab.py
 	@mkdir -p notebooks/pictures && cp build/screenshots/lab.webp build/screenshots/lab-compare-dark.png notebooks/pictures/
 
 bench: $(VENV)/.dev  ## speed against peers, as ratios

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -37,8 +38,16 @@ def chromium() -> Iterator[Any]:
         browser.close()
 
 
+@pytest.fixture(scope="session")
+def context(chromium: Any) -> Iterator[Any]:
+    """What all pages share: its cache spares them loading JupyterLab again."""
+    with closing(chromium.new_context(viewport={"width": 1440, "height": 1000})) as shared:
+        yield shared
+
+
 @pytest.fixture
-def page(chromium: Any, jupyter: Jupyter) -> Iterator[Page]:
-    context = chromium.new_context(viewport={"width": 1440, "height": 1000})
-    yield Page(jupyter, context)
-    context.close()
+def page(context: Any, jupyter: Jupyter) -> Iterator[Page]:
+    notebook = Page(jupyter, context)
+    yield notebook
+    notebook.page.close()
+    jupyter.execute("if 'lab' in globals(): lab.close(); del lab")

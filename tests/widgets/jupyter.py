@@ -15,6 +15,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+from jupyter_client import BlockingKernelClient
+
 FLAGS = [
     *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
     *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
@@ -29,7 +31,10 @@ def browser_path() -> str | None:
 
 
 class Jupyter:
-    """A JupyterLab of its own: configuration, kernels and notebooks in one folder."""
+    """A JupyterLab of its own: configuration, notebooks and one kernel, which all notebooks share.
+
+    A kernel that has imported the panel is slow to start; tests are isolated by their own pages.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -56,6 +61,7 @@ class Jupyter:
         environment.setdefault("OMP_NUM_THREADS", "1")
         self.process = subprocess.Popen(command, env=environment, stdout=self.log, stderr=self.log)
         self._wait()
+        self.kernel: str = self.post("/api/kernels", {"name": "python3"})["id"]
 
     def _wait(self) -> None:
         for _ in range(300):
@@ -69,9 +75,22 @@ class Jupyter:
         raise RuntimeError("JupyterLab did not answer within 30 s")
 
     def get(self, path: str) -> Any:
-        request = urllib.request.Request(self.url + path, headers={"Authorization": f"token {self.token}"})
-        with urllib.request.urlopen(request, timeout=5) as answer:
+        return self._ask(path, None, timeout_s=5)
+
+    def post(self, path: str, content: dict[str, Any]) -> Any:
+        return self._ask(path, json.dumps(content).encode(), timeout_s=60)
+
+    def _ask(self, path: str, body: bytes | None, timeout_s: float) -> Any:
+        request = urllib.request.Request(self.url + path, body, {"Authorization": f"token {self.token}"})
+        with urllib.request.urlopen(request, timeout=timeout_s) as answer:
             return json.load(answer)
+
+    def address(self, name: str) -> str:
+        """Connect a notebook of the folder to the kernel, and return its address."""
+        file = f"{name}.ipynb"
+        session = {"path": file, "name": file, "type": "notebook", "kernel": {"id": self.kernel}}
+        self.post("/api/sessions", session)
+        return f"{self.url}/lab/tree/{file}?token={self.token}&reset"
 
     def notebook(self, name: str, cells: list[str]) -> str:
         """Write a notebook and return its address."""
@@ -92,7 +111,20 @@ class Jupyter:
             "nbformat_minor": 5,
         }
         (self.folder / f"{name}.ipynb").write_text(json.dumps(content))
-        return f"{self.url}/lab/tree/{name}.ipynb?token={self.token}&reset"
+        return self.address(name)
+
+    def execute(self, code: str) -> None:
+        """Run code in the kernel, beside all notebooks."""
+        file = self.folder / "runtime" / f"kernel-{self.kernel}.json"
+        client = BlockingKernelClient(connection_file=str(file))
+        client.load_connection_file()
+        client.start_channels()
+        try:
+            answer = client.execute_interactive(code, timeout=60, store_history=False)
+        finally:
+            client.stop_channels()
+        if answer["content"]["status"] != "ok":
+            raise RuntimeError("\n".join(answer["content"]["traceback"]))
 
     def is_idle(self, name: str) -> bool:
         """Whether the notebook's kernel is connected and waits; the page alone says so too early."""

@@ -24,6 +24,8 @@ CELLS = [
     "print('count', lab._figures.charts['val_accuracy'].count(), lab._figures.charts['train_loss'].count())",
     "import threading\nprint([t.name for t in threading.enumerate() if t.name.startswith('psbench')])",
 ]
+#: of the moving picture: enough to see that it moves, or as many as the README shows
+FRAMES = 14 if os.environ.get("PSBENCH_PICTURES") else 4
 ROWS = "(key) => Number(document.querySelector(`.psb-slot[data-key=${key}] .psb-chart`)?.dataset.rows ?? 0)"
 
 
@@ -73,13 +75,13 @@ def test_the_tutorial_runs_and_the_picture_of_the_readme_moves(page: Page, scree
     wait_rows(web, "val_accuracy", 3)
     web.evaluate("document.querySelector('.psb-main, .psb-lab').scrollIntoView()")
     frames = []
-    for _ in range(14):
+    for _ in range(FRAMES):
         frames.append(Image.open(BytesIO(web.screenshot())).resize((1080, 750)))
         web.wait_for_timeout(200)
     frames[0].save(
         screenshots / "lab.webp", save_all=True, append_images=frames[1:], duration=400, loop=0, quality=70
     )
-    assert len({frame.tobytes() for frame in frames}) > 7  # it moves
+    assert len({frame.tobytes() for frame in frames}) > FRAMES // 2  # it moves
     web.locator("button.psb-stop").click()
     wait_over(web, "run 2 stopped")
     assert page.errors == []

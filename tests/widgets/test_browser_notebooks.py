@@ -26,7 +26,7 @@ def test_charts_of_a_saved_notebook_are_drawn_in_the_colours_of_the_theme(
 ) -> None:
     shutil.copy(ROOT / "notebooks" / "01_first_run.ipynb", jupyter.folder)
     page.name = "01_first_run"
-    page.page.goto(f"{jupyter.url}/lab/tree/01_first_run.ipynb?token={jupyter.token}&reset")
+    page.page.goto(jupyter.address(page.name))
     page.ready()
     title = page.page.wait_for_selector(AXIS_TITLE, state="attached")
     assert title is not None
