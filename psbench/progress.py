@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -43,6 +44,8 @@ class RunProgress:
         self.composition = 0
         self._clocks = Clocks()
         self._holds: dict[int, str] = {}  # worker -> why it waits
+        #: what was evaluated last, in words; empty before
+        self._quality = ""
 
     @property
     def epoch(self) -> float:
@@ -61,6 +64,8 @@ class RunProgress:
         self.now = float(rows["time_s"][-1])
         self._count_pushes(rows)
         self._note_holds(log, pick(rows, *_STATES))
+        if len(evaluated := pick(rows, Kind.EVALUATED)):
+            self._quality = _quality(json.loads(log.text(int(evaluated["text"][-1]))))
 
     def _count_pushes(self, rows: Rows) -> None:
         """Raise the clocks, in the order in which workers come and go: who joins starts at the slowest."""
@@ -92,7 +97,8 @@ class RunProgress:
     def words(self, backend: str) -> str:
         """Return the state as a sentence.
 
-        Such as "epoch 7 of 20, virtual 03:12, ssp: workers 2 and 5 wait for worker 8 (staleness bound)".
+        Such as "epoch 7 of 20, accuracy 91.3%, virtual 03:12, ssp: workers 2 and 5 wait for worker 8
+        (staleness bound)".
         """
         stop = self._stop
         most = f" of {stop.epochs:g}" if stop.epochs else ""
@@ -104,7 +110,8 @@ class RunProgress:
         )
         clock = clock_of({"backend": backend})
         name = self._names[self.composition] if self.composition < len(self._names) else ""
-        return f"epoch {epoch}{most}, {clock} {clock_time(self.now)}, {name}: {self._waiting()}"
+        quality = f"{self._quality}, " if self._quality else ""
+        return f"epoch {epoch}{most}, {quality}{clock} {clock_time(self.now)}, {name}: {self._waiting()}"
 
     def _waiting(self) -> str:
         if not self._holds:
@@ -120,6 +127,18 @@ class RunProgress:
         verb = "waits" if len(waiting) == 1 else "wait"
         whom = f" for {_workers(under_way)}" if under_way else ""
         return f"{_workers(waiting)} {verb}{whom}{reason}"
+
+
+def _quality(evaluated: Mapping[str, float | None]) -> str:
+    """Return the best word there is for how good a model is.
+
+    >>> _quality({"val_accuracy": 0.913, "val_loss": 0.25}), _quality({"train_loss": 0.25})
+    ('accuracy 91.3%', 'loss 0.25')
+    """
+    for name in ("val_accuracy", "val_loss", "train_loss"):
+        if (value := evaluated.get(name)) is not None:
+            return f"accuracy {value:.1%}" if name == "val_accuracy" else f"loss {value:.4g}"
+    return ""
 
 
 def _workers(ids: Sequence[int]) -> str:

@@ -477,6 +477,8 @@ def test_report_that_cannot_be_written(saved, tmp_path, capsys):
 COMMANDS = {
     "no such command": (["runn"], ("runn", "run")),
     "no such kind": (["list", "stratgies"], ("stratgies", "did you mean 'strategies'?")),
+    "no such strategy to list": (["list", "strategies", "spp"], ("unknown strategy 'spp'", "'ssp'")),
+    "no such model to list": (["list", "models", "ressnet20"], ("unknown model", "'resnet20'")),
     "no specification": (["compare"], ("SPEC",)),
     "no seeds": (["compare", "a.yaml", "--seeds", "0"], ("--seeds", "1")),
     "a file that is not there": (["compare", "nowhere.yaml"], ("nowhere.yaml", "cannot be read")),
@@ -495,6 +497,40 @@ def test_commands_that_cannot_be(argv, says, tmp_path, capsys, monkeypatch):
     for fragment in says:
         assert fragment in line
     assert list(tmp_path.iterdir()) == []
+
+
+SWEEPS = {
+    "nothing to sweep over": ("strategy: bsp", (), ("nothing to sweep over", "--grid 'strategy=[bsp, asp]'")),
+    "a grid that is none": ("sweep: [bsp, asp]", (), ("expected a mapping of paths",)),
+    "no list": ("sweep: {strategy: bsp}", (), ("strategy: expected a list of values, got 'bsp'",)),
+    "an empty list": ("sweep: {strategy: []}", (), ("strategy: expected a list", "[]")),
+    "an unknown path": ("sweep: {optimzer.lr: [1]}", (), ("'optimzer'", "did you mean 'optimizer'?")),
+    "an unknown strategy": ("sweep: {strategy: [bsp, aps]}", (), ("strategy=aps", "did you mean 'asp'?")),
+    "a value out of range": ("sweep: {optimizer.lr: [0.1, 0]}", (), ("optimizer.lr=0", "greater than 0")),
+    "the seed": ("sweep: {seed: [1, 2]}", (), ("give seeds",)),
+    "no seeds": ("{sweep: {strategy: [bsp]}, seeds: 0}", (), ("seeds: give how many", "got 0")),
+    "a misspelt field": ("{sweeep: {strategy: [bsp]}}", (), ("unknown field", "'sweeep'")),
+    "what only the data show": ("sweep: {batch_size: [64, 5000]}", (), ("batch_size=5000", "1438")),
+    "a grid without values": ("", ("--grid", "strategy"), ("--grid strategy", "path=value")),
+    "a grid that is not YAML": ("", ("--grid", "strategy=[a"), ("--grid strategy=[a", "not YAML")),
+    "no such result": (
+        "sweep: {strategy: [bsp]}",
+        ("--value", "accuracy"),
+        ("did you mean 'val_accuracy'?",),
+    ),
+    "no such parameter": ("sweep: {strategy: [bsp]}", ("--by", "lr"), ("parameter of the sweep 'lr'",)),
+    "no processes": ("sweep: {strategy: [bsp]}", ("--processes", "0"), ("--processes",)),
+}
+
+
+@pytest.mark.parametrize(("spec", "options", "says"), SWEEPS.values(), ids=SWEEPS)
+@pytest.mark.usefixtures("no_training")
+def test_sweeps_that_cannot_be(spec, options, says, tmp_path, capsys):
+    (tmp_path / "sweep.yaml").write_text(spec or "{}")
+    line = refused(capsys, ["sweep", str(tmp_path / "sweep.yaml"), "--out", str(tmp_path / "out"), *options])
+    for fragment in says:
+        assert fragment in line
+    assert [path.name for path in tmp_path.iterdir()] == ["sweep.yaml"]
 
 
 @pytest.mark.usefixtures("no_training")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -144,7 +145,7 @@ def test_progress_where_there_is_no_terminal_is_a_few_plain_lines(capsys, monkey
     lines = err.splitlines()
     assert len(lines) >= 3
     assert all(line.startswith("bsp: ") and "\x1b" not in line for line in lines)
-    assert "epoch 3 of 3" in lines[-1]
+    assert "epoch 3 of 3, accuracy " in lines[-1]
 
 
 def test_progress_in_a_terminal_is_a_bar_on_standard_error(capsys, monkeypatch):
@@ -235,6 +236,66 @@ def test_replay_of_a_run_that_decided_otherwise_is_exit_code_1(saved, tmp_path, 
     assert "decided now: hold" in line
 
 
+# ------------------------------------------------------------------ sweep
+
+SWEPT = """
+strategy: bsp
+stop: {updates: 3}
+cluster: {workers: 3}
+sweep: {strategy: [bsp, asp], optimizer.lr: [0.05, 0.1]}
+seeds: 2
+"""
+
+
+@pytest.fixture
+def sweeping(tmp_path):
+    """A sweep of eight small runs, to be saved."""
+    (tmp_path / "sweep.yaml").write_text(SWEPT)
+    return [str(tmp_path / "sweep.yaml"), "--out", str(tmp_path / "out"), "--processes", "1"]
+
+
+def test_sweep_prints_a_table_and_the_best_and_goes_on(sweeping, tmp_path, capsys, monkeypatch):
+    out, err = ok(capsys, "sweep", *sweeping)
+    assert [line.split()[:2] for line in out.splitlines()[1:5]] == [
+        ["bsp", "0.05"],
+        ["bsp", "0.1"],
+        ["asp", "0.05"],
+        ["asp", "0.1"],
+    ]
+    assert "the best setting of each strategy by val_accuracy" in out
+    assert "speed-up against bsp" in out
+    assert "sweep.csv" in err
+    rows = (tmp_path / "out/sweep.csv").read_text().splitlines()
+    assert rows[0].startswith("strategy,optimizer.lr,seed,status,error,val_accuracy")
+    assert len(rows) == 9
+    monkeypatch.setattr("psbench.sweeps.worker.run", lambda *_, **__: pytest.fail("it was run again"))
+    assert ok(capsys, "sweep", *sweeping)[0] == out
+
+
+def test_sweep_as_json_with_options_before_the_file(sweeping, capsys):
+    grid = ("--grid", "strategy=[ssp]", "--seeds", "1", "--set", "stop.updates=2", "--json")
+    found = json.loads(ok(capsys, "sweep", *sweeping, *grid)[0])
+    assert found["parameters"] == ["strategy", "optimizer.lr"]
+    assert [(run["strategy"], run["updates"]) for run in found["runs"]] == [("ssp", 2), ("ssp", 2)]
+
+
+def test_sweep_with_runs_that_diverge_is_exit_code_1(sweeping, capsys):
+    grid = ("--grid", "optimizer.lr=[1e38]", "--set", "stop.updates=40", "--seeds", "1")
+    assert main(["sweep", *sweeping, *grid]) == 1
+    out, err = capsys.readouterr()
+    assert "1, 1 diverged" in out
+    assert "error: 2 of 2 runs failed or diverged" in err
+
+
+def test_sweep_after_ctrl_c_is_exit_code_130(sweeping, capsys, monkeypatch):
+    def interrupt(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("psbench.sweeps.worker.run", interrupt)
+    assert main(["sweep", *sweeping]) == 130
+    assert "stopped: 8 of 8 runs were not made" in capsys.readouterr().out
+
+
 # ------------------------------------------------------------------ list, help, lab
 
 
@@ -251,13 +312,42 @@ def test_list_as_json_has_every_name_and_where_it_comes_from(kind, capsys):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_list_for_a_person_shows_every_name(kind, capsys):
+def test_list_for_a_person_is_a_line_for_each(kind, capsys):
     out, _ = ok(capsys, "list", kind)
     entries = json.loads(ok(capsys, "list", kind, "--json")[0])
+    heading, *lines, hint = out.splitlines()
+    assert "what it is" in heading
+    assert hint == f"psbench list {kind} NAME shows one in full"
+    assert len(lines) == len(entries)
     for entry in entries:
-        assert entry["name"] in out
-        for each in entry["parameters"]:
-            assert each["name"] in out
+        assert any(entry["name"] in line.split() and entry["summary"] in line for line in lines)
+
+
+def test_a_list_fits_a_screen(capsys, monkeypatch):
+    monkeypatch.setattr("rich.console.Console.is_terminal", True)
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = ok(capsys, "list", "strategies")[0].splitlines()
+    assert len(lines) == len(CATALOGUE) + 2
+    assert all(len(re.sub(r"\x1b\[[0-9;]*m", "", line)) <= 80 for line in lines)
+    assert sum("…" in line for line in lines) > 0
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "says"),
+    [
+        ("strategies", "ssp", ("Ho et al. 2013", "staleness_bound", "steps >= 0", "Reduces to: BSP when")),
+        ("strategies", "strategy_switch", ("switching noise_adaptive", "Provatas", "cost_s")),
+        ("strategies", "dyn_sgd", ("aggregation dyn_sgd", "consistency ssp")),
+        ("clusters", "c2", ("seconds_per_sample", "Strategy-Switch")),
+        ("models", "mlp", ("hidden",)),
+    ],
+)
+def test_one_entry_is_shown_in_full(kind, name, says, capsys):
+    out, _ = ok(capsys, "list", kind, name)
+    assert out.startswith(f"{name}: ")
+    entry = json.loads(ok(capsys, "list", kind, name, "--json")[0])
+    for text in (*says, *(each["name"] for each in entry["parameters"])):
+        assert text in out
 
 
 def test_list_says_default_unit_and_range(capsys):
@@ -271,7 +361,7 @@ def test_version(capsys):
     assert ok(capsys, "--version")[0] == f"{__version__}\n"
 
 
-@pytest.mark.parametrize("command", ["run", "compare", "search", "list", "report", "replay"])
+@pytest.mark.parametrize("command", ["run", "compare", "sweep", "search", "list", "report", "replay"])
 def test_help_gives_examples(command, capsys):
     out, _ = ok(capsys, command, "--help")
     assert f"psbench {command}" in out

@@ -88,6 +88,39 @@ def test_commands_that_look_things_up_load_nothing_large(command):
     assert loaded_by(f"{quiet}\nfrom psbench.cli import main\nmain({command!r})") == set()
 
 
+RUN_IN_A_TERMINAL = """
+import io, sys
+
+class Terminal(io.StringIO):
+    first = None
+
+    def isatty(self):
+        return True
+
+    def write(self, text):
+        if self.first is None:
+            self.first = (text, sorted(sys.modules))
+        return super().write(text)
+
+out, sys.stdout, sys.stderr = sys.stdout, io.StringIO(), Terminal()
+from psbench.cli import main
+main(["run", "--set", "strategy=bsp", "--set", "stop.updates=1"])
+import json
+json.dump([*sys.stderr.first, sorted(sys.modules)], out)
+"""
+
+
+def test_a_terminal_shows_something_before_anything_large_is_loaded():
+    done = subprocess.run(
+        [sys.executable, "-c", RUN_IN_A_TERMINAL], capture_output=True, text=True, check=True
+    )
+    shown, before, after = json.loads(done.stdout)
+    assert shown == "psbench: reading the specification ..."
+    assert set(before) & {*LARGE, "numpy", "rich.console"} == set()
+    assert set(after) & {"distributed", "altair", "torchvision", "zmq"} == set()  # a run needs none of these
+    assert "torch" in after
+
+
 def test_walls_between_folders():
     # in a process of its own: it sets up logging for the whole process
     command = [sys.executable, "-c", "from importlinter.cli import lint_imports_command as f; f()"]

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from psbench.cli.starting import starting
+
 if TYPE_CHECKING:
     from psbench.experiment import Experiment
 
@@ -67,9 +69,10 @@ def table_width() -> int | None:
 
 def read_experiment(spec: Path | None, values: dict[str, Any]) -> Experiment:
     """Return the experiment of a specification, or the default one, with some values changed."""
-    from psbench.experiment import Experiment
+    with starting("psbench: reading the specification"):
+        from psbench.experiment import Experiment
 
-    return Experiment.from_spec({}, values) if spec is None else Experiment.from_yaml(spec, values)
+        return Experiment.from_spec({}, values) if spec is None else Experiment.from_yaml(spec, values)
 
 
 def read_settings(texts: list[str] | None) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel
@@ -29,6 +29,19 @@ KINDS: dict[str, tuple[str, ...]] = {
     "losses": ("loss",),
     "metrics": ("metric",),
 }
+#: what one of each kind is called
+_ONE = {
+    "strategies": "strategy",
+    "parts": "part",
+    "sharding": "sharding",
+    "rules": "switch rule",
+    "datasets": "data set",
+    "models": "model",
+    "clusters": "cluster",
+    "optimizers": "optimizer",
+}
+#: parts that a strategy has unless something else sets it apart
+_USUAL = ("mean", "every_step", "fixed", "parameter_server")
 _LIMITS = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
 
 
@@ -38,8 +51,8 @@ def entries(kind: str) -> list[dict[str, Any]]:
     Returns
     -------
     list of dict
-        `domain`, `name`, `summary`, `source` and `parameters`: each with `name`, `default`, `unit`, `range`,
-        `summary` and `source`.
+        `domain`, `about` (the domain of the part that sets it apart), `name`, `summary`, `source` and
+        `parameters`: each with `name`, `default`, `unit`, `range`, `summary` and `source`.
 
     Raises
     ------
@@ -58,11 +71,42 @@ def entries(kind: str) -> list[dict[str, Any]]:
     return [_part(cls) for domain in KINDS[kind] for cls in REGISTRY[domain].values()]
 
 
+def entry_of(kind: str, name: str) -> dict[str, Any]:
+    """Return one of the entries, and what it is made of: `parts`, each with `domain`, `name` and `text`.
+
+    Raises
+    ------
+    UnknownName
+    """
+    known = {entry["name"]: entry for entry in entries(kind)}
+    if name not in known:
+        raise UnknownName(_ONE[kind], name, known)
+    from psbench.strategies import CATALOGUE
+
+    parts = _parts_of(CATALOGUE[name]()) if kind == "strategies" else [_class_of(known[name])]
+    texts = [{"domain": cls.domain, "name": cls.name, "text": inspect.getdoc(cls) or ""} for cls in parts]
+    return known[name] | {"parts": texts}
+
+
+def _class_of(entry: Mapping[str, Any]) -> type[Part]:
+    return REGISTRY[entry["domain"]][entry["name"]]
+
+
+def _parts_of(made: Strategy | SwitchingStrategy) -> list[type[Part]]:
+    """Return the parts that set a strategy apart: its consistency, and the others that are not the usual."""
+    if isinstance(made, SwitchingStrategy):
+        return [type(made.rule)]
+    parts = [getattr(made, domain) for domain in DOMAINS]
+    return [type(part) for part in parts if part.domain == "consistency" or part.name not in _USUAL]
+
+
 def _published(entry: Any) -> dict[str, Any]:
     made = entry()
-    defaults = {name: getattr(made, name) for name in entry.parameters} if _switches(made) else {}
+    switches = isinstance(made, SwitchingStrategy)
+    defaults = {name: getattr(made, name) for name in entry.parameters} if switches else {}
     return {
         "domain": "strategy",
+        "about": _about(made),
         "name": entry.name,
         "summary": entry.summary,
         "source": entry.source,
@@ -70,13 +114,20 @@ def _published(entry: Any) -> dict[str, Any]:
     }
 
 
-def _switches(made: Strategy | SwitchingStrategy) -> bool:
-    return isinstance(made, SwitchingStrategy)
+def _about(made: Strategy | SwitchingStrategy) -> str:
+    """Return the domain of the part that sets a strategy apart; a codec belongs to the communication."""
+    if isinstance(made, SwitchingStrategy):
+        return "switching"
+    ordered = ("placement", "communication", "stragglers")
+    special = next((domain for domain in ordered if getattr(made, domain).name not in _USUAL), None)
+    codec = made.spec()["communication"].get("codec", {"name": "none"})
+    return special or ("consistency" if codec["name"] == "none" else "communication")
 
 
 def _part(cls: type[Part]) -> dict[str, Any]:
     return {
         "domain": cls.domain,
+        "about": cls.domain,
         "name": cls.name,
         "summary": inspect.getdoc(cls).splitlines()[0].rstrip(".") if cls.__doc__ else "",  # type: ignore[union-attr]
         "source": cls.source,
@@ -124,37 +175,3 @@ def _range(info: FieldInfo) -> str:
         (sign, getattr(m, name)) for m in info.metadata for name, sign in _LIMITS.items() if hasattr(m, name)
     ]
     return ", ".join(f"{sign} {limit:g}" for sign, limit in limits)
-
-
-def print_entries(found: Iterable[Mapping[str, Any]], *, with_domain: bool) -> None:
-    """Print entries as a table: name, what it does, source; its parameters below it."""
-    from rich.console import Console
-    from rich.table import Table
-
-    console = Console(highlight=False)
-    if not console.is_terminal:  # a table that is piped has all the room it wants
-        console.width = 240
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    headings = [*(["part of"] if with_domain else []), "name", "what it is", "source"]
-    for heading in headings:
-        table.add_column(heading, no_wrap=heading in ("name", "part of"), overflow="fold")
-    for entry in found:
-        lead = [entry["domain"]] if with_domain else []
-        table.add_row(*lead, f"[bold]{entry['name']}[/bold]", _safe(entry["summary"]), _safe(entry["source"]))
-        for each in entry["parameters"]:
-            blank = [""] if with_domain else []
-            table.add_row(
-                *blank, f"  {each['name']}", _safe(_words(each)), _safe(each["source"]), style="dim"
-            )
-    console.print(table)
-
-
-def _words(each: Mapping[str, Any]) -> str:
-    facts = [each["unit"], f"default {json.dumps(each['default'])}", each["range"]]
-    return f"{each['summary']} ({'; '.join(filter(None, facts))})".strip()
-
-
-def _safe(text: str) -> str:
-    from rich.markup import escape
-
-    return escape(text)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from psbench.cli.app import FAILED, INTERRUPTED, say
+from psbench.cli.starting import starting
 
 if TYPE_CHECKING:
     from psbench.experiment import Experiment
@@ -29,19 +30,22 @@ def run_with_progress(
     Cancelled
         On Ctrl-C before the run begins, or a second one.
     """
-    from psbench.backends.control import Control
-    from psbench.cli.monitor import Monitor
     from psbench.errors import Cancelled
-    from psbench.results.identity import check_folder, new_run_id
-    from psbench.runs import run
-    from psbench.training.workload import Workload
 
-    if folder is not None and start is None:  # before the data are loaded; `run` checks a resumed one's
-        check_folder(folder, new_run_id(), overwrite=overwrite)
-    control = Control()
+    title = label or experiment.title
     try:
-        workload = Workload.build(experiment)
-        with Monitor(label or experiment.title, experiment, workload.facts(), control) as monitor:
+        with starting(f"{title}: loading torch, the data and the model"):
+            from psbench.backends.control import Control
+            from psbench.cli.monitor import Monitor
+            from psbench.results.identity import check_folder, new_run_id
+            from psbench.runs import run
+            from psbench.training.workload import Workload
+
+            if folder is not None and start is None:  # `run` checks a resumed one's
+                check_folder(folder, new_run_id(), overwrite=overwrite)
+            control = Control()
+            workload = Workload.build(experiment)
+        with Monitor(title, experiment, workload.facts(), control) as monitor:
             done = run(
                 experiment,
                 observer=monitor,

@@ -73,7 +73,7 @@ def _row(outcome: Outcome, paths: Mapping[str, None], target: float | None) -> d
         **{name: summary["final"].get(name) for name in ("val_accuracy", "train_accuracy", "val_loss")},
         "train_loss": summary["final"]["train_loss"],
         "best_val_accuracy": summary["best_val_accuracy"],
-        **{name: summary["final"][name] for name in summary["final"] if name not in _QUALITY},
+        **_own(outcome),
     }
     if summary["status"] == "diverged":
         measured = dict.fromkeys(measured)
@@ -91,6 +91,13 @@ def _row(outcome: Outcome, paths: Mapping[str, None], target: float | None) -> d
             "wall_s": summary["wall_s"],
         }
     )
+
+
+def _own(outcome: Outcome) -> dict[str, Any]:
+    """Return the last values of the experiment's own metrics."""
+    names = [f"val_{name}" for name in outcome.cell.experiment.metrics or ()]
+    rows = outcome.run.log.evaluations() if names else []
+    return {name: rows[-1].get(name) if rows else None for name in names}
 
 
 def _time_to(outcome: Outcome, target: float) -> float:

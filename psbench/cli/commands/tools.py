@@ -19,23 +19,30 @@ def list_command(
             help="strategies, parts, sharding, rules, datasets, models, clusters or optimizers.",
         ),
     ],
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME", help="One of them, to be shown in full.")
+    ] = None,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """List what there is, with parameters, defaults, units, ranges and sources.
+    """List what there is; with a name, show one in full: parameters, defaults, ranges, sources.
 
     \b
     Examples:
       psbench list strategies
+      psbench list strategies ssp
       psbench list clusters --json
     """  # noqa: D301
-    from psbench.cli.catalogue import entries, print_entries
+    from psbench.cli.catalogue import entries, entry_of
+    from psbench.cli.catalogue_text import print_entries, print_entry
 
-    found = entries(kind)
+    found = entries(kind) if name is None else entry_of(kind, name)
     if as_json:
         print(as_json_text(found))
+    elif isinstance(found, dict):
+        print_entry(found)
     else:
-        print_entries(found, with_domain=kind == "parts")
+        print_entries(kind, found)
 
 
 @app.command("generate")

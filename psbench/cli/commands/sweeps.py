@@ -1,0 +1,122 @@
+"""`psbench sweep`: one experiment with every combination of some values."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from psbench.cli.app import (
+    FAILED,
+    INTERRUPTED,
+    Debug,
+    Json,
+    Settings,
+    app,
+    as_json_text,
+    read_settings,
+    say,
+    table_width,
+)
+from psbench.cli.starting import starting
+
+if TYPE_CHECKING:
+    from psbench.sweeps.sweep import Sweep
+
+
+@app.command("sweep")
+def sweep_command(
+    spec: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="SPEC.yaml",
+            help="A specification that may have two more fields: sweep, a mapping of paths to lists of "
+            "values, and seeds.",
+        ),
+    ] = None,
+    grid: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--grid",
+            metavar="PATH=VALUES",
+            help="A list of values to try, written as YAML; may be given often. For example "
+            "strategy=[bsp, asp], optimizer.lr=[0.05, 0.1].",
+        ),
+    ] = None,
+    seeds: Annotated[
+        int | None, typer.Option(min=1, help="Seeds of each setting; else the specification's, or 1.")
+    ] = None,
+    settings: Settings = None,
+    processes: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Runs at a time; by default one a core.")
+    ] = None,
+    scheduler: Annotated[
+        str | None,
+        typer.Option(metavar="ADDRESS", help="A running Dask scheduler, whose workers make the runs."),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Save every run here, and the table as sweep.csv; the same command goes on from there.",
+        ),
+    ] = None,
+    by: Annotated[
+        str | None,
+        typer.Option(metavar="PATH", help="Whose best settings are compared; else the strategies'."),
+    ] = None,
+    value: Annotated[
+        str, typer.Option(metavar="RESULT", help="The result by which a setting is the best.")
+    ] = "val_accuracy",
+    as_json: Json = False,
+    debug: Debug = False,
+) -> int:
+    """Run an experiment with every combination of some values, on all cores, and print one table.
+
+    Ctrl-C stops and keeps the runs that are done. A run that fails ends no other.
+
+    \b
+    Examples:
+      psbench sweep --grid 'strategy=[bsp, asp]' --grid 'optimizer.lr=[0.05, 0.1]' --seeds 3
+      psbench sweep sweep.yaml --out runs/sweep --by strategy --value time_to_target_s
+      psbench sweep sweep.yaml --scheduler tcp://10.0.0.1:8786 --json
+    """  # noqa: D301
+    with starting("psbench: reading the specification"):
+        from psbench.cli.sweeping import check_choice, read_sweep, swept
+
+        experiment, grids, chosen = read_sweep(spec, read_settings(settings), grid, seeds)
+        best_by = check_choice(experiment, grids, by, value)
+    options: dict[str, Any] = {"seeds": chosen, "folder": out}
+    found = swept(experiment, grids, processes=processes, scheduler=scheduler, **options)
+    if as_json:
+        print(as_json_text(found.to_dict()))
+    else:
+        print(found.text(table_width()), end="")
+        _print_best(found, best_by, value)
+    if out is not None:
+        out.mkdir(parents=True, exist_ok=True)  # where no run has been saved there is no folder
+        found.frame().to_csv(out / "sweep.csv", index=False)
+        say(f"saved in {out}; the table is {out / 'sweep.csv'}")
+    return _verdict(found)
+
+
+def _print_best(found: Sweep, by: str | None, value: str) -> None:
+    """Print the comparison of the best settings, where there is something to choose between."""
+    if by is None or len(found.parameters) < 2 or found.interrupted or not found.runs:
+        return
+    print(f"\nthe best setting of each {by} by {value}:")
+    print(found.best(by, value).to_string(index=False, na_rep="–"))
+    print()
+    print(found.comparison(by, value).text(table_width()), end="")
+
+
+def _verdict(found: Sweep) -> int:
+    """Say how the sweep ended if not as it should, and return the exit code."""
+    if found.interrupted:
+        say("stopped by Ctrl-C; what was computed is kept")
+        return INTERRUPTED
+    bad = sum(outcome.status in ("failed", "diverged") for outcome in found.outcomes)
+    if bad:
+        say(f"error: {bad} of {len(found.outcomes)} runs failed or diverged")
+    return FAILED if bad else 0

@@ -1,0 +1,24 @@
+"""What a terminal shows before the first progress: importing torch and loading data take seconds."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def starting(what: str) -> Iterator[None]:
+    """Show in a terminal what is being done, and take it away again at the end.
+
+    It imports nothing, so that it is there at once. A file or a pipe gets nothing: there the first line is
+    of the run, or the one that says what is wrong.
+    """
+    if not sys.stderr.isatty():
+        yield
+        return
+    print(f"{what} ...", end="", file=sys.stderr, flush=True)
+    try:
+        yield
+    finally:
+        print("\r" + " " * (len(what) + 4) + "\r", end="", file=sys.stderr, flush=True)
