@@ -14,7 +14,7 @@ import typer
 # commands register themselves, and the help lists them in this order
 # isort: off
 from psbench.cli.app import FAILED, INTERNAL, INTERRUPTED, USAGE, app
-from psbench.cli.commands import runs, comparisons, sweeps, saved, tools, fuzz, papers  # noqa: F401
+from psbench.cli.commands import runs, comparisons, sweeps, saved, exports, tools, fuzz, papers  # noqa: F401
 
 # isort: on
 from psbench.cli.file_progress import shown_progress

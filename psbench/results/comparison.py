@@ -148,6 +148,12 @@ class Comparison:
         """
         return table_of(self.groups, self.summaries, self.baseline, self.target)
 
+    def frame(self, table: str = "curves") -> pd.DataFrame:
+        """Return a table of all runs below each other (`Run.frame`), each row with its `label` and `seed`."""
+        from psbench.results.frames import frame_of_groups
+
+        return frame_of_groups(self.groups, table)
+
     def cells(self) -> tuple[list[str], list[list[str]]]:
         """Return headings and rows as text, without columns that are empty everywhere."""
         return cells_of(self.table(), list(self.differences))

@@ -72,6 +72,32 @@ class Run:
             return {}
         return {"rule": rule.model_dump(mode="json"), "planned_epochs": self.experiment.stop.epochs}
 
+    def frame(self, table: str = "curves") -> DataFrame:
+        """Return a table of the run.
+
+        Parameters
+        ----------
+        table : "curves", "training" or "events"
+            The evaluations (`metrics.evaluations`: a row each, with `epoch`, `time_s`, `updates`, `bytes` and
+            the values); the smoothed loss of the training steps (`metrics.training_loss`); every row of the
+            event log, with the names of its kinds (`core.log.Kind`) and its texts.
+        """
+        from psbench.results.frames import frame_of
+
+        return frame_of(self, table)
+
+    def export(self, path: str | Path, table: str = "curves") -> Path:
+        """Write a table of the run as CSV or Parquet, as the name ends; see `results.export`."""
+        from psbench.results.export import write_run
+
+        return write_run(self, path, table)
+
+    def tensorboard(self, folder: str | Path) -> Path:
+        """Write the run's curves for TensorBoard; see `results.export.write_tensorboard`."""
+        from psbench.results.export import write_tensorboard
+
+        return write_tensorboard(self, folder)
+
     def chart(self, *names: str, x: str = "time_s", width: int = 640) -> Sheet:
         """Return the run's charts, as the report and the panel show them; see `charts.run_chart`."""
         from psbench.charts import run_chart

@@ -1,0 +1,55 @@
+"""`psbench export`: a saved run for other programs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from psbench.cli.app import Debug, app
+
+
+@app.command("export")
+def export_command(
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="A saved run.")],
+    csv: Annotated[
+        Path | None, typer.Option("--csv", metavar="FILE", help="A table of the run as CSV.")
+    ] = None,
+    parquet: Annotated[
+        Path | None, typer.Option("--parquet", metavar="FILE", help="A table of the run as Parquet.")
+    ] = None,
+    tensorboard: Annotated[
+        Path | None,
+        typer.Option("--tensorboard", metavar="DIR", help="Curves for TensorBoard; virtual or real time."),
+    ] = None,
+    table: Annotated[
+        str, typer.Option("--table", metavar="TABLE", help="Which table: curves, training or events.")
+    ] = "curves",
+    debug: Debug = False,
+) -> None:
+    """Write a saved run for other programs: tables as CSV or Parquet, scalars for TensorBoard.
+
+    \b
+    Examples:
+      psbench export runs/first --csv first.csv
+      psbench export runs/first --table events --parquet events.parquet
+      psbench export runs/first --tensorboard tensorboard/first
+    """  # noqa: D301
+    from psbench.errors import ParameterError, UnknownName
+    from psbench.results.export import write_run, write_tensorboard
+    from psbench.results.frames import TABLES
+    from psbench.results.run import Run
+
+    if csv is None and parquet is None and tensorboard is None:
+        raise ParameterError("export: nothing to write; give --csv FILE, --parquet FILE or --tensorboard DIR")
+    if table not in TABLES:
+        raise UnknownName("table of a run", table, TABLES)
+    for path, suffix in ((csv, ".csv"), (parquet, ".parquet")):
+        if path is not None and path.suffix != suffix:
+            raise ParameterError(f"export: {path}: the name must end in {suffix}")
+    run = Run.load(folder)
+    for path in filter(None, (csv, parquet)):
+        print(write_run(run, path, table))
+    if tensorboard is not None:
+        print(write_tensorboard(run, tensorboard))

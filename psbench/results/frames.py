@@ -1,0 +1,79 @@
+"""Runs as tables for other programs: their curves, their smoothed training loss, all their events."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+import pandas as pd
+
+from psbench import metrics
+from psbench.core.log import EventLog, Kind
+from psbench.errors import UnknownName
+from psbench.metrics.rows import categorical
+from psbench.results.run import Run
+
+
+def frame_of(run: Run, table: str = "curves") -> pd.DataFrame:
+    """Return one of the tables of a run; see `Run.frame`.
+
+    Raises
+    ------
+    UnknownName
+    """
+    if table not in TABLES:
+        raise UnknownName("table of a run", table, TABLES)
+    return TABLES[table](run)
+
+
+def frame_of_groups(groups: Mapping[str, Sequence[Run]], table: str = "curves") -> pd.DataFrame:
+    """Return a table of several runs below each other, each row with its run's label and seed.
+
+    Raises
+    ------
+    UnknownName
+    """
+    parts = []
+    for label, runs in groups.items():
+        for run in runs:
+            part = frame_of(run, table)
+            part.insert(0, "label", label)
+            part.insert(1, "seed", run.experiment.seed)
+            parts.append(part)
+    return pd.concat(parts, ignore_index=True)
+
+
+def _curves(run: Run) -> pd.DataFrame:
+    return metrics.evaluations(run.log)
+
+
+def _training(run: Run) -> pd.DataFrame:
+    return metrics.training_loss(run.log, run.meta["dataset_size"])
+
+
+def _events(run: Run) -> pd.DataFrame:
+    return events_of(run.log)
+
+
+def events_of(log: EventLog) -> pd.DataFrame:
+    """Return a log's rows with the names of their kinds and their texts.
+
+    Examples
+    --------
+    >>> log = EventLog()
+    >>> log.add(Kind.HOLD, 0.5, worker=2, text="barrier")
+    >>> events_of(log)[["time_s", "kind", "worker", "text"]].values.tolist()
+    [[0.5, 'hold', 2, 'barrier']]
+    """
+    columns = log.columns()
+    codes, names = np.unique(columns["kind"], return_inverse=True)
+    kinds = categorical(names, [Kind(code).name.lower() for code in codes.tolist()])
+    return pd.DataFrame(columns | {"kind": kinds, "text": categorical(columns["text"], log.texts)})
+
+
+#: the tables of a run by name
+TABLES: dict[str, Callable[[Run], pd.DataFrame]] = {
+    "curves": _curves,
+    "training": _training,
+    "events": _events,
+}

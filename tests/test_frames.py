@@ -1,0 +1,107 @@
+"""Runs as tables, and what other programs read of them."""
+
+from __future__ import annotations
+
+import json
+
+import pandas as pd
+import pytest
+
+import psbench as ps
+from psbench.cli import main
+from psbench.core.log import Kind
+from psbench.errors import SpecError, UnknownName
+from psbench.results.run import Run
+from psbench.testing import toy_experiment
+
+
+@pytest.fixture(scope="module")
+def run():
+    """A toy run, whose cluster holds workers back."""
+    return ps.run(toy_experiment("ssp"))
+
+
+@pytest.fixture(scope="module")
+def saved(run, tmp_path_factory):
+    """The same, saved."""
+    return run.save(tmp_path_factory.mktemp("frames") / "run")
+
+
+def test_curves_are_the_evaluations(run):
+    frame = run.frame()
+    wanted = run.log.evaluations()
+    assert frame["val_accuracy"].tolist() == [row["val_accuracy"] for row in wanted]
+    assert frame["updates"].tolist() == [row["version"] for row in wanted]
+    assert frame["time_s"].iloc[-1] == run.summary()["time_s"]
+
+
+def test_training_is_a_row_a_push(run):
+    assert len(run.frame("training")) == len(run.log.of_kind(Kind.PUSH)["row"])
+
+
+def test_events_are_the_log_in_words(run):
+    frame = run.frame("events")
+    assert len(frame) == len(run.log)
+    assert set(frame.query("kind == 'hold'")["text"]) == {"staleness bound"}
+    assert (frame["kind"] == "apply").sum() == run.summary()["updates"]
+
+
+def test_a_comparison_s_frame_has_every_run_by_label_and_seed():
+    compared = ps.compare([toy_experiment("bsp"), toy_experiment("asp")], seeds=2)
+    frame = compared.frame()
+    assert list(frame)[:2] == ["label", "seed"]
+    found = frame.groupby(["label", "seed"], sort=False)["val_loss"].last()
+    assert list(found.index) == [("bsp", 0), ("bsp", 1), ("asp", 0), ("asp", 1)]
+    assert found.tolist() == [run.summary()["final"]["val_loss"] for run in compared.runs]
+
+
+def test_an_unknown_table_is_one_line(run):
+    with pytest.raises(UnknownName, match="did you mean 'curves'"):
+        run.frame("curve")
+
+
+@pytest.mark.parametrize(("suffix", "read"), [(".csv", pd.read_csv), (".parquet", pd.read_parquet)])
+@pytest.mark.parametrize("table", ["curves", "training", "events"])
+def test_a_table_is_written_and_read_back(suffix, read, table, run, tmp_path):
+    path = run.export(tmp_path / "new" / f"table{suffix}", table)
+    found = read(path)
+    wanted = run.frame(table)
+    assert list(found) == list(wanted)
+    assert found["time_s"].tolist() == wanted["time_s"].tolist()
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_a_name_that_says_no_format_is_refused(run, tmp_path):
+    with pytest.raises(SpecError, match=r"\.csv or \.parquet"):
+        run.export(tmp_path / "table.xlsx")
+
+
+def test_export_writes_each_file_it_is_asked_for(saved, tmp_path, capsys):
+    files = [str(tmp_path / name) for name in ("a.csv", "a.parquet")]
+    assert main(["export", str(saved), "--csv", files[0], "--parquet", files[1], "--table", "events"]) == 0
+    assert capsys.readouterr().out.split() == files
+    assert len(pd.read_csv(files[0])) == len(pd.read_parquet(files[1])) == len(Run.load(saved).log)
+
+
+def test_tensorboard_reads_the_curves_at_the_run_s_own_time(run, tmp_path):
+    reader = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    found = reader.EventAccumulator(str(run.tensorboard(tmp_path))).Reload()
+    assert "evaluation/val_accuracy" in found.Tags()["scalars"]
+    points = found.Scalars("evaluation/val_loss")
+    frame = run.frame()
+    assert [point.step for point in points] == frame["updates"].tolist()
+    assert [point.wall_time for point in points] == frame["time_s"].tolist()
+    assert [point.value for point in points] == pytest.approx(frame["val_loss"].tolist())
+    assert len(found.Scalars("training/train_loss")) == len(run.frame("training"))
+
+
+def test_without_tensorboard_it_is_said_how_to_get_it(run, tmp_path, monkeypatch):
+    monkeypatch.setattr("psbench.results.export.find_spec", lambda name: None)
+    with pytest.raises(SpecError, match=r"pip install 'psbench\[tensorboard\]'"):
+        run.tensorboard(tmp_path / "board")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_row_of_the_frame_is_what_a_logger_takes(run):
+    rows = run.frame().to_dict("records")
+    assert json.loads(json.dumps(rows[-1]))["val_accuracy"] == run.summary()["final"]["val_accuracy"]
