@@ -73,10 +73,10 @@ def write_tensorboard(run: Run, folder: str | Path) -> Path:
     check_writable(folder)
     training = metrics.training_loss(run.log, run.meta["dataset_size"])
     parts = (("evaluation", frame_of(run)), ("training", training))
-    with SummaryWriter(str(folder)) as writer:  # type: ignore[no-untyped-call]
+    with SummaryWriter(str(folder)) as writer:
         for group, frame in parts:
             for name in (name for name in frame if name not in _AXES):
                 for row in frame[["updates", "time_s", name]].dropna().itertuples(index=False):
-                    writer.add_scalar(f"{group}/{name}", row[2], row[0], walltime=row[1])  # type: ignore[no-untyped-call]
-        writer.add_text("experiment", f"```yaml\n{run.experiment.to_yaml()}```")  # type: ignore[no-untyped-call]
+                    writer.add_scalar(f"{group}/{name}", row[2], row[0], walltime=row[1])
+        writer.add_text("experiment", f"```yaml\n{run.experiment.to_yaml()}```")
     return folder
