@@ -8,9 +8,9 @@ from pathlib import Path
 import pandas as pd
 
 from psbench import metrics
+from psbench.charts.source import RunRecord
 from psbench.errors import SpecError
 from psbench.results.frames import frame_of
-from psbench.results.run import Run
 from psbench.system.files import atomic_write, check_writable
 
 #: columns that a curve is drawn against, and no curves themselves
@@ -38,7 +38,7 @@ def write_table(frame: pd.DataFrame, path: str | Path) -> Path:
     return path
 
 
-def write_run(run: Run, path: str | Path, table: str = "curves") -> Path:
+def write_run(run: RunRecord, path: str | Path, table: str = "curves") -> Path:
     """Write one of the tables of a run (`Run.frame`) as CSV or Parquet.
 
     Raises
@@ -48,7 +48,7 @@ def write_run(run: Run, path: str | Path, table: str = "curves") -> Path:
     return write_table(frame_of(run, table), path)
 
 
-def write_tensorboard(run: Run, folder: str | Path) -> Path:
+def write_tensorboard(run: RunRecord, folder: str | Path, specification: str = "") -> Path:
     """Write a run's curves for TensorBoard.
 
     The step of a scalar is the number of updates, and its "wall time" is the time of the run, virtual or
@@ -56,9 +56,11 @@ def write_tensorboard(run: Run, folder: str | Path) -> Path:
 
     Parameters
     ----------
-    run : Run
+    run : RunRecord
     folder : path
         A folder for this run alone; give several of them one parent to see them together.
+    specification : str
+        YAML that is shown as a text beside the curves.
 
     Raises
     ------
@@ -78,5 +80,6 @@ def write_tensorboard(run: Run, folder: str | Path) -> Path:
             for name in (name for name in frame if name not in _AXES):
                 for row in frame[["updates", "time_s", name]].dropna().itertuples(index=False):
                     writer.add_scalar(f"{group}/{name}", row[2], row[0], walltime=row[1])
-        writer.add_text("experiment", f"```yaml\n{run.experiment.to_yaml()}```")
+        if specification:
+            writer.add_text("experiment", f"```yaml\n{specification}```")
     return folder

@@ -8,13 +8,13 @@ import numpy as np
 import pandas as pd
 
 from psbench import metrics
+from psbench.charts.source import RunRecord
 from psbench.core.log import EventLog, Kind
 from psbench.errors import UnknownName
 from psbench.metrics.rows import categorical
-from psbench.results.run import Run
 
 
-def frame_of(run: Run, table: str = "curves") -> pd.DataFrame:
+def frame_of(run: RunRecord, table: str = "curves") -> pd.DataFrame:
     """Return one of the tables of a run; see `Run.frame`.
 
     Raises
@@ -26,7 +26,7 @@ def frame_of(run: Run, table: str = "curves") -> pd.DataFrame:
     return TABLES[table](run)
 
 
-def frame_of_groups(groups: Mapping[str, Sequence[Run]], table: str = "curves") -> pd.DataFrame:
+def frame_of_groups(groups: Mapping[str, Sequence[RunRecord]], table: str = "curves") -> pd.DataFrame:
     """Return a table of several runs below each other, each row with its run's label and seed.
 
     Raises
@@ -38,20 +38,20 @@ def frame_of_groups(groups: Mapping[str, Sequence[Run]], table: str = "curves") 
         for run in runs:
             part = frame_of(run, table)
             part.insert(0, "label", label)
-            part.insert(1, "seed", run.experiment.seed)
+            part.insert(1, "seed", run.meta.get("seed"))
             parts.append(part)
     return pd.concat(parts, ignore_index=True)
 
 
-def _curves(run: Run) -> pd.DataFrame:
+def _curves(run: RunRecord) -> pd.DataFrame:
     return metrics.evaluations(run.log)
 
 
-def _training(run: Run) -> pd.DataFrame:
+def _training(run: RunRecord) -> pd.DataFrame:
     return metrics.training_loss(run.log, run.meta["dataset_size"])
 
 
-def _events(run: Run) -> pd.DataFrame:
+def _events(run: RunRecord) -> pd.DataFrame:
     return events_of(run.log)
 
 
@@ -72,7 +72,7 @@ def events_of(log: EventLog) -> pd.DataFrame:
 
 
 #: the tables of a run by name
-TABLES: dict[str, Callable[[Run], pd.DataFrame]] = {
+TABLES: dict[str, Callable[[RunRecord], pd.DataFrame]] = {
     "curves": _curves,
     "training": _training,
     "events": _events,

@@ -96,7 +96,7 @@ class Run:
         """Write the run's curves for TensorBoard; see `results.export.write_tensorboard`."""
         from psbench.results.export import write_tensorboard
 
-        return write_tensorboard(self, folder)
+        return write_tensorboard(self, folder, self.experiment.to_yaml())
 
     def chart(self, *names: str, x: str = "time_s", width: int = 640) -> Sheet:
         """Return the run's charts, as the report and the panel show them; see `charts.run_chart`."""

@@ -37,7 +37,6 @@ def export_command(
       psbench export runs/first --tensorboard tensorboard/first
     """  # noqa: D301
     from psbench.errors import ParameterError, UnknownName
-    from psbench.results.export import write_run, write_tensorboard
     from psbench.results.frames import TABLES
     from psbench.results.run import Run
 
@@ -50,6 +49,6 @@ def export_command(
             raise ParameterError(f"export: {path}: the name must end in {suffix}")
     run = Run.load(folder)
     for path in filter(None, (csv, parquet)):
-        print(write_run(run, path, table))
+        print(run.export(path, table))
     if tensorboard is not None:
-        print(write_tensorboard(run, tensorboard))
+        print(run.tensorboard(tensorboard))
