@@ -8,9 +8,8 @@ from pathlib import Path
 import pandas as pd
 
 from psbench import metrics
-from psbench.charts.source import RunRecord
 from psbench.errors import SpecError
-from psbench.results.frames import frame_of
+from psbench.results.frames import RunRecord, frame_of
 from psbench.system.files import atomic_write, check_writable
 
 #: columns that a curve is drawn against, and no curves themselves
