@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -81,7 +82,7 @@ class Trainer:
         loss: Loss = CROSS_ENTROPY,
     ) -> None:
         self.model, self.data, self._streams, self._ordered = model, data, streams, ordered
-        self._loss, self._gradient = loss, CheckedGradient(dense_gradient(model.module, loss))
+        self._loss = loss
         self._shards = [Batches(shard, streams, worker, ordered) for worker, shard in enumerate(shards)]
         self._batches = list(self._shards)
         self._chunks = [0] * len(shards)
@@ -194,6 +195,10 @@ class Trainer:
             return self._step(batch)
         with drawing_from(batch.seed, model.device):
             return self._step(batch)
+
+    @cached_property
+    def _gradient(self) -> CheckedGradient:
+        return CheckedGradient(dense_gradient(self.model.module, self._loss))
 
     def _step(self, batch: Batch) -> StepResult:
         model = self.model
