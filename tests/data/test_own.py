@@ -280,7 +280,7 @@ BAD = {
     ),
     "iterable Dataset": (lambda: wrapped(DataLoader(Endless())), "is not map-style"),
     "iterable": (lambda: as_data(iter([1])), "has no length"),
-    "number": (lambda: as_data(3), "cannot use a int"),
+    "number": (lambda: as_data(3), "got int: 3"),
     "text in Hugging Face": (lambda: as_data(HuggingFace(t=["a"] * 3, label=Y[:3])), "'t' is not numeric"),
     "no split": (lambda: as_data({"test": HuggingFace(x=X, label=Y)}), "none called 'train'"),
     "name": (lambda: as_data("digitts"), "did you mean 'digits'?"),

@@ -27,7 +27,7 @@ from psbench.data.own.targets import encode
 from psbench.errors import DataError, ParameterError
 
 _KINDS = (
-    "a name, a mapping with a name, (X, y), (X, y, X_val, y_val), a torch Dataset, ps.data(frame, "
+    "a name or a mapping with a name, (X, y), (X, y, X_val, y_val), a torch Dataset, ps.data(frame, "
     "target=...), a Hugging Face dataset, or a list with one of these for each worker"
 )
 
@@ -203,7 +203,7 @@ def _read(source: Any, columns: Columns) -> tuple[Read, Read | None]:
         return _pairs(source)
     if is_torch_dataset(source) or is_loader(source):
         return read_dataset(source), None
-    raise DataError(f"data: {_what(source)}; give {_KINDS}")
+    raise DataError(f"data: expected {_KINDS}; {_what(source)}")
 
 
 def _pairs(source: tuple[Any, ...]) -> tuple[Read, Read | None]:
@@ -222,7 +222,7 @@ def _what(source: Any) -> str:
         return (
             f"a {type(source).__name__} has no length: samples must be there by number (a map-style Dataset)"
         )
-    return f"cannot use a {type(source).__name__}"
+    return f"got {type(source).__name__}: {source!r:.40}"
 
 
 def _content(
