@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import multiprocessing
-import multiprocessing.forkserver
 import os
 import signal
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,6 +16,7 @@ from distributed import Client, LocalCluster, Nanny, Security
 from distributed.core import connect
 
 from psbench.errors import BackendError, ParameterError
+from psbench.system import fork_server
 
 logger = logging.getLogger(__name__)
 
@@ -27,8 +26,6 @@ CONNECT_S = 5.0
 _CLOSE_S = 10.0
 _SPAWN = "distributed.nanny.pre-spawn-environ"
 _METHOD = "distributed.worker.multiprocessing-method"
-#: what every process of a cluster imports (an optimizer loads torch._dynamo); a missing one is passed over
-_PRELOADED = ["torch._dynamo", "sklearn.datasets", "distributed.nanny", "psbench.backends.dask.tasks"]
 #: Python's own processes, which stay until this one ends: they start and tidy up after others
 _HELPERS = ("multiprocessing.forkserver", "multiprocessing.resource_tracker")
 
@@ -106,7 +103,8 @@ def start_cluster(processes: int) -> LocalCluster:
         `Experiment(scheduler=...)` takes, for any number of runs one after another.
     """
     with _settings():
-        _start_fork_server()
+        if dask.config.get(_METHOD) == "forkserver":
+            fork_server.ensure_running()  # Dask's own list of imports comes too late to replace ours
         return LocalCluster(
             n_workers=processes,
             threads_per_worker=1,
@@ -142,20 +140,6 @@ def local_cluster(processes: int) -> Iterator[LocalCluster]:
             psutil.wait_procs(left, timeout=_CLOSE_S)
 
 
-def _start_fork_server() -> None:
-    """Have Python's fork server import what a role needs, so that a process of a cluster is a fork of it.
-
-    Importing torch and Dask takes seconds of CPU, which every process of every cluster would spend again.
-    Does nothing where the server runs already, which it does until this process ends; it holds no port and
-    does not compute. Dask's own list of imports comes too late to replace ours. Call it in the environment
-    that a cluster's processes are to have: they inherit the server's.
-    """
-    if dask.config.get(_METHOD) != "forkserver":
-        return
-    multiprocessing.set_forkserver_preload(_PRELOADED)
-    multiprocessing.forkserver.ensure_running()
-
-
 def _children() -> list[psutil.Process]:
     """Return the processes that descend from this one, but Python's own helpers."""
     me, found = psutil.Process(), []
@@ -178,7 +162,7 @@ def _settings() -> Iterator[None]:
     spawn = {k: v for k, v in dask.config.get(_SPAWN).items() if k != "MALLOC_TRIM_THRESHOLD_"}
     settings = {
         _SPAWN: spawn,
-        _METHOD: "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn",
+        _METHOD: "forkserver" if fork_server.is_available() else "spawn",
         "distributed.worker.profile.enabled": False,  # its sampling interrupts the tasks 100 times a second
         "distributed.scheduler.allowed-failures": 0,  # a task that was lost is not started elsewhere
     }

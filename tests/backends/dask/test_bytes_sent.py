@@ -29,29 +29,22 @@ def count_payloads() -> None:
 
     class CountingSocket(transport.ServerSocket):
         carried: defaultdict[int, list[int]] = defaultdict(list)
-        frame = 0
 
-        def receive(self, timeout_s: float) -> transport.Received | None:
-            self.frame = 0
-            received = super().receive(timeout_s)
-            if received is not None:
-                self.carried[received.message.kind].append(self.frame)
-            return received
-
-        def send(self, name: str, message: Any) -> bool:
-            self.frame = 0
-            done = super().send(name, message)
-            self.carried[message.kind].append(self.frame)
-            return done
-
-        def _payload(self, type_number: int, entries: int) -> Any:
-            found = super()._payload(type_number, entries)
-            self.frame = 0 if found is None else found.nbytes
+        def _next(self, timeout_s: float) -> Any:
+            found = super()._next(timeout_s)
+            if found is not None:
+                self.note(found[1])
             return found
 
-        def _send_payload(self, payload: Any) -> None:
-            self.frame = len(bytes(payload.numpy()))
-            super()._send_payload(payload)
+        def _send(self, name: str, frame: Any) -> bool:
+            done = super()._send(name, frame)
+            self.note(frame)
+            return done
+
+        def note(self, frame: Any) -> None:
+            """Note the bytes that a frame's payload takes on the wire."""
+            size = 0 if frame.payload is None else len(bytes(frame.payload.numpy()))
+            self.carried[frame.kind].append(size)
 
     tasks.ServerSocket = CountingSocket
 

@@ -14,6 +14,7 @@ from psbench.backends.dask.coordinator.handlers import PeerFailed
 from psbench.backends.dask.coordinator.peers import Peers
 from psbench.backends.dask.protocol.messages import RequestStop, RequestSwitch
 from psbench.backends.dask.protocol.transport import ServerSocket
+from psbench.backends.dask.protocol.wire import Frame
 from psbench.backends.dask.worker.ring_member import RingMember
 from psbench.backends.dask.worker.worker import Worker
 from psbench.backends.simulated.simulation import run_simulated
@@ -161,7 +162,7 @@ class SendsWhatIsNoMessage(Worker):
 
     def _step(self) -> Any:
         if self.worker == 1 and self.loop.ticket >= 5:
-            self.mailbox._socket.handle.send(b"\xc8" + b"\0" * 7)
+            self.mailbox._socket._wire.send(Frame(200, b"", None))
             raise Killed
         return super()._step()
 

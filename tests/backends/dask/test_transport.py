@@ -8,21 +8,25 @@ from typing import Any
 
 import pytest
 import torch
-import zmq
 
+from psbench.backends.dask.protocol import stream
 from psbench.backends.dask.protocol.decoder import Message, MessageRefused
 from psbench.backends.dask.protocol.framing import pack, unpack
-from psbench.backends.dask.protocol.messages import Hello, Ping, Ready, RequestStop, RingPiece
-from psbench.backends.dask.protocol.roles import Address
+from psbench.backends.dask.protocol.messages import Hello, Ping, Ready, RequestStop, RingPiece, StateReply
 from psbench.backends.dask.protocol.transport import ClientSocket, Received, ServerSocket, is_loopback
+from psbench.backends.dask.protocol.wire import Frame
 
 KEY = b"s" * 32
 pytestmark = pytest.mark.timeout(60)
 
 
-@pytest.fixture
-def server() -> Iterator[ServerSocket]:
+@pytest.fixture(params=["stream", "zeromq"])
+def server(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[ServerSocket]:
+    """Both wires do all that is asked of a socket; ZeroMQ is not encrypted here."""
+    if request.param == "zeromq":
+        monkeypatch.setattr(stream, "is_available", lambda: False)
     with ServerSocket("127.0.0.1", KEY) as server:
+        assert server.address.url.startswith("stream" if request.param == "stream" else "tcp")
         yield server
 
 
@@ -78,41 +82,18 @@ def test_strangers_are_dropped_and_counted(server: ServerSocket) -> None:
         with ClientSocket(server.address, KEY, "worker 0") as friend:
             friend.send(Ready())
             received = []
-            while server.strangers < 2 or len(received) < 2:
+            while not server.strangers or len(received) < 2:
                 received.append(server.receive(0.05))
                 received = [each for each in received if each is not None]
     assert received == [Received("worker 0", Hello("worker 0")), Received("worker 0", Ready())]
-    assert server.strangers == 2
 
 
-def test_noise_does_not_disturb(server: ServerSocket) -> None:
-    with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
-        socket.linger = 1000
-        socket.connect(server.address.url)
-        for noise in (
-            [b""],
-            [b"\0"],
-            [b"\0" * 8, b"more", b"frames"],
-            [b"\xff" * 4000],
-            [HEAD + KEY + b"{}"],
-        ):
-            socket.send_multipart(noise)
-        while server.strangers < 5:
-            assert server.receive(0.05) is None
-    with ClientSocket(server.address, KEY, "friend"):
-        assert next_of(server).sender == "friend"
-    assert server.strangers == 5
-
-
-HEAD = b"\0" * 8  # of a hello, without a payload
-#: frames of a message that a known peer sends, and what is wrong with it
+#: messages that a known peer sends, and what is wrong with them
 MALFORMED = {
-    "no kind 200": [b"\xc8" + b"\0" * 7 + b"{}"],
-    "head of 3 bytes": [b"\x05\0\0"],
-    "no type 9 of payloads": [b"\x03\x09\0\0\x01\0\0\0" + b"\0" * 12, b"\0" * 4],
-    "not as long as its head says": [b"\x03\0\0\0\x02\0\0\0" + b"\0" * 12, b"\0" * 4],
-    "more parts": [b"\x05" + b"\0" * 7 + b"{}", b"one", b"two"],
-    "Ready": [b"\x0a" + b"\0" * 7 + b'{"ring": 5}'],
+    "no kind 200": Frame(200, b"{}", None),
+    "Ready": Frame(10, b'{"ring": 5}', None),
+    "carries a payload": Frame(5, b"{}", torch.ones(1)),
+    "StateReply": Frame(StateReply.kind, b"no JSON", None),
 }
 
 
@@ -122,12 +103,12 @@ def test_a_message_that_cannot_be_decoded_costs_its_sender_the_connection(
 ) -> None:
     with ClientSocket(server.address, KEY, "worker 0") as bad, ClientSocket(server.address, KEY, "good"):
         assert {next_of(server).sender for _ in range(2)} == {"worker 0", "good"}
-        bad.handle.send_multipart(MALFORMED[problem])
+        bad._wire.send(MALFORMED[problem])
         bad.send(Ready())
         with pytest.raises(MessageRefused, match=problem) as refused:
             next_of(server)
         assert refused.value.sender == "worker 0"
-        await_true(lambda: server.receive(0.05) is None and server.strangers)  # what follows is a stranger's
+        assert server.receive(0.05) is None  # what follows is not heard
         assert server.peers == ["good"]
         assert server.send("good", Ping())
         assert not server.send("worker 0", Ping())
@@ -141,8 +122,7 @@ def test_a_message_cannot_be_sent_to_a_peer_that_is_gone(server: ServerSocket) -
     await_true(lambda: not server.send("worker 0", Ping()))
 
 
-def test_a_client_notices_that_its_server_is_gone() -> None:
-    server = ServerSocket("127.0.0.1", KEY)
+def test_a_client_notices_that_its_server_is_gone(server: ServerSocket) -> None:
     with ClientSocket(server.address, KEY, "worker 0") as client:
         next_of(server)
         assert not client.lost
@@ -152,36 +132,31 @@ def test_a_client_notices_that_its_server_is_gone() -> None:
             client.send(Ping())  # dropped, without waiting
 
 
-def test_a_connection_that_is_refused_before_the_first_message_is_lost_and_no_error() -> None:
-    class Late(ClientSocket):
-        def _introduce(self, key: bytes, name: str) -> None:
-            await_true(lambda: self.lost)
-            self._is_lost = False
-            super()._introduce(key, name)
-
-    with ServerSocket("127.0.0.1", KEY, encrypted=True) as server:
-        with Late(Address(server.address.url), KEY, "in the clear") as client:
-            assert client.lost
-        assert server.receive(0) is None
+def test_nobody_listens_any_more(server: ServerSocket) -> None:
+    """A connection that cannot be made is lost from the beginning, and no error."""
+    server.close()
+    with ClientSocket(server.address, KEY, "worker 0") as client:
+        await_true(lambda: client.lost)
+        client.send(Ping())
+        assert client.receive(0) is None
 
 
-def test_where_it_encrypts_only_encrypted_connections_are_heard() -> None:
-    with ServerSocket("127.0.0.1", KEY, encrypted=True) as server:
-        assert len(server.address.public_key) == 40
-        with ClientSocket(Address(server.address.url), KEY, "in the clear") as clear:
-            await_true(lambda: clear.lost)
-            assert server.receive(0) is None
-        with ClientSocket(server.address, KEY, "worker 0") as client:
-            assert next_of(server).sender == "worker 0"
-            client.send(RingPiece(0, 0, torch.ones(3)))
-            assert isinstance(next_of(server).message, RingPiece)
-    assert server.strangers == 0
-
-
-def test_off_loopback_everything_is_encrypted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("psbench.backends.dask.protocol.transport.is_loopback", lambda host: False)
-    with ServerSocket("127.0.0.1", KEY) as server:
-        assert len(server.address.public_key) == 40
+@pytest.mark.parametrize("entries", [1_000, 3_000_000])
+def test_two_that_send_each_other_more_than_the_system_buffers_do_not_block(
+    server: ServerSocket, entries: int
+) -> None:
+    """Nor does who sends wait for the other to read."""
+    vector = torch.arange(float(entries))
+    with ClientSocket(server.address, KEY, "worker 0") as client:
+        next_of(server)
+        for number in range(8):
+            client.send(RingPiece(number, 0, vector))
+            assert server.send("worker 0", RingPiece(number, 0, vector))
+        for number in range(8):
+            for message in (next_of(server).message, await_message(client)):
+                assert isinstance(message, RingPiece)
+                assert message.ring == number
+                assert torch.equal(message.payload, vector)
 
 
 def test_only_loopback_is_loopback() -> None:

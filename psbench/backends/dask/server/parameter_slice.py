@@ -12,7 +12,7 @@ from torch import Tensor
 
 from psbench.backends.dask.protocol.framing import State, is_bare, split, with_buffers
 from psbench.backends.dask.protocol.messages import ApplyUpdate, PushKey
-from psbench.backends.dask.protocol.transport import ZERO_COPY_BYTES
+from psbench.backends.dask.protocol.payloads import ZERO_COPY_BYTES
 from psbench.backends.dask.server.store import NO_CODEC, OPTIMIZER, restore, state_of
 from psbench.codecs import ServerCodecState
 from psbench.core.strategy import Strategy

@@ -1,0 +1,267 @@
+"""One connection of the stream wire: frames to bytes and back, without ever blocking.
+
+A frame is a head of fixed size, a body, and the bytes of a tensor. What the system does not take at once is
+queued, and sent by a thread that all connections of a process share (`sender`).
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+import struct
+import threading
+import time
+from collections import deque
+from contextlib import suppress
+
+from torch import Tensor
+
+from psbench.backends.dask.protocol.decoder import MessageRefused
+from psbench.backends.dask.protocol.payloads import TYPES, ZERO_COPY_BYTES, bytes_of, new_payload
+from psbench.backends.dask.protocol.wire import HEARTBEAT_S, SILENCE_S, Frame
+
+#: kind of the frame, type of its payload, bytes of the body, entries of the payload
+_HEAD = struct.Struct("<BBxxIQ")
+#: small frames are read whole, and several at once
+_BUFFER = 1 << 16
+#: buffers that are read and dropped at the end
+_UNREAD = 1 << 10
+#: bytes of the largest body that is received of a peer
+LARGEST_BODY = 1 << 28
+#: the kind of a sign of life, which no message has
+_HEARTBEAT = 255
+
+
+class Connection:
+    """One end of a connection; one thread reads, any may write.
+
+    Parameters
+    ----------
+    end : socket
+    largest_body : int
+        Bytes; a frame that announces more is refused, and so is any payload while this is below
+        `LARGEST_BODY`: that is how much a stranger may say.
+
+    Attributes
+    ----------
+    gone : bool
+        Whether nothing more will come.
+    name : str or None
+        Of the peer; for whoever holds the connection.
+    """
+
+    def __init__(self, end: socket.socket, largest_body: int = LARGEST_BODY) -> None:
+        end.setblocking(False)
+        if end.family != getattr(socket, "AF_UNIX", None):
+            end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._end, self._number = end, end.fileno()
+        self.largest_body = largest_body
+        self.gone = False
+        self.name: str | None = None
+        self._buffer = bytearray(_BUFFER)
+        self._view = memoryview(self._buffer)
+        self._start = self._stop = 0  # what has been read and not taken yet
+        self._head: tuple[int, bytes] | None = None  # kind and body of a frame whose payload is arriving
+        self._payload: Tensor | None = None
+        self._into = memoryview(b"")  # the rest of that payload's memory
+        self._lock = threading.Lock()
+        self._queue: deque[memoryview | bytes] = deque()
+        self._closed = False
+        self._heard_s = self._sent_s = time.monotonic()
+
+    def fileno(self) -> int:
+        """Return the number of the socket, for pollers."""
+        return self._number
+
+    # ---------------------------------------------------------------- reading
+
+    @property
+    def has_bytes(self) -> bool:
+        """Whether there are bytes that were received and not taken yet."""
+        return self._stop > self._start
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether the peer gave no sign of life for long; ask only when there is nothing to read."""
+        return time.monotonic() - self._heard_s > SILENCE_S
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait until there is something to read, at most that long; returns whether there is."""
+        poller = select.poll()
+        poller.register(self._number, select.POLLIN)
+        return bool(poller.poll(max(0, round(timeout_s * 1000))))
+
+    def next_frame(self) -> Frame | None:
+        """Return the next frame, or None until all of it has come.
+
+        Raises
+        ------
+        MessageRefused
+            If what comes is no frame; nothing can be read any more then.
+        """
+        while True:
+            frame = self._take()
+            if frame is None:
+                if not self._fill():
+                    return None
+            elif frame.kind != _HEARTBEAT:
+                return frame
+
+    def _take(self) -> Frame | None:
+        """Return a frame from what has been read, if it is whole."""
+        if self._head is None:
+            have = self._stop - self._start
+            if have < _HEAD.size:
+                return None
+            kind, type_number, size, entries = _HEAD.unpack_from(self._buffer, self._start)
+            self._check(size, entries)
+            end = _HEAD.size + size
+            if have < end:
+                self._make_room(end)
+                return None
+            body = bytes(self._view[self._start + _HEAD.size : self._start + end])
+            self._start += end
+            if not entries:
+                return Frame(kind, body, None)
+            self._payload = new_payload(type_number, entries)
+            self._into, self._head = bytes_of(self._payload), (kind, body)
+        return self._take_payload()
+
+    def _take_payload(self) -> Frame | None:
+        count = min(self._stop - self._start, len(self._into))
+        if count:
+            self._into[:count] = self._view[self._start : self._start + count]
+            self._into, self._start = self._into[count:], self._start + count
+        if len(self._into):
+            return None
+        assert self._head is not None
+        frame = Frame(*self._head, self._payload)
+        self._head = self._payload = None
+        return frame
+
+    def _check(self, size: int, entries: int) -> None:
+        if size > self.largest_body:
+            raise MessageRefused(f"its body would have {size:,} bytes")
+        if entries and self.largest_body < LARGEST_BODY:
+            raise MessageRefused("a stranger sends a payload")
+
+    def _make_room(self, size: int) -> None:
+        """Have the buffer take a frame's head and body of that size."""
+        if size > len(self._buffer):
+            rest = bytes(self._view[self._start : self._stop])
+            self._buffer = bytearray(size)
+            self._view = memoryview(self._buffer)
+            self._view[: len(rest)] = rest
+            self._start, self._stop = 0, len(rest)
+
+    def _fill(self) -> bool:
+        """Read what is there into the payload that is arriving, or else into the buffer."""
+        if self.gone:
+            return False
+        if self._head is None:
+            self._shift()
+            into = self._view[self._stop :]
+        else:
+            into = self._into
+        try:
+            count = self._end.recv_into(into)
+        except BlockingIOError:
+            return False
+        except OSError:
+            count = 0
+        self.gone = not count
+        self._heard_s = time.monotonic()
+        if self._head is None:
+            self._stop += count
+        else:
+            self._into = into[count:]
+        return bool(count)
+
+    def _shift(self) -> None:
+        """Move what has been read to the buffer's beginning."""
+        if self._start:
+            left = self._stop - self._start
+            if left:
+                self._view[:left] = bytes(self._view[self._start : self._stop])
+            self._start, self._stop = 0, left
+
+    def look(self) -> None:
+        """Find out whether the peer has closed the connection; what it sent before may still be read."""
+        if self._head is None and self._stop - self._start < len(self._buffer):
+            while self._fill():
+                if self._stop == len(self._buffer):
+                    return
+        self.gone = self.gone or (not self.has_bytes and self.is_silent)
+
+    # ---------------------------------------------------------------- writing
+
+    def send(self, frame: Frame) -> bool:
+        """Send a frame, or queue what the system does not take; False if the connection is closed.
+
+        A payload of `ZERO_COPY_BYTES` or more must not change afterwards.
+        """
+        kind, body, payload = frame
+        if payload is None or not len(payload):
+            parts: list[memoryview | bytes] = [_HEAD.pack(kind, 0, len(body), 0) + body]
+        else:
+            head = _HEAD.pack(kind, TYPES.index(payload.dtype), len(body), len(payload))
+            parts = [head + body, bytes_of(payload)]
+        with self._lock:
+            if self._closed:
+                return False
+            if not self._queue:
+                parts = self._write(parts)
+            self._queue.extend(bytes(part) if len(part) < ZERO_COPY_BYTES else part for part in parts)
+            return not self._closed
+
+    def _write(self, parts: list[memoryview | bytes]) -> list[memoryview | bytes]:
+        """Write what the system takes now, and return the rest."""
+        try:
+            sent = self._end.sendmsg(parts)
+        except BlockingIOError:
+            return parts
+        except OSError:
+            self._closed = True
+            return []
+        self._sent_s = time.monotonic()
+        for place, part in enumerate(parts):
+            if sent < len(part):
+                return [memoryview(part)[sent:], *parts[place + 1 :]]
+            sent -= len(part)
+        return []
+
+    @property
+    def has_queue(self) -> bool:
+        """Whether something waits to be sent."""
+        return bool(self._queue)
+
+    def flush(self) -> None:
+        """Write what the system takes of the queue."""
+        with self._lock:
+            if self._closed:
+                self._queue.clear()
+            elif self._queue:
+                self._queue = deque(self._write(list(self._queue)[:16]) + list(self._queue)[16:])
+
+    def beat(self, now_s: float) -> None:
+        """Give a sign of life if nothing was sent for a while."""
+        if now_s - self._sent_s > HEARTBEAT_S and not self._queue:
+            self.send(Frame(_HEARTBEAT, b"", None))
+
+    def close(self, linger_s: float) -> None:
+        """Close the connection, after sending what is queued or that time."""
+        deadline = time.monotonic() + linger_s
+        poller = select.poll()
+        poller.register(self._number, select.POLLOUT)
+        while self._queue and not self._closed and (left := deadline - time.monotonic()) > 0:
+            poller.poll(left * 1000)
+            self.flush()
+        with self._lock:
+            self._closed = self.gone = True
+            self._queue.clear()
+            with suppress(OSError):
+                self._end.shutdown(socket.SHUT_WR)
+                for _ in range(_UNREAD):  # a socket that is closed unread may take back what it has sent
+                    if not self._end.recv(_BUFFER):
+                        break
+            self._end.close()

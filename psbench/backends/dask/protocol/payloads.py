@@ -1,0 +1,74 @@
+"""The tensors that messages carry: their types by number, and the memory that they are received into."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from psbench.backends.dask.protocol.decoder import MessageRefused
+
+#: types that a payload may have, by their number in a message's head
+TYPES = (torch.float32, torch.float16, torch.uint8)
+#: from this size on a payload is sent from where it lies; below, copying it is cheaper
+ZERO_COPY_BYTES = 1 << 16
+#: from this size on, in bytes, the memory of a payload is used again, and how many blocks are kept for that
+_LARGE, _MOST_BLOCKS = 1 << 20, 4
+#: bytes of the largest payload that is received; a head that announces more is no message
+LARGEST_PAYLOAD = 1 << 36
+
+
+def new_payload(type_number: int, entries: int) -> Tensor:
+    """Return memory for a payload of that type and size.
+
+    Raises
+    ------
+    MessageRefused
+        If there is no such type, or no such memory.
+    """
+    if type_number >= len(TYPES):
+        raise MessageRefused(f"there is no type {type_number} of payloads")
+    kind = TYPES[type_number]
+    size = entries * kind.itemsize
+    if size > LARGEST_PAYLOAD:
+        raise MessageRefused(f"its payload would have {size:,} bytes")
+    try:
+        return torch.empty(entries, dtype=kind) if size < _LARGE else _LARGE_BLOCKS.take(size).view(kind)
+    except (RuntimeError, MemoryError):
+        raise MessageRefused(f"there is no memory for its payload of {size:,} bytes") from None
+
+
+class _Blocks:
+    """Memory of large payloads that is used again when nobody holds the payload any more.
+
+    The system clears the pages of new memory one by one, which takes as long as to receive as many bytes.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._blocks: list[npt.NDArray[np.uint8]] = []
+
+    def take(self, size: int) -> Tensor:
+        """Return a tensor of so many bytes."""
+        with self._lock:
+            for place in range(len(self._blocks)):
+                # referred to by this list and the argument, and by each tensor that lies in it
+                if len(self._blocks[place]) == size and sys.getrefcount(self._blocks[place]) == 2:
+                    return torch.from_numpy(self._blocks[place])
+            block: npt.NDArray[np.uint8] = np.empty(size, dtype=np.uint8)
+            self._blocks = [*self._blocks[1 - _MOST_BLOCKS :], block]
+        return torch.from_numpy(block)
+
+
+_LARGE_BLOCKS = _Blocks()
+
+
+def bytes_of(payload: Tensor) -> memoryview:
+    """Return the memory of a tensor, byte by byte."""
+    array: Any = payload.numpy()
+    return memoryview(array).cast("B")

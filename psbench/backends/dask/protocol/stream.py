@@ -1,0 +1,302 @@
+"""Messages between processes of one machine: plain sockets, one loop, one write a message.
+
+ZeroMQ hands every message to a thread of its own, and waking it takes longer than a step of a small model.
+Here the thread that waits is the one that reads.
+
+The run's key never travels. A server's address has a number drawn for it, and a client begins with a number
+of its own, its name, and the HMAC of all three under the key; a number of a client that came before is
+refused, so what was overheard opens nothing. The server answers with the HMAC of the client's number, without
+which the client takes nothing from it.
+"""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+import select
+import selectors
+import socket
+import time
+from collections import deque
+from typing import Any
+
+from psbench.backends.dask.protocol.connection import LARGEST_BODY, Connection
+from psbench.backends.dask.protocol.decoder import MessageRefused
+from psbench.backends.dask.protocol.messages import Hello
+from psbench.backends.dask.protocol.roles import Address
+from psbench.backends.dask.protocol.sender import SENDER
+from psbench.backends.dask.protocol.wire import SILENCE_S, Frame
+
+#: bytes of a number that is drawn, and of an HMAC
+_NUMBER, _HMAC = 16, 32
+#: bytes of the largest greeting of a stranger
+_GREETING = 1 << 12
+#: the kind of a server's answer to a greeting, which no message has
+_WELCOME = 254
+#: how long a connection attempt may take (seconds); on one machine it is answered by the system
+_CONNECT_S = 10.0
+#: scheme of addresses
+SCHEME = "stream"
+
+
+def is_available() -> bool:
+    """Return whether this system has what the wire needs."""
+    return hasattr(selectors.DefaultSelector, "fileno") and hasattr(select, "poll")
+
+
+def _tag(key: bytes, *parts: bytes) -> bytes:
+    return hmac.digest(key, b"".join(parts), "sha256")
+
+
+def _family(host: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in host else socket.AF_INET
+
+
+class StreamServer:
+    """See `ServerWire`.
+
+    Parameters
+    ----------
+    host : str
+        A loopback address.
+    key : bytes
+    """
+
+    def __init__(self, host: str, key: bytes) -> None:
+        self._key, self._number = key, secrets.token_bytes(_NUMBER)
+        self._listening = socket.create_server((host, 0), family=_family(host), backlog=1024)
+        self._listening.setblocking(False)
+        self._selector: Any = selectors.DefaultSelector()
+        self._selector.register(self._listening, selectors.EVENT_READ, None)
+        self._routes: dict[str, Connection] = {}
+        self._connections: set[Connection] = set()
+        self._used: set[bytes] = set()  # numbers of clients
+        self._ready: deque[Connection] = deque()  # those that may have a frame
+        self._look_s = time.monotonic() + SILENCE_S
+        self.strangers = 0
+        bracketed = f"[{host}]" if ":" in host else host
+        port = self._listening.getsockname()[1]
+        self.address = Address(f"{SCHEME}://{bracketed}:{port}/{self._number.hex()}")
+
+    @property
+    def peers(self) -> list[str]:
+        """See `ServerWire`."""
+        return list(self._routes)
+
+    @property
+    def handle(self) -> int:
+        """See `ServerWire`."""
+        number: int = self._selector.fileno()
+        return number
+
+    def receive(self, timeout_s: float) -> tuple[str, Frame] | None:
+        """See `ServerWire`."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            while self._ready:
+                found = self._read(self._ready.popleft())
+                if found is not None:
+                    return found
+            events = self._selector.select(timeout_s)
+            for each, _ in events:
+                if each.data is None:
+                    self._accept()
+                else:
+                    self._ready.append(each.data)
+            now = time.monotonic()
+            if now > self._look_s:
+                self._drop_silent(now)
+            timeout_s = deadline - now
+            if not events or (timeout_s <= 0 and not self._ready):
+                return None
+
+    def _accept(self) -> None:
+        try:
+            end, _ = self._listening.accept()
+        except OSError:  # it is gone already
+            return
+        connection = Connection(end, _GREETING)
+        self._connections.add(connection)
+        self._selector.register(connection, selectors.EVENT_READ, connection)
+
+    def _read(self, connection: Connection) -> tuple[str, Frame] | None:
+        if connection not in self._connections:
+            return None
+        try:
+            frame = connection.next_frame()
+        except MessageRefused as error:
+            self._drop(connection)
+            if connection.name is None:
+                self.strangers += 1
+                return None
+            raise MessageRefused(error.reason, connection.name) from None
+        if frame is None:
+            if connection.gone:
+                self._drop(connection)
+            return None
+        if connection.has_bytes:
+            self._ready.append(connection)
+        if connection.name is not None:
+            return connection.name, frame
+        return self._admit(connection, frame)
+
+    def _admit(self, connection: Connection, frame: Frame) -> tuple[str, Frame] | None:
+        """Take the first frame of a connection: a `Hello` with the proof that its sender has the key."""
+        number, tag, body = _parted(frame.body)
+        name = self._name_in(frame.kind, number, tag, body)
+        if name is None:
+            self.strangers += 1
+            self._drop(connection)
+            return None
+        self._used.add(number)
+        connection.name, connection.largest_body = name, LARGEST_BODY
+        self._routes[name] = connection
+        SENDER.add(connection)
+        connection.send(Frame(_WELCOME, _tag(self._key, number), None))
+        return name, Frame(Hello.kind, body, None)
+
+    def _name_in(self, kind: int, number: bytes, tag: bytes, body: bytes) -> str | None:
+        """Return the name in a greeting, or None if it is none of somebody who has the key."""
+        if kind != Hello.kind or number in self._used:
+            return None
+        if not hmac.compare_digest(tag, _tag(self._key, self._number, number, body)):
+            return None
+        try:
+            return Hello.decode(body, None).name
+        except ValueError:
+            return None
+
+    def send(self, name: str, frame: Frame) -> bool:
+        """See `ServerWire`."""
+        connection = self._routes.get(name)
+        return connection is not None and _send(connection, frame)
+
+    def forget(self, name: str) -> None:
+        """See `ServerWire`."""
+        connection = self._routes.get(name)
+        if connection is not None:
+            self._drop(connection)
+
+    def _drop(self, connection: Connection, linger_s: float = 0.0) -> None:
+        self._connections.discard(connection)
+        self._selector.unregister(connection)
+        SENDER.remove(connection)
+        connection.close(linger_s)
+        if connection.name is not None and self._routes.get(connection.name) is connection:
+            del self._routes[connection.name]
+
+    def _drop_silent(self, now_s: float) -> None:
+        """Drop who gave no sign of life for long, strangers included."""
+        self._look_s = now_s + SILENCE_S / 4
+        for connection in [*self._connections]:
+            connection.look()
+            if connection.has_bytes:
+                self._ready.append(connection)
+            elif connection.gone:
+                self._drop(connection)
+
+    def close(self, linger_s: float) -> None:
+        """See `ServerWire`."""
+        for connection in [*self._connections]:
+            self._drop(connection, linger_s)
+        self._selector.close()
+        self._listening.close()
+
+
+class StreamClient:
+    """See `ClientWire`.
+
+    Parameters
+    ----------
+    address : Address
+    key : bytes
+    name : str
+        The role that connects.
+    """
+
+    def __init__(self, address: Address, key: bytes, name: str) -> None:
+        host, port, number = _place(address)
+        self._number = secrets.token_bytes(_NUMBER)
+        self._welcome: bytes | None = _tag(key, self._number)  # until it has come
+        end = socket.socket(_family(host), socket.SOCK_STREAM)
+        try:
+            end.settimeout(_CONNECT_S)
+            end.connect((host, port))
+        except OSError:  # nobody listens any more: this connection is lost from the beginning
+            self._connection = Connection(end)
+            self._connection.close(0)
+            return
+        self._connection = Connection(end)
+        SENDER.add(self._connection)
+        body, _ = Hello(name).encode()
+        tag = _tag(key, number, self._number, body)
+        self._connection.send(Frame(Hello.kind, self._number + tag + body, None))
+
+    @property
+    def lost(self) -> bool:
+        """See `ClientWire`."""
+        self._connection.look()
+        return self._connection.gone
+
+    @property
+    def has_frame(self) -> bool:
+        """See `ClientWire`."""
+        connection = self._connection
+        return connection.has_bytes or (not connection.gone and connection.wait(0))
+
+    @property
+    def handle(self) -> int:
+        """See `ClientWire`."""
+        return self._connection.fileno()
+
+    def receive(self, timeout_s: float) -> Frame | None:
+        """See `ClientWire`."""
+        connection, deadline = self._connection, time.monotonic() + timeout_s
+        ready = connection.has_bytes
+        while ready or (not connection.gone and connection.wait(timeout_s)):
+            frame = connection.next_frame()
+            if frame is not None and self._welcome is None:
+                return frame
+            if frame is not None:
+                self._check_welcome(frame)
+            elif time.monotonic() >= deadline:
+                break
+            ready = frame is not None and connection.has_bytes
+            timeout_s = deadline - time.monotonic()
+        return None
+
+    def _check_welcome(self, frame: Frame) -> None:
+        """Take nothing from a server before it has shown that it has the key."""
+        assert self._welcome is not None
+        if frame.kind != _WELCOME or not hmac.compare_digest(frame.body, self._welcome):
+            self.close(0)
+            raise MessageRefused("the server does not know the run's key")
+        self._welcome = None
+
+    def send(self, frame: Frame) -> None:
+        """See `ClientWire`."""
+        _send(self._connection, frame)
+
+    def close(self, linger_s: float) -> None:
+        """See `ClientWire`."""
+        SENDER.remove(self._connection)
+        self._connection.close(linger_s)
+
+
+def _send(connection: Connection, frame: Frame) -> bool:
+    sent = connection.send(frame)
+    if connection.has_queue:
+        SENDER.wake()
+    return sent
+
+
+def _parted(greeting: bytes) -> tuple[bytes, bytes, bytes]:
+    """Return the number, the HMAC and the message of a greeting."""
+    return greeting[:_NUMBER], greeting[_NUMBER : _NUMBER + _HMAC], greeting[_NUMBER + _HMAC :]
+
+
+def _place(address: Address) -> tuple[str, int, bytes]:
+    """Return host, port and number of an address."""
+    place, _, number = address.url.removeprefix(f"{SCHEME}://").partition("/")
+    host, _, port = place.rpartition(":")
+    return host.strip("[]"), int(port), bytes.fromhex(number)
