@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 import yaml
 from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
@@ -78,6 +78,10 @@ class Experiment(Specification):
         compositions).
     threads : int
         Torch threads of each worker. Results may differ in the last bit between numbers of threads.
+    processes : int or "auto"
+        Processes of this machine that compute the steps of a simulated run; the results are the same bits
+        however many they are. With "auto" a run takes one core until it has shown that its steps are worth
+        more, then as many as there are; a run inside a pool of processes takes one.
     device : "cpu", "cuda" or "auto"
         Where gradients are computed; "auto" is a GPU where there is one. Only on "cpu" do equal runs give
         equal bits for certain.
@@ -120,6 +124,9 @@ class Experiment(Specification):
     )
     device: Literal["auto", "cpu", "cuda"] = parameter("cpu", "where gradients are computed")
     threads: int = parameter(1, "torch threads of each worker", ge=1, le=256)
+    processes: Literal["auto"] | Annotated[int, Field(ge=1, le=256)] = parameter(
+        "auto", "processes that compute the steps of a simulated run"
+    )
 
     def __init__(self, **values: Any) -> None:
         if "data" in values:
@@ -193,6 +200,8 @@ class Experiment(Specification):
         self.strategy.check(workers, self.batch_size)
         if self.scheduler is not None and self.backend != "dask":
             raise ParameterError("scheduler: only the dask backend has one; set backend: dask")
+        if self.processes not in ("auto", 1) and self.backend != "simulated":
+            raise ParameterError("processes: on dask every worker has one of its own; leave it out")
         if self.rule is not None and self.rule.needs_epochs and self.stop.epochs is None:
             raise ParameterError(
                 f"switch rule {self.rule.name!r} needs to know the number of epochs: set stop.epochs, "

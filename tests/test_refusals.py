@@ -246,8 +246,8 @@ def simulated(strategy, updates, **cluster):
     """A simulation that has ended, and the number of steps that were computed to their end."""
     experiment = toy_experiment(strategy, cluster=toy_cluster(**cluster), stop={"updates": updates})
     simulation = Simulation(Workload.build(experiment), EventLog(), Control())
-    count, result = itertools.count(), simulation.cluster.trainer.result
-    simulation.cluster.trainer.result = lambda *job: (next(count), result(*job))[1]
+    count, result = itertools.count(), simulation.cluster.steps.result
+    simulation.cluster.steps.result = lambda *job: (next(count), result(*job))[1]
     simulation.run()
     return simulation, next(count)
 

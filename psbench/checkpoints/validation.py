@@ -20,7 +20,8 @@ from psbench.training.workload import Workload
 
 #: what may change from one part of a run to the next
 FREE = (
-    *("name", "stop", "backend", "scheduler", "evaluate_every", "checkpoint_every", "threads", "device"),
+    *("name", "stop", "backend", "scheduler", "evaluate_every", "checkpoint_every"),
+    *("threads", "processes", "device"),
     "timing_only",  # has a message of its own
 )
 #: what code raises that restores a state which is not one of its own

@@ -40,6 +40,7 @@ class Evaluator:
     """
 
     BATCH = 1000  # bounds memory; larger is not faster on a CPU
+    PARTS = ("train", "val")
 
     def __init__(
         self,
@@ -70,18 +71,28 @@ class Evaluator:
         ParameterError
             If a metric cannot be computed.
         """
-        self._load(parameters, buffers)
-        data = self.data
         values: dict[str, float] = {}
-        values["train_loss"], accuracy = self._over(data.train_x, data.train_y, self._sample)
-        values |= {} if accuracy is None else {"train_accuracy": accuracy}
-        if len(data.val_y):
-            all_of_them = torch.arange(len(data.val_y))
-            outputs: list[Any] | None = [] if self._metrics else None
-            values["val_loss"], accuracy = self._over(data.val_x, data.val_y, all_of_them, outputs)
-            values |= {} if accuracy is None else {"val_accuracy": accuracy}
-            values |= {} if outputs is None else self._measured(_joined(outputs))
+        for part in self.PARTS:
+            values |= self.evaluate_part(part, parameters, buffers)
         return values
+
+    def evaluate_part(self, part: str, parameters: Tensor, buffers: Tensor) -> dict[str, float]:
+        """Return what `evaluate` finds on one of the `PARTS`; they may be evaluated anywhere."""
+        self._load(parameters, buffers)
+        return self._on_training() if part == "train" else self._on_validation()
+
+    def _on_training(self) -> dict[str, float]:
+        loss, accuracy = self._over(self.data.train_x, self.data.train_y, self._sample)
+        return {"train_loss": loss} | ({} if accuracy is None else {"train_accuracy": accuracy})
+
+    def _on_validation(self) -> dict[str, float]:
+        data = self.data
+        if not len(data.val_y):
+            return {}
+        outputs: list[Any] | None = [] if self._metrics else None
+        loss, accuracy = self._over(data.val_x, data.val_y, torch.arange(len(data.val_y)), outputs)
+        values = {"val_loss": loss} | ({} if accuracy is None else {"val_accuracy": accuracy})
+        return values | ({} if outputs is None else self._measured(_joined(outputs)))
 
     def loss(
         self, which: Literal["train", "test"], parameters: Tensor, buffers: Tensor, samples: int = 0

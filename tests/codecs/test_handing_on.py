@@ -160,14 +160,14 @@ def test_with_rate_one_the_server_has_moved_by_all_gradients_less_what_is_left()
     )
     workload = Workload.build(experiment)
     simulation = Simulation(workload, EventLog(), Control())
-    inner = simulation.cluster.trainer.result
+    inner = simulation.cluster.steps.result
 
     def result(*arguments):
         step = inner(*arguments)
         gradients.append(step.gradient.double())
         return step
 
-    simulation.cluster.trainer.result = result
+    simulation.cluster.steps.result = result
     outcome = simulation.run()
     left = sum(each.double() for each in simulation.cluster.workers.residuals().values())
     pushed = len(simulation.log.of_kind(Kind.PUSH)["id"])

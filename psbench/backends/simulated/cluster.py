@@ -24,6 +24,7 @@ from psbench.backends.simulated.event_queue import MEMBERSHIP, TIMER, WORK, Even
 from psbench.backends.simulated.local_workers import LocalWorkers
 from psbench.backends.simulated.measurements import Measurements
 from psbench.backends.simulated.plain_workers import PlainWorkers
+from psbench.backends.simulated.steps import Steps, steps_of
 from psbench.backends.simulated.transfers import Transfers
 from psbench.backends.simulated.workers import Resources, Workers
 from psbench.checkpoints.file import Checkpoint
@@ -79,9 +80,12 @@ class SimulatedCluster:
         self.server, gradients = workload.server(), not workload.experiment.timing_only
         self.trainer = workload.trainer() if gradients else None
         self.evaluator = workload.evaluator() if gradients else None
+        self.steps: Steps | None = None
+        if self.trainer is not None and self.evaluator is not None:
+            self.steps = steps_of(workload, self.trainer, self.evaluator)
         self.resources = Resources(
             *(workload, view, self.server, StepTimes(workload.profile, workload.streams)),
-            *(self.trainer, self.evaluator),
+            *(self.trainer, self.evaluator, self.steps),
         )
         self.under_way: dict[int, Push] = {}
         self.payloads: dict[int, Model] = {}
@@ -90,6 +94,11 @@ class SimulatedCluster:
     def model(self) -> Model:
         """Return the model that the run would leave now: the workers' mean where they train by themselves."""
         return self.workers.mean_model() or (self.server.parameters, self.server.buffers)
+
+    def close(self) -> None:
+        """End the processes that compute, if there are any."""
+        if self.steps is not None:
+            self.steps.close()
 
     # ---------------------------------------------------------------- releases and pushes
 

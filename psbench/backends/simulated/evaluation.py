@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 from psbench.backends.local_steps import Model
 from psbench.backends.simulated.event_queue import MEMBERSHIP, EventQueue
+from psbench.backends.simulated.steps import Steps
 from psbench.core import events as ev
 from psbench.core.log import EventLog, Kind, plain_json
 from psbench.core.view import ClusterView
-from psbench.training.evaluator import Evaluator
 
 
 class Evaluation:
@@ -19,7 +19,7 @@ class Evaluation:
 
     Parameters
     ----------
-    evaluator : Evaluator or None
+    evaluator : Steps or None
         None where no model is trained; nothing is evaluated then.
     model : callable
         Returns the model that the run would leave now.
@@ -30,7 +30,7 @@ class Evaluation:
 
     def __init__(
         self,
-        evaluator: Evaluator | None,
+        evaluator: Steps | None,
         model: Callable[[], Model],
         view: ClusterView,
         queue: EventQueue,

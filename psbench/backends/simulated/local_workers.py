@@ -29,8 +29,7 @@ from psbench.errors import CodecError
 from psbench.training.local_model import LocalModel, StepStatistics, local_model
 from psbench.training.trainer import Job
 
-#: without gradients nothing is known of a step
-_UNKNOWN: Mapping[str, float] = {}
+_UNKNOWN: Mapping[str, float] = {}  # without gradients nothing is known of a step
 
 
 @dataclass(slots=True, eq=False)
@@ -42,6 +41,7 @@ class _Worker:
     model: LocalModel
     lr: float = 0.0
     computes: bool = False  # a step, or the evaluation after it, is under way
+    job: Job | None = None  # the step under way
     stashed: ReleaseArrival | None = None  # arrived during a step
     #: raised when what it has under way becomes void
     generation: int = 0
@@ -188,6 +188,9 @@ class LocalWorkers:
         if own is not None:
             own.generation += 1
             own.stashed = None
+            if own.job is not None:
+                self._resources.computing[0].cancel(own.job)
+                own.job = None
             own.computes = own.computes_on = own.loop.exchanging = False
 
     def leave(self, worker: int) -> None:
@@ -286,17 +289,15 @@ class LocalWorkers:
         worker.computes = False
         loss, stats = float("nan"), None
         if step.job is not None:
-            trainer, evaluator = self._trainer, self._resources.evaluator
-            assert trainer is not None
-            assert evaluator is not None
-            result = trainer.result(step.job, worker.model.parameters, worker.model.buffers)
+            steps, evaluator = self._resources.computing
+            worker.job = None
+            result = steps.result(step.job, worker.model.parameters, worker.model.buffers)
             worker.model.stepped(result, step.samples, worker.lr)
             loss = result.loss
             stats = StepStatistics(result, worker.model, evaluator)
         self._take_stashed(worker)
         directive = worker.loop.stepped(step.samples, step.compute_s, loss, stats or _UNKNOWN)
-        evaluated = stats.evaluated_samples if stats is not None else 0
-        if evaluated:
+        if evaluated := stats.evaluated_samples if stats is not None else 0:
             worker.computes = True
             seconds = forward_s(self._resources.workload.profile, evaluated, worker.number)
             end = EvaluationEnd(worker, worker.generation, directive)
@@ -375,6 +376,9 @@ class LocalWorkers:
         begins_s += self._network.injection(number, injection, self._sample_bytes)
         job = None if self._trainer is None else self._trainer.start(number, samples, injection)
         compute_s = self._resources.step_times.next(number, samples, begins_s)
+        if job is not None:
+            worker.job, (steps, _), model = job, self._resources.computing, worker.model
+            steps.begin(job, model.parameters, model.buffers, begins_s + compute_s)
         worker.computes = True
         end = StepEnd(worker, worker.generation, job, samples, compute_s)
         self._queue.schedule(begins_s + compute_s, number, end)

@@ -71,23 +71,30 @@ class PlainWorkers:
         self._resources, self._residuals = resources, residuals
         self._view, self._server = resources.view, resources.server
         self._trainer, self._step_times = resources.trainer, resources.step_times
+        self._steps = resources.steps
         self._jobs: dict[int, Job] = {}
 
     def release(self, release: act.Release, reaches_s: float, now: float) -> Push:
         """Begin a step on the server's version; returns its push, whose loss is computed on arrival."""
         worker, version = release.worker, release.load
         samples = self._view.workers[worker].batch_size
-        if self._trainer is not None:
-            self.snapshots.take(version, self._server.parameters, self._server.buffers)
-            self._jobs[worker] = self._trainer.start(worker, samples)
         compute_s = self._step_times.next(worker, samples, reaches_s)
+        if self._trainer is not None:
+            self._begin(worker, version, samples, reaches_s + compute_s)
         return Push(-1, worker, release.ticket, version, samples, 1, self.bytes_up, compute_s)
 
-    def payload(self, push: Push) -> Model:
-        """Compute the step of a push that has arrived."""
+    def _begin(self, worker: int, version: int, samples: int, ends_s: float) -> None:
         assert self._trainer is not None
+        assert self._steps is not None
+        self.snapshots.take(version, self._server.parameters, self._server.buffers)
+        job = self._jobs[worker] = self._trainer.start(worker, samples)
+        self._steps.begin(job, *self.snapshots.get(version), ends_s)
+
+    def payload(self, push: Push) -> Model:
+        """Return the gradient of a push that has arrived."""
+        assert self._steps is not None
         job = self._jobs.pop(push.worker)
-        step = self._trainer.result(job, *self.snapshots.get(push.base_version))
+        step = self._steps.result(job, *self.snapshots.get(push.base_version))
         self.snapshots.drop(push.base_version)
         push.loss = step.loss
         residual = self._residuals.pop(push.worker, None)
@@ -100,9 +107,9 @@ class PlainWorkers:
         """Do nothing: these workers find their orders with the next release."""
 
     def cancel(self, worker: int, push: Push | None) -> None:
-        """Never compute the step of this push."""
-        if push is not None and self._trainer is not None:
-            del self._jobs[worker]
+        """Do without the step of this push."""
+        if push is not None and self._steps is not None:
+            self._steps.cancel(self._jobs.pop(worker))
             self.snapshots.drop(push.base_version)
 
     def leave(self, worker: int) -> None:

@@ -90,7 +90,7 @@ class Simulation:
         )
         self.cluster.server.measures_movement = self._rules.sees_movement
         self._under_way, self._gradients = self.cluster.under_way, self.cluster.trainer is not None
-        self.evaluation = Evaluation(self.cluster.evaluator, self.cluster.model, view, self.queue, log)
+        self.evaluation = Evaluation(self.cluster.steps, self.cluster.model, view, self.queue, log)
         self.engine.pause_for_evaluations(self._evaluation_precedes_releases)
         self._checkpoints = CheckpointSchedule(view, experiment.checkpoint_every)
         self._next_push = 0  # the number of the next push
@@ -108,6 +108,12 @@ class Simulation:
         WorkerLost
             When every worker is gone.
         """
+        try:
+            return self._run()
+        finally:
+            self.cluster.close()
+
+    def _run(self) -> Outcome:
         if self._start is None:
             self._begin()
         else:

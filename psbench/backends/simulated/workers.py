@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Protocol
 from torch import Tensor
 
 from psbench.backends.local_steps import Model
+from psbench.backends.simulated.steps import Steps
 from psbench.clusters import StepTimes
 from psbench.core import actions as act
 from psbench.core.events import Push
@@ -24,7 +25,7 @@ from psbench.training.workload import Workload
 class Resources:
     """What workers compute with, under whichever composition.
 
-    `trainer` and `evaluator` are None where a run computes no gradients (timing only).
+    `trainer`, `evaluator` and `steps` are None where a run computes no gradients (timing only).
     """
 
     workload: Workload
@@ -33,6 +34,14 @@ class Resources:
     step_times: StepTimes
     trainer: Trainer | None
     evaluator: Evaluator | None
+    steps: Steps | None
+
+    @property
+    def computing(self) -> tuple[Steps, Evaluator]:
+        """What a run with gradients computes with."""
+        assert self.steps is not None
+        assert self.evaluator is not None
+        return self.steps, self.evaluator
 
     def position(self, worker: int) -> dict[str, Any]:
         """Return as plain data where a worker is in its data and its step times."""

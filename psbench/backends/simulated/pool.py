@@ -1,0 +1,254 @@
+"""The steps of one simulated cluster on several processes, with the same bits as on one.
+
+A step is sent to a process as soon as one is free, the first that will be needed first, with a copy of the
+model that it starts from in memory that both share; its gradient comes back there. Each process has its next
+step before it is done with the one before. When the result is taken in virtual time it is there, or is waited
+for. Order, batches and sums are this process's alone, so nothing depends on which process is faster.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import heapq
+import logging
+import multiprocessing
+from dataclasses import dataclass, field
+from itertools import count
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+import cloudpickle
+import torch
+import torch.multiprocessing  # registers how tensors are shared between processes
+from torch import Tensor
+
+from psbench.backends.simulated.pool_process import Served, serve
+from psbench.data import Dataset
+from psbench.system.fork_server import without_main
+from psbench.system.limits import available_memory, size
+from psbench.training.evaluator import Evaluator
+from psbench.training.trainer import Job, StepResult, Trainer
+from psbench.training.workload import Workload
+
+logger = logging.getLogger(__name__)
+
+#: what a process has at once: what it computes, and the next
+_AHEAD = 2
+#: how much of the memory that is available a copy of the data may take
+_SHARE_OF_MEMORY = 0.25
+#: seconds that a process may take to end, which first completes its step
+_END_S = 5.0
+
+
+class CannotShare(Exception):
+    """Something that a run computes with cannot be had in another process."""
+
+
+@dataclass(eq=False)
+class _Task:
+    """Something to be computed from a model: a step, or a part of an evaluation."""
+
+    request: Job | str
+    parameters: Tensor
+    buffers: Tensor
+    is_void: bool = False
+    is_done: bool = False
+    result: Any = None
+    error: BaseException | None = None
+
+
+@dataclass(eq=False)
+class _Process:
+    """A process, and the task in each of its places in the shared memory."""
+
+    process: Any
+    pipe: Connection
+    places: list[int]
+    tasks: dict[int, _Task] = field(default_factory=dict)
+
+
+class Pool:
+    """See `Steps`.
+
+    Parameters
+    ----------
+    workload : Workload
+    trainer, evaluator
+        Of this process: for what is not worth to be sent, and should all processes be lost.
+    processes : int
+
+    Raises
+    ------
+    CannotShare
+    """
+
+    def __init__(self, workload: Workload, trainer: Trainer, evaluator: Evaluator, processes: int) -> None:
+        self._trainer, self._evaluator = trainer, evaluator
+        self._size = trainer.model.num_parameters
+        width = self._size + trainer.model.num_buffers
+        #: of each place: the model that a task starts from, and its gradient with the buffers after it
+        self._memory = _in_shared_memory(torch.zeros(processes * _AHEAD, 2, width))
+        self._order, self._todo = count(), list[tuple[float, int, _Task]]()
+        self._begun: dict[tuple[int, int], _Task] = {}
+        self._processes: list[_Process] = []
+        packed = _packed(Served.of(workload, trainer, evaluator))
+        tensors = _shared(workload.data)
+        try:
+            for number in range(processes):
+                places = list(range(number * _AHEAD, (number + 1) * _AHEAD))
+                self._processes.append(_start(packed, tensors, self._memory, self._size, places))
+        except BaseException:
+            self.close()
+            raise
+
+    # ---------------------------------------------------------------- steps
+
+    def begin(self, job: Job, parameters: Tensor, buffers: Tensor, ends_s: float) -> None:
+        """See `Steps`."""
+        task = self._begun[job.worker, job.number] = _Task(job, parameters, buffers)
+        self._add(task, ends_s)
+
+    def result(self, job: Job, parameters: Tensor, buffers: Tensor) -> StepResult:
+        """See `Steps`."""
+        task = self._begun.pop((job.worker, job.number), None)
+        if task is None:  # begun before the processes were there
+            return self._trainer.result(job, parameters, buffers)
+        self._await(task)
+        if not task.is_done:
+            task.is_void = True
+            return self._trainer.result(job, parameters, buffers)
+        found: StepResult = task.result
+        return found
+
+    def cancel(self, job: Job) -> None:
+        """See `Steps`."""
+        task = self._begun.pop((job.worker, job.number), None)
+        if task is not None:
+            task.is_void = True
+
+    def evaluate(self, parameters: Tensor, buffers: Tensor) -> dict[str, float]:
+        """Evaluate on both sets at once."""
+        tasks = [_Task(part, parameters, buffers) for part in Evaluator.PARTS]
+        for task in tasks:
+            self._add(task, float("-inf"))
+        values: dict[str, float] = {}
+        for task in tasks:
+            self._await(task)
+            if not task.is_done:
+                return self._evaluator.evaluate(parameters, buffers)
+            values |= task.result
+        return values
+
+    # ---------------------------------------------------------------- processes
+
+    def _add(self, task: _Task, ends_s: float) -> None:
+        heapq.heappush(self._todo, (ends_s, next(self._order), task))
+        self._feed()
+
+    def _feed(self) -> None:
+        """Send tasks to the processes that have a place for one, the first to be needed first."""
+        while self._todo:
+            freest = min(self._processes, key=lambda each: len(each.tasks), default=None)
+            if freest is None or not freest.places:
+                return
+            _, _, task = heapq.heappop(self._todo)
+            if not task.is_void:
+                self._send(freest, task)
+
+    def _send(self, process: _Process, task: _Task) -> None:
+        place = process.places.pop()
+        process.tasks[place] = task
+        model = self._memory[place, 0]
+        model[: self._size].copy_(task.parameters)
+        model[self._size :].copy_(task.buffers)
+        with contextlib.suppress(OSError):  # it is found to be gone when its answer is awaited
+            process.pipe.send((place, task.request))
+
+    def _await(self, task: _Task) -> None:
+        """Wait until a task is done; it is not if no process is left to do it."""
+        while not task.is_done and self._processes:
+            pipes = {each.pipe: each for each in self._processes}
+            for pipe in wait(list(pipes)):
+                self._collect(pipes[pipe])  # type: ignore[index]
+        if task.error is not None:
+            raise task.error
+
+    def _collect(self, process: _Process) -> None:
+        try:
+            place, answer = process.pipe.recv()
+        except (EOFError, OSError):
+            self._lose(process)
+            return
+        task = process.tasks.pop(place)
+        process.places.append(place)
+        task.is_done = True
+        if isinstance(answer, bytes):
+            task.error = cloudpickle.loads(answer)
+        elif isinstance(answer, dict):
+            task.result = answer
+        elif not task.is_void:
+            vectors = self._memory[place, 1].clone()
+            task.result = StepResult(vectors[: self._size], vectors[self._size :], answer)
+        self._feed()
+
+    def _lose(self, process: _Process) -> None:
+        """Do without a process that is gone; what it had is done by the others, or by this one."""
+        logger.warning("process %s of a simulated run is gone; others go on", process.process.pid)
+        self._processes.remove(process)
+        process.pipe.close()
+        process.process.join(_END_S)
+        for task in process.tasks.values():
+            heapq.heappush(self._todo, (float("-inf"), next(self._order), task))
+        self._feed()
+
+    def close(self) -> None:
+        """End the processes; none is left behind."""
+        for each in self._processes:
+            each.pipe.close()  # which is how it learns of it
+        for each in self._processes:
+            each.process.join(_END_S)
+            if each.process.is_alive():
+                each.process.kill()
+                each.process.join()
+            each.process.close()
+        self._processes = []
+
+
+def _shared(data: Dataset) -> tuple[Tensor, ...]:
+    """Return copies of a data set's tensors in shared memory, one for all processes.
+
+    The tensors themselves stay where they are, as others may look at their memory.
+    """
+    tensors = data.train_x, data.train_y, data.val_x, data.val_y
+    needed = sum(tensor.nbytes for tensor in tensors)
+    if needed > _SHARE_OF_MEMORY * available_memory():
+        raise CannotShare(f"there is no memory for a copy of data {data.name!r}, which has {size(needed)}")
+    return tuple(_in_shared_memory(tensor.clone()) for tensor in tensors)
+
+
+def _in_shared_memory(tensor: Tensor) -> Tensor:
+    shared: Any = tensor  # torch's method has no types
+    moved: Tensor = shared.share_memory_()
+    return moved
+
+
+def _packed(served: Served) -> bytes:
+    try:
+        packed: bytes = cloudpickle.dumps(served)
+    except Exception as error:
+        raise CannotShare(
+            f"what the run computes with cannot be sent to another process ({type(error).__name__}: {error})"
+        ) from error
+    return packed
+
+
+def _start(
+    packed: bytes, tensors: tuple[Tensor, ...], memory: Tensor, entries: int, places: list[int]
+) -> _Process:
+    context = multiprocessing.get_context("forkserver")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=serve, args=(theirs, packed, tensors, memory, entries), daemon=True)
+    with without_main():
+        process.start()
+    theirs.close()
+    return _Process(process, ours, places)

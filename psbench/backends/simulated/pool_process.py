@@ -1,0 +1,122 @@
+"""What a process does that computes steps for a simulation: it waits for a task, computes, answers."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from multiprocessing.connection import Connection
+from typing import Any
+
+import cloudpickle
+import torch
+from torch import Tensor, nn
+
+from psbench.data import Dataset
+from psbench.seeds import Streams
+from psbench.system.allocator import keep_freed_memory
+from psbench.training.evaluator import Evaluator
+from psbench.training.losses import Loss
+from psbench.training.model import FlatModel
+from psbench.training.scores import Metric
+from psbench.training.trainer import Job, Trainer
+from psbench.training.workload import Workload
+
+#: the tensors of a data set, which are shared and not sent
+_SHARED = ("train_x", "train_y", "val_x", "val_y")
+#: what computing needs nothing of
+_LEFT_OUT = ("shards", "columns")
+
+
+@dataclass(frozen=True)
+class Served:
+    """What a process computes with, but the data set's tensors."""
+
+    module: nn.Module
+    changed_buffers: tuple[str, ...]
+    data: Mapping[str, Any]
+    streams: Streams
+    loss: Loss
+    metrics: Mapping[str, Metric]
+    threads: int
+
+    @classmethod
+    def of(cls, workload: Workload, trainer: Trainer, evaluator: Evaluator) -> Served:
+        """Return what the steps of a run need."""
+        data, model, experiment = workload.data, trainer.model, workload.experiment
+        left_out = {*_SHARED, *_LEFT_OUT}
+        rest = {each.name: getattr(data, each.name) for each in fields(data) if each.name not in left_out}
+        return cls(
+            *(model.module, model.changed_buffers, rest, workload.streams, workload.loss),
+            *(experiment.metrics, experiment.threads),
+        )
+
+    def build(self, tensors: tuple[Tensor, ...]) -> tuple[Trainer, Evaluator]:
+        """Return what computes steps and evaluates."""
+        torch.set_num_threads(self.threads)
+        shared: dict[str, Any] = dict(zip(_SHARED, tensors, strict=True))
+        data = Dataset(**self.data, **shared)
+        model = FlatModel(self.module, self.changed_buffers)
+        trainer = Trainer(model, data, [], self.streams, loss=self.loss)
+        return trainer, Evaluator(model, data, self.streams, loss=self.loss, metrics=self.metrics)
+
+
+def serve(pipe: Connection, packed: bytes, tensors: tuple[Tensor, ...], memory: Tensor, size: int) -> None:
+    """Compute what is asked for until the other end of the pipe is closed.
+
+    Parameters
+    ----------
+    pipe : Connection
+        Brings (place, request) and takes (place, answer): a loss for a step, values for a part of an
+        evaluation, and an exception, packed, where there was one.
+    packed : bytes
+        A `Served`.
+    tensors : tuple of tensor
+        Of the data set.
+    memory : float32 tensor, (places, 2, num_params + num_buffers)
+        The model of each task, and where its gradient and buffers go.
+    size : int
+        Parameters of the model.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the simulation, which ends this process
+    keep_freed_memory()
+    built: tuple[Trainer, Evaluator] | None = None
+    while True:
+        try:
+            place, request = pipe.recv()
+        except (EOFError, OSError):
+            return
+        answer: float | dict[str, float] | bytes
+        try:
+            if built is None:
+                built = cloudpickle.loads(packed).build(tensors)
+            trainer, evaluator = built
+            answer = _answer(trainer, evaluator, request, memory[place], size)
+        except BaseException as error:
+            answer = _packed(error)
+        try:
+            pipe.send((place, answer))
+        except OSError:
+            return
+
+
+def _answer(
+    trainer: Trainer, evaluator: Evaluator, request: Job | str, memory: Tensor, size: int
+) -> float | dict[str, float]:
+    parameters, buffers = memory[0, :size], memory[0, size:]
+    if isinstance(request, str):
+        return evaluator.evaluate_part(request, parameters, buffers)
+    step = trainer.result(request, parameters, buffers)
+    memory[1, :size].copy_(step.gradient)
+    memory[1, size:].copy_(step.buffers)
+    return step.loss
+
+
+def _packed(error: BaseException) -> bytes:
+    """Return an exception as bytes; one that cannot be sent as an error with its message."""
+    try:
+        packed: bytes = cloudpickle.dumps(error)
+        cloudpickle.loads(packed)
+    except Exception:
+        packed = cloudpickle.dumps(RuntimeError(f"{type(error).__name__}: {error}"))
+    return packed
