@@ -71,8 +71,14 @@ pictures: $(VENV)/.dev  ## take the README's pictures anew, with the browser tes
 	@PSBENCH_PICTURES=1 $(PYTEST) -n 0 -m browser tests/widgets/test_browser_lab.py
 	@mkdir -p notebooks/pictures && cp build/screenshots/lab.webp build/screenshots/lab-compare-dark.png notebooks/pictures/
 
-bench: $(VENV)/.dev  ## speed against peers, as ratios
-	@$(BIN)/python -m tests.benchmarks
+$(VENV)/.bench: $(VENV)/.dev
+	@echo '== installing Ray and TensorFlow, which are measured beside psbench (large; without them their rows are left out)'
+	@$(BIN)/python -m pip install --disable-pip-version-check -q $(PIP_ARGS) -e '.[bench]' \
+	  || echo 'they could not be installed'
+	@touch $@
+
+bench: $(VENV)/.bench  ## speed against peers, as ratios; build/bench.md is the table for the README
+	@mkdir -p build && $(BIN)/python -m tests.benchmarks --markdown build/bench.md
 
 clean:  ## remove the environment and caches
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

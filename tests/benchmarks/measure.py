@@ -42,6 +42,7 @@ class Skipped:
 
     what: str
     reason: str
+    verdict: str = "skipped"
 
 
 Rows = list[Row | Skipped]

@@ -1,0 +1,79 @@
+"""One simulated cluster on all cores against one, by the clock; the logs must be the same.
+
+The processes' start is not counted: a run pays it once, and "auto" only when a run is long enough.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+import torch
+
+from psbench.backends.control import Control
+from psbench.backends.simulated.simulation import Simulation
+from psbench.core.log import EventLog
+from psbench.experiment import Experiment
+from psbench.system.allocator import keep_freed_memory
+from psbench.training.workload import Workload
+from tests.benchmarks.measure import Pictures, Row, Rows, in_turns
+
+STEPS, WORKERS = 240, 12
+STRATEGIES = {
+    "ASP": "asp",
+    "BSP": "bsp",
+    "Strategy-Switch": {"name": "strategy_switch", "rule": {"name": "after", "fraction": 0.5}},
+    "local SGD": {"name": "local_sgd", "local_steps": 4},
+}
+
+
+def _workload(strategy: object, processes: int) -> Workload:
+    return Workload.build(
+        Experiment(
+            data=Pictures(),
+            model="cnn",
+            cluster={"workers": WORKERS},
+            strategy=strategy,
+            batch_size=WORKERS * 32,
+            stop={"epochs": STEPS * 32 / 6000},
+            evaluate_every=1e9,
+            processes=processes,
+        )
+    )
+
+
+def _seconds(workload: Workload, digests: set[str]) -> float:
+    """Return the seconds of a run from its first event to its last, whose processes are there already."""
+    log = EventLog()
+    simulation = Simulation(workload, log, Control())
+    pool = simulation.cluster.steps
+    model = workload.model.parameters.clone(), workload.model.buffers
+    for _ in range(2 * workload.experiment.processes):
+        pool.evaluate(*model)  # every process has built what it needs then
+    began = time.perf_counter()
+    simulation.run()
+    digests.add(log.digest())
+    return time.perf_counter() - began
+
+
+def run() -> Rows:
+    """Measure each strategy in turns."""
+    torch.set_num_threads(1)
+    keep_freed_memory()
+    cores = len(os.sched_getaffinity(0))
+    rows: Rows = []
+    for name, strategy in STRATEGIES.items():
+        sides, digests = [_workload(strategy, n) for n in (cores, 1)], set()
+        ours, one = in_turns([lambda w=w, d=digests: _seconds(w, d) for w in sides], 3)
+        if len(digests) != 1:
+            raise AssertionError(f"{name}: the logs of {cores} processes and of one differ")
+        rows.append(
+            Row(
+                f"simulated CNN, 12 workers, {name}: speed-up by {cores} processes / {cores}",
+                f"{ours:.2f} s",
+                f"one process: {one:.2f} s",
+                one / ours / cores,
+                *(0.85, 0.95),
+            )
+        )
+    return rows
