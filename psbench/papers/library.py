@@ -6,6 +6,7 @@ import csv
 import io
 from functools import cache
 from importlib import resources
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -58,6 +59,6 @@ def parse(name: str, content: dict[str, Any], table: str) -> Paper:
         raise DataError(f"paper {name!r}: {where}: {first['msg']}") from None
 
 
-def stored(name: str) -> Any:
-    """Return the file of the stored quick runs of a paper, which may not exist."""
-    return _FILES / name / "quick.parquet"
+def stored(name: str) -> Path:
+    """Return the file of the quick runs of a paper that come with psbench; it may not exist."""
+    return Path(str(_FILES)) / name / "quick.parquet"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,8 +22,12 @@ TARGETS = ("time_to_target_s", "epochs_to_target")
 _POINTS = 60
 
 
-def measure(run: Run, target_of: str, target: float | None) -> dict[str, float | None]:
+def measure(
+    run: Run, summary: Mapping[str, Any], target_of: str, target: float | None
+) -> dict[str, float | None]:
     """Return all measures of a run by name; None where there is no such thing, or it was never reached.
+
+    `summary` is the run's own.
 
     Returns
     -------
@@ -35,7 +40,6 @@ def measure(run: Run, target_of: str, target: float | None) -> dict[str, float |
         `chunk_s`, median seconds of a chunk; `chunk_batch`, median mini-batch in chunks;
         `time_to_target_s`, `epochs_to_target`.
     """
-    summary = run.summary()
     workers = summary["workers"]
     time_s, steps = summary["time_s"], summary["steps"]
     found: dict[str, float | None] = {
@@ -93,7 +97,7 @@ def staleness_counts(run: Run) -> list[int]:
     return [int(count) for count in np.bincount(found)] if len(found) else []
 
 
-def _sent(summary: dict[str, Any]) -> float:
+def _sent(summary: Mapping[str, Any]) -> float:
     return float(sum(value for name, value in summary["bytes"].items() if name in ("up", "down")))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard
@@ -55,13 +55,12 @@ class Record:
     wall_s: float
 
 
-def record_of(cell: Cell, run: Run) -> Record:
-    """Return the record of a cell's run."""
-    summary = run.summary()
+def record_of(cell: Cell, run: Run, summary: Mapping[str, Any]) -> Record:
+    """Return the record of a cell's run, whose summary has been made."""
     return Record(
         *(cell.key, cell.paper, cell.experiment, cell.seed, cell.role, cell.label, cell.spec),
         status=summary["status"],
-        measures=measures.measure(run, cell.target_of, cell.target),
+        measures=measures.measure(run, summary, cell.target_of, cell.target),
         curve=measures.curve(run),
         staleness=measures.staleness_counts(run),
         digest=summary["digest"],

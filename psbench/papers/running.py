@@ -57,7 +57,7 @@ def run_cells(
     missing = []
     for cell, outcome in zip(todo, outcomes, strict=True):
         if not outcome.error:
-            records[cell.key] = record_of(cell, outcome.run)
+            records[cell.key] = record_of(cell, outcome.run, outcome.summary)
             store.save(records[cell.key])
         elif outcome.was_run:
             missing.append(Missing(cell, outcome.error))

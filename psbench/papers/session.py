@@ -12,8 +12,9 @@ from psbench.errors import DataError
 from psbench.experiment import Experiment
 from psbench.papers import cells as planning
 from psbench.papers.cells import Cell
+from psbench.papers.library import load, stored
 from psbench.papers.outcome import Reproduction, best_rates
-from psbench.papers.records import Record, Store
+from psbench.papers.records import Record, Store, read_records
 from psbench.papers.running import Missing, run_cells
 from psbench.papers.schema import Paper, Scale
 from psbench.runs import run
@@ -110,6 +111,35 @@ def reproduce(
 def from_records(paper: Paper, scale: Scale, records: Sequence[Record]) -> Reproduction:
     """Return the reproduction of stored records."""
     return Reproduction(paper, scale, None, {record.key: record for record in records})
+
+
+def stored_records(name: str) -> list[Record]:
+    """Return the quick runs of a paper that come with psbench.
+
+    Raises
+    ------
+    UnknownName
+    DataError
+        If there are none.
+    """
+    path = stored(load(name).name)
+    if not path.is_file():
+        raise DataError(
+            f"paper {name!r}: no runs come with psbench; run `psbench reproduce {name}`, give --out"
+        )
+    return read_records(path)
+
+
+def stored_reproduction(name: str) -> Reproduction:
+    """Return what the quick runs of a paper came to that come with psbench.
+
+    Raises
+    ------
+    UnknownName
+    DataError
+        If none come with it.
+    """
+    return from_records(load(name), "quick", stored_records(name))
 
 
 def draw(records: Sequence[Record], seed: int) -> Record:

@@ -13,6 +13,7 @@ from psbench.cli.app import FAILED, Debug, Json, app, as_json_text, say, table_w
 
 if TYPE_CHECKING:
     from psbench.papers.outcome import Reproduction
+    from psbench.papers.records import Record
     from psbench.sweeps.execution import Progress
 
 _OUT = Path("runs/papers")
@@ -59,6 +60,7 @@ def reproduce_command(
     """  # noqa: D301
     from psbench.papers.library import load
     from psbench.papers.page import write_page
+    from psbench.papers.records import write_records
     from psbench.papers.session import plan, reproduce
     from psbench.sweeps.pool import cores
 
@@ -70,6 +72,8 @@ def reproduce_command(
         for line in planned.words(at_once):
             say(line)
     found = [reproduce(planned, out, at_once, _progress(planned.paper.name)) for planned in plans]
+    for each in found:
+        write_records(out / f"{each.paper.name}-{scale}.parquet", each.records.values())
     report = write_page(out / "report.html", found)
     if as_json:
         print(as_json_text(_plain(found)))
@@ -124,16 +128,13 @@ def _asked(paper: str | None, every: bool) -> tuple[str, ...]:
     return NAMES if every else (load(str(paper)).name,)
 
 
-def _stored(name: str, out: Path | None) -> list:  # type: ignore[type-arg]
-    from psbench.errors import DataError
-    from psbench.papers.library import stored
-    from psbench.papers.records import read_records, records_in
+def _stored(name: str, out: Path | None) -> list[Record]:
+    from psbench.papers.records import records_in
+    from psbench.papers.session import stored_records
 
-    if out is not None:
-        return [record for record in records_in(out) if record.paper == name]
-    if not stored(name).is_file():
-        raise DataError(f"paper {name!r}: no runs come with psbench; give --out")
-    return read_records(stored(name))
+    if out is None:
+        return stored_records(name)
+    return [record for record in records_in(out) if record.paper == name]
 
 
 def _progress(name: str) -> Callable[[Progress], None]:
