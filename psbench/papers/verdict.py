@@ -18,6 +18,8 @@ from psbench.papers.schema import UNITS, Form, Published
 Verdict: TypeAlias = Literal["reproduced", "direction only", "not reproduced", "not run"]
 VERDICTS: tuple[Verdict, ...] = ("reproduced", "direction only", "not reproduced", "not run")
 
+#: half-width of an interval, in published effects, above which agreement says nothing
+_WIDEST = 3.0
 #: below this a t-test calls a difference suspicious
 _SUSPICIOUS = 0.05
 
@@ -118,7 +120,8 @@ def judge(theirs: Published, ours: Estimate) -> Verdict:
     """Return the verdict on a row.
 
     A number is reproduced if the printed one, with what it was rounded by and may have been misread by, lies
-    in our interval, or if ours is better. A statement ("faster than") is reproduced if our whole interval
+    in our interval, or if ours is better; but not if our interval is wider than three times the published
+    effect on either side, which says nothing. A statement ("faster than") is reproduced if our whole interval
     agrees with it. Otherwise, if our mean is on the same side of "no effect" (1 for ratios, 0 for
     differences), only the direction is. An experiment that missed its target with some seeds can have the
     direction at most, and only if it reached the target with more than half of them; unless the statement is
@@ -156,13 +159,18 @@ def _statement(value: float, relation: str, mean: float, low: float, high: float
 def _number(theirs: Published, mean: float, low: float, high: float) -> Verdict:
     value = float(theirs.value)
     within = theirs.rounding + theirs.reading_error
-    if low <= value + within and high >= value - within:
-        return "reproduced"
-    if (theirs.better == "higher" and mean > value) or (theirs.better == "lower" and mean < value):
+    agrees = low <= value + within and high >= value - within
+    is_better = (theirs.better == "higher" and mean > value) or (theirs.better == "lower" and mean < value)
+    if (agrees or is_better) and not _too_wide(theirs, value, high - low):
         return "reproduced"
     if theirs.neutral is not None and (mean - theirs.neutral) * (value - theirs.neutral) > 0:
         return "direction only"
     return "not reproduced"
+
+
+def _too_wide(theirs: Published, value: float, width: float) -> bool:
+    """Return whether an interval is so wide that nearly any number would lie in it."""
+    return theirs.neutral is not None and width / 2 > _WIDEST * abs(value - theirs.neutral) + theirs.rounding
 
 
 def holds_no_effect(theirs: Published, ours: Estimate) -> bool:

@@ -38,6 +38,12 @@ def point(mean, half=0.0, seeds=3, **more):
         (row("-0.9", form="difference"), point(-0.009), "reproduced"),  # ours is a share, theirs points
         (row("-0.9", form="difference"), point(-0.02), "direction only"),
         (row("-0.9", form="difference"), point(0.01), "not reproduced"),
+        (
+            row("-0.1", form="difference"),
+            point(-0.001, 0.19),
+            "direction only",
+        ),  # 0.1 +- 19 points says nothing
+        (row("-0.1", form="difference", better="higher"), point(0.01, 0.19), "not reproduced"),
         (row("26", form="value"), point(27.0), "not reproduced"),  # a number alone has no direction
         (row("1", relation=">"), point(1.2, 0.1), "reproduced"),
         (row("1", relation=">"), point(1.2, 0.3), "direction only"),
