@@ -14,10 +14,10 @@ from psbench.system.files import atomic_write
 
 _RULES = (
     "A row is reproduced if the printed number, with what it was rounded by or may have been misread by, "
-    "lies in our 95 % interval over seeds, or if ours is better; a statement such as "
-    "interval agrees. An interval wider than three times the published effect on either side agrees with "
-    "nothing. If only our mean is on the same side of 'no effect', the direction is reproduced. Everything "
-    "else is not.",
+    "lies in our 95 % interval over seeds, or if ours is better; a statement such as 'faster than' if the "
+    "whole interval agrees with it. An interval wider than three times the published effect on either side "
+    "agrees with nothing. If only our mean is on the same side of 'no effect', the direction is reproduced. "
+    "Everything else is not.",
     "Seeds are 0, 1, 2, ...; all runs are kept, also those that diverged. A run that never reached its "
     "target has a speed-up of 0; a baseline that never did makes a lower bound of the time it was given.",
     "Rates were tried with a seed that no result uses, equally often for every strategy; 'at best rates' is "

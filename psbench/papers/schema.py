@@ -223,6 +223,8 @@ class Paper(_Data):
     name: str
     title: str
     source: str
+    #: the row that stands for the paper in a short table
+    headline: str
     reading: tuple[str, ...]
     setups: dict[str, SetUp]
     experiments: dict[str, Planned]
@@ -247,7 +249,11 @@ class Paper(_Data):
         rows = [row.row for row in self.rows]
         if len(set(rows)) < len(rows):
             raise ValueError(f"rows named twice: {sorted({row for row in rows if rows.count(row) > 1})}")
-        for name in (*self.sensitive, *(row for theory in self.theories for row in theory.rows)):
+        for name in (
+            self.headline,
+            *self.sensitive,
+            *(row for theory in self.theories for row in theory.rows),
+        ):
             _known(name, rows, "row")
         for name in self.notes:
             _known(name, [*rows, *(row.exhibit for row in self.rows)], "note of row")

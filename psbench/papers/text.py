@@ -53,6 +53,15 @@ def ours(outcome: Outcome, found: Estimate | None) -> str:
     return f"{'at least ' if found.bounds else ''}{text}{_unit(outcome)}"
 
 
+def headline(found: Reproduction) -> list[str]:
+    """Return the row that stands for the paper: name, what it says, theirs, ours, verdict; and the counts."""
+    (outcome,) = [each for each in found.outcomes if each.published.row == found.paper.headline]
+    counts = found.counts
+    verdicts = f"{counts['reproduced']} / {counts['direction only']} / {counts['not reproduced']}"
+    said = [found.paper.name, f"{outcome.published.exhibit}: {outcome.published.row}", theirs(outcome)]
+    return [*said, ours(outcome, outcome.ours), outcome.verdict, f"{verdicts} / {counts['not run']}"]
+
+
 def _best(outcome: Outcome) -> str:
     if outcome.best is None:
         return ""

@@ -1,13 +1,17 @@
 """The files of the papers: every row has its place, and its runs or the reason why there are none."""
 
+from pathlib import Path
+
 import pytest
 
 from psbench.errors import DataError, UnknownName
 from psbench.papers import cells
 from psbench.papers.closed_forms import FORMULAS
-from psbench.papers.library import NAMES, load, parse
+from psbench.papers.library import NAMES, load, parse, stored
 from psbench.papers.measures import TARGETS, measure
 from psbench.papers.schema import SCALES
+from psbench.papers.session import stored_reproduction
+from psbench.papers.text import headline
 from psbench.runs import run
 
 PAPERS = [load(name) for name in NAMES]
@@ -79,9 +83,26 @@ def test_tables_are_found_however_they_are_written():
         load("hermis")
 
 
+@pytest.mark.parametrize("paper", [p for p in PAPERS if stored(p.name).is_file()], ids=lambda p: p.name)
+def test_what_comes_with_psbench_is_of_this_plan(paper):
+    """Stored quick runs: every row that can be run at that scale has a number."""
+    found = stored_reproduction(paper.name)
+    assert stored(paper.name).stat().st_size < 200_000
+    for outcome in found.outcomes:
+        can_run = cells.runs_at(paper, outcome.published, "quick")
+        assert (outcome.verdict != "not run") == can_run, outcome.published.row
+
+
+def test_the_readme_shows_the_stored_results():
+    shown = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    for name in NAMES:
+        if stored(name).is_file():
+            assert f"| {' | '.join(headline(stored_reproduction(name)))} |" in shown, name
+
+
 HEAD = "exhibit,row,place,value,relation,unit,reading_error,experiment,baseline,measure,form,better,reason\n"
 CONTENT = {
-    **{"title": "t", "source": "s", "reading": [], "guesses": []},
+    **{"title": "t", "source": "s", "headline": "r", "reading": [], "guesses": []},
     "setups": {
         "a": {
             "spec": {},
