@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import multiprocessing
-import multiprocessing.forkserver
 import os
-import sys
 from collections import deque
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from multiprocessing.connection import wait
 from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
-from types import ModuleType
 
 import cloudpickle
 
 from psbench.sweeps.worker import Answer, serve
+from psbench.system import fork_server
+from psbench.system.fork_server import without_main
 
-#: what every process imports (an optimizer loads torch._dynamo); the fork server imports it once for all
-_PRELOADED = ["torch._dynamo", "sklearn.datasets", "psbench.sweeps.worker"]
 #: seconds that a process may take to end after it was told to
 _END_S = 5.0
 
@@ -80,7 +77,7 @@ class _Worker:
         context = _context()
         self.connection, other = context.Pipe()
         self._process: BaseProcess = context.Process(target=serve, args=(other,), daemon=True)  # type: ignore[attr-defined]
-        with _without_main():
+        with without_main():
             self._process.start()
         other.close()
         self.place: int | None = None
@@ -124,21 +121,7 @@ class _Worker:
 
 def _context() -> BaseContext:
     """Return how processes are started: as forks of a server that has imported torch, where there is one."""
-    if "forkserver" not in multiprocessing.get_all_start_methods():
+    if not fork_server.is_available():
         return multiprocessing.get_context("spawn")
-    multiprocessing.set_forkserver_preload(_PRELOADED)
+    fork_server.ensure_running()
     return multiprocessing.get_context("forkserver")
-
-
-@contextmanager
-def _without_main() -> Iterator[None]:
-    """Have a new process not run the script again that this one runs: what it needs is sent by value.
-
-    So a script needs no ``if __name__ == "__main__":`` around a sweep.
-    """
-    main = sys.modules["__main__"]
-    sys.modules["__main__"] = ModuleType("__main__")
-    try:
-        yield
-    finally:
-        sys.modules["__main__"] = main
