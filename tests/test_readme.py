@@ -39,6 +39,8 @@ def test_python_blocks_run_in_order_and_print_what_is_shown(
     monkeypatch.chdir(tmp_path)
     module = ModuleType("readme")  # a module that can be found again, as pickling a class needs
     monkeypatch.setitem(sys.modules, "readme", module)
+    # a class of this module cannot be found by other processes, as one of a script can
+    monkeypatch.setattr("psbench.sweeps.pool.cores", lambda: 1)
     space = vars(module)
     printed = []
     for body in blocks("python"):
@@ -50,6 +52,8 @@ def test_python_blocks_run_in_order_and_print_what_is_shown(
         row = next(line for line in shown.splitlines() if line.startswith(name))
         assert row.split() in [line.split() for line in printed[0].splitlines()], name
     assert (tmp_path / "compare.html").stat().st_size > 100_000
+    for name in ("mine.html", "sweep.html", "best.html", "curves.csv"):
+        assert (tmp_path / name).is_file(), name
 
 
 def test_yaml_blocks_are_experiments() -> None:

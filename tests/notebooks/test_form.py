@@ -22,6 +22,7 @@ NAMES = [
     "10_batch_sizes",
     "11_compression",
     "12_mapreduce_vs_ps",
+    "14_bring_your_own",
 ]
 CHECK = "# NBVAL_CHECK_OUTPUT"
 PANEL = "application/vnd.jupyter.widget-view+json"
