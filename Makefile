@@ -3,9 +3,11 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v p
 VENV ?= .venv
 BIN := $(VENV)/bin
 PIP_ARGS ?=
-# two test processes; tests that share a Dask cluster or a browser go to the same one (tests/conftest.py)
-PYTEST ?= $(BIN)/python -m pytest -q -n 2 --dist loadgroup --durations=15
+# two test processes; what shares a Dask cluster, a browser or a kernel goes to the same one (tests/conftest.py)
+PYTEST ?= $(BIN)/python -m pytest -q -n 2 --dist loadgroup --durations=25
 export OMP_NUM_THREADS ?= 1
+# compiled files spare each of the many processes that tests start half a second
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test quick lint types unit notebooks nightly lab pictures bench clean
@@ -38,7 +40,8 @@ demo: $(VENV)/.run  ## compare three strategies, simulated and live, and write d
 lab: $(VENV)/.lab  ## open JupyterLab on the notebooks
 	@$(BIN)/psbench lab
 
-test: lint types unit notebooks  ## every check and every test but the nightly ones
+test: lint  ## every check and every test but the nightly ones
+	@$(MAKE) --no-print-directory -j 2 types unit
 
 quick: $(VENV)/.dev lint  ## the inner loop, under a minute
 	@echo '== quick tests: all but the slow ones, Dask, the browser, charts, the panel and the command line'
@@ -54,12 +57,10 @@ types: $(VENV)/.dev
 	@$(BIN)/mypy
 
 unit: $(VENV)/.dev
-	@echo '== the examples in the docstrings'
-	@$(PYTEST) --doctest-modules psbench
-	@echo '== tests'
-	@$(PYTEST) -m 'not nightly' tests
+	@echo '== tests, the examples in the docstrings, and the notebooks'
+	@PSBENCH_SMOKE=1 $(PYTEST) -m 'not nightly' --doctest-modules --nbval-lax psbench tests notebooks
 
-notebooks: $(VENV)/.dev
+notebooks: $(VENV)/.dev  ## the notebooks alone
 	@echo '== notebooks'
 	@PSBENCH_SMOKE=1 $(PYTEST) --dist loadfile --nbval-lax notebooks
 

@@ -17,9 +17,11 @@ settings.load_profile("unhurried")
 
 @pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give what is started once, a Dask cluster or a browser, to one of the parallel test processes."""
+    """Give what is started once (a Dask cluster, a browser, a kernel) to one of the parallel processes."""
     for item in items:
         if item.get_closest_marker("dask"):
             item.add_marker(pytest.mark.xdist_group("dask"))
         elif item.get_closest_marker("browser"):
             item.add_marker(pytest.mark.xdist_group("browser"))
+        elif item.path.suffix == ".ipynb":
+            item.add_marker(pytest.mark.xdist_group(item.path.name))

@@ -1,9 +1,10 @@
-"""States that older versions wrote are read under the names that they had then."""
+"""States: random numbers go on where they were, and what older versions wrote is still read."""
 
 import json
 
 import pytest
 
+from psbench.core.engine import Engine
 from psbench.core.log import EventLog, Kind
 from psbench.core.worker_loop import WorkerLoop
 from psbench.results.storage import read_log, write_log
@@ -27,6 +28,14 @@ def as_before(state):
     if isinstance(state, dict):
         return {OLD.get(key, key): as_before(value) for key, value in state.items()}
     return [as_before(each) for each in state] if isinstance(state, (list, tuple)) else state
+
+
+def test_an_engine_goes_on_with_the_random_numbers_where_they_were():
+    first, again = (Engine(make_strategy("selsync"), num_workers=3) for _ in range(2))
+    first.begin([0, 1, 2])
+    first.view.rng.random(5)
+    again.load_state_dict(json.loads(json.dumps(first.state_dict())))
+    assert again.view.rng.random(3).tolist() == first.view.rng.random(3).tolist()
 
 
 @pytest.mark.parametrize("name", ["osp", "ssp"])
