@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP_ARGS ?=
 # two test processes; what shares a Dask cluster, a browser or a kernel goes to the same one (tests/conftest.py)
-PYTEST ?= $(BIN)/python -m pytest -q -n 2 --dist loadgroup --durations=25
+PYTEST ?= $(BIN)/python -m pytest -q -n 2 --dist loadscope --durations=25
 export OMP_NUM_THREADS ?= 1
 # compiled files spare each of the many processes that tests start half a second
 unexport PYTHONDONTWRITEBYTECODE

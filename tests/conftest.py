@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+from xdist.scheduler.loadscope import LoadScopeScheduling
 
 # no test asks for more than one thread, and two workers of a test run must not fight for the cores
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -15,13 +18,49 @@ settings.register_profile("unhurried", deadline=None, suppress_health_check=[Hea
 settings.load_profile("unhurried")
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
+#: of the cluster: enough for three workers, two servers and the evaluator
+PROCESSES = 6
+#: what uses the fixture `scheduler`, the cluster of processes; one test process runs all of it
+ON_THE_CLUSTER = (
+    *(
+        f"tests/backends/dask/test_{name}.py"
+        for name in ("bytes_sent", "dask_runs", "live_resume", "migration", "own_data", "own_objects")
+    ),
+    "tests/placement/test_gradient_descent.py::test_a_live_run_ends_at_the_same_update",
+    "tests/test_regression.py::test_live_it_is_the_same_model",
+)
+
+
+@pytest.fixture(scope="session")
+def scheduler() -> Iterator[str]:
+    """The one cluster that all runs on Dask share: there already, as when an engineer gives its address."""
+    from psbench.backends.dask.cluster import local_cluster
+
+    with local_cluster(PROCESSES) as cluster:
+        yield cluster.scheduler_address
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give what is started once (a Dask cluster, a browser, a kernel) to one of the parallel processes."""
     for item in items:
-        if item.get_closest_marker("dask"):
-            item.add_marker(pytest.mark.xdist_group("dask"))
-        elif item.get_closest_marker("browser"):
-            item.add_marker(pytest.mark.xdist_group("browser"))
-        elif item.path.suffix == ".ipynb":
-            item.add_marker(pytest.mark.xdist_group(item.path.name))
+        if "scheduler" in getattr(item, "fixturenames", ()) and not item.nodeid.startswith(ON_THE_CLUSTER):
+            raise pytest.UsageError(f"{item.nodeid} uses the cluster: name it in ON_THE_CLUSTER")
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
+    """Share out tests one by one, but for those that share what is started once."""
+    return _Scheduling(config, log)
+
+
+class _Scheduling(LoadScopeScheduling):
+    """All tests with the cluster go to one process, so do those with a browser, and each notebook's cells.
+
+    It goes by the tests' names: the marks of xdist's own groups are lost between pytest 9.2 and xdist 3.8.
+    """
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.partition("::")[0]
+        if nodeid.startswith(ON_THE_CLUSTER):
+            return "cluster"
+        if file.startswith("tests/widgets/test_browser"):
+            return "browser"
+        return file if file.endswith(".ipynb") else nodeid

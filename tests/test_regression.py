@@ -248,9 +248,9 @@ def test_strategies_that_look_at_losses(strategy, cluster):
 @pytest.mark.slow
 @pytest.mark.dask
 @pytest.mark.timeout(180)
-def test_live_it_is_the_same_model():
+def test_live_it_is_the_same_model(scheduler):
     settings = {"cluster": toy_cluster([1.0, 1.0]), "stop": {"updates": 5}}
-    live, virtual = (run(descent(backend=where, **settings)) for where in ("dask", "simulated"))
+    live, virtual = run(descent(backend="dask", scheduler=scheduler, **settings)), run(descent(**settings))
     assert torch.equal(live.parameters, virtual.parameters)
     assert live.summary()["final"]["val_accuracy"] is None
 

@@ -165,9 +165,9 @@ def test_nothing_moves_where_only_time_passes():
 @pytest.mark.dask
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("strategy", ["map_reduce", "bsp"])
-def test_a_live_run_ends_at_the_same_update(strategy):
+def test_a_live_run_ends_at_the_same_update(strategy, scheduler):
     settings = {"cluster": toy_cluster([1.0, 1.0]), "stop": {"tolerance": 0.03, "updates": 200}}
-    live = run(descent(strategy, backend="dask", **settings))
+    live = run(descent(strategy, backend="dask", scheduler=scheduler, **settings))
     virtual = run(descent(strategy, **settings))
     assert live.meta["reason"] == "an update moved the model by less than 0.03"
     assert live.summary()["updates"] == virtual.summary()["updates"]
