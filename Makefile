@@ -67,6 +67,8 @@ notebooks: $(VENV)/.dev  ## the notebooks alone
 nightly: test  ## and the tests that are long and rarely find anything
 	@echo '== long tests'
 	@$(PYTEST) -m nightly tests
+	@echo '== signals at random to the processes of live runs'
+	@$(BIN)/python -m tests.chaos --minutes 20
 
 pictures: $(VENV)/.dev  ## take the README's pictures anew, with the browser tests
 	@PSBENCH_PICTURES=1 $(PYTEST) -n 0 -m browser tests/widgets/test_browser_lab.py

@@ -11,6 +11,8 @@ import yaml
 from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 
 from psbench.clusters import Cluster, make_cluster
+from psbench.clusters.connection import Connection
+from psbench.clusters.recovery import Recovery
 from psbench.core.part import Part, make_part
 from psbench.core.parts import Switching
 from psbench.core.specification import Specification, explain, parameter
@@ -71,6 +73,10 @@ class Experiment(Specification):
     checkpoint_every : float or None, epochs
         Checkpoints are written at switches and, if set, this often. They need an output folder, and a run
         can go on from one (`psbench.resume`).
+    connection : Connection
+        How the scheduler is reached, and what the run uses of its cluster.
+    recovery : Recovery
+        What happens when Dask workers are lost or missing, and how many checkpoints are kept.
     timing_only : bool
         Decide and time, but compute no gradient (simulated only): for studies of thousands of workers.
     switch_at_s : float or None, seconds
@@ -117,6 +123,8 @@ class Experiment(Specification):
     switch_at_s: float | None = parameter(
         None, "switch at this time of the run, as if asked by hand (simulated)", unit="s", ge=0
     )
+    connection: Connection = Field(default_factory=Connection)
+    recovery: Recovery = Field(default_factory=Recovery)
     timing_only: bool = parameter(False, "time the run without computing gradients")
     loss: Loss | None = Field(None, description="what is minimised; the task's own unless given")
     metrics: dict[str, Metric] = Field(
@@ -182,6 +190,17 @@ class Experiment(Specification):
             raise ParameterError(f"stop: expected a mapping such as {{epochs: 20}}, got {value!r}")
         return Stop(**value)
 
+    @field_validator("recovery", "connection", mode="before")
+    @classmethod
+    def _settings(cls, value: Any, info: Any) -> Any:
+        made: type[Recovery | Connection] = {"recovery": Recovery, "connection": Connection}[info.field_name]
+        if isinstance(value, made):
+            return value
+        if not isinstance(value, Mapping):
+            names = ", ".join(made.model_fields)
+            raise ParameterError(f"{info.field_name}: expected a mapping of {names}, got {value!r}")
+        return made(**value)
+
     @field_validator("scheduler")
     @classmethod
     def _address(cls, value: str | None) -> str | None:
@@ -202,6 +221,11 @@ class Experiment(Specification):
             raise ParameterError("scheduler: only the dask backend has one; set backend: dask")
         if self.processes not in ("auto", 1) and self.backend != "simulated":
             raise ParameterError("processes: on dask every worker has one of its own; leave it out")
+        if self.connection.scheduler_file is not None and (self.scheduler or self.backend != "dask"):
+            raise ParameterError(
+                "connection.scheduler_file: takes the place of `scheduler`, and needs backend: dask"
+            )
+        self.recovery.check(workers, self.backend)
         if self.rule is not None and self.rule.needs_epochs and self.stop.epochs is None:
             raise ParameterError(
                 f"switch rule {self.rule.name!r} needs to know the number of epochs: set stop.epochs, "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import platform
+import signal
 import time
 from collections.abc import Callable, Mapping
 from importlib import metadata
@@ -14,7 +15,7 @@ import numpy as np
 from torch import Tensor
 
 from psbench.backends.checkpointing import with_current_names
-from psbench.backends.control import Control, Observer, stop_on_interrupt
+from psbench.backends.control import Control, Observer, stop_on_signals
 from psbench.backends.outcome import Outcome
 from psbench.checkpoints.chain import find, home_of, log_of, remove_later, resume_spec
 from psbench.checkpoints.file import Checkpoint
@@ -25,6 +26,7 @@ from psbench.core.own import reunited
 from psbench.core.part import Part
 from psbench.core.strategy import Strategy
 from psbench.core.switching_strategy import AnyStrategy
+from psbench.errors import ParameterError
 from psbench.experiment import Experiment
 from psbench.results.identity import check_folder, new_run_id, remove_files_of_others, resumed_run_id
 from psbench.results.run import Run
@@ -41,6 +43,7 @@ def run(
     overwrite: bool = False,
     workload: Workload | None = None,
     start: str | Path | None = None,
+    client: Any = None,
 ) -> Run:
     """Run an experiment on its backend.
 
@@ -52,8 +55,9 @@ def run(
     observer : callable or None
         Called often with the log, from the thread that runs; must be quick.
     control : Control or None
-        Lets another thread stop the run or switch now. Ctrl-C stops too, keeping what was computed; a second
-        Ctrl-C aborts.
+        Lets another thread stop the run or switch now. Ctrl-C and SIGTERM stop too, keeping what was computed
+        and writing a checkpoint if there is a folder; the second one aborts. Without a control of the
+        caller's, the process exits with 143 when a run that SIGTERM stopped is saved.
     folder : path or None
         Where checkpoints are written, and where the run is saved when it has ended.
     overwrite : bool
@@ -62,13 +66,17 @@ def run(
         The experiment's own, if somebody has already built it (to show its shards before the run begins).
     start : path or None
         A checkpoint to go on from, or the folder of a run, whose last one is meant; see `resume`.
+    client : dask.distributed.Client or None
+        Of the cluster that the dask backend is to use; it stays open.
 
     Raises
     ------
     SpecError, DataError
         Before anything is computed.
     """
-    control = control or Control()
+    if client is not None and experiment.backend != "dask":
+        raise ParameterError("client: only the dask backend has one; set backend: dask")
+    exits, control = control is None, control or Control()
     log = EventLog() if log is None else log
     target = None if folder is None else Path(folder)
     path = None if start is None else find(start)
@@ -79,18 +87,23 @@ def run(
     workload = Workload.build(experiment) if workload is None else workload
     if path is not None and begin is not None:
         check_against(path, begin, workload)
-    checkpoints = None if target is None else CheckpointFolder(target, run_id, log)
+    checkpoints = None if target is None else CheckpointFolder(target, run_id, log, experiment.recovery.keep)
     if target is not None:
         remove_files_of_others(target, run_id)
         if path is not None:
             remove_later(path, target / "checkpoints")
     began = time.perf_counter()
-    with stop_on_interrupt(control):
-        outcome = _backend(experiment)(workload, log, control, observer, checkpoints, begin)
+    with stop_on_signals(control):
+        more = {} if client is None else {"client": client}
+        outcome = _backend(experiment)(workload, log, control, observer, checkpoints, begin, **more)
+    if checkpoints is not None:
+        outcome.facts["incidents"] = [*outcome.facts.get("incidents", ()), *checkpoints.incidents]
     meta = {"run_id": run_id} | _meta(experiment, workload, outcome, time.perf_counter() - began)
     done = Run(experiment, log, meta, outcome.parameters, outcome.buffers)
     if target is not None:
         done.save(target)
+    if exits and control.signal == signal.SIGTERM:
+        raise SystemExit(128 + signal.SIGTERM)
     return done
 
 
@@ -107,6 +120,7 @@ def resume(
     overwrite: bool = False,
     observer: Observer | None = None,
     control: Control | None = None,
+    client: Any = None,
 ) -> Run:
     """Go on with a run that was stopped, was killed, or is to be longer.
 
@@ -128,7 +142,7 @@ def resume(
         Where the run is saved; the folder that it comes from, unless given. Elsewhere it is a new run.
     overwrite : bool
         Whether another run in that folder is removed, rather than refused.
-    observer, control
+    observer, control, client
         See `run`.
 
     Returns
@@ -151,7 +165,8 @@ def resume(
         experiment, model=model, data=data, sharding=sharding, loss=loss, metrics=metrics
     )
     folder = home_of(path) if folder is None else folder
-    return run(experiment, observer=observer, control=control, folder=folder, overwrite=overwrite, start=path)
+    options: dict[str, Any] = {"observer": observer, "control": control, "client": client}
+    return run(experiment, folder=folder, overwrite=overwrite, start=path, **options)
 
 
 def _with_objects(experiment: Experiment, **given: Any) -> Experiment:

@@ -112,16 +112,23 @@ def endless(out, **options) -> subprocess.Popen[str]:
     return subprocess.Popen(command, text=True, **options)
 
 
-def test_ctrl_c_stops_and_keeps_what_it_has(tmp_path):
-    with endless(tmp_path / "out", stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+@pytest.mark.parametrize(("number", "name"), [(signal.SIGINT, "Ctrl-C"), (signal.SIGTERM, "SIGTERM")])
+def test_a_signal_stops_and_keeps_what_there_is_with_a_checkpoint(number, name, tmp_path):
+    folder = tmp_path / "out"
+    with endless(folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         process.stderr.readline()  # progress: it is under way
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
         out, err = process.communicate(timeout=60)
-    assert process.returncode == 130
+    assert process.returncode == 128 + number
     summary = json.loads(out)
     assert (summary["status"], summary["reason"]) == ("stopped", "stopped by hand")
-    assert "stopped by Ctrl-C; what was computed is kept" in err
-    assert Run.load(tmp_path / "out").log.digest() == summary["digest"]
+    assert f"stopped by {name}; what was computed is kept; to go on: psbench resume {folder}" in err
+    assert Run.load(folder).log.digest() == summary["digest"]
+    (checkpoint,) = (folder / "checkpoints").iterdir()
+    assert checkpoint.name == f"stopped-version-{summary['updates']}.npz"
+    goal = f"stop={{updates: {summary['updates'] + 5}}}"
+    assert main(["resume", str(folder), "--set", goal]) == 0
+    assert Run.load(folder).summary()["updates"] == summary["updates"] + 5
 
 
 def test_ctrl_c_before_the_run_begins_leaves_nothing(tmp_path, capsys, monkeypatch):

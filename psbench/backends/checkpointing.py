@@ -38,6 +38,11 @@ def split_at_model(actions: Sequence[Action]) -> tuple[Sequence[Action], Sequenc
     return actions[:first], actions[first:]
 
 
+def makes_version(actions: Iterable[Action]) -> bool:
+    """Return whether an answer changes the model, or who holds it."""
+    return not all(map(is_late, actions))
+
+
 def actions_to_plain(rest: Iterable[Action]) -> list[dict[str, Any]]:
     """Return as plain data what is still to be performed of an answer."""
     names = {kind: name for name, kind in _LATE.items()}

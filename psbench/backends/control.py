@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 
 from psbench.core.events import SwitchRequested
 from psbench.core.log import EventLog
+from psbench.errors import Cancelled
 
 #: called often with the log, from the thread that runs; must be quick
 Observer: TypeAlias = Callable[[EventLog], None]
@@ -28,9 +29,11 @@ class Control:
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal may come while it is held
         self._requests: deque[SwitchRequested] = deque()
         self.stopping = False
+        #: the signal that asked to stop, if one did
+        self.signal: int | None = None
         #: whether there is a request to handle; read without a lock, in every step of a run
         self.pending = False
 
@@ -38,6 +41,11 @@ class Control:
         """End the run as soon as possible, keeping what it has."""
         with self._lock:
             self.stopping = self.pending = True
+
+    def check(self) -> None:
+        """Raise Cancelled if somebody has asked to stop; for the time before training begins."""
+        if self.stopping:
+            raise Cancelled("stopped by hand before training began")
 
     def switch(self, to: int | None = None) -> None:
         """Change to composition `to`, or to the other one."""
@@ -55,24 +63,26 @@ class Control:
 
 
 @contextmanager
-def stop_on_interrupt(control: Control) -> Iterator[None]:
-    """Let the first Ctrl-C stop a run, and the second interrupt it as usual.
+def stop_on_signals(control: Control) -> Iterator[None]:
+    """Let the first Ctrl-C or SIGTERM stop a run, and the second end the process as usual.
 
-    Only in the main thread, and only where no other handler is installed.
+    Batch systems send SIGTERM before they kill. Only in the main thread, and only where no other handler is
+    installed.
     """
-    usual = signal.default_int_handler
-    install = (
-        threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGINT) is usual
-    )
+    usual: dict[int, Any] = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+    if threading.current_thread() is not threading.main_thread():
+        usual = {}
+    usual = {number: each for number, each in usual.items() if signal.getsignal(number) is each}
 
     def first(number: int, frame: Any) -> None:
-        signal.signal(signal.SIGINT, usual)
+        signal.signal(number, usual[number])
+        control.signal = number
         control.stop()
 
-    if install:
-        signal.signal(signal.SIGINT, first)
+    for number in usual:
+        signal.signal(number, first)
     try:
         yield
     finally:
-        if install:
-            signal.signal(signal.SIGINT, usual)
+        for number, each in usual.items():
+            signal.signal(number, each)

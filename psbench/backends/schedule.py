@@ -160,7 +160,7 @@ class UpdateSchedule:
 
 
 class CheckpointSchedule:
-    """Says when a checkpoint is due, at switches and every so many epochs, and what it is called.
+    """Says when a checkpoint is due, at switches, every so many epochs and before a stop, and its name.
 
     Parameters
     ----------
@@ -174,23 +174,32 @@ class CheckpointSchedule:
         The next checkpoint by epochs is due from that many samples on.
     composition : int
         The composition of the last checkpoint; one is due under another.
+    stopping : bool
+        Whether the run ends with its next version, and a checkpoint of it.
     """
 
     def __init__(self, view: ClusterView, every: float | None) -> None:
         self._view, self._every = view, every
         self.from_samples, self.composition = 0.0, 0
+        self.stopping = False
         self._plan(0.0)
 
-    def label(self, measuring: bool = False) -> str:
-        """Return the name of the checkpoint that is due; empty if none is.
+    def stop(self) -> None:
+        """Have the run end with a checkpoint of its next version: after a barrier no work is void."""
+        self.stopping, self.from_samples = True, 0.0
+
+    def label(self, measuring: bool = False, makes_version: bool = True) -> str:
+        """Return the name of the checkpoint that is due with an answer; empty if none is.
 
         An engine that is `measuring` has decided half of its answer, so a checkpoint by epochs waits for
-        the next one.
+        the next one. That of a stop waits for one that makes a version.
         """
         view = self._view
         if view.composition != self.composition:
             return f"switch-version-{view.version}"
-        return f"epoch-{view.epoch:g}" if view.samples >= self.from_samples and not measuring else ""
+        if view.samples < self.from_samples or measuring or (self.stopping and not makes_version):
+            return ""
+        return f"stopped-version-{view.version}" if self.stopping else f"epoch-{view.epoch:g}"
 
     def advance(self) -> None:
         """Plan the next checkpoint, after one was written or the run was resumed from one."""

@@ -106,6 +106,39 @@ def _progress(state: Mapping[str, Any]) -> tuple[int, float]:
     return rows if isinstance(rows, int) else -1, time_s if isinstance(time_s, (int, float)) else 0.0
 
 
+def prune(folder: Path, keep: int) -> list[Path]:
+    """Remove all but the last checkpoints of a run's folder, and return the files that are gone.
+
+    The oldest one that is kept takes over the log of those before it, and is replaced as a whole before they
+    are removed: whenever this is broken off, every file that is there can be resumed from.
+
+    Raises
+    ------
+    SpecError, DataError, OSError
+        If a file cannot be read, written or removed.
+    """
+    states = {path: Checkpoint.state_of(path) for path in folder.glob("*.npz")}
+    ordered = sorted(states, key=lambda path: _progress(states[path]))
+    old, kept = ordered[:-keep], ordered[-keep:]
+    names = {path.name for path in old}
+    for path in kept:
+        if states[path].get("log", {}).get("after") in names:
+            _take_over_log(path)
+    for path in old:
+        path.unlink()
+    return old
+
+
+def _take_over_log(path: Path) -> None:
+    """Have a checkpoint hold the log from its beginning."""
+    checkpoint = Checkpoint.load(path)
+    log = log_of(path, checkpoint)
+    packed = np.frombuffer(log.rows().tobytes(), np.uint8).copy()
+    checkpoint.tensors["log"] = torch.from_numpy(packed)
+    checkpoint.state["log"] = {"after": "", "rows": len(log), "texts": list(log.texts)}
+    checkpoint.save(path)
+
+
 def remove_later(path: Path, folder: Path) -> None:
     """Remove from a folder that a checkpoint is in those that came after it: they will be made again."""
     if folder.is_dir() and path.resolve().parent == folder.resolve():

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 import numpy as np
 import torch
 
+from psbench.checkpoints.chain import prune
 from psbench.checkpoints.file import Checkpoint
 from psbench.core.log import EventLog
+from psbench.errors import PsbenchError, SpecError
+
+logger = logging.getLogger(__name__)
 
 
 class CheckpointFolder:
@@ -22,27 +27,54 @@ class CheckpointFolder:
         Identity of the run, which every checkpoint carries; None for a run of a version that gave it none.
     log : EventLog
         The run's log, as far as it has come.
+    keep : int or None
+        How many are kept; None for all.
 
     Attributes
     ----------
     paths : list of str
-        The files written, in order.
+        The files that are there, in order.
+    incidents : list of str
+        What could not be written or removed, in words.
     """
 
-    def __init__(self, folder: Path, run_id: str | None, log: EventLog) -> None:
-        self._folder, self._run_id, self._log = folder / "checkpoints", run_id, log
+    def __init__(self, folder: Path, run_id: str | None, log: EventLog, keep: int | None = None) -> None:
+        self._folder, self._run_id, self._log, self._keep = folder / "checkpoints", run_id, log, keep
         self._rows, self._texts, self._before = 0, 0, ""
         self.paths: list[str] = []
+        self.incidents: list[str] = []
 
-    def write(self, label: str, checkpoint: Checkpoint) -> Path:
-        """Write a checkpoint; its state's `logged`, if there, says how many rows and texts belong to it."""
+    def write(self, label: str, checkpoint: Checkpoint) -> None:
+        """Write a checkpoint; its state's `logged`, if there, says how many rows and texts belong to it.
+
+        If that fails, because the disk is full or the folder read-only, training goes on: the next one is
+        tried as if this one had not been due.
+        """
         path = self._path(label)
-        self._add_log(checkpoint)
+        rows, texts = checkpoint.state.pop("logged", (len(self._log), len(self._log.texts)))
+        self._add_log(checkpoint, rows, texts)
         checkpoint.state["run_id"] = self._run_id
-        checkpoint.save(path)
-        self._before = path.name
+        try:
+            checkpoint.save(path)
+        except SpecError as error:
+            self._note(f"checkpoint {label!r} was not written, and training goes on: {error}")
+            return
+        self._rows, self._texts, self._before = rows, texts, path.name
         self.paths.append(str(path))
-        return path
+        if self._keep is not None:
+            self._prune(self._keep)
+
+    def _prune(self, keep: int) -> None:
+        try:
+            gone = {str(path) for path in prune(self._folder, keep)}
+        except (PsbenchError, OSError) as error:
+            self._note(f"old checkpoints were not removed: {error}")
+        else:
+            self.paths[:] = [path for path in self.paths if path not in gone]
+
+    def _note(self, incident: str) -> None:
+        self.incidents.append(incident)
+        logger.warning("%s", incident)
 
     def _path(self, label: str) -> Path:
         """Return a file that this run has not written: epochs far apart may have one label."""
@@ -52,8 +84,7 @@ class CheckpointFolder:
             path = self._folder / f"{label}-{again}.npz"
         return path
 
-    def _add_log(self, checkpoint: Checkpoint) -> None:
-        rows, texts = checkpoint.state.pop("logged", (len(self._log), len(self._log.texts)))
+    def _add_log(self, checkpoint: Checkpoint, rows: int, texts: int) -> None:
         new = self._log.rows(self._rows, rows).tobytes()
         checkpoint.tensors["log"] = torch.from_numpy(np.frombuffer(new, np.uint8).copy())
         checkpoint.state["log"] = {
@@ -61,4 +92,3 @@ class CheckpointFolder:
             "rows": rows,
             "texts": list(self._log.texts[self._texts : texts]),
         }
-        self._rows, self._texts = rows, texts

@@ -22,6 +22,7 @@ from psbench.training.workload import Workload
 FREE = (
     *("name", "stop", "backend", "scheduler", "evaluate_every", "checkpoint_every"),
     *("threads", "processes", "device"),
+    *("connection", "recovery"),
     "timing_only",  # has a message of its own
 )
 #: what code raises that restores a state which is not one of its own

@@ -14,7 +14,7 @@ import typer
 # commands register themselves, and the help lists them in this order
 # isort: off
 from psbench.cli.app import FAILED, INTERNAL, INTERRUPTED, USAGE, app
-from psbench.cli.commands import runs, comparisons, sweeps, saved, exports, tools, fuzz, papers  # noqa: F401
+from psbench.cli.commands import runs, comparisons, sweeps, saved, exports, tools, fuzz, papers, doctor  # noqa: F401
 
 # isort: on
 from psbench.cli.file_progress import shown_progress
@@ -38,7 +38,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     -------
     int
         0 if all went well; 1 if a run failed or diverged; 2 for a command, specification or file that
-        cannot be, before anything is computed; 70 for an error in psbench; 130 after Ctrl-C.
+        cannot be, before anything is computed; 70 for an error in psbench; 130 after
+        Ctrl-C, 143 after SIGTERM.
     """
     argv = list(sys.argv[1:] if argv is None else argv)
     try:

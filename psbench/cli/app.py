@@ -17,8 +17,9 @@ from psbench.cli.starting import starting
 if TYPE_CHECKING:
     from psbench.experiment import Experiment
 
-#: exit codes: as usual for a shell, a wrong command is 2, an interrupt 130; 70 is "internal software error"
-FAILED, USAGE, INTERNAL, INTERRUPTED = 1, 2, 70, 130
+#: exit codes: as usual for a shell, a wrong command is 2, an interrupt 130, SIGTERM 143; 70 is "internal
+#: software error"
+FAILED, USAGE, INTERNAL, INTERRUPTED, TERMINATED = 1, 2, 70, 130, 143
 
 app = typer.Typer(
     help="Run, compare and look at data-parallel training under different synchronisation strategies.",

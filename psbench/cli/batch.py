@@ -66,18 +66,22 @@ def load_all(folders: Sequence[Path]) -> list[Run]:
 
 
 class _Stopped(Exception):
-    """The run under way was stopped by Ctrl-C; the search ends with it."""
+    """The run under way was stopped by a signal; the search ends with it, and with that exit code."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(code)
+        self.code = code
 
 
 def searched(
     experiment: Experiment,
-    run: Callable[[Experiment, Path | None, str], tuple[Run, bool]],
+    run: Callable[[Experiment, Path | None, str], tuple[Run, int]],
     *,
     folder: Path | None,
     overwrite: bool,
     **options: Any,
-) -> tuple[Search | None, list[Run], bool]:
-    """Search with progress; return what was found, all runs, and whether the search was interrupted.
+) -> tuple[Search | None, list[Run], int]:
+    """Search with progress; return what was found, all runs, and the exit code if it was interrupted.
 
     Raises
     ------
@@ -96,13 +100,13 @@ def searched(
         finished, stopped = run(planned, folder and folder / f"{share}-seed{planned.seed}", label)
         done.append(finished)
         if stopped:
-            raise _Stopped
+            raise _Stopped(stopped)
         return finished
 
     try:
-        return find_fraction(experiment, run_one=run_one, watch=seen.append, **options), done, False
-    except _Stopped:
-        return (seen[-1] if seen else None), done, True
+        return find_fraction(experiment, run_one=run_one, watch=seen.append, **options), done, 0
+    except _Stopped as stop:
+        return (seen[-1] if seen else None), done, stop.code
 
 
 def _runs_in(folder: Path) -> list[Path]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shlex
+import signal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from psbench.cli.app import FAILED, INTERRUPTED, say
+from psbench.cli.app import FAILED, TERMINATED, say
 from psbench.cli.starting import starting
 
 if TYPE_CHECKING:
@@ -20,8 +22,8 @@ def run_with_progress(
     *,
     overwrite: bool = False,
     start: Path | None = None,
-) -> tuple[Run, bool]:
-    """Run with progress on standard error; return the run and whether it was interrupted.
+) -> tuple[Run, int]:
+    """Run with progress on standard error; return the run, and the exit code if it was interrupted, else 0.
 
     Raises
     ------
@@ -57,14 +59,16 @@ def run_with_progress(
             )
     except KeyboardInterrupt:  # before the run began, or the second one
         raise Cancelled("interrupted; the run is not kept") from None
-    return done, control.stopping
+    return done, 0 if not control.stopping else 128 + (control.signal or signal.SIGINT)
 
 
-def verdict(done: list[Run], interrupted: bool) -> int:
-    """Say how runs ended if not as they should, and return the exit code."""
+def verdict(done: list[Run], interrupted: int, folder: Path | None = None) -> int:
+    """Say how runs ended if not as they should, and how one in a folder goes on; return the exit code."""
     if interrupted:
-        say("stopped by Ctrl-C; what was computed is kept")
-        return INTERRUPTED
+        by = "SIGTERM" if interrupted == TERMINATED else "Ctrl-C"
+        go_on = "" if folder is None else f"; to go on: psbench resume {shlex.quote(str(folder))}"
+        say(f"stopped by {by}; what was computed is kept{go_on}")
+        return interrupted
     diverged = [run for run in done if run.meta["status"] == "diverged"]
     for run in diverged:
         say(f"error: {run.meta['name']}, seed {run.meta['seed']}, diverged: {run.meta['reason']}")

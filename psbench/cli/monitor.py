@@ -42,7 +42,8 @@ class Monitor:
     ) -> None:
         names = [composition.name for composition in experiment.strategy.compositions]
         self._label, self._backend, self._control = label, experiment.backend, control
-        self._account = RunProgress(experiment.stop, {**facts, "compositions": names})
+        self._account_of = experiment.stop, {**facts, "compositions": names}
+        self._account = RunProgress(*self._account_of)
         self._read = 0
         self._began = time.monotonic()
         self._bar = _Bar(label) if sys.stderr.isatty() else None
@@ -67,6 +68,8 @@ class Monitor:
             return
         self._next = now + self._every
         end = len(log)
+        if end < self._read:  # the run has gone back to a checkpoint
+            self._account, self._read = RunProgress(*self._account_of), 0
         self._account.read(log, self._read, end)
         self._read = end
         self._show(now - self._began)

@@ -79,7 +79,7 @@ def push_text(push: Push) -> str:
 
 
 class EventLog:
-    """An append-only record of events and actions.
+    """A record of events and actions that grows; a run that goes on from a checkpoint cuts it off there.
 
     Examples
     --------
@@ -160,6 +160,16 @@ class EventLog:
         for text in texts:
             self.number(text)
         self.append(rows.tobytes())
+
+    def truncate(self, rows: int, texts: int) -> None:
+        """Forget all but the first rows and texts: a run goes back to where it was then.
+
+        Whoever reads the log as it grows finds it shorter than what it has read.
+        """
+        del self._rows[rows * ROW.itemsize :]
+        for text in self._texts[texts:]:
+            del self._numbers[text]
+        del self._texts[texts:]
 
     def of_kind(self, kind: Kind) -> dict[str, npt.NDArray[Any]]:
         """Return the columns of all rows of one kind, and their positions as `row`."""

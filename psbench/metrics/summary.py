@@ -89,6 +89,7 @@ def summarise(log: EventLog, meta: Mapping[str, Any], target: float | None = Non
         "share_of_applied": [finite(share) for share in shares["share"]],
         "switches": switches(log, meta["dataset_size"], meta.get("compositions", ())),
         "lost_workers": list(meta.get("lost_workers", ())),
+        "incidents": list(meta.get("incidents", ())),
         "lr_convention": meta.get("lr_convention"),
         "digest": log.digest(),
         "params_digest": meta.get("params_digest"),
@@ -173,4 +174,4 @@ def _warnings(summary: Mapping[str, Any], shares: pd.DataFrame) -> list[str]:
         warnings.append(
             f"{summary['pushes']['buffered']} pushes were still buffered at the end and changed nothing"
         )
-    return warnings
+    return [*warnings, *summary["incidents"]]

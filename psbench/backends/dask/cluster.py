@@ -1,27 +1,21 @@
-"""Connect to a Dask cluster, or start one on this machine, and assign the roles of a run to its workers."""
+"""A Dask cluster of processes on this machine."""
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 import signal
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 import dask
 import psutil  # type: ignore[import-untyped]
-from distributed import Client, LocalCluster, Nanny, Security
-from distributed.core import connect
+from distributed import LocalCluster, Nanny, Security
 
-from psbench.errors import BackendError, ParameterError
 from psbench.system import fork_server
 
 logger = logging.getLogger(__name__)
 
-#: seconds that a scheduler may take to answer
-CONNECT_S = 5.0
 #: seconds that the processes of a local cluster may take to end before they are killed
 _CLOSE_S = 10.0
 _SPAWN = "distributed.nanny.pre-spawn-environ"
@@ -30,53 +24,9 @@ _METHOD = "distributed.worker.multiprocessing-method"
 _HELPERS = ("multiprocessing.forkserver", "multiprocessing.resource_tracker")
 
 
-@contextmanager
-def connected(scheduler: str | None, num_roles: int) -> Iterator[Client]:
-    """Give a client of the scheduler at that address, or of a local cluster with one process per role.
-
-    Raises
-    ------
-    ParameterError
-        If the scheduler does not answer.
-    """
-    if scheduler is not None:
-        with _client(scheduler) as client:
-            yield client
-        return
-    with local_cluster(num_roles) as cluster, _client(cluster.scheduler_address) as client:
-        # Ctrl-C reaches every process of the terminal's group: it must stop the run, not kill its workers
-        client.run(_ignore_interrupts)
-        yield client
-
-
-def _ignore_interrupts() -> None:
+def ignore_interrupts() -> None:
+    """Have this process ignore Ctrl-C."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-
-
-@contextmanager
-def _client(address: str) -> Iterator[Client]:
-    try:
-        # in another thread, as an event loop may be running in this one (in a notebook)
-        with ThreadPoolExecutor(1) as pool:
-            pool.submit(asyncio.run, _handshake(address)).result()
-        client = Client(address, timeout=CONNECT_S, set_as_default=False)
-    except (OSError, ValueError, TypeError) as error:
-        raise ParameterError(
-            f"scheduler: no Dask scheduler answers at {address!r} within {CONNECT_S:g} s; "
-            "start one with `dask scheduler`, or leave `scheduler` out for a cluster on this machine"
-        ) from error
-    try:
-        yield client
-    finally:
-        client.close(timeout=CONNECT_S)
-
-
-async def _handshake(address: str) -> None:
-    """Connect to the scheduler and close; Dask's client would wait forever for one that does not answer."""
-    arguments = Security().get_connection_args("client")
-    async with asyncio.timeout(CONNECT_S):
-        comm = await connect(address, timeout=CONNECT_S, **arguments)
-        await comm.close()
 
 
 class _KillingNanny(Nanny):  # type: ignore[misc]  # Dask is untyped
@@ -88,13 +38,16 @@ class _KillingNanny(Nanny):  # type: ignore[misc]  # Dask is untyped
         await super().kill(timeout=timeout, reason=reason)
 
 
-def start_cluster(processes: int) -> LocalCluster:
+def start_cluster(processes: int, security: Security | None = None) -> LocalCluster:
     """Start a Dask cluster on this machine, reachable from it only, with one thread a process.
 
     Parameters
     ----------
     processes : int
         One for each role of a run: training workers, servers (at least one) and the evaluator.
+    security : Security or None
+        Dask's, as `Security.temporary()`, so that no other user of this machine can reach the scheduler; a
+        run then needs a client of it: `run(..., client=Client(cluster))`.
 
     Returns
     -------
@@ -111,6 +64,8 @@ def start_cluster(processes: int) -> LocalCluster:
             processes=True,
             worker_class=_KillingNanny,
             host="127.0.0.1",
+            protocol=None if security is None else "tls://",
+            security=security,
             memory_limit=0,
             dashboard_address=None,
             # without an address the scheduler's page would try port 8787, and warn if it is taken
@@ -120,10 +75,10 @@ def start_cluster(processes: int) -> LocalCluster:
 
 
 @contextmanager
-def local_cluster(processes: int) -> Iterator[LocalCluster]:
+def local_cluster(processes: int, security: Security | None = None) -> Iterator[LocalCluster]:
     """Give a cluster of this machine; at the end all its processes are gone, killed if need be."""
     before = set(_children())
-    cluster = start_cluster(processes)
+    cluster = start_cluster(processes, security)
     try:
         yield cluster
     finally:
@@ -175,46 +130,3 @@ def _settings() -> Iterator[None]:
         for name in os.environ.keys() - environment.keys():
             del os.environ[name]
         os.environ.update(environment)
-
-
-def place(roles: Sequence[str], threads: Mapping[str, int], scheduler: str | None) -> dict[str, str]:
-    """Assign a Dask worker to each role.
-
-    Every role gets a worker to itself; if there are too few, a worker gets up to as many as it has threads.
-
-    Parameters
-    ----------
-    roles : sequence of str
-        The first ones get a Dask worker to themselves.
-    threads : mapping of address to number of threads
-
-    Raises
-    ------
-    BackendError
-        If there are more roles than threads.
-
-    Examples
-    --------
-    >>> place(["coordinator", "worker 0", "worker 1"], {"a": 1, "b": 2}, None)
-    {'coordinator': 'a', 'worker 0': 'b', 'worker 1': 'b'}
-    """
-    if len(roles) > sum(threads.values()):
-        raise BackendError(
-            f"the Dask cluster at {scheduler} has {len(threads)} workers with {sum(threads.values())} "
-            f"threads, and the run needs {len(roles)} ({', '.join(roles)}): "
-            "add Dask workers, or use a smaller cluster"
-        )
-    if len(roles) > len(threads):
-        logger.warning(
-            "the Dask cluster has %d workers for %d roles: some share a process and slow each other down",
-            *(len(threads), len(roles)),
-        )
-    order = sorted(threads, key=lambda address: threads[address])  # most threads last
-    load = dict.fromkeys(order, 0)
-    placed: dict[str, str] = {}
-    for role in roles:
-        free = [address for address in reversed(order) if load[address] < threads[address]]
-        address = order[len(placed)] if len(placed) < len(order) else min(free, key=lambda a: load[a])
-        load[address] += 1
-        placed[role] = address
-    return placed

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import traceback
 from collections.abc import Callable
 from contextlib import ExitStack
+from typing import ParamSpec
 
 import torch
 from distributed import get_worker
@@ -12,17 +14,20 @@ from distributed.comm import get_address_host
 
 from psbench.backends.dask.coordinator.checkpointing import Start
 from psbench.backends.dask.coordinator.coordinator import Coordinator
+from psbench.backends.dask.outliving import outliving_scheduler
 from psbench.backends.dask.protocol import messages as msg
 from psbench.backends.dask.protocol.decoder import Message
 from psbench.backends.dask.protocol.roles import (
     COORDINATOR,
     EVALUATOR,
     Address,
+    Wire,
     server_name,
     servers_of,
     worker_name,
 )
 from psbench.backends.dask.protocol.transport import Abandoned, ClientSocket, ServerSocket, Stopped
+from psbench.backends.dask.protocol.wire import Listening
 from psbench.backends.dask.server.server_process import ServerProcess
 from psbench.backends.dask.worker.worker import Worker
 from psbench.data.shipment import Shipment
@@ -31,52 +36,71 @@ from psbench.system.allocator import keep_freed_memory
 from psbench.training.evaluator import Evaluator
 from psbench.training.workload import Workload
 
+_P = ParamSpec("_P")
+
 #: seconds between looks of the evaluator whether the coordinator is still there
 _LOOK_S = 0.25
 
 
+def _outliving(role: Callable[_P, None]) -> Callable[_P, None]:
+    """Have a role go on to its end when its Dask worker loses the scheduler."""
+
+    @functools.wraps(role)
+    def in_dask_worker(*arguments: _P.args, **options: _P.kwargs) -> None:
+        with outliving_scheduler(get_worker()):
+            role(*arguments, **options)
+
+    return in_dask_worker
+
+
+@_outliving
 def coordinate(
     experiment: Experiment,
     sent: Shipment | None,
-    key: bytes,
+    wire: Wire,
     topic: str,
     expected: list[str],
     start: Start | None = None,
 ) -> None:
     """Coordinate the run; the first parameter server is part of it."""
-    with ServerSocket(_host(), key) as socket:
+    with listening_socket(experiment, wire) as socket:
         _announce(topic, COORDINATOR, socket)
         Coordinator(_build(experiment, sent), socket, expected, start).run()
 
 
+@_outliving
 def serve(
-    experiment: Experiment, sent: Shipment | None, key: bytes, topic: str, number: int, address: Address
+    experiment: Experiment, sent: Shipment | None, wire: Wire, topic: str, number: int, address: Address
 ) -> None:
     """Be a parameter server that is not the first; `address` is the coordinator's."""
     name = server_name(number)
-    with ServerSocket(_host(), key) as socket, ClientSocket(address, key, name) as coordinator:
+    with listening_socket(experiment, wire) as socket, ClientSocket(address, wire.key, name) as coordinator:
         _announce(topic, name, socket)
         _report(
             coordinator, lambda: ServerProcess(_build(experiment, sent), socket, coordinator, number).run()
         )
 
 
+@_outliving
 def train(
-    experiment: Experiment, sent: Shipment | None, key: bytes, worker: int, servers: list[Address]
+    experiment: Experiment, sent: Shipment | None, wire: Wire, worker: int, servers: list[Address]
 ) -> None:
     """Be a training worker; `servers` begins with the coordinator."""
     name = worker_name(worker)
     with ExitStack() as stack:
-        clients = [stack.enter_context(ClientSocket(address, key, name)) for address in servers]
+        clients = [stack.enter_context(ClientSocket(address, wire.key, name)) for address in servers]
         rings = any(not servers_of(composition) for composition in experiment.strategy.compositions)
-        socket = stack.enter_context(ServerSocket(_host(), key)) if rings else None
+        socket = stack.enter_context(listening_socket(experiment, wire)) if rings else None
         first, others = clients[0], clients[1:]
-        _report(first, lambda: Worker(_build(experiment, sent), worker, first, others, socket, key).run())
+        _report(
+            first, lambda: Worker(_build(experiment, sent), worker, first, others, socket, wire.key).run()
+        )
 
 
-def evaluate(experiment: Experiment, sent: Shipment | None, key: bytes, address: Address) -> None:
+@_outliving
+def evaluate(experiment: Experiment, sent: Shipment | None, wire: Wire, address: Address) -> None:
     """Evaluate the models that come, one after another."""
-    with ClientSocket(address, key, EVALUATOR) as coordinator:
+    with ClientSocket(address, wire.key, EVALUATOR) as coordinator:
         _report(coordinator, lambda: _evaluate(experiment, coordinator, sent))
 
 
@@ -123,9 +147,12 @@ def _report(coordinator: ClientSocket, work: Callable[[], None]) -> None:
         raise
 
 
-def _host() -> str:
-    host: str = get_address_host(get_worker().address)
-    return host
+def listening_socket(experiment: Experiment, wire: Wire) -> ServerSocket:
+    """Listen where the Dask worker does, and be reached as it is."""
+    worker = get_worker()
+    host, contact = get_address_host(worker.address), get_address_host(worker.contact_address)
+    listening = Listening(contact, experiment.connection.port_range, wire.largest)
+    return ServerSocket(host, wire.key, listening=listening)
 
 
 def _announce(topic: str, name: str, socket: ServerSocket) -> None:

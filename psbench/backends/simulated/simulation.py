@@ -17,7 +17,13 @@ from typing import Any
 
 import torch
 
-from psbench.backends.checkpointing import actions_from_plain, actions_to_plain, released, split_at_model
+from psbench.backends.checkpointing import (
+    actions_from_plain,
+    actions_to_plain,
+    makes_version,
+    released,
+    split_at_model,
+)
 from psbench.backends.control import Control, Observer
 from psbench.backends.outcome import Outcome
 from psbench.backends.pushes import why_diverged, with_stats
@@ -40,6 +46,9 @@ from psbench.training.workload import Workload
 
 #: events between two calls of an observer: often enough to move a chart, too seldom to be felt
 OBSERVE_EVERY = 256
+#: events that a stop waits for a version to write a checkpoint of
+_STOP_AFTER = 10_000
+_STOPPED = "stopped", "stopped by hand"
 
 
 class Simulation:
@@ -97,6 +106,7 @@ class Simulation:
         self.now = 0.0
         self.status = self._reason = ""
         self._unanswered = False
+        self._stop_after = 0
 
     def run(self) -> Outcome:
         """Run to the end and return what it leaves.
@@ -183,7 +193,20 @@ class Simulation:
         for request in self.control.take():
             self._perform(self.engine.handle(request, self.now))
         if self.control.stopping:
-            self.end("stopped", "stopped by hand")
+            self._stop()
+
+    def _stop(self) -> None:
+        """End the run, with a checkpoint of its next version if there is a folder and one comes soon."""
+        if not self._checkpoints.stopping:
+            self._checkpoints.stop()
+            self._stop_after = 0 if self._folder is None else _STOP_AFTER
+        self._stop_after -= 1
+        if self._stop_after > 0 or (self.engine.measuring and self._folder is not None):
+            self._next()
+            return
+        if self._folder is not None:
+            self._folder.write("stopped", self._checkpoint(()))
+        self.end(*_STOPPED)
 
     # ---------------------------------------------------------------- the engine's answers
 
@@ -209,7 +232,7 @@ class Simulation:
 
     def _store(self, actions: Sequence[Action]) -> Sequence[Action]:
         """Perform what makes the model of an answer, write a checkpoint of it, and return the rest."""
-        label = self._checkpoints.label(self.engine.measuring)
+        label = self._checkpoints.label(self.engine.measuring, makes_version(actions))
         if not label:
             return actions
         before, after = split_at_model(actions)
@@ -217,6 +240,9 @@ class Simulation:
             self._checkpoints.advance()
             if self._folder is not None:
                 self._folder.write(label, self._checkpoint(after))
+            if self._checkpoints.stopping and not self.status:
+                self._unanswered = self.cluster.answers_pushes
+                self.end(*_STOPPED)
         return after
 
     # ---------------------------------------------------------------- start and checkpoints

@@ -66,7 +66,7 @@ def compare_command(
     planned = [one.but(seed=one.seed + extra) for one in experiments for extra in range(seeds)]
     check_all(experiments, [folder_of(one, out) for one in planned if out is not None], overwrite=overwrite)
     done: list[Run] = []
-    interrupted = False
+    interrupted = 0
     for number, experiment in enumerate(planned, 1):
         folder = None if out is None else folder_of(experiment, out)
         label = f"[{number}/{len(planned)}] {experiment.title} seed {experiment.seed}"

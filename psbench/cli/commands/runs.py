@@ -36,6 +36,10 @@ def run_command(
             metavar="ADDRESS", help="A running Dask scheduler, as tcp://host:8786; needs --backend dask."
         ),
     ] = None,
+    scheduler_file: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="What dask scheduler --scheduler-file wrote; no address then."),
+    ] = None,
     seed: Annotated[int | None, typer.Option(help="Root of every random stream.")] = None,
     out: Annotated[
         Path | None,
@@ -47,7 +51,8 @@ def run_command(
 ) -> int:
     """Run one experiment and print its summary.
 
-    Ctrl-C stops the run and keeps what it has; a second Ctrl-C aborts.
+    Ctrl-C and SIGTERM stop the run and keep what it has, with a checkpoint in the output folder; a second
+    one aborts.
 
     \b
     Examples:
@@ -59,12 +64,14 @@ def run_command(
     from psbench.cli.summary_text import summary_text
 
     values = read_settings(settings) | given(backend=backend, scheduler=scheduler, seed=seed)
+    if scheduler_file is not None:
+        values |= {"connection.scheduler_file": str(scheduler_file)}
     done, interrupted = run_with_progress(read_experiment(spec, values), out, overwrite=overwrite)
     summary = done.summary()
     print(as_json_text(summary) if as_json else summary_text(summary))
     if out is not None:
         say(f"saved in {out}")
-    return verdict([done], interrupted)
+    return verdict([done], interrupted, out)
 
 
 @app.command("resume")
@@ -83,7 +90,7 @@ def resume_command(
     """Go on with a run from its last checkpoint: one that was stopped or killed, or is to be longer.
 
     Checkpoints are written at switches and, with checkpoint_every, every so many epochs. What may be set to
-    another value is stop, backend, scheduler, evaluate_every, checkpoint_every, threads and name.
+    another value is stop, backend, scheduler, evaluate_every, checkpoint_every, recovery, threads and name.
 
     \b
     Examples:
@@ -104,4 +111,4 @@ def resume_command(
     summary = done.summary()
     print(as_json_text(summary) if as_json else summary_text(summary))
     say(f"saved in {folder}")
-    return verdict([done], interrupted)
+    return verdict([done], interrupted, folder)

@@ -12,6 +12,7 @@ from threaded_run import ThreadedRun
 
 from psbench import Control, Run, replay, resume
 from psbench.backends.dask.coordinator.checkpointing import Start
+from psbench.backends.dask.protocol.messages import RequestStop
 from psbench.checkpoints.chain import log_of
 from psbench.checkpoints.file import Checkpoint
 from psbench.core.log import EventLog, Kind
@@ -103,6 +104,33 @@ def test_what_was_under_way_is_void(strategy: Any) -> None:
     assert sorted(set(versions.tolist())) == list(range(1, versions.max() + 1))
     assert again.outcome.reason == done.outcome.reason
     assert again.log.of_kind(Kind.RESUME)["version"].tolist() in ([], [versions_at(done)])
+
+
+@pytest.mark.parametrize("strategy", ["bsp", {"name": "selsync", "delta": 1e9}, "hermes"], ids=json.dumps)
+def test_a_stop_leaves_a_checkpoint(strategy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the next version, where under a barrier nothing is void; or, if none comes, of the moment."""
+    monkeypatch.setattr("psbench.backends.dask.coordinator.coordinator._STOP_S", 0.2)
+    asked: list[bool] = []
+
+    def on_rows(done: ThreadedRun, client: Any) -> None:
+        if len(done.log) > 100 and not asked:
+            asked.append(True)
+            client.send(RequestStop(checkpoint=True))
+
+    spec = experiment(strategy, stop={"updates": 10**9, "epochs": 10**6})
+    done = ThreadedRun(spec).run(on_rows)
+    assert (done.outcome.status, done.error) == ("stopped", None)
+    (label,) = done.checkpoints
+    rows = int(done.stored[label].state["logged"][0])
+    stop = int(done.stored[label].state["engine"]["view"]["version"]) + 5
+    shorter = spec.but(
+        stop={"updates": stop} if strategy != {"name": "selsync", "delta": 1e9} else {"epochs": 1}
+    )
+    again = crew_from(shorter, done, label)
+    resumed = again.log.rows(rows)["kind"].tolist().count(Kind.RESUME)
+    if strategy == "bsp":
+        assert resumed == 0
+        assert torch.equal(again.parameters, simulated(shorter)[0])
 
 
 def versions_at(done: ThreadedRun) -> int:

@@ -12,9 +12,19 @@ import torch
 from psbench.backends.dask.protocol import stream
 from psbench.backends.dask.protocol.decoder import Message, MessageRefused
 from psbench.backends.dask.protocol.framing import pack, unpack
-from psbench.backends.dask.protocol.messages import Hello, Ping, Ready, RequestStop, RingPiece, StateReply
+from psbench.backends.dask.protocol.messages import (
+    Hello,
+    Ping,
+    PushMessage,
+    Ready,
+    RequestStop,
+    RingPiece,
+    StateReply,
+)
+from psbench.backends.dask.protocol.roles import RunKey, Wire
 from psbench.backends.dask.protocol.transport import ClientSocket, Received, ServerSocket, is_loopback
-from psbench.backends.dask.protocol.wire import Frame
+from psbench.backends.dask.protocol.wire import Frame, Listening
+from psbench.errors import BackendError
 
 KEY = b"s" * 32
 pytestmark = pytest.mark.timeout(60)
@@ -172,3 +182,35 @@ def test_tensors_are_packed_and_unpacked() -> None:
     found = unpack(shapes, flat)
     assert found.keys() == tensors.keys()
     assert all(torch.equal(found[name], tensors[name]) for name in tensors)
+
+
+@pytest.mark.parametrize("encrypted", [False, True])
+def test_the_ports_that_may_be_used_can_be_told(encrypted: bool) -> None:
+    with ServerSocket("127.0.0.1", KEY, encrypted) as free:
+        port = int(free.address.url.split("127.0.0.1:")[1].split("/")[0])
+    only = Listening(ports=(port, port))
+    with ServerSocket("127.0.0.1", KEY, encrypted, only) as server:
+        assert f"127.0.0.1:{port}" in server.address.url
+        with pytest.raises(BackendError, match=f"none of {port} to {port} is free"):
+            ServerSocket("127.0.0.1", KEY, encrypted, only)
+
+
+def test_the_payload_of_a_push_is_in_no_message() -> None:
+    kept: dict[Any, torch.Tensor] = {}
+    with (
+        ServerSocket("127.0.0.1", KEY) as server,
+        ClientSocket(server.address, KEY, "worker 3") as worker,
+        ClientSocket(server.address, KEY, "worker x") as nobody,
+    ):
+        assert {next_of(server).sender for _ in range(2)} == {"worker 3", "worker x"}
+        server.keep_payload = kept.__setitem__
+        for client in (worker, nobody):
+            client.send(PushMessage(7, 0, 1, 1, 0.0, 0.0, 0.5, payload=torch.ones(4)))
+            message = next_of(server).message
+            assert isinstance(message, PushMessage)
+            assert message.payload is None
+    assert {key: payload.tolist() for key, payload in kept.items()} == {(3, 7): [1.0] * 4}
+
+
+def test_a_key_is_not_printed() -> None:
+    assert KEY.decode() not in f"{RunKey(KEY)} {RunKey(KEY)!r} {Wire(RunKey(KEY), 1)}"

@@ -5,7 +5,7 @@ Servers and workers send their parts of one version while training goes on; the 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -13,6 +13,7 @@ from psbench.backends.checkpointing import (
     actions_from_plain,
     actions_to_plain,
     idle_workers,
+    makes_version,
     named,
     released,
     under,
@@ -30,6 +31,7 @@ from psbench.core import events as ev
 from psbench.core.actions import Action
 from psbench.core.engine import Engine
 from psbench.core.view import ClusterView
+from psbench.training.batches import Position
 
 _STORE = -1  # among the workers whose part of a checkpoint is missing
 
@@ -79,14 +81,29 @@ class CheckpointWriter:
     def __len__(self) -> int:
         return len(self._unfinished)
 
+    def stop(self) -> None:
+        """Have the run end with a checkpoint; see `CheckpointSchedule.stop`."""
+        self._schedule.stop()
+
+    @property
+    def stopping(self) -> bool:
+        """Whether the run ends with the next checkpoint."""
+        return self._schedule.stopping
+
+    def give_up(self, position: Callable[[int], Position]) -> None:
+        """Wait no longer for workers' parts: they go on where their last pushes were in their data."""
+        for tag, checkpoint in list(self._unfinished.items()):
+            for worker in sorted(checkpoint.missing - {_STORE}):
+                where = position(worker)
+                self._add(tag, worker, {}, {"position": list(where), "used": where.steps})
+
     def resume(self) -> None:
         """Plan the next checkpoint of a run that was resumed."""
         self._schedule.advance()
 
-    @property
-    def due(self) -> str:
-        """The name of the checkpoint that is due with the answer being performed; empty if none is."""
-        return self._schedule.label(self._engine.measuring)
+    def due(self, actions: Sequence[Action]) -> str:
+        """Return the name of the checkpoint that is due with an answer; empty if none is."""
+        return self._schedule.label(self._engine.measuring, makes_version(actions))
 
     def write(
         self,
@@ -198,6 +215,13 @@ def resume_workers(
         own = under(f"worker/{worker}/", checkpoint.tensors)
         state = checkpoint.state["workers"].get(str(worker))
         socket.send(worker_name(worker), msg.ResumeWorker(view.composition, ranges, state, own))
+
+
+def admit_worker(socket: ServerSocket, worker: int, position: Position, view: ClusterView) -> None:
+    """Have a worker that took another's place go on where that one was in its data."""
+    ranges = None if view.ranges is None else as_lists(view.ranges)
+    state = {"position": list(position), "used": position.steps}
+    socket.send(worker_name(worker), msg.ResumeWorker(view.composition, ranges, state, {}))
 
 
 def first_actions(

@@ -7,6 +7,7 @@ answered.
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -30,21 +31,23 @@ from psbench.backends.dask.coordinator.evaluation_queue import EvaluationQueue
 from psbench.backends.dask.coordinator.handlers import Handlers
 from psbench.backends.dask.coordinator.log_stream import LogStream
 from psbench.backends.dask.coordinator.measurements import Measurements
+from psbench.backends.dask.coordinator.membership import Membership
 from psbench.backends.dask.coordinator.peers import Peers
 from psbench.backends.dask.coordinator.pushes import PushIntake
+from psbench.backends.dask.coordinator.replacements import Replacements
 from psbench.backends.dask.coordinator.replica_averaging import ReplicaAveraging
 from psbench.backends.dask.coordinator.timers import Timers
 from psbench.backends.dask.protocol import messages as msg
-from psbench.backends.dask.protocol.roles import CLIENT, EVALUATOR, worker_name, worker_number
+from psbench.backends.dask.protocol.roles import CLIENT
 from psbench.backends.dask.protocol.transport import ServerSocket
 from psbench.backends.dask.server.store import NO_CODEC, ParameterStore
 from psbench.backends.schedule import StopRules
 from psbench.core import events as ev
 from psbench.core.actions import Action
-from psbench.core.log import EventLog, Kind, plain_json
+from psbench.core.log import EventLog
 from psbench.core.strategy import Strategy
 from psbench.core.view import Status
-from psbench.errors import BackendError, Cancelled, Deadlock, ServerLost, WorkerLost
+from psbench.errors import BackendError, Cancelled, Deadlock, WorkerLost
 from psbench.training.workload import Workload
 
 #: seconds between looks at the clock, at the client's share of the log, and at the peers; a peer's death is
@@ -54,6 +57,10 @@ _TICK_S, _LOG_S, _PING_S = 0.02, 0.1, 0.25
 _START_S = 180.0
 #: seconds that the last step of a worker may take before the run ends without what it used
 _USAGE_S = 5.0
+#: seconds that a stop waits for a version to write a checkpoint of, and for the workers' parts of it: with
+#: both it is written within 5 s, unless the servers take longer
+_STOP_S, _PARTS_S = 1.5, 2.0
+_STOPPED = "stopped", "stopped by hand"
 
 
 class Coordinator:
@@ -79,14 +86,17 @@ class Coordinator:
         self.engine = engine = workload.engine(self.log)
         self.events: deque[ev.Event] = deque()
         self.ending, self.peers = Ending(), Peers(socket, expected)
+        self.replacements = Replacements(experiment, socket, expected)
         self.timers, self.log_stream = Timers(workload.profile), LogStream(socket, self.log)
         self.rules = StopRules(experiment.stop, experiment.evaluate_every)
         self._begin_s = time.monotonic()
         self._next_tick = self._next_log = self._next_ping = 0.0
-        self._training = self._unanswered = False
+        self._stop_by = math.inf  # when a stop waits no longer for a version
+        self._unanswered = False
         self.averaging = ReplicaAveraging(socket, numbers)
         self.evaluation = Evaluation(
             *(self.rules, engine.view, EvaluationQueue(socket, workload.model_bytes), self.averaging),
+            *(self.log, self.events),
             ending=self.ending,
             store=lambda: self.store,
             until=self._until,
@@ -101,12 +111,21 @@ class Coordinator:
             until=self._until,
         )
         self.checkpoints = CheckpointWriter(socket, engine, experiment.checkpoint_every, numbers)
+        self.membership = Membership(
+            *(socket, engine.view, self.events, self.peers, self.replacements, self.timers, self.pushes),
+            *(self.averaging, self.checkpoints, self.evaluation, measurements),
+            store=lambda: self.store,
+            now=lambda: self.now,
+        )
         self.handlers = Handlers(
             *(socket, self.events, self.ending, self.peers, self.pushes, self.averaging),
             *(self.checkpoints, measurements),
-            evaluated=self._evaluated,
+            evaluated=lambda message: self.evaluation.take(message, self.now),
             store=lambda: self.store,
-            lose=self._lose,
+            lose=self.membership.lose,
+            ready=self.membership.set_ready,
+            no_place=self.membership.find_no_place,
+            stop=self._stop,
         )
 
     # ---------------------------------------------------------------- the run
@@ -129,6 +148,7 @@ class Coordinator:
                 self._pump()
                 while self.events and not self.ending:
                     self._handle(self.events.popleft())
+                self._stop_without_version()
             self._finish()
         finally:
             self.log_stream.send()
@@ -170,6 +190,9 @@ class Coordinator:
         self.pushes.next_number = state["next_push"]
         engine.load_state_dict(state["engine"])
         resume_workers(self.socket, self.peers.workers(), checkpoint, view)
+        for worker, own in state["workers"].items():
+            if own["position"] is not None:
+                self.pushes.set_position(int(worker), *own["position"][:2])
         self.actions.use(view.composition, store_state(checkpoint), state.get("codecs") or NO_CODEC)
         self.checkpoints.resume()
         self.rules.load_state_dict(state["stop_rules"], view.epoch)
@@ -187,15 +210,13 @@ class Coordinator:
         else:
             epochs = self.workload.experiment.stop.epochs
             self._perform(first_actions(engine, checkpoint, self.peers.workers(), epochs))
+            self.events.extend(self.membership.changes_since_checkpoint())
 
     def _start_workers(self, time_s: float) -> None:
         """Let training begin, at that time of the run."""
         self._begin_s = time.monotonic() - time_s
         self._next_tick = self._next_log = self._next_ping = 0.0
-        rings = self.peers.rings
-        for worker in self.peers.workers():
-            self.socket.send(worker_name(worker), msg.StartTraining(self._begin_s, rings))
-        self._training = True
+        self.membership.begin(self._begin_s)
 
     def _composed(self, composition: Strategy, bytes_up: int) -> None:
         self.pushes.compose(bytes_up, composition.reads)
@@ -222,7 +243,7 @@ class Coordinator:
 
     def _tick(self, now: float) -> None:
         self._next_tick = now + _TICK_S
-        if self._training:
+        if self.membership.training:
             self.events.extend(self.timers.due(now))
         if now >= self._next_log:
             self._next_log = now + _LOG_S
@@ -230,9 +251,9 @@ class Coordinator:
         if now >= self._next_ping:
             self._next_ping = now + _PING_S
             for name in self.peers.find_dead():
-                self._lose(name)
+                self.membership.lose(name)
             self._check_progress()
-        if now >= self.rules.deadline_s and not self.ending and self._training:
+        if now >= self.rules.deadline_s and not self.ending and self.membership.training:
             self._end_in_time()
 
     def _check_progress(self) -> None:
@@ -242,35 +263,23 @@ class Coordinator:
         if view.num_active and not (busy or self.evaluation.under_way):  # a rule may act on one
             raise Deadlock(f"at {self.now:.3f} s no worker can ever go on; {view.waits()}")
 
+    def _stop(self, with_checkpoint: bool) -> None:
+        """End the run, with a checkpoint of its next version if one is wanted and comes soon."""
+        if with_checkpoint and self.membership.training:
+            self.checkpoints.stop()
+            self._stop_by = self.now + _STOP_S
+        else:
+            self.ending.end(*_STOPPED)
+
+    def _stop_without_version(self) -> None:
+        """End a run that was asked to stop with a checkpoint of this moment, if no version came in time."""
+        if self.now >= self._stop_by and not (self.ending or self.engine.measuring):
+            self.checkpoints.write("stopped", (), self.store, self.peers.workers(), self._run_state())
+            self.ending.end(*_STOPPED)
+
     def _end_in_time(self) -> None:
         self.engine.view.now = self.rules.deadline_s
         self.ending.finish(self.rules.at(self.rules.deadline_s))
-
-    def _lose(self, name: str) -> None:
-        """Do without a peer that is gone, or give up."""
-        self.peers.lose(name)
-        worker = worker_number(name)
-        if worker is not None:
-            if not self._training:
-                raise WorkerLost(f"{name} died before training began")
-            self.store.leave(worker)
-            self.averaging.leave(worker)
-            self.checkpoints.leave(worker)
-            self.events.append(ev.Leave(worker, "lost"))
-        elif name == CLIENT:
-            raise Cancelled("the client is gone")
-        elif name == EVALUATOR:
-            raise BackendError("the evaluator is gone: its process was killed or its machine is unreachable")
-        else:
-            raise ServerLost(f"{name} is gone: its process was killed or its machine is unreachable")
-
-    def _evaluated(self, message: msg.Evaluated) -> None:
-        event = self.evaluation.take(message)
-        if event.epoch > 0:
-            self.events.append(event)
-            return
-        now, text = self.now if event.epoch else 0.0, plain_json(event.values)
-        self.log.add(Kind.EVALUATED, now, id=event.epoch, version=event.version, text=text)
 
     # ---------------------------------------------------------------- events and actions
 
@@ -279,7 +288,7 @@ class Coordinator:
         if now >= self.rules.deadline_s:
             self._end_in_time()
             return
-        if not self._is_possible(event):
+        if not self.membership.is_possible(event):
             return
         actions = self.engine.handle(event, now)
         if type(event) is ev.Leave:
@@ -288,25 +297,22 @@ class Coordinator:
         self.pushes.discard_void()
         if type(event) is ev.Evaluated:
             self.evaluation.end_after(event.values)
-        elif not self.engine.view.num_active and not self.timers.expects_join(self.peers.lost_workers):
+        elif not (self.engine.view.num_active or self.membership.awaits_worker):
             raise WorkerLost(f"every worker is gone at {now:.3f} s; nobody is left to train")
-
-    def _is_possible(self, event: ev.Event) -> bool:
-        """Return whether a join or failure of the profile is possible: a dead process does not come back."""
-        if type(event) is ev.Join:
-            return event.worker not in self.peers.lost_workers
-        return type(event) is not ev.Leave or event.worker in self.engine.view.workers
 
     def _perform(self, actions: Sequence[Action]) -> None:
         """Perform an answer of the engine; a checkpoint falls between the model it makes and its releases."""
         self.evaluation.before_answer(actions)
-        label = self.checkpoints.due
+        label = self.checkpoints.due(actions)
         if label:
             make, actions = split_at_model(actions)
             if self._perform_each(make) or self.ending.status == "finished":
                 self.log_stream.send()
                 present = self.peers.workers()
                 self.checkpoints.write(label, actions, self.store, present, self._run_state())
+                if self.checkpoints.stopping and not self.ending:
+                    self._unanswered = not self.store.updates_itself
+                    self.ending.end(*_STOPPED)
         if self.ending or not self._perform_each(actions):
             return
         if not self.actions.composition.pushes_raw_gradients:  # steps that are kept after a vote count too
@@ -340,11 +346,14 @@ class Coordinator:
     def _finish(self) -> None:
         """Have the last version evaluated, and send the client what the run leaves."""
         for event in self.events:
-            if type(event) is ev.Leave and self._is_possible(event):
+            if type(event) is ev.Leave and self.membership.is_possible(event):
                 self.engine.handle(event, self.now)
         self.events.clear()
         time_s = min(self.now, self.rules.deadline_s)
         state = self.evaluation.await_state(self.evaluation.gather)
+        latest = time.monotonic() + _PARTS_S
+        self._until(lambda: not self.checkpoints or time.monotonic() > latest)
+        self.checkpoints.give_up(self.pushes.position_after)
         self._until(lambda: not self.checkpoints)
         self.peers.dismiss_workers()
         self.evaluation.evaluate_last(state)
@@ -355,6 +364,7 @@ class Coordinator:
             "time_s": time_s,
             "lost_workers": [w.id for w in self.engine.view.workers.values() if w.status == Status.GONE],
             "strangers": self.socket.strangers,
+            "incidents": self.replacements.incidents,
             "usage": sorted(self.peers.usage.values(), key=lambda used: used["worker"]),
             "unanswered": self._unanswered or self.pushes.diverged,
         }

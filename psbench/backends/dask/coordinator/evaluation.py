@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 
 from psbench.backends.dask.coordinator.ending import Ending
@@ -14,6 +15,7 @@ from psbench.backends.schedule import StopRules, UpdateSchedule
 from psbench.core import actions as act
 from psbench.core import events as ev
 from psbench.core.actions import Action
+from psbench.core.log import EventLog, Kind, plain_json
 from psbench.core.strategy import Strategy
 from psbench.core.view import ClusterView, Status
 
@@ -31,6 +33,9 @@ class Evaluation:
         The engine's.
     queue : EvaluationQueue
     averaging : ReplicaAveraging
+    log : EventLog
+    events : deque
+        Where evaluations wait for the engine.
     ending : Ending
     store : callable
         Returns the parameter store of the current composition.
@@ -44,12 +49,15 @@ class Evaluation:
         view: ClusterView,
         queue: EvaluationQueue,
         averaging: ReplicaAveraging,
+        log: EventLog,
+        events: deque[ev.Event],
         *,
         ending: Ending,
         store: Callable[[], ParameterStore],
         until: Callable[[Callable[[], bool]], None],
     ) -> None:
         self._rules, self._view, self._queue, self._averaging = rules, view, queue, averaging
+        self._log, self._events = log, events
         self._ending, self._store, self._until = ending, store, until
         self._schedule = UpdateSchedule(
             rules,
@@ -101,18 +109,34 @@ class Evaluation:
             self._queue.send(self._queue.expect(-1, self._view), state)
         self._until(lambda: not self._queue)
 
-    def take(self, message: msg.Evaluated) -> ev.Evaluated:
-        """Take an evaluation; its number is 0 before the first step and -1 after the last."""
-        number, version, epoch = self._queue.take(message.key)
+    def take(self, message: msg.Evaluated, now: float) -> None:
+        """Take an evaluation: an event, unless it is before the first step or after the last."""
+        found = self._queue.take(message.key)
+        if found is None:
+            return  # of an evaluator that was given up
+        number, version, epoch = found
+        values = {"epoch": epoch} | message.values
         if number and self._ending:
             number = -1
-        return ev.Evaluated(number, version, {"epoch": epoch} | message.values)
+        if number > 0:
+            self._events.append(ev.Evaluated(number, version, values))
+        else:
+            at = now if number else 0.0
+            self._log.add(Kind.EVALUATED, at, id=number, version=version, text=plain_json(values))
 
     def end_after(self, values: dict[str, float]) -> None:
         """End the run if a rule says so after an evaluation."""
         reason = self._rules.after_evaluation(values)
         if reason:
             self._ending.finish(reason)
+
+    def begin_again(self) -> None:
+        """Have another evaluator go on where the one before was lost."""
+        self._queue.begin_again()
+
+    def do_without(self) -> None:
+        """Go on without evaluations, as there is no evaluator."""
+        self._queue.do_without()
 
     @property
     def under_way(self) -> bool:

@@ -37,6 +37,8 @@ class EvaluationQueue:
         self._socket = socket
         self._room = max(_WAITING_AT_LEAST, _WAITING_BYTES // max(1, model_bytes))
         self._pending: dict[int, PendingEvaluation] = {}
+        self._sent: dict[int, State] = {}  # what another evaluator is sent again
+        self._is_off = False
         self._keys = count()
 
     def __len__(self) -> int:
@@ -50,7 +52,8 @@ class EvaluationQueue:
     def expect(self, number: int, view: ClusterView) -> int:
         """Expect an evaluation of the view's version, and return its key."""
         key = next(self._keys)
-        self._pending[key] = PendingEvaluation(number, view.version, view.epoch)
+        if not self._is_off:
+            self._pending[key] = PendingEvaluation(number, view.version, view.epoch)
         return key
 
     def numbers_at(self, version: int) -> list[int]:
@@ -59,8 +62,23 @@ class EvaluationQueue:
 
     def send(self, key: int, state: State) -> None:
         """Send the model that was expected."""
-        self._socket.send(EVALUATOR, EvaluateModel(key, state))
+        if key in self._pending:
+            self._sent[key] = state
+            self._socket.send(EVALUATOR, EvaluateModel(key, state))
 
-    def take(self, key: int) -> PendingEvaluation:
-        """Return which evaluation has come."""
-        return self._pending.pop(key)
+    def take(self, key: int) -> PendingEvaluation | None:
+        """Return which evaluation has come; None if it is not awaited."""
+        self._sent.pop(key, None)
+        return self._pending.pop(key, None)
+
+    def begin_again(self) -> None:
+        """Send another evaluator what the one before has not answered."""
+        self._is_off = False
+        for key, state in self._sent.items():
+            self._socket.send(EVALUATOR, EvaluateModel(key, state))
+
+    def do_without(self) -> None:
+        """Evaluate nothing until there is an evaluator again."""
+        self._is_off = True
+        self._pending.clear()
+        self._sent.clear()

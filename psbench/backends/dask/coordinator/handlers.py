@@ -56,6 +56,12 @@ class Handlers:
         Returns the parameter store of the current composition.
     lose : callable
         Does without a peer, by its name.
+    ready : callable
+        Takes note that a peer can begin.
+    no_place : callable
+        Does without a role for which there is no Dask worker.
+    stop : callable
+        Ends the run; called with whether to write a checkpoint first.
     """
 
     def __init__(
@@ -72,6 +78,9 @@ class Handlers:
         evaluated: Callable[[msg.Evaluated], None],
         store: Callable[[], ParameterStore],
         lose: Callable[[str], None],
+        ready: Callable[[str, msg.Ready], None],
+        no_place: Callable[[str], None],
+        stop: Callable[[bool], None],
     ) -> None:
         self._socket, self._peers, self._lose = socket, peers, lose
         self.client_has_outcome = False
@@ -84,7 +93,8 @@ class Handlers:
         }
         self._of_anybody: dict[type[Message], _Handler] = {
             msg.Hello: lambda name, _: peers.connect(name),
-            msg.Ready: peers.set_ready,
+            msg.Ready: ready,
+            msg.RoleLost: lambda _, lost: no_place(lost.name),
             msg.AskClock: self._send_clock,
             msg.Failed: self._fail,
             msg.PeerRefused: self._lose_refused,
@@ -94,7 +104,7 @@ class Handlers:
             msg.RingVerdict: lambda name, reply: store().reply(name, reply),
             msg.LossMeasured: lambda _, loss: measurements.take(loss.name, loss.number),
             msg.Evaluated: lambda _, evaluation: evaluated(evaluation),
-            msg.RequestStop: lambda *_: ending.end("stopped", "stopped by hand"),
+            msg.RequestStop: lambda _, request: stop(request.checkpoint),
             msg.RequestSwitch: lambda _, request: events.append(ev.SwitchRequested(request.to)),
             msg.OutcomeReceived: self._note_receipt,
         }
@@ -125,8 +135,8 @@ class Handlers:
             handler(sender, message)
             return
         worker = worker_number(sender)
-        if worker is None:
-            raise MessageRefused(f"{kind.__name__} is for workers to send", sender)
+        if worker is None or sender not in self._peers.known:
+            raise MessageRefused(f"{kind.__name__} is for workers of the run to send", sender)
         of_worker(worker, message)
 
     def _send_clock(self, name: str, _: msg.AskClock) -> None:

@@ -28,13 +28,14 @@ class Measurements:
     def __init__(self, socket: ServerSocket, then: Callable[[dict[str, float]], None]) -> None:
         self._socket, self._then = socket, then
         self._missing: set[str] = set()
+        self._asked: dict[str, MeasureLoss] = {}  # of the evaluator
         self._numbers: dict[str, float] = {}
         self._samples = 0  # that losses are taken over
 
     def measure(self, measure: Measure, store: ParameterStore, pending: Mapping[int, Push]) -> None:
         """Begin to measure what is needed."""
         needs, self._samples = measure.needs, measure.samples
-        self._missing, self._numbers = set(needs), {}
+        self._missing, self._numbers, self._asked = set(needs), {}, {}
         loads = [name for name in needs if name.startswith("server_load:")]
         if loads:
             store.loads(partial(self._take_loads, loads))
@@ -61,11 +62,20 @@ class Measurements:
             self.take(name, float("nan"))
             return
         tensors = {part: state[part] for part in ("parameters", "buffers")}
-        self._socket.send(EVALUATOR, MeasureLoss(name, which, self._samples, tensors))
+        self._asked[name] = MeasureLoss(name, which, self._samples, tensors)
+        self._socket.send(EVALUATOR, self._asked[name])
 
     def take(self, name: str, number: float) -> None:
-        """Take one of the numbers."""
+        """Take one of the numbers, if it is awaited."""
+        if name not in self._missing:
+            return  # of an evaluator that was given up
+        self._asked.pop(name, None)
         self._numbers[name] = number
         self._missing.discard(name)
         if not self._missing:
             self._then(self._numbers)
+
+    def begin_again(self) -> None:
+        """Ask another evaluator for what the one before has not answered."""
+        for message in self._asked.values():
+            self._socket.send(EVALUATOR, message)

@@ -23,6 +23,7 @@ class Peers:
 
     def __init__(self, socket: ServerSocket, expected: Sequence[str]) -> None:
         self._socket, self._expected = socket, list(expected)
+        self.known = set(expected)  #: names of all that have taken part
         self._ready: dict[str, Ready] = {}
         self._connected: set[str] = set()
         self._dismissed: set[str] = set()
@@ -32,6 +33,19 @@ class Peers:
     def connect(self, name: str) -> None:
         """Take note of a peer's connection."""
         self._connected.add(name)
+        if worker_number(name) is None:
+            self.gone.discard(name)
+
+    def admit(self, name: str) -> None:
+        """Take note that a peer is there, be it that it was missing or lost."""
+        self.gone.discard(name)
+        if name not in self._expected:
+            self._expected.append(name)
+            self.known.add(name)
+
+    def expect_again(self, name: str) -> None:
+        """Take note that a peer is gone, and another is to be ready in its place."""
+        self._ready.pop(name, None)
 
     def set_ready(self, name: str, ready: Ready) -> None:
         """Take note that a peer can begin."""

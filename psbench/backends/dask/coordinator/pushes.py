@@ -18,6 +18,7 @@ from psbench.backends.pushes import why_diverged, with_stats
 from psbench.core import events as ev
 from psbench.core.engine import Engine
 from psbench.core.view import Status
+from psbench.training.batches import Position
 
 
 class PushIntake:
@@ -46,6 +47,8 @@ class PushIntake:
         self._engine, self._events, self._ending = engine, events, ending
         self._store, self._now = store, now
         self._numbers = count()
+        #: samples and steps of each worker's pushes
+        self._done: dict[int, tuple[int, int]] = {}
         self._reads: Sequence[str] = ()
         self.bytes_up = 0  #: of a push, as the codecs encode it
         self.diverged = False  #: whether the last push was not finite, and was not answered
@@ -65,8 +68,18 @@ class PushIntake:
     def next_number(self, number: int) -> None:
         self._numbers = count(number)
 
+    def set_position(self, worker: int, samples: int, steps: int) -> None:
+        """Set how far a worker has come in its data, at the beginning."""
+        self._done[worker] = samples, steps
+
+    def position_after(self, worker: int) -> Position:
+        """Return where to go on in a worker's data after its last push: its chunk is not known."""
+        return Position(*self._done.get(worker, (0, 0)), 0, 0, 0)
+
     def take(self, worker: int, message: PushMessage) -> None:
         """Take a push to the engine's queue."""
+        samples, steps = self._done.get(worker, (0, 0))
+        self._done[worker] = samples + message.samples, steps + message.steps
         send_s = max(0.0, time.monotonic() - message.sent_s)
         push = ev.Push(
             *(next(self._numbers), worker, message.ticket, message.version, message.samples, message.steps),

@@ -23,6 +23,8 @@ class Timers:
     def __init__(self, profile: Profile) -> None:
         self._heap: list[tuple[float, int, ev.Event]] = []
         self._order = count()
+        #: workers that the profile has fail: those that are gone may be so for this reason
+        self.failing = {failure.worker for failure in profile.failures}
         for at, event in membership_events(profile):
             self.add(at, event)
 
@@ -43,6 +45,10 @@ class Timers:
         while self._heap and self._heap[0][0] <= now:
             events.append(heapq.heappop(self._heap)[2])
         return events
+
+    def expects(self, worker: int) -> bool:
+        """Return whether that worker is still to join."""
+        return any(isinstance(entry[2], ev.Join) and entry[2].worker == worker for entry in self._heap)
 
     def expects_join(self, gone: Collection[int]) -> bool:
         """Return whether a worker that is not gone for good is still to join."""

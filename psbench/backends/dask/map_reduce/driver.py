@@ -12,10 +12,11 @@ from distributed import Client, Future
 from distributed.scheduler import KilledWorker
 
 from psbench.backends.control import Control, Observer
-from psbench.backends.dask.cluster import connected, place
+from psbench.backends.dask.connecting import connected
 from psbench.backends.dask.coordinator.ending import Ending
 from psbench.backends.dask.map_reduce import tasks
 from psbench.backends.dask.objects import check_objects, sent
+from psbench.backends.dask.placement import find_room, place
 from psbench.backends.dask.protocol.roles import EVALUATOR, worker_name
 from psbench.backends.dask.shipping import Shipping, bare
 from psbench.backends.outcome import Outcome
@@ -42,6 +43,7 @@ def run_map_reduce(
     observer: Observer | None = None,
     checkpoints: CheckpointFolder | None = None,
     start: Checkpoint | None = None,
+    client: Client | None = None,
 ) -> Outcome:
     """Run an experiment as one Dask graph a mini-batch; see `run_dask`, which calls this.
 
@@ -52,15 +54,17 @@ def run_map_reduce(
     BackendError, WorkerLost
         If the scheduler does not answer, a task fails, or its process is killed.
     """
-    check(workload.experiment)
-    check_objects(bare(workload.experiment))
+    experiment = workload.experiment
+    check(experiment)
+    check_objects(bare(experiment))
     if start is not None:
         raise ParameterError(
             "strategy 'map_reduce': on dask it cannot go on from a checkpoint; use the simulated backend"
         )
     roles = [*map(worker_name, range(workload.profile.num_workers)), EVALUATOR]
-    with connected(workload.experiment.scheduler, len(roles)) as client:
-        placed = place(roles, client.nthreads(), workload.experiment.scheduler)
+    with connected(experiment, len(roles), client) as client:
+        room = find_room(client, roles, len(roles), experiment.recovery.wait_for_workers, control.check)
+        placed = place(roles, room.free, experiment.connection.hosts)
         return _Driver(workload, log, control, observer, checkpoints, client, placed).run()
 
 

@@ -56,6 +56,7 @@ class Connection:
             end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._end, self._number = end, end.fileno()
         self.largest_body = largest_body
+        self.largest_payload = 1 << 40  # entries: at least a byte each
         self.gone = False
         self.name: str | None = None
         self._buffer = bytearray(_BUFFER)
@@ -144,6 +145,8 @@ class Connection:
             raise MessageRefused(f"its body would have {size:,} bytes")
         if entries and self.largest_body < LARGEST_BODY:
             raise MessageRefused("a stranger sends a payload")
+        if entries > self.largest_payload:
+            raise MessageRefused(f"its head says {entries} entries, more than any message has")
 
     def _make_room(self, size: int) -> None:
         """Have the buffer take a frame's head and body of that size."""

@@ -7,18 +7,15 @@ that are sent in every step are in `packed_messages`, with the layout of their b
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
-from pydantic import ConfigDict
-
-from psbench.backends.dask.protocol.decoder import STRICT, Message, Tensors
+from psbench.backends.dask.protocol.decoder import Message, Tensors
 from psbench.backends.dask.protocol.packed_messages import LogRows as LogRows
 from psbench.backends.dask.protocol.packed_messages import PushMessage as PushMessage
 from psbench.backends.dask.protocol.packed_messages import ReleaseMessage as ReleaseMessage
 from psbench.backends.dask.protocol.packed_messages import RingPiece as RingPiece
 from psbench.backends.dask.protocol.roles import Address
-from psbench.core.actions import Apply
+from psbench.backends.dask.protocol.update import Update as Update
 
 #: the worker, and the ticket that its push repeats
 PushKey: TypeAlias = tuple[int, int]
@@ -72,7 +69,9 @@ class Clock(Message, kind=15):
 
 # -------------------------------------------------------------------- client
 class RequestStop(Message, kind=20):
-    """Somebody wants the run to end."""
+    """Somebody wants the run to end, with a checkpoint from which it can go on or without."""
+
+    checkpoint: bool = False
 
 
 class RequestSwitch(Message, kind=21):
@@ -87,6 +86,12 @@ class StoreCheckpoint(Message, kind=22):
     label: str
     state: dict[str, Any]
     tensors: Tensors
+
+
+class RoleLost(Message, kind=25):
+    """To the client: find another Dask worker for a role. From it: there is none."""
+
+    name: str
 
 
 class RunOutcome(Message, kind=23):
@@ -198,26 +203,6 @@ class UsageReport(Message, kind=41):
 
 
 # -------------------------------------------------------------------- All-Reduce
-
-
-@dataclass
-class Update:
-    """How a version is made, the weights of its pushes aside; see `Server.apply`."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = STRICT
-
-    lr_scale: float
-    epoch: float
-    rule: str
-    keep: float
-    momentum_scale: float
-
-    @classmethod
-    def of(cls, apply: Apply) -> Update:
-        """Return how the engine wants a version to be made."""
-        return cls(apply.lr_scale, apply.epoch, apply.rule, apply.keep, apply.momentum_scale)
-
-
 class StartRing(Message, kind=50):
     """The members add up their payloads in this order, and each makes the version."""
 
@@ -339,9 +324,10 @@ class ForgetWorker(Message, kind=74):
 
 
 class WorkerGone(Message, kind=75):
-    """Do not wait for payloads of a worker that is dead."""
+    """Do not wait for payloads of a worker that is dead, or do so again: another has taken its place."""
 
     worker: int
+    is_back: bool = False
 
 
 class HoldVersion(Message, kind=76):

@@ -19,6 +19,22 @@ class Address(NamedTuple):
     public_key: str = ""
 
 
+class RunKey(bytes):
+    """A run's key, which no log or page shows: Dask prints the arguments of a task that fails."""
+
+    def __repr__(self) -> str:
+        return "RunKey(...)"
+
+    __str__ = __repr__
+
+
+class Wire(NamedTuple):
+    """What every process of a run needs to know of its messages: the key, and the bytes of the largest."""
+
+    key: RunKey
+    largest: int
+
+
 def worker_name(worker: int) -> str:
     """Return the name of a training worker.
 
@@ -59,3 +75,10 @@ def roles_of(experiment: Experiment) -> list[str]:
         *(COORDINATOR, *map(server_name, range(1, servers))),
         *(*map(worker_name, range(experiment.num_workers)), EVALUATOR),
     ]
+
+
+def first_roles(experiment: Experiment) -> tuple[list[str], int]:
+    """Return the tasks of a run, and how many of them it cannot begin without: the first ones."""
+    roles, fewest = roles_of(experiment), experiment.recovery.min_workers
+    later = [] if fewest is None else [worker_name(w) for w in range(fewest, experiment.num_workers)]
+    return [role for role in roles if role not in later] + later, len(roles) - len(later)

@@ -11,6 +11,7 @@ which the client takes nothing from it.
 
 from __future__ import annotations
 
+import errno
 import hmac
 import secrets
 import select
@@ -25,7 +26,7 @@ from psbench.backends.dask.protocol.decoder import MessageRefused
 from psbench.backends.dask.protocol.messages import Hello
 from psbench.backends.dask.protocol.roles import Address
 from psbench.backends.dask.protocol.sender import SENDER
-from psbench.backends.dask.protocol.wire import SILENCE_S, Frame
+from psbench.backends.dask.protocol.wire import SILENCE_S, Frame, Listening
 
 #: bytes of a number that is drawn, and of an HMAC
 _NUMBER, _HMAC = 16, 32
@@ -52,6 +53,16 @@ def _family(host: str) -> socket.AddressFamily:
     return socket.AF_INET6 if ":" in host else socket.AF_INET
 
 
+def _listen(host: str, listening: Listening) -> socket.socket:
+    for port in listening.candidates():
+        try:
+            return socket.create_server((host, port), family=_family(host), backlog=1024)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise
+    raise listening.none_free(host)
+
+
 class StreamServer:
     """See `ServerWire`.
 
@@ -60,11 +71,13 @@ class StreamServer:
     host : str
         A loopback address.
     key : bytes
+    listening : Listening
     """
 
-    def __init__(self, host: str, key: bytes) -> None:
+    def __init__(self, host: str, key: bytes, listening: Listening) -> None:
         self._key, self._number = key, secrets.token_bytes(_NUMBER)
-        self._listening = socket.create_server((host, 0), family=_family(host), backlog=1024)
+        self._largest = listening.largest
+        self._listening = _listen(host, listening)
         self._listening.setblocking(False)
         self._selector: Any = selectors.DefaultSelector()
         self._selector.register(self._listening, selectors.EVENT_READ, None)
@@ -150,6 +163,7 @@ class StreamServer:
             return None
         self._used.add(number)
         connection.name, connection.largest_body = name, LARGEST_BODY
+        connection.largest_payload = self._largest
         self._routes[name] = connection
         SENDER.add(connection)
         connection.send(Frame(_WELCOME, _tag(self._key, number), None))

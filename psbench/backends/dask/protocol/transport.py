@@ -24,8 +24,10 @@ from psbench.backends.dask.protocol import stream
 from psbench.backends.dask.protocol.decoder import Message, MessageRefused, decode
 from psbench.backends.dask.protocol.messages import PushKey, PushMessage
 from psbench.backends.dask.protocol.roles import Address, worker_number
-from psbench.backends.dask.protocol.wire import LINGER_S, ClientWire, Frame, ServerWire
+from psbench.backends.dask.protocol.wire import LINGER_S, ClientWire, Frame, Listening, ServerWire
 from psbench.backends.dask.protocol.zeromq import ZeroMQClient, ZeroMQServer
+
+_ANYWHERE = Listening()
 
 
 class Stopped(Exception):
@@ -77,18 +79,23 @@ class ServerSocket(_Socket):
         The run's key.
     encrypted : bool
         Whether to encrypt even on loopback; off loopback everything is encrypted.
+    listening : Listening
+        How it is reached, on which ports it listens, and how large a payload may be.
 
     Attributes
     ----------
     address : Address
     """
 
-    def __init__(self, host: str, key: bytes, encrypted: bool = False) -> None:
+    def __init__(
+        self, host: str, key: bytes, encrypted: bool = False, listening: Listening = _ANYWHERE
+    ) -> None:
         self._wire: ServerWire
-        if is_loopback(host) and not encrypted and stream.is_available():
-            self._wire = stream.StreamServer(host, key)
+        local = is_loopback(host) and is_loopback(listening.contact or host)
+        if local and not encrypted and stream.is_available():
+            self._wire = stream.StreamServer(host, key, listening)
         else:
-            self._wire = ZeroMQServer(host, key, encrypted or not is_loopback(host))
+            self._wire = ZeroMQServer(host, key, encrypted or not local, listening)
         self.address = self._wire.address
         #: takes the payloads of pushes, which are in no message that `receive` returns; None drops them
         self.keep_payload: Callable[[PushKey, Tensor], None] | None = None

@@ -12,6 +12,7 @@ import zmq
 from torch import Tensor
 
 from psbench.backends.dask.protocol.roles import Address
+from psbench.errors import BackendError
 
 #: a peer that is silent for so long is gone, even if its connection was never closed (seconds)
 SILENCE_S = 15.0
@@ -27,6 +28,27 @@ class Frame(NamedTuple):
     kind: int
     body: bytes
     payload: Tensor | None
+
+
+class Listening(NamedTuple):
+    """Where a server is reached and listens, and what it takes.
+
+    `contact` is the host by which others reach it, if that is another; `ports` the first and the last port
+    to listen on, None for any; `largest` the bytes of the largest payload, beyond which senders are dropped.
+    """
+
+    contact: str | None = None
+    ports: tuple[int, int] | None = None
+    largest: int = 1 << 40
+
+    def candidates(self) -> range:
+        """Return the ports to try; 0 is any."""
+        return range(1) if self.ports is None else range(self.ports[0], self.ports[1] + 1)
+
+    def none_free(self, host: str) -> BackendError:
+        """Return the error if no port is free."""
+        first, last = self.ports or (0, 0)
+        return BackendError(f"connection.ports: none of {first} to {last} is free on {host}")
 
 
 class ServerWire(Protocol):

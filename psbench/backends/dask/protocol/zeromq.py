@@ -17,7 +17,8 @@ from psbench.backends.dask.protocol.decoder import MessageRefused
 from psbench.backends.dask.protocol.messages import Hello
 from psbench.backends.dask.protocol.payloads import TYPES, ZERO_COPY_BYTES, bytes_of, new_payload
 from psbench.backends.dask.protocol.roles import Address
-from psbench.backends.dask.protocol.wire import HEARTBEAT_S, LINGER_S, SILENCE_S, Frame
+from psbench.backends.dask.protocol.wire import HEARTBEAT_S, LINGER_S, SILENCE_S, Frame, Listening
+from psbench.errors import BackendError
 
 #: kind of the message, the type of its payload, and how many entries the payload frame holds (none if 0)
 _HEAD = struct.Struct("<BBxxI")
@@ -31,6 +32,7 @@ class _Socket:
         self._context = zmq.Context()
         self._socket: zmq.Socket[bytes] = self._context.socket(kind)
         self._timeout_ms = -2
+        self._largest = 1 << 40
         for option, value in (
             (zmq.LINGER, round(LINGER_S * 1000)),
             (zmq.SNDHWM, 0),  # requests wait for answers, so no queue can grow without end
@@ -70,6 +72,8 @@ class _Socket:
     def _payload(self, type_number: int, entries: int) -> Tensor | None:
         if not entries:
             return None
+        if entries > self._largest:
+            raise MessageRefused(f"its head says {entries} entries, more than any message has")
         tensor = new_payload(type_number, entries)
         into = bytes_of(tensor)
         if not self._socket.getsockopt(zmq.RCVMORE) or self._socket.recv_into(into) != tensor.nbytes:
@@ -94,6 +98,24 @@ class _Socket:
         self._context.term()
 
 
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
+def _bind(socket: zmq.Socket[bytes], host: str, listening: Listening) -> int:
+    """Listen on one of the ports, and return it."""
+    for port in listening.candidates():
+        try:
+            socket.bind(f"tcp://{host}:{port or '*'}")
+        except zmq.ZMQError as error:
+            if error.errno != zmq.EADDRINUSE:
+                raise
+        else:
+            bound = socket.getsockopt_string(zmq.LAST_ENDPOINT).rstrip("\0")
+            return int(bound.rpartition(":")[2])
+    raise listening.none_free(host)
+
+
 class ZeroMQServer(_Socket):
     """See `ServerWire`.
 
@@ -104,10 +126,13 @@ class ZeroMQServer(_Socket):
     key : bytes
         The run's key.
     encrypted : bool
+    listening : Listening
     """
 
-    def __init__(self, host: str, key: bytes, encrypted: bool) -> None:
+    def __init__(self, host: str, key: bytes, encrypted: bool, listening: Listening) -> None:
         super().__init__(zmq.ROUTER, host)
+        self._socket.setsockopt(zmq.MAXMSGSIZE, listening.largest)
+        self._largest = listening.largest
         self._key = key
         self._names: dict[bytes, str] = {}
         self._routes: dict[str, bytes] = {}
@@ -120,9 +145,12 @@ class ZeroMQServer(_Socket):
             socket.setsockopt(zmq.CURVE_SERVER, 1)
             socket.setsockopt(zmq.CURVE_SECRETKEY, secret_key)
             public = public_key.decode()
-        bracketed = f"[{host}]" if ":" in host else host
-        socket.bind(f"tcp://{bracketed}:*")
-        self.address = Address(socket.getsockopt_string(zmq.LAST_ENDPOINT).rstrip("\0"), public)
+        try:
+            port = _bind(socket, _bracketed(host), listening)
+        except (zmq.ZMQError, BackendError):
+            self.close(0)
+            raise
+        self.address = Address(f"tcp://{_bracketed(listening.contact or host)}:{port}", public)
 
     @property
     def peers(self) -> list[str]:

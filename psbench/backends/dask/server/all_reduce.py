@@ -79,7 +79,7 @@ class AllReduceStore:
         self._gift = -1  # the request whose answer goes to those who did not finish a ring
         if state is not None:
             for worker in self._alive:
-                self._load(worker, state, 0)
+                self._send(worker, msg.LoadReplica(0, state))
 
     # ---------------------------------------------------------------- pushes and versions
 
@@ -122,7 +122,7 @@ class AllReduceStore:
             return
 
         def bring_up_to_date(state: State) -> None:
-            self._load(worker, state, 0)
+            self._send(worker, msg.LoadReplica(0, state))
             self._current.add(worker)
             self._send(worker, message)
 
@@ -210,6 +210,11 @@ class AllReduceStore:
             else:
                 request.then({})
 
+    def join(self, worker: int) -> None:
+        """Reckon with a worker, which is given the model when it is released."""
+        self._current.discard(worker)
+        self._alive = sorted({*self._alive, worker})
+
     def _settle(self, ring: _Ring) -> None:
         """Ask the survivors whether they finished the ring."""
         if not ring.unfinished:
@@ -239,12 +244,9 @@ class AllReduceStore:
     def _give(self, donor: int, others: list[int], ring: int) -> None:
         def hand_out(state: State) -> None:
             for worker in others:
-                self._load(worker, state, ring)
+                self._send(worker, msg.LoadReplica(ring, state))
 
         self._gift = self._request(_Request(lambda tag: msg.SendState(tag, True), hand_out, donor))
-
-    def _load(self, worker: int, state: State, ring: int) -> None:
-        self._send(worker, msg.LoadReplica(ring, state))
 
     def _repeat(self, order: StartRing, members: list[int]) -> None:
         old = dict(zip(order.members, zip(order.weights, order.samples, strict=True), strict=True))

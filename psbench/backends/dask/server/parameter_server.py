@@ -135,6 +135,10 @@ class ParameterServerStore:
         """Tell the servers not to wait for ever for a dead worker's slices."""
         self._order(msg.WorkerGone(worker))
 
+    def join(self, worker: int) -> None:
+        """Tell the servers to wait for a worker's slices again."""
+        self._order(msg.WorkerGone(worker, is_back=True))
+
     # ---------------------------------------------------------------- states and measurements
 
     def gather(self, optimizer: bool, then: Then) -> None:

@@ -10,12 +10,14 @@ from time import perf_counter
 import torch
 from torch import Tensor
 
+from psbench.backends.dask.protocol.decoder import MessageRefused
 from psbench.backends.dask.protocol.framing import State, is_bare, split, with_buffers
 from psbench.backends.dask.protocol.messages import ApplyUpdate, PushKey
 from psbench.backends.dask.protocol.payloads import ZERO_COPY_BYTES
 from psbench.backends.dask.server.store import NO_CODEC, OPTIMIZER, restore, state_of
 from psbench.codecs import ServerCodecState
 from psbench.core.strategy import Strategy
+from psbench.errors import CodecError
 from psbench.seeds import Streams
 from psbench.training.optim import Optimizer
 from psbench.training.server import Server
@@ -114,16 +116,34 @@ class ParameterSlice:
     # ---------------------------------------------------------------- pushes
 
     def receive(self, key: PushKey, payload: Tensor) -> None:
-        """Decode the payload of a push, and keep it."""
-        with self.busy():
-            self.payloads[key] = payload if self._codec is None else self._decoded(key, payload)
+        """Decode the payload of a push, and keep it.
 
-    def _decoded(self, key: PushKey, payload: Tensor) -> Tensor:
-        assert self._codec is not None
+        One that is not as long as the slice moves the model nowhere: it was sent before this server held
+        other entries, and is void, or its sender is broken.
+
+        Raises
+        ------
+        MessageRefused
+            If it cannot be decoded.
+        """
+        with self.busy():
+            if self._codec is not None:
+                self._receive_encoded(key, payload, self._codec)
+            elif payload.dtype == torch.float32 and len(payload) == self._length + len(self.server.buffers):
+                self.payloads[key] = payload
+            else:
+                self.replace_missing(key)
+
+    def _receive_encoded(self, key: PushKey, payload: Tensor, codec: ServerCodecState) -> None:
         part, buffers = split(payload, self._length, len(self.server.buffers))
-        if len(part) != self._num_bytes(self._length):  # void: sent before this server held other entries
-            return payload
-        return with_buffers(torch.from_numpy(self._codec.decode_push(*key, part.numpy())), buffers)
+        if part.dtype != torch.uint8 or len(part) != self._num_bytes(self._length):
+            self.replace_missing(key)
+            return
+        try:
+            decoded = codec.decode_push(*key, part.numpy())
+        except (CodecError, ValueError, IndexError) as error:
+            raise MessageRefused(f"its payload cannot be decoded: {error}") from None
+        self.payloads[key] = with_buffers(torch.from_numpy(decoded), buffers)
 
     def apply(self, order: ApplyUpdate) -> None:
         """Make the next version from the named payloads, in the order of the commit."""
@@ -144,8 +164,9 @@ class ParameterSlice:
 
     def replace_missing(self, key: PushKey) -> None:
         """Put in for a payload that never comes one that moves the model nowhere."""
-        own = self.server.parameters
-        self.payloads[key] = own.clone() if self._sends_parameters else torch.zeros_like(own)
+        own, buffers = self.server.parameters, self.server.buffers
+        nowhere = own.clone() if self._sends_parameters else torch.zeros_like(own)
+        self.payloads[key] = torch.cat([nowhere, buffers]) if len(buffers) else nowhere
 
     # ---------------------------------------------------------------- answers
 

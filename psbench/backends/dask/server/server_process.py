@@ -106,7 +106,9 @@ class ServerProcess:
         if isinstance(message, msg.Stop):
             raise Stopped
         if isinstance(message, msg.WorkerGone):
-            self._gone[message.worker] = time.monotonic()
+            self._gone.pop(message.worker, None)
+            if not message.is_back:
+                self._gone[message.worker] = time.monotonic()
         elif isinstance(message, msg.BeginSlice):  # before any worker is released to push
             self._begin(message)
         elif not isinstance(message, msg.Ping):

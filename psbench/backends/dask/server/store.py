@@ -96,6 +96,9 @@ class ParameterStore(Protocol):
     def leave(self, worker: int) -> None:
         """Do without a worker that is dead."""
 
+    def join(self, worker: int) -> None:
+        """Reckon with a worker that was dead or missing; it has no model yet."""
+
 
 def state_of(server: Server, optimizer: bool) -> State:
     """Return a copy of a server's model, and of its optimizer's tensors if wanted."""

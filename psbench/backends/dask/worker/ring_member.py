@@ -72,8 +72,12 @@ class RingMember:
         self.contribution = None
 
     def set_addresses(self, rings: Mapping[int, Address | None]) -> None:
-        """Take where the members listen."""
-        self._addresses = {worker: address for worker, address in rings.items() if address is not None}
+        """Take where the members listen; one that listens elsewhere now is another process."""
+        addresses = {worker: address for worker, address in rings.items() if address is not None}
+        for worker in list(self._neighbours):
+            if addresses.get(worker, self._addresses[worker]) != self._addresses[worker]:
+                self._neighbours.pop(worker).close()
+        self._addresses |= addresses
 
     def contribute(self, payload: Tensor, buffers: Tensor) -> Tensor:
         """Take what this worker adds to the next ring, and return what the codec leaves of the payload."""

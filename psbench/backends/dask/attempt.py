@@ -1,0 +1,337 @@
+"""A live run from its first task until it ends or loses a server; the client's side."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import re
+import secrets
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from distributed import Client, Future
+
+from psbench.backends.control import Control
+from psbench.backends.dask import tasks
+from psbench.backends.dask.coordinator.handlers import PeerFailed
+from psbench.backends.dask.dashboard import DashboardPage
+from psbench.backends.dask.objects import sent
+from psbench.backends.dask.placement import room_on
+from psbench.backends.dask.protocol import messages as msg
+from psbench.backends.dask.protocol.decoder import Message
+from psbench.backends.dask.protocol.roles import (
+    CLIENT,
+    COORDINATOR,
+    Address,
+    RunKey,
+    Wire,
+    servers_of,
+    worker_number,
+)
+from psbench.backends.dask.protocol.transport import ClientSocket
+from psbench.backends.dask.record import Record
+from psbench.backends.dask.shipping import Shipping
+from psbench.backends.outcome import Outcome
+from psbench.errors import BackendError, PsbenchError, ServerLost
+from psbench.training.workload import Workload
+
+logger = logging.getLogger(__name__)
+
+#: seconds between looks for a request from outside; it reaches the coordinator that fast
+_LOOK_S = 0.03
+#: seconds between looks for a Dask worker that can take a role
+_ROOM_S = 0.5
+#: seconds that a server may take to load and listen
+_LISTEN_S = 120.0
+#: seconds that tasks may take to end when told to; a step under way must finish first
+_END_S = 5.0
+#: what a task's key may not contain of a title
+_UNNAMED = re.compile(r"[^A-Za-z0-9_.]+")
+
+
+class Attempt:
+    """One start of a run.
+
+    Parameters
+    ----------
+    workload : Workload
+    record : Record
+        Takes log and checkpoints, and says where to resume.
+    control : Control
+    client : Client
+        Dask's.
+    placed : dict of role to address
+    roles : sequence of str
+        All of the run; those that are not placed are, when there is room for them.
+    """
+
+    def __init__(
+        self,
+        workload: Workload,
+        record: Record,
+        control: Control,
+        client: Client,
+        placed: dict[str, str],
+        roles: Sequence[str],
+    ) -> None:
+        self.workload, self.record, self.control, self.client = workload, record, control, client
+        self.placed = placed
+        self._shipping = Shipping(client, workload, placed)
+        self._missing = {role: time.monotonic() for role in roles if role not in placed}
+        self._replaced: set[str] = set()
+        self._there: dict[str, int] = {}
+        self._wire = Wire(RunKey(secrets.token_bytes(32)), _largest_message(workload))
+        title = _UNNAMED.sub("_", workload.experiment.title)
+        self._topic = f"psbench-{title}-{secrets.token_hex(8)}"
+        self._experiment: Any = workload.experiment  # or a future of it
+        self._futures: dict[str, Future] = {}
+        self._addresses: dict[str, Address] = {}
+        self._coordinator: ClientSocket | None = None
+        self._page = DashboardPage(client, workload.experiment, workload.facts(), self._topic)
+        self._outcome: Outcome | None = None
+        self._stop_sent = False
+        self._next_look = 0.0
+        self._warming: list[Future] = []
+
+    def start(self) -> None:
+        """Start all tasks; whatever goes wrong, none is left behind."""
+        announced: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+        self.client.subscribe_topic(self._topic, lambda event: announced.put(event[1]))
+        try:
+            self._experiment = sent(self.client, self._shipping.experiment, self.placed.values())
+            self._start_servers()
+            self._await_addresses(announced)
+            self._coordinator = ClientSocket(self._addresses[COORDINATOR], self._wire.key, CLIENT)
+            self._coordinator.send(msg.Ready())
+            for role in self.placed:
+                if role not in self._futures:
+                    self._start_role(role)
+        except BaseException:
+            self._end()
+            raise
+
+    def run(self) -> Outcome:
+        """Run to the end; whatever happens, no task is left behind.
+
+        Raises
+        ------
+        ServerLost
+            If a parameter server is gone.
+        """
+        assert self._coordinator is not None
+        try:
+            return self._follow(self._coordinator)
+        finally:
+            self._end()
+
+    # ---------------------------------------------------------------- tasks
+
+    def _start(self, role: str, task: Callable[..., None], *arguments: Any) -> None:
+        self._futures[role] = self.client.submit(
+            task,
+            *(self._experiment, self._shipping.to(role), self._wire, *arguments),
+            # a role that is started again is another task
+            key=f"{self._topic}-{secrets.token_hex(2)}-{role.replace(' ', '-')}",
+            workers=[self.placed[role]],
+            allow_other_workers=False,
+            pure=False,
+            retries=0,
+        )
+
+    def _start_servers(self) -> None:
+        """Start the coordinator; the other processes import meanwhile what they need."""
+        others = [role for role in self.placed if role != COORDINATOR]
+        self._start(COORDINATOR, tasks.coordinate, self._topic, [*others, CLIENT], self.record.start)
+        rest = {self.placed[role] for role in others} - {self.placed[COORDINATOR]}
+        self._warming = [
+            self.client.submit(tasks.warm_up, workers=[address], pure=False, key=f"{self._topic}-warm-{i}")
+            for i, address in enumerate(sorted(rest))
+        ]
+
+    def _servers(self) -> list[str]:
+        """Return the parameter servers that have tasks of their own."""
+        return [role for role in self.placed if role.startswith("server ")]
+
+    def _await_addresses(self, announced: queue.SimpleQueue[dict[str, Any]]) -> None:
+        """Wait for the coordinator's address, start the other servers, and wait for theirs."""
+        self._await(COORDINATOR, announced)
+        for number, role in enumerate(self._servers(), 1):
+            self._start(role, tasks.serve, self._topic, number, self._addresses[COORDINATOR])
+        for role in self._servers():
+            self._await(role, announced)
+
+    def _await(self, role: str, announced: queue.SimpleQueue[dict[str, Any]]) -> None:
+        deadline = time.monotonic() + _LISTEN_S
+        while role not in self._addresses:
+            try:
+                announcement = announced.get(timeout=0.1)
+            except queue.Empty:
+                self._check_starting(role, deadline)
+            else:
+                self._addresses[announcement["name"]] = Address(*announcement["address"])
+
+    def _check_starting(self, role: str, deadline: float) -> None:
+        self.control.check()
+        if self._futures[role].done():
+            self._raise_failure(role)
+        if self.placed[role] not in self.client.nthreads():
+            raise ServerLost(f"{self._what(role)} is gone: its process was killed before it could listen")
+        if time.monotonic() > deadline:
+            raise BackendError(
+                f"{role} did not start within {_LISTEN_S:.0f} s: is Dask worker {self.placed[role]} busy?"
+            )
+
+    def _start_role(self, role: str) -> None:
+        """Start a training worker, or the evaluator."""
+        worker = worker_number(role)
+        if worker is None:
+            self._start(role, tasks.evaluate, self._addresses[COORDINATOR])
+        else:
+            servers = [self._addresses[name] for name in (COORDINATOR, *self._servers())]
+            self._start(role, tasks.train, worker, servers)
+
+    # ---------------------------------------------------------------- following the run
+
+    def _follow(self, coordinator: ClientSocket) -> Outcome:
+        """Take what the coordinator sends until the run is over."""
+        while True:
+            message = coordinator.receive(_LOOK_S)
+            if isinstance(message, msg.Stop) or (message is None and coordinator.lost):
+                break
+            if message is not None:
+                self._read(message, coordinator)
+            self._pass_on_requests(coordinator)
+            if self._missing or self._replaced:
+                self._find_places(coordinator)
+        if self._outcome is None:
+            self._raise_failure(COORDINATOR)
+        assert self._outcome is not None
+        return self._outcome
+
+    def _read(self, message: Message, coordinator: ClientSocket) -> None:
+        if isinstance(message, msg.LogRows):
+            self.record.extend(message)
+            self._page.show(self.record.log)
+        elif isinstance(message, msg.StoreCheckpoint):
+            self.record.store(message)
+        elif isinstance(message, msg.RoleLost):
+            self._missing[message.name] = time.monotonic()
+        elif isinstance(message, msg.RunOutcome):
+            self._conclude(message)
+            coordinator.send(msg.OutcomeReceived())
+
+    def _conclude(self, left: msg.RunOutcome) -> None:
+        self.record.incidents += left.facts.pop("incidents", [])
+        facts = left.facts | {"checkpoints": self.record.paths, "incidents": self.record.incidents}
+        parameters, buffers = left.tensors["parameters"], left.tensors["buffers"]
+        self._outcome = Outcome(left.status, left.reason, parameters, buffers, facts)
+        self._page.end(f"{left.status}: {left.reason}")
+
+    def _pass_on_requests(self, coordinator: ClientSocket) -> None:
+        if not self.control.pending:
+            return
+        for request in self.control.take():
+            coordinator.send(msg.RequestSwitch(request.to))
+        if self.control.stopping and not self._stop_sent:
+            self._stop_sent = True
+            coordinator.send(msg.RequestStop(checkpoint=self.record.has_folder))
+
+    def _find_places(self, coordinator: ClientSocket) -> None:
+        """Start the roles that are missing on Dask workers that are free; say so if there are none."""
+        now = time.monotonic()
+        if now < self._next_look or self._outcome is not None:
+            return
+        self._next_look = now + _ROOM_S
+        free = self._free()
+        for role in self._replaced - self._missing.keys():
+            if self.placed[role] not in self._there:  # lost once more, perhaps before it could report
+                self._missing[role] = now
+        for role in sorted(self._missing):  # the evaluator first
+            if free:
+                self.placed[role] = free.pop()
+                self._replaced.add(role)
+                del self._missing[role]
+                self._start_role(role)
+            elif now > self._missing[role] + self.workload.experiment.recovery.wait_for_workers:
+                self._missing[role] = now
+                coordinator.send(msg.RoleLost(role))
+
+    def _free(self) -> list[str]:
+        """Return the Dask workers that are free, each as often as it has threads, the best last."""
+        try:
+            self._there, free, _ = room_on(self.client)
+        except Exception as error:  # the scheduler may be gone
+            logger.info("no Dask worker was found: %s", error)
+            return []
+        return [
+            address for address, count in sorted(free.items(), key=lambda each: each[1]) for _ in range(count)
+        ]
+
+    # ---------------------------------------------------------------- failing and ending
+
+    def _raise_failure(self, role: str) -> None:
+        """Raise what ended a task, as our own error with the task's traceback, or say that it was lost."""
+        error = self._error_of(role)
+        if isinstance(error, PeerFailed):
+            raise self._of_peer(error) from None
+        if isinstance(error, PsbenchError):
+            raise error
+        if error is None or type(error).__name__ == "KilledWorker":
+            raise ServerLost(f"{self._what(role)} is gone: its process was killed")
+        raise BackendError(f"{role} failed: {error!r}") from error
+
+    def _of_peer(self, failed: PeerFailed) -> PsbenchError:
+        """Return a task's own error if it is one of ours, or ours with its traceback."""
+        error = self._error_of(failed.name)
+        return error if isinstance(error, PsbenchError) else BackendError(str(failed))
+
+    def _error_of(self, role: str) -> BaseException | None:
+        """Return what a task that has ended, or is about to, has raised; None if it has not."""
+        future = self._futures[role]
+        self._unfinished([role])
+        error: BaseException | None = future.exception(timeout=_END_S) if future.status == "error" else None
+        return error
+
+    def _unfinished(self, roles: Iterable[str]) -> list[str]:
+        """Wait for tasks; return those that do not end. Those of Dask workers that are gone never do."""
+        left, began, next_look = list(roles), time.monotonic(), 0.0
+        while left and (now := time.monotonic()) < began + _END_S:
+            if now >= next_look and self.client.status == "running":
+                next_look = now + 0.2
+                there = self.client.nthreads()
+                left = [role for role in left if self.placed[role] in there or self._futures[role].done()]
+            left = [role for role in left if not self._futures[role].done()]
+            time.sleep(0.01 if left else 0.0)
+        return left
+
+    def _what(self, role: str) -> str:
+        has_server = any(map(servers_of, self.workload.experiment.strategy.compositions))
+        return "parameter server 0" if role == COORDINATOR and has_server else f"the {role}"
+
+    def _end(self) -> None:
+        """Stop all tasks and wait for them; then nothing of the run is left on the scheduler."""
+        if self._coordinator is not None:
+            self._coordinator.send(msg.RequestStop())
+            self._coordinator.close()
+        if self.client.status != "running":
+            self.record.note(
+                "the Dask scheduler is gone; the run was not disturbed, and its tasks have ended"
+            )
+            return
+        try:
+            if busy := self._unfinished(self._futures):
+                logger.info("still busy with a last step, or lost: %s", ", ".join(busy))
+            self.client.unsubscribe_topic(self._topic)
+            self.client.cancel([*self._futures.values(), *self._warming], force=True)
+        except Exception as error:  # the scheduler itself is gone: there is nobody left to ask
+            self.record.note(f"the Dask scheduler was lost at the end: {error}")
+
+
+def _largest_message(workload: Workload) -> int:
+    """Return how many bytes a message may have: a server's part of a checkpoint has the most.
+
+    That is the model, an optimizer's and a codec's vectors, and at most two for each worker: a push that
+    waits, and a version that it started from; the texts beside are small.
+    """
+    return (1 << 20) + workload.model_bytes * (16 + 4 * workload.profile.num_workers)

@@ -1,0 +1,129 @@
+"""A client of the Dask cluster that a run is to take place on."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import ssl
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+from distributed import Client, Security
+from distributed.core import connect
+
+from psbench.backends.dask.cluster import local_cluster
+from psbench.clusters.connection import Connection
+from psbench.errors import ParameterError
+from psbench.experiment import Experiment
+
+#: seconds that a scheduler may take to answer
+CONNECT_S = 5.0
+
+
+@contextmanager
+def connected(experiment: Experiment, num_roles: int, given: Client | None = None) -> Iterator[Client]:
+    """Give the client of an experiment's scheduler, or of a local cluster with one process per role.
+
+    Parameters
+    ----------
+    given : Client or None
+        The caller's own, which is used as it is, and stays open.
+
+    Raises
+    ------
+    ParameterError
+        If the scheduler does not answer, or that client cannot be used.
+    """
+    address = experiment.scheduler or _address_in_file(experiment.connection.scheduler_file)
+    if given is not None:
+        yield _usable(given)
+    elif address is not None:
+        with _client(address, _security(experiment.connection)) as client:
+            yield client
+    else:
+        # another user of this machine could otherwise have the scheduler run code as us
+        security = Security.temporary()
+        with (
+            local_cluster(num_roles, security) as cluster,
+            _client(cluster.scheduler_address, security) as client,
+        ):
+            yield client
+
+
+def _usable(client: Client) -> Client:
+    if client.asynchronous:
+        raise ParameterError("client: is asynchronous; make one with asynchronous=False")
+    if client.status != "running":
+        raise ParameterError(f"client: its connection to the scheduler is {client.status}")
+    return client
+
+
+def _address_in_file(name: str | None) -> str | None:
+    if name is None:
+        return None
+    try:
+        address = json.loads(Path(name).read_text(encoding="utf-8"))["address"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        reason = getattr(error, "strerror", None) or f"is not what a scheduler writes ({error})"
+        raise ParameterError(f"connection.scheduler_file: {name}: {reason}") from None
+    return str(address)
+
+
+def _security(connection: Connection) -> Security:
+    """Return the TLS files that are given, beside what Dask's configuration has."""
+    if connection.tls_ca_file is None:
+        return Security()
+    for name in ("tls_ca_file", "tls_cert", "tls_key"):
+        if not Path(getattr(connection, name)).is_file():
+            raise ParameterError(f"connection.{name}: there is no file {getattr(connection, name)}")
+    return Security(
+        require_encryption=True,
+        tls_ca_file=connection.tls_ca_file,
+        tls_client_cert=connection.tls_cert,
+        tls_client_key=connection.tls_key,
+    )
+
+
+@contextmanager
+def _client(address: str, security: Security) -> Iterator[Client]:
+    try:
+        # in another thread, as an event loop may be running in this one (in a notebook)
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(asyncio.run, _handshake(address, security)).result()
+        client = Client(address, timeout=CONNECT_S, set_as_default=False, security=security)
+    except (OSError, ValueError, TypeError, RuntimeError) as error:
+        raise ParameterError(_why_not(address, error)) from error
+    try:
+        yield client
+    finally:
+        client.close(timeout=CONNECT_S)
+
+
+def _why_not(address: str, error: BaseException) -> str:
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, ssl.SSLError):
+        cause = cause.__cause__ or cause.__context__
+    if cause is not None:
+        return (
+            f"scheduler: the TLS handshake with {address!r} failed: {cause}; check tls_ca_file, tls_cert and "
+            "tls_key of `connection`"
+        )
+    if address.startswith("tls://") and isinstance(error, (TypeError, RuntimeError, ValueError)):
+        return (
+            f"scheduler: {address!r} wants TLS, and there are no certificates ({error}); give tls_ca_file, "
+            "tls_cert and tls_key of `connection`, or set distributed.comm.tls in Dask's configuration"
+        )
+    return (
+        f"scheduler: no Dask scheduler answers at {address!r} within {CONNECT_S:g} s; "
+        "start one with `dask scheduler`, or leave `scheduler` out for a cluster on this machine"
+    )
+
+
+async def _handshake(address: str, security: Security) -> None:
+    """Connect to the scheduler and close; Dask's client would wait forever for one that does not answer."""
+    arguments = security.get_connection_args("client")
+    async with asyncio.timeout(CONNECT_S):
+        comm = await connect(address, timeout=CONNECT_S, **arguments)
+        await comm.close()

@@ -1,0 +1,170 @@
+"""Who takes part in a live run: peers that are lost, workers that join, and what the others do then."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+from psbench.backends.dask.coordinator.checkpointing import CheckpointWriter, admit_worker
+from psbench.backends.dask.coordinator.evaluation import Evaluation
+from psbench.backends.dask.coordinator.measurements import Measurements
+from psbench.backends.dask.coordinator.peers import Peers
+from psbench.backends.dask.coordinator.pushes import PushIntake
+from psbench.backends.dask.coordinator.replacements import Replacements
+from psbench.backends.dask.coordinator.replica_averaging import ReplicaAveraging
+from psbench.backends.dask.coordinator.timers import Timers
+from psbench.backends.dask.protocol.messages import Ready, StartTraining
+from psbench.backends.dask.protocol.roles import CLIENT, EVALUATOR, worker_name, worker_number
+from psbench.backends.dask.protocol.transport import ServerSocket
+from psbench.backends.dask.server.store import ParameterStore
+from psbench.core import events as ev
+from psbench.core.view import ClusterView, Status
+from psbench.errors import Cancelled, ServerLost, WorkerLost
+
+
+class Membership:
+    """Loses and admits the peers of a run.
+
+    Parameters
+    ----------
+    socket : ServerSocket
+    view : ClusterView
+        The engine's.
+    events : deque
+        Where joins and losses wait for the engine.
+    peers : Peers
+    replacements : Replacements
+    timers : Timers
+    pushes : PushIntake
+    averaging : ReplicaAveraging
+    checkpoints : CheckpointWriter
+    evaluation : Evaluation
+    measurements : Measurements
+    store : callable
+        Returns the parameter store of the current composition.
+    now : callable
+        Returns the seconds of the run.
+
+    Attributes
+    ----------
+    training : bool
+        Whether training has begun.
+    """
+
+    def __init__(
+        self,
+        socket: ServerSocket,
+        view: ClusterView,
+        events: deque[ev.Event],
+        peers: Peers,
+        replacements: Replacements,
+        timers: Timers,
+        pushes: PushIntake,
+        averaging: ReplicaAveraging,
+        checkpoints: CheckpointWriter,
+        evaluation: Evaluation,
+        measurements: Measurements,
+        *,
+        store: Callable[[], ParameterStore],
+        now: Callable[[], float],
+    ) -> None:
+        self._socket, self._view, self._events, self._peers = socket, view, events, peers
+        self._replacements, self._timers, self._pushes = replacements, timers, pushes
+        self._averaging, self._checkpoints = averaging, checkpoints
+        self._evaluation, self._measurements = evaluation, measurements
+        self._store, self._now = store, now
+        self._failing = timers.failing
+        self._begin_s = 0.0
+        self.training = False
+
+    def begin(self, begin_s: float) -> None:
+        """Let training begin, at that time of this process's clock."""
+        self._begin_s, self.training = begin_s, True
+        rings = self._peers.rings
+        for worker in self._peers.workers():
+            self._socket.send(worker_name(worker), StartTraining(begin_s, rings))
+
+    def lose(self, name: str) -> None:
+        """Do without a peer that is gone.
+
+        Raises
+        ------
+        WorkerLost
+            Before training begins, if no other takes its place.
+        ServerLost, Cancelled
+            If it is a server, or the client.
+        """
+        self._peers.lose(name)
+        worker = worker_number(name)
+        if worker is not None:
+            self._lose_worker(worker)
+        elif name == CLIENT:
+            raise Cancelled("the client is gone")
+        elif name != EVALUATOR:
+            raise ServerLost(f"{name} is gone: its process was killed or its machine is unreachable")
+        else:
+            self._replacements.lose(name, self._now())
+            self._expect_again(name)
+
+    def _lose_worker(self, worker: int) -> None:
+        name = worker_name(worker)
+        self._replacements.lose(name, self._now())
+        if not self.training:
+            if not self._replacements.awaits_worker:
+                raise WorkerLost(f"{name} died before training began")
+            self._expect_again(name)
+            return
+        self._store().leave(worker)
+        self._averaging.leave(worker)
+        self._checkpoints.leave(worker)
+        self._events.append(ev.Leave(worker, "lost"))
+
+    def _expect_again(self, name: str) -> None:
+        """Begin only when another process has taken that role."""
+        if not self.training:
+            self._peers.expect_again(name)
+
+    def set_ready(self, name: str, ready: Ready) -> None:
+        """Take note that a role is ready, and begin with one that was lost or missing."""
+        self._peers.set_ready(name, ready)
+        self._peers.admit(name)
+        self._replacements.find(name, self._now())
+        worker = worker_number(name)
+        if worker is not None and self.training:
+            self._admit(worker)
+        elif name == EVALUATOR:
+            self._evaluation.begin_again()
+            self._measurements.begin_again()
+
+    def _admit(self, worker: int) -> None:
+        """Let a process join that has taken a worker's place."""
+        admit_worker(self._socket, worker, self._pushes.position_after(worker), self._view)
+        self._store().join(worker)
+        self.begin(self._begin_s)
+        if not self._timers.expects(worker):
+            self._events.append(ev.Join(worker))
+
+    def find_no_place(self, name: str) -> None:
+        """Do without a role for which there is no Dask worker."""
+        self._replacements.give_up(name)
+        if name == EVALUATOR:
+            self._evaluation.do_without()
+
+    def changes_since_checkpoint(self) -> list[ev.Event]:
+        """Return what a resumed run must know: workers that took part and are missing, or that are back."""
+        here, there = self._peers.workers(), self._view.workers
+        gone = {w.id for w in there.values() if w.status == Status.GONE and not w.dropped}
+        lost = sorted(there.keys() - gone - {*here})
+        back = [w for w in here if w in gone and w not in self._failing and not self._timers.expects(w)]
+        return [*(ev.Leave(worker, "lost") for worker in lost), *map(ev.Join, back)]
+
+    @property
+    def awaits_worker(self) -> bool:
+        """Whether a worker is to join that is not gone for good."""
+        return self._timers.expects_join(self._peers.lost_workers) or self._replacements.awaits_worker
+
+    def is_possible(self, event: ev.Event) -> bool:
+        """Return whether a join or failure of the profile is possible: a dead process does not come back."""
+        if type(event) is ev.Join:
+            return event.worker in self._peers.workers()
+        return type(event) is not ev.Leave or event.worker in self._view.workers

@@ -1,0 +1,277 @@
+"""What a Dask cluster is like for runs: software, links, steps; and what would go wrong on it."""
+
+from __future__ import annotations
+
+import math
+import os
+import queue
+import secrets
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+from distributed import Client, get_worker
+
+from psbench.backends.dask.cluster import ignore_interrupts
+from psbench.backends.dask.connecting import connected
+from psbench.backends.dask.placement import room_on
+from psbench.backends.dask.protocol import messages as msg
+from psbench.backends.dask.protocol.roles import Address, RunKey, Wire, roles_of
+from psbench.backends.dask.protocol.transport import ClientSocket
+from psbench.backends.dask.tasks import listening_socket
+from psbench.backends.dask.versions import check_versions
+from psbench.errors import BackendError
+from psbench.experiment import Experiment
+from psbench.training.workload import Workload
+
+#: float32 entries of the vector whose transfer is timed, and how often what is timed
+_ENTRIES, _PINGS, _TRANSFERS, _STEPS = 1 << 20, 21, 5, 15
+#: seconds that an answer may take before the link counts as none
+_ANSWER_S = 3.0
+#: a link or worker is remarked on that is slower than the median by this factor
+_SLOW = 3.0
+#: what Dask's nanny sets, with which torch takes 1.6 times as long
+_TRIM = ("MALLOC_TRIM_THRESHOLD_", "65536")
+
+
+class Link(NamedTuple):
+    """A connection between two Dask workers: one way, and to the second and back from it."""
+
+    latency_s: float
+    up_mbit_s: float
+    down_mbit_s: float
+
+
+class Steps(NamedTuple):
+    """A worker's steps: median seconds of a whole batch's share, its fixed part, and the spread's sigma."""
+
+    seconds_per_sample: float
+    seconds_per_step: float
+    sigma: float
+
+
+@dataclass
+class Diagnosis:
+    """What was found; `problems` in words. Links are by (from, to), steps by Dask worker."""
+
+    workers: list[str]
+    links: dict[tuple[str, str], Link | None] = field(default_factory=dict)
+    steps: dict[str, Steps] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+
+    def cluster(self) -> dict[str, Any]:
+        """Return the cluster as a specification, which the simulator takes."""
+        steps = [self.steps[worker] for worker in self.workers]
+        best = min(each.seconds_per_sample for each in steps)
+        links = {worker: self._links_of(worker) for worker in self.workers}
+        sigma = min(3.0, max(1e-3, statistics.median(each.sigma for each in steps)))
+        found: dict[str, Any] = {
+            "workers": len(self.workers),
+            "speed": [_rounded(best / each.seconds_per_sample) for each in steps],
+            "seconds_per_sample": _rounded(best),
+            "seconds_per_step": _rounded(statistics.median(each.seconds_per_step for each in steps)),
+            "step_time": {"name": "lognormal", "sigma": _rounded(sigma)},
+        }
+        if all(links.values()):
+            rates = [statistics.median(link.up_mbit_s for link in links[each]) for each in self.workers]
+            delays = [statistics.median(link.latency_s for link in links[each]) for each in self.workers]
+            found["bandwidth_mbit_s"] = [_rounded(rate) for rate in rates]
+            found["latency_s"] = [_rounded(delay) for delay in delays]
+            found["server_bandwidth_mbit_s"] = _rounded(max(rates))
+        return found
+
+    def _links_of(self, worker: str) -> list[Link]:
+        return [link for (start, _), link in self.links.items() if start == worker and link is not None]
+
+
+def _rounded(number: float) -> float:
+    return float(f"{number:.3g}")
+
+
+def diagnose(experiment: Experiment, client: Client | None = None) -> Diagnosis:
+    """Examine the cluster of an experiment with its model; takes some seconds for each pair of workers.
+
+    Raises
+    ------
+    ParameterError, BackendError
+        If there is no cluster, or it has no worker that is free.
+    """
+    with connected(experiment, min(4, len(roles_of(experiment))), client) as connection:
+        if experiment.scheduler is None and client is None:
+            connection.run(ignore_interrupts)
+        return _Doctor(connection, experiment).diagnose()
+
+
+class _Doctor:
+    def __init__(self, client: Client, experiment: Experiment) -> None:
+        self._client, self._experiment = client, experiment
+        self._wire = Wire(RunKey(secrets.token_bytes(32)), 1 << 30)
+        room = room_on(client)
+        if not room.free:
+            raise BackendError(f"the Dask cluster at {client.scheduler.address} has no worker that is free")
+        self._room, self._found = room, Diagnosis(sorted(room.free))
+
+    def diagnose(self) -> Diagnosis:
+        """Look at everything, in the order in which the next depends on the one before."""
+        self._compare_versions()
+        self._count()
+        self._look_at_allocators()
+        if not self._found.problems or not self._found.problems[0].startswith("versions"):
+            self._time_steps()
+            self._time_links()
+        return self._found
+
+    def _compare_versions(self) -> None:
+        try:
+            check_versions(self._client, self._found.workers)
+        except BackendError as error:
+            self._found.problems.append(f"versions: {error}")
+
+    def _count(self) -> None:
+        needed, room = len(roles_of(self._experiment)), self._room
+        free = sum(room.free.values())
+        if free < needed:
+            self._found.problems.append(
+                f"threads: a run of this experiment needs {needed}, and {free} are free"
+            )
+        for holder, count in room.holders.items():
+            self._found.problems.append(f"busy: {holder} has {count} tasks here")
+
+    def _look_at_allocators(self) -> None:
+        name, value = _TRIM
+        found = self._client.run(os.getenv, name, workers=self._found.workers)
+        set_there = [worker for worker, there in found.items() if there == value]
+        if set_there:
+            self._found.problems.append(
+                f"allocator: {len(set_there)} workers run with {name}={value}, which Dask's nanny sets and "
+                "with which torch takes up to 1.6 times as long; remove it from "
+                "distributed.nanny.pre-spawn-environ, or use --no-nanny"
+            )
+
+    def _time_steps(self) -> None:
+        for worker in self._found.workers:  # one after another: they may be on one machine
+            self._found.steps[worker] = self._on(worker, _time_steps, self._experiment)
+        median = statistics.median(each.seconds_per_sample for each in self._found.steps.values())
+        for worker, each in self._found.steps.items():
+            if each.seconds_per_sample > _SLOW * median:
+                times = each.seconds_per_sample / median
+                self._found.problems.append(
+                    f"slow worker: {worker} takes {times:.1f} times the median's time"
+                )
+
+    def _time_links(self) -> None:
+        found = self._found
+        for worker in found.workers:
+            others = [each for each in found.workers if each != worker]
+            with self._echo(worker) as address:
+                for other in others:
+                    found.links[other, worker] = self._on(other, _time_link, self._wire.key, address)
+        rates = [link.up_mbit_s for link in found.links.values() if link is not None]
+        for (start, end), link in found.links.items():
+            if link is None:
+                found.problems.append(
+                    f"unreachable: {start} cannot connect to {end}; is a firewall in between?"
+                )
+            elif link.up_mbit_s * _SLOW < statistics.median(rates):
+                found.problems.append(f"slow link: {start} to {end} has {link.up_mbit_s:.0f} Mbit/s")
+
+    def _on(self, worker: str, task: Callable[..., Any], *arguments: Any) -> Any:
+        return self._client.submit(task, *arguments, workers=[worker], pure=False).result()
+
+    @contextmanager
+    def _echo(self, worker: str) -> Iterator[Address]:
+        """Have a worker answer whatever it is sent, and give its address."""
+        topic = f"psbench-doctor-{secrets.token_hex(8)}"
+        announced: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._client.subscribe_topic(topic, lambda event: announced.put(event[1]))
+        arguments = self._experiment, self._wire, topic, 2 * _ANSWER_S + 1.0
+        future = self._client.submit(_echo, *arguments, workers=[worker], pure=False)
+        address = Address(*announced.get(timeout=60))
+        try:
+            yield address
+        finally:
+            with ClientSocket(address, self._wire.key, "doctor") as socket:
+                socket.send(msg.Stop())
+            future.result(timeout=60)
+            self._client.unsubscribe_topic(topic)
+
+
+# -------------------------------------------------------------------- on the Dask workers
+
+
+def _echo(experiment: Experiment, wire: Wire, topic: str, idle_s: float) -> None:
+    """Answer with the time, with a number to a vector, and with a vector to a request for one."""
+    vector = torch.zeros(_ENTRIES)
+    with listening_socket(experiment, wire) as socket:
+        get_worker().log_event(topic, list(socket.address))
+        last = time.monotonic()
+        while time.monotonic() < last + idle_s:
+            received = socket.receive(0.25)
+            if received is None:
+                continue
+            last = time.monotonic()
+            sender, message = received
+            if isinstance(message, msg.Stop):
+                return
+            if isinstance(message, msg.AskClock):
+                socket.send(sender, msg.Clock(0.0))
+            elif isinstance(message, msg.StateReply):
+                socket.send(sender, msg.NumberReply(message.tag, 0.0))
+            elif isinstance(message, msg.SendState):
+                socket.send(sender, msg.StateReply(message.tag, {"vector": vector}))
+
+
+def _time_link(key: RunKey, address: Address) -> Link | None:
+    """Return what a connection to that address is like; None if there is none."""
+    vector, megabits = {"vector": torch.zeros(_ENTRIES)}, 32 * _ENTRIES / 1e6
+    with ClientSocket(address, key, f"doctor {secrets.token_hex(4)}") as socket:
+
+        def seconds(message: msg.Message, times: int) -> float:
+            found = []
+            for _ in range(times):
+                began = time.perf_counter()
+                socket.send(message)
+                if socket.receive(_ANSWER_S) is None:
+                    return math.nan
+                found.append(time.perf_counter() - began)
+            return statistics.median(found)
+
+        round_trip = seconds(msg.AskClock(), _PINGS)
+        if math.isnan(round_trip):
+            return None
+        up, down = (
+            seconds(msg.StateReply(0, vector), _TRANSFERS),
+            seconds(msg.SendState(0, False), _TRANSFERS),
+        )
+    if math.isnan(up + down):
+        return None
+    pure = [max(1e-9, whole - round_trip / 2) for whole in (up, down)]
+    return Link(round_trip / 2, megabits / pure[0], megabits / pure[1])
+
+
+def _time_steps(experiment: Experiment) -> Steps:
+    """Return how long this worker's steps take, by steps of a whole share and of a quarter of it."""
+    torch.set_num_threads(experiment.threads)
+    workload = Workload.build(experiment)
+    share = max(4, experiment.batch_size // experiment.num_workers)
+    large, small = (_seconds_of_steps(workload, samples) for samples in (share, share // 4))
+    whole, part = statistics.median(large), statistics.median(small)
+    per_sample = (whole - part) / (share - share // 4)
+    if per_sample <= 0:  # the samples cost nothing beside the step
+        per_sample = whole / share
+    fixed = max(0.0, whole - per_sample * share)
+    spread = statistics.stdev(math.log(each) for each in large)
+    return Steps(per_sample, fixed, spread)
+
+
+def _seconds_of_steps(workload: Workload, samples: int) -> Sequence[float]:
+    trainer, found = workload.trainer(), []
+    for _ in range(_STEPS + 2):
+        began = time.perf_counter()
+        trainer.result(trainer.start(0, samples), workload.parameters, workload.buffers)
+        found.append(time.perf_counter() - began)
+    return found[2:]  # the first ones warm up

@@ -1,0 +1,202 @@
+"""Which Dask worker does what: a run is placed on those that are free, and waits for them if need be."""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import zip_longest
+from typing import NamedTuple
+
+from distributed import Client, Lock
+from distributed.comm import get_address_host
+
+from psbench.errors import BackendError
+
+logger = logging.getLogger(__name__)
+
+#: how tasks of runs are called: the run's title, and a random number
+_KEY = re.compile(r"psbench-(.+)-[0-9a-f]{16}-.+")
+#: seconds between two looks at the cluster
+_LOOK_S = 0.25
+#: seconds before the first line that says who is waited for, and between lines
+_FIRST_LINE_S, _LINE_EVERY_S = 1.0, 10.0
+#: one run at a time is being placed: the next one sees its tasks
+_LOCK = "psbench-placement"
+
+
+class Room(NamedTuple):
+    """What a Dask cluster has room for.
+
+    Attributes
+    ----------
+    threads : dict of address to number of threads
+        Of all Dask workers.
+    free : dict of address to number of threads
+        Without a task; of the workers that have some.
+    holders : dict of run to number of tasks
+        Who has the others.
+    """
+
+    threads: dict[str, int]
+    free: dict[str, int]
+    holders: dict[str, int]
+
+
+def room_on(client: Client) -> Room:
+    """Return what a cluster has room for now."""
+    threads, tasks = dict(client.nthreads()), client.processing()
+    free = {address: count - len(tasks.get(address, ())) for address, count in threads.items()}
+    keys = [str(key) for each in tasks.values() for key in each]
+    holders = Counter(_holder(key) for key in keys)
+    return Room(threads, {address: count for address, count in free.items() if count > 0}, dict(holders))
+
+
+def _holder(key: str) -> str:
+    """Return whose task it is.
+
+    >>> _holder("psbench-ssp-0123456789abcdef-worker-0"), _holder("sum-4f1e")
+    ("psbench run 'ssp'", 'other work')
+    """
+    found = _KEY.fullmatch(key)
+    return f"psbench run {found[1]!r}" if found else "other work"
+
+
+@contextmanager
+def placing(client: Client, wait_s: float, go_on: Callable[[], None]) -> Iterator[None]:
+    """Keep other runs from being placed meanwhile; wait for one that is being placed now.
+
+    Raises
+    ------
+    BackendError
+        If that takes too long.
+    """
+    deadline = time.monotonic() + max(wait_s, 30.0)  # however short the wait for room is
+    with client.as_current():
+        lock = Lock(_LOCK)
+        while not lock.acquire(timeout=_LOOK_S):
+            go_on()
+            if time.monotonic() > deadline:
+                raise BackendError("another run has been placed on this Dask cluster for too long")
+    try:
+        yield
+    finally:
+        with client.as_current():
+            lock.release()
+
+
+def find_room(
+    client: Client, roles: Sequence[str], least: int, wait_s: float, go_on: Callable[[], None]
+) -> Room:
+    """Return a cluster's room when it has some for the roles, waiting for it if need be.
+
+    Parameters
+    ----------
+    roles : sequence of str
+        In the order in which they are placed.
+    least : int
+        How many of them there must be room for.
+    wait_s : float
+        How long to wait.
+    go_on : callable
+        Called often; raises to give up.
+
+    Raises
+    ------
+    BackendError
+        If the time is over; says who has the threads.
+    """
+    where = f"the Dask cluster at {client.scheduler.address}"
+    began, next_line_s = time.monotonic(), _FIRST_LINE_S
+    while True:
+        room = room_on(client)
+        if sum(room.free.values()) >= least:
+            return room
+        waited = time.monotonic() - began
+        if waited >= wait_s:
+            raise BackendError(_too_little(room, roles, least, where, wait_s))
+        if waited >= next_line_s:
+            next_line_s += _LINE_EVERY_S
+            said = f"{where} has {_free(room)}, and the run needs {least}{_held(room)}"
+            logger.warning("%s; waiting, %.0f of %g s", said, waited, wait_s)
+        go_on()
+        time.sleep(min(_LOOK_S, wait_s - waited))
+
+
+def _free(room: Room) -> str:
+    return f"{sum(room.free.values())} free of {sum(room.threads.values())} threads"
+
+
+def _held(room: Room) -> str:
+    held = [f"{holder} has {count}" for holder, count in sorted(room.holders.items())]
+    return f" ({', '.join(held)})" if held else ""
+
+
+def _too_little(room: Room, roles: Sequence[str], least: int, where: str, wait_s: float) -> str:
+    threads = sum(room.threads.values())
+    waited = f" after {wait_s:g} s (recovery.wait_for_workers)" if wait_s else ""
+    if threads < least:
+        return (
+            f"{where} has {len(room.threads)} workers with {threads} threads{waited}, and the run needs "
+            f"{least} ({', '.join(roles[:least])}): add Dask workers, or use a smaller cluster"
+        )
+    return (
+        f"{where} has {_free(room)}{waited}, and the run needs {least}{_held(room)}: wait for it "
+        "(recovery.wait_for_workers), or use another cluster"
+    )
+
+
+def place(roles: Sequence[str], threads: Mapping[str, int], hosts: str = "any") -> dict[str, str]:
+    """Assign a Dask worker to each role, as far as there are threads.
+
+    Every role gets a worker to itself; if there are too few, a worker gets up to as many as it has threads.
+
+    Parameters
+    ----------
+    roles : sequence of str
+        The first ones get a Dask worker to themselves, and are placed if there are too few threads.
+    threads : mapping of address to number of threads
+    hosts : "any", "spread" or "pack"
+        See `Connection`.
+
+    Examples
+    --------
+    >>> place(["coordinator", "worker 0", "worker 1"], {"a": 1, "b": 2})
+    {'coordinator': 'a', 'worker 0': 'b', 'worker 1': 'b'}
+    """
+    roles = roles[: sum(threads.values())]
+    if len(roles) > len(threads):
+        logger.warning(
+            "the Dask cluster has %d workers for %d roles: some share a process and slow each other down",
+            *(len(threads), len(roles)),
+        )
+    order = _by_hosts(sorted(threads, key=lambda address: threads[address]), hosts)  # most threads last
+    load = dict.fromkeys(order, 0)
+    placed: dict[str, str] = {}
+    for role in roles:
+        free = [address for address in reversed(order) if load[address] < threads[address]]
+        address = order[len(placed)] if len(placed) < len(order) else min(free, key=lambda a: load[a])
+        load[address] += 1
+        placed[role] = address
+    return placed
+
+
+def _by_hosts(addresses: Sequence[str], hosts: str) -> list[str]:
+    """Return addresses so that neighbours are on different machines, or on the same.
+
+    >>> there = ["tcp://a:1", "tcp://a:2", "tcp://b:1"]
+    >>> _by_hosts(there, "spread"), _by_hosts(there, "pack")
+    (['tcp://a:1', 'tcp://b:1', 'tcp://a:2'], ['tcp://a:1', 'tcp://a:2', 'tcp://b:1'])
+    """
+    if hosts == "any":
+        return list(addresses)
+    found: dict[str, list[str]] = {}
+    for address in addresses:
+        found.setdefault(get_address_host(address), []).append(address)
+    largest = sorted(found.values(), key=len, reverse=True)
+    if hosts == "pack":
+        return [address for each in largest for address in each]
+    return [address for row in zip_longest(*largest) for address in row if address is not None]

@@ -1,0 +1,29 @@
+"""How a version is made, as part of messages."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from pydantic import ConfigDict
+
+from psbench.backends.dask.protocol.decoder import STRICT
+from psbench.core.actions import Apply
+
+
+@dataclass
+class Update:
+    """How a version is made, the weights of its pushes aside; see `Server.apply`."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+
+    lr_scale: float
+    epoch: float
+    rule: str
+    keep: float
+    momentum_scale: float
+
+    @classmethod
+    def of(cls, apply: Apply) -> Update:
+        """Return how the engine wants a version to be made."""
+        return cls(apply.lr_scale, apply.epoch, apply.rule, apply.keep, apply.momentum_scale)

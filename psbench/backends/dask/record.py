@@ -1,0 +1,119 @@
+"""What the client keeps of a live run: its log, its checkpoints, and what has gone wrong."""
+
+from __future__ import annotations
+
+import logging
+from typing import NamedTuple
+
+import numpy as np
+
+from psbench.backends.control import Observer
+from psbench.backends.dask.coordinator.checkpointing import Start
+from psbench.backends.dask.protocol import messages as msg
+from psbench.checkpoints.file import Checkpoint
+from psbench.checkpoints.folder import CheckpointFolder
+from psbench.core.log import ROW, EventLog, Kind
+from psbench.experiment import Experiment
+
+logger = logging.getLogger(__name__)
+
+
+class _Last(NamedTuple):
+    """A checkpoint that the run can go on from, and how long its log was then."""
+
+    checkpoint: Checkpoint
+    rows: int
+    texts: int
+    name: str
+
+
+class Record:
+    """What the client keeps of one run, while it is started as often as need be.
+
+    The last checkpoint is kept in memory too, so that a run without an output folder can go on from it.
+
+    Parameters
+    ----------
+    experiment : Experiment
+    log : EventLog
+    observer : callable or None
+        Called with the log whenever it has grown.
+    folder : CheckpointFolder or None
+        Where checkpoints go.
+    start : Checkpoint or None
+        Where the run resumes; the log up to there is in `log` already.
+
+    Attributes
+    ----------
+    incidents : list of str
+        What has gone wrong, in words.
+    """
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        log: EventLog,
+        observer: Observer | None,
+        folder: CheckpointFolder | None,
+        start: Checkpoint | None,
+    ) -> None:
+        self.log, self.incidents = log, list[str]()
+        self._experiment, self._observer, self._folder = experiment, observer, folder
+        texts = len(log.texts)
+        self._last = None if start is None else _Last(start, len(log), texts, "the one that it began from")
+
+    def extend(self, new: msg.LogRows) -> None:
+        """Take what the log has grown by."""
+        self.log.extend(np.frombuffer(new.rows, dtype=ROW), new.texts)
+        if self._observer is not None:
+            self._observer(self.log)
+
+    def store(self, new: msg.StoreCheckpoint) -> None:
+        """Keep a checkpoint, and write it to its file."""
+        state = new.state | {"spec": self._experiment.spec()}
+        rows, texts = state["logged"]
+        if state["engine"] is not None:  # else it holds the model alone
+            self._last = _Last(Checkpoint(new.tensors, dict(state)), rows, texts, f"{new.label!r}")
+        if self._folder is not None:
+            self._folder.write(new.label, Checkpoint(dict(new.tensors), state))
+
+    def note(self, incident: str) -> None:
+        """Say what has gone wrong, now and in the run's warnings."""
+        self.incidents.append(incident)
+        logger.warning("%s", incident)
+
+    @property
+    def paths(self) -> list[str]:
+        """The checkpoints' files, in order."""
+        return [] if self._folder is None else self._folder.paths
+
+    @property
+    def has_folder(self) -> bool:
+        """Whether checkpoints are written to files."""
+        return self._folder is not None
+
+    @property
+    def start(self) -> Start | None:
+        """Where the next start of the run resumes; None for its beginning."""
+        last = self._last
+        return None if last is None else Start(last.checkpoint, last.rows, list(self.log.texts[: last.texts]))
+
+    @property
+    def last_checkpoint(self) -> str:
+        """Words about the last checkpoint."""
+        if self.paths:
+            return f"the last checkpoint is {self.paths[-1]}"
+        if self._last is not None:
+            return f"the last checkpoint is {self._last.name}"
+        return "no checkpoint was written (set checkpoint_every)"
+
+    def go_back(self) -> str:
+        """Cut off the log at the last checkpoint, and return in words what is lost."""
+        assert self._last is not None
+        rows, state = self.log.rows(), self._last.checkpoint.state
+        versions = rows["version"][rows["kind"] == Kind.APPLY]
+        updates = int(max(versions, default=0)) - state["engine"]["view"]["version"]
+        seconds = float(max(rows["time_s"], default=0.0)) - state["time_s"]
+        self.log.truncate(self._last.rows, self._last.texts)
+        since = f"since checkpoint {self._last.name}"
+        return f"{max(0, updates)} updates and {max(0.0, seconds):.1f} s {since} are lost"

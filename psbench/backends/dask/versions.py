@@ -1,0 +1,56 @@
+"""Whether the Dask workers have the same software as the client, compared before anything else."""
+
+from __future__ import annotations
+
+import platform
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from importlib import metadata
+
+from distributed import Client
+
+from psbench.errors import BackendError
+
+#: what must be the same; of Python the first two numbers
+_COMPARED = ("psbench", "torch", "numpy", "distributed")
+
+
+def _versions(names: Sequence[str]) -> dict[str, str]:
+    """Return the versions of this process, importing nothing."""
+    found = {"python": platform.python_version().rpartition(".")[0]}
+    for name in names:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            found[name] = "none"
+    return found
+
+
+def versions_here() -> dict[str, str]:
+    """Return the versions of what must be the same everywhere."""
+    return _versions(_COMPARED)
+
+
+def check_versions(client: Client, addresses: Iterable[str]) -> None:
+    """Compare what Dask workers have installed with what is here.
+
+    Raises
+    ------
+    BackendError
+        Naming the first package that differs, and where.
+    """
+    own, wanted = versions_here(), sorted(set(addresses))
+    try:
+        theirs = client.run(_versions, _COMPARED, workers=wanted)
+    except ModuleNotFoundError as error:
+        raise BackendError(f"a Dask worker has no {error.name}: install psbench there, as here") from None
+    for name, version in own.items():
+        others: dict[str, list[str]] = defaultdict(list)
+        for address in wanted:
+            if theirs[address][name] != version:
+                others[theirs[address][name]].append(address)
+        for other, where in others.items():
+            raise BackendError(
+                f"{name} is {version} here and {other} on {len(where)} of {len(wanted)} Dask workers "
+                f"({where[0]}): install the same there"
+            )

@@ -1,0 +1,91 @@
+"""`psbench doctor`: what a Dask cluster is like, and what would go wrong on it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from psbench.cli.app import (
+    FAILED,
+    Debug,
+    Json,
+    Settings,
+    app,
+    as_json_text,
+    given,
+    read_experiment,
+    read_settings,
+    say,
+)
+
+if TYPE_CHECKING:
+    from psbench.backends.dask.doctor import Diagnosis
+
+
+@app.command("doctor")
+def doctor_command(
+    spec: Annotated[
+        Path | None,
+        typer.Argument(metavar="SPEC.yaml", help="Whose model is timed; without one, the defaults."),
+    ] = None,
+    settings: Settings = None,
+    scheduler: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS", help="A running Dask scheduler; without one, a cluster of this machine."
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write the cluster as YAML, which --set cluster=... takes."),
+    ] = None,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> int:
+    """Examine a Dask cluster: versions, links between all pairs, seconds per sample, what would go wrong.
+
+    Exit code 1 if something would.
+
+    \b
+    Examples:
+      psbench doctor
+      psbench doctor experiment.yaml --scheduler tcp://10.0.0.1:8786 --out cluster.yaml
+    """  # noqa: D301
+    import yaml
+
+    from psbench.backends.dask.doctor import diagnose
+
+    values = {"backend": "dask"} | read_settings(settings) | given(scheduler=scheduler)
+    found = diagnose(read_experiment(spec, values))
+    cluster = found.cluster() if found.steps else {}
+    print(as_json_text(_plain(found, cluster)) if as_json else _text(found))
+    if out is not None and cluster:
+        out.write_text(yaml.safe_dump({"cluster": cluster}, sort_keys=False), encoding="utf-8")
+        say(f"wrote {out}")
+    return FAILED if found.problems else 0
+
+
+def _plain(found: Diagnosis, cluster: dict[str, Any]) -> dict[str, Any]:
+    links = [
+        {"from": start, "to": end} | ({} if link is None else link._asdict())
+        for (start, end), link in found.links.items()
+    ]
+    steps = [{"worker": worker} | each._asdict() for worker, each in found.steps.items()]
+    return {"links": links, "steps": steps, "problems": found.problems, "cluster": cluster}
+
+
+def _text(found: Diagnosis) -> str:
+    lines = [f"{len(found.workers)} free Dask workers"]
+    for worker, each in found.steps.items():
+        sample_ms, step_ms = 1e3 * each.seconds_per_sample, 1e3 * each.seconds_per_step
+        lines.append(f"  {worker}: {sample_ms:.4g} ms a sample, {step_ms:.3g} ms a step, ± {each.sigma:.1%}")
+    for (start, end), link in found.links.items():
+        what = "unreachable"
+        if link is not None:
+            rates = f"{link.up_mbit_s:.0f} Mbit/s up, {link.down_mbit_s:.0f} down"
+            what = f"{1e3 * link.latency_s:.3g} ms, {rates}"
+        lines.append(f"  {start} to {end}: {what}")
+    lines += [f"would go wrong: {problem}" for problem in found.problems] or ["nothing would go wrong"]
+    return "\n".join(lines)

@@ -1,0 +1,61 @@
+"""How a run reaches a Dask cluster that is somebody else's, and what it uses of it."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Literal, Self
+
+from pydantic import ValidationError, model_validator
+
+from psbench.core.specification import Specification, explain, parameter
+from psbench.errors import ParameterError
+
+_PORTS = re.compile(r"(\d{1,5})-(\d{1,5})")
+
+
+class Connection(Specification):
+    """How a run on Dask connects, beside the scheduler's address.
+
+    Parameters
+    ----------
+    scheduler_file : path or None
+        What `dask scheduler --scheduler-file` has written, instead of an address.
+    tls_ca_file, tls_cert, tls_key : path or None
+        For a scheduler at `tls://...`, all three or none: as files in PEM format. Without them those of
+        Dask's own configuration (`distributed.comm.tls`) count.
+    ports : str or None
+        Where servers and workers of the run may listen, as "40000-40100"; None for any. A run needs one port
+        for each server, and under All-Reduce one for each worker.
+    hosts : "any", "spread" or "pack"
+        Whether neighbouring roles are placed on different machines, as far as possible, or on few.
+    """
+
+    scheduler_file: str | None = parameter(None, "what `dask scheduler --scheduler-file` has written")
+    tls_ca_file: str | None = parameter(None, "certificates that are trusted, in PEM format")
+    tls_cert: str | None = parameter(None, "this client's certificate, in PEM format")
+    tls_key: str | None = parameter(None, "this client's private key, in PEM format")
+    ports: str | None = parameter(None, "ports that the run may listen on, as 40000-40100")
+    hosts: Literal["any", "spread", "pack"] = parameter("any", "on how many machines to place roles")
+
+    def __init__(self, **values: Any) -> None:
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            raise explain(error, type(self), "connection") from None
+
+    @model_validator(mode="after")
+    def _whole(self) -> Self:
+        given = [name for name in ("tls_ca_file", "tls_cert", "tls_key") if getattr(self, name) is not None]
+        if given and len(given) < 3:
+            raise ParameterError(f"connection: {given[0]} needs tls_ca_file, tls_cert and tls_key, all three")
+        if self.ports is not None and self.port_range is None:
+            raise ParameterError(f"connection.ports: {self.ports!r} is no range such as 40000-40100")
+        return self
+
+    @property
+    def port_range(self) -> tuple[int, int] | None:
+        """The first and the last port; None for any."""
+        found = None if self.ports is None else _PORTS.fullmatch(self.ports)
+        if found is None or not 0 < int(found[1]) <= int(found[2]) < 1 << 16:
+            return None
+        return int(found[1]), int(found[2])

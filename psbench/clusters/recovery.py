@@ -1,0 +1,66 @@
+"""What a run does when processes of its cluster are lost, or are not there yet."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import ValidationError
+
+from psbench.core.specification import Specification, explain, parameter
+from psbench.errors import ParameterError
+
+
+class Recovery(Specification):
+    """What a run on Dask does when processes are lost or missing; only `keep` concerns a simulated one.
+
+    Parameters
+    ----------
+    max_restarts : int
+        How often the run goes on by itself from its last checkpoint when a parameter server is lost, on
+        Dask workers that are left or new. What it had done since is lost, and done again. Without a
+        checkpoint (see `checkpoint_every`) the run ends.
+    replace_workers : bool
+        Whether a free Dask worker takes the place of a lost training worker, with its shard; the others
+        go on meanwhile. Otherwise they go on without it.
+    min_workers : int or None
+        Training begins as soon as there is room for so many training workers, and the others join when
+        there is room for them; None for all. Includes `replace_workers`.
+    wait_for_workers : float, seconds
+        How long to wait for Dask workers to be there, and free.
+    keep : int or None
+        How many checkpoints are kept in the output folder; None for all.
+    """
+
+    max_restarts: int = parameter(2, "restarts from the last checkpoint when a server is lost", ge=0)
+    replace_workers: bool = parameter(False, "whether a free Dask worker takes a lost worker's place")
+    min_workers: int | None = parameter(None, "training workers to begin with; the others join later", ge=1)
+    wait_for_workers: float = parameter(60.0, "how long to wait for free Dask workers", unit="s", ge=0)
+    keep: int | None = parameter(None, "checkpoints that are kept", ge=1)
+
+    def __init__(self, **values: Any) -> None:
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            raise explain(error, type(self), "recovery") from None
+
+    @property
+    def lets_workers_join(self) -> bool:
+        """Whether training workers that are missing join when there is room for them."""
+        return self.replace_workers or self.min_workers is not None
+
+    def check(self, num_workers: int, backend: str) -> None:
+        """Refuse what cannot be.
+
+        Raises
+        ------
+        ParameterError
+        """
+        if self.min_workers is not None and self.min_workers > num_workers:
+            raise ParameterError(
+                f"recovery.min_workers: {self.min_workers}, and the cluster has {num_workers} workers"
+            )
+        if backend == "simulated" and self.lets_workers_join:
+            raise ParameterError(
+                "recovery: only on dask are Dask workers lost; for the simulated backend say when workers "
+                "fail and rejoin: cluster.failures"
+            )

@@ -1,0 +1,186 @@
+"""Runs on Dask whose processes are lost and replaced, or for which there is no room yet."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from distributed import Client
+from test_dask_runs import FOREVER, client, experiment, process_of
+
+from psbench import replay
+from psbench.backends.control import Control
+from psbench.core.log import EventLog, Kind
+from psbench.errors import BackendError
+from psbench.results.run import Run
+from psbench.runs import run
+
+pytestmark = [pytest.mark.dask, pytest.mark.timeout(180)]
+__all__ = ["client"]
+
+TWO_SERVERS = {"name": "asp", "placement": {"name": "parameter_server", "servers": 2}}
+
+
+class Killer:
+    """An observer that kills a role's process after so many pushes, and stops the run when that is over."""
+
+    def __init__(self, client: Client, role: str, after: int = 100, over: Any = None) -> None:
+        self.client, self.role, self.after, self.over = client, role, after, over
+        self.control, self.killed = Control(), False
+
+    def __call__(self, log: EventLog) -> None:
+        if not self.killed and len(log.of_kind(Kind.PUSH)["row"]) > self.after:
+            os.kill(process_of(self.client, self.role), signal.SIGKILL)
+            self.killed = True
+        if self.over is not None and self.over(log):
+            self.control.stop()
+
+
+@pytest.mark.parametrize("role", ["coordinator", "server 1"])
+def test_a_run_that_loses_a_server_goes_on_from_its_last_checkpoint(
+    role: str, scheduler: str, client: Client, tmp_path: Path
+) -> None:
+    spec = experiment(TWO_SERVERS, scheduler, 2, stop={"updates": 1500}, checkpoint_every=0.2)
+    done = run(spec, observer=Killer(client, role, after=400), folder=tmp_path)
+    assert done.meta["status"] == "finished"
+    (incident,) = done.meta["incidents"]
+    name = "parameter server 0" if role == "coordinator" else role
+    assert re.match(rf"{name} is gone.* updates and .* s since checkpoint .* are lost", incident)
+    assert incident in done.summary()["warnings"]
+    made = done.log.of_kind(Kind.APPLY)["version"].tolist()
+    assert made == list(range(1, 1501))  # no version is missing, and none is there twice
+    replay(Run.load(tmp_path))
+
+
+def test_an_evaluator_that_is_killed_is_replaced_and_no_evaluation_is_missing(
+    scheduler: str, client: Client
+) -> None:
+    spec = experiment("asp", scheduler, 2, stop={"updates": 1500}, evaluate_every=0.5)
+    done = run(spec, observer=Killer(client, "evaluator"))
+    assert done.meta["status"] == "finished"
+    assert [text.split(" at ")[0] for text in done.meta["incidents"]] == [
+        "evaluator was lost",
+        "evaluator has joined on another Dask worker",
+    ]
+    numbers = done.log.of_kind(Kind.EVALUATED)["id"].tolist()  # the last, and those after the end, are -1
+    regular = [number for number in numbers if number > 0]
+    assert sorted(regular) == list(range(1, len(regular) + 1))
+    assert len(regular) > 10
+
+
+def has_pushed_again(log: EventLog, worker: int) -> bool:
+    """Whether a worker has left, joined and pushed since then."""
+    rows = log.rows()
+    kinds = [int(kind) for kind in rows["kind"][rows["worker"] == worker]]
+    return Kind.LEAVE in kinds and kinds[kinds.index(Kind.LEAVE) :].count(Kind.PUSH) >= 5
+
+
+@pytest.mark.parametrize("strategy", [TWO_SERVERS, "bsp", "all_reduce", "selsync"], ids=str)
+def test_a_free_dask_worker_takes_the_place_of_a_worker_that_is_killed(
+    strategy: Any, scheduler: str, client: Client
+) -> None:
+    killer = Killer(client, "worker 1", over=lambda log: has_pushed_again(log, 1))
+    spec = experiment(strategy, scheduler, 2, stop=FOREVER, recovery={"replace_workers": True})
+    done = run(spec, observer=killer, control=killer.control)
+    assert done.meta["status"] == "stopped"
+    assert done.meta["lost_workers"] == []
+    assert [text.split(" at ")[0] for text in done.meta["incidents"]] == [
+        "worker 1 was lost",
+        "worker 1 has joined on another Dask worker",
+    ]
+
+
+# -------------------------------------------------------------------- too little room
+
+
+def until(path: str) -> None:
+    """Keep a thread until there is a file."""
+    while not Path(path).exists():
+        time.sleep(0.02)
+
+
+@contextmanager
+def busy(client: Client, count: int, path: Path) -> Iterator[None]:
+    """Keep some Dask workers busy, until a file is written or the block ends."""
+    futures = [client.submit(until, str(path), pure=False, key=f"busy-{i}-{path}") for i in range(count)]
+    while sum(map(len, client.processing().values())) < count:
+        time.sleep(0.02)
+    try:
+        yield
+    finally:
+        path.touch()
+        client.gather(futures)
+        del futures
+
+
+def test_a_run_says_who_has_the_workers_and_waits_as_long_as_told(
+    scheduler: str, client: Client, tmp_path: Path
+) -> None:
+    free = tmp_path / "free"
+    with busy(client, 4, free):
+        with pytest.raises(BackendError, match=r"2 free of 6 threads.*needs 5 \(other work has 4\)"):
+            run(experiment("asp", scheduler, 3, recovery={"wait_for_workers": 0.3}))
+        threading.Timer(0.5, free.touch).start()
+        assert run(experiment("asp", scheduler, 3)).meta["status"] == "finished"
+
+
+def test_two_runs_at_once_are_not_placed_on_the_same_workers(scheduler: str, client: Client) -> None:
+    results: dict[int, Any] = {}
+
+    def one(seed: int) -> None:
+        results[seed] = run(experiment("asp", scheduler, 2, seed=seed, stop={"updates": 50}))
+
+    threads = [threading.Thread(target=one, args=(seed,)) for seed in range(2)]
+    for thread in threads:
+        thread.start()
+    most = 0
+    while any(thread.is_alive() for thread in threads):
+        tasks = client.processing().values()
+        most = max(most, *(sum("warm" not in str(key) for key in keys) for keys in tasks))
+        time.sleep(0.02)
+    assert [results[seed].meta["status"] for seed in range(2)] == ["finished", "finished"]
+    assert most == 1
+
+
+def test_workers_join_when_there_is_room_for_them(scheduler: str, client: Client, tmp_path: Path) -> None:
+    free, control = tmp_path / "free", Control()
+
+    def observer(log: EventLog) -> None:
+        workers = log.of_kind(Kind.PUSH)["worker"].tolist()
+        if len(workers) > 50 and not free.exists():
+            assert 3 not in workers
+            free.touch()
+        if workers.count(3) > 5:
+            control.stop()
+
+    with busy(client, 1, free):
+        spec = experiment("ssp", scheduler, 4, stop=FOREVER, recovery={"min_workers": 2})
+        done = run(spec, observer=observer, control=control)
+    assert done.meta["status"] == "stopped"
+    assert done.log.of_kind(Kind.JOIN)["worker"].tolist() == [0, 1, 2, 3]
+
+
+def test_dasks_dashboard_shows_the_run_and_who_waits_for_whom(scheduler: str, client: Client) -> None:
+    spec = experiment("bsp", scheduler, 2, name="seen <there>", stop={"seconds": 2.5})
+    pages: list[str] = []
+
+    def observer(log: EventLog) -> None:
+        host = scheduler.split("//")[1].rpartition(":")[0]
+        port = client.scheduler_info()["services"]["dashboard"]
+        with urllib.request.urlopen(f"http://{host}:{port}/psbench") as answer:
+            pages.append(answer.read().decode())
+
+    run(spec, observer=observer)
+    assert all("psbench" in page for page in pages)
+    seen = [page for page in pages if "seen &lt;there&gt;" in page]
+    assert seen
+    assert "epoch 1, wall" in seen[-1]

@@ -1,0 +1,169 @@
+"""Live chaos: `python -m tests.chaos --minutes 20 --seed 0`.
+
+Runs of all placements go on, one after another, on a local cluster of processes, while signals reach a role
+at random every few seconds: SIGKILL, SIGTERM, or SIGSTOP with SIGCONT a moment later. Each run must finish
+as well as an undisturbed one, or end with an error of psbench's own, within its bound; and nothing of it may
+be left: no task on the scheduler, no process, no port, no unfinished file. Everything stays on loopback.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import random
+import signal
+import sys
+import tempfile
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+from distributed import Client
+
+from psbench.backends.control import Control
+from psbench.backends.dask.cluster import local_cluster
+from psbench.errors import PsbenchError
+from psbench.experiment import Experiment
+from psbench.results.run import Run
+from psbench.runs import run
+
+PROCESSES = 8
+#: seconds that a run may take under chaos; undisturbed they take a few
+BOUND_S = 180.0
+EPOCHS = 12
+TWO_SERVERS = {"name": "parameter_server", "servers": 2}
+STRATEGIES: list[Any] = [
+    "asp",
+    "bsp",
+    "ssp",
+    "all_reduce",
+    {"name": "asp", "placement": TWO_SERVERS},
+    {"name": "local_sgd", "codec": "top_k", "placement": TWO_SERVERS},
+    {"name": "strategy_switch", "rule": {"name": "after", "fraction": 0.5}},
+    "selsync",
+]
+SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGSTOP)
+
+
+def experiment(strategy: Any, seed: int, **changes: Any) -> Experiment:
+    """Return an experiment of a few seconds that survives what can be survived."""
+    settings: dict[str, Any] = {
+        "strategy": strategy,
+        "cluster": {"workers": 3, "step_time": "constant"},
+        "batch_size": 48,
+        "optimizer": {"name": "sgd", "lr": 0.05, "momentum": 0.5},
+        "stop": {"epochs": EPOCHS},
+        "checkpoint_every": 0.5,
+        "recovery": {"max_restarts": 100, "replace_workers": True, "wait_for_workers": 60, "keep": 3},
+        "seed": seed,
+    }
+    return Experiment(**settings | changes)
+
+
+class Chaos(threading.Thread):
+    """Sends a signal to the process of a random task every few seconds."""
+
+    def __init__(self, client: Client, rng: random.Random) -> None:
+        super().__init__(daemon=True)
+        self._client, self._rng, self.over = client, rng, threading.Event()
+        self.sent: list[str] = []
+
+    def run(self) -> None:
+        """Go on until it is over."""
+        while not self.over.wait(self._rng.uniform(0.5, 4.0)):
+            with suppress(OSError, KeyError, ValueError, RuntimeError, TimeoutError):
+                self._strike()
+
+    def _strike(self) -> None:
+        tasks = {str(key): place for place, keys in self._client.processing().items() for key in keys}
+        roles = sorted(key for key in tasks if "warm" not in key)
+        if not roles:
+            return
+        role, number = self._rng.choice(roles), self._rng.choice(SIGNALS)
+        pid = self._client.run(os.getpid, workers=[tasks[role]])[tasks[role]]
+        os.kill(pid, number)
+        self.sent.append(f"{number.name} {'-'.join(role.split('-')[-2:])}")
+        if number == signal.SIGSTOP:
+            time.sleep(self._rng.uniform(0.1, 3.0))
+            os.kill(pid, signal.SIGCONT)
+
+
+def played(strategy: Any, seed: int, client: Client, rng: random.Random) -> tuple[str, Run | None, list[str]]:
+    """Return how a run ended under chaos, in words that begin with "ok" if that is as it should be."""
+    chaos, control, done = Chaos(client, rng), Control(), None
+    timer = threading.Timer(BOUND_S, control.stop)
+    timer.start()
+    chaos.start()
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            done = run(
+                experiment(strategy, seed, backend="dask"), client=client, control=control, folder=folder
+            )
+            how = "ok: finished" if done.meta["status"] == "finished" else f"took more than {BOUND_S:g} s"
+        except PsbenchError as error:
+            how = f"ok: said {type(error).__name__}: {str(error).splitlines()[0]}"
+        except Exception as error:
+            how = f"raised {type(error).__name__}: {error}"
+        finally:
+            chaos.over.set()
+            timer.cancel()
+            chaos.join(10)
+        if left := [path.name for path in Path(folder).rglob("*.part")]:
+            how = f"left {left}"
+    return how, done, chaos.sent
+
+
+def await_quiet(client: Client) -> str:
+    """Wait until the cluster is whole again; say what is left of the run."""
+    with suppress(TimeoutError):
+        client.wait_for_workers(PROCESSES, timeout=60)
+    until = time.monotonic() + 10
+    while any(client.processing().values()) and time.monotonic() < until:
+        time.sleep(0.2)
+    left = [str(key) for keys in client.processing().values() for key in keys]
+    return f"; left tasks {left}" if left else ""
+
+
+def main() -> int:
+    """Run for so many minutes; exit code 1 if something was not as it should be."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--minutes", type=float, default=20.0)
+    parser.add_argument("--seed", type=int, default=0)
+    arguments = parser.parse_args()
+    logging.getLogger("psbench").setLevel(logging.ERROR)
+    rng, before, faults, finished = random.Random(arguments.seed), set(psutil.Process().children(True)), 0, 0
+    calm = {str(s): run(experiment(s, 0, recovery={}, checkpoint_every=None)) for s in STRATEGIES}
+    until, number = time.monotonic() + 60 * arguments.minutes, 0
+    with (
+        local_cluster(PROCESSES) as cluster,
+        Client(cluster.scheduler_address, set_as_default=False) as client,
+    ):
+        while time.monotonic() < until:
+            strategy = STRATEGIES[number % len(STRATEGIES)]
+            began = time.monotonic()
+            how, done, sent = played(strategy, 0, client, rng)
+            how += await_quiet(client)
+            if done is not None and done.meta["status"] == "finished":
+                finished += 1
+                reached, wanted = (
+                    each.summary()["best_val_accuracy"] for each in (done, calm[str(strategy)])
+                )
+                how += f", accuracy {reached:.3f} ({wanted:.3f} undisturbed)"
+                if reached < wanted - 0.05:
+                    how = f"is worse: {how}"
+            faults += not how.startswith("ok") or "left" in how
+            number += 1
+            print(f"{number}: {strategy}: {how}; {time.monotonic() - began:.0f} s; {sent}", flush=True)
+    own = [child for child in psutil.Process().children(True) if child not in before]
+    helpers = ("forkserver", "resource_tracker")
+    left = [child for child in own if not any(name in " ".join(child.cmdline()) for name in helpers)]
+    print(f"{number} runs, {finished} finished, {faults} faults, {len(left)} processes left")
+    return 1 if faults or left else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
