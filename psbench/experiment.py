@@ -193,7 +193,8 @@ class Experiment(Specification):
     @field_validator("recovery", "connection", mode="before")
     @classmethod
     def _settings(cls, value: Any, info: Any) -> Any:
-        made: type[Recovery | Connection] = {"recovery": Recovery, "connection": Connection}[info.field_name]
+        kinds: dict[str, type[Recovery | Connection]] = {"recovery": Recovery, "connection": Connection}
+        made = kinds[info.field_name]
         if isinstance(value, made):
             return value
         if not isinstance(value, Mapping):

@@ -20,6 +20,7 @@ from psbench.backends.dask.cluster import ignore_interrupts
 from psbench.backends.dask.connecting import connected
 from psbench.backends.dask.placement import room_on
 from psbench.backends.dask.protocol import messages as msg
+from psbench.backends.dask.protocol.decoder import Message
 from psbench.backends.dask.protocol.roles import Address, RunKey, Wire, roles_of
 from psbench.backends.dask.protocol.transport import ClientSocket
 from psbench.backends.dask.tasks import listening_socket
@@ -230,7 +231,7 @@ def _time_link(key: RunKey, address: Address) -> Link | None:
     vector, megabits = {"vector": torch.zeros(_ENTRIES)}, 32 * _ENTRIES / 1e6
     with ClientSocket(address, key, f"doctor {secrets.token_hex(4)}") as socket:
 
-        def seconds(message: msg.Message, times: int) -> float:
+        def seconds(message: Message, times: int) -> float:
             found = []
             for _ in range(times):
                 began = time.perf_counter()
