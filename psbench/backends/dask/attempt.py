@@ -314,6 +314,7 @@ class Attempt:
         if self._coordinator is not None:
             self._coordinator.send(msg.RequestStop())
             self._coordinator.close()
+        self._shipping.end()
         if self.client.status != "running":
             self.record.note(
                 "the Dask scheduler is gone; the run was not disturbed, and its tasks have ended"
