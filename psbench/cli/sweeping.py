@@ -85,7 +85,7 @@ def swept(
     """
     if scheduler is None:
         return sweep(experiment, grids, processes=processes, **options)
-    from psbench.backends.dask.cluster import connected
+    from psbench.backends.dask.connecting import client_of
 
-    with connected(scheduler, 0) as client:
+    with client_of(scheduler, experiment.connection) as client:
         return sweep(experiment, grids, processes=processes, client=client, **options)

@@ -40,7 +40,7 @@ def connected(experiment: Experiment, num_roles: int, given: Client | None = Non
     if given is not None:
         yield _usable(given)
     elif address is not None:
-        with _client(address, _security(experiment.connection)) as client:
+        with client_of(address, experiment.connection) as client:
             yield client
     else:
         # another user of this machine could otherwise have the scheduler run code as us
@@ -50,6 +50,19 @@ def connected(experiment: Experiment, num_roles: int, given: Client | None = Non
             _client(cluster.scheduler_address, security) as client,
         ):
             yield client
+
+
+@contextmanager
+def client_of(address: str, connection: Connection) -> Iterator[Client]:
+    """Give a client of the scheduler at that address.
+
+    Raises
+    ------
+    ParameterError
+        If it does not answer.
+    """
+    with _client(address, _security(connection)) as client:
+        yield client
 
 
 def _usable(client: Client) -> Client:
