@@ -99,7 +99,7 @@ def curve(
         shape = alt.Shape("look:N", scale=_scale(drawn, "shape", _LOOK), legend=None)
         layers.append(_points(valid, y, fill, shape, tooltip))
     if isinstance(table, str) or ("event" in table and table["event"].notna().any()):
-        layers += _events(base, colour, fill)
+        layers += _events(base, x, colour)
     return alt.LayerChart(
         layer=layers,
         data=source(table),
@@ -169,14 +169,24 @@ def _few(table: Data, lines: int, y: str) -> bool:
     return not isinstance(table, str) and y in table and table[y].notna().sum() <= 60 * max(lines, 1)
 
 
-def _events(base: alt.Chart, colour: alt.Color, fill: alt.Fill) -> list[alt.Chart]:
+#: pixels that the words at a mark need
+_ROOM = 110
+
+
+def _events(base: alt.Chart, x: str, colour: alt.Color) -> list[alt.Chart]:
     marked = base.transform_filter("isValid(datum.event)")
     rule = marked.mark_rule(strokeWidth=1.5, strokeDash=[4, 3]).encode(
         color=colour, tooltip=["label:N", "event:N"]
     )
-    text = marked.mark_text(align="right", dx=-5, dy=4, baseline="top", fontWeight=600).encode(
-        y=alt.value(0), text="event:N", fill=fill
-    )
+    # before the line, or after it where there is no room before
+    early = f"scale('x', datum['{x}']) < {_ROOM}"
+    text = marked.mark_text(
+        align=alt.expr(f"{early} ? 'left' : 'right'"),
+        dx=alt.expr(f"{early} ? 5 : -5"),
+        dy=4,
+        baseline="top",
+        fontWeight=600,
+    ).encode(y=alt.value(0), text="event:N")
     return [rule, text]
 
 

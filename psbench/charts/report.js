@@ -10,6 +10,10 @@
     const copy = structuredClone(spec);
     const change = (part) => {
       if (part.encoding?.x?.field === old) Object.assign(part.encoding.x, { field: x, title: axes[x] });
+      for (const name of ["align", "dx"]) {
+        const side = part.mark?.[name];
+        if (side?.expr) side.expr = side.expr.replaceAll(`['${old}']`, `['${x}']`);
+      }
       for (const tip of [part.encoding?.tooltip].flat()) if (tip?.field === old) tip.field = x;
       (part.layer ?? []).forEach(change);
     };

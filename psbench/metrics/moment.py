@@ -95,6 +95,8 @@ def duration(seconds: float) -> str:
     >>> duration(0.0714), duration(2.5), duration(0.0004)
     ('71.4 ms', '2.5 s', '0.4 ms')
     """
+    if seconds >= 999.5:
+        return f"{seconds:.0f} s"
     return f"{1000 * seconds:.3g} ms" if seconds < 0.9995 else f"{seconds:.3g} s"
 
 

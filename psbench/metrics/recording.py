@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from psbench.core.log import EventLog, Kind
 from psbench.metrics.clocks import Clocks
-from psbench.metrics.pushes import pushes
 from psbench.metrics.rows import Array, Rows, end_of, pick, with_membership, workers_of
 from psbench.metrics.spans import PHASES, timeline
 
@@ -91,39 +91,69 @@ class Recording:
         named = {"end_s": self.end_s, "workers": self.workers, "phases": list(PHASES), "whys": self.whys}
         return named | {"tables": tables}
 
-    def until(self, at_s: float) -> Recording:
-        """Return the part of the recording up to a time; what is under way then ends there."""
+    def between(self, from_s: float, to_s: float) -> Recording:
+        """Return the part of the recording between two times, with what was so when it begins."""
         cut: dict[str, Table] = {}
         for name, table in self.tables.items():
-            begins = {"spans": "start_s", "pushes": "sent_s"}.get(name, "time_s")
-            keep = table[begins] < at_s if name in ("spans", "pushes") else table[begins] <= at_s
+            if name == "spans":
+                keep = (table["start_s"] < to_s) & (table["end_s"] > from_s)
+            elif name == "pushes":
+                keep = (table["sent_s"] < to_s) & (table["left_s"] > from_s)
+            else:
+                keep = (table["time_s"] <= to_s) & ((table["time_s"] >= from_s) | _newest(table, from_s))
             cut[name] = {column: values[keep] for column, values in table.items()}
-        cut["spans"]["end_s"] = np.minimum(cut["spans"]["end_s"], at_s)
-        return Recording(end_s=min(at_s, self.end_s), workers=self.workers, whys=self.whys, **cut)
+        cut["spans"]["end_s"] = np.minimum(cut["spans"]["end_s"], to_s)
+        return Recording(end_s=min(to_s, self.end_s), workers=self.workers, whys=self.whys, **cut)
+
+    def around(self, at_s: float, limit: int) -> tuple[Recording, float]:
+        """Return a part with at most about `limit` spans around a time, and where it begins."""
+        starts = np.sort(self.spans["start_s"])
+        if len(starts) <= limit:
+            return self, 0.0
+        first = int(np.clip(np.searchsorted(starts, at_s) - limit // 2, 0, len(starts) - limit))
+        begin, end = float(starts[first]), float(starts[first + limit - 1])
+        return self.between(begin, self.end_s if first + limit >= len(starts) else end), begin
+
+
+def _newest(table: Table, at_s: float) -> npt.NDArray[np.bool_]:
+    """Return which rows were in force at a time: the newest before it, of each worker if it has workers."""
+    newest: dict[int, int] = {}
+    before = int(np.searchsorted(table["time_s"], at_s))
+    workers = table["worker"][:before].tolist() if "worker" in table else [0] * before
+    newest.update(zip(workers, range(before), strict=True))
+    kept = np.zeros(len(table["time_s"]), dtype=bool)
+    kept[list(newest.values())] = True
+    return kept
 
 
 def recording(
-    log: EventLog, bounds: Sequence[int | None] = (), spans: pd.DataFrame | None = None
+    log: EventLog,
+    bounds: Sequence[int | None] = (),
+    clocks: Mapping[int, int] | None = None,
+    composition: int = 0,
 ) -> Recording:
     """Return a log as tables from which any moment follows.
 
     Parameters
     ----------
     log : EventLog
+        Of a run, or the newest rows of one: what began before them is then left out.
     bounds : sequence of int or None, steps
         The staleness bound of each composition, which the log does not hold.
-    spans : DataFrame, optional
-        `timeline(log)`, if it is at hand.
+    clocks : mapping of worker to clock, optional
+        The workers that are there before the first row, and their clocks.
+    composition : int
+        The composition in force before the first row.
     """
     rows = with_membership(log.rows())
-    spans = timeline(log) if spans is None else spans
-    states = _States(log, rows, bounds)
+    spans = timeline(log)
+    states = _States(log, rows, bounds, clocks or {}, composition)
     whys, codes = _whys(spans, states.leads)
     released = pick(rows, Kind.RELEASE)
     handed, evaluated = pick(rows, Kind.HANDOVER), pick(rows, Kind.EVALUATED)
     return Recording(
         end_s=end_of(rows),
-        workers=workers_of(rows),
+        workers=sorted({*workers_of(rows), *(clocks or ())}),
         spans={
             "worker": spans["worker"].to_numpy(),
             "phase": spans["phase"].cat.codes.to_numpy().astype(np.uint8),
@@ -135,12 +165,12 @@ def recording(
         whys=whys,
         clocks=_table(states.clocks, time_s=float, worker=int, clock=int),
         models=_columns(released, "time_s", "worker", "version"),
-        pushes=_pushes(log, rows),
+        pushes=_pushes(rows),
         versions=_table(states.versions, time_s=float, version=int, pushes=int, barrier=int),
         epochs={"time_s": evaluated["time_s"].copy(), "epoch": evaluated["id"].copy()},
         compositions={
             "time_s": np.append(0.0, handed["time_s"]),
-            "index": np.append(0, handed["id"]),
+            "index": np.append(composition, handed["id"]),
         },
     )
 
@@ -148,12 +178,22 @@ def recording(
 class _States:
     """One pass over the rows: clocks, leads of those who are held, and what each version is made of."""
 
-    def __init__(self, log: EventLog, rows: Rows, bounds: Sequence[int | None]) -> None:
+    def __init__(
+        self,
+        log: EventLog,
+        rows: Rows,
+        bounds: Sequence[int | None],
+        before: Mapping[int, int],
+        composition: int,
+    ) -> None:
         self.clocks: list[tuple[float, int, int]] = []
         self.versions: list[tuple[float, int, int, int]] = []
         #: (worker, time) of a hold by the staleness bound -> why, in words
         self.leads: dict[tuple[int, float], str] = {}
-        clocks, composition = Clocks(), 0
+        clocks = Clocks()
+        clocks.of = dict(before)
+        begin = float(rows["time_s"][0]) if len(rows) else 0.0
+        self.clocks += [(begin, worker, clock) for worker, clock in before.items()]
         bound_text = log.number(STALENESS) if STALENESS in log.texts else -1
         for row, time_s, kind, worker, text in _each(pick(rows, *_STATES)):
             if kind == Kind.PUSH:
@@ -201,20 +241,22 @@ def _whys(spans: pd.DataFrame, leads: Mapping[tuple[int, float], str]) -> tuple[
     return list(places), codes
 
 
-def _pushes(log: EventLog, rows: Rows) -> Table:
-    found = pushes(log)
-    left = found["applied_s"].to_numpy(dtype=float, copy=True)
-    gone = pick(rows, Kind.DISCARD)
-    place = dict(zip(found["push"].tolist(), range(len(found)), strict=True))
-    for push, time_s in zip(gone["id"].tolist(), gone["time_s"].tolist(), strict=True):
-        left[place[push]] = time_s
+def _pushes(rows: Rows) -> Table:
+    push, settled = pick(rows, Kind.PUSH), pick(rows, Kind.APPLY, Kind.DISCARD)
+    place = dict(zip(push["id"].tolist(), range(len(push)), strict=True))
+    left, version = np.full(len(push), np.inf), np.full(len(push), -1, dtype=np.int32)
+    columns = (settled[name].tolist() for name in ("id", "time_s", "kind", "version"))
+    for number, time_s, kind, made in zip(*columns, strict=True):
+        if number in place:  # or it arrived before the first row
+            left[place[number]] = time_s
+            version[place[number]] = made if kind == Kind.APPLY else -1
     return {
-        "worker": found["worker"].to_numpy(),
-        "sent_s": found["time_s"].to_numpy() - found["send_s"].to_numpy(),
-        "arrived_s": found["time_s"].to_numpy(),
-        "left_s": np.where(np.isnan(left), np.inf, left),
-        "base_version": found["base_version"].to_numpy(),
-        "version": found["version"].fillna(-1).to_numpy().astype(np.int32),
+        "worker": push["worker"].copy(),
+        "sent_s": push["time_s"] - push["send_s"],
+        "arrived_s": push["time_s"].copy(),
+        "left_s": left,
+        "base_version": push["version"].copy(),
+        "version": version,
     }
 
 

@@ -100,13 +100,40 @@ def test_a_worker_that_has_left_is_not_there_and_one_that_returns_is() -> None:
     assert there == [[0, 1], [0], [0, 1]]
 
 
-def test_a_part_of_a_recording_has_the_same_moments(ssp: Any) -> None:
-    _, recorded = ssp
-    part = recorded.until(4.0)
-    assert part.end_s == 4.0
-    before, now = moment(part, 2.9), moment(recorded, 2.9)
-    assert (before.version, before.buffer) == (now.version, now.buffer)
-    assert [w.clock for w in before.workers] == [w.clock for w in now.workers]
+def facts(state: Any) -> Any:
+    workers = [(w.worker, w.phase, w.clock, w.version, w.waited_for) for w in state.workers]
+    return state.version, state.composition, state.buffer, workers
+
+
+@pytest.mark.parametrize("strategy", ["ssp", "k_asp", {"name": "strategy_switch", "rule": "manual"}])
+def test_a_part_of_a_recording_and_the_newest_rows_have_the_same_moments(strategy: Any) -> None:
+    experiment = Experiment(
+        data={"name": "mixture", "num_samples": 240},
+        model="logistic",
+        cluster={"workers": 4, "speed": [1, 1, 1, 0.4]},
+        strategy=strategy,
+        switch_at_s=0.1 if isinstance(strategy, dict) else None,
+        batch_size=16,
+        stop={"epochs": 4},
+    )
+    log = run(experiment).log
+    recorded = recording(log)
+    end = recorded.end_s
+    part, begin = recorded.around(end / 2, limit=100)
+    assert 0 < begin < end / 2 < part.end_s < end
+    assert len(part.spans["worker"]) <= 110
+    for at in np.linspace(begin, part.end_s, 20)[1:-1]:
+        assert facts(moment(part, at)) == facts(moment(recorded, at))
+    # the newest rows, with what is known of the time before them
+    rows = log.rows()
+    first = len(rows) * 2 // 3
+    before = moment(recorded, float(rows["time_s"][first - 1]))
+    tail = EventLog()
+    tail.extend(rows[first:], log.texts[1:])
+    clocks = {worker.worker: worker.clock for worker in before.workers}
+    newest = recording(tail, clocks=clocks, composition=before.composition)
+    for at in np.linspace(float(rows["time_s"][first]), end, 20)[10:-1]:
+        assert facts(moment(newest, at)) == facts(moment(recorded, at))
 
 
 def test_columns_travel_exactly(ssp: Any) -> None:

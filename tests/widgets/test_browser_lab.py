@@ -41,10 +41,18 @@ def panel(page: Page, name: str, cells: list[str] = CELLS) -> Any:
 
 
 def pick(web: Any, section: str, field: str, value: str) -> None:
+    if section not in ("strategy", "cluster") and web.locator(".psb-advanced").get_attribute("open") is None:
+        web.click(".psb-advanced > summary")
     place = web.locator(f".psb-section-{section}")
     if place.get_attribute("open") is None:
         place.locator("> summary").click()
     place.locator(f'[data-field="{field}"]').fill(value)
+
+
+def take(web: Any, strategy: str) -> None:
+    """Choose a strategy of the catalogue."""
+    web.click(".psb-chooser-head")
+    web.click(f'.psb-option[data-name="{strategy}"]')
 
 
 def rows(web: Any, key: str) -> int:
@@ -91,7 +99,7 @@ def test_the_tutorial_runs_and_the_picture_of_the_readme_moves(page: Page, scree
 def test_a_person_picks_runs_switches_stops_reloads_and_compares(page: Page, screenshots: Path) -> None:
     web = panel(page, "lab")
     pick(web, "stop", "epochs", "3000")
-    web.locator(".psb-section-strategy .psb-select").last.select_option("manual")
+    web.locator('.psb-nested:has(> .psb-label:text-is("rule")) select').first.select_option("manual")
 
     web.click("button.psb-run")
     wait_rows(web, "val_accuracy", 3)
@@ -124,7 +132,7 @@ def test_a_person_picks_runs_switches_stops_reloads_and_compares(page: Page, scr
     assert rows(web, "train_loss") == int(counted[1])  # complete, and no row twice
     mark.wait_for()
 
-    web.locator(".psb-section-strategy .psb-select").first.select_option("ssp")
+    take(web, "ssp")
     pick(web, "stop", "epochs", "8")
     web.click("button.psb-run")
     wait_over(web, "run 2 finished")
@@ -167,7 +175,7 @@ def test_a_person_picks_runs_switches_stops_reloads_and_compares(page: Page, scr
 
 def test_wrong_values_keep_run_off_until_they_are_mended(page: Page, screenshots: Path) -> None:
     web = panel(page, "wrong")
-    web.locator(".psb-section-strategy .psb-select").first.select_option("ssp")
+    take(web, "ssp")
     pick(web, "strategy", "staleness_bound", "-4")
     web.wait_for_selector("button.psb-run:disabled")
     assert "staleness_bound" in (web.text_content(".psb-section-strategy .psb-error") or "")
@@ -194,7 +202,7 @@ def test_wrong_values_keep_run_off_until_they_are_mended(page: Page, screenshots
 
 def test_a_codec_is_picked_within_a_strategy_and_its_ratio_within_it(page: Page, screenshots: Path) -> None:
     web = panel(page, "codec")
-    web.locator(".psb-section-strategy .psb-select").first.select_option("bsp")
+    take(web, "bsp")
     up = web.locator('.psb-nested:has(> .psb-label:text-is("codec"))')
     more = web.locator(".psb-section-strategy .psb-more:has(.psb-nested)")
     if more.count():
@@ -215,7 +223,6 @@ def test_a_codec_is_picked_within_a_strategy_and_its_ratio_within_it(page: Page,
 
 def test_the_speeds_of_a_cluster_are_edited_in_their_picture(page: Page) -> None:
     web = panel(page, "speeds")
-    web.locator(".psb-section-cluster > summary").click()
     web.locator(".psb-bar input").nth(3).fill("0.1")
     web.locator(".psb-bar input").nth(3).press("Tab")
     web.wait_for_function("() => document.querySelector('.psb-yaml').textContent.includes('name: custom')")

@@ -14,6 +14,7 @@ pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
 def test_a_regression_is_run_and_its_loss_is_drawn(page: Page, screenshots: Path) -> None:
     web = panel(page, "numbers")
+    web.click(".psb-advanced > summary")
     for section in ("data", "model"):
         place = web.locator(f".psb-section-{section}")
         if place.get_attribute("open") is None:

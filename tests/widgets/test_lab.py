@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import socket
 import threading
@@ -14,13 +15,15 @@ import pytest
 
 from psbench import charts, metrics
 from psbench.core.log import EventLog, Kind
-from psbench.errors import ParameterError
+from psbench.errors import ParameterError, UnknownName
 from psbench.experiment import Experiment
+from psbench.results.fork import common_prefix
 from psbench.results.run import Run
 from psbench.runs import run
 from psbench_widgets import Lab
 from psbench_widgets.check import as_python, as_values
 from psbench_widgets.figures import Figures
+from psbench_widgets.presets import PRESETS, Preset
 from psbench_widgets.probe import probe, unanswered
 
 BRIEF = Experiment(strategy="ssp", stop={"epochs": 2})
@@ -47,6 +50,16 @@ class Panel(Lab):
 
     def last(self, kind: str) -> dict[str, Any]:
         return [message for message in self.sent if message["kind"] == kind][-1]
+
+
+class Recorded:
+    """What a message says of a run's spans."""
+
+    def __init__(self, film: dict[str, Any]) -> None:
+        packed = film["tables"]["spans"]["phase"]
+        codes = base64.b64decode(packed["data"])
+        self.spans = len(codes)
+        self.phases = {film["phases"][code] for code in codes}
 
 
 @pytest.fixture
@@ -88,7 +101,9 @@ def test_charts_show_the_whole_log(panel: Panel) -> None:
     epochs = [e["epoch"] for e in done.log.evaluations()]
     assert [r["epoch"] for r in rows(panel, "val_accuracy")] == pytest.approx(epochs, rel=1e-5)
     assert sum(r["applied"] for r in rows(panel, "share")) == done.summary()["pushes"]["committed"]
-    assert {r["phase"] for r in rows(panel, "timeline")} >= {"compute", "wait"}
+    recorded = Recorded(panel.last("films")["films"][0])
+    assert recorded.phases >= {"compute", "wait"}
+    assert recorded.spans == len(metrics.timeline(done.log))
     assert {r["reason"] for r in rows(panel, "idle")} >= {"staleness bound"}
     assert max(r["value"] for r in rows(panel, "lead")) == done.summary()["clock_lead_max"] == 3
 
@@ -314,7 +329,6 @@ def test_all_figures_of_a_refresh_stand_at_the_same_moment(monkeypatch: pytest.M
     figures.refresh()
     now = float(whole["time_s"][half - 1])
     assert len(log) == len(whole)
-    assert max(row["end_s"] for row in figures.charts["timeline"].rows()) == pytest.approx(now, rel=1e-5)
     assert max(row["time_s"] for row in figures.charts["train_loss"].rows()) <= now * (1 + 1e-5)
     shares = figures.charts["share"].rows()
     assert sum(row["applied"] for row in shares) == int((whole["kind"][:half] == Kind.APPLY).sum())
@@ -325,3 +339,106 @@ def test_all_figures_of_a_refresh_stand_at_the_same_moment(monkeypatch: pytest.M
         done.summary()["final"]["train_accuracy"], rel=1e-5
     )
     figures.close()
+
+
+def test_a_run_is_forked_and_both_futures_are_shown_at_that_moment(panel: Panel) -> None:
+    panel.click(BRIEF)
+    assert panel.wait(120)
+    panel.say("fork", at=0.25, strategy="asp")
+    assert panel.wait(120)
+    first, other = panel.finished
+    assert common_prefix(first.log, other.log) >= int((first.log.rows()["time_s"] < 0.25).sum())
+    message = panel.last("films")
+    assert [film["about"]["label"] for film in message["films"]] == ["ssp", "ssp: asp from 0.25 s on"]
+    assert message["at"] == 0.25
+    assert {row["label"] for row in rows(panel, "val_accuracy")} == {"ssp", "ssp: asp from 0.25 s on"}
+    panel.say("fork", at=0.25, worker=99, kill=True)
+    assert panel.last("answer")["text"] == "fork: there is no worker 99; the workers are 0 to 8"
+
+
+def test_sums_are_those_up_to_the_moment(panel: Panel) -> None:
+    panel.click(BRIEF)
+    assert panel.wait(120)
+    log = panel.finished[0].log
+    half = float(log.rows()["time_s"][-1]) / 2
+    panel.say("moment", at=half)
+    applied = log.of_kind(Kind.APPLY)["time_s"]
+    assert sum(row["applied"] for row in rows(panel, "share")) == int((applied <= half).sum())
+    panel.say("moment", at=None)
+    assert sum(row["applied"] for row in rows(panel, "share")) == len(applied)
+
+
+@pytest.mark.parametrize("preset", PRESETS.values(), ids=PRESETS)
+def test_a_situation_is_one_press_and_shows_what_it_says(panel: Panel, preset: Preset) -> None:
+    panel.say("preset", name=preset.name)
+    assert panel.experiment == preset.experiment()
+    assert panel.last("values")["values"] == panel.values
+    log = run(preset.experiment().but(stop={"epochs": 12})).log
+    idle = metrics.idle_fraction(log)
+    shares = metrics.timeline(log)
+    if preset.name == "slow_worker":
+        assert idle[3] < 0.05 < 0.3 < idle[0]
+    if preset.name == "slow_network":
+        lasted = (shares["end_s"] - shares["start_s"]).groupby(shares["phase"].astype(str)).sum()
+        assert (lasted["pull"] + lasted["send"]) / lasted.sum() > 0.3
+    if preset.name == "dying_worker":
+        assert len(log.of_kind(Kind.LEAVE)["row"]) == 1
+        assert len(log.of_kind(Kind.JOIN)["row"]) == 5
+
+
+def test_what_was_expected_is_compared_with_what_came(panel: Panel) -> None:
+    panel.click(BRIEF.but(cluster={"workers": 2, "speed": [1, 0.3]}))
+    assert panel.wait(120)
+    assert panel.goal["gaps"] == []
+    values = as_values(BRIEF.but(strategy="asp", cluster={"workers": 2, "speed": [1, 0.3]}))
+    panel.say("run", values=values, prediction={"most_waiting": 1, "accuracy": None, "times_as_fast": 1.2})
+    assert panel.wait(120)
+    texts = [gap["text"] for gap in panel.goal["gaps"]]
+    assert texts[0] == "You expected worker 1 to wait most; nobody waited."
+    assert texts[1].startswith("You expected 1.2 times as fast as the run before; it was ")
+    with pytest.raises(ParameterError, match="accuracy is from 0 to 1"):
+        panel.predict(accuracy=95)
+
+
+def test_a_goal_is_checked_after_every_run(tmp_path: Path) -> None:
+    goal = {"accuracy": 0.5, "within_s": 100.0, "keep": ("cluster",)}
+    lab = Panel(BRIEF, folder=tmp_path, challenge=goal)
+    try:
+        assert lab.goal["text"] == "reach 50 % in 100 s without touching the cluster"
+        lab.click(BRIEF.but(cluster={"workers": 2, "speed": [1, 1]}))
+        assert lab.wait(120)
+        assert (lab.goal["reached"], lab.goal["why"]) == (False, "run 1: the cluster was changed")
+        lab.click(BRIEF)
+        assert lab.wait(120)
+        assert lab.goal["reached"]
+        assert lab.goal["why"].startswith("run 2: after ")
+    finally:
+        lab.close()
+    with pytest.raises(UnknownName, match="did you mean 'cluster'"):
+        Lab(challenge={"accuracy": 0.9, "keep": ["clusters"]})
+
+
+def test_runs_are_called_by_what_differs_and_equal_ones_are_recognised(panel: Panel) -> None:
+    short = BRIEF.but(stop={"epochs": 1})
+    for bound in (3, 10, 3):
+        panel.click(short.but(strategy={"name": "ssp", "staleness_bound": bound}))
+    assert panel.wait(120)
+    assert [run["label"] for run in panel.runs] == ["ssp, bound 3", "ssp, bound 10", "ssp, bound 3"]
+    assert [run["same_as"] for run in panel.runs] == ["run 1", "", ""]
+    assert {run["backend"] for run in panel.runs} == {"simulated"}
+    panel.say("settings", number=2)
+    assert panel.experiment.strategy.consistency.staleness_bound == 10
+    panel.say("python", number=2)
+    assert "'staleness_bound': 10" in panel.last("python")["text"]
+    panel.say("show", number=1)
+    panel.say("beside", number=2)
+    assert [film["about"]["key"] for film in panel.last("films")["films"]] == ["run 1", "run 2"]
+
+
+def test_nothing_is_drawn_for_nobody(panel: Panel) -> None:
+    panel.say("seen", view="a", on=False)
+    panel.click(BRIEF)
+    assert panel.wait(120)
+    assert all(not message["live"] for message in panel.sent if message["kind"] == "films")
+    panel.say("seen", view="a", on=True)
+    assert panel._view.is_seen

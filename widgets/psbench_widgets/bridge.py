@@ -40,6 +40,10 @@ class Job:
 
     number: int
     experiment: Experiment
+    #: what it is called, if not by what differs among the runs; of a fork, which run and how
+    name: str = ""
+    #: the number of the run that it is a fork of, and from which moment on
+    fork_of: tuple[int, float] | None = None
     control: Control = field(default_factory=Control)
     status: Status = "queued"
     log: EventLog | None = None
@@ -137,7 +141,7 @@ class Bridge:
         """The threads that are alive."""
         return [thread for thread in (self._runner, self._pump) if thread is not None and thread.is_alive()]
 
-    def submit(self, experiment: Experiment) -> Job:
+    def submit(self, experiment: Experiment, name: str = "", fork_of: tuple[int, float] | None = None) -> Job:
         """Queue an experiment and return at once.
 
         Raises
@@ -149,7 +153,7 @@ class Bridge:
             if self._closed:
                 raise RuntimeError("this panel was closed; make a new one")
             self._numbers += 1
-            job = Job(self._numbers, experiment)
+            job = Job(self._numbers, experiment, name, fork_of)
             self._queue.append(job)
             self._notices.append((job, "queued"))
             if self._runner is None:

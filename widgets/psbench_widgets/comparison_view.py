@@ -7,10 +7,10 @@ from typing import Any
 
 from psbench import charts
 from psbench.results.comparison import Comparison
-from psbench_widgets.figures import as_columns, static
 from psbench_widgets.latest_task import LatestTask
 from psbench_widgets.livechart import LiveChart
 from psbench_widgets.run_table import RunTable
+from psbench_widgets.still import as_columns, static, titles
 
 
 class ComparisonView:
@@ -101,9 +101,7 @@ class ComparisonView:
 
 def _fill(chart: LiveChart, figure: charts.Figure) -> None:
     spec, rows = static(figure)
-    title = charts.spec(figure.chart).get("title", "")
-    text, remark = (title["text"], title.get("subtitle", "")) if isinstance(title, dict) else (title, "")
-    chart.title, chart.note = text, " ".join(filter(None, (remark, figure.note)))
+    chart.title, chart.note = titles(figure)
     if chart.spec != spec:
         chart.spec = spec
     chart.replace(as_columns(rows))

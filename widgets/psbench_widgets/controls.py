@@ -18,6 +18,7 @@ from pydantic_core import PydanticUndefined
 from psbench.core.part import REGISTRY, Part
 from psbench.core.stop import Stop
 from psbench.core.strategy import DOMAINS, Strategy
+from psbench.core.switching_strategy import AnyStrategy, SwitchingStrategy
 from psbench.experiment import Experiment
 from psbench.strategies import CATALOGUE, Published
 
@@ -76,8 +77,22 @@ def published(entry: Any) -> dict[str, Any]:
         "source": entry.source,
         "fields": offered,
         "parts": parts,
+        "domain": domain_of(entry()),
         "lr_scaling": getattr(entry, "lr_scaling", None),
     }
+
+
+def domain_of(strategy: AnyStrategy) -> str:
+    """Return the domain in which a strategy differs from plain BSP and ASP.
+
+    >>> [domain_of(CATALOGUE[name]()) for name in ("ssp", "all_reduce", "double_squeeze", "sync_switch")]
+    ['consistency', 'placement', 'communication', 'switching']
+    """
+    if isinstance(strategy, SwitchingStrategy):
+        return "switching"
+    plain, own = CATALOGUE["bsp"]().spec(), strategy.spec()
+    others = ("stragglers", "communication", "aggregation", "placement")
+    return next((domain for domain in others if own[domain] != plain[domain]), "consistency")
 
 
 def _take_defaults(offered: list[dict[str, Any]], made: Any) -> None:

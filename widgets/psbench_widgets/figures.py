@@ -21,12 +21,13 @@ from psbench.core.log import EventLog, Kind
 from psbench.experiment import Experiment
 from psbench.results.run import Run
 from psbench_widgets.livechart import LiveChart
+from psbench_widgets.still import as_columns, bare
 
 #: a refresh that took t of the processor's time is not repeated for this many t: at most a twentieth of one
 #: core's time
 PATIENCE = 20
-#: spans in the moving window of the timeline: about as many as can be told apart at its width
-SPANS = 260
+#: of a curve, pixels: so that one fits on the screen together with the timeline
+HEIGHT = 150
 #: points of a curve beyond which it is thinned to `charts.POINTS`
 LONGEST = 4 * charts.POINTS
 
@@ -35,12 +36,24 @@ LONGEST = 4 * charts.POINTS
 class FigureInput:
     """What the figures are drawn from: a run that may still be under way.
 
-    `spans` are those of the timeline, computed once for all figures of a refresh.
+    `spans` are those of the timeline, computed once for all figures of a refresh; `beside` is another run,
+    which is over, whose curves are drawn beside this one's.
     """
 
     run: Run
     label: str
     spans: pd.DataFrame = field(default_factory=pd.DataFrame)
+    beside: FigureInput | None = None
+
+    @property
+    def labels(self) -> list[str]:
+        """What the curves are called."""
+        return [self.label, *([self.beside.label] if self.beside else [])]
+
+    @property
+    def strategies(self) -> list[str]:
+        """The strategies of the curves."""
+        return [self.strategy, *([self.beside.strategy] if self.beside else [])]
 
     @property
     def strategy(self) -> str:
@@ -76,8 +89,8 @@ class FigureSpec:
 
 def _curve(y: str) -> MakeChart:
     def spec(shown: FigureInput, _: pd.DataFrame, x: str = "time_s") -> Any:
-        chart = charts.curve("source", y, x, labels=[shown.label], strategies=[shown.strategy], height=190)
-        return _without_legend(_bare(chart))
+        chart = charts.curve("source", y, x, labels=shown.labels, strategies=shown.strategies, height=HEIGHT)
+        return bare(chart) if shown.beside else _without_legend(bare(chart))
 
     return spec
 
@@ -92,15 +105,6 @@ def _evaluated(y: str) -> MakeTable:
 
 def _training(shown: FigureInput) -> pd.DataFrame:
     return tables.training_table(shown.run, shown.label)
-
-
-def _recent(shown: FigureInput) -> pd.DataFrame:
-    """Return the last spans, all workers cut at the same moment."""
-    spans = shown.spans
-    if spans.empty:
-        return spans
-    starts = np.sort(spans["start_s"].to_numpy())
-    return charts.window(spans, float(starts[-min(len(starts), SPANS)]), SPANS)
 
 
 def _idle(shown: FigureInput) -> pd.DataFrame:
@@ -139,7 +143,7 @@ def _labels(shown: FigureInput) -> pd.DataFrame:
 
 FIGURES = (
     FigureSpec(
-        *("val_accuracy", "learn", _curve("val_accuracy"), _evaluated("val_accuracy")),
+        *("val_accuracy", "first", _curve("val_accuracy"), _evaluated("val_accuracy")),
         grows=True,
     ),
     FigureSpec(
@@ -154,13 +158,6 @@ FIGURES = (
     FigureSpec(
         *("val_loss", "learn", _curve("val_loss"), _evaluated("val_loss")),
         grows=True,
-    ),
-    FigureSpec(
-        *("timeline", "workers"),
-        lambda shown, _: charts.timeline_chart("source"),
-        _recent,
-        note="point at a wait to see why, and for whom",
-        wide=True,
     ),
     FigureSpec(
         *("time_use", "workers"),
@@ -245,10 +242,17 @@ class Figures:
             for figure in FIGURES
         ]
 
-    def show(self, experiment: Experiment, log: EventLog, meta: dict[str, Any], label: str) -> None:
-        """Begin to show another run."""
+    def show(
+        self,
+        experiment: Experiment,
+        log: EventLog,
+        meta: dict[str, Any],
+        label: str,
+        beside: FigureInput | None = None,
+    ) -> None:
+        """Begin to show another run, perhaps with the curves of one that is over beside its own."""
         self._log = log
-        self._input = FigureInput(Run(experiment, EventLog(), meta), label)
+        self._input = FigureInput(Run(experiment, EventLog(), meta), label, beside=beside)
         self._sent.clear()
         self._shapes.clear()
         self._marked.clear()
@@ -274,9 +278,9 @@ class Figures:
         self, figure: FigureSpec, shown: FigureInput, table: pd.DataFrame, *about: Any
     ) -> dict[str, Any]:
         """Return a specification, made once for all runs that look alike: Altair takes a while over each."""
-        key = (figure.key, shown.label, shown.strategy, about)
+        key = (figure.key, *shown.labels, *shown.strategies, about)
         if key not in self._made:
-            self._made[key] = _bare(
+            self._made[key] = bare(
                 figure.make_chart(shown, table, *about) if figure.grows else figure.make_chart(shown, table)
             )
         return self._made[key]
@@ -309,8 +313,27 @@ class Figures:
                 self._fill(figure, self._input, final)
         self._due = time.perf_counter() + PATIENCE * (time.thread_time() - began)
 
+    def until(self, at_s: float | None) -> None:
+        """Draw what is a sum or a count up to a moment of the run; up to its end if that is None.
+
+        Curves stay as they are: the page marks the moment in them.
+        """
+        if self._input is None or not len(self._log):
+            return
+        whole, now = self._log.rows(), EventLog()
+        stop = len(whole) if at_s is None else int(np.searchsorted(whole["time_s"], at_s, side="right"))
+        now.extend(whole[:stop], self._log.texts[1:])
+        run = Run(self._input.run.experiment, now, self._input.run.meta)
+        shown = FigureInput(run, self._input.label, metrics.timeline(now))
+        if (whole["kind"][:stop] == Kind.PUSH).any():
+            for figure in FIGURES:
+                if not figure.grows:
+                    self._fill(figure, shown, final=True)
+
     def _fill(self, figure: FigureSpec, shown: FigureInput, final: bool) -> None:
         table = figure.make_table(shown)
+        if shown.beside is not None and figure.grows:
+            table = _stack([figure.make_table(shown.beside), table])
         chart = self.charts[figure.key]
         if not table.empty:
             if figure.grows:
@@ -340,7 +363,10 @@ class Figures:
 
     def _marks(self, shown: FigureInput) -> pd.DataFrame:
         """Return the switches as rows of a curve."""
-        return tables.switch_table(shown.run, shown.label)
+        found = tables.switch_table(shown.run, shown.label)
+        if shown.beside is None:
+            return found
+        return pd.concat([found, tables.switch_table(shown.beside.run, shown.beside.label)])
 
     def close(self) -> None:
         """Close the charts' channels to the page."""
@@ -354,34 +380,12 @@ def _catch_up(copy: EventLog, log: EventLog) -> None:
     copy.extend(rows, log.texts[len(copy.texts) :])
 
 
-def static(figure: charts.Figure) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Return a finished figure's specification with its data named "source", and the data."""
-    spec = _bare(figure.chart)
-    inside: dict[str, Any] = spec.pop("datasets", {})  # Altair names inline data by its digest
-    rows = inside.get(spec["data"].get("name", ""), spec["data"].get("values", []))
-    return spec | {"data": {"name": "source"}}, rows
-
-
-def as_columns(rows: Sequence[dict[str, Any]]) -> dict[str, list[Any]]:
-    """Return rows as columns; what a row lacks is None."""
-    names = dict.fromkeys(name for row in rows for name in row)
-    return {name: [row.get(name) for row in rows] for name in names}
-
-
 def _without_legend(spec: dict[str, Any]) -> dict[str, Any]:
     """Take the legends away: with one line they say nothing, and the panel says which run it is."""
     for layer in spec["layer"]:
         for name in {"color", "strokeDash"} & layer["encoding"].keys():
             layer["encoding"][name] |= {"legend": None}
     return spec
-
-
-def _bare(chart: Any) -> dict[str, Any]:
-    """Return a chart's specification without its title, which the page shows itself."""
-    found = chart if isinstance(chart, dict) else charts.spec(chart)
-    found.pop("title", None)
-    found.pop("$schema", None)
-    return found
 
 
 def _stack(parts: Sequence[pd.DataFrame]) -> pd.DataFrame:

@@ -12,7 +12,7 @@ import anywidget
 import traitlets
 from ipywidgets import widget_serialization
 
-from psbench.charts import theme
+from psbench.charts import PHASES, theme
 
 STATIC = Path(__file__).parent / "static"
 
@@ -35,11 +35,16 @@ class FrontendBundle(anywidget.AnyWidget):  # type: ignore[misc]
     themes = traitlets.Dict().tag(sync=True)
 
 
+def themes() -> dict[str, Any]:
+    """Return the look of every chart, light and dark, and the colours that the page draws with itself."""
+    return {"light": theme(), "dark": theme(dark=True), "looks": {"phases": PHASES}}
+
+
 def frontend_bundle() -> FrontendBundle:
     """Return the bundle of this process, made at the first call and again if somebody closed it."""
     with _lock:
         if not _bundles or _bundles[0].comm is None:
-            _bundles[:] = [FrontendBundle(key=version(), themes={"light": theme(), "dark": theme(dark=True)})]
+            _bundles[:] = [FrontendBundle(key=version(), themes=themes())]
         return _bundles[0]
 
 

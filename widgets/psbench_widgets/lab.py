@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import itertools
 import threading
-import traceback
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from psbench import charts
 from psbench.core.log import EventLog
-from psbench.errors import ParameterError, PsbenchError
+from psbench.errors import ParameterError
 from psbench.experiment import Experiment
 from psbench.results.comparison import Comparison
+from psbench.results.fork import Fork, fork
 from psbench.results.run import Run
 from psbench_widgets.bridge import Bridge, Job, Status
 from psbench_widgets.check import as_python, as_values, check
@@ -22,8 +22,12 @@ from psbench_widgets.checker import Checker
 from psbench_widgets.comparison_view import ComparisonView
 from psbench_widgets.controls import form
 from psbench_widgets.figures import Figures
+from psbench_widgets.messages import Handlers, dispatch
 from psbench_widgets.notebook_cell import replace_panel_of_this_cell
 from psbench_widgets.page import PanelPage
+from psbench_widgets.predictions import Challenge, Prediction
+from psbench_widgets.presets import PRESETS
+from psbench_widgets.questions import Questions
 from psbench_widgets.run_table import RunTable
 from psbench_widgets.run_view import RunView
 from psbench_widgets.view_lease import ViewLease
@@ -45,6 +49,9 @@ class Lab(PanelPage):
         Where runs and reports are written when a person asks for it.
     renderer : "canvas" or "svg"
         How charts are drawn; svg can be read by tests, canvas is quicker.
+    challenge : Challenge, mapping or None
+        A goal that the panel checks after every run: an accuracy to reach (`accuracy`), perhaps in a time
+        (`within_s`) and without touching some settings (`keep`).
 
     Notes
     -----
@@ -58,13 +65,19 @@ class Lab(PanelPage):
     """
 
     def __init__(
-        self, experiment: Experiment | None = None, *, folder: str | Path = "runs", renderer: str = "canvas"
+        self,
+        experiment: Experiment | None = None,
+        *,
+        folder: str | Path = "runs",
+        renderer: str = "canvas",
+        challenge: Challenge | Mapping[str, Any] | None = None,
     ) -> None:
         experiment = experiment or Experiment(strategy=FIRST, stop={"epochs": EPOCHS})
+        self._questions = Questions(experiment, challenge)
         self._guard = threading.RLock()
         self._figures = Figures(renderer)
         self._table = RunTable()
-        self._view = RunView(self._figures)
+        self._view = RunView(self._figures, lambda message: self.send(message))
         self._comparison = ComparisonView(self._table, self.show_comparison, self.show_error, renderer)
         self._lease = ViewLease()
         self._numbers = itertools.count(-1, -1)  # of loaded runs: negative, so that no job has the same
@@ -77,7 +90,10 @@ class Lab(PanelPage):
             axes=dict(charts.AXES),
             watch=self._figures.layout(),
             folder=str(folder),
+            presets=[preset.plain() for preset in PRESETS.values()],
+            goal=self._questions.plain(),
         )
+        self._on_message = dispatch(self._handlers(), self.answer, self.show_error)
         self.on_msg(self._on_message)
         replace_panel_of_this_cell(self)
 
@@ -121,6 +137,31 @@ class Lab(PanelPage):
         first = result.experiment
         self.show_error("")
         return [self._bridge.submit(first.but(seed=first.seed + i)) for i in range(result.seeds)]
+
+    def predict(self, **expected: Any) -> None:
+        """Say what you expect of the next run; the panel shows afterwards how far off that was.
+
+        Parameters
+        ----------
+        most_waiting : int or "nobody"
+        accuracy : float, 0 to 1
+        times_as_fast : float
+            As the run before.
+        """
+        self._questions.prediction = Prediction.of(expected)
+
+    def fork(self, number: int, at_s: float, **change: Any) -> Job:
+        """Queue another future of a finished run, and show both; see `psbench.results.fork.Fork`.
+
+        Raises
+        ------
+        ParameterError
+            If the run cannot be forked so.
+        """
+        entry = self._table[number]
+        other = Fork(at_s, **change)
+        experiment = fork(entry.experiment, other)
+        return self._bridge.submit(experiment, f"{entry.label}: {other.words()}", fork_of=(number, at_s))
 
     def stop(self, number: int | None = None) -> None:
         """Stop the run under way, or cancel one that is queued."""
@@ -193,37 +234,44 @@ class Lab(PanelPage):
 
     # ------------------------------------------------------------------ messages of the page
 
-    def _on_message(self, _widget: Any, content: Any, _buffers: Any) -> None:
-        handlers: dict[str, Callable[[dict[str, Any]], None]] = {
+    def _handlers(self) -> Handlers:
+        return {
             "hello": lambda m: self._lease.renew(),
             "bye": self._on_view_closed,
+            "seen": self._on_seen,
             "check": self._on_check,
             "run": self._on_run,
             "stop": lambda m: self.stop(m.get("number")),
             "switch": lambda m: self.switch(m.get("to")),
             "axis": self._on_axis,
             "target": lambda m: self._comparison.set_target(m.get("value")),
+            "preset": lambda m: self._show_settings(PRESETS[m["name"]].experiment()),
+            "predict": lambda m: self.predict(**m["values"]),
+            "film": lambda m: self._view.show_moment(m.get("at")),
+            "moment": lambda m: self._view.sum_up_to(m.get("at")),
+            "fork": self._on_fork,
             "tick": lambda m: self._change(self._table.tick, m["number"], bool(m["on"])),
             "rename": lambda m: self._change(self._table.rename, m["number"], str(m["name"])),
             "remove": lambda m: self._change(self._table.remove, m["number"]),
             "show": self._on_show,
+            "beside": self._on_beside,
+            "settings": lambda m: self._show_settings(self._table[m["number"]].experiment),
+            "python": self._on_python,
             "save": lambda m: self.answer("saved " + ", ".join(map(str, self.save(m.get("folder"))))),
             "load": lambda m: self.load(m.get("folder")),
             "report": lambda m: self.answer(f"wrote {self.report()}"),
         }
-        handler = handlers.get(content.get("kind", "")) if isinstance(content, dict) else None
-        if handler is None:
-            return
-        try:
-            handler(content)
-        except (PsbenchError, OSError) as error:
-            self.answer(str(error), wrong=True)
-        except Exception:  # a message must never print into somebody's cell
-            self.show_error(traceback.format_exc())
+
+    def _show_settings(self, experiment: Experiment) -> None:
+        self.experiment = experiment
 
     def _on_view_closed(self, _message: dict[str, Any]) -> None:
         self._lease.view_closed()
         self.send({"kind": "who"})  # a view that is still open answers "hello"
+
+    def _on_seen(self, message: dict[str, Any]) -> None:
+        self._lease.see(message.get("view", ""), bool(message["on"]))
+        self._view.is_seen = self._lease.is_seen
 
     def _on_check(self, message: dict[str, Any]) -> None:
         with self._guard:
@@ -234,8 +282,23 @@ class Lab(PanelPage):
         """Run what came with the press: it is what the panel showed."""
         with self._guard:
             self.values = message["values"]
+            if message.get("prediction"):
+                self.predict(**message["prediction"])
             jobs = self.run()
         self.answer(f"queued run {', '.join(str(job.number) for job in jobs)}")
+
+    def _on_fork(self, message: dict[str, Any]) -> None:
+        number = self._view.shown_number
+        given = {
+            name: message[name]
+            for name in ("strategy", "worker", "speed", "kill", "switch")
+            if name in message
+        }
+        if "bound" in message:
+            name = str(self._table[number].experiment.strategy.name)
+            given["strategy"] = {"name": name, "staleness_bound": message["bound"]}
+        job = self.fork(number, float(message["at"]), **given)
+        self.answer(f"queued run {job.number}: {job.name}")
 
     def _on_axis(self, message: dict[str, Any]) -> None:
         x = message["x"]
@@ -254,11 +317,32 @@ class Lab(PanelPage):
         if self._bridge.current is None:
             self._view.show(self._table[message["number"]])
 
+    def _on_beside(self, message: dict[str, Any]) -> None:
+        first, other = self._view.shown_number, message["number"]
+        if self._bridge.current is None and first in self._table and first != other:
+            self._view.show(self._table[first], self._table[other])
+
+    def _on_python(self, message: dict[str, Any]) -> None:
+        entry = self._table[message["number"]]
+        self.send({"kind": "python", "label": entry.label, "text": as_python(entry.experiment)})
+
     # ------------------------------------------------------------------ what the page shows
 
     def _publish_runs(self) -> None:
         self.runs = self._table.plain()
         self._comparison.update_if_changed(unless=self._bridge.is_busy)
+
+    def _judge(self, job: Job) -> None:
+        """Compare a run that has ended with what was expected of it; show a fork beside its origin."""
+        entry = self._table[job.number]
+        if entry.run is None:
+            return
+        if job.fork_of is not None and job.fork_of[0] in self._table:
+            number, at_s = job.fork_of
+            self._view.show(self._table[number], entry, at_s)
+        earlier = self._table.before(job.number)
+        before = None if earlier is None else earlier.summary
+        self.goal = self._questions.judge(job.number, entry.run, entry.summary, before)
 
     def _publish_status(self) -> None:
         job = self._bridge.current
@@ -278,8 +362,9 @@ class _PanelListener:
 
     def on_status(self, job: Job, status: Status) -> None:
         if lab := self._lab():
-            lab._view.finish(job)
             lab._table.update(job, status)
+            lab._view.finish(job)
+            lab._judge(job)
             lab._publish_runs()
             lab._publish_status()
 

@@ -20,6 +20,8 @@ class PanelPage(FrontendWidget):
     runs: Any = traitlets.List().tag(sync=True)
     table = traitlets.Dict().tag(sync=True)
     status = traitlets.Dict().tag(sync=True)
+    presets: Any = traitlets.List().tag(sync=True)
+    goal = traitlets.Dict().tag(sync=True)
     folder = traitlets.Unicode("runs").tag(sync=True)
 
     _error = ""

@@ -15,6 +15,7 @@ from psbench.experiment import Experiment
 from psbench.results.comparison import Comparison, compare
 from psbench.results.run import Run
 from psbench_widgets.bridge import Job
+from psbench_widgets.names import names_of
 
 
 @dataclass(eq=False)
@@ -29,11 +30,13 @@ class RunEntry:
     summary: dict[str, Any] | None = None
     error: str = ""
     ticked: bool = False
+    #: what tells it apart from the other runs of the table
+    own_name: str = ""
 
     @property
     def label(self) -> str:
-        """The name that a person gave it, or else its strategy's."""
-        return self.name or self.experiment.title
+        """The name that a person gave it, or else what tells it apart."""
+        return self.name or self.own_name or self.experiment.title
 
     def plain(self) -> dict[str, Any]:
         """Return the line as the page draws it."""
@@ -46,6 +49,7 @@ class RunEntry:
             "colour": look.colour if look else "#7B8087",
             "about": f"{experiment.data.name}, {experiment.model.name}, {experiment.cluster.name}",
             "seed": experiment.seed,
+            "backend": experiment.backend,
             "status": self.status,
             "error": self.error,
             "ticked": self.ticked,
@@ -77,7 +81,8 @@ class RunTable:
         with self._lock:
             entry = self._entries.get(job.number)
             if entry is None:
-                entry = self._entries[job.number] = RunEntry(job.number, job.experiment, status)
+                entry = self._entries[job.number] = RunEntry(job.number, job.experiment, status, job.name)
+                self._name_all()
             if job.run is not None and entry.run is None:
                 entry.run, entry.summary = job.run, summary
                 entry.ticked = job.run.meta["status"] != "diverged"
@@ -91,7 +96,15 @@ class RunTable:
         entry.ticked = True
         with self._lock:
             self._entries[number] = entry
+            self._name_all()
         return entry
+
+    def _name_all(self) -> None:
+        """Call every run by what differs among those of its strategy."""
+        entries = list(self._entries.values())
+        names = names_of([entry.experiment for entry in entries])
+        for entry, name in zip(entries, names, strict=True):
+            entry.own_name = name
 
     def __getitem__(self, number: int) -> RunEntry:
         with self._lock:
@@ -116,11 +129,25 @@ class RunTable:
             if self[number].status in ("queued", "running"):
                 raise ParameterError(f"run {number} is {self[number].status}: stop it first")
             del self._entries[number]
+            self._name_all()
 
     def plain(self) -> list[dict[str, Any]]:
-        """Return the table of runs as the page draws it, newest first."""
+        """Return the table of runs as the page draws it, newest first; `same_as` is an equal, older run."""
         with self._lock:
-            return [entry.plain() for _, entry in sorted(self._entries.items(), reverse=True)]
+            entries = [entry for _, entry in sorted(self._entries.items())]
+            first: dict[tuple[str, int], int] = {}
+            lines = []
+            for line in (entry.plain() for entry in entries):
+                digest = line.get("digest")
+                same = first.setdefault((digest, line["seed"]), line["number"]) if digest else line["number"]
+                lines.append(line | {"same_as": f"run {same}" if same != line["number"] else ""})
+            return lines[::-1]
+
+    def before(self, number: int) -> RunEntry | None:
+        """Return the newest finished run before another."""
+        with self._lock:
+            found = [e for n, e in sorted(self._entries.items()) if n < number and e.run is not None]
+            return found[-1] if found else None
 
     def ticked(self) -> list[RunEntry]:
         """Return the runs that are compared."""
@@ -132,7 +159,7 @@ class RunTable:
         entries = self.ticked()
         if not entries:
             return None
-        named = {id(entry.run): entry.name for entry in entries}
+        named = {id(entry.run): entry.name or entry.own_name for entry in entries}
         found = compare([entry.run for entry in entries if entry.run is not None], target=target)
         renamed: dict[str, str] = {}
         for label, runs in found.groups.items():

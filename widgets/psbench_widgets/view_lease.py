@@ -13,6 +13,16 @@ class ViewLease:
 
     def __init__(self) -> None:
         self._closed_s: float | None = None
+        self._seen: dict[str, bool] = {}
+
+    def see(self, view: str, on: bool) -> None:
+        """Note whether a person can see the charts of a view."""
+        self._seen[view] = on
+
+    @property
+    def is_seen(self) -> bool:
+        """Whether some view can be seen; one that has not said so can."""
+        return not self._seen or any(self._seen.values())
 
     def renew(self) -> None:
         """Note that a view is open."""

@@ -16,14 +16,16 @@ const merge = (base, over) => {
 };
 
 // Show the chart of `model` in `el`; returns a function that takes it away.
-export function mountChart(model, el) {
-  const view = new ChartView(model, el);
+export function mountChart(model, el, bus = null) {
+  const view = new ChartView(model, el, bus);
   return () => view.dispose();
 }
 
 class ChartView {
-  constructor(model, el) {
+  constructor(model, el, bus) {
     this.model = model;
+    this.bus = bus;
+    bus?.views.add(this);
     this.store = storeOf(model);
     this.pending = new Map(); // source -> { added, removed }
     this.changed = {}; // signals to set
@@ -36,7 +38,7 @@ class ChartView {
     this.onLook = () => this.look();
     model.on("change:spec change:renderer", this.onSpec);
     model.on("change:title change:state change:note", this.onLook);
-    this.observer = new ResizeObserver(() => this.fit());
+    this.observer = new ResizeObserver(() => requestAnimationFrame(() => this.gone || this.fit()));
     this.observer.observe(this.canvas);
     this.embed();
     this.store.open(this);
@@ -46,12 +48,13 @@ class ChartView {
     this.heading = h("span", { class: "psb-chart-title" });
     this.note = h("span", { class: "psb-chart-note" });
     this.canvas = h("div", { class: "psb-chart-canvas", "aria-hidden": "true" });
+    this.marks = h("div", { class: "psb-marks", "aria-hidden": "true" });
     this.text = h("div", { class: "psb-chart-text", hidden: true });
     this.toggle = h("button", { class: "psb-chart-toggle", type: "button", title: "Show the numbers", "aria-expanded": "false" }, "table");
     this.toggle.onclick = () => this.flip();
     const head = h("figcaption", { class: "psb-chart-head" }, this.heading, this.note, this.toggle);
     const figure = h("figure", { class: "psb-chart", "data-rows": "0", "data-state": "loading", role: "group" });
-    figure.append(head, this.canvas, this.text);
+    figure.append(head, h("div", { class: "psb-chart-place" }, this.canvas, this.marks), this.text);
     return figure;
   }
 
@@ -83,7 +86,8 @@ class ChartView {
     const spec = this.model.get("spec");
     if (!spec || !Object.keys(spec).length) return this.look();
     try {
-      const themed = { ...spec, config: merge(spec.config ?? {}, chartConfig()) };
+      this.narrow = this.isNarrow();
+      const themed = { ...spec, config: merge(spec.config ?? {}, chartConfig(this.narrow)) };
       const place = h("div", { class: "psb-vega" });
       place.style.position = "absolute"; // measured at full width, but not seen before it is ready
       place.style.visibility = "hidden";
@@ -186,6 +190,7 @@ class ChartView {
       this.shown = 0;
       for (const name of this.store.sources.keys()) if (hasData(view, name)) this.shown += view.data(name).length;
       this.look();
+      this.mark();
       if (!this.text.hidden) this.fillText();
     } finally {
       this.busy = false;
@@ -193,15 +198,74 @@ class ChartView {
     }
   }
 
+  // Whether a legend of five words needs two lines.
+  isNarrow() {
+    return this.canvas.clientWidth > 0 && this.canvas.clientWidth < 345;
+  }
+
   fit() {
     const width = this.canvas.clientWidth;
     if (!this.view || !width || Math.abs(width - (this.width ?? 0)) < 2) return;
     this.width = width;
-    if (this.model.get("spec")?.width === "container") this.view.width(width).runAsync();
+    if (this.isNarrow() !== this.narrow) return this.embed();
+    if (this.model.get("spec")?.width === "container") this.view.width(width).runAsync().then(() => this.mark());
+  }
+
+  // Mark the moment, the span of time and the worker that are picked, where this chart shows them: lines over
+  // the picture, so that playing a run draws no chart again.
+  mark() {
+    const marks = [];
+    if (this.bus && this.view && !this.gone && this.model.get("state") !== "empty") {
+      const { time, brush, worker } = this.bus;
+      const spec = this.model.get("spec");
+      const axis = fieldOf(spec, "x");
+      if (brush && AXES.includes(axis)) marks.push(this.stretch("x", brush.map((t) => this.at(axis, t)), "psb-mark-span"));
+      if (time !== null && AXES.includes(axis)) marks.push(this.stretch("x", [this.at(axis, time), null], "psb-mark-now"));
+      if (worker !== null) for (const channel of ["x", "y"]) if (fieldOf(spec, channel) === "worker") marks.push(this.stretch(channel, [worker, null], "psb-mark-worker"));
+    }
+    this.marks.replaceChildren(...marks.filter(Boolean));
+  }
+
+  // The value of a chart's axis at a time, between the rows that the chart has.
+  at(axis, time) {
+    if (axis === "time_s") return time;
+    const rows = this.store.sources.get("source")?.rows.filter((row) => row.time_s !== null && row[axis] !== null) ?? [];
+    const label = rows.at(-1)?.label;
+    let before = null;
+    for (const row of rows) {
+      if (row.label !== label) continue;
+      if (row.time_s > time) return before ? before[axis] + ((row[axis] - before[axis]) * (time - before.time_s)) / (row.time_s - before.time_s) : row[axis];
+      before = row;
+    }
+    return before?.[axis];
+  }
+
+  stretch(channel, [from, to], kind) {
+    let scale;
+    try {
+      scale = this.view.scale(channel);
+    } catch {
+      return null; // a chart of several pictures has no scale of that name
+    }
+    const [low, high] = [...scale.range()].sort((a, b) => a - b);
+    const inside = (value) => Math.min(high, Math.max(low, value));
+    const begin = scale(from);
+    if (begin === undefined || Number.isNaN(begin)) return null;
+    if (to === null && (begin < low - 1 || begin > high + 1)) return null;
+    const stop = scale.bandwidth ? begin + scale.bandwidth() : to === null ? begin : scale(to);
+    const padding = this.view.padding();
+    const [left, top] = this.view.origin();
+    const other = this.view.scale(channel === "x" ? "y" : "x").range();
+    const across = [Math.min(...other), Math.max(...other)];
+    const mark = h("i", { class: kind });
+    const [x, y] = channel === "x" ? [[inside(begin), inside(stop)], across] : [across, [inside(begin), inside(stop)]];
+    Object.assign(mark.style, { left: `${left + (padding.left ?? 0) + x[0]}px`, width: `${Math.max(x[1] - x[0], 0)}px`, top: `${top + (padding.top ?? 0) + y[0]}px`, height: `${y[1] - y[0]}px` });
+    return mark;
   }
 
   dispose() {
     this.gone = true;
+    this.bus?.views.delete(this);
     this.observer.disconnect();
     this.endTheme();
     this.model.off("change:spec change:renderer", this.onSpec);
@@ -210,6 +274,13 @@ class ChartView {
     this.finalize?.();
     this.figure.remove();
   }
+}
+
+const AXES = ["time_s", "epoch", "updates", "bytes"];
+
+// The field that a specification draws along a channel; in a layered one, of the first layer that has one.
+function fieldOf(spec, channel) {
+  return spec?.encoding?.[channel]?.field ?? (spec?.layer ?? []).map((layer) => fieldOf(layer, channel)).find(Boolean);
 }
 
 function hasData(view, name) {

@@ -1,5 +1,6 @@
 // The one script of a notebook: charts and panel. The widgets' own scripts are two lines that wait for it.
 import { mountChart } from "./chart.js";
+import { mountHandout } from "./handout.js";
 import { mountLab } from "./lab.js";
 import { addStyle } from "./style.js";
 import { setThemes } from "./theme.js";
@@ -13,6 +14,10 @@ async function render(kind, { model, el }) {
   const whole = await model.widget_manager.get_model(model.get("uid"));
   return mounts[kind](whole, el);
 }
+
+// in a file that was handed out the run is in the page itself
+const handout = document.getElementById("psbench-handout");
+if (handout) mountHandout(JSON.parse(handout.textContent), document.getElementById("psbench-place"));
 
 export default {
   initialize({ model }) {

@@ -1,5 +1,6 @@
 // The controls, drawn from what Python says about each field. Nothing here knows a strategy or a part.
 import { h } from "./dom.js";
+import { chooser } from "./chooser.js";
 
 const hint = (item) => [item.description || item.summary, item.source && `Source: ${item.source}`].filter(Boolean).join("\n");
 const shown = (value) => {
@@ -8,6 +9,19 @@ const shown = (value) => {
   return String(value);
 };
 const defaults = (fields) => Object.fromEntries(fields.filter((f) => f.default !== null).map((f) => [f.name, f.kind === "yaml" ? { $yaml: f.default } : structuredClone(f.default)]));
+
+// parameters of a strategy that a beginner never touches
+const RARE = new Set(["large_tensor", "servers", "assignment", "reassignment", "codec", "codec_down", "error_feedback", "momentum", "ramp_updates", "cost_s", "lr_scaling", "weights"]);
+// what a beginner needs: which strategy, on which cluster, with workers of which speed
+const BASIC = ["strategy", "cluster"];
+const DOMAINS = {
+  consistency: "Consistency: who waits for whom",
+  aggregation: "Aggregation: what a push counts for",
+  communication: "Communication: what is sent, and when",
+  stragglers: "Stragglers: who gets how much work",
+  placement: "Placement: who holds the parameters",
+  switching: "Switching: first one, then another",
+};
 
 export class Form {
   // form: see controls.form(); values: what the controls show; changed(): called after every change
@@ -18,20 +32,26 @@ export class Form {
     this.sections = new Map();
     this.disabled = {};
     this.selects = []; // [select, choice] whose options may be disabled
+    this.choosers = []; // [chooser, choice] of the same kind
+    this.typed = new Map(); // what was typed for an option that is not chosen any more, by choice and name
     this.element = h("div", { class: "psb-form" });
     this.draw();
   }
 
   draw() {
     const open = new Set([...this.sections].filter(([, s]) => s.element.open).map(([key]) => key));
-    if (!this.sections.size) open.add("strategy");
+    const advanced = this.advanced?.open ?? false;
+    if (!this.sections.size) for (const key of BASIC) open.add(key);
     this.sections.clear();
     this.selects = [];
+    this.choosers = [];
     const sections = [...this.form.sections, { key: "rest", title: "Seed, batch, backend" }];
-    // what people change most comes first
-    const order = ["strategy", "data", "model", "cluster", "sharding"];
-    sections.sort((a, b) => (order.indexOf(a.key) + 99) % 99 - ((order.indexOf(b.key) + 99) % 99));
-    this.element.replaceChildren(...sections.map((section) => this.section(section, open.has(section.key))));
+    const draw = (keys) => keys.map((key) => this.section(sections.find((s) => s.key === key), open.has(key)));
+    const rest = sections.map(({ key }) => key).filter((key) => !BASIC.includes(key));
+    const order = ["data", "model", "stop", "sharding"]; // what people change most comes first
+    rest.sort((x, y) => ((order.indexOf(x) + 99) % 99) - ((order.indexOf(y) + 99) % 99));
+    this.advanced = h("details", { class: "psb-advanced", open: advanced }, h("summary", {}, "Advanced: data, model, length, optimizer, …"), draw(rest));
+    this.element.replaceChildren(...draw(BASIC), this.advanced);
     this.applyDisabled();
     this.summarise();
   }
@@ -50,6 +70,7 @@ export class Form {
   fill(key) {
     const { body } = this.sections.get(key);
     this.selects = this.selects.filter(([select]) => !body.contains(select));
+    this.choosers = this.choosers.filter(([choice]) => !body.contains(choice.element));
     body.replaceChildren(...this.content(key));
   }
 
@@ -72,15 +93,29 @@ export class Form {
     const current = options.find((o) => o.name === value?.name) ?? options[0];
     const select = h("select", { class: "psb-select", title: hint(current), "aria-label": choice.replaceAll(".", " ") });
     for (const o of options) select.append(h("option", { value: o.name, title: hint(o), selected: o === current }, o.name.replaceAll("_", " ")));
-    select.onchange = () => {
-      const option = options.find((o) => o.name === select.value);
-      put({ name: option.name, ...defaults(option.fields) });
-      this.fill(key);
-      this.touched(true);
-    };
+    select.onchange = () => this.take(options.find((o) => o.name === select.value), value, put, key, choice);
     this.selects.push([select, choice]);
     const summary = h("p", { class: "psb-summary", title: hint(current) }, current.summary);
     return [select, summary, ...this.fields(current.fields, value ?? {}, key, options)];
+  }
+
+  // Choose an option; what was typed for the one before comes back with it.
+  take(option, before, put, key, choice) {
+    if (before?.name) this.typed.set(`${choice} ${before.name}`, before);
+    put(this.typed.get(`${choice} ${option.name}`) ?? { name: option.name, ...defaults(option.fields) });
+    this.fill(key);
+    this.touched(true);
+  }
+
+  // The strategies of the catalogue by domain, with a search field.
+  published(value) {
+    const options = this.form.strategies;
+    const current = options.find((o) => o.name === value.name) ?? options[0];
+    const groups = Object.entries(DOMAINS).map(([domain, title]) => ({ title, options: options.filter((o) => o.domain === domain) }));
+    const found = chooser(groups, current.name, "strategies", (option) => this.take(option, value, (v) => (this.values.strategy = v), "strategy", "strategy"));
+    this.choosers.push([found, "strategy"]);
+    const summary = h("p", { class: "psb-summary", title: hint(current) }, current.summary);
+    return [found.element, summary, ...this.fields(current.fields, value, "strategy", options)];
   }
 
   strategy() {
@@ -94,12 +129,12 @@ export class Form {
       mode("composed", composed, () => !composed && this.setStrategy(this.compose(value))),
     );
     if (!composed) {
-      return [modes, ...this.choose(this.form.strategies, value, (v) => (this.values.strategy = v), "strategy", "strategy")];
+      return [...this.published(value), modes];
     }
     const rows = this.form.compose.map((domain) =>
       h("div", { class: "psb-domain" }, h("div", { class: "psb-domain-name" }, domain), ...this.part(domain, value[domain], (v) => (value[domain] = v), "strategy", `strategy.${domain}`)),
     );
-    return [modes, ...this.fields([this.form.lr_scaling], value, "strategy"), ...rows];
+    return [...this.fields([this.form.lr_scaling], value, "strategy"), ...rows, modes];
   }
 
   named(name) {
@@ -129,12 +164,13 @@ export class Form {
   // ---------------------------------------------------------------- fields
 
   fields(fields, values, key, rivals = []) {
-    // what every option has in common is rarely what one came for: it goes below, once there is much of it
-    const common = rivals.length > 1 && fields.length > 6 ? new Set(fields.map((f) => f.name).filter((n) => rivals.every((r) => r.fields.some((f) => f.name === n)))) : new Set();
+    // what every option has in common is rarely what one came for, nor are codecs: they go below
+    const every = rivals.length > 1 && fields.length > 6 ? new Set(fields.map((f) => f.name).filter((n) => rivals.every((r) => r.fields.some((f) => f.name === n)))) : new Set();
+    const rare = (f) => every.has(f.name) || (f.kind === "part" && f.domain === "codec") || RARE.has(f.name);
     const draw = (f) => this.field(f, values, key);
-    const near = fields.filter((f) => !common.has(f.name)).map(draw);
-    const far = fields.filter((f) => common.has(f.name)).map(draw);
-    return far.length ? [...near, h("details", { class: "psb-more" }, h("summary", {}, `${far.length} more`), far)] : near;
+    const near = fields.filter((f) => !rare(f)).sort((a, b) => (b.name === "rule") - (a.name === "rule")).map(draw);
+    const far = fields.filter(rare).map(draw);
+    return far.length ? [...near, h("details", { class: "psb-more" }, h("summary", {}, `advanced (${far.length})`), far)] : near;
   }
 
   field(f, values, key) {
@@ -205,6 +241,7 @@ export class Form {
       error.hidden = !text;
       element.classList.toggle("psb-bad", Boolean(text));
       if (text) element.open = true;
+      if (text && !BASIC.includes(key)) this.advanced.open = true;
     }
     return !Object.keys(errors).length;
   }
@@ -215,6 +252,7 @@ export class Form {
   }
 
   applyDisabled() {
+    for (const [found, choice] of this.choosers) found.disable(this.disabled[choice] ?? {});
     for (const [select, choice] of this.selects) {
       const reasons = this.disabled[choice] ?? {};
       for (const option of select.options) {

@@ -1,12 +1,16 @@
-// The panel: picks on the left; buttons, progress, charts and the table of runs on the right.
+// The panel: picks on one side; buttons, the stage, charts and the table of runs on the other.
 import { h } from "./dom.js";
+import { Bus } from "./bus.js";
 import { Form } from "./form.js";
+import { WhatIf, goalLine, Prediction } from "./questions.js";
 import { labels, speeds } from "./pictures.js";
-import { comparisonTable, runsTable } from "./runs.js";
+import { comparisonTable, RunsTable } from "./runs.js";
 import { mountChart } from "./chart.js";
+import { Stage } from "./stage.js";
 
-const GROUPS = { learn: "Learning", workers: "Who works, who waits, and why", updates: "Updates, staleness and traffic", data: "Data" };
+const GROUPS = { learn: "Learning", workers: "Where the time goes", updates: "Updates, staleness and traffic", data: "Data" };
 const SETTLE_MS = 120; // a person who types is not asked about every letter
+const REST_MS = 250; // the moment has stopped moving: charts that are sums follow it
 
 export function mountLab(model, el) {
   const lab = new Lab(model, el);
@@ -20,6 +24,7 @@ class Lab {
     this.charts = new Map(); // uid -> { slot, end }
     this.seq = 0;
     this.ok = true;
+    this.bus = new Bus();
     this.send = (message) => model.send({ view: this.view, ...message });
     this.build(el);
     this.handlers = [
@@ -27,6 +32,7 @@ class Lab {
       ["change:status", () => this.onStatus()],
       ["change:runs", () => this.onRuns()],
       ["change:table", () => this.onTable()],
+      ["change:goal", () => this.onGoal()],
       ["change:watch", () => this.place("watch", this.watch)],
       ["change:overlay", () => this.place("overlay", this.overlay)],
     ];
@@ -35,8 +41,10 @@ class Lab {
     this.onStatus();
     this.onRuns();
     this.onTable();
+    this.onGoal();
     this.place("watch", this.watch);
     this.place("overlay", this.overlay);
+    this.watchVisibility();
     this.ask();
   }
 
@@ -44,7 +52,7 @@ class Lab {
 
   build(el) {
     const button = (text, name, title, click) => h("button", { type: "button", class: `psb-button psb-${name}`, title, onclick: click }, text);
-    this.run = button("▶ Run", "run", "Run what is picked on the left", () => this.press());
+    this.run = button("▶ Run", "run", "Run what is picked", () => this.press());
     this.stop = button("■ Stop", "stop", "Stop the run under way; what it did is kept", () => this.send({ kind: "stop" }));
     this.switch = button("⇄ Switch now", "switch", "Change to the other strategy now", () => this.send({ kind: "switch" }));
     this.answer = h("span", { class: "psb-answer", role: "status" });
@@ -54,33 +62,52 @@ class Lab {
     this.meter = h("div", { class: "psb-meter-fill" });
     this.progress = h("div", { class: "psb-meter", role: "progressbar", "aria-valuemin": "0", "aria-valuemax": "100", "aria-label": "progress of the run" }, this.meter);
     this.trouble = h("details", { class: "psb-traceback", hidden: true });
+    this.goal = h("div", { class: "psb-goal", role: "status", hidden: true });
+    this.starting = h("div", { class: "psb-starting", hidden: true });
+    this.prediction = new Prediction((values) => this.send({ kind: "predict", values }));
     this.form = new Form(this.model.get("form"), structuredClone(this.model.get("values")), () => this.changed());
-    const main = h(
-      "main",
-      { class: "psb-main" },
+    this.bar = h(
+      "div",
+      { class: "psb-bar-top" },
       h("div", { class: "psb-buttons" }, this.run, this.stop, this.switch, this.answer),
       h("div", { class: "psb-state" }, this.words, this.left),
       this.progress,
       this.echo,
-      this.trouble,
-      this.tabs(),
     );
-    this.element = h("div", { class: "psb-lab", "data-view": this.view }, h("div", { class: "psb-columns" }, h("aside", { class: "psb-picks", "aria-label": "what to run" }, this.form.element), main));
+    this.main = h("main", { class: "psb-main" }, this.bar, this.goal, this.prediction.element, this.starting, this.trouble, this.tabs());
+    const presets = this.model.get("presets") ?? [];
+    const begin = h("div", { class: "psb-presets", role: "group", "aria-label": "situations to begin with" }, presets.map(({ name, title, about }) => h("button", { type: "button", class: "psb-preset", "data-preset": name, title: about, onclick: () => this.send({ kind: "preset", name }) }, title)));
+    const picks = h("aside", { class: "psb-picks", "aria-label": "what to run" }, presets.length > 0 && begin, this.form.element);
+    this.element = h("div", { class: "psb-lab", "data-view": this.view }, h("div", { class: "psb-columns" }, picks, this.main));
     el.append(this.element);
+    this.element.stage = this.stage; // what a person sees can be asked for from outside, as tests do
+    freeToStick(el);
   }
 
   tabs() {
-    const pages = { watch: ["Watch", this.watchPage()], compare: ["Compare", this.comparePage()], take: ["Take away", this.takePage()] };
+    const pages = { watch: ["Watch", this.watchPage()], compare: ["Runs", this.comparePage()], take: ["Take away", this.takePage()] };
     const bar = h("div", { class: "psb-tabs", role: "tablist" });
     const select = (key) => {
+      this.tab = key;
       for (const [name, [, page]] of Object.entries(pages)) {
         page.hidden = name !== key;
-        bar.querySelector(`.psb-tab-${name}`).setAttribute("aria-selected", String(name === key));
+        const tab = bar.querySelector(`.psb-tab-${name}`);
+        tab.setAttribute("aria-selected", String(name === key));
+        tab.tabIndex = name === key ? 0 : -1;
       }
+      this.seen?.();
     };
     for (const [key, [title]] of Object.entries(pages)) {
       bar.append(h("button", { type: "button", role: "tab", class: `psb-tab psb-tab-${key}`, onclick: () => select(key) }, title));
     }
+    bar.onkeydown = (event) => {
+      const keys = Object.keys(pages);
+      const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+      if (!step) return;
+      event.stopPropagation();
+      select(keys[(keys.indexOf(this.tab) + step + keys.length) % keys.length]);
+      bar.querySelector('[aria-selected="true"]').focus();
+    };
     this.selectTab = select;
     this.axis = h("select", { class: "psb-axis", "aria-label": "what curves are drawn against" });
     for (const name of Object.keys(this.model.get("axes"))) this.axis.append(h("option", { value: name }, { time_s: "time", epoch: "epochs" }[name] ?? name.replaceAll("_", " ")));
@@ -94,8 +121,14 @@ class Lab {
   watchPage() {
     this.watch = h("div", { class: "psb-page psb-watch", role: "tabpanel" });
     this.hint = h("p", { class: "psb-empty" }, "Press Run: the charts appear here and move while it runs.");
-    this.grids = {};
-    this.watch.append(this.hint);
+    this.stage = new Stage({
+      ask: (at) => this.send({ kind: "film", at }),
+      moved: (time, resting) => this.onMoment(time, resting),
+      selected: (values) => this.bus.set(values),
+    });
+    this.whatIf = new WhatIf(this.model.get("form"), (change) => this.send({ kind: "fork", at: inMicroseconds(this.stage.now), ...change }));
+    this.grids = { first: h("div", { class: "psb-first-curve" }) };
+    this.watch.append(this.hint, this.stage.element, h("div", { class: "psb-first" }, this.grids.first, this.stage.machines), this.whatIf.element);
     for (const [group, title] of Object.entries(GROUPS)) {
       this.grids[group] = h("div", { class: "psb-grid" });
       this.watch.append(h("section", { class: "psb-group" }, h("h3", {}, title), this.grids[group]));
@@ -104,7 +137,7 @@ class Lab {
   }
 
   comparePage() {
-    this.runs = h("div", { class: "psb-scroll" });
+    this.runs = new RunsTable((message) => this.onRunAction(message));
     this.table = h("div", { class: "psb-scroll" });
     this.overlay = h("div", { class: "psb-grid" });
     this.grids.compare = this.overlay;
@@ -113,24 +146,41 @@ class Lab {
     this.folder = h("input", { class: "psb-input psb-folder", value: this.model.get("folder"), "aria-label": "folder for runs", spellcheck: "false" });
     const act = (text, kind, title) => h("button", { type: "button", class: `psb-button psb-${kind}`, title, onclick: () => this.send({ kind, folder: this.folder.value }) }, text);
     const files = h("div", { class: "psb-line" }, h("label", {}, "folder ", this.folder), act("Save ticked", "save", "Write each ticked run to a folder of its own"), act("Load", "load", "Read the runs that lie in the folder"), h("label", {}, "target accuracy ", this.target));
-    return h("div", { class: "psb-page psb-compare", role: "tabpanel" }, this.runs, files, this.table, this.overlay);
+    return h("div", { class: "psb-page psb-compare", role: "tabpanel" }, this.runs.element, files, this.table, this.overlay);
   }
 
   takePage() {
     this.repeats = h("span", { class: "psb-repeats" });
     this.python = h("pre", { class: "psb-code psb-python", tabindex: "0" });
     this.yaml = h("pre", { class: "psb-code psb-yaml", tabindex: "0" });
-    const copy = (place) => h("button", { type: "button", class: "psb-small", onclick: () => navigator.clipboard?.writeText(place.textContent) }, "copy");
+    const copy = (place, what) => h("button", { type: "button", class: "psb-small", "aria-label": `copy the ${what}`, onclick: () => navigator.clipboard?.writeText(place.textContent) }, "copy");
     const report = h("button", { type: "button", class: "psb-button psb-report", onclick: () => this.send({ kind: "report" }) }, "Write report");
+    this.pythonOf = h("span", {}, "of what is picked");
     return h(
       "div",
       { class: "psb-page psb-take", role: "tabpanel" },
       h("div", { class: "psb-line" }, report, h("span", { class: "psb-muted" }, "one HTML file of the ticked runs that opens without internet")),
-      h("h3", {}, "Python: ", this.repeats, " ", copy(this.python)),
+      h("h3", {}, "Python ", this.pythonOf, ": ", this.repeats, " ", copy(this.python, "Python")),
       this.python,
-      h("h3", {}, "YAML ", copy(this.yaml)),
+      h("h3", {}, "YAML ", copy(this.yaml, "YAML")),
       this.yaml,
     );
+  }
+
+  // Python draws nothing that nobody sees: another tab of the panel, of the browser, or scrolled away.
+  watchVisibility() {
+    let near = true;
+    this.seen = () => {
+      const on = near && !document.hidden && this.tab === "watch";
+      if (on !== this.wasSeen) this.send({ kind: "seen", on: (this.wasSeen = on) });
+    };
+    this.intersection = new IntersectionObserver((entries) => {
+      near = entries.at(-1).isIntersecting;
+      this.seen();
+    }, { rootMargin: "200px" });
+    this.intersection.observe(this.element);
+    document.addEventListener("visibilitychange", this.seen);
+    this.seen();
   }
 
   // ---------------------------------------------------------------- the controls
@@ -149,7 +199,7 @@ class Lab {
   press() {
     if (this.run.disabled) return;
     // one message with everything: what takes effect is what is shown now
-    this.send({ kind: "run", values: this.form.values });
+    this.send({ kind: "run", values: this.form.values, prediction: this.prediction.values() });
     this.selectTab("watch");
   }
 
@@ -164,6 +214,8 @@ class Lab {
       this.form.draw();
       this.ask();
     }
+    if (message.kind === "films") this.onFilms(message);
+    if (message.kind === "python") this.onPython(message);
     if (message.seq !== this.seq) return; // about values that have changed since
     if (message.kind === "verdict") this.onVerdict(message);
     if (message.kind === "probe") this.onProbe(message);
@@ -173,6 +225,8 @@ class Lab {
     this.allow(this.form.errors(errors));
     this.form.disable(disabled);
     this.form.sections.get("cluster").picture.replaceChildren(...speeds(values, (edited) => this.editSpeeds(edited)));
+    this.prediction.workers(values.length);
+    this.pythonOf.textContent = "of what is picked";
     this.python.textContent = python ?? "";
     this.repeats.textContent = repeats ?? "";
     this.yaml.textContent = yaml ?? "";
@@ -187,7 +241,7 @@ class Lab {
   allow(ok) {
     this.ok = ok;
     this.run.disabled = !ok;
-    this.run.title = ok ? "Run what is picked on the left" : "Correct what is marked on the left first";
+    this.run.title = ok ? "Run what is picked" : "Correct what is marked first";
   }
 
   // A cluster whose speeds were changed by hand is no longer the published one, but a custom one.
@@ -201,23 +255,54 @@ class Lab {
     this.form.touched(true);
   }
 
+  // ---------------------------------------------------------------- the moment
+
+  onFilms({ films, live, at }) {
+    this.stage.show(films, { live, at });
+    this.hint.hidden = true;
+    this.whatIf.show(films[0].about, live);
+    if (!live) this.onMoment(this.stage.now, false);
+  }
+
+  // Lines over the charts follow at once; what is a sum up to the moment follows when it rests.
+  onMoment(time, resting) {
+    this.bus.set({ time: this.stage.running && this.stage.follow ? null : time });
+    clearTimeout(this.rest);
+    if (resting) this.rest = setTimeout(() => this.send({ kind: "moment", at: time }), REST_MS);
+  }
+
+  onRunAction(message) {
+    this.send(message);
+    if (["show", "beside"].includes(message.kind)) this.selectTab("watch");
+  }
+
+  onPython({ text, label }) {
+    this.python.textContent = text;
+    this.pythonOf.textContent = `of run ${label}`;
+    this.selectTab("take");
+  }
+
   // ---------------------------------------------------------------- the state
 
   onStatus() {
     const status = this.model.get("status");
     const running = status.running !== null && status.running !== undefined;
     this.stop.disabled = !running;
+    this.bar.classList.toggle("psb-idle", !running);
     this.switch.disabled = !(running && status.can_switch);
     this.switch.title = running && !status.can_switch ? "This run has one strategy: pick strategy_switch to have two" : "Change to the other strategy now";
     const queued = status.queued?.length ? `, ${status.queued.length} queued` : "";
-    this.words.textContent = running ? status.words + queued : "";
+    this.words.textContent = this.words.title = running ? status.words + queued : "";
     this.left.textContent = running ? status.left ?? "" : "";
-    this.echo.textContent = running ? `running ${status.running}: ${status.echo}` : "";
+    this.echo.textContent = this.echo.title = running ? `running ${status.running}: ${status.echo}` : "";
     const fraction = running ? status.fraction : null;
     this.meter.style.width = `${100 * (fraction ?? 0)}%`;
     this.progress.classList.toggle("psb-unknown", running && fraction === null);
     this.progress.setAttribute("aria-valuenow", String(Math.round(100 * (fraction ?? 0))));
     this.element.dataset.running = running ? String(status.running) : "";
+    this.starting.hidden = !(running && status.starting?.length);
+    if (!this.starting.hidden) this.starting.replaceChildren(...status.starting.map((line) => h("div", {}, line)));
+    this.watch.classList.toggle("psb-put-away", Boolean(running && status.beginning));
     this.trouble.hidden = !status.trouble;
     if (status.trouble) this.trouble.replaceChildren(h("summary", {}, `The panel had trouble: ${status.trouble.trim().split("\n").at(-1)}`), h("pre", {}, status.trouble));
     if (running) this.hint.hidden = true;
@@ -236,15 +321,22 @@ class Lab {
 
   onRuns() {
     const runs = this.model.get("runs");
-    this.runs.replaceChildren(runsTable(runs, this.send));
+    this.runs.show(runs);
     const tab = this.element.querySelector(".psb-tab-compare");
-    tab.textContent = runs.length ? `Compare (${runs.length})` : "Compare";
+    tab.textContent = runs.length ? `Runs (${runs.length})` : "Runs";
     this.sayLast();
     if (runs.some((run) => run.can_compare)) this.hint.hidden = true;
   }
 
   onTable() {
     this.table.replaceChildren(...comparisonTable(this.model.get("table")));
+  }
+
+  onGoal() {
+    const goal = this.model.get("goal") ?? {};
+    this.goal.hidden = !goal.text;
+    this.goal.replaceChildren(...goalLine(goal));
+    this.prediction.say(goal.gaps ?? []);
   }
 
   // ---------------------------------------------------------------- charts
@@ -266,12 +358,16 @@ class Lab {
       this.charts.set(uid, chart);
       this.grids[group].append(slot);
       const child = await this.model.widget_manager.get_model(uid);
-      if (this.charts.get(uid) === chart) chart.end = mountChart(child, slot);
+      if (this.charts.get(uid) === chart) chart.end = mountChart(child, slot, trait === "watch" ? this.bus : null);
     }
   }
 
   dispose() {
     clearTimeout(this.timer);
+    clearTimeout(this.rest);
+    document.removeEventListener("visibilitychange", this.seen);
+    this.intersection.disconnect();
+    this.stage.dispose();
     for (const [name, handler] of this.handlers) this.model.off(name, handler);
     for (const chart of this.charts.values()) chart.end?.();
     this.charts.clear();
@@ -281,5 +377,17 @@ class Lab {
       // the kernel or the page is gone: nobody would receive it
     }
     this.element.remove();
+  }
+}
+
+// The moment in whole microseconds, not before it: what had happened then has happened in the fork too.
+const inMicroseconds = (time) => Math.ceil(time * 1e6) / 1e6;
+
+// What stays in sight while one scrolls does so within the notebook, not within the cell's output, which clips.
+function freeToStick(el) {
+  for (let place = el; place && !place.classList?.contains("jp-Notebook") && place !== document.body; place = place.parentElement) {
+    if (place.classList?.contains("jp-WindowedPanel-outer")) break;
+    const { overflowX, overflowY } = getComputedStyle(place);
+    if (place.closest(".jp-OutputArea") && (overflowX !== "visible" || overflowY !== "visible")) place.style.overflow = "visible";
   }
 }

@@ -1,43 +1,120 @@
-// The table of runs, with what can be done to each.
+// The table of runs: filtered, sorted, grouped, hidden, and what can be done to each.
 import { h } from "./dom.js";
 
 const percent = (value) => (value === null || value === undefined ? "–" : `${(100 * value).toFixed(1)} %`);
 const number = (value) => (value === null || value === undefined ? "–" : String(Number(value.toPrecision(4))));
+const COLUMNS = [
+  { key: "label", head: "run" },
+  { key: "about", head: "of" },
+  { key: "seed", head: "seed" },
+  { key: "backend", head: "backend" },
+  { key: "status", head: "status" },
+  { key: "epochs", head: "epochs" },
+  { key: "time_s", head: "time (s)" },
+  { key: "val_accuracy", head: "accuracy" },
+  { key: "idle", head: "waiting" },
+];
+const GROUPS = { "": "no groups", strategy: "by strategy", about: "by data and cluster", status: "by status", backend: "by backend" };
 
-export function runsTable(runs, send) {
-  if (!runs.length) return h("p", { class: "psb-empty" }, "Finished runs will stand here.");
-  const heads = ["", "run", "", "seed", "status", "epochs", "time (s)", "accuracy", "waiting", ""];
-  const rows = runs.flatMap((run) => [row(run, send), ...notes(run, heads.length)]);
-  return h("table", { class: "psb-table psb-runs" }, h("thead", {}, h("tr", {}, heads.map((head) => h("th", { scope: "col" }, head)))), h("tbody", {}, rows));
+export class RunsTable {
+  constructor(send) {
+    this.send = send;
+    this.runs = [];
+    this.hidden = new Set();
+    this.sort = { key: "", down: false };
+    this.filter = h("input", { type: "search", class: "psb-input psb-runs-filter", placeholder: "filter", "aria-label": "filter runs", spellcheck: "false", oninput: () => this.draw() });
+    this.group = h("select", { class: "psb-select psb-runs-group", "aria-label": "group runs", onchange: () => this.draw() }, Object.entries(GROUPS).map(([value, text]) => h("option", { value }, text)));
+    this.unhide = h("button", { type: "button", class: "psb-small psb-unhide", hidden: true, onclick: () => { this.hidden.clear(); this.draw(); } });
+    this.tools = h("div", { class: "psb-line psb-runs-tools", hidden: true }, this.filter, this.group, this.unhide);
+    this.place = h("div", { class: "psb-scroll" });
+    this.element = h("div", {}, this.tools, this.place);
+    this.draw();
+  }
+
+  show(runs) {
+    this.runs = runs;
+    // somebody who types a name is not interrupted
+    if (this.place.contains(document.activeElement) && document.activeElement.classList.contains("psb-name")) {
+      this.late = true;
+      return;
+    }
+    this.draw();
+  }
+
+  draw() {
+    this.late = false;
+    this.tools.hidden = !this.runs.length;
+    if (!this.runs.length) return this.place.replaceChildren(h("p", { class: "psb-empty" }, "Finished runs will stand here."));
+    this.unhide.hidden = !this.hidden.size;
+    this.unhide.textContent = `show ${this.hidden.size} hidden`;
+    const words = this.filter.value.trim().toLowerCase();
+    let shown = this.runs.filter((run) => !this.hidden.has(run.number) && `${run.label} ${run.about} ${run.strategy} ${run.status} ${run.backend} seed ${run.seed}`.toLowerCase().includes(words));
+    const { key, down } = this.sort;
+    if (key) shown = shown.toSorted((a, b) => (down ? -1 : 1) * compare(a[key], b[key]));
+    const group = this.group.value;
+    const groups = group ? [...new Set(shown.map((run) => run[group]))] : [null];
+    const body = groups.flatMap((name) => [
+      ...(name === null ? [] : [h("tr", { class: "psb-run-group" }, h("th", { colspan: COLUMNS.length + 1, scope: "rowgroup" }, name))]),
+      ...shown.filter((run) => name === null || run[group] === name).flatMap((run) => [this.row(run), ...notes(run, COLUMNS.length + 1)]),
+    ]);
+    const heads = COLUMNS.map((column) => h("th", { scope: "col", "aria-sort": key === column.key ? (down ? "descending" : "ascending") : undefined }, h("button", { type: "button", class: "psb-sort", onclick: () => this.sortBy(column.key) }, column.head, key === column.key ? (down ? " ▾" : " ▴") : "")));
+    this.place.replaceChildren(h("table", { class: "psb-table psb-runs" }, h("thead", {}, h("tr", {}, h("td", {}), heads)), h("tbody", {}, body)));
+  }
+
+  sortBy(key) {
+    this.sort = this.sort.key !== key ? { key, down: false } : this.sort.down ? { key: "", down: false } : { key, down: true };
+    this.draw();
+  }
+
+  row(run) {
+    const over = !["queued", "running"].includes(run.status);
+    const tick = h("input", { type: "checkbox", class: "psb-tick", checked: run.ticked, disabled: !run.can_compare, "aria-label": `compare run ${run.label}` });
+    tick.onchange = () => this.send({ kind: "tick", number: run.number, on: tick.checked });
+    const name = h("input", { class: "psb-name", value: run.label, "aria-label": `name of run ${run.number}`, title: `${run.label}: type to rename`, size: Math.min(34, Math.max(12, run.label.length + 1)), spellcheck: "false" });
+    name.onchange = () => this.send({ kind: "rename", number: run.number, name: name.value });
+    name.onblur = () => this.late && this.draw();
+    const dot = h("i", { class: "psb-dot" });
+    dot.style.background = run.colour;
+    const act = (text, kind, title, shownWhen) => shownWhen && h("button", { type: "button", class: `psb-small psb-do-${kind}`, title, "aria-label": `${text}: run ${run.number}`, onclick: () => this.send({ kind, number: run.number }) }, text);
+    const hide = h("button", { type: "button", class: "psb-small", title: "Leave it out of this table; it is still compared if it is ticked", "aria-label": `hide: run ${run.number}`, onclick: () => { this.hidden.add(run.number); this.draw(); } }, "hide");
+    const acts = h(
+      "div",
+      { class: "psb-acts" },
+      act("show", "show", "Show this run's charts", run.can_compare),
+      act("beside", "beside", "Put it beside the run that is shown, on one time axis", run.can_compare),
+      act("use", "settings", "Use these settings again", true),
+      act("Python", "python", "The Python of this run", true),
+      act("stop", "stop", "Stop or cancel it", !over),
+      over && hide,
+      act("remove", "remove", "Take it out of the table", over),
+    );
+    return h(
+      "tr",
+      { "data-number": run.number, "data-status": run.status, title: run.digest ? `digest ${run.digest}\n${run.reason ?? ""}` : "" },
+      h("td", {}, tick),
+      h("td", {}, h("span", { class: "psb-named" }, dot, name), acts),
+      h("td", { class: "psb-muted" }, run.about),
+      h("td", { class: "psb-number" }, run.seed),
+      h("td", {}, run.backend),
+      h("td", {}, h("span", { class: `psb-status-word psb-is-${run.status}` }, run.status)),
+      h("td", { class: "psb-number" }, number(run.epochs)),
+      h("td", { class: "psb-number" }, number(run.time_s)),
+      h("td", { class: "psb-number" }, percent(run.val_accuracy)),
+      h("td", { class: "psb-number" }, percent(run.idle)),
+    );
+  }
 }
 
-function row(run, send) {
-  const over = !["queued", "running"].includes(run.status);
-  const tick = h("input", { type: "checkbox", class: "psb-tick", checked: run.ticked, disabled: !run.can_compare, "aria-label": `compare run ${run.label}` });
-  tick.onchange = () => send({ kind: "tick", number: run.number, on: tick.checked });
-  const name = h("input", { class: "psb-name", value: run.label, "aria-label": "name of the run", title: "Type to rename", spellcheck: "false" });
-  name.onchange = () => send({ kind: "rename", number: run.number, name: name.value });
-  const dot = h("i", { class: "psb-dot" });
-  dot.style.background = run.colour;
-  const act = (text, title, message, shownWhen) => shownWhen && h("button", { type: "button", class: "psb-small", title, onclick: () => send({ ...message, number: run.number }) }, text);
-  return h(
-    "tr",
-    { "data-number": run.number, "data-status": run.status, title: run.digest ? `digest ${run.digest}\n${run.reason ?? ""}` : "" },
-    h("td", {}, tick),
-    h("td", {}, h("span", { class: "psb-named" }, dot, name)),
-    h("td", { class: "psb-muted" }, run.about),
-    h("td", { class: "psb-number" }, run.seed),
-    h("td", {}, h("span", { class: `psb-status-word psb-is-${run.status}` }, run.status)),
-    h("td", { class: "psb-number" }, number(run.epochs)),
-    h("td", { class: "psb-number" }, number(run.time_s)),
-    h("td", { class: "psb-number" }, percent(run.val_accuracy)),
-    h("td", { class: "psb-number" }, percent(run.idle)),
-    h("td", { class: "psb-acts" }, act("show", "Show this run's charts", { kind: "show" }, run.can_compare), act("stop", "Stop or cancel it", { kind: "stop" }, !over), act("remove", "Take it out of the table", { kind: "remove" }, over)),
-  );
+function compare(a, b) {
+  if (a === b) return 0;
+  if (a === null || a === undefined) return 1;
+  if (b === null || b === undefined) return -1;
+  return a < b ? -1 : 1;
 }
 
 function notes(run, span) {
   const lines = (run.warnings ?? []).map((text) => h("div", { class: "psb-warning" }, text));
+  if (run.same_as) lines.unshift(h("div", { class: "psb-muted psb-same" }, `the same run as ${run.same_as}`));
   if (run.error) {
     const last = run.error.trim().split("\n").at(-1);
     lines.push(h("details", { class: "psb-traceback" }, h("summary", {}, last), h("pre", {}, run.error)));
@@ -47,9 +124,15 @@ function notes(run, span) {
 
 export function comparisonTable(table) {
   if (!table.headings) return [h("p", { class: "psb-empty" }, "Tick finished runs to compare them.")];
+  const dot = (head, i) => {
+    const colour = i ? table.colours?.[head] : null;
+    const mark = colour && h("i", { class: "psb-dot" });
+    if (mark) mark.style.background = colour;
+    return mark;
+  };
   const body = table.rows.map((row) => h("tr", {}, row.map((cell, i) => h(i ? "td" : "th", { class: i ? "psb-number" : "", scope: i ? undefined : "row" }, cell))));
   return [
-    h("table", { class: "psb-table psb-comparison" }, h("thead", {}, h("tr", {}, table.headings.map((head, i) => h("th", { scope: "col", class: i ? "psb-number" : "" }, head)))), h("tbody", {}, body)),
+    h("table", { class: "psb-table psb-comparison" }, h("thead", {}, h("tr", {}, table.headings.map((head, i) => h("th", { scope: "col", class: i ? "psb-number" : "" }, dot(head, i), head)))), h("tbody", {}, body)),
     h("ul", { class: "psb-remarks" }, (table.remarks ?? []).map((text) => h("li", {}, text))),
   ];
 }

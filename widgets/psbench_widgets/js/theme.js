@@ -13,7 +13,10 @@ export function isDark() {
   return window.matchMedia?.("(prefers-color-scheme: dark)").matches ?? false;
 }
 
-let themes = { light: {}, dark: {} };
+let themes = { light: {}, dark: {}, looks: { phases: {} } };
+
+// Colours that are not a chart's configuration: those of the phases.
+export const looks = () => themes.looks;
 
 // The configurations that Python gives: those of the report.
 export function setThemes(given) {
@@ -21,11 +24,12 @@ export function setThemes(given) {
 }
 
 // What a Vega-Lite configuration needs so that a chart is readable on the page's own background.
-export function chartConfig() {
+export function chartConfig(narrow = false) {
   const base = isDark() ? themes.dark : themes.light;
   // five words of a legend must fit above the narrowest chart
-  const legend = { ...base.legend, labelFontSize: 11, symbolSize: 60, columnPadding: 5, labelOffset: 3 };
-  return { ...base, legend, background: "transparent", font: css("--jp-ui-font-family", "system-ui, sans-serif") };
+  const legend = { ...base.legend, labelFontSize: 11, symbolSize: 60, columnPadding: 5, labelOffset: 3, ...(narrow && { columns: 3 }) };
+  const axis = { ...base.axis, labelOverlap: true, labelSeparation: 8 };
+  return { ...base, axis, legend, background: "transparent", font: css("--jp-ui-font-family", "system-ui, sans-serif") };
 }
 
 const listeners = new Set();

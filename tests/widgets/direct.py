@@ -1,0 +1,198 @@
+"""A panel in a browser without Jupyter: Python's panel in this process, its page in a bare document.
+
+The same script and the same messages as in a notebook, some seconds sooner: what concerns Jupyter itself
+(kernels, reloads, cells) is tested in `test_browser_lab`.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+from psbench_widgets import Lab
+from psbench_widgets.frontend import STATIC, themes
+
+#: about the room that a notebook cell has beside JupyterLab's file browser and the cell's prompt
+BESIDE = 380
+LOOK = {
+    "light": {"--jp-layout-color0": "#fff", "--jp-layout-color1": "#fff", "--jp-layout-color2": "#eee"}
+    | {"--jp-ui-font-color1": "rgba(0,0,0,0.87)", "--jp-ui-font-color2": "rgba(0,0,0,0.54)"}
+    | {"--jp-border-color2": "#e0e0e0", "--jp-brand-color1": "#1976d2"},
+    "dark": {"--jp-layout-color0": "#111", "--jp-layout-color1": "#212121", "--jp-layout-color2": "#424242"}
+    | {"--jp-ui-font-color1": "#fff", "--jp-ui-font-color2": "rgba(255,255,255,0.7)"}
+    | {"--jp-border-color2": "#616161", "--jp-brand-color1": "#42a5f5"},
+}
+PAGE = """<!doctype html><meta charset="utf-8"><title>panel</title>
+<style>:root { %(look)s } body { margin: 0; background: var(--jp-layout-color0); font: 13px sans-serif; }
+#scroll { position: absolute; top: 90px; bottom: 24px; left: %(left)dpx; right: 12px; overflow: auto; }
+</style><body data-jp-theme-light="%(light)s"><div id="scroll"><div id="place"></div></div>
+<script type="module">
+import engine from "/engine.js";
+const models = new Map();
+class Model {
+  constructor(id, state) { this.id = id; this.state = state; this.listeners = new Map(); }
+  get(name) { return this.state[name]; }
+  on(names, f) {
+    for (const n of names.split(" ")) this.listeners.set(n, (this.listeners.get(n) ?? new Set()).add(f));
+  }
+  off(names, f) { for (const n of names.split(" ")) this.listeners.get(n)?.delete(f); }
+  send(message) { window.toPython(this.id, JSON.stringify(message)); }
+  fire(name, ...rest) { for (const f of this.listeners.get(name) ?? []) f(...rest); }
+  set(state) {
+    Object.assign(this.state, state);
+    for (const name of Object.keys(state)) this.fire(`change:${name}`);
+  }
+  get widget_manager() { return { get_model: async (id) => models.get(id) }; }
+}
+window.errors = [];
+addEventListener("error", (e) => errors.push(e.message));
+addEventListener("unhandledrejection", (e) => errors.push(String(e.reason?.stack ?? e.reason)));
+window.fromPython = (batch) => {
+  for (const [id, kind, content] of batch) {
+    if (kind === "open") models.set(id, new Model(id, content));
+    if (kind === "state") models.get(id).set(content);
+    if (kind === "message") models.get(id).fire("msg:custom", content);
+  }
+};
+window.mount = async (id, key) => {
+  engine.initialize({ model: models.get("bundle") });
+  const view = { model: models.get(id), el: document.getElementById("place") };
+  window.end = await globalThis[`psbench-${key}`].engine.render("lab", view);
+};
+window.ready = true;
+</script></body>"""
+
+
+class Direct:
+    """A panel and the browser page that shows it."""
+
+    def __init__(self, browser: Any, width: int = 1366, height: int = 768, theme: str = "light") -> None:
+        self.context = browser.new_context(viewport={"width": width, "height": height})
+        self.web = self.context.new_page()
+        self.out: deque[tuple[str, str, Any]] = deque()
+        self._lock = threading.Lock()
+        # half a screen has no room for a file browser
+        left = 64 if width < 1000 else BESIDE
+        look = "; ".join(f"{name}: {value}" for name, value in LOOK[theme].items())
+        page = PAGE % {"look": look, "left": left, "light": str(theme == "light").lower()}
+        self.web.route("http://panel.test/", lambda r: r.fulfill(body=page, content_type="text/html"))
+        engine = (STATIC / "engine.js").read_text()
+        self.web.route(
+            "http://panel.test/engine.js", lambda r: r.fulfill(body=engine, content_type="text/javascript")
+        )
+        self.web.expose_function("toPython", self._receive)
+        self.web.goto("http://panel.test/")
+        self.web.wait_for_function("() => window.ready")
+
+    def show(self, lab: Lab) -> None:
+        """Show a panel."""
+        self.lab = lab
+        self.widgets = {lab.model_id or "lab": lab}
+        bundle = {"key": "direct", "themes": themes()}
+        self.out.append(("bundle", "open", bundle))
+        for chart in lab._figures.charts.values():
+            self._add(chart)
+        self._add(lab)
+        self.flush()
+        self.web.evaluate("([id, key]) => window.mount(id, key)", [lab.uid, "direct"])
+        self.wait("() => document.querySelector('.psb-lab button.psb-run:enabled')")
+
+    def _add(self, widget: Any) -> None:
+        self.widgets[widget.uid] = widget
+        state = {
+            name: _plain(getattr(widget, name)) for name in widget.trait_names(sync=True) if name[0] != "_"
+        }
+        with self._lock:
+            self.out.append((widget.uid, "open", state))
+        widget.observe(lambda change: self._changed(widget, change))
+        widget.send = lambda content, buffers=None: self._put(widget.uid, "message", content)
+
+    def _changed(self, widget: Any, change: Any) -> None:
+        if change["name"] == "overlay":
+            for chart in self.lab._comparison.charts:
+                if chart.uid not in self.widgets:
+                    self._add(chart)
+        if change["name"] in widget.trait_names(sync=True) and change["name"] != "engine":
+            self._put(widget.uid, "state", {change["name"]: _plain(change["new"])})
+
+    def _put(self, uid: str, kind: str, content: Any) -> None:
+        text = json.loads(json.dumps(content))
+        with self._lock:
+            self.out.append((uid, kind, text))
+
+    def _receive(self, uid: str, text: str) -> None:
+        widget = self.widgets[uid]
+        message = json.loads(text)
+        widget._on_message(widget, message, [])
+
+    def flush(self) -> None:
+        """Hand on to the page what Python has sent."""
+        with self._lock:
+            batch = list(self.out)
+            self.out.clear()
+        if batch:
+            self.web.evaluate("(batch) => window.fromPython(batch)", batch)
+
+    def wait(self, condition: str, timeout_s: float = 60.0, argument: Any = None) -> None:
+        """Wait until a condition holds in the page, handing on messages meanwhile."""
+        until = time.monotonic() + timeout_s
+        while True:
+            self.flush()
+            if self.web.evaluate(condition, argument):
+                return
+            if time.monotonic() > until:
+                raise TimeoutError(condition)
+            self.web.wait_for_timeout(30)
+
+    def settle(self, ms: int = 400) -> None:
+        """Let charts draw and answers arrive."""
+        until = time.monotonic() + ms / 1000
+        while time.monotonic() < until:
+            self.flush()
+            self.web.wait_for_timeout(30)
+        self.flush()
+
+    def over(self, words: str) -> None:
+        """Wait until the panel says what became of a run."""
+        self.wait(
+            "(w) => document.querySelector('.psb-answer').textContent.includes(w)"
+            " && document.querySelector('.psb-lab').dataset.running === ''",
+            argument=words,
+        )
+
+    def shot(self, path: Path) -> None:
+        """Write a screenshot."""
+        self.settle()
+        self.web.screenshot(path=path)
+
+    def errors(self) -> list[str]:
+        """Return what went wrong in the page."""
+        return list(self.web.evaluate("() => window.errors"))
+
+    def look(self, width: int, height: int, theme: str) -> None:
+        """Show the page at another size, light or dark."""
+        self.web.set_viewport_size({"width": width, "height": height})
+        left = 64 if width < 1000 else BESIDE
+        self.web.evaluate(
+            """([look, left, light]) => {
+              const style = document.documentElement.style;
+              for (const [name, value] of Object.entries(look)) style.setProperty(name, value);
+              document.getElementById("scroll").style.left = `${left}px`;
+              document.body.dataset.jpThemeLight = light;
+            }""",
+            [LOOK[theme], left, str(theme == "light").lower()],
+        )
+        self.settle(900)
+
+    def close(self) -> None:
+        """Close the page and the panel."""
+        self.context.close()
+        self.lab.close()
+
+
+def _plain(value: Any) -> Any:
+    return json.loads(json.dumps(value, default=str))

@@ -1,0 +1,75 @@
+"""A run as one file to hand out: small, whole, and it needs nothing from anywhere."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from psbench import Experiment
+from psbench.results.run import Run
+from psbench.runs import run
+from psbench_widgets import film as films
+from psbench_widgets.handout import write_handout
+
+MOST_BYTES = 5_000_000
+
+
+@pytest.fixture(scope="module")
+def done() -> Run:
+    return run(
+        Experiment(strategy="ssp", cluster={"workers": 4, "speed": [1, 1, 1, 0.3]}, stop={"epochs": 10})
+    )
+
+
+def facts(path: Path) -> Any:
+    found = re.search(r'id="psbench-handout">(.*?)</script>', path.read_text(), re.DOTALL)
+    assert found is not None
+    return json.loads(found[1])
+
+
+def test_it_is_small_and_says_what_it_is(done: Run, tmp_path: Path) -> None:
+    path = write_handout(done, tmp_path / "run.html")
+    assert path.stat().st_size < MOST_BYTES
+    inside = facts(path)
+    assert inside["title"] == "ssp"
+    assert inside["notes"] == []
+    assert {"val_accuracy", "train_loss", "idle", "staleness"} <= {chart["key"] for chart in inside["charts"]}
+
+
+def test_of_a_long_run_it_has_the_beginning_and_says_so(
+    done: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(films, "SPANS", 300)
+    inside = facts(write_handout(done, tmp_path / "run.html"))
+    assert len(inside["notes"]) == 1
+    assert inside["film"]["end_s"] == inside["film"]["whole_s"] < done.log.rows()["time_s"][-1]
+
+
+@pytest.mark.browser
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_it_opens_alone_and_rewinds(
+    done: Run, tmp_path: Path, chromium: Any, screenshots: Path, scheme: str
+) -> None:
+    path = write_handout(done, tmp_path / "run.html")
+    context = chromium.new_context(viewport={"width": 1366, "height": 768}, color_scheme=scheme)
+    web, wrong, asked = context.new_page(), [], []
+    web.on("pageerror", lambda error: wrong.append(str(error)))
+    web.on("request", lambda request: asked.append(request.url))
+    web.goto(path.as_uri())
+    web.wait_for_selector("#psbench-place[data-state=shown]")
+    web.wait_for_function("() => document.querySelectorAll('svg.marks').length > 6")
+    web.click(".psb-first-wait")
+    assert "for worker 3: it was 4 steps ahead of the slowest" in web.text_content(".psb-why")
+    web.wait_for_timeout(300)
+    web.screenshot(path=screenshots / f"handout-{scheme}.png")
+    before = float(web.get_attribute(".psb-stage", "data-now"))
+    web.click(".psb-play")
+    web.wait_for_function("(t) => Number(document.querySelector('.psb-stage').dataset.now) > t", arg=before)
+    assert wrong == []
+    assert asked == [path.as_uri()]
+    context.close()

@@ -1,0 +1,82 @@
+"""What the page needs to show any moment of a run: its recording, and what the log does not hold."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from psbench.core.log import EventLog
+from psbench.core.strategy import Strategy
+from psbench.experiment import Experiment
+from psbench.metrics.recording import Recording, recording
+
+#: spans that a page is sent at once: a run with more is sent piece by piece, as somebody comes near
+SPANS = 30_000
+#: rows from which the moving window of a run under way is made
+NEWEST = 1500
+
+
+def film(
+    experiment: Experiment, log: EventLog, label: str, key: str, at_s: float | None = None
+) -> dict[str, Any]:
+    """Return a run, or the part of it around a time, as the page reads it.
+
+    Parameters
+    ----------
+    experiment : Experiment
+    log : EventLog
+    label : str
+        What the run is called.
+    key : str
+        Tells runs apart.
+    at_s : float, seconds, optional
+        What must be in it, if it is too long to be sent whole.
+    """
+    whole = recording(log, bounds_of(experiment))
+    part, begin = whole.around(whole.end_s if at_s is None else at_s, SPANS)
+    return _message(part, about(experiment, label, key, whole.workers), begin, whole.end_s)
+
+
+def newest(
+    experiment: Experiment,
+    log: EventLog,
+    label: str,
+    key: str,
+    first: int,
+    clocks: Mapping[int, int],
+    composition: int,
+) -> dict[str, Any]:
+    """Return the rows of a run under way from number `first` on; see `recording` for what was before."""
+    tail = EventLog()
+    rows = log.rows(first)
+    tail.extend(rows, log.texts[1:])
+    part = recording(tail, bounds_of(experiment), clocks, composition)
+    return _message(part, about(experiment, label, key, part.workers), float(rows["time_s"][0]), part.end_s)
+
+
+def bounds_of(experiment: Experiment) -> list[int | None]:
+    """Return the staleness bound of each composition; None for those without."""
+    return [getattr(each.consistency, "staleness_bound", None) for each in experiment.strategy.compositions]
+
+
+def about(experiment: Experiment, label: str, key: str, workers: Sequence[int]) -> dict[str, Any]:
+    """Return what the page says of a run beside its recording."""
+    strategy = experiment.strategy
+    return {
+        "label": label,
+        "key": key,
+        "workers": list(workers),
+        "compositions": [_composition(each) for each in strategy.compositions],
+        "can_fork": experiment.backend == "simulated",
+        "can_switch": len(strategy.compositions) > 1 and experiment.switch_at_s is None,
+        "bounded": isinstance(strategy, Strategy) and bounds_of(experiment) != [None],
+    }
+
+
+def _composition(strategy: Strategy) -> dict[str, Any]:
+    placement = strategy.placement
+    return {"name": strategy.name, "collective": placement.collective, "servers": placement.num_servers}
+
+
+def _message(part: Recording, facts: dict[str, Any], begin_s: float, whole_s: float) -> dict[str, Any]:
+    return part.plain() | {"about": facts, "begin_s": begin_s, "whole_s": whole_s}

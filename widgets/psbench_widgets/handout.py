@@ -1,0 +1,102 @@
+"""A recorded run as one HTML file, with the scrubber and the charts: opens with no internet and no kernel."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from psbench import charts
+from psbench.results.run import Run
+from psbench.system.files import atomic_write
+from psbench_widgets.film import film
+from psbench_widgets.frontend import STATIC, themes
+from psbench_widgets.still import as_columns, static, titles
+
+#: what the page may load: nothing; Vega makes functions of its expressions, hence 'unsafe-eval'
+_POLICY = "default-src 'none'; script-src 'unsafe-inline' 'unsafe-eval'; style-src 'unsafe-inline'"
+#: charts of whole runs that the page's own timeline stands for
+_LEFT_OUT = ("timeline", "switch", "servers", "server_load")
+
+
+def write_handout(run: Run, path: str | Path) -> Path:
+    """Write a run to one HTML file of less than 5 MB, and return where.
+
+    The page has the timeline with its scrubber, the state of workers and server at any moment, the reason of
+    every wait, and the run's charts. Of a run that is too long the beginning is in the file, and the page
+    says so; the charts are always of the whole run.
+
+    Parameters
+    ----------
+    run : Run
+    path : path
+    """
+    path = Path(path)
+    facts = json.dumps(_facts(run), allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
+    title = html.escape(f"psbench: {run.experiment.title}")
+    with atomic_write(path) as file:
+        file.write_text(
+            '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+            f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n'
+            '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+            '<meta name="color-scheme" content="light dark">\n'
+            f"<title>{title}</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n"
+            '<div id="psbench-place"></div>\n'
+            f'<script type="application/json" id="psbench-handout">{facts}</script>\n'
+            f'<script type="module">{_script()}</script>\n</body>\n</html>\n',
+            encoding="utf-8",
+        )
+    return path
+
+
+#: the variables that JupyterLab gives where there is JupyterLab
+_STYLE = """
+body { margin: 0; background: #fff; }
+@media (prefers-color-scheme: dark) {
+  :root {
+    --jp-ui-font-color1: #fff; --jp-ui-font-color2: rgba(255, 255, 255, 0.7); --jp-layout-color0: #111;
+    --jp-layout-color1: #212121; --jp-layout-color2: #424242; --jp-border-color2: #616161;
+    --jp-brand-color1: #42a5f5; --jp-warn-color0: #ffb74d;
+  }
+  body { background: #111; }
+}
+"""
+
+
+def _script() -> str:
+    """Return the browser half so that no text in it can end the element that it stands in."""
+    code = (STATIC / "engine.js").read_text(encoding="utf-8")
+    return re.sub(r"<(?=/script|!--)", r"\\x3c", code, flags=re.IGNORECASE)
+
+
+def _facts(run: Run) -> dict[str, Any]:
+    experiment, label = run.experiment, run.experiment.title
+    picture = film(experiment, run.log, label, "run", at_s=0.0)
+    shown, whole = picture["end_s"], picture["whole_s"]
+    parts = (experiment.data, experiment.model, experiment.cluster, experiment.sharding)
+    names = ", ".join(part.name.replace("_", " ") for part in parts)
+    notes = [f"This file has the first {shown:.4g} s of {whole:.4g} s; the charts are of the whole run."]
+    return {
+        "themes": themes(),
+        "title": label.replace("_", " "),
+        "facts": f"{names}; seed {experiment.seed}; {experiment.backend}; {run.meta.get('reason', '')}",
+        "notes": notes if shown < whole else [],
+        # beyond its end nothing can be asked for
+        "film": picture | {"whole_s": shown},
+        "charts": _charts(run, label),
+    }
+
+
+def _charts(run: Run, label: str) -> list[dict[str, Any]]:
+    strategy = str(run.meta.get("strategy") or label)
+    figures = charts.curves([run], [label], {label: strategy}, "time_s")
+    figures += [each for each in charts.worker_figures(run) if each.name not in _LEFT_OUT]
+    return [_chart(figure) for figure in (*figures, *charts.label_figures(run))]
+
+
+def _chart(figure: charts.Figure) -> dict[str, Any]:
+    spec, rows = static(figure)
+    title, note = titles(figure)
+    return {"key": figure.name, "title": title, "note": note, "spec": spec, "columns": as_columns(rows)}

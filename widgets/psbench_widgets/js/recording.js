@@ -1,0 +1,118 @@
+// A run as tables (psbench.metrics.recording), and the state at any of its moments, which is a search in them.
+// The same rules as psbench.metrics.moment; a test compares the two.
+
+const TYPES = { f8: Float64Array, u1: Uint8Array, u2: Uint16Array, i4: Int32Array };
+
+function unpack({ as, data }) {
+  const text = atob(data);
+  const bytes = new Uint8Array(text.length);
+  for (let i = 0; i < text.length; i++) bytes[i] = text.charCodeAt(i);
+  return new TYPES[as](bytes.buffer);
+}
+
+// Number of entries of a sorted column that are <= value (or < value).
+export function upTo(column, value, strictly = false) {
+  let low = 0;
+  let high = column.length;
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (strictly ? column[middle] < value : column[middle] <= value) low = middle + 1;
+    else high = middle;
+  }
+  return low;
+}
+
+export const duration = (seconds) => (seconds < 0.9995 ? `${shortest(1000 * seconds)} ms` : `${shortest(seconds)} s`);
+const shortest = (value) => String(Number(value.toPrecision(3)));
+
+export class Recording {
+  constructor(plain) {
+    Object.assign(this, { end: plain.end_s, begin: plain.begin_s ?? 0, workers: plain.workers, phases: plain.phases, whys: plain.whys });
+    this.about = plain.about ?? {}; // label, compositions, collective, stored by the sender
+    this.tables = Object.fromEntries(Object.entries(plain.tables).map(([name, table]) => [name, Object.fromEntries(Object.entries(table).map(([column, packed]) => [column, unpack(packed)]))]));
+    const { spans, clocks, models, versions } = this.tables;
+    this.wait = this.phases.indexOf("wait");
+    this.rows = this.workers.map((worker) => range(spans.worker, worker)); // [first, last + 1] of each worker's spans
+    this.clocks = new Map(this.workers.map((worker) => [worker, own(clocks, worker, "clock")]));
+    this.models = new Map(this.workers.map((worker) => [worker, own(models, worker, "version")]));
+    this.firstShown = spans.start_s.length ? Math.min(...this.rows.filter(([a, b]) => b > a).map(([a]) => spans.start_s[a])) : 0;
+    this.instants = {
+      update: versions.time_s,
+      barrier: versions.time_s.filter((_, i) => versions.barrier[i]),
+      epoch: this.tables.epochs.time_s,
+      wait: Float64Array.from(spans.start_s.filter((_, i) => spans.phase[i] === this.wait && spans.waited_for[i] >= 0)).sort(),
+    };
+    this.instants.event = Float64Array.from(new Set([...spans.start_s, ...versions.time_s, ...this.tables.pushes.arrived_s])).sort();
+  }
+
+  // Place of the span that a worker (by its place among the workers) is in; -1 if it is not there.
+  spanAt(place, time) {
+    const [first, last] = this.rows[place];
+    const { start_s, end_s } = this.tables.spans;
+    const found = first + upTo(start_s.subarray(first, last), time) - 1;
+    return found >= first && time < end_s[found] ? found : -1;
+  }
+
+  at(time) {
+    const { spans, pushes, versions, compositions } = this.tables;
+    const workers = [];
+    this.workers.forEach((worker, place) => {
+      const span = this.spanAt(place, time);
+      if (span < 0) return;
+      const [start, end] = [spans.start_s[span], spans.end_s[span]];
+      const whom = spans.waited_for[span];
+      workers.push({
+        worker, place, span,
+        phase: this.phases[spans.phase[span]],
+        progress: (time - start) / (end - start),
+        clock: last(this.clocks.get(worker), time),
+        version: last(this.models.get(worker), time),
+        waitedFor: whom >= 0 ? whom : null,
+        why: this.why(span),
+      });
+    });
+    const buffer = [];
+    for (let i = 0, stop = upTo(pushes.arrived_s, time); i < stop; i++) if (time < pushes.left_s[i]) buffer.push([pushes.worker[i], pushes.base_version[i]]);
+    return { time, workers, buffer, version: last({ times: versions.time_s, values: versions.version }, time), composition: last({ times: compositions.time_s, values: compositions.index }, time) };
+  }
+
+  why(span) {
+    const { spans } = this.tables;
+    if (spans.phase[span] !== this.wait) return "";
+    const whom = spans.waited_for[span] >= 0 ? ` for worker ${spans.waited_for[span]}` : "";
+    return `Worker ${spans.worker[span]} waited ${duration(spans.end_s[span] - spans.start_s[span])}${whom}: ${this.whys[spans.why[span]]}`;
+  }
+
+  // The next (or previous) instant of a kind: event, update, barrier, epoch, wait; null if there is none.
+  next(kind, time, back = false) {
+    const times = this.instants[kind];
+    const place = back ? upTo(times, time, true) - 1 : upTo(times, time);
+    return place >= 0 && place < times.length ? times[place] : null;
+  }
+
+  // Seconds in which about `count` spans begin: as much as can be told apart.
+  readable(count) {
+    const spans = this.tables.spans.start_s.length;
+    const whole = this.end - this.firstShown;
+    return spans > count ? (whole * count) / spans : whole;
+  }
+}
+
+function range(column, worker) {
+  let first = column.indexOf(worker);
+  if (first < 0) return [0, 0];
+  let stop = first;
+  while (stop < column.length && column[stop] === worker) stop++;
+  return [first, stop];
+}
+
+function own(table, worker, column) {
+  const kept = [];
+  table.worker.forEach((each, i) => each === worker && kept.push(i));
+  return { times: Float64Array.from(kept, (i) => table.time_s[i]), values: Int32Array.from(kept, (i) => table[column][i]) };
+}
+
+function last({ times, values }, time) {
+  const place = upTo(times, time) - 1;
+  return place >= 0 ? values[place] : 0;
+}

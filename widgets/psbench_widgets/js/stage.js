@@ -1,0 +1,250 @@
+// One or two runs on one time axis: timelines, the state at a moment, and the controls that move the moment.
+import { h } from "./dom.js";
+import { machine } from "./machine.js";
+import { Recording } from "./recording.js";
+import { Timeline } from "./timeline.js";
+import { looks, onThemeChange } from "./theme.js";
+
+const READABLE = 220; // spans that can be told apart in a timeline
+const SPEEDS = [0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50];
+const KINDS = { event: "event", update: "update", barrier: "barrier", epoch: "epoch", wait: "wait" };
+
+export class Stage {
+  // ask(time): wants the recording around a time; moved(time or null): the moment has changed;
+  // selected({ brush, worker }): something is selected in every chart
+  constructor({ ask, moved, selected }) {
+    this.events = { ask, moved, selected };
+    this.films = [];
+    this.now = 0;
+    this.follow = true;
+    this.brush = null;
+    this.worker = null;
+    this.zoom = 1;
+    this.build();
+    this.observer = new ResizeObserver(() => requestAnimationFrame(() => this.draw())); // drawing changes heights
+    this.observer.observe(this.element);
+    this.endTheme = onThemeChange(() => this.draw());
+  }
+
+  build() {
+    const button = (text, name, title, click) => h("button", { type: "button", class: `psb-small psb-${name}`, title, "aria-label": title, onclick: click }, text);
+    this.timelines = h("div", { class: "psb-timelines" });
+    this.back = button("◂", "back", "step back", () => this.step(true));
+    this.play = button("▶", "play", "play", () => this.toggle());
+    this.forth = button("▸", "forth", "step forward", () => this.step(false));
+    this.kind = h("select", { class: "psb-select psb-step", "aria-label": "step by", title: "what a step is" }, Object.entries(KINDS).map(([value, text]) => h("option", { value }, text)));
+    this.slider = h("input", { type: "range", class: "psb-slider", min: "0", max: "1000", step: "any", value: "0", "aria-label": "moment of the run" });
+    this.slider.oninput = () => this.go((Number(this.slider.value) / 1000) * this.end, true);
+    this.slider.onkeydown = (event) => this.onKey(event);
+    this.clock = h("output", { class: "psb-time" });
+    this.speed = h("select", { class: "psb-select psb-speed", "aria-label": "speed of playing", title: "seconds of the run in a second" }, SPEEDS.map((value) => h("option", { value }, `${value} ×`)));
+    this.firstWait = button("first wait", "first-wait", "go to the first wait of one worker for another", () => this.toFirstWait());
+    this.live = button("live", "live", "follow the run", () => this.followAgain());
+    const closer = button("+", "closer", "show less time, larger", () => this.rescale(0.5));
+    const wider = button("−", "wider", "show more time", () => this.rescale(2));
+    this.controls = h("div", { class: "psb-scrub", role: "group", "aria-label": "rewind and play" }, this.back, this.play, this.forth, this.kind, this.firstWait, this.slider, this.clock, this.speed, wider, closer, this.live);
+    this.legend = h("div", { class: "psb-legend", "aria-hidden": "true" });
+    this.why = h("p", { class: "psb-why", "aria-live": "polite" });
+    this.machines = h("div", { class: "psb-machines" });
+    this.empty = true;
+    this.element = h("section", { class: "psb-stage", hidden: true, "aria-label": "what each worker does" }, h("div", { class: "psb-stage-head" }, h("span", { class: "psb-chart-title" }, "What each worker does"), this.legend), this.timelines, this.controls, this.why);
+  }
+
+  // ---------------------------------------------------------------- recordings
+
+  // Show recordings (plain data, one or two); `live` ones move the moment along unless somebody has moved it.
+  show(plains, { live = false, at = null } = {}) {
+    const before = this.films.map((film) => film.recording.about.key).join();
+    const recordings = plains.map((plain) => new Recording(plain));
+    const fresh = recordings.map((recording) => recording.about.key).join() !== before;
+    if (fresh) this.set(recordings);
+    else this.films.forEach((film, i) => film.timeline.show((film.recording = recordings[i])));
+    this.whole = Math.max(...plains.map((plain) => plain.whole_s ?? plain.end_s));
+    this.running = live;
+    this.element.hidden = false;
+    if (fresh) this.rest();
+    this.live.hidden = !live;
+    if (live && this.follow) this.now = this.end;
+    if (!live && fresh) this.now = at ?? Math.min(this.end, (this.films[0].recording.begin ?? 0) + this.window() / 2);
+    this.now = Math.min(this.now, this.end);
+    this.draw();
+  }
+
+  set(recordings) {
+    this.pause();
+    this.films = recordings.map((recording) => {
+      const timeline = new Timeline(looks().phases, {
+        at: (time) => this.go(time, true),
+        brush: (brush) => this.select({ brush }),
+        worker: (worker) => this.select({ worker: worker === this.worker ? null : worker }),
+        tell: (text) => this.tell(text),
+      });
+      timeline.show(recording);
+      return { recording, timeline };
+    });
+    this.brush = this.worker = null;
+    this.zoom = 1;
+    this.follow = true;
+    this.timelines.replaceChildren(...this.films.map(({ recording, timeline }) => h("div", { class: "psb-film" }, this.films.length > 1 && h("div", { class: "psb-film-name" }, recording.about.label), timeline.element)));
+    this.machines.replaceChildren(...this.films.map((film) => (film.place = h("figure", { class: "psb-machine-place" }))));
+    const phases = looks().phases;
+    this.legend.replaceChildren(...this.films[0].recording.phases.map((name) => h("span", { class: "psb-key" }, swatch(phases[name], name), name)));
+  }
+
+  rest() {
+    const window = this.window();
+    const wanted = window / 10;
+    const nearest = SPEEDS.reduce((best, each) => (Math.abs(Math.log(each / wanted)) < Math.abs(Math.log(best / wanted)) ? each : best));
+    this.speed.value = String(nearest);
+  }
+
+  get end() {
+    return this.whole ?? 1;
+  }
+
+  // Seconds that the timelines show.
+  window() {
+    const width = this.timelines.clientWidth || 640;
+    const readable = Math.min(...this.films.map(({ recording }) => recording.readable((READABLE * width) / 640)));
+    return Math.min(this.end, Math.max(1e-6, readable * this.zoom)) || 1;
+  }
+
+  // ---------------------------------------------------------------- the moment
+
+  go(time, byHand = false) {
+    if (!this.films.length) return;
+    if (byHand) {
+      if (this.follow && this.running) this.events.ask(time); // all of it, not only the newest piece
+      this.follow = false;
+    }
+    this.now = Math.min(this.end, Math.max(0, time));
+    if (byHand && this.films.some(({ recording }) => this.now < recording.begin || this.now > recording.end) && this.now <= this.end) this.events.ask(this.now);
+    this.draw();
+    this.events.moved(this.now, !this.playing);
+  }
+
+  step(back) {
+    this.pause();
+    const times = this.films.map(({ recording }) => recording.next(this.kind.value, this.now, back)).filter((time) => time !== null);
+    if (times.length) this.go(back ? Math.max(...times) : Math.min(...times), true);
+  }
+
+  toFirstWait() {
+    this.pause();
+    this.kind.value = "wait";
+    const first = this.films[0].recording.next("wait", -1);
+    if (first !== null) this.go(first, true);
+    else this.tell("Nobody waited for anybody in this run.");
+  }
+
+  onKey(event) {
+    const back = ["ArrowLeft", "ArrowDown"].includes(event.key);
+    if (!back && !["ArrowRight", "ArrowUp"].includes(event.key)) return;
+    event.preventDefault();
+    event.stopPropagation();
+    this.step(back);
+  }
+
+  followAgain() {
+    this.follow = true;
+    this.pause();
+    this.events.moved(null, true);
+    this.events.ask(null);
+  }
+
+  toggle() {
+    if (this.playing) return this.pause();
+    if (this.now >= this.end) this.now = 0;
+    this.follow = false;
+    this.play.textContent = "❚❚";
+    this.play.title = "pause";
+    this.play.setAttribute("aria-label", "pause");
+    let before = performance.now();
+    const frame = (at) => {
+      if (!this.playing) return;
+      this.go(this.now + (Math.min(100, at - before) / 1000) * Number(this.speed.value));
+      before = at;
+      if (this.now >= this.end) this.pause();
+      else this.playing = requestAnimationFrame(frame);
+    };
+    this.playing = requestAnimationFrame(frame);
+  }
+
+  pause() {
+    if (this.playing) cancelAnimationFrame(this.playing);
+    const was = this.playing;
+    this.playing = null;
+    this.play.textContent = "▶";
+    this.play.title = "play";
+    this.play.setAttribute("aria-label", "play");
+    if (was) this.events.moved(this.now, true);
+  }
+
+  rescale(factor) {
+    this.zoom = Math.min(64, Math.max(1 / 64, this.zoom * factor));
+    this.draw();
+  }
+
+  select({ brush, worker }) {
+    if (brush !== undefined) this.brush = brush;
+    if (worker !== undefined) this.worker = worker;
+    this.draw();
+    this.events.selected({ brush: this.brush, worker: this.worker });
+  }
+
+  tell(text) {
+    this.told = text;
+    this.say();
+  }
+
+  // ---------------------------------------------------------------- drawing
+
+  draw() {
+    if (!this.films.length || this.element.hidden) return;
+    const window = this.window();
+    let from = this.running && this.follow ? this.end - window : this.now - window / 2;
+    from = Math.max(0, Math.min(this.end - window, from));
+    for (const film of this.films) {
+      film.state = film.recording.at(Math.min(this.now, film.recording.end * (1 - 1e-12)));
+      film.timeline.draw(from, from + window, this.now, this.brush, this.worker);
+      film.place.replaceChildren(machine(film.state, film.recording.about, looks().phases, this.worker), this.films.length > 1 ? h("figcaption", { class: "psb-film-name" }, film.recording.about.label) : "");
+    }
+    if (document.activeElement !== this.slider || this.playing || this.running) this.slider.value = String((1000 * this.now) / this.end);
+    this.clock.textContent = `${this.now.toFixed(digits(this.end))} s of ${this.end.toFixed(digits(this.end))}`;
+    this.slider.setAttribute("aria-valuetext", this.clock.textContent);
+    this.live.setAttribute("aria-pressed", String(this.follow));
+    this.element.dataset.now = String(this.now);
+    this.say();
+  }
+
+  say() {
+    if (this.told) {
+      this.why.textContent = this.told;
+      return;
+    }
+    const lines = this.films.map(({ state, recording }) => sentence(state, this.films.length > 1 ? `${recording.about.label}: ` : "", this.worker));
+    if (this.why.textContent !== lines.join("\n")) this.why.textContent = lines.join("\n");
+  }
+
+  dispose() {
+    this.pause();
+    this.observer.disconnect();
+    this.endTheme();
+  }
+}
+
+// Who waits at a moment, and why: the longest-waiting worker's own sentence, and how many others there are.
+function sentence(state, head, chosen) {
+  const waits = state.workers.filter((w) => w.why && (chosen === null || w.worker === chosen));
+  if (!waits.length) return `${head}At this moment ${chosen === null ? "nobody" : `worker ${chosen} does not`} wait${chosen === null ? "s" : ""}; version ${state.version}.`;
+  const others = waits.length - 1;
+  return `${head}${waits[0].why}${others ? `; ${others} other${others > 1 ? "s wait" : " waits"} too` : ""}.`;
+}
+
+const digits = (end) => Math.max(1, Math.min(4, 4 - Math.ceil(Math.log10(end || 1))));
+
+function swatch(colour, name) {
+  const mark = h("i", { class: `psb-swatch psb-swatch-${name}` });
+  mark.style.background = colour;
+  return mark;
+}

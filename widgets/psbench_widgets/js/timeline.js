@@ -1,0 +1,222 @@
+// The timeline of one run on a canvas: a row for each worker, spans of what it does, drawn from a recording.
+import { h } from "./dom.js";
+import { duration } from "./recording.js";
+
+const GUTTER = 30;
+const AXIS = 18;
+const THICK = { compute: 0.86, pull: 0.56, send: 0.56, wait: 0.2, cancelled: 0.4 };
+const HIGHEST = 20;
+const TALLEST = 150;
+const ROWS = 50; // more workers than this are thinned evenly
+
+export class Timeline {
+  // events: at(time) when a moment is picked, brush([from, to] or null), worker(id or null), tell(text or "")
+  constructor(colours, events) {
+    this.colours = colours;
+    this.events = events;
+    this.canvas = h("canvas", { class: "psb-timeline-canvas", role: "img" });
+    this.element = h("div", { class: "psb-timeline" }, this.canvas);
+    this.canvas.onpointermove = (event) => this.hover(event);
+    this.canvas.onpointerleave = () => this.leave();
+    this.canvas.onpointerdown = (event) => this.press(event);
+    this.canvas.onpointerup = (event) => this.release(event);
+  }
+
+  show(recording) {
+    this.recording = recording;
+    const every = Math.ceil(recording.workers.length / ROWS);
+    this.shown = recording.workers.map((worker, place) => ({ worker, place })).filter((_, i) => i % every === 0);
+    this.row = Math.max(3, Math.min(HIGHEST, Math.floor(TALLEST / this.shown.length)));
+    this.height = this.row * this.shown.length + AXIS;
+    this.canvas.style.height = `${this.height}px`;
+  }
+
+  // Draw from `from` to `to` (s) with the cursor at `now`.
+  draw(from, to, now, brush, selected) {
+    this.view = { from, to, now, brush, selected };
+    const width = this.element.clientWidth;
+    if (!this.recording || !width) return;
+    const ratio = window.devicePixelRatio || 1;
+    if (this.canvas.width !== Math.round(width * ratio) || this.canvas.height !== Math.round(this.height * ratio)) {
+      this.canvas.width = Math.round(width * ratio);
+      this.canvas.height = Math.round(this.height * ratio);
+    }
+    this.width = width;
+    const pen = this.canvas.getContext("2d");
+    pen.setTransform(ratio, 0, 0, ratio, 0, 0);
+    pen.clearRect(0, 0, width, this.height);
+    const style = getComputedStyle(this.element);
+    this.ink = { text: style.getPropertyValue("--psb-text") || "#222", muted: style.getPropertyValue("--psb-muted") || "#666", line: style.getPropertyValue("--psb-line") || "#ccc", accent: style.getPropertyValue("--psb-accent") || "#1976d2", font: style.fontFamily };
+    this.axis(pen);
+    if (brush) this.band(pen, brush);
+    pen.save();
+    pen.beginPath();
+    pen.rect(GUTTER, 0, width - GUTTER, this.height);
+    pen.clip();
+    this.shown.forEach(({ worker, place }, i) => this.spans(pen, place, i, selected !== null && selected !== undefined && worker !== selected));
+    this.versions(pen);
+    this.joins(pen);
+    pen.fillStyle = this.ink.text;
+    pen.fillRect(this.x(now) - 0.75, 0, 1.5, this.height - AXIS + 4);
+    pen.restore();
+    this.labels(pen, selected);
+    this.canvas.setAttribute("aria-label", `timeline of ${this.shown.length} workers from ${from.toPrecision(4)} to ${to.toPrecision(4)} s; the sentence below says who waits and why`);
+  }
+
+  x(time) {
+    const { from, to } = this.view;
+    return GUTTER + ((time - from) / (to - from)) * (this.width - GUTTER - 6);
+  }
+
+  time(x) {
+    const { from, to } = this.view;
+    return Math.min(to, Math.max(from, from + ((x - GUTTER) / (this.width - GUTTER - 6)) * (to - from)));
+  }
+
+  spans(pen, place, i, dim) {
+    const { start_s, end_s, phase } = this.recording.tables.spans;
+    const [first, stop] = this.recording.rows[place];
+    const { from, to } = this.view;
+    let k = this.recording.spanAt(place, from);
+    if (k < 0) for (k = first; k < stop && end_s[k] < from; k++);
+    pen.globalAlpha = dim ? 0.25 : 1;
+    for (; k < stop && start_s[k] < to; k++) {
+      const name = this.recording.phases[phase[k]];
+      const thick = Math.max(1.5, this.row * THICK[name]);
+      const left = this.x(start_s[k]);
+      pen.fillStyle = this.colours[name];
+      pen.fillRect(left, i * this.row + (this.row - thick) / 2, Math.max(0.6, this.x(end_s[k]) - left), thick);
+    }
+    pen.globalAlpha = 1;
+  }
+
+  // A tick at the foot for each new version, as long as they can be told apart.
+  versions(pen) {
+    const { time_s } = this.recording.tables.versions;
+    const { from, to } = this.view;
+    const inside = time_s.filter((t) => t >= from && t <= to);
+    if (inside.length > this.width / 4) return;
+    pen.fillStyle = this.ink.muted;
+    for (const t of inside) pen.fillRect(this.x(t) - 0.5, this.row * this.shown.length, 1, 4);
+  }
+
+  // A wait is joined to the worker that ended it: where the pointer is, else at the moment that is shown.
+  joins(pen) {
+    const at = this.pointed?.span >= 0 ? [this.pointed] : this.shown.map(({ place }, i) => ({ span: this.recording.spanAt(place, this.view.now), i }));
+    const { spans } = this.recording.tables;
+    pen.strokeStyle = pen.fillStyle = this.ink.text;
+    for (const { span, i } of at) {
+      if (span < 0 || spans.waited_for[span] < 0 || spans.phase[span] !== this.recording.wait) continue;
+      const to = this.shown.findIndex(({ worker }) => worker === spans.waited_for[span]);
+      if (to < 0) continue;
+      const x = this.x(spans.end_s[span]);
+      pen.lineWidth = 1.2;
+      pen.beginPath();
+      pen.moveTo(x, (i + 0.5) * this.row);
+      pen.lineTo(x, (to + 0.5) * this.row);
+      pen.stroke();
+      pen.beginPath();
+      pen.arc(x, (to + 0.5) * this.row, 3, 0, 7);
+      pen.fill();
+      pen.strokeRect(this.x(spans.start_s[span]), i * this.row + 1, x - this.x(spans.start_s[span]), this.row - 2);
+    }
+  }
+
+  band(pen, [a, b]) {
+    pen.fillStyle = this.ink.accent;
+    pen.globalAlpha = 0.18;
+    pen.fillRect(this.x(a), 0, this.x(b) - this.x(a), this.height - AXIS);
+    pen.globalAlpha = 1;
+  }
+
+  labels(pen, selected) {
+    pen.textAlign = "right";
+    pen.textBaseline = "middle";
+    const every = Math.ceil(11 / this.row);
+    this.shown.forEach(({ worker }, i) => {
+      if (i % every) return;
+      pen.font = `${worker === selected ? "bold " : ""}11px ${this.ink.font}`;
+      pen.fillStyle = worker === selected ? this.ink.text : this.ink.muted;
+      pen.fillText(String(worker), GUTTER - 8, (i + 0.5) * this.row + 0.5);
+    });
+  }
+
+  axis(pen) {
+    const { from, to } = this.view;
+    const foot = this.row * this.shown.length;
+    pen.fillStyle = this.ink.line;
+    pen.fillRect(GUTTER, foot, this.width - GUTTER, 1);
+    pen.font = `11px ${this.ink.font}`;
+    pen.textBaseline = "top";
+    pen.fillStyle = this.ink.muted;
+    pen.textAlign = "left";
+    pen.fillText("s", this.width - 8, foot + 6);
+    pen.textAlign = "center";
+    const step = nice((to - from) / Math.max(2, this.width / 110));
+    const digits = Math.max(0, -Math.floor(Math.log10(step) + 1e-9));
+    for (let t = Math.ceil(from / step) * step; t <= to + 1e-12; t += step) {
+      const x = this.x(t);
+      if (x < GUTTER + 8 || x > this.width - 32) continue;
+      pen.fillText(t.toFixed(digits), x, foot + 6);
+    }
+  }
+
+  // ---------------------------------------------------------------- pointer
+
+  under(event) {
+    const box = this.canvas.getBoundingClientRect();
+    const [x, y] = [event.clientX - box.left, event.clientY - box.top];
+    const i = Math.min(this.shown.length - 1, Math.max(0, Math.floor(y / this.row))); // the full height of a row answers
+    const time = this.time(x);
+    return { x, i, time, label: x < GUTTER - 2, below: y > this.row * this.shown.length, span: this.recording.spanAt(this.shown[i].place, time) };
+  }
+
+  hover(event) {
+    if (!this.recording || !this.view) return;
+    const at = this.under(event);
+    if (this.pressed) {
+      if (Math.abs(at.x - this.pressed.x) > 4) this.events.brush([this.pressed.time, at.time].sort((a, b) => a - b));
+      return;
+    }
+    this.pointed = at.label || at.below ? null : at;
+    this.events.tell(this.pointed ? this.about(at) : "");
+    this.canvas.style.cursor = at.label ? "pointer" : "crosshair";
+  }
+
+  leave() {
+    this.pointed = null;
+    this.events.tell("");
+  }
+
+  press(event) {
+    if (!this.recording || !this.view) return;
+    this.pressed = this.under(event);
+    this.canvas.setPointerCapture(event.pointerId);
+  }
+
+  release(event) {
+    const begun = this.pressed;
+    this.pressed = null;
+    if (!begun) return;
+    const at = this.under(event);
+    if (begun.label) this.events.worker(this.shown[begun.i].worker);
+    else if (Math.abs(at.x - begun.x) <= 4) {
+      this.events.brush(null);
+      this.events.at(begun.time);
+    }
+  }
+
+  about({ i, span }) {
+    if (span < 0) return `worker ${this.shown[i].worker} was not there`;
+    const { start_s, end_s, phase } = this.recording.tables.spans;
+    const why = this.recording.why(span);
+    const when = `${start_s[span].toFixed(3)} to ${end_s[span].toFixed(3)} s`;
+    return why ? `${why} (${when})` : `Worker ${this.shown[i].worker}: ${this.recording.phases[phase[span]]} for ${duration(end_s[span] - start_s[span])} (${when})`;
+  }
+}
+
+// The nearest of 1, 2, 5 times a power of ten that is not below a step.
+function nice(step) {
+  const power = 10 ** Math.floor(Math.log10(step));
+  return power * ([1, 2, 5, 10].find((each) => each * power >= step * (1 - 1e-9)) ?? 10);
+}

@@ -1,0 +1,46 @@
+"""What comes from the page: each message goes to its handler, and no failure prints into a cell."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol, TypeAlias
+
+from psbench.errors import PsbenchError
+
+Handlers: TypeAlias = Mapping[str, Callable[[dict[str, Any]], Any]]
+
+
+class Answer(Protocol):
+    """Shows a short line."""
+
+    def __call__(self, text: str, wrong: bool = False) -> None:
+        """Show it; `wrong` marks it as an error."""
+
+
+def dispatch(
+    handlers: Handlers, answer: Answer, show_error: Callable[[str], None]
+) -> Callable[[Any, Any, Any], None]:
+    """Return what receives the page's messages.
+
+    Parameters
+    ----------
+    handlers : mapping of kind to callable
+    answer : callable
+        Told what a person did wrong, in one line.
+    show_error : callable
+        Told the traceback of a failure of the panel itself.
+    """
+
+    def receive(_widget: Any, content: Any, _buffers: Any) -> None:
+        handler = handlers.get(content.get("kind", "")) if isinstance(content, dict) else None
+        if handler is None:
+            return
+        try:
+            handler(content)
+        except (PsbenchError, OSError) as error:
+            answer(str(error), wrong=True)
+        except Exception:  # a message must never print into somebody's cell
+            show_error(traceback.format_exc())
+
+    return receive

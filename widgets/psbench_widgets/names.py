@@ -1,0 +1,70 @@
+"""What the runs of a panel are called: by what differs among them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from psbench.experiment import Experiment
+
+#: fields that the table has columns for, or that nobody would call a run by
+_APART = ("name", "seed", "scheduler", "backend", "checkpoint_every", "threads")
+#: fields that only repeat what another one says
+_REPEATS = ("strategy.name", "strategy.first.name", "strategy.second.name")
+#: differences that a name has room for
+_MOST = 3
+
+
+def names_of(experiments: Sequence[Experiment]) -> list[str]:
+    """Return a name for each experiment: its title, then what not all of its kind have in common.
+
+    Examples
+    --------
+    >>> base = Experiment(strategy="ssp", cluster={"workers": 4})
+    >>> other = base.but(strategy={"name": "ssp", "staleness_bound": 10})
+    >>> names_of([base, other, base.but(strategy="bsp")])
+    ['ssp, bound 3', 'ssp, bound 10', 'bsp']
+    """
+    leaves = [_leaves(_spec(each)) for each in experiments]
+    titles = [each.title for each in experiments]
+    return [_name(place, titles, leaves) for place in range(len(titles))]
+
+
+def _name(place: int, titles: Sequence[str], leaves: Sequence[Mapping[str, Any]]) -> str:
+    own = leaves[place]
+    rivals = [each for title, each in zip(titles, leaves, strict=True) if title == titles[place]]
+    differing = [p for p in own if p not in _REPEATS and any(each.get(p) != own[p] for each in rivals)]
+    differing += [path for each in rivals for path in each if path not in own and path not in differing]
+    # a part's own parameters follow from which part it is
+    named = {path.rpartition(".")[0] for path in differing if path.endswith(".name")}
+    kept = [p for p in differing if p.endswith(".name") or p.rpartition(".")[0] not in named]
+    words = [text for path in kept if (text := _words(path, own.get(path)))]
+    more = f" and {len(words) - _MOST} more" if len(words) > _MOST else ""
+    return ", ".join([titles[place], *words[:_MOST]]) + more
+
+
+def _words(path: str, value: Any) -> str:
+    last = path.rpartition(".")[2]
+    if value is None:
+        return ""
+    if last == "name":
+        return str(value).replace("_", " ")
+    what = last.removeprefix("staleness_").replace("_", " ")
+    if path.startswith("stop."):
+        return f"{value:g} {what}" if isinstance(value, int | float) else f"{what} {value}"
+    shown = f"{value:g}" if isinstance(value, float) else str(value)
+    return f"{what} {shown}" if len(shown) <= 24 else what
+
+
+def _spec(experiment: Experiment) -> dict[str, Any]:
+    return {name: value for name, value in experiment.spec().items() if name not in _APART}
+
+
+def _leaves(value: Any, path: str = "") -> dict[str, Any]:
+    """Return what is at the ends of a nested mapping, by dotted path."""
+    if isinstance(value, Mapping):
+        found: dict[str, Any] = {}
+        for name, below in value.items():
+            found |= _leaves(below, f"{path}.{name}" if path else str(name))
+        return found
+    return {path: value}

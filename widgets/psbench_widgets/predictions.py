@@ -1,0 +1,198 @@
+"""What a person expects of a run, and how far off that was; and a goal that the panel checks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from psbench.errors import ParameterError, UnknownName
+from psbench.experiment import Experiment
+
+#: differences below these count as right: points of accuracy, and share of a speed-up
+_CLOSE_ACCURACY, _CLOSE_SPEED = 0.01, 0.15
+#: who waits less than this share of the time does not really wait
+_NOBODY = 0.01
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What a person expects of the next run; None where nothing is expected.
+
+    Parameters
+    ----------
+    most_waiting : int, "nobody" or None
+        The worker that will wait most.
+    accuracy : float or None, 0 to 1
+        Validation accuracy at the end.
+    times_as_fast : float or None
+        How many times as fast as the run before it, to the end.
+    """
+
+    most_waiting: int | Literal["nobody"] | None = None
+    accuracy: float | None = None
+    times_as_fast: float | None = None
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> Prediction:
+        """Return the prediction of plain data.
+
+        Raises
+        ------
+        UnknownName, ParameterError
+        """
+        for unknown in (name for name in values if name not in cls.__dataclass_fields__):
+            raise UnknownName("prediction", str(unknown), cls.__dataclass_fields__)
+        made = cls(**values)
+        if made.accuracy is not None and not 0 <= made.accuracy <= 1:
+            raise ParameterError(f"prediction: accuracy is from 0 to 1 (100 %), got {made.accuracy:g}")
+        if made.times_as_fast is not None and made.times_as_fast <= 0:
+            raise ParameterError(f"prediction: times_as_fast is above 0, got {made.times_as_fast:g}")
+        return made
+
+
+def gaps(
+    prediction: Prediction, summary: Mapping[str, Any], before: Mapping[str, Any] | None = None
+) -> list[dict[str, Any]]:
+    """Return for each thing that was expected what came, in words, and whether it was right.
+
+    Parameters
+    ----------
+    prediction : Prediction
+    summary : mapping
+        Of the run (`Run.summary()`).
+    before : mapping or None
+        Of the run before it.
+
+    Examples
+    --------
+    >>> came = {"idle_fraction": [0.4, 0.0], "final": {"val_accuracy": 0.95}, "time_s": 2.0}
+    >>> gaps(Prediction(most_waiting=1), came)[0]["text"]
+    'You expected worker 1 to wait most (0 % of its time); it was worker 0 (40 %).'
+    """
+    found = []
+    if prediction.most_waiting is not None:
+        found.append(_waiting(prediction.most_waiting, summary["idle_fraction"]))
+    if prediction.accuracy is not None:
+        found.append(_accuracy(prediction.accuracy, summary["final"]["val_accuracy"]))
+    if prediction.times_as_fast is not None:
+        found.append(_speed(prediction.times_as_fast, summary, before))
+    return found
+
+
+def _waiting(expected: int | str, idle: Sequence[float]) -> dict[str, Any]:
+    most = max(range(len(idle)), key=lambda worker: idle[worker], default=None)
+    if most is None or idle[most] < _NOBODY:
+        said = "nobody" if expected == "nobody" else f"worker {expected}"
+        return _gap(f"You expected {said} to wait most; nobody waited.", expected == "nobody")
+    came = f"worker {most} ({_percent(idle[most])})"
+    if expected == "nobody":
+        return _gap(f"You expected nobody to wait; {came} waited most.", False)
+    own = idle[int(expected)] if int(expected) < len(idle) else 0.0
+    if int(expected) == most:
+        return _gap(f"You expected worker {expected} to wait most, and so it was: {came}.", True)
+    text = f"You expected worker {expected} to wait most ({_percent(own)} of its time); it was {came}."
+    return _gap(text, False)
+
+
+def _accuracy(expected: float, came: float | None) -> dict[str, Any]:
+    if came is None:
+        return _gap("This run was not evaluated, so there is no accuracy to compare with.", False)
+    off = came - expected
+    text = (
+        f"You expected {_percent(expected)} accuracy; it was {_percent(came)}, {100 * off:+.1f} points off."
+    )
+    return _gap(text, abs(off) <= _CLOSE_ACCURACY)
+
+
+def _speed(expected: float, summary: Mapping[str, Any], before: Mapping[str, Any] | None) -> dict[str, Any]:
+    if before is None or not summary["time_s"]:
+        return _gap("There was no run before this one to be faster than.", False)
+    came = before["time_s"] / summary["time_s"]
+    text = f"You expected {expected:.3g} times as fast as the run before; it was {came:.3g} times."
+    return _gap(text, abs(came / expected - 1) <= _CLOSE_SPEED)
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.3g} %"
+
+
+def _gap(text: str, right: bool) -> dict[str, Any]:
+    return {"text": text, "right": right}
+
+
+@dataclass(frozen=True)
+class Challenge:
+    """A goal: an accuracy, perhaps within a time, perhaps without touching some settings.
+
+    Parameters
+    ----------
+    accuracy : float, 0 to 1
+        Validation accuracy to reach.
+    within_s : float or None, seconds
+        In which time of the run.
+    keep : sequence of str
+        Fields of the experiment that must stay as they are, such as "cluster".
+
+    Examples
+    --------
+    >>> Challenge(0.95, within_s=8, keep=("cluster",)).words()
+    'reach 95 % in 8 s without touching the cluster'
+    """
+
+    accuracy: float
+    within_s: float | None = None
+    keep: Sequence[str] = ()
+
+    @classmethod
+    def of(cls, value: Challenge | Mapping[str, Any]) -> Challenge:
+        """Return the challenge of plain data.
+
+        Raises
+        ------
+        UnknownName, ParameterError
+        """
+        if not isinstance(value, Challenge):
+            for unknown in (name for name in value if name not in cls.__dataclass_fields__):
+                raise UnknownName("part of a challenge", str(unknown), cls.__dataclass_fields__)
+            if "accuracy" not in value:
+                raise ParameterError("challenge: say which accuracy to reach, from 0 to 1")
+            value = cls(**value)
+        if not 0 < value.accuracy <= 1:
+            raise ParameterError(f"challenge: accuracy is from 0 to 1 (100 %), got {value.accuracy:g}")
+        for unknown in (name for name in value.keep if name not in Experiment.model_fields):
+            raise UnknownName("field of an experiment to keep", str(unknown), Experiment.model_fields)
+        return value
+
+    def words(self) -> str:
+        """Return the goal in words."""
+        within = f" in {self.within_s:g} s" if self.within_s is not None else ""
+        kept = [name.replace("_", " ") for name in self.keep]
+        without = f" without touching the {' and the '.join(kept)}" if kept else ""
+        return f"reach {_percent(self.accuracy)}{within}{without}"
+
+    def verdict(
+        self, start: Experiment, run: Experiment, evaluations: Sequence[Mapping[str, Any]]
+    ) -> tuple[bool, str]:
+        """Return whether a run reaches the goal, and why not or when.
+
+        Parameters
+        ----------
+        start : Experiment
+            What the panel showed first.
+        run : Experiment
+        evaluations : sequence of mapping
+            `time_s` and `val_accuracy`, in order (`EventLog.evaluations`).
+        """
+        spec, first = run.spec(), start.spec()
+        for name in self.keep:
+            if spec.get(name) != first.get(name):
+                return False, f"the {name.replace('_', ' ')} was changed"
+        values = [(e["time_s"], e["val_accuracy"]) for e in evaluations if e.get("val_accuracy") is not None]
+        reached = [time_s for time_s, value in values if value >= self.accuracy]
+        if not reached:
+            best = max((value for _, value in values), default=None)
+            return False, "not evaluated" if best is None else f"best so far {_percent(best)}"
+        if self.within_s is not None and reached[0] > self.within_s:
+            return False, f"reached after {reached[0]:.3g} s"
+        return True, f"after {reached[0]:.3g} s"
