@@ -7,6 +7,7 @@ from pathlib import Path
 
 import nbformat
 import pytest
+from smoke import small
 
 FOLDER = Path(__file__).parents[2] / "notebooks"
 NAMES = [
@@ -63,11 +64,20 @@ def test_it_asks_before_it_tries_and_ends_with_an_exercise(notebook):
     assert headings[-1] == "## Exercise"
 
 
-def test_sizes_come_from_one_cell_at_the_top(notebook):
+def test_sizes_come_from_one_cell_at_the_top_and_the_small_ones_are_out_of_sight(notebook):
     first, *others = code(notebook)
-    assert 'SMOKE = bool(os.environ.get("PSBENCH_SMOKE"))' in first.source
-    assert " if SMOKE else " in first.source
-    assert not [cell.source for cell in others if "SMOKE" in cell.source]
+    sizes = first.metadata["smoke"]
+    assert sizes
+    for name, value in sizes.items():
+        assert f"\n{name} = {value}\n" not in f"\n{first.source}\n"
+        assert f"\n{name} = {value}\n" in f"\n{small(first.source, sizes)}\n"
+    assert not [cell for cell in others if "smoke" in cell.metadata]
+    assert "SMOKE" not in nbformat.writes(notebook)
+
+
+def test_a_size_that_the_cell_does_not_set_is_an_error():
+    with pytest.raises(ValueError, match="ROUNDS"):
+        small("EPOCHS = 12", {"ROUNDS": "2"})
 
 
 def test_it_has_no_helper_functions(notebook):

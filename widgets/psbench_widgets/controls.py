@@ -124,7 +124,7 @@ def control(name: str, info: FieldInfo) -> dict[str, Any]:
     extra = info.json_schema_extra if isinstance(info.json_schema_extra, dict) else {}
     found = {
         "name": name,
-        "label": name.removesuffix(f"_{extra.get('unit', '')}").replace("_", " "),
+        "label": name.removesuffix(f"_{str(extra.get('unit', '')).lower()}").replace("_", " "),
         "description": info.description or "",
         "unit": extra.get("unit", ""),
         "source": extra.get("source", ""),

@@ -37,7 +37,7 @@ def write_handout(run: Run, path: str | Path) -> Path:
     facts = json.dumps(_facts(run), allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
     title = html.escape(f"psbench: {run.experiment.title}")
     with atomic_write(path) as file:
-        file.write_text(
+        page = (
             '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
             f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n'
             '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
@@ -45,9 +45,9 @@ def write_handout(run: Run, path: str | Path) -> Path:
             f"<title>{title}</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n"
             '<div id="psbench-place"></div>\n'
             f'<script type="application/json" id="psbench-handout">{facts}</script>\n'
-            f'<script type="module">{_script()}</script>\n</body>\n</html>\n',
-            encoding="utf-8",
+            f'<script type="module">{_script()}</script>\n</body>\n</html>\n'
         )
+        file.write(page.encode())
     return path
 
 

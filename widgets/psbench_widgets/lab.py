@@ -342,7 +342,9 @@ class Lab(PanelPage):
             self._view.show(self._table[number], entry, at_s)
         earlier = self._table.before(job.number)
         before = None if earlier is None else earlier.summary
-        self.goal = self._questions.judge(job.number, entry.run, entry.summary, before)
+        # what was expected was expected of the run, not of its fork
+        summary = entry.summary if job.fork_of is None else None
+        self.goal = self._questions.judge(job.number, entry.run, summary, before)
 
     def _publish_status(self) -> None:
         job = self._bridge.current

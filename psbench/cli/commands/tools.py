@@ -80,11 +80,14 @@ def generate_command(
 @app.command("lab")
 def lab_command(
     folder: Annotated[
-        Path | None, typer.Argument(metavar="DIR", help="Folder to open; else the notebooks.")
+        Path | None,
+        typer.Argument(
+            metavar="DIR", help="Folder to open; else a copy of the tutorials in psbench-tutorials."
+        ),
     ] = None,
     debug: Debug = False,
 ) -> int:
-    """Start JupyterLab on the notebooks."""
+    """Start JupyterLab on the tutorials, or on a folder."""
     from psbench.cli.lab import start_lab
 
     return start_lab(folder)

@@ -174,7 +174,7 @@ export class Form {
   }
 
   field(f, values, key) {
-    const label = h("span", { class: "psb-label" }, f.label, f.unit && h("span", { class: "psb-unit" }, f.unit));
+    const label = h("span", { class: "psb-label" }, f.label, f.unit && f.unit !== f.label && h("span", { class: "psb-unit" }, f.unit));
     if (f.kind === "part" || f.kind === "strategy") {
       const options = f.kind === "part" ? this.form.domains[f.domain] ?? [] : this.form.strategies.filter((s) => s.parts);
       values[f.name] ??= structuredClone(f.default);

@@ -1,0 +1,37 @@
+"""Small sizes for the test run of the notebooks, which a student does not see: a plug-in of pytest.
+
+`PSBENCH_SMOKE=1 pytest -p smoke --nbval-lax notebooks`, with this folder on the path. The cell that sets the
+sizes carries the small ones in its metadata, as `{"smoke": {"EPOCHS": "2"}}`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from typing import Any
+
+
+def small(source: str, sizes: Mapping[str, str]) -> str:
+    """Return a cell's source with other values of some names that it sets.
+
+    Raises
+    ------
+    ValueError
+        If it does not set one of them, once, at the beginning of a line.
+    """
+    for name, value in sizes.items():
+        source, found = re.subn(rf"^{name} = .*$", f"{name} = {value}", source, flags=re.MULTILINE)
+        if found != 1:
+            raise ValueError(f"the cell sets {name} {found} times, not once")
+    return source
+
+
+def pytest_collection_modifyitems(items: list[Any]) -> None:
+    """Run notebooks with the small sizes, if PSBENCH_SMOKE is set."""
+    if not os.environ.get("PSBENCH_SMOKE"):
+        return
+    for item in items:
+        cell = getattr(item, "cell", None)
+        if cell is not None and "smoke" in cell.metadata:
+            cell.source = small(cell.source, cell.metadata["smoke"])
