@@ -62,7 +62,7 @@ unit: $(VENV)/.dev
 
 notebooks: $(VENV)/.dev  ## the notebooks alone
 	@echo '== notebooks'
-	@PSBENCH_SMOKE=1 PYTHONPATH=tests/notebooks:$$PYTHONPATH $(PYTEST) -p smoke --dist loadfile --nbval-lax notebooks
+	@PSBENCH_SMOKE=1 PYTHONPATH=tests:$$PYTHONPATH $(PYTEST) -p smoke_sizes --dist loadfile --nbval-lax notebooks
 
 nightly: test  ## and the tests that are long and rarely find anything
 	@echo '== long tests'

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from smoke import small
+from smoke_sizes import small
 
 FOLDER = Path(__file__).parents[2] / "notebooks"
 NAMES = [

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from psbench import Experiment
+from psbench.cli import main
 from psbench.results.run import Run
 from psbench.runs import run
 from psbench_widgets import film as films
@@ -38,6 +39,13 @@ def test_it_is_small_and_says_what_it_is(done: Run, tmp_path: Path) -> None:
     assert inside["title"] == "ssp"
     assert inside["notes"] == []
     assert {"val_accuracy", "train_loss", "idle", "staleness"} <= {chart["key"] for chart in inside["charts"]}
+
+
+def test_the_command_writes_it(done: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = done.save(tmp_path / "run")
+    assert main(["export", str(folder), "--html", str(tmp_path / "run.html")]) == 0
+    assert capsys.readouterr().out.strip() == str(tmp_path / "run.html")
+    assert facts(tmp_path / "run.html")["film"]["about"]["label"] == "ssp"
 
 
 def test_of_a_long_run_it_has_the_beginning_and_says_so(

@@ -1,44 +1,20 @@
-"""The panel: pick, run, watch, compare."""
+"""The panel: pick, predict, run, rewind, ask what if, compare."""
 
 from __future__ import annotations
 
-import itertools
-import threading
-import weakref
-from collections.abc import Callable, Mapping
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 from psbench import charts
-from psbench.core.log import EventLog
 from psbench.errors import ParameterError
 from psbench.experiment import Experiment
-from psbench.results.comparison import Comparison
-from psbench.results.fork import Fork, fork
-from psbench.results.run import Run
-from psbench_widgets.bridge import Bridge, Job, Status
-from psbench_widgets.check import as_python, as_values, check
-from psbench_widgets.checker import Checker
-from psbench_widgets.comparison_view import ComparisonView
-from psbench_widgets.controls import form
-from psbench_widgets.figures import Figures
-from psbench_widgets.messages import Handlers, dispatch
-from psbench_widgets.notebook_cell import replace_panel_of_this_cell
-from psbench_widgets.page import PanelPage
-from psbench_widgets.predictions import Challenge, Prediction
+from psbench_widgets.check import as_python
+from psbench_widgets.messages import Handlers
+from psbench_widgets.panel import Panel
 from psbench_widgets.presets import PRESETS
-from psbench_widgets.questions import Questions
-from psbench_widgets.run_table import RunTable
-from psbench_widgets.run_view import RunView
-from psbench_widgets.view_lease import ViewLease
-
-#: epochs of the panel's first experiment: long enough to watch, short enough to wait for
-EPOCHS = 40
-#: and its strategy: one in which everybody waits, then nobody, so that both can be seen in one run
-FIRST = {"name": "strategy_switch", "rule": {"name": "after", "fraction": 0.25}}
 
 
-class Lab(PanelPage):
+class Lab(Panel):
     """A panel to pick, run, watch and compare experiments; the last expression of a cell shows it.
 
     Parameters
@@ -63,176 +39,6 @@ class Lab(PanelPage):
     >>> lab = Lab()
     >>> lab.close()
     """
-
-    def __init__(
-        self,
-        experiment: Experiment | None = None,
-        *,
-        folder: str | Path = "runs",
-        renderer: str = "canvas",
-        challenge: Challenge | Mapping[str, Any] | None = None,
-    ) -> None:
-        experiment = experiment or Experiment(strategy=FIRST, stop={"epochs": EPOCHS})
-        self._questions = Questions(experiment, challenge)
-        self._guard = threading.RLock()
-        self._figures = Figures(renderer)
-        self._table = RunTable()
-        self._view = RunView(self._figures, lambda message: self.send(message))
-        self._comparison = ComparisonView(self._table, self.show_comparison, self.show_error, renderer)
-        self._lease = ViewLease()
-        self._numbers = itertools.count(-1, -1)  # of loaded runs: negative, so that no job has the same
-        self._bridge = Bridge(_PanelListener(self))
-        self._checker = Checker(lambda message: self.send(message), self._figures.warm, self.show_error)
-        super().__init__(
-            kind="lab",
-            form=form(),
-            values=as_values(experiment),
-            axes=dict(charts.AXES),
-            watch=self._figures.layout(),
-            folder=str(folder),
-            presets=[preset.plain() for preset in PRESETS.values()],
-            goal=self._questions.plain(),
-        )
-        self._on_message = dispatch(self._handlers(), self.answer, self.show_error)
-        self.on_msg(self._on_message)
-        replace_panel_of_this_cell(self)
-
-    def __repr__(self) -> str:
-        """Return what a front end shows that has no widgets."""
-        name = self.values.get("strategy", {}).get("name", "?")
-        return f"<Lab: {name}, {len(self.runs)} runs; open the notebook in JupyterLab to see the panel>"
-
-    # ------------------------------------------------------------------ what a person may do
-
-    @property
-    def experiment(self) -> Experiment:
-        """The experiment that the controls show.
-
-        Raises
-        ------
-        ParameterError
-            If it cannot be run; the message is the one beside the control.
-        """
-        result = check(self.values)
-        if result.experiment is None:
-            raise ParameterError("; ".join(result.errors.values()))
-        return result.experiment
-
-    @experiment.setter
-    def experiment(self, experiment: Experiment) -> None:
-        self.values = as_values(experiment)
-        self.send({"kind": "values", "values": self.values})
-
-    def run(self) -> list[Job]:
-        """Queue what the panel shows, once for each seed, and return at once.
-
-        Raises
-        ------
-        ParameterError
-            If it cannot be run.
-        """
-        result = check(self.values)
-        if result.experiment is None:
-            raise ParameterError("; ".join(result.errors.values()))
-        first = result.experiment
-        self.show_error("")
-        return [self._bridge.submit(first.but(seed=first.seed + i)) for i in range(result.seeds)]
-
-    def predict(self, **expected: Any) -> None:
-        """Say what you expect of the next run; the panel shows afterwards how far off that was.
-
-        Parameters
-        ----------
-        most_waiting : int or "nobody"
-        accuracy : float, 0 to 1
-        times_as_fast : float
-            As the run before.
-        """
-        self._questions.prediction = Prediction.of(expected)
-
-    def fork(self, number: int, at_s: float, **change: Any) -> Job:
-        """Queue another future of a finished run, and show both; see `psbench.results.fork.Fork`.
-
-        Raises
-        ------
-        ParameterError
-            If the run cannot be forked so.
-        """
-        entry = self._table[number]
-        other = Fork(at_s, **change)
-        experiment = fork(entry.experiment, other)
-        return self._bridge.submit(experiment, f"{entry.label}: {other.words()}", fork_of=(number, at_s))
-
-    def stop(self, number: int | None = None) -> None:
-        """Stop the run under way, or cancel one that is queued."""
-        jobs = [job for job in (self._bridge.current, *self._bridge.queued) if job is not None]
-        for job in jobs:
-            if job.number == number or (number is None and job is self._bridge.current):
-                self._bridge.stop(job)
-
-    def switch(self, to: int | None = None) -> None:
-        """Switch to the other strategy now."""
-        self._bridge.switch(to)
-
-    def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait until all runs are over and shown; returns whether they are."""
-        done = self._bridge.wait(timeout_s)
-        self._checker.wait(timeout_s)
-        self._comparison.wait(timeout_s)
-        return done
-
-    @property
-    def finished(self) -> list[Run]:
-        """The ticked runs."""
-        return [entry.run for entry in self._table.ticked() if entry.run is not None]
-
-    def compare(self) -> Comparison | None:
-        """Return the comparison of the ticked runs; None without any."""
-        return self._comparison.compare()
-
-    def save(self, folder: str | Path | None = None) -> list[Path]:
-        """Write the ticked runs, each to a folder of its own."""
-        return self._table.save(folder or self.folder)
-
-    def load(self, folder: str | Path | None = None) -> None:
-        """Read the runs that were saved in a folder."""
-        self._table.load(folder or self.folder, lambda: next(self._numbers))
-        self._publish_runs()
-
-    def report(self, path: str | Path | None = None) -> Path:
-        """Write a report of the ticked runs, one file that opens without internet.
-
-        Raises
-        ------
-        ParameterError
-            If no run is ticked.
-        """
-        comparison = self.compare()
-        if comparison is None:
-            raise ParameterError("report: tick at least one finished run")
-        path = Path(path) if path is not None else Path(self.folder) / "report.html"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        return comparison.report(path)
-
-    def yaml(self) -> str:
-        """Return what the panel shows as YAML."""
-        return self.experiment.to_yaml()
-
-    def python(self) -> str:
-        """Return what the panel shows as a script; see `check.as_python` for what repeats."""
-        result = check(self.values)
-        return as_python(self.experiment, result.seeds)
-
-    def close(self) -> None:
-        """Stop everything and take the panel away; no thread is left."""
-        if hasattr(self, "_bridge"):
-            self._bridge.close()
-            self._checker.close()
-            self._comparison.close()
-            self._figures.close()
-        super().close()
-
-    # ------------------------------------------------------------------ messages of the page
 
     def _handlers(self) -> Handlers:
         return {
@@ -325,59 +131,3 @@ class Lab(PanelPage):
     def _on_python(self, message: dict[str, Any]) -> None:
         entry = self._table[message["number"]]
         self.send({"kind": "python", "label": entry.label, "text": as_python(entry.experiment)})
-
-    # ------------------------------------------------------------------ what the page shows
-
-    def _publish_runs(self) -> None:
-        self.runs = self._table.plain()
-        self._comparison.update_if_changed(unless=self._bridge.is_busy)
-
-    def _judge(self, job: Job) -> None:
-        """Compare a run that has ended with what was expected of it; show a fork beside its origin."""
-        entry = self._table[job.number]
-        if entry.run is None:
-            return
-        if job.fork_of is not None and job.fork_of[0] in self._table:
-            number, at_s = job.fork_of
-            self._view.show(self._table[number], entry, at_s)
-        earlier = self._table.before(job.number)
-        before = None if earlier is None else earlier.summary
-        # what was expected was expected of the run, not of its fork
-        summary = entry.summary if job.fork_of is None else None
-        self.goal = self._questions.judge(job.number, entry.run, summary, before)
-
-    def _publish_status(self) -> None:
-        job = self._bridge.current
-        running = self._view.progress(job) if job is not None else {}
-        self.show_status(running, [queued.number for queued in self._bridge.queued])
-
-
-class _PanelListener:
-    """Hands on what the pump reports to the panel, which it does not keep alive."""
-
-    def __init__(self, lab: Lab) -> None:
-        self._lab = weakref.ref(lab)
-
-    def on_rows(self, job: Job, log: EventLog, start: int, stop: int) -> None:
-        if lab := self._lab():
-            lab._view.read_rows(job, log, start, stop)
-
-    def on_status(self, job: Job, status: Status) -> None:
-        if lab := self._lab():
-            lab._table.update(job, status)
-            lab._view.finish(job)
-            lab._judge(job)
-            lab._publish_runs()
-            lab._publish_status()
-
-    def on_tick(self) -> None:
-        if lab := self._lab():
-            lab._view.refresh()
-            lab._publish_status()
-            lab._comparison.update_if_changed(unless=lab._bridge.is_busy)
-            if lab._lease.has_expired:
-                lab._bridge.stop_all()
-
-    def on_trouble(self, text: str) -> None:
-        if lab := self._lab():
-            lab.show_error(text)

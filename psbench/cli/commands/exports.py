@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
@@ -23,32 +24,47 @@ def export_command(
         Path | None,
         typer.Option("--tensorboard", metavar="DIR", help="Curves for TensorBoard; virtual or real time."),
     ] = None,
+    html: Annotated[
+        Path | None,
+        typer.Option(
+            "--html", metavar="FILE", help="One page with its moments and charts; needs psbench[lab]."
+        ),
+    ] = None,
     table: Annotated[
         str, typer.Option("--table", metavar="TABLE", help="Which table: curves, training or events.")
     ] = "curves",
     debug: Debug = False,
 ) -> None:
-    """Write a saved run for other programs: tables as CSV or Parquet, scalars for TensorBoard.
+    """Write a saved run for other programs: tables as CSV or Parquet, scalars for TensorBoard, a page.
 
     \b
     Examples:
       psbench export runs/first --csv first.csv
       psbench export runs/first --table events --parquet events.parquet
       psbench export runs/first --tensorboard tensorboard/first
+      psbench export runs/first --html first.html
     """  # noqa: D301
-    from psbench.errors import ParameterError, UnknownName
+    from psbench.errors import ParameterError, SpecError, UnknownName
     from psbench.results.frames import TABLES
     from psbench.results.run import Run
 
-    if csv is None and parquet is None and tensorboard is None:
-        raise ParameterError("export: nothing to write; give --csv FILE, --parquet FILE or --tensorboard DIR")
+    if not any((csv, parquet, tensorboard, html)):
+        raise ParameterError(
+            "export: nothing to write; give --csv FILE, --parquet FILE, --tensorboard DIR or --html FILE"
+        )
     if table not in TABLES:
         raise UnknownName("table of a run", table, TABLES)
-    for path, suffix in ((csv, ".csv"), (parquet, ".parquet")):
+    for path, suffix in ((csv, ".csv"), (parquet, ".parquet"), (html, ".html")):
         if path is not None and path.suffix != suffix:
             raise ParameterError(f"export: {path}: the name must end in {suffix}")
+    if html is not None and find_spec("anywidget") is None:
+        raise SpecError("export: a page needs anywidget; install with: pip install 'psbench[lab]'")
     run = Run.load(folder)
     for path in filter(None, (csv, parquet)):
         print(run.export(path, table))
     if tensorboard is not None:
         print(run.tensorboard(tensorboard))
+    if html is not None:
+        from psbench_widgets.handout import write_handout
+
+        print(write_handout(run, html))
