@@ -1,7 +1,7 @@
 """Small sizes for the test run of the notebooks, which a student does not see: a plug-in of pytest.
 
-`PSBENCH_SMOKE=1 pytest -p smoke_sizes --nbval-lax notebooks`, with this folder on the path. The cell that sets the
-sizes carries the small ones in its metadata, as `{"smoke": {"EPOCHS": "2"}}`.
+`PSBENCH_SMOKE=1 pytest -p smoke_sizes --nbval-lax notebooks`, with this folder on the path. The cell that
+sets the sizes carries the small ones in its metadata, as `{"smoke": {"EPOCHS": "2"}}`.
 """
 
 from __future__ import annotations
