@@ -192,6 +192,19 @@ def test_a_peer_without_a_sign_of_life_is_gone(server: ServerSocket, monkeypatch
         assert not idle.lost
 
 
+def test_a_server_that_still_loads_is_not_taken_for_gone(
+    server: ServerSocket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It listens, and answers nobody before it is ready."""
+    with ClientSocket(server.address, KEY, "early") as client:
+        monkeypatch.setattr(connection, "SILENCE_S", -1.0)
+        assert not client.lost
+        assert client.receive(0.01) is None
+        assert not client.lost
+        next_of(server)
+        await_true(lambda: client.receive(0.01) is None and client.lost)  # silence counts from the first word
+
+
 def test_the_sending_thread_ends_with_the_last_connection(server: ServerSocket) -> None:
     def runs() -> bool:
         return any(thread.name == "psbench-sender" for thread in threading.enumerate())

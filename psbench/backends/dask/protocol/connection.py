@@ -6,6 +6,7 @@ queued, and sent by a thread that all connections of a process share (`sender`).
 
 from __future__ import annotations
 
+import math
 import select
 import socket
 import struct
@@ -41,6 +42,9 @@ class Connection:
     largest_body : int
         Bytes; a frame that announces more is refused, and so is any payload while this is below
         `LARGEST_BODY`: that is how much a stranger may say.
+    is_patient : bool
+        Whether the peer may be silent for as long as it likes before its first word: a server that still
+        loads its data does not answer yet.
 
     Attributes
     ----------
@@ -50,7 +54,9 @@ class Connection:
         Of the peer; for whoever holds the connection.
     """
 
-    def __init__(self, end: socket.socket, largest_body: int = LARGEST_BODY) -> None:
+    def __init__(
+        self, end: socket.socket, largest_body: int = LARGEST_BODY, is_patient: bool = False
+    ) -> None:
         end.setblocking(False)
         if end.family != getattr(socket, "AF_UNIX", None):
             end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -68,7 +74,8 @@ class Connection:
         self._lock = threading.Lock()
         self._queue: deque[memoryview | bytes] = deque()
         self._closed = False
-        self._heard_s = self._sent_s = time.monotonic()
+        self._sent_s = time.monotonic()
+        self._heard_s = math.inf if is_patient else self._sent_s
 
     def fileno(self) -> int:
         """Return the number of the socket, for pollers."""

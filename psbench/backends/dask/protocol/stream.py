@@ -240,7 +240,7 @@ class StreamClient:
             self._connection = Connection(end)
             self._connection.close(0)
             return
-        self._connection = Connection(end)
+        self._connection = Connection(end, is_patient=True)
         SENDER.add(self._connection)
         body, _ = Hello(name).encode()
         tag = _tag(key, number, self._number, body)
