@@ -23,11 +23,8 @@ NAMES = [
     "10_batch_sizes",
     "11_compression",
     "12_mapreduce_vs_ps",
-<<<<<<< HEAD
     "14_bring_your_own",
-=======
     "15_reproduce",
->>>>>>> a1dce08 (Notebook 15: ours beside theirs; quick runs of DBS-SGD and Sync-Switch)
 ]
 CHECK = "# NBVAL_CHECK_OUTPUT"
 PANEL = "application/vnd.jupyter.widget-view+json"
