@@ -5,6 +5,8 @@ BIN := $(VENV)/bin
 PIP_ARGS ?=
 # two test processes; what shares a Dask cluster, a browser or a kernel goes to the same one (tests/conftest.py)
 PYTEST ?= $(BIN)/python -m pytest -q -n 2 --dist loadscope --durations=25
+# notebooks at small sizes
+SMALL := PSBENCH_SMOKE=1 PYTHONPATH=tests:$$PYTHONPATH
 export OMP_NUM_THREADS ?= 1
 # compiled files spare each of the many processes that tests start half a second
 unexport PYTHONDONTWRITEBYTECODE
@@ -58,11 +60,11 @@ types: $(VENV)/.dev
 
 unit: $(VENV)/.dev
 	@echo '== tests, the examples in the docstrings, and the notebooks'
-	@PSBENCH_SMOKE=1 $(PYTEST) -m 'not nightly' --doctest-modules --nbval-lax psbench tests notebooks
+	@$(SMALL) $(PYTEST) -p smoke_sizes -m 'not nightly' --doctest-modules --nbval-lax psbench tests notebooks
 
 notebooks: $(VENV)/.dev  ## the notebooks alone
 	@echo '== notebooks'
-	@PSBENCH_SMOKE=1 PYTHONPATH=tests:$$PYTHONPATH $(PYTEST) -p smoke_sizes --dist loadfile --nbval-lax notebooks
+	@$(SMALL) $(PYTEST) -p smoke_sizes --dist loadfile --nbval-lax notebooks
 
 nightly: test  ## and the tests that are long and rarely find anything
 	@echo '== long tests'

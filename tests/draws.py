@@ -18,12 +18,15 @@ from psbench.training.workload import Workload
 #: attempts at something valid before it is said that there is nothing
 ATTEMPTS = 5000
 
-__all__ = ["draw_experiment", "draw_strategy", "kinds"]
+__all__ = ["SHARDINGS", "draw_experiment", "draw_strategy", "kinds"]
+
+#: all but those that need something of a person's: a column of a table, a function
+SHARDINGS = [kind for kind in kinds("sharding") if kind.name not in ("column", "import")]
 
 
 def draw_experiment(rng: np.random.Generator, *given: type[Part]) -> Experiment:
     """A toy experiment with slow links, failures and late joins; worker 0 always stays."""
-    shardings = [kind for kind in given if kind.domain == "sharding"] or kinds("sharding")
+    shardings = [kind for kind in given if kind.domain == "sharding"] or SHARDINGS
     for _ in range(ATTEMPTS):
         strategy = draw_strategy(rng, *given)
         sizes = fitting_sizes(strategy)

@@ -11,7 +11,7 @@ import warnings
 import numpy as np
 import pytest
 import torch
-from draws import draw_experiment, draw_strategy, kinds
+from draws import SHARDINGS, draw_experiment, draw_strategy, kinds
 
 from psbench import strategies
 from psbench.backends.replay import replay
@@ -88,7 +88,7 @@ def test_compositions_with_each_part_on_random_clusters(kind):
 # -------------------------------------------------------------------- real gradients in virtual time
 
 
-@pytest.mark.parametrize("kind", [*PARTS, *kinds("sharding")], ids=in_words)
+@pytest.mark.parametrize("kind", [*PARTS, *SHARDINGS], ids=in_words)
 def test_compositions_with_each_part_train_in_virtual_time(kind):
     for number in range(SIMULATED):
         experiment = draw_experiment(streams_of(kind, 1000 + number), kind)

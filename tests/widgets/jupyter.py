@@ -59,7 +59,6 @@ class Jupyter:
         own = {f"JUPYTER_{name}_DIR": str(folder / name.lower()) for name in ("CONFIG", "RUNTIME", "DATA")}
         environment = {**os.environ, **own, "PYTHONPATH": paths, "IPYTHONDIR": str(folder / "ipython")}
         environment.setdefault("OMP_NUM_THREADS", "1")
-        environment.pop("PSBENCH_SMOKE", None)  # a person's notebooks are not shortened
         self.process = subprocess.Popen(command, env=environment, stdout=self.log, stderr=self.log)
         self._wait()
         self.kernel: str = self.post("/api/kernels", {"name": "python3"})["id"]
