@@ -84,6 +84,8 @@ def estimate(form: Form, runs: Sequence[Measured], baseline: Sequence[Measured] 
         found = [_reached(run) for run in runs]
     else:
         found = [_paired(form, run, other) for run, other in zip(runs, baseline, strict=True)]
+    if math.inf in found:  # never, where less is better: no interval
+        return Estimate(math.inf, math.inf, math.inf, len(found), never, bounds)
     mean, half = interval(found)
     wide = half or 0.0
     return Estimate(mean, mean - wide, mean + wide, len(found), never, bounds)
