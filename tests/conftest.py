@@ -24,7 +24,15 @@ PROCESSES = 6
 ON_THE_CLUSTER = (
     *(
         f"tests/backends/dask/test_{name}.py"
-        for name in ("bytes_sent", "dask_runs", "live_resume", "migration", "own_data", "own_objects")
+        for name in (
+            "bytes_sent",
+            "dask_runs",
+            "doctor",
+            "live_resume",
+            "migration",
+            "own_data",
+            "own_objects",
+        )
     ),
     "tests/placement/test_gradient_descent.py::test_a_live_run_ends_at_the_same_update",
     "tests/test_regression.py::test_live_it_is_the_same_model",
