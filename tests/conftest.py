@@ -49,9 +49,9 @@ def scheduler() -> Iterator[str]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if "scheduler" in getattr(item, "fixturenames", ()) and not item.nodeid.startswith(ON_THE_CLUSTER):
-            raise pytest.UsageError(f"{item.nodeid} uses the cluster: name it in ON_THE_CLUSTER")
+    users = (item.nodeid for item in items if "scheduler" in getattr(item, "fixturenames", ()))
+    if unnamed := [nodeid for nodeid in users if not nodeid.startswith(ON_THE_CLUSTER)]:
+        raise pytest.UsageError(f"these use the cluster: name them in ON_THE_CLUSTER: {', '.join(unnamed)}")
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
