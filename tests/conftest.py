@@ -32,6 +32,8 @@ ON_THE_CLUSTER = (
             "migration",
             "own_data",
             "own_objects",
+            "real_cluster",
+            "recovery",
         )
     ),
     "tests/placement/test_gradient_descent.py::test_a_live_run_ends_at_the_same_update",
