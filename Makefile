@@ -46,9 +46,9 @@ test: lint  ## every check and every test but the nightly ones
 	@$(MAKE) --no-print-directory -j 2 types unit
 
 quick: $(VENV)/.dev lint  ## the inner loop, under a minute
-	@echo '== quick tests: all but the slow ones, Dask, the browser, charts, the panel and the command line'
-	@$(PYTEST) -m 'not (slow or nightly or dask or browser)' $(addprefix --ignore=tests/,widgets charts \
-	  backends test_cli.py test_bad_input.py test_public_surface.py)
+	@echo '== quick tests: all but the slow ones, live runs, the panel, charts, files and the command line'
+	@$(PYTEST) -p no:nbval -m 'not (slow or nightly or dask or browser)' $(addprefix --ignore=tests/,widgets charts \
+	  backends/dask sweeps papers notebooks test_cli.py test_bad_input.py test_public_surface.py test_readme.py) tests
 
 lint: $(VENV)/.dev
 	@echo '== ruff'

@@ -35,6 +35,7 @@ def test_a_codec_that_sends_all_is_no_codec(name, codec):
     torch.testing.assert_close(ours.parameters, theirs.parameters, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "codec"), [*zip(STRATEGIES, cycle(LOSSY), strict=False)], ids=str)
 def test_codecs_and_strategies_learn_together(name, codec):
     """Every strategy and every codec once: what a codec does is independent of who pushes when."""
@@ -57,6 +58,7 @@ def test_the_bytes_of_a_run_are_those_of_the_codec(codec):
     assert set(down[3:]) == {size}
 
 
+@pytest.mark.slow
 def test_what_is_lost_is_part_of_what_is_sent_next():
     """Top-1 of 15 entries with and without memory: only the former ever sends the small entries."""
     lossy = {"name": "top_k", "ratio": 1e-9}

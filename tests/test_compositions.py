@@ -71,6 +71,7 @@ def resumed(cluster, cut):
     return again, cut
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", PARTS, ids=in_words)
 def test_compositions_with_each_part_on_random_clusters(kind):
     for number in range(SCRIPTED):
@@ -88,6 +89,7 @@ def test_compositions_with_each_part_on_random_clusters(kind):
 # -------------------------------------------------------------------- real gradients in virtual time
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [*PARTS, *SHARDINGS], ids=in_words)
 def test_compositions_with_each_part_train_in_virtual_time(kind):
     for number in range(SIMULATED):
@@ -141,6 +143,7 @@ class TestBatchesOfDifferentSizesThatCountAlike:
     def test_nobody_is_warned_without_need(self, change):
         assert doubts(Strategy(**self.DOUBTFUL | change)) == []
 
+    @pytest.mark.slow
     def test_why(self):
         """The sum of mean gradients, at lr/n, is the gradient of the union for equal batches only."""
         cluster = {"workers": 3, "speed": [1.0, 1.0, 0.1], "step_time": "constant"}

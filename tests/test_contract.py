@@ -26,6 +26,7 @@ from psbench.testing.invariants import Invariants
 from psbench.testing.variants import extreme_values, variants
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(CATALOGUE))
 def test_every_strategy_of_the_catalogue(name):
     check_strategy(name, clusters=8)
@@ -37,6 +38,7 @@ def test_every_strategy_of_the_catalogue_on_many_clusters(name):
     check_strategy(name, clusters=100, seed=1000)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", consistency.__all__)
 def test_every_consistency_part(name):
     check_strategy(getattr(consistency, name), clusters=2)
@@ -50,6 +52,7 @@ RULES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", NAMES)
 def test_every_pair_of_strategies_under_a_switch(first):
     for second, rule in zip(NAMES, itertools.cycle(RULES), strict=False):
@@ -62,6 +65,7 @@ def test_every_pair_of_strategies_under_a_switch(first):
                 invariants.look()
 
 
+@pytest.mark.slow
 def test_it_takes_strategies_mappings_parts_and_classes():
     for value in (
         "ssp",
@@ -297,12 +301,14 @@ BROKEN = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", BROKEN, ids=lambda part: part.__name__)
 def test_each_way_to_break_it_is_named(part):
     with pytest.raises(BrokenContract, match=f"(?s){BROKEN[part]}"):
         check_strategy(part)
 
 
+@pytest.mark.slow
 def test_the_part_that_they_break_is_right():
     check_strategy(Part, clusters=10)
 
@@ -383,6 +389,7 @@ class TestScriptedCluster:
         assert cluster.now == 3.5
 
 
+@pytest.mark.slow
 def test_strategies_are_checked_without_torch():
     tell = "print('torch' in sys.modules)"
     code = f"import sys, psbench.testing as t; t.check_strategy('bsp', clusters=1); {tell}"

@@ -88,6 +88,7 @@ def test_a_run_neither_reads_nor_changes_global_random_state():
     assert run(toy_experiment("asp", **LIVELY)).log.digest() == first.log.digest()
 
 
+@pytest.mark.slow
 def test_torch_threads_are_left_as_they_were():
     before = torch.get_num_threads()
     run(toy_experiment("bsp", threads=2))

@@ -96,6 +96,7 @@ LIKE_BSP_IF_EQUAL: dict[str, tuple[Any, Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("make", "same"), LIKE_BSP.values(), ids=LIKE_BSP.keys())
 @given(world=worlds())
 @BRIEF
@@ -119,6 +120,7 @@ def test_ssp_0_is_bsp_whose_update_comes_in_n(world):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("entry", [strategies.strategy_switch, strategies.sync_switch], ids=lambda e: e.name)
 @given(world=worlds())
 @BRIEF
@@ -182,6 +184,7 @@ def test_n_softsync_without_weights_is_k_batch_asp(world, data):
     )
 
 
+@pytest.mark.slow
 @given(world=worlds(), steps=st.integers(1, 6))
 @BRIEF
 def test_adacomm_that_never_looks_is_local_sgd(world, steps):
@@ -202,6 +205,7 @@ def test_adacomm_on_a_constant_loss_is_local_sgd(world, steps):
     assert set(log.of_kind(Kind.PUSH)["steps"].tolist()) == {steps}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("left", "right"),
     [
@@ -238,6 +242,7 @@ def alone(entry):
     return entry(**{name: value for name, value in SMALLEST.items() if name in entry.parameters})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(set(strategies.CATALOGUE) - OTHER_BATCHES - LOSSY))
 @given(seed=st.integers(0, 10_000))
 @settings(BRIEF, max_examples=3)

@@ -122,6 +122,7 @@ def test_every_part_survives_yaml(domain):
 positive = st.floats(1e-6, 1e6, allow_subnormal=False)
 
 
+@pytest.mark.slow
 @given(
     bound=st.integers(0, 10**6),
     servers=st.integers(1, 64),

@@ -255,6 +255,7 @@ def test_with_one_worker_every_strategy_trains_the_same_model(strategy):
     )
 
 
+@pytest.mark.slow
 def test_all_of_the_catalogue_with_one_worker():
     """Also what is added later, where one worker suffices and it pushes every step."""
     reference = trained("asp", optimizer=MOMENTUM, **ALONE)

@@ -89,6 +89,7 @@ def test_k_variants_commit_k_different_workers_or_all_that_are_left(k, data):
 # -------------------------------------------------------------------- whole runs in virtual time
 
 
+@pytest.mark.slow
 @given(data=st.data(), strategy=st.sampled_from(sorted(CATALOGUE)), seed=st.integers(0, 1000))
 @settings(QUICK, max_examples=40)
 def test_a_simulated_run_with_failures_ends_as_asked_and_replays(data, strategy, seed):
@@ -161,6 +162,7 @@ def logs(draw):
     return log
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", ["parquet", "json"])
 @given(log=logs())
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

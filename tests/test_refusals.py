@@ -90,6 +90,7 @@ def refused(row, **parts):
     return composition
 
 
+@pytest.mark.slow
 def test_every_reason_is_in_the_list_and_all_of_the_list_occur():
     known = {domain: [kind() for kind in kinds(domain)] for domain in DOMAINS}
     known["aggregation"].append(make_part("aggregation", GRADIENTS))

@@ -64,6 +64,7 @@ def test_the_loss_is_twice_that_of_mllib():
     assert float(MSE().mean(outputs, targets)) == 2 * np.mean([0.5 * 2**2, 0.5 * 1**2])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["map_reduce", "bsp", "all_reduce"])
 def test_it_converges_to_the_least_squares_of_numpy_and_scikit_learn(strategy):
     done = run(descent(strategy, stop={"tolerance": 1e-6, "updates": 5000}))
@@ -75,6 +76,7 @@ def test_it_converges_to_the_least_squares_of_numpy_and_scikit_learn(strategy):
     np.testing.assert_allclose(done.parameters, [*theirs.coef_, theirs.intercept_], atol=1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("data", "model"), [(YEARS, "linear"), (YEARS, PERCEPTRON), (HIGGS, "logistic"), (HIGGS, PERCEPTRON)]
 )
@@ -100,6 +102,7 @@ def test_the_perceptron_of_the_thesis():
     assert workload.model.parameters.numel() == 707
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch_size", [TRAIN, 40])
 @pytest.mark.parametrize(("data", "model"), [(YEARS, "linear"), (HIGGS, "logistic"), (HIGGS, PERCEPTRON)])
 def test_descent_and_mini_batches_learn_on_all_three_models(data, model, batch_size):
@@ -212,6 +215,7 @@ def test_an_evaluation_is_a_loss(runs):
     assert values["val_loss"] == pytest.approx(expected, rel=1e-5)
 
 
+@pytest.mark.slow
 def test_summaries_tables_charts_and_reports_do_without(runs, tmp_path):
     summary = runs[0].summary()
     assert summary["final"]["val_accuracy"] is summary["best_val_accuracy"] is None
@@ -237,6 +241,7 @@ def test_classes_show_their_accuracy_and_no_loss():
     assert "val. loss" not in comparison.cells()[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("strategy", "cluster"), [("hermes", FOUR), ("adacomm", FOUR), ("early_epoch_stop", FOUR)]
 )

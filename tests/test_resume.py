@@ -55,6 +55,7 @@ BARRIERS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", BARRIERS, ids=json.dumps)
 def test_under_a_barrier_a_run_goes_on_as_if_it_had_never_stopped(strategy, tmp_path):
     """Parameters, times, and every row of the log; momentum and the memory of codecs included."""
@@ -78,6 +79,7 @@ def test_with_other_optimizers_too(optimizer, tmp_path):
     assert torch.equal(again.parameters, whole.parameters)
 
 
+@pytest.mark.slow
 def test_a_longer_run_is_the_one_that_was_long_from_the_beginning(tmp_path):
     short = run(toy({"name": "bsp"} | BOTH), folder=tmp_path / "short")
     again = resume(tmp_path / "short", {"stop.epochs": 7, "evaluate_every": 1.0}, folder=tmp_path / "long")
@@ -102,6 +104,7 @@ ASYNCHRONOUS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", ASYNCHRONOUS, ids=json.dumps)
 def test_what_was_under_way_is_void_and_everything_else_goes_on(strategy, tmp_path):
     whole = run(toy(strategy), folder=tmp_path)
@@ -148,6 +151,7 @@ def test_what_codecs_have_not_said_is_in_the_checkpoint_as_of_the_last_answer(tm
 # ---------------------------------------------------------------- how a run ended
 
 
+@pytest.mark.slow
 def test_a_run_that_was_stopped_by_hand_goes_on_in_its_folder(tmp_path):
     experiment, control = toy("bsp", stop={"epochs": 30}), Control()
 
@@ -164,6 +168,7 @@ def test_a_run_that_was_stopped_by_hand_goes_on_in_its_folder(tmp_path):
     assert resume(tmp_path).log.digest() == whole.log.digest()  # nothing is left to do but the end
 
 
+@pytest.mark.slow
 def test_a_run_that_was_killed_goes_on_from_what_it_has_written(tmp_path, capsys):
     folder = tmp_path / "run"
     settings = ["strategy=bsp", "cluster={workers: 3}", "stop={epochs: 100000}", "checkpoint_every=1"]

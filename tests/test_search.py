@@ -108,6 +108,7 @@ def test_a_notebook_shows_a_table_once(capsys, monkeypatch):
     assert capsys.readouterr().out == ""
 
 
+@pytest.mark.slow
 def test_a_search_over_runs_on_sync_switch():
     experiment = toy_experiment("sync_switch", stop={"epochs": 2}, seed=4)
     found = find_fraction(experiment, runs=2, halvings=2, tolerance=1.0)

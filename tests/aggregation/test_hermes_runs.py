@@ -27,6 +27,7 @@ def experiment(strategy=HERMES, **values):
     return ps.Experiment(strategy=strategy, **given | values)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("then", [None, "asp", "all_reduce"])
 @pytest.mark.parametrize("reverse", [False, True])
 def test_it_repeats_and_replays_with_failures_joins_and_switches(then, reverse):
@@ -44,6 +45,7 @@ def test_it_repeats_and_replays_with_failures_joins_and_switches(then, reverse):
     assert not chunks(run.log).empty
 
 
+@pytest.mark.slow
 def test_numbers_travel_at_half_length_both_ways():
     half, whole = (ps.run(experiment(HERMES | codec)) for codec in ({}, WHOLE))
     for run, size in ((half, 2), (whole, 4)):
@@ -59,11 +61,13 @@ def test_the_only_worker_s_first_push_is_the_model():
     assert loss == pytest.approx(chunks(run.log)["test_loss"].iloc[-1], rel=1e-6)
 
 
+@pytest.mark.slow
 def test_the_model_gets_better_than_any_worker_was_at_first():
     run = ps.run(experiment(stop={"epochs": 60}))
     assert run.summary()["final"]["val_accuracy"] > 0.93
 
 
+@pytest.mark.slow
 def test_a_lenient_threshold_pushes_more_often():
     counts = [
         len(ps.run(experiment(HERMES | {"alpha": alpha}, stop={"seconds": 30})).log.of_kind(Kind.PUSH)["id"])

@@ -130,5 +130,6 @@ def test_versioned_with_a_bound_of_0_is_bsp_on_the_mean():
     torch.testing.assert_close(ours.parameters, bsp.parameters, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_versioned_keeps_the_contract():
     check_strategy(versioned(staleness_bound=2), clusters=6)

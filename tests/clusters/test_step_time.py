@@ -100,6 +100,7 @@ def test_slowest_of_shifted_exponentials():
     assert abs(slowest.mean() - expected) <= 4 * slowest.std() / np.sqrt(len(slowest))
 
 
+@pytest.mark.slow
 def test_adacomm_theorem_1_on_sampled_steps():
     assert local_sgd_step_seconds(16, 1, 1.0) == pytest.approx(4.3807, abs=5e-5)
     assert local_sgd_step_seconds(16, 10, 1.0) == pytest.approx(1.7337, abs=5e-5)

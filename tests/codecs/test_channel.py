@@ -46,6 +46,7 @@ steps = arrays(np.float32, shapes, elements=st.floats(-50, 50, width=32))
 # ---------------------------------------------------------------- conservation
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("codec", EXACT, ids=repr)
 @given(inputs=steps)
 def test_what_is_sent_and_what_is_remembered_are_all_there_was(codec, inputs):
@@ -56,6 +57,7 @@ def test_what_is_sent_and_what_is_remembered_are_all_there_was(codec, inputs):
         assert np.array_equal(sent + sender.residual, wanted)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("codec", EXACT[:3], ids=repr)
 @given(inputs=steps.map(lambda inputs: np.round(inputs * 8) / 8))
 def test_the_sums_agree_exactly_at_each_step(codec, inputs):
@@ -67,6 +69,7 @@ def test_the_sums_agree_exactly_at_each_step(codec, inputs):
         assert np.array_equal(sent_so_far + sender.residual, given_so_far)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("codec", EXACT + ROUNDED, ids=repr)
 @given(inputs=steps)
 def test_conservation_to_within_one_rounding(codec, inputs):
@@ -150,6 +153,7 @@ def optimum() -> np.ndarray:
     return np.linalg.lstsq(np.concatenate(inputs), np.concatenate(outputs))[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "codec",
     [TopK(ratio=0.3), RandomK(ratio=0.5), Sign(), OneBit(), QSGD(levels=16, error_feedback=True)],

@@ -87,6 +87,7 @@ def test_top_k_is_so_many_times_smaller():
     assert round(32_000 / TopK(ratio=0.01).num_bits(1000), 1) == 76.2
 
 
+@pytest.mark.slow
 @each
 @given(vector=vectors(), seed=st.integers(0, 9))
 @settings(max_examples=25)
@@ -120,6 +121,7 @@ def test_how_many_entries_and_index_bits():
 # ---------------------------------------------------------------- what is kept
 
 
+@pytest.mark.slow
 @given(vector=vectors(3e38))
 def test_nothing_is_lost_where_everything_is_sent(vector):
     for codec in (Plain(), TopK(ratio=1), RandomK(ratio=1), RandomK(ratio=1, error_feedback=False)):
@@ -158,6 +160,7 @@ def test_what_arrives_is_the_receivers_own(codec):
     assert np.array_equal(codec.decode(frozen, 4), codec.decode(packed, 4))
 
 
+@pytest.mark.slow
 @given(vector=vectors())
 def test_top_k_keeps_the_largest_and_of_equal_ones_the_first(vector):
     for ratio in (0.01, 0.3, 0.9):
@@ -174,6 +177,7 @@ def test_ties():
     assert np.array_equal(largest(long, 7000), wanted)
 
 
+@pytest.mark.slow
 @given(vector=vectors())
 def test_contraction_of_top_k(vector):
     codec = TopK(ratio=0.2)
@@ -181,6 +185,7 @@ def test_contraction_of_top_k(vector):
     assert error(codec, vector) <= share * square(vector) * (1 + 1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("remembers", [True, False])
 def test_the_error_of_random_k_in_the_mean(remembers):
     codec, rng = RandomK(ratio=0.25, error_feedback=remembers), np.random.default_rng(0)
@@ -190,6 +195,7 @@ def test_the_error_of_random_k_in_the_mean(remembers):
     assert abs(errors.mean() - wanted) < 4 * errors.std() / math.sqrt(len(errors))
 
 
+@pytest.mark.slow
 @given(vector=arrays(np.float32, st.integers(1, 40), elements=st.floats(-100, 100, width=32)))
 def test_the_error_of_signs_is_known(vector):
     wanted = square(vector) - float(np.abs(vector).sum(dtype=np.float64)) ** 2 / vector.size
@@ -216,6 +222,7 @@ def test_halves_round_to_nearest():
     assert np.array_equal(arrived, values.astype(np.float16).astype(np.float32))
 
 
+@pytest.mark.slow
 @given(arrays(np.float32, st.integers(1, 40), elements=st.floats(-65504, 65504, width=32)))
 def test_halves_keep_eleven_binary_digits(vector):
     arrived = there_and_back(Half(), vector)

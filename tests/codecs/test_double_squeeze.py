@@ -30,6 +30,7 @@ def test_with_one_bit_it_is_not_bsp():
     assert not torch.equal(squeezed.parameters, bsp.parameters)
 
 
+@pytest.mark.slow
 def test_it_keeps_what_a_strategy_must():
     check_strategy("double_squeeze")
 
@@ -85,6 +86,7 @@ def test_what_workers_hold_goes_the_way_of_the_paper_s_algorithm(codec):
         w = w - lr * q(v)
 
 
+@pytest.mark.slow
 def test_it_learns_digits_with_a_fifteenth_of_the_bytes():
     spec = Experiment(strategy="bsp", cluster={"workers": 4}, stop={"epochs": 10})
     squeezed, exact = run(spec.but(strategy="double_squeeze")), run(spec)

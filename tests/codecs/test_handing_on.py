@@ -38,6 +38,7 @@ segments = st.lists(
 )
 
 
+@pytest.mark.slow
 @given(plan=segments, seed=st.integers(0, 99))
 def test_what_was_sent_and_what_is_left_is_what_was_given_whatever_follows_whatever(plan, seed):
     rng, streams = np.random.default_rng(seed), Streams(seed)

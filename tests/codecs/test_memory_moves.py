@@ -38,6 +38,7 @@ def vectors(seed, count):
     return torch.from_numpy(np.random.default_rng(seed).normal(size=(count, 15)).astype(np.float32))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("codec", FEEDBACK, ids=lambda codec: codec["name"])
 @given(st.lists(st.sampled_from([None, *RANGES]), min_size=1, max_size=8), st.integers(0, 99))
 def test_at_each_step_what_has_arrived_and_what_is_owed_is_all_that_was_given(codec, steps, seed):

@@ -71,6 +71,7 @@ def test_the_bound_of_terngrad_is_reached():
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("codec", [codec for codec, _ in ON_AVERAGE.values()], ids=list(ON_AVERAGE))
 @pytest.mark.parametrize("outlier", [0.0, 30.0, 1e4])
 def test_what_a_worker_holds_comes_to_the_model(codec, outlier):
@@ -92,6 +93,7 @@ def test_what_a_worker_holds_comes_to_the_model(codec, outlier):
 _ENDS = ((ServerCodecState, (0,)), (WorkerCodecState, (0, 0)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "codec",
     [

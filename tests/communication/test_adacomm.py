@@ -232,6 +232,7 @@ def test_a_period_of_1_from_the_beginning_is_bsp():
     assert not len(done.log.of_kind(Kind.MEASURE)["row"])
 
 
+@pytest.mark.slow
 def test_in_a_run_the_period_follows_the_loss():
     done = trained(
         strategies.adacomm(initial_steps=16, interval_s=0.5, block_momentum=0.3, loss="measured"),
@@ -264,6 +265,7 @@ def _expected(initial, losses):
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "values",
     [

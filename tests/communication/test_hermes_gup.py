@@ -34,6 +34,7 @@ def test_no_z_score_is_below_minus_the_root_of_the_others(count):
     assert z_score([1.0] * (count - 1) + [0.0]) == pytest.approx(-sqrt(count - 1))
 
 
+@pytest.mark.slow
 @given(st.lists(st.floats(0, 100), min_size=1, max_size=12))
 def test_z_scores_stay_within_that_bound(losses):
     z = z_score(losses)

@@ -24,6 +24,7 @@ def test_a_period_of_one_step_is_bsp():
         assert rows[0][name].tolist() == rows[1][name].tolist(), name
 
 
+@pytest.mark.slow
 def test_the_first_average_is_that_of_independent_workers_after_exactly_so_many_steps():
     done = trained(pasgd(5), stop={"updates": 1})
     assert done.log.of_kind(Kind.PUSH)["steps"].tolist() == [5, 5, 5]
@@ -67,6 +68,7 @@ def test_a_step_s_rate_is_that_at_the_beginning_of_its_period():
     close(late.parameters, trained(pasgd(3), stop={"updates": 2}).parameters)
 
 
+@pytest.mark.slow
 def test_progress_and_bytes():
     often, seldom = (trained(pasgd(steps), stop={"epochs": 2}) for steps in (1, 4))
     assert often.summary()["epochs"] == seldom.summary()["epochs"] == 2.0
@@ -74,6 +76,7 @@ def test_progress_and_bytes():
     assert often.summary()["bytes"]["up"] == 4 * seldom.summary()["bytes"]["up"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("steps", "expected"), [(1, 4.3807), (10, 1.7337)])
 def test_a_local_step_takes_as_long_as_theorem_1_says(steps, expected):
     """16 workers, exponential times of mean 1 s, and a second for the exchange."""
@@ -94,6 +97,7 @@ def test_a_local_step_takes_as_long_as_theorem_1_says(steps, expected):
     assert done.meta["time_s"] / (600 * steps) == pytest.approx(expected, rel=0.03)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("consistency", ["asp", "ssp", "k_asp", "k_batch_asp", "k_bsp", "elastic_bsp"])
 def test_it_also_goes_without_a_barrier(consistency):
     strategy = pasgd(3, consistency=consistency)

@@ -57,6 +57,7 @@ def counted(cluster):
     return sum(cluster._taken), pushed + in_hand + len(cluster._busy)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=40)
 @given(st.integers(1, 5), st.integers(1, 4), st.integers(0, 2**20), st.booleans())
 def test_every_step_is_in_one_push(local_steps, workers, seed, whole):
@@ -129,6 +130,7 @@ def rounds(local_steps):
     return list(zip(found["phase"][seen], lasted[seen], strict=True))
 
 
+@pytest.mark.slow
 def test_nobody_waits_if_the_exchange_is_shorter_than_the_steps_meanwhile():
     assert {phase for phase, _ in rounds(5)} == {"compute"}
     assert rounds(5) == rounds(8)  # the answer comes while the fifth step is made
@@ -182,6 +184,7 @@ def test_with_a_mean_two_steps_would_move_the_model_as_far_as_one():
     assert Accumulated().on_commit(pushes, ClusterView(2, 1, 1))[0].weights == [0.5, 0.5]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("consistency", ["bsp", "asp", "ssp", "dssp", "k_asp", "k_batch_asp", "elastic_bsp"])
 def test_it_goes_with_every_consistency_that_voids_nothing(consistency):
     check_strategy(strategies.osp(consistency=consistency), clusters=3)

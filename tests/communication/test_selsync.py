@@ -164,6 +164,7 @@ def test_a_newcomer_makes_the_others_synchronise():
 # -------------------------------------------------------------------- runs
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("aggregate", ["gradient", "parameters"])
 @pytest.mark.parametrize("optimizer", [{"name": "sgd", "lr": 0.1}, MOMENTUM], ids=["plain", "momentum"])
 def test_with_delta_0_it_is_bsp(aggregate, optimizer):
@@ -232,6 +233,7 @@ def test_workers_come_and_go():
         assert 1 in later["worker"][later["time_s"] > 0.15]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "values", [{}, {"aggregate": "gradient"}, {"delta": 0.0}, {"delta": NEVER}, {"smoothing": 1.0}], ids=str
 )
@@ -317,6 +319,7 @@ def test_injected_samples_take_time_and_are_bytes_of_data():
     assert slow.summary()["time_s"] > plain.summary()["time_s"]
 
 
+@pytest.mark.slow
 def test_without_a_share_nothing_is_injected():
     runs = [
         trained(strategies.selsync(**v)) for v in ({}, {"sharing_workers": 0.5}, {"shared_fraction": 0.5})

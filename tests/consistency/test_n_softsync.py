@@ -31,6 +31,7 @@ def test_thirty_workers(n, pushes):
     assert max(seen) <= 2 * n + 2
 
 
+@pytest.mark.slow
 def test_without_weights_it_is_k_batch_asp():
     soft, batch = (
         run(strategies.n_softsync(n=2, aggregation=FIXED)),
@@ -40,6 +41,7 @@ def test_without_weights_it_is_k_batch_asp():
     assert torch.equal(soft.parameters, batch.parameters)
 
 
+@pytest.mark.slow
 def test_as_many_versions_as_workers_is_asp():
     soft = run(strategies.n_softsync(n=4, aggregation=FIXED, lr_scaling="by_share"))
     asp = run("asp")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from psbench import strategies
 from psbench.backends.replay import replay
 from psbench.core.actions import Release
@@ -28,6 +30,7 @@ def rows(done, worker):
     return [kind for kind in kinds if kind in (Kind.JOIN, Kind.DROP, Kind.LEAVE, Kind.READMIT)]
 
 
+@pytest.mark.slow
 def test_a_dropped_worker_that_dies_is_not_taken_back():
     done = dropping(at_s=0.1)
     assert rows(done, 2) == [Kind.JOIN, Kind.DROP, Kind.LEAVE]
@@ -45,6 +48,7 @@ def test_a_dropped_worker_that_dies_and_comes_back_joins_once():
     assert replay(done) == len(done.log)
 
 
+@pytest.mark.slow
 def test_who_was_dropped_and_dies_is_away_once():
     spans = timeline(dropping(at_s=0.1).log)
     last = spans[spans["worker"] == 2]["end_s"].max()

@@ -78,6 +78,7 @@ def toys():
     take_out("toy_plan")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_on_a_whim_under_every_strategy(name):
     strategy = strategies.strategy_switch(first=name, second="asp", rule="toy_whim")
@@ -92,6 +93,7 @@ def test_on_a_whim_under_every_strategy(name):
     assert changes >= 3
 
 
+@pytest.mark.slow
 def test_the_contract_of_a_rule_with_whims():
     check_strategy(Whim, clusters=4)
 

@@ -81,6 +81,7 @@ def handed_over(cluster: ScriptedCluster) -> bool:
     return any(isinstance(action, Handover) for action in cluster.history[-1][2])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("first", "second"), PAIRS, ids=lambda s: s if isinstance(s, str) else s.name)
 def test_no_step_is_lost_and_none_counts_twice(first, second):
     """Between two hand-overs, all that a worker computed by overlap is in its pushes, and committed."""
@@ -110,6 +111,7 @@ def test_no_step_is_lost_and_none_counts_twice(first, second):
     assert checked >= 12
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", OVERLAPPING, ids=range(len(OVERLAPPING)))
 def test_it_never_deadlocks_however_often_a_person_asks(first):
     """The prototype of the contract stood still in 19 of 22 such runs."""
@@ -162,6 +164,7 @@ def test_a_switch_that_cancels_does_not_cancel_unpushed_steps():
 # -------------------------------------------------------------------- the gradients themselves
 
 
+@pytest.mark.slow
 def test_every_gradient_reaches_the_server_once(monkeypatch):
     """With a rate so small that no model moves, a push is a sum of gradients at the starting point."""
     sums: list[torch.Tensor] = []
@@ -199,6 +202,7 @@ def gradient(workload: Workload, where: torch.Tensor) -> torch.Tensor:
     return torch.cat([p.grad.flatten() for p in module.parameters()])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("second", ["asp", "bsp", "k_asp", "local_sgd", "all_reduce"])
 def test_it_learns_on_both_sides_of_a_switch(second):
     rule = {"name": "toy_at_versions", "at": (6, 9, 14)}

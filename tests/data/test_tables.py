@@ -330,6 +330,7 @@ def test_a_longer_look_alike_begins_with_the_shorter(tmp_path):
     assert other != short
 
 
+@pytest.mark.slow
 def test_there_is_something_to_be_learned():
     """A logistic model finds part of what tells labels apart, trees more; half of the years is noise."""
     from sklearn.ensemble import HistGradientBoostingClassifier
@@ -375,6 +376,7 @@ stop: {{tolerance: {tolerance}, updates: 300}}
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch_size", [1909, 300])  # the whole of 2,000 rows but 91; and SGD
 @pytest.mark.parametrize(
     ("layout", "model", "strategy"),
@@ -464,6 +466,7 @@ def test_memory_does_not_grow_with_the_features(tmp_path):
     assert more_kb * 1024 < rows * 28 * 4 / 2
 
 
+@pytest.mark.slow
 def test_a_table_makes_the_same_run_twice(table, tmp_path):
     data = {"name": "csv", "path": str(table[0]), "target": 3, "cache": str(tmp_path)}
     first, again = (run(toy_experiment("asp", data=data)) for _ in range(2))

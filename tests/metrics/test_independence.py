@@ -64,12 +64,14 @@ def run(strategy):
     )
 
 
+@pytest.mark.slow
 def test_summaries_tell_it_where_it_is_not_one():
     own, asp = run(hermes()).summary(), run("asp").summary()
     assert own["independence"] > 1.5
     assert "independence" not in asp
 
 
+@pytest.mark.slow
 def test_the_stricter_the_threshold_the_more_independent_the_workers():
     lenient, strict = (run(hermes(alpha=a, beta=0.0)).summary() for a in (-0.9, -1.6))
     assert 1 < lenient["independence"] < strict["independence"]

@@ -43,6 +43,7 @@ def test_there_are_none_where_workers_push_every_step(scripted):
     assert chunks(scripted("asp", [1.0, 2.0], steps=10).log).empty
 
 
+@pytest.mark.slow
 def test_what_hermes_reports_adds_up():
     run = ps.run(
         ps.Experiment(

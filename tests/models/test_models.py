@@ -79,6 +79,7 @@ def test_sizes_are_the_published_ones(model, shape, classes, published, exact):
     assert exact == pytest.approx(published, rel=0.01)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_logits_gradients_and_every_value_set(name):
     network = build(make_part("model", name))
@@ -90,6 +91,7 @@ def test_logits_gradients_and_every_value_set(name):
     assert all(values.isfinite().all() for values in network.state_dict().values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_start_depends_on_the_seed_alone(name):
     model = make_part("model", name)
@@ -105,6 +107,7 @@ def test_models_for_the_digits(name):
     assert build(make_part("model", name), (1, 8, 8))(torch.zeros(3, 1, 8, 8)).shape == (3, 10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", [(1, 12, 12), (3, 24, 24), (1, 28, 28), (3, 33, 47)])
 @pytest.mark.parametrize("name", ["cnn", "lenet", "alexnet", "resnet20", "resnet50"])
 def test_images_of_other_sizes(name, shape):
@@ -132,6 +135,7 @@ def test_samples_that_are_no_images_suit_the_dense_models():
     assert build(MLP(hidden=(5, 4)), (20,), 3)(torch.zeros(2, 20)).shape == (2, 3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "learning_rate", "accuracy"),
     [(MLP(), 0.2, 0.96), (CNN(), 0.1, 0.96), (Logistic(), 0.5, 0.93), (Linear(), 0.5, 0.93)],
@@ -264,6 +268,7 @@ def test_names_are_offered_for_a_slip():
         make_part("model", "lenett")
 
 
+@pytest.mark.slow
 def test_importing_the_names_does_not_import_torch():
     code = "import sys, psbench.models, psbench.data; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -78,6 +78,7 @@ def test_another_server_moves_only_the_tensors_that_it_takes_over():
     assert 20 <= len(moved) <= 60  # a fifth, give or take
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("assignment", sorted(POLICIES))
 @pytest.mark.parametrize("codec", ["none", "fp16"])
 def test_the_update_does_not_depend_on_the_assignment(assignment, codec):
@@ -89,6 +90,7 @@ def test_the_update_does_not_depend_on_the_assignment(assignment, codec):
     assert torch.equal(run(one).parameters, run(two).parameters)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("assignment", sorted(POLICIES))
 @pytest.mark.parametrize(
     "optimizer", [{"name": "sgd", "momentum": 0.9}, {"name": "adam"}], ids=["sgd", "adam"]

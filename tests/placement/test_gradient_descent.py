@@ -70,6 +70,7 @@ def converged_after(found, tolerance):
     return next(number for number, move in enumerate(moves, start=1) if move < tolerance)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["map_reduce", "bsp", "all_reduce"])
 def test_every_version_is_that_of_numpy(strategy, tmp_path):
     """Batch = data set: an update is an epoch, so that a checkpoint is written of every version."""
@@ -80,6 +81,7 @@ def test_every_version_is_that_of_numpy(strategy, tmp_path):
     np.testing.assert_allclose(np.stack(ours), np.stack(theirs), rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_map_reduce_and_a_parameter_server_make_the_same_models_bit_by_bit():
     """The thesis' counts agree too: 317, 3104 and 72 mini-batches under GD, whichever system."""
     rule = {"tolerance": 1e-3, "updates": 400}
@@ -94,6 +96,7 @@ def test_mini_batches_make_other_models_than_gradient_descent():
     assert not torch.allclose(whole.parameters, part.parameters, rtol=1e-2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["map_reduce", "bsp"])
 def test_it_converges_to_the_solution_of_scikit_learn(strategy):
     done = run(descent(strategy, stop={"tolerance": 1e-7, "updates": 5000}))
@@ -110,6 +113,7 @@ def test_it_converges_to_the_solution_of_scikit_learn(strategy):
 # -------------------------------------------------------------------- MLlib's stop rule
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tolerance", [0.3, 0.1, 1e-2, 1e-3])
 @pytest.mark.parametrize("strategy", ["map_reduce", "bsp", "all_reduce"])
 def test_it_ends_at_the_very_update_that_numpy_names(strategy, tolerance):

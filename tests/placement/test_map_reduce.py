@@ -106,6 +106,7 @@ def test_the_last_version_is_sent_to_nobody_but_by_a_ring(strategy, releases):
     assert summary["bytes"]["down"] == releases * model
 
 
+@pytest.mark.slow
 def test_it_keeps_the_contract():
     check_strategy("map_reduce", clusters=5)
 

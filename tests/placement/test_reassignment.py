@@ -50,6 +50,7 @@ loads = st.floats(0, 1e6, allow_subnormal=False)
 
 
 class TestTheRule:
+    @pytest.mark.slow
     @given(assignments(), st.data())
     def test_every_entry_stays_on_exactly_one_server_and_none_is_empty(self, ranges, data):
         seconds = data.draw(st.lists(loads, min_size=len(ranges), max_size=len(ranges)))
@@ -59,6 +60,7 @@ class TestTheRule:
         assert all(after)
         assert all(own == sorted(own) for own in after)
 
+    @pytest.mark.slow
     @given(assignments(), st.data())
     def test_it_moves_no_more_than_is_too_many(self, ranges, data):
         seconds = data.draw(st.lists(loads, min_size=len(ranges), max_size=len(ranges)))
@@ -66,6 +68,7 @@ class TestTheRule:
         surplus = sum(max(0, old - new) for old, new in zip(sizes(ranges), sizes(after), strict=True))
         assert sum(lost_entries(ranges, after)) == surplus
 
+    @pytest.mark.slow
     @given(assignments(), st.data())
     def test_with_constant_speeds_it_moves_once(self, ranges, data):
         """The time is proportional to the entries: the second look finds nothing to do."""
@@ -241,6 +244,7 @@ class TestTheEngine:
         assert (kinds[moved:] == Kind.MEASURED).sum() > 1
         assert (kinds == Kind.REASSIGN).sum() == 1
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("name", ["asp", "ssp", "k_bsp", "osp", "selsync", "flex_rr", "double_squeeze"])
     def test_it_keeps_the_contract(self, name):
         check_strategy({"name": name, "placement": servers(every=1)}, clusters=4, events=60)
@@ -281,6 +285,7 @@ def moves(done):
 
 
 class TestInVirtualTime:
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         "strategy",
         [{"name": "bsp"}, {"name": "k_bsp"}, {"name": "local_sgd"}, {"name": "selsync"}, {"name": "lb_bsp"}],
@@ -328,6 +333,7 @@ class TestInVirtualTime:
         assert replay(done) == len(done.log)
         assert torch.isfinite(done.parameters).all()
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         "strategy", [{"name": "bsp"}, {"name": "bsp", "codec": "top_k"}, {"name": "double_squeeze"}]
     )

@@ -112,6 +112,7 @@ def test_where_nobody_is_to_be_dropped_it_is_bsp(values):
     assert torch.equal(ours.parameters, bsp.parameters)
 
 
+@pytest.mark.slow
 def test_without_the_slowest_a_barrier_opens_as_often_as_the_others_can():
     machines = toy_cluster([1.0, 1.0, 1.0, 0.1])
     ours, bsp = (
@@ -124,6 +125,7 @@ def test_without_the_slowest_a_barrier_opens_as_often_as_the_others_can():
 eager = {"window": 1, "patience": 1, "factor": 1.1}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("consistency", "readmit_after_s"),
     [("bsp", None), ("asp", 2.0), ("ssp", None), ("k_bsp", 2.0), ("k_asp", None), ("elastic_bsp", 2.0)],

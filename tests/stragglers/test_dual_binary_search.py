@@ -252,6 +252,7 @@ def chunk_times(run, worker):
     return times
 
 
+@pytest.mark.slow
 def test_the_slow_worker_comes_to_take_as_long_as_the_others(done):
     slow, usual = chunk_times(done, 4), chunk_times(done, 0)
     assert slow[0] == pytest.approx(4 * usual[0])
@@ -278,6 +279,7 @@ def test_a_machine_too_small_for_two_samples_is_refused():
         ps.run(experiment(cluster=small))
 
 
+@pytest.mark.slow
 def test_the_memory_of_a_machine_bounds_its_chunks():
     model = (4 + 4) * 650  # logistic on digits: parameters and gradient
     memory = [8, 8, 8, (model + 2 * 100 * 64 * 4) / 1e9, 8]
@@ -293,6 +295,7 @@ def test_every_decision_is_taken_again_in_replay(done):
     assert ps.replay(done) == len(done.log)
 
 
+@pytest.mark.slow
 def test_it_is_deterministic(done):
     again = ps.run(experiment())
     assert again.log.digest() == done.log.digest()

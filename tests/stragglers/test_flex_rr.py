@@ -87,6 +87,7 @@ def test_orders_of_another_round_change_nothing():
     assert sizes(made) == [4] * 4
 
 
+@pytest.mark.slow
 def test_a_straggler_part_may_order_the_batch_as_well():
     made = half()
     made.on_orders({"round": 8, "batch": 16, "batch_size": 6})
@@ -124,6 +125,7 @@ def test_the_example_in_whole():
 # -------------------------------------------------------------------- conservation
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=40)
 @given(
     st.integers(1, 5),
@@ -162,6 +164,7 @@ def late(latency_s):
     return ps.run(toy_experiment("flex_rr", cluster=cluster, batch_size=96, stop={"updates": 30}))
 
 
+@pytest.mark.slow
 def test_what_orders_that_come_too_late_leave_undone_another_does():
     together = [sum(found.values()) for found in rounds(late(0.005).log)]
     assert together.count(96) >= 28
@@ -229,6 +232,7 @@ def test_an_update_is_the_mean_gradient_of_the_samples_whoever_took_them(monkeyp
 # -------------------------------------------------------------------- what it is for
 
 
+@pytest.mark.slow
 def test_a_barrier_opens_nearly_as_early_as_if_work_had_been_shared_out_by_speed():
     machines = toy_cluster([1.0, 1.0, 1.0, 0.25])
     values = {"cluster": machines, "batch_size": 96, "stop": {"updates": 20}}
@@ -256,6 +260,7 @@ def test_what_it_needs(parts, reason):
         ps.Strategy(**{"consistency": "bsp"} | parts)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("consistency", ["bsp", "asp", "ssp", "k_bsp", "k_batch_asp"])
 def test_micro_steps_go_with_every_consistency(consistency):
     check_strategy(strategies.bsp(consistency=consistency, communication="micro_steps"), clusters=4)

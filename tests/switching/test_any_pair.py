@@ -72,6 +72,7 @@ def to_and_fro(first, second, **options):
     return strategies.strategy_switch(first=first, second=second, rule=rule, momentum="keep")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", NAMES)
 def test_every_pair_there_and_back_on_random_clusters(first):
     """With failures, late joins and requests by hand: no stall, every push applied or discarded once."""
@@ -118,6 +119,7 @@ def test_a_switch_that_never_happens_changes_nothing(name):
     assert len(digests) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_in_virtual_time_too_a_switch_that_never_happens_changes_nothing(name):
     never = strategies.strategy_switch(first=name, second="bsp", rule="manual")
@@ -126,6 +128,7 @@ def test_in_virtual_time_too_a_switch_that_never_happens_changes_nothing(name):
     assert torch.equal(left.parameters, right.parameters)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", range(len(NAMES)))
 def test_pairs_there_and_back_in_virtual_time(place):
     """Each strategy before one and after another that is far away in the catalogue."""

@@ -146,6 +146,7 @@ def trained(momentum, **changes):
     return run(toy_experiment(strategy, optimizer=MOMENTUM, **changes))
 
 
+@pytest.mark.slow
 def test_each_policy_trains_another_model():
     names = ["zero", "keep", "off", "scaled", "ramped", "ramped_additive"]
     five = {"cluster": toy_cluster([1.0, 0.5, 0.25, 0.5, 1.0]), "batch_size": 10}

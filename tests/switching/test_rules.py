@@ -163,6 +163,7 @@ class TestEpochs:
         assert switch["version"] in done.log.of_kind(Kind.EVALUATED)["version"]
         assert replay(done) == len(done.log)
 
+    @pytest.mark.slow
     def test_a_run_that_ends_with_an_evaluation_can_be_replayed_and_gone_on_with(self, tmp_path):
         rule = {"name": "empirical", "window": 9, "threshold": 0.9}
         options = {"evaluate_every": 1, "checkpoint_every": 1}
@@ -243,6 +244,7 @@ def switch_epoch(fraction, epochs):
 
 
 class TestAfter:
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         ("fraction", "epochs", "expected"),
         [

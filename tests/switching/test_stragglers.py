@@ -185,6 +185,7 @@ def test_a_straggler_that_dies_stays_dead_and_may_come_again():
 # -------------------------------------------------------------------- the rest
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["greedy", "elastic"])
 @pytest.mark.parametrize("pair", [("bsp", "asp"), ("ssp", "k_bsp"), ("k_asp", "bsp"), ("all_reduce", "dssp")])
 def test_the_contract_with_every_window_a_verdict(policy, pair):
@@ -195,6 +196,7 @@ def test_the_contract_with_every_window_a_verdict(policy, pair):
     )
 
 
+@pytest.mark.slow
 def test_the_contract_of_the_rule_alone():
     check_strategy(OnStragglers)
 
@@ -269,6 +271,7 @@ def toys():
     take_out("toy_s")
 
 
+@pytest.mark.slow
 def test_a_rule_may_read_what_it_declares_and_nothing_else(toys):
     check_strategy(Sworn, clusters=4)
     with pytest.raises(BrokenContract, match="reads the statistic 'loss', which none declares"):

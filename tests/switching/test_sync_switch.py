@@ -50,6 +50,7 @@ def test_the_budget_is_in_mini_batches(workers, percent, budget, bsp, total):
     assert timed(workers, percent, budget) == ([bsp], total)
 
 
+@pytest.mark.slow
 def test_all_of_it_is_bsp_and_takes_8000_steps():
     assert timed(8, 100, 64_000) == ([], 8000)
 
