@@ -312,7 +312,7 @@ class Attempt:
     def _end(self) -> None:
         """Stop all tasks and wait for them; then nothing of the run is left on the scheduler."""
         if self._coordinator is not None:
-            self._coordinator.send(msg.RequestStop())
+            self._coordinator.send(msg.RequestStop(checkpoint=False))
             self._coordinator.close()
         self._shipping.end()
         if self.client.status != "running":

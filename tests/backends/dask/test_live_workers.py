@@ -140,7 +140,7 @@ def test_a_drifting_run_that_is_stopped_leaves_the_mean_of_its_models() -> None:
     def on_rows(done: ThreadedRun, client: Any) -> None:
         if count(done.log, Kind.VOTE) > 50 and not asked:
             asked.append(True)
-            client.send(RequestStop())
+            client.send(RequestStop(checkpoint=False))
 
     never = {"name": "selsync", "delta": 1e9}
     done = ThreadedRun(experiment(never, stop={"updates": 10**9}), Remembers).run(on_rows)
@@ -305,7 +305,7 @@ def until_all_are_back(strategy: Any, cluster: Any = COMINGS) -> ThreadedRun:
     def on_rows(done: ThreadedRun, client: Any) -> None:
         if not asked and all_are_back(done):
             asked.append(True)
-            client.send(RequestStop())
+            client.send(RequestStop(checkpoint=False))
 
     spec = experiment(strategy, 3, cluster=cluster, stop={"updates": 10**9}, evaluate_every=50)
     done = ThreadedRun(spec).run(on_rows)
@@ -362,7 +362,7 @@ def test_a_straggler_is_dropped_and_taken_back(strategy: str) -> None:
     def on_rows(done: ThreadedRun, client: Any) -> None:
         if not asked and count(done.log, Kind.DROP) >= 3:
             asked.append(True)
-            client.send(RequestStop())
+            client.send(RequestStop(checkpoint=False))
 
     spec = experiment({"name": strategy, "stragglers": part}, 3, cluster=cluster, stop={"updates": 10**9})
     done = ThreadedRun(spec).run(on_rows)
@@ -388,7 +388,7 @@ def switch_by_hand(after: int) -> Any:
         handed = kinds.index(Kind.HANDOVER) if Kind.HANDOVER in kinds else len(kinds)
         if len(asked) == 1 and Kind.APPLY in kinds[handed:]:
             asked.append("stop")
-            client.send(RequestStop())
+            client.send(RequestStop(checkpoint=False))
 
     return on_rows
 

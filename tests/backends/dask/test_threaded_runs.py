@@ -122,7 +122,7 @@ def stop_when(true: Callable[[ThreadedRun], bool]) -> Callable[[ThreadedRun, Any
     def on_rows(done: ThreadedRun, client: Any) -> None:
         if not asked and true(done):
             asked.append(True)
-            client.send(RequestStop())
+            client.send(RequestStop(checkpoint=False))
 
     return on_rows
 
@@ -271,7 +271,7 @@ def test_a_switch_by_hand_and_then_a_stop() -> None:
             client.send(RequestSwitch(None))
         if "stop" not in asked and Kind.HANDOVER in kinds(done):
             asked.append("stop")
-            client.send(RequestStop())
+            client.send(RequestStop(checkpoint=False))
 
     pair = {"name": "strategy_switch", "first": "all_reduce", "second": "asp", "rule": "manual"}
     done = ThreadedRun(experiment(pair, stop={"updates": 10**9})).run(on_rows)

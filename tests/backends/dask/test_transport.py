@@ -88,7 +88,7 @@ def test_what_was_sent_is_a_copy(server: ServerSocket) -> None:
 
 def test_strangers_are_dropped_and_counted(server: ServerSocket) -> None:
     with ClientSocket(server.address, b"x" * 32, "worker 0") as stranger:
-        stranger.send(RequestStop())
+        stranger.send(RequestStop(checkpoint=False))
         with ClientSocket(server.address, KEY, "worker 0") as friend:
             friend.send(Ready())
             received = []

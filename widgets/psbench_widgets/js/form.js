@@ -33,7 +33,8 @@ export class Form {
     this.disabled = {};
     this.selects = []; // [select, choice] whose options may be disabled
     this.choosers = []; // [chooser, choice] of the same kind
-    this.typed = new Map(); // what was typed for an option that is not chosen any more, by choice and name
+    this.typed = new Map();
+    this.opened = new Set(); // what was typed for an option that is not chosen any more, by choice and name
     this.element = h("div", { class: "psb-form" });
     this.draw();
   }
@@ -170,7 +171,14 @@ export class Form {
     const draw = (f) => this.field(f, values, key);
     const near = fields.filter((f) => !rare(f)).sort((a, b) => (b.name === "rule") - (a.name === "rule")).map(draw);
     const far = fields.filter(rare).map(draw);
-    return far.length ? [...near, h("details", { class: "psb-more" }, h("summary", {}, `advanced (${far.length})`), far)] : near;
+    return far.length ? [...near, this.more(far, `${key} ${fields.find(rare).name}`)] : near;
+  }
+
+  // What is folded away; a choice within it draws it again, and it stays open.
+  more(rows, which) {
+    const remember = (event) => (event.target.open ? this.opened.add(which) : this.opened.delete(which));
+    const open = this.opened.has(which);
+    return h("details", { class: "psb-more", open, ontoggle: remember }, h("summary", {}, `advanced (${rows.length})`), rows);
   }
 
   field(f, values, key) {

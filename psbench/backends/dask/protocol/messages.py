@@ -71,7 +71,7 @@ class Clock(Message, kind=15):
 class RequestStop(Message, kind=20):
     """Somebody wants the run to end, with a checkpoint from which it can go on or without."""
 
-    checkpoint: bool = False
+    checkpoint: bool
 
 
 class RequestSwitch(Message, kind=21):
@@ -327,7 +327,7 @@ class WorkerGone(Message, kind=75):
     """Do not wait for payloads of a worker that is dead, or do so again: another has taken its place."""
 
     worker: int
-    is_back: bool = False
+    is_back: bool
 
 
 class HoldVersion(Message, kind=76):

@@ -133,7 +133,7 @@ class ParameterServerStore:
 
     def leave(self, worker: int) -> None:
         """Tell the servers not to wait for ever for a dead worker's slices."""
-        self._order(msg.WorkerGone(worker))
+        self._order(msg.WorkerGone(worker, is_back=False))
 
     def join(self, worker: int) -> None:
         """Tell the servers to wait for a worker's slices again."""
