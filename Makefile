@@ -45,10 +45,13 @@ lab: $(VENV)/.lab  ## open JupyterLab on the notebooks
 test: lint  ## every check and every test but the nightly ones
 	@$(MAKE) --no-print-directory -j 2 types unit
 
+# what decides: the engine, the parts, and what composes them
+QUICK := $(addprefix tests/,core consistency aggregation communication stragglers switching placement sharding codecs \
+  clusters training testing backends/simulated/test_local_workers.py backends/simulated/test_simulation.py \
+  test_identities.py test_experiment.py test_refusals.py test_equivalence_map.py test_structure.py)
 quick: $(VENV)/.dev lint  ## the inner loop, under a minute
-	@echo '== quick tests: all but the slow ones, live runs, the panel, charts, files and the command line'
-	@$(PYTEST) -p no:nbval -m 'not (slow or nightly or dask or browser)' $(addprefix --ignore=tests/,widgets charts \
-	  backends/dask sweeps papers notebooks test_cli.py test_bad_input.py test_public_surface.py test_readme.py) tests
+	@echo '== quick tests: of decisions and updates, but the slow ones'
+	@$(PYTEST) -p no:nbval -m 'not (slow or nightly or dask)' $(QUICK)
 
 lint: $(VENV)/.dev
 	@echo '== ruff'
