@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
+from concurrent.futures import Future
 
 import pytest
 import torch
@@ -12,6 +14,7 @@ from psbench.backends.dask.protocol import messages as msg
 from psbench.backends.dask.protocol.decoder import Message
 from psbench.backends.dask.protocol.messages import PushMessage, ReleaseMessage
 from psbench.backends.dask.protocol.transport import Abandoned, ClientSocket, ServerSocket
+from psbench.backends.dask.server.server_process import ServerProcess
 from psbench.backends.dask.worker.worker import Worker
 from psbench.core.actions import Release
 from psbench.experiment import Experiment
@@ -67,6 +70,31 @@ def test_a_worker_that_computes_for_long_notices_that_the_coordinator_is_gone() 
     alone.socket.close()
     alone.thread.join(10)
     assert alone.ended == [Abandoned]
+
+
+def test_a_server_notices_that_the_coordinator_is_gone() -> None:
+    """A connection that was closed at the other end is always ready to read."""
+    spec = Experiment(strategy="asp", cluster={"workers": 2}, batch_size=8, backend="dask")
+    coordinator = ServerSocket("127.0.0.1", KEY)
+    with (
+        ServerSocket("127.0.0.1", KEY) as own,
+        ClientSocket(coordinator.address, KEY, "server 1") as client,
+    ):
+        server = ServerProcess(Workload.build(spec), own, client, 1)
+        coordinator.receive(10)
+        coordinator.close()
+        ended: Future[None] = Future()
+        threading.Thread(target=lambda: ended.set_exception(_raised_by(server.run)), daemon=True).start()
+        with pytest.raises(Abandoned):
+            ended.result(10)
+
+
+def _raised_by(function: Callable[[], None]) -> BaseException:
+    try:
+        function()
+    except Exception as error:
+        return error
+    raise AssertionError("it returned")
 
 
 def test_a_halted_worker_forgets_what_it_computed_and_what_it_had_concluded() -> None:

@@ -85,12 +85,16 @@ class ServerProcess:
         """
         self.coordinator.send(msg.Ready())
         while True:
-            if not self._poller.poll(_POLL_MS) and self.coordinator.lost:
-                raise Abandoned("the coordinator is gone")
+            self._poller.poll(_POLL_MS)
+            nothing_came = True
             while self._next_of_workers() is not None:
-                pass  # the slice has the payload
+                nothing_came = False  # the slice has the payload
             while (message := self.coordinator.receive(0)) is not None:
                 self._read(message)
+                nothing_came = False
+            # not "the poll timed out": a connection that was closed at the other end is always ready to read
+            if nothing_came and self.coordinator.lost:
+                raise Abandoned("the coordinator is gone")
             while self._orders and self._carry_out(self._orders[0]):
                 self._orders.popleft()
 
