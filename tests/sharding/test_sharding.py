@@ -253,6 +253,7 @@ def test_labels_per_worker_are_runs():
     labels = balanced(10, 5)
     held = [sorted(set(labels[s].tolist())) for s in split(LabelsPerWorker(), labels, 4)]
     assert held == [[0, 1], [2, 3, 4], [5, 6], [7, 8, 9]]
+    assert [len(s) for s in split(LabelsPerWorker(), labels, 10)] == [5] * 10  # as many classes as workers
 
 
 def test_quantity_keeps_the_smallest_size_and_is_skewed():
