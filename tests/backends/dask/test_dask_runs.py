@@ -215,6 +215,8 @@ def test_ctrl_c_in_a_terminal_keeps_what_was_computed(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(
         "import os, signal\n"
+        # a shell's background jobs, perhaps this test among them, ignore it
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "sent = []\n"
         "from psbench.experiment import Experiment\n"
         "from psbench.runs import run\n"
