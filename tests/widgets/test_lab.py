@@ -12,6 +12,7 @@ from typing import Any
 
 import altair as alt
 import pytest
+import torch
 
 from psbench import charts, metrics
 from psbench.core.log import EventLog, Kind
@@ -445,3 +446,28 @@ def test_nothing_is_drawn_for_nobody(panel: Panel) -> None:
     assert all(not message["live"] for message in panel.sent if message["kind"] == "films")
     panel.say("seen", view="a", on=True)
     assert panel._view.is_seen
+
+
+def test_a_model_and_data_of_ones_own_run_in_the_panel() -> None:
+    """As from a script; the page knows them by name, and another network can be picked and left again."""
+    features = torch.linspace(-1, 1, 96).reshape(32, 3)
+    own = Experiment(
+        model=torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.LayerNorm(4), torch.nn.Linear(4, 2)),
+        data=(features, (features.sum(1) > 0).long()),
+        loss=torch.nn.functional.cross_entropy,
+        cluster={"workers": 2},
+        batch_size=4,
+        stop={"updates": 3},
+    )
+    panel = Lab(own)
+    assert panel.form["domains"]["model"][0]["summary"] == "Yours: torch.nn.modules.container.Sequential."
+    assert "model=...,  # yours: torch.nn.modules.container.Sequential" in panel.python()
+    panel.run()
+    assert panel.wait(60)
+    (ours,) = panel.runs
+    assert ours["digest"] == run(own).log.digest()
+    panel.values = panel.values | {"model": {"name": "linear"}}
+    assert panel.experiment.model.name == "linear"
+    panel.values = panel.values | {"model": {"name": "own"}}
+    assert panel.experiment.model is own.model
+    panel.close()

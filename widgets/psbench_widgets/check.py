@@ -12,6 +12,7 @@ import yaml
 from pydantic import BaseModel
 
 from psbench.clusters import make_cluster
+from psbench.core.own import Own
 from psbench.core.part import REGISTRY, make_part
 from psbench.core.stop import Stop
 from psbench.core.strategy import DOMAINS
@@ -19,6 +20,7 @@ from psbench.errors import SpecError
 from psbench.experiment import Experiment
 from psbench.strategies import CATALOGUE, make_strategy
 from psbench_widgets.controls import MOST_SEEDS, SECTIONS, read
+from psbench_widgets.own_objects import own_parts, with_objects
 
 
 @dataclass
@@ -44,15 +46,16 @@ class CheckResult:
         return found
 
 
-def check(values: Mapping[str, Any]) -> CheckResult:
-    """Check everything that can be checked without loading data."""
+def check(values: Mapping[str, Any], own: Mapping[str, Own] | None = None) -> CheckResult:
+    """Check everything that can be checked without loading data; `own` are the objects that were passed."""
     result = CheckResult()
     try:
         plain = without_none(read(dict(values)))
     except yaml.YAMLError as error:
         result.errors["rest"] = f"not YAML: {error}"
         return result
-    rest = plain.pop("rest", {})
+    rest = with_objects(plain.pop("rest", {}), own or {})
+    plain = with_objects(plain, own or {})
     _check_sections(plain, result)
     result.seeds = _seeds(rest.pop("seeds", 1), result)
     if not result.errors:
@@ -197,16 +200,21 @@ def as_python(experiment: Experiment, seeds: int = 1) -> str:
 
 
 def _arguments(experiment: Experiment) -> str:
-    spec, plain = experiment.spec(), Experiment().spec()
+    spec, plain, own = experiment.spec(), Experiment().spec(), own_parts(experiment)
     spec["strategy"] = _brief(_shown(experiment), make_strategy)
     for key in ("data", "model", "cluster", "sharding", "optimizer"):
+        if key in own:
+            continue
         spec[key] = _brief(spec[key], lambda value, key=key: _section(key, value))
         plain[key] = _brief(plain[key], lambda value, key=key: _section(key, value))
     # always said, so that the script reads by itself
     said = ("data", "model", "cluster", "strategy", "stop", "seed")
     kept = {name: value for name, value in spec.items() if name in said or value != plain.get(name)}
     return "".join(
-        f"    {name}={pprint.pformat(value, width=90, sort_dicts=False)},\n" for name, value in kept.items()
+        f"    {name}=...,  # yours: {own[name].type}\n"
+        if name in own
+        else f"    {name}={pprint.pformat(value, width=90, sort_dicts=False)},\n"
+        for name, value in kept.items()
     )
 
 

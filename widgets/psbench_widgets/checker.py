@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from psbench.core.own import Own
 from psbench.experiment import Experiment
 from psbench_widgets.check import check
 from psbench_widgets.latest_task import LatestTask
@@ -33,9 +34,9 @@ class Checker:
         self._send, self._warm = send, warm
         self._task = LatestTask("psbench-probe", on_error)
 
-    def check(self, values: Mapping[str, Any], number: int) -> None:
+    def check(self, values: Mapping[str, Any], own: Mapping[str, Own], number: int) -> None:
         """Send the result of a check, and later what loading the data shows; `number` tells them apart."""
-        result = check(values)
+        result = check(values, own)
         self._send({"kind": "verdict", "seq": number, **result.plain()})
         experiment = result.experiment
         if experiment is not None:

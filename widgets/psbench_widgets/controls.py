@@ -15,12 +15,14 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
+from psbench.core.own import Own
 from psbench.core.part import REGISTRY, Part
 from psbench.core.stop import Stop
 from psbench.core.strategy import DOMAINS, Strategy
 from psbench.core.switching_strategy import AnyStrategy, SwitchingStrategy
 from psbench.experiment import Experiment
 from psbench.strategies import CATALOGUE, Published
+from psbench_widgets.own_objects import options
 
 #: fields of an experiment that are sections of the panel, in the order shown, and their headings
 SECTIONS = {
@@ -47,12 +49,16 @@ SEEDS = {
 _LIMITS = {"ge": "min", "gt": "above", "le": "max", "lt": "below"}
 
 
-def form() -> dict[str, Any]:
-    """Return everything that the page needs to draw the controls."""
+def form(own: Mapping[str, Own] | None = None) -> dict[str, Any]:
+    """Return everything that the page needs to draw the controls; `own` are objects that were passed."""
+    yours = options(own or {})
     rest = {name: info for name, info in Experiment.model_fields.items() if name not in _ELSEWHERE}
     return {
         "sections": [{"key": key, "title": title} for key, title in SECTIONS.items()],
-        "domains": {domain: [option(part) for part in parts.values()] for domain, parts in REGISTRY.items()},
+        "domains": {
+            domain: [*([yours[domain]] if domain in yours else []), *map(option, parts.values())]
+            for domain, parts in REGISTRY.items()
+        },
         "compose": list(DOMAINS),
         "lr_scaling": control("lr_scaling", Strategy.model_fields["lr_scaling"]),
         "strategies": [published(entry) for entry in CATALOGUE.values()],

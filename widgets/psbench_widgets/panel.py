@@ -24,6 +24,7 @@ from psbench_widgets.controls import form
 from psbench_widgets.figures import Figures
 from psbench_widgets.messages import Handlers, dispatch
 from psbench_widgets.notebook_cell import replace_panel_of_this_cell
+from psbench_widgets.own_objects import own_parts
 from psbench_widgets.page import PanelPage
 from psbench_widgets.predictions import Challenge, Prediction
 from psbench_widgets.presets import PRESETS
@@ -56,6 +57,7 @@ class Panel(PanelPage):
         challenge: Challenge | Mapping[str, Any] | None = None,
     ) -> None:
         experiment = experiment or Experiment(strategy=FIRST, stop={"epochs": EPOCHS})
+        self._own = own_parts(experiment)
         self._questions = Questions(experiment, challenge)
         self._guard = threading.RLock()
         self._figures = Figures(renderer)
@@ -68,7 +70,7 @@ class Panel(PanelPage):
         self._checker = Checker(lambda message: self.send(message), self._figures.warm, self.show_error)
         super().__init__(
             kind="lab",
-            form=form(),
+            form=form(self._own),
             values=as_values(experiment),
             axes=dict(charts.AXES),
             watch=self._figures.layout(),
@@ -96,13 +98,15 @@ class Panel(PanelPage):
         ParameterError
             If it cannot be run; the message is the one beside the control.
         """
-        result = check(self.values)
+        result = check(self.values, self._own)
         if result.experiment is None:
             raise ParameterError("; ".join(result.errors.values()))
         return result.experiment
 
     @experiment.setter
     def experiment(self, experiment: Experiment) -> None:
+        self._own |= own_parts(experiment)
+        self.form = form(self._own)
         self.values = as_values(experiment)
         self.send({"kind": "values", "values": self.values})
 
@@ -114,7 +118,7 @@ class Panel(PanelPage):
         ParameterError
             If it cannot be run.
         """
-        result = check(self.values)
+        result = check(self.values, self._own)
         if result.experiment is None:
             raise ParameterError("; ".join(result.errors.values()))
         first = result.experiment
@@ -203,7 +207,7 @@ class Panel(PanelPage):
 
     def python(self) -> str:
         """Return what the panel shows as a script; see `check.as_python` for what repeats."""
-        result = check(self.values)
+        result = check(self.values, self._own)
         return as_python(self.experiment, result.seeds)
 
     def close(self) -> None:
