@@ -102,15 +102,14 @@ def test_a_free_dask_worker_takes_the_place_of_a_worker_that_is_killed(
 # -------------------------------------------------------------------- too little room
 
 
-def until(path: str) -> None:
-    """Keep a thread until there is a file."""
-    while not Path(path).exists():
-        time.sleep(0.02)
-
-
 @contextmanager
 def busy(client: Client, count: int, path: Path) -> Iterator[None]:
     """Keep some Dask workers busy, until a file is written or the block ends."""
+
+    def until(path: str) -> None:  # in here it is sent whole: Dask's workers cannot import this module
+        while not Path(path).exists():
+            time.sleep(0.02)
+
     futures = [client.submit(until, str(path), pure=False, key=f"busy-{i}-{path}") for i in range(count)]
     while sum(map(len, client.processing().values())) < count:
         time.sleep(0.02)
