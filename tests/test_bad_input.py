@@ -99,7 +99,7 @@ WRONG_KIND = [
     bad("half a sample", "batch_size=12.5", "batch_size", "12.5"),
     bad("a word for a speed", "cluster={workers: 1, speed: fast}", "speed", "number", "'fast'"),
     bad("a number for a list", "cluster.joins=3", "joins", "list"),
-    bad("a number for data", "data=5", "data: expected a name or a mapping", "got 5"),
+    bad("a number for data", "data=5", "data: expected a name or a mapping", "5"),
     bad("a list for a strategy", "strategy=[asp, bsp]", "strategy: expected a name or a mapping"),
     bad("a number for stop", "stop=20", "stop: expected a mapping", "20"),
     bad("nothing for a seed", "seed=", "seed", "got None"),
@@ -409,7 +409,7 @@ def refused_after_run(capsys, argv: list[str]) -> str:
 @pytest.mark.dask
 @pytest.mark.usefixtures("folder")
 def test_scheduler_that_does_not_answer(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("psbench.backends.dask.cluster.CONNECT_S", 1.0)
+    monkeypatch.setattr("psbench.backends.dask.connecting.CONNECT_S", 1.0)
     with socket.socket() as silent:  # bound but not listening: nobody answers there
         silent.bind(("127.0.0.1", 0))
         address = f"tcp://127.0.0.1:{silent.getsockname()[1]}"
