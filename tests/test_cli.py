@@ -343,7 +343,7 @@ def test_a_list_fits_a_screen(capsys, monkeypatch):
     ("kind", "name", "says"),
     [
         ("strategies", "ssp", ("Ho et al. 2013", "staleness_bound", "steps >= 0", "Reduces to: BSP when")),
-        ("strategies", "strategy_switch", ("Provatas", "cost_s")),
+        ("strategies", "strategy_switch", ("switching empirical", "Provatas", "cost_s")),
         ("strategies", "dyn_sgd", ("aggregation dyn_sgd", "consistency ssp")),
         ("clusters", "c2", ("seconds_per_sample", "Strategy-Switch")),
         ("models", "mlp", ("hidden",)),

@@ -37,7 +37,9 @@ class Loss(Part):
 
 
 class _OfTorch(Loss):
-    """A loss of torch.nn.functional, which takes a `reduction`."""
+    """A loss of torch.nn.functional, which takes a `reduction`; `function` is its name there."""
+
+    function: ClassVar[str]
 
     def mean(self, outputs: Any, targets: Tensor) -> Tensor:
         """Return the mean over all targets of the batch."""
@@ -63,8 +65,12 @@ class _OfTorch(Loss):
         raise NotImplementedError(f"{type(self).__name__} must define aligned")
 
     def reduced(self, outputs: Tensor, targets: Tensor, reduction: str) -> Tensor:
-        """Return torch's function of them."""
-        raise NotImplementedError(f"{type(self).__name__} must define reduced")
+        """Return torch's function of them; the fields of a loss are its keyword arguments."""
+        from torch.nn import functional
+
+        options = {name: getattr(self, name) for name in type(self).model_fields}
+        found: Tensor = getattr(functional, self.function)(outputs, targets, reduction=reduction, **options)
+        return found
 
 
 class _OfClasses(_OfTorch):
@@ -109,16 +115,9 @@ class CrossEntropy(_OfClasses):
 
     name: ClassVar[str] = "cross_entropy"
     source: ClassVar[str] = "torch.nn.functional.cross_entropy"
+    function: ClassVar[str] = "cross_entropy"
 
     label_smoothing: float = parameter(0.0, "share of the target spread over all classes", ge=0, le=1)
-
-    def reduced(self, outputs: Tensor, targets: Tensor, reduction: str) -> Tensor:
-        """Return torch's cross_entropy."""
-        from torch.nn import functional
-
-        return functional.cross_entropy(
-            outputs, targets, reduction=reduction, label_smoothing=self.label_smoothing
-        )
 
 
 class NLL(_OfClasses):
@@ -126,12 +125,7 @@ class NLL(_OfClasses):
 
     name: ClassVar[str] = "nll"
     source: ClassVar[str] = "torch.nn.functional.nll_loss"
-
-    def reduced(self, outputs: Tensor, targets: Tensor, reduction: str) -> Tensor:
-        """Return torch's nll_loss."""
-        from torch.nn import functional
-
-        return functional.nll_loss(outputs, targets, reduction=reduction)
+    function: ClassVar[str] = "nll_loss"
 
 
 class Hinge(_OfClasses):
@@ -139,12 +133,7 @@ class Hinge(_OfClasses):
 
     name: ClassVar[str] = "hinge"
     source: ClassVar[str] = "torch.nn.functional.multi_margin_loss"
-
-    def reduced(self, outputs: Tensor, targets: Tensor, reduction: str) -> Tensor:
-        """Return torch's multi_margin_loss."""
-        from torch.nn import functional
-
-        return functional.multi_margin_loss(outputs, targets, reduction=reduction)
+    function: ClassVar[str] = "multi_margin_loss"
 
 
 class BCE(_OfNumbers):
@@ -152,12 +141,7 @@ class BCE(_OfNumbers):
 
     name: ClassVar[str] = "bce"
     source: ClassVar[str] = "torch.nn.functional.binary_cross_entropy_with_logits"
-
-    def reduced(self, outputs: Tensor, targets: Tensor, reduction: str) -> Tensor:
-        """Return torch's binary_cross_entropy_with_logits."""
-        from torch.nn import functional
-
-        return functional.binary_cross_entropy_with_logits(outputs, targets, reduction=reduction)
+    function: ClassVar[str] = "binary_cross_entropy_with_logits"
 
 
 class MSE(_OfNumbers):
@@ -170,12 +154,7 @@ class MSE(_OfNumbers):
 
     name: ClassVar[str] = "mse"
     source: ClassVar[str] = "torch.nn.functional.mse_loss"
-
-    def reduced(self, outputs: Tensor, targets: Tensor, reduction: str) -> Tensor:
-        """Return torch's mse_loss."""
-        from torch.nn import functional
-
-        return functional.mse_loss(outputs, targets, reduction=reduction)
+    function: ClassVar[str] = "mse_loss"
 
 
 class L1(_OfNumbers):
@@ -183,12 +162,7 @@ class L1(_OfNumbers):
 
     name: ClassVar[str] = "l1"
     source: ClassVar[str] = "torch.nn.functional.l1_loss"
-
-    def reduced(self, outputs: Tensor, targets: Tensor, reduction: str) -> Tensor:
-        """Return torch's l1_loss."""
-        from torch.nn import functional
-
-        return functional.l1_loss(outputs, targets, reduction=reduction)
+    function: ClassVar[str] = "l1_loss"
 
 
 class Huber(_OfNumbers):
@@ -202,14 +176,9 @@ class Huber(_OfNumbers):
 
     name: ClassVar[str] = "huber"
     source: ClassVar[str] = "torch.nn.functional.huber_loss"
+    function: ClassVar[str] = "huber_loss"
 
     delta: float = parameter(1.0, "error at which the squared becomes the absolute error", gt=0)
-
-    def reduced(self, outputs: Tensor, targets: Tensor, reduction: str) -> Tensor:
-        """Return torch's huber_loss."""
-        from torch.nn import functional
-
-        return functional.huber_loss(outputs, targets, reduction=reduction, delta=self.delta)
 
 
 CROSS_ENTROPY = CrossEntropy()
