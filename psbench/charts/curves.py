@@ -165,7 +165,7 @@ def _points(
 
 
 def _few(table: Data, lines: int, y: str) -> bool:
-    """Whether points can be told apart: shapes on a line of hundreds would hide it."""
+    """Whether points can be distinguished: shapes on a line of hundreds would hide it."""
     return not isinstance(table, str) and y in table and table[y].notna().sum() <= 60 * max(lines, 1)
 
 

@@ -15,7 +15,7 @@ from psbench.charts.source import Data, height_of, labels_of, source, thin
 #: thickness of a phase's bar, as a share of its line: what is done is thick, waiting is thin
 _THICKNESS = {"compute": 0.9, "pull": 0.6, "send": 0.6, "wait": 0.16, "cancelled": 0.4}
 _STEP = 17
-#: more spans than this cannot be told apart on a screen
+#: more spans than this cannot be distinguished on a screen
 SPANS = 400
 #: more cells than this have no room for a number
 NUMBERS = 240

@@ -210,9 +210,7 @@ class CSV(TableFile):
     layout: Literal["columns", "higgs", "year_prediction_msd"] = parameter(
         "columns", "what stands in which column; columns: as header, target and task say"
     )
-    header: bool | None = parameter(
-        None, "whether each file's first line names the columns; none: told from it"
-    )
+    header: bool | None = parameter(None, "whether each file's first line is a header; none: detected")
 
     @model_validator(mode="after")
     def _fits(self) -> Self:

@@ -24,7 +24,7 @@ def independence(log: EventLog) -> pd.DataFrame:
     Notes
     -----
     What a worker has done since its last request counts: one that goes on and on without asking becomes
-    ever more independent. Steps that are in no push yet, and of which nothing was told, do not.
+    ever more independent. Steps that are in no push yet, and of which nothing was reported, do not.
 
     Source
     ------

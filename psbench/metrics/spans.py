@@ -57,7 +57,7 @@ def timeline(log: EventLog) -> pd.DataFrame:
     this is the ring), then compute, then send. From a push to the next release: wait. A wait has the reason
     of its hold, and is cut in two where the reason changes; without one the reason is "answer" (the
     server was busy). A cancelled step, or one whose worker left, is "cancelled". A step that ends in a
-    vote is all compute, and from being told to push to the push is all send: how long each part of them
+    vote is all compute, and from the order to push to the push is all send: how long each part of them
     took is not recorded. At the end of the run spans are cut; a step then under way counts as compute,
     "not finished". A worker that goes on while its push is under way (overlap) computes from when it sends
     a push for as long as the next one tells, and then does what of the exchange is not over: sends, waits,

@@ -61,7 +61,7 @@ def rows_of(paper: Paper, scale: Scale, table: str | None = None) -> list[Publis
     Raises
     ------
     UnknownName
-        If there is no such table; letter case, spaces and points do not count.
+        If there is no such table; upper and lower case, spaces and points are ignored.
     """
     if table is None:
         return list(paper.rows)

@@ -133,7 +133,7 @@ def _label(place: int, names: Sequence[str], specs: Sequence[Mapping[str, Any]])
 def differences(groups: Mapping[str, Sequence[Run]]) -> dict[str, dict[str, str]]:
     """Return what is not the same in all groups, beside the strategy: field -> label -> its value in words.
 
-    Such as `{"cluster": {"bsp": "c1", "asp": "c2"}}`. Parts of the same name are told apart by the
+    Such as `{"cluster": {"bsp": "c1", "asp": "c2"}}`. Parts of the same name are distinguished by the
     parameters that differ.
     """
     specs = {label: runs[0].experiment.spec() for label, runs in groups.items()}

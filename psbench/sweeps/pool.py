@@ -17,7 +17,7 @@ from psbench.sweeps.worker import Answer, serve
 from psbench.system import fork_server
 from psbench.system.fork_server import without_main
 
-#: seconds that a process may take to end after it was told to
+#: seconds that a process may take to end after it was asked to
 _END_S = 5.0
 
 

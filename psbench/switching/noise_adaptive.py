@@ -25,8 +25,8 @@ class NoiseAdaptive(LossWindow):
     ----------
     window : int, epochs, >= 3
     factor : float, >= 0
-        Standard deviations of the noise that the net change may be. 1: the loss cannot be told from that of
-        a window ago.
+        Standard deviations of the noise that the net change may be. 1: the loss is within the noise of
+        that of a window ago.
 
     Notes
     -----

@@ -15,7 +15,7 @@ _KEPT = 1 << 30
 
 
 def keep_freed_memory() -> bool:
-    """Let this process keep freed memory, and return whether its C library can be told so (glibc).
+    """Have malloc keep freed memory; return whether the C library supports it (glibc).
 
     A step allocates its activations and frees them. By default glibc gives large blocks back to the system
     at once, which clears their pages when they are asked for again: a fifth of the time of a step of a small

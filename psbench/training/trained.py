@@ -78,7 +78,7 @@ def write_safetensors(module: nn.Module, path: Path, about: Mapping[str, str]) -
     Raises
     ------
     SpecError
-        If the file cannot be written, or the state_dict has what is no tensor.
+        If the file cannot be written, or the state_dict holds something other than tensors.
     """
     from safetensors.torch import save
 

@@ -1,4 +1,4 @@
-"""Parquet files give the arrays of the same table as CSV, block by block; a CSV's header is told from it."""
+"""Parquet files give the arrays of the same table as CSV, block by block; a CSV's header is detected."""
 
 from __future__ import annotations
 

@@ -128,7 +128,7 @@ def test_names_of_losses_and_metrics_are_checked():
         toy_experiment(loss="huper")
     with pytest.raises(UnknownName, match="'perplexty'; did you mean 'perplexity'"):
         toy_experiment(metrics=["perplexty"])
-    with pytest.raises(ParameterError, match="metrics: 'loss' is no name for a metric"):
+    with pytest.raises(ParameterError, match="metrics: 'loss' is not a valid name of a metric"):
         toy_experiment(metrics={"loss": len})
     with pytest.raises(ParameterError, match="expected a mapping of name to function, or a list, got 'f1'"):
         toy_experiment(metrics="f1")

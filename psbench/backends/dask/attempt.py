@@ -44,7 +44,7 @@ _LOOK_S = 0.03
 _ROOM_S = 0.5
 #: seconds that a server may take to load and listen
 _LISTEN_S = 120.0
-#: seconds that tasks may take to end when told to; a step under way must finish first
+#: seconds that tasks may take to end after a stop: a step under way must finish first
 _END_S = 5.0
 #: what a task's key may not contain of a title
 _UNNAMED = re.compile(r"[^A-Za-z0-9_.]+")

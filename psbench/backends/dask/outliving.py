@@ -22,8 +22,8 @@ _ROLES = "_psbench_roles"
 def outliving_scheduler(worker: Worker) -> Iterator[None]:
     """Have a Dask worker that loses its scheduler close only when this block has ended.
 
-    By itself it would close at once and end its process after 30 s, whatever its tasks do. If it is told to
-    close it does so as always.
+    By itself it would close at once and end its process after 30 s, whatever its tasks do. A request to
+    close it is carried out as usual.
     """
     if not hasattr(worker, _ROLES):
         setattr(worker, _ROLES, 0)

@@ -31,7 +31,7 @@ class Imported(DataSource):
     Raises
     ------
     DataError, ParameterError
-        On loading, if it cannot be imported or called, or returns what is no data.
+        On loading, if it cannot be imported or called, or does not return data.
     """
 
     name: ClassVar[str] = "import"

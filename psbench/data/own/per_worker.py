@@ -101,7 +101,7 @@ def _check_alike(worker: int, first: Dataset, other: Dataset) -> None:
 
 
 def _classes(found: Sequence[Dataset]) -> tuple[str, ...]:
-    """Return the classes of all: as they are if the same, else numbers by size and texts by letter."""
+    """Return the classes of all: unchanged if equal, else sorted: by value, or alphabetically."""
     if all(each.classes == found[0].classes for each in found):
         return found[0].classes
     names = {name for each in found for name in each.classes}

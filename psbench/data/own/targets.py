@@ -1,4 +1,4 @@
-"""Targets that a person gives, as classes, numbers or tokens: what they are is told from their type."""
+"""A user's targets as classes, numbers or tokens; which they are follows from their dtype."""
 
 from __future__ import annotations
 

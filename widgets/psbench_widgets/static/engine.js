@@ -434,7 +434,7 @@ ${o}`)}return l})(e,"",0)}var tb={};Cn(tb,{Bounds:()=>vt,CanvasHandler:()=>Ua,Ca
 .psb-line { display: flex; flex-wrap: wrap; gap: 10px; align-items: center; margin: 12px 0; }
 .psb-line label { display: flex; gap: 6px; align-items: center; white-space: nowrap; }
 .psb-lab .psb-folder { width: 150px; }
-.psb-lab .psb-target { width: 118px; }
+.psb-lab .psb-target { width: 140px; }
 .psb-lab pre.psb-code { background: var(--psb-soft); border-radius: 6px; padding: 10px 12px; margin: 0; font: 12px/1.5 var(--jp-code-font-family, monospace); color: var(--psb-text); overflow: auto; max-height: 320px; white-space: pre; }
 
 /* a run that was handed out */
