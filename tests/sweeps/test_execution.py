@@ -184,10 +184,16 @@ class Ends:
         return self.how
 
 
-def no_children_left() -> bool:
+@pytest.fixture
+def no_children_left():
     """Whether no process that runs cells is left; Python's fork server and its helper stay."""
-    found = psutil.Process().children(recursive=True)
-    return not psutil.wait_procs([each for each in found if not _is_helper(each)], timeout=10)[1]
+    before = set(psutil.Process().children(recursive=True))  # a cluster that tests share
+
+    def found_none():
+        found = [each for each in psutil.Process().children(recursive=True) if each not in before]
+        return not psutil.wait_procs([each for each in found if not _is_helper(each)], timeout=10)[1]
+
+    return found_none
 
 
 def _is_helper(process: psutil.Process) -> bool:
@@ -198,13 +204,13 @@ def _is_helper(process: psutil.Process) -> bool:
     return True  # it is gone
 
 
-def test_side_by_side_is_the_same_as_one_by_one_and_leaves_no_process():
+def test_side_by_side_is_the_same_as_one_by_one_and_leaves_no_process(no_children_left):
     found = ps.sweep(TOY, GRID, seeds=2, processes=2)
     assert digests(found.outcomes) == digests(ps.sweep(TOY, GRID, seeds=2, processes=1).outcomes)
     assert no_children_left()
 
 
-def test_a_process_that_dies_costs_its_own_cell_only():
+def test_a_process_that_dies_costs_its_own_cell_only(no_children_left):
     fine = worker.packed(Cell(TOY), None)
     dies = [
         cloudpickle.dumps((Ends(how), None))
@@ -218,7 +224,7 @@ def test_a_process_that_dies_costs_its_own_cell_only():
     assert no_children_left()
 
 
-def test_ctrl_c_while_processes_are_at_work_keeps_what_is_done():
+def test_ctrl_c_while_processes_are_at_work_keeps_what_is_done(no_children_left):
     def interrupt(progress):
         if progress.done == 2:
             raise KeyboardInterrupt

@@ -12,21 +12,21 @@ import pytest
 from .jupyter import FLAGS, ROOT, Jupyter, Page, browser_path
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def screenshots() -> Path:
     folder = ROOT / "build" / "screenshots"
     folder.mkdir(parents=True, exist_ok=True)
     return folder
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def jupyter(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Jupyter]:
     server = Jupyter(tmp_path_factory.mktemp("lab"))
     yield server
     server.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def chromium() -> Iterator[Any]:
     path = browser_path()
     if path is None:
@@ -38,7 +38,7 @@ def chromium() -> Iterator[Any]:
         browser.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def context(chromium: Any) -> Iterator[Any]:
     """What all pages share: its cache spares them loading JupyterLab again."""
     with closing(chromium.new_context(viewport={"width": 1440, "height": 1000})) as shared:

@@ -83,7 +83,12 @@ def test_under_a_barrier_a_live_run_goes_on_bit_by_bit(strategy: Any) -> None:
             int(kind) for kind in again.log.rows()["kind"] if kind in (Kind.PUSH, Kind.APPLY, Kind.RELEASE)
         ]
         assert sorted(kinds) == sorted(ours)
-        assert len(again.log.evaluations()) == len(log.evaluations())
+        expected_at = {each["version"]: each["train_accuracy"] for each in log.evaluations()}
+        found_at = {each["version"]: each["train_accuracy"] for each in again.log.evaluations()}
+        # an earlier version that was being evaluated when the checkpoint was taken is not evaluated again
+        under_way = {version for version in expected_at if version < version_at(done, label)}
+        assert found_at.items() <= expected_at.items()
+        assert expected_at.keys() - found_at.keys() <= under_way
 
 
 @pytest.mark.parametrize(
@@ -103,7 +108,7 @@ def test_what_was_under_way_is_void(strategy: Any) -> None:
     versions = again.log.of_kind(Kind.APPLY)["version"]
     assert sorted(set(versions.tolist())) == list(range(1, versions.max() + 1))
     assert again.outcome.reason == done.outcome.reason
-    assert again.log.of_kind(Kind.RESUME)["version"].tolist() in ([], [versions_at(done)])
+    assert again.log.of_kind(Kind.RESUME)["version"].tolist() in ([], [version_at(done, done.checkpoints[0])])
 
 
 @pytest.mark.parametrize("strategy", ["bsp", {"name": "selsync", "delta": 1e9}, "hermes"], ids=json.dumps)
@@ -133,8 +138,8 @@ def test_a_stop_leaves_a_checkpoint(strategy: Any, monkeypatch: pytest.MonkeyPat
         assert torch.equal(again.parameters, simulated(shorter)[0])
 
 
-def versions_at(done: ThreadedRun) -> int:
-    return int(done.stored[done.checkpoints[0]].state["engine"]["view"]["version"])
+def version_at(done: ThreadedRun, label: str) -> int:
+    return int(done.stored[label].state["engine"]["view"]["version"])
 
 
 @pytest.mark.timeout(150)

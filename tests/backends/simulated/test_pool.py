@@ -38,9 +38,21 @@ COMPOSITIONS: dict[str, Any] = {
 }
 
 
+#: processes of other tests, such as a cluster that tests share
+_others: set[int] = set()
+
+
+@pytest.fixture(autouse=True)
+def others() -> None:
+    """Know apart what was there before the test."""
+    _others.clear()
+    _others.update(each.pid for each in multiprocessing.active_children() if each.pid is not None)
+
+
 def children() -> list[int]:
     """Return the processes of pools."""
-    return [each.pid for each in multiprocessing.active_children()]
+    found = (each.pid for each in multiprocessing.active_children())
+    return [pid for pid in found if pid is not None and pid not in _others]
 
 
 def both(experiment: ps.Experiment) -> tuple[Run, Run]:
