@@ -9,8 +9,11 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 
 import cloudpickle
+import distributed
 import psutil
 import pytest
+from torch import nn
+from torch.nn import functional
 
 import psbench as ps
 from psbench.errors import ParameterError, SpecError
@@ -40,6 +43,10 @@ def ran(monkeypatch):
 
     monkeypatch.setattr(worker, "run", run)
     return seen
+
+
+def half(outputs, targets):
+    return functional.cross_entropy(outputs, targets) / 2
 
 
 def digests(outcomes):
@@ -258,6 +265,18 @@ def test_as_tasks_the_same_runs_come_back_and_are_saved_here(tmp_path):
     found = ps.sweep(TOY, GRID, client=client, folder=tmp_path)
     assert digests(found.outcomes) == digests(ps.sweep(TOY, GRID, processes=1).outcomes)
     assert len(list(tmp_path.glob("*/run.json"))) == len(client.cancelled) == 2
+
+
+@pytest.mark.dask
+@pytest.mark.timeout(120)
+def test_tasks_of_a_cluster_take_networks_of_ones_own(scheduler, tmp_path):
+    """The cluster's processes cannot import this class, and each takes one run at a time."""
+    experiment = TOY.but(model=nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3)), loss=half)
+    with distributed.Client(scheduler) as client:
+        found = ps.sweep(experiment, GRID, seeds=2, client=client, folder=tmp_path)
+        again = ps.sweep(experiment, GRID, seeds=2, client=client, folder=tmp_path)
+    assert digests(found.outcomes) == digests(ps.sweep(experiment, GRID, seeds=2, processes=1).outcomes)
+    assert digests(again.outcomes) == digests(found.outcomes)
 
 
 def test_a_task_that_is_lost_is_an_error_of_its_own(monkeypatch):

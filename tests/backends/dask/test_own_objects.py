@@ -11,8 +11,8 @@ from models.networks import Encoder, Net, Recurrent, Words
 from torch import nn
 from torch.nn import functional
 
-from psbench.errors import ParameterError
-from psbench.runs import run
+from psbench.errors import ParameterError, SpecError
+from psbench.runs import resume, run
 from psbench.testing import toy_experiment
 
 pytestmark = [pytest.mark.dask, pytest.mark.timeout(180)]
@@ -88,6 +88,19 @@ def test_other_machines_need_not_have_the_file(scheduler: str, tmp_path, monkeyp
     for model in (make, make()):
         live, simulated = both(scheduler, model)
         assert torch.equal(live.parameters, simulated.parameters)
+
+
+def test_a_live_run_goes_on_from_a_checkpoint(scheduler: str, tmp_path) -> None:
+    """With a loss and a network that no other process can import, to the bits of the run that was not stopped."""
+    model, whole = local_class(), {"loss": own_loss, "stop": {"updates": 12}}
+    live, simulated = both(scheduler, model, **whole, checkpoint_every=0.05)
+    experiment = live.experiment.but(stop={"updates": 6})
+    run(experiment, folder=tmp_path)
+    with pytest.raises(SpecError, match=r"pass it: psbench.resume\(folder, model="):
+        resume(tmp_path, {"stop": {"updates": 12}})
+    again = resume(tmp_path, {"stop": {"updates": 12}}, model=model, loss=own_loss)
+    assert torch.equal(again.parameters, live.parameters)
+    assert torch.equal(again.parameters, simulated.parameters)
 
 
 def test_what_cannot_be_sent_is_one_line_before_anything_starts() -> None:
