@@ -15,7 +15,7 @@ from psbench.system.limits import check_memory
 
 
 class Mixture(DataSource):
-    """Samples of a Gaussian mixture with unit variance, one component per class, made from the seed.
+    """Samples of a Gaussian mixture with unit variance, one component per class, made from a seed.
 
     Parameters
     ----------
@@ -27,6 +27,9 @@ class Mixture(DataSource):
         separation^2 / (2 num_features) per feature. 0 makes the classes indistinguishable.
     val_fraction : float, 0 <= val_fraction < 1
         0 leaves no validation set.
+    seed : int or None, >= 0
+        Of the draw and the split; that of the run, unless given. With it, runs of several seeds have the same
+        data, as with a file.
 
     Source
     ------
@@ -43,6 +46,7 @@ class Mixture(DataSource):
         6.0, "root-mean-square distance between two class centres", unit="standard deviations", ge=0
     )
     val_fraction: float = parameter(0.2, "share of the samples set aside for validation", ge=0, lt=1)
+    seed: int | None = parameter(None, "seed of the draw; none: that of the run", ge=0)
 
     def load(self, streams: Streams) -> Dataset:
         """Return a new draw, the same for the same seed."""
@@ -57,6 +61,7 @@ class Mixture(DataSource):
         # in 64-bit floats: the samples' centres, the noise, and their sum
         numbers = 3 * self.num_samples * (self.num_features + 1) + 2 * self.num_classes * self.num_features
         check_memory(8 * numbers, what, "lower one of them")
+        streams = streams if self.seed is None else Streams(self.seed)
         rng = streams.generator("data")
         spread = self.separation / np.sqrt(2 * self.num_features)
         centres = spread * rng.standard_normal((self.num_classes, self.num_features))

@@ -47,6 +47,10 @@ def test_the_seed_decides(source):
     assert not torch.equal(source.load(Streams(3)).val_x, source.load(Streams(4)).val_x)
 
 
+def test_a_mixture_with_a_seed_of_its_own_is_the_same_in_all_runs():
+    assert equal(Mixture(seed=3).load(Streams(5)), Mixture().load(Streams(3)))
+
+
 def test_mixture_sizes_and_balance():
     data = Mixture(num_samples=103, num_features=7, num_classes=4, val_fraction=0.25).load(Streams(0))
     assert data.train_x.shape == (77, 7)
