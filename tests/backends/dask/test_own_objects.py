@@ -91,7 +91,7 @@ def test_other_machines_need_not_have_the_file(scheduler: str, tmp_path, monkeyp
 
 
 def test_a_live_run_goes_on_from_a_checkpoint(scheduler: str, tmp_path) -> None:
-    """With a loss and a network that no other process can import, to the bits of the run that was not stopped."""
+    """With a loss and a network that no other process can import, to the bits of the whole run."""
     model, whole = local_class(), {"loss": own_loss, "stop": {"updates": 12}}
     live, simulated = both(scheduler, model, **whole, checkpoint_every=0.05)
     experiment = live.experiment.but(stop={"updates": 6})

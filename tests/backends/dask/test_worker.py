@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections.abc import Callable
@@ -14,7 +15,9 @@ from psbench.backends.dask.protocol import messages as msg
 from psbench.backends.dask.protocol.decoder import Message
 from psbench.backends.dask.protocol.messages import PushMessage, ReleaseMessage
 from psbench.backends.dask.protocol.transport import Abandoned, ClientSocket, ServerSocket
+from psbench.backends.dask.server.parameter_server import ParameterServerStore
 from psbench.backends.dask.server.server_process import ServerProcess
+from psbench.backends.dask.server.store import state_of
 from psbench.backends.dask.worker.worker import Worker
 from psbench.core.actions import Release
 from psbench.experiment import Experiment
@@ -87,6 +90,35 @@ def test_a_server_notices_that_the_coordinator_is_gone() -> None:
         threading.Thread(target=lambda: ended.set_exception(_raised_by(server.run)), daemon=True).start()
         with pytest.raises(Abandoned):
             ended.result(10)
+
+
+def test_a_server_answers_a_worker_that_connects_after_the_order_for_it() -> None:
+    """A worker is ready when its greeting is sent, and the server may not have read that yet."""
+    strategy = {"name": "asp", "placement": {"name": "parameter_server", "servers": 2}}
+    spec = Experiment(strategy=strategy, cluster={"workers": 2}, batch_size=8, backend="dask")
+    workload = Workload.build(spec)
+    with (
+        ServerSocket("127.0.0.1", KEY) as coordinator,
+        ServerSocket("127.0.0.1", KEY) as own,
+        ClientSocket(coordinator.address, KEY, "server 1") as client,
+    ):
+        server = ServerProcess(workload, own, client, 1)
+        thread = threading.Thread(target=_raised_by, args=[server.run], daemon=True)
+        thread.start()
+        coordinator.receive(10)
+        state = state_of(workload.server(), optimizer=True)
+        ParameterServerStore(coordinator, workload, 0, state, itertools.count())
+        for worker in (0, 1):
+            coordinator.send("server 1", msg.AnswerWorker(worker, 7, 0, False))
+        coordinator.send("server 1", msg.WorkerGone(0, False))  # the other one need not wait for it
+        time.sleep(0.1)
+        with ClientSocket(own.address, KEY, "worker 1") as late:
+            answer = late.receive(10)
+        assert isinstance(answer, ReleaseMessage)
+        assert answer.ticket == 7
+        assert answer.payload is not None
+        coordinator.send("server 1", msg.Stop())
+        thread.join(10)
 
 
 def _raised_by(function: Callable[[], None]) -> BaseException:

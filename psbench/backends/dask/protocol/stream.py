@@ -131,6 +131,7 @@ class StreamServer:
         connection = Connection(end, _GREETING)
         self._connections.add(connection)
         self._selector.register(connection, selectors.EVENT_READ, connection)
+        self._ready.append(connection)  # its greeting is here, more often than not
 
     def _read(self, connection: Connection) -> tuple[str, Frame] | None:
         if connection not in self._connections:

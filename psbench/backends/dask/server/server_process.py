@@ -16,7 +16,6 @@ from psbench.backends.dask.protocol.roles import worker_name
 from psbench.backends.dask.protocol.transport import (
     Abandoned,
     ClientSocket,
-    Received,
     ServerSocket,
     Stopped,
 )
@@ -54,6 +53,7 @@ class ServerProcess:
         self.workload, self.socket, self.coordinator, self.number = workload, socket, coordinator, number
         self._orders: deque[Message] = deque()
         self._gone: dict[int, float] = {}  # when each dead worker was reported
+        self._met: set[int] = set()  # workers whose greeting was read
         self._slice: ParameterSlice
         self._part: Partition
         self._migration: SliceMigration
@@ -87,7 +87,7 @@ class ServerProcess:
         while True:
             self._poller.poll(_POLL_MS)
             nothing_came = True
-            while self._next_of_workers() is not None:
+            while self._read_worker():
                 nothing_came = False  # the slice has the payload
             while (message := self.coordinator.receive(0)) is not None:
                 self._read(message)
@@ -98,12 +98,13 @@ class ServerProcess:
             while self._orders and self._carry_out(self._orders[0]):
                 self._orders.popleft()
 
-    def _next_of_workers(self) -> Received | None:
+    def _read_worker(self) -> bool:
+        """Take a message of a worker; return whether there was one."""
         try:
-            return self.socket.receive(0)
+            return self.socket.receive(0) is not None
         except MessageRefused as error:
             self.coordinator.send(msg.PeerRefused(error.sender, error.reason))
-            return None
+            return True
 
     def _read(self, message: Message) -> None:
         """Take what the coordinator sends: most orders wait for their turn."""
@@ -111,6 +112,7 @@ class ServerProcess:
             raise Stopped
         if isinstance(message, msg.WorkerGone):
             self._gone.pop(message.worker, None)
+            self._met.discard(message.worker)
             if not message.is_back:
                 self._gone[message.worker] = time.monotonic()
         elif isinstance(message, msg.BeginSlice):  # before any worker is released to push
@@ -139,11 +141,24 @@ class ServerProcess:
     def _discard(self, order: msg.DiscardPush) -> bool:
         return self._slice.discard(order.key) or self._is_lost(order.key[0])
 
-    def _answer(self, order: msg.AnswerWorker) -> None:
+    def _answer(self, order: msg.AnswerWorker) -> bool:
+        """Send a worker its release; one that has not been met yet is waited for.
+
+        A worker tells the coordinator that it is ready when its greeting to this server is sent, which is
+        before this server has read it.
+        """
+        if not self._has_met(order.worker):
+            return order.worker in self._gone
         with self._slice.busy():
             payload = self._slice.answer(order.worker, order.ticket, order.version, order.aggregate)
             release = ReleaseMessage(order.ticket, order.version, 0, True, payload=payload)
             self.socket.send(worker_name(order.worker), release)
+        return True
+
+    def _has_met(self, worker: int) -> bool:
+        if worker not in self._met and worker_name(worker) in self.socket.peers:
+            self._met.add(worker)
+        return worker in self._met
 
     def _has(self, keys: Sequence[PushKey]) -> bool:
         """Return whether these payloads are here, or will never come."""
