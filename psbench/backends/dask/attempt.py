@@ -46,6 +46,8 @@ _ROOM_S = 0.5
 _LISTEN_S = 120.0
 #: seconds that tasks may take to end after a stop: a step under way must finish first
 _END_S = 5.0
+#: seconds that tasks may take to be assigned; one whose Dask worker is lost at that moment never is
+_SCHEDULED_S = 5.0
 #: what a task's key may not contain of a title
 _UNNAMED = re.compile(r"[^A-Za-z0-9_.]+")
 
@@ -107,6 +109,7 @@ class Attempt:
             for role in self.placed:
                 if role not in self._futures:
                     self._start_role(role)
+            self._await_scheduler()
         except BaseException:
             self._end()
             raise
@@ -160,6 +163,14 @@ class Attempt:
             self._start(role, tasks.serve, self._topic, number, self._addresses[COORDINATOR])
         for role in self._servers():
             self._await(role, announced)
+
+    def _await_scheduler(self) -> None:
+        """Wait until the scheduler has these tasks: the run that is placed next counts them."""
+        deadline = time.monotonic() + _SCHEDULED_S
+        missing = list(self._futures.values())
+        while missing and time.monotonic() < deadline:
+            known = {str(key) for keys in self.client.processing().values() for key in keys}
+            missing = [future for future in missing if str(future.key) not in known and not future.done()]
 
     def _await(self, role: str, announced: queue.SimpleQueue[dict[str, Any]]) -> None:
         deadline = time.monotonic() + _LISTEN_S
