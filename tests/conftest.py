@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,6 +13,10 @@ from xdist.scheduler.loadscope import LoadScopeScheduling
 
 # no test asks for more than one thread, and two workers of a test run must not fight for the cores
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# a job that a shell starts in the background ignores Ctrl-C, and so would the processes that tests interrupt
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # no test depends on how fast the machine is
 settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])

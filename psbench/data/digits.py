@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from psbench.core.specification import parameter
 from psbench.data.base import Dataset, DataSource
@@ -34,13 +37,28 @@ class Digits(DataSource):
     def load(self, streams: Streams) -> Dataset:
         """Return the digits, split by chance."""
         import torch
-        from sklearn.datasets import load_digits
 
-        bunch = load_digits()
-        images = torch.from_numpy((bunch.images / 16.0).astype(np.float32)).unsqueeze(1)
-        labels = torch.from_numpy(bunch.target.astype(np.int64))
+        table = _table()
+        images = torch.from_numpy((table[:, :-1] / 16.0).astype(np.float32)).reshape(-1, 1, 8, 8)
+        labels = torch.from_numpy(table[:, -1].astype(np.int64))
         train, val = map(
             torch.from_numpy, stratified_split(labels.numpy(), self.val_fraction, streams.generator("split"))
         )
-        classes = tuple(str(digit) for digit in bunch.target_names)
+        classes = tuple(map(str, range(10)))
         return Dataset(self.name, images[train], labels[train], images[val], labels[val], classes)
+
+
+def _table() -> NDArray[np.float64]:
+    """Return pixels and label of each digit.
+
+    The file is read without importing scikit-learn, which takes as long as torch and is used for nothing else
+    in most runs.
+    """
+    package = find_spec("sklearn")
+    if package is not None and package.origin is not None:
+        file = Path(package.origin).parent / "datasets" / "data" / "digits.csv.gz"
+        if file.is_file():
+            return np.loadtxt(file, delimiter=",")
+    from sklearn.datasets import load_digits
+
+    return np.column_stack(load_digits(return_X_y=True))

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 #: what every process imports (an optimizer loads torch._dynamo); a missing one is passed over
 PRELOADED = [
-    *("torch._dynamo", "sklearn.datasets", "distributed.nanny"),
+    *("torch._dynamo", "distributed.nanny"),
     *("psbench.backends.dask.tasks", "psbench.backends.simulated.pool_process", "psbench.sweeps.worker"),
 ]
 _MAIN = threading.Lock()
