@@ -9,5 +9,6 @@
 from psbench_widgets.bridge import Bridge, Job
 from psbench_widgets.lab import Lab
 from psbench_widgets.livechart import LiveChart
+from psbench_widgets.predictions import Prediction
 
-__all__ = ["Bridge", "Job", "Lab", "LiveChart"]
+__all__ = ["Bridge", "Job", "Lab", "LiveChart", "Prediction"]

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from psbench.errors import ParameterError, UnknownName
 from psbench.experiment import Experiment
+from psbench.results.run import Run
 
 #: differences below these count as right: points of accuracy, and share of a speed-up
 _CLOSE_ACCURACY, _CLOSE_SPEED = 0.01, 0.15
@@ -27,11 +28,22 @@ class Prediction:
         Validation accuracy at the end.
     times_as_fast : float or None
         How many times as fast as the run before it, to the end.
+
+    Raises
+    ------
+    ParameterError
+        If there is no such accuracy or speed.
     """
 
     most_waiting: int | Literal["nobody"] | None = None
     accuracy: float | None = None
     times_as_fast: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.accuracy is not None and not 0 <= self.accuracy <= 1:
+            raise ParameterError(f"prediction: accuracy is from 0 to 1 (100 %), got {self.accuracy:g}")
+        if self.times_as_fast is not None and self.times_as_fast <= 0:
+            raise ParameterError(f"prediction: times_as_fast is above 0, got {self.times_as_fast:g}")
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Prediction:
@@ -43,12 +55,19 @@ class Prediction:
         """
         for unknown in (name for name in values if name not in cls.__dataclass_fields__):
             raise UnknownName("prediction", str(unknown), cls.__dataclass_fields__)
-        made = cls(**values)
-        if made.accuracy is not None and not 0 <= made.accuracy <= 1:
-            raise ParameterError(f"prediction: accuracy is from 0 to 1 (100 %), got {made.accuracy:g}")
-        if made.times_as_fast is not None and made.times_as_fast <= 0:
-            raise ParameterError(f"prediction: times_as_fast is above 0, got {made.times_as_fast:g}")
-        return made
+        return cls(**values)
+
+    def against(self, run: Run, before: Run | None = None) -> str:
+        """Return in words what came, a line for each thing that was expected; for a notebook's cell.
+
+        Parameters
+        ----------
+        run : Run
+        before : Run or None
+            What the run was expected to be as fast as.
+        """
+        earlier = None if before is None else before.summary()
+        return "\n".join(gap["text"] for gap in gaps(self, run.summary(), earlier))
 
 
 def gaps(

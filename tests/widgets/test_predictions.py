@@ -1,0 +1,35 @@
+"""What is expected of a run, said in a notebook and compared with what came."""
+
+from __future__ import annotations
+
+import pytest
+
+from psbench.errors import ParameterError
+from psbench.experiment import Experiment
+from psbench.runs import run
+from psbench_widgets import Prediction
+
+WITH_BARRIER = Experiment(strategy="bsp", timing_only=True, stop={"epochs": 2})
+
+
+def test_a_notebook_says_what_it_expects_and_prints_what_came():
+    barrier = run(WITH_BARRIER)
+    free = run(WITH_BARRIER.but(strategy="asp"))
+    expected = Prediction(most_waiting=0, times_as_fast=9)
+    waited, faster = expected.against(free, before=barrier).splitlines()
+    assert waited == "You expected worker 0 to wait most; nobody waited."
+    times = barrier.summary()["time_s"] / free.summary()["time_s"]
+    assert faster == f"You expected 9 times as fast as the run before; it was {times:.3g} times."
+
+
+def test_who_expects_nothing_is_told_nothing():
+    assert Prediction().against(run(WITH_BARRIER)) == ""
+
+
+@pytest.mark.parametrize(
+    ("expected", "message"),
+    [({"accuracy": 95}, "from 0 to 1"), ({"times_as_fast": 0}, "is above 0")],
+)
+def test_what_cannot_come_is_not_expected(expected, message):
+    with pytest.raises(ParameterError, match=message):
+        Prediction(**expected)
