@@ -59,6 +59,7 @@ def in_a_process(hash_seed):
 
 
 @pytest.mark.slow
+@pytest.mark.nightly  # the logs of tests/golden are of other processes too
 def test_two_processes_give_the_same_logs_and_models():
     """With different seeds for the hashes of texts, so that an order of a set would show."""
     both = [in_a_process(seed) for seed in ("1", "2")]

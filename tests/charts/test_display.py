@@ -40,6 +40,7 @@ def marks(chart: dict, version: str) -> list[str]:
     return found
 
 
+@pytest.mark.nightly  # a reader of a version that psbench itself does not use
 def test_vega_lite_5_draws_what_vega_lite_6_does(runs):
     done = runs[-1]
     for name in ["val_loss", "sequence", "labels", *(f.name for f in charts.worker_figures(done))]:

@@ -296,7 +296,7 @@ def test_a_notebook_shows_the_table(comparison):
 
 @pytest.mark.slow
 @pytest.mark.browser
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.nightly)])
 def test_every_chart_is_drawn_in_a_browser_without_internet(comparison, tmp_path, scheme):
     sync_api = pytest.importorskip("playwright.sync_api")
     chromium = Path("/usr/bin/chromium")

@@ -454,6 +454,7 @@ print(done.meta["dataset_size"], done.summary()["updates"], highest - before)
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_memory_does_not_grow_with_the_features(tmp_path):
     """Reading and training take less than half of what the features alone would as 32-bit floats."""

@@ -57,6 +57,7 @@ def test_ssp_bounds_the_lead_and_not_the_staleness(scripted):
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_a_million_rows_are_counted_exactly():
     steps, workers = 333_000, 50
     rows = np.zeros(workers + 3 * steps, dtype=ROW)

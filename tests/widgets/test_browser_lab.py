@@ -71,6 +71,7 @@ def wait_over(web: Any, status: str) -> None:
     web.wait_for_selector('.psb-lab[data-running=""]')
 
 
+@pytest.mark.nightly
 def test_the_tutorial_runs_and_the_picture_of_the_readme_moves(page: Page, screenshots: Path) -> None:
     tutorial = json.loads((ROOT / "notebooks" / "07_lab.ipynb").read_text())
     cells = ["".join(cell["source"]) for cell in tutorial["cells"] if cell["cell_type"] == "code"]
@@ -201,6 +202,7 @@ def test_wrong_values_keep_run_off_until_they_are_mended(page: Page, screenshots
     assert page.errors == []
 
 
+@pytest.mark.nightly
 def test_a_codec_is_picked_within_a_strategy_and_its_ratio_within_it(page: Page, screenshots: Path) -> None:
     web = panel(page, "codec")
     take(web, "bsp")
@@ -231,6 +233,7 @@ def test_the_speeds_of_a_cluster_are_edited_in_their_picture(page: Page) -> None
     assert page.errors == []
 
 
+@pytest.mark.nightly
 def test_running_the_cell_again_leaves_no_thread_behind(page: Page) -> None:
     web = panel(page, "again")
     pick(web, "stop", "epochs", "100000")

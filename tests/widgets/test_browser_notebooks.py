@@ -21,6 +21,7 @@ def colour(page: Page, selector: str) -> str:
     return found
 
 
+@pytest.mark.nightly
 def test_charts_of_a_saved_notebook_are_drawn_in_the_colours_of_the_theme(
     page: Page, jupyter: Jupyter, screenshots: Path, chromium: Any
 ) -> None:

@@ -59,7 +59,7 @@ def test_of_a_long_run_it_has_the_beginning_and_says_so(
 
 @pytest.mark.browser
 @pytest.mark.slow
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.nightly)])
 def test_it_opens_alone_and_rewinds(
     done: Run, tmp_path: Path, chromium: Any, screenshots: Path, scheme: str
 ) -> None:

@@ -99,7 +99,9 @@ class Killer:
             self.control.stop()
 
 
-@pytest.mark.parametrize("strategy", ["asp", "bsp", "all_reduce"])
+@pytest.mark.parametrize(
+    "strategy", ["bsp", *(pytest.param(name, marks=pytest.mark.nightly) for name in ("asp", "all_reduce"))]
+)
 def test_the_others_go_on_when_a_worker_is_killed(strategy: str, scheduler: str, client: Client) -> None:
     control = Control()
     killer = Killer(client, "worker 1", control)
@@ -112,7 +114,7 @@ def test_the_others_go_on_when_a_worker_is_killed(strategy: str, scheduler: str,
 TWO_SERVERS = {"name": "asp", "placement": {"name": "parameter_server", "servers": 2}}
 
 
-@pytest.mark.parametrize("role", ["coordinator", "server 1"])
+@pytest.mark.parametrize("role", ["coordinator", pytest.param("server 1", marks=pytest.mark.nightly)])
 def test_a_killed_server_ends_the_run_and_names_the_checkpoint(
     role: str, scheduler: str, client: Client, tmp_path: Path
 ) -> None:

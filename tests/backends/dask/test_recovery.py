@@ -84,7 +84,15 @@ def has_pushed_again(log: EventLog, worker: int) -> bool:
     return Kind.LEAVE in kinds and kinds[kinds.index(Kind.LEAVE) :].count(Kind.PUSH) >= 5
 
 
-@pytest.mark.parametrize("strategy", [TWO_SERVERS, "bsp", "all_reduce", "selsync"], ids=str)
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        TWO_SERVERS,
+        "all_reduce",
+        *(pytest.param(name, marks=pytest.mark.nightly) for name in ("bsp", "selsync")),
+    ],
+    ids=str,
+)
 def test_a_free_dask_worker_takes_the_place_of_a_worker_that_is_killed(
     strategy: Any, scheduler: str, client: Client
 ) -> None:
