@@ -12,9 +12,11 @@ import sys
 import pytest
 import yaml
 
-from psbench import Run, __version__
+from psbench import Control, Experiment, Run, __version__
+from psbench.backends.start_progress import start_progress
 from psbench.cli import main
 from psbench.cli.catalogue import KINDS
+from psbench.cli.monitor import Monitor
 from psbench.core.part import REGISTRY
 from psbench.strategies import CATALOGUE
 
@@ -153,6 +155,17 @@ def test_progress_where_there_is_no_terminal_is_a_few_plain_lines(capsys, monkey
     assert len(lines) >= 3
     assert all(line.startswith("bsp: ") and "\x1b" not in line for line in lines)
     assert "epoch 3 of 3, accuracy " in lines[-1]
+
+
+def test_the_start_of_a_live_run_is_told_in_one_line(capsys, monkeypatch):
+    monkeypatch.setattr("psbench.cli.monitor.FIRST_LINE_S", 0.0)
+    experiment = Experiment(backend="dask", cluster={"workers": 1})
+    with Monitor("asp", experiment, {"dataset_size": 10, "num_workers": 1}, Control()):
+        start_progress().expect(["coordinator", "worker 0"])
+        start_progress().see(["tcp://a"])  # less than a line's time later
+    start_progress().expect(["worker 1"])  # nobody watches any more
+    (line,) = capsys.readouterr().err.splitlines()
+    assert re.fullmatch(r"asp: starting 2 processes: 0 up, \d\.\d s", line)
 
 
 def test_progress_in_a_terminal_is_a_bar_on_standard_error(capsys, monkeypatch):

@@ -30,7 +30,7 @@ from psbench.charts.figures import (
 from psbench.charts.learning import curves
 from psbench.charts.names import TITLES
 from psbench.charts.sequence import sequence_chart, sequence_table
-from psbench.charts.source import POINTS, RunRecord, records, thin
+from psbench.charts.source import POINTS, RunRecord, plain, records, thin
 from psbench.charts.theme import theme
 from psbench.charts.workers import (
     around,
@@ -70,6 +70,7 @@ __all__ = [
     "label_figures",
     "load_chart",
     "looks",
+    "plain",
     "reason_colours",
     "records",
     "rule_chart",

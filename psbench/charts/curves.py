@@ -128,7 +128,10 @@ def axes_of(clocks: Sequence[str]) -> dict[str, str]:
 
 
 def _x(x: str, axes: Mapping[str, str]) -> alt.X:
-    return alt.X(f"{x}:Q", title=axes.get(x, x), axis=alt.Axis(grid=False, format="~s", tickCount=8))
+    # of a curve that has one point, at 0, Vega would call the tick NaN
+    label = "isNaN(datum.value) ? '' : datum.label"
+    axis = alt.Axis(grid=False, format="~s", tickCount=8, labelExpr=label)
+    return alt.X(f"{x}:Q", title=axes.get(x, x), axis=axis)
 
 
 def _colour(drawn: Mapping[str, Look]) -> alt.Color:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import altair as alt
 import numpy as np
@@ -34,13 +35,21 @@ def counts(values: npt.NDArray[np.int64], label: str, bins: int = 40) -> pd.Data
     >>> counts(np.array([0, 0, 1, 5]), "ssp")["value"].tolist()[-1]
     5
     """
-    width = int(values.max()) // bins + 1 if len(values) else 1
-    found = np.bincount(values // width)
-    first = np.arange(len(found)) * width
+    return pd.DataFrame({"label": label, **bars(np.bincount(values), bins)})
+
+
+def bars(counts: npt.NDArray[np.int64], bins: int = 40) -> dict[str, npt.NDArray[Any]]:
+    """Return the bars of `counts` from how often 0, 1, 2, ... occur.
+
+    >>> bars(np.array([2, 1, 0, 0, 0, 1]))["share"].tolist()
+    [0.5, 0.25, 0.0, 0.0, 0.0, 0.25]
+    """
+    width = max(len(counts) - 1, 0) // bins + 1
+    first = np.arange(0, len(counts), width)
+    found = np.add.reduceat(counts, first) if len(counts) else counts
     last = first + width - 1
-    share = found / max(len(values), 1)
     numbers = {"value": first, "last": last, "low": first - 0.5, "high": last + 0.5}
-    return pd.DataFrame({"label": label, **numbers, "count": found, "share": share})
+    return {**numbers, "count": found, "share": found / max(int(counts.sum()), 1)}
 
 
 def histogram(

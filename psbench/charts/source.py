@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias
 
 import altair as alt
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from psbench.core.log import EventLog
@@ -40,7 +41,7 @@ def source(data: Data) -> alt.InlineData | alt.NamedData:
 
 def records(table: pd.DataFrame) -> list[dict[str, Any]]:
     """Return the rows as plain JSON-able dicts."""
-    columns = {str(name): [_plain(value) for value in table[name].tolist()] for name in table.columns}
+    columns = {str(name): plain(table[name].tolist()) for name in table.columns}
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
@@ -74,6 +75,26 @@ def height_of(data: Data, column: str, step: int) -> int | alt.Step:
     """Return the height of a chart with one line of `step` pixels for each value of a column."""
     # in pixels where the number is known: Vega-Lite warns of a step in a chart as wide as its page
     return alt.Step(step) if isinstance(data, str) else step * max(data[column].nunique(), 1)
+
+
+def plain(values: Iterable[Any]) -> list[Any]:
+    """Return values as JSON knows them, numbers to six digits; what is missing or not finite is None."""
+    if not isinstance(values, np.ndarray):
+        return [_plain(value) for value in values]
+    if values.dtype.kind != "f":
+        found: list[Any] = values.tolist()
+        return found
+    return [None if value != value else value for value in _six_digits(values.astype(float)).tolist()]
+
+
+def _six_digits(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Return numbers to six digits; NaN where they are not finite."""
+    size = np.abs(values)
+    usual = (size > 1e-16) & (size < 1e16)  # powers of ten up to 1e22 are exact
+    power = np.floor(np.log10(np.where(usual, size, 1.0)))
+    up, down = 10.0 ** np.maximum(5 - power, 0), 10.0 ** np.maximum(power - 5, 0)
+    rounded = np.rint(values * up / down) * down / up
+    return np.where(np.isfinite(values), np.where(usual, rounded, values), np.nan)
 
 
 def _plain(value: Any) -> Any:

@@ -161,10 +161,15 @@ def _server_table(balance: Mapping[str, Any]) -> pd.DataFrame:
 
 def label_table(run: RunRecord) -> pd.DataFrame | None:
     """Return the samples of each class by worker: `worker`, `class`, `samples`; None if not recorded."""
-    counts = run.meta.get("label_counts")
+    return label_table_of(run.meta)
+
+
+def label_table_of(meta: Mapping[str, Any]) -> pd.DataFrame | None:
+    """Return `label_table` from the facts of a run."""
+    counts = meta.get("label_counts")
     if not counts:
         return None
-    rows = [(w, c, n) for w, row in enumerate(counts) for c, n in zip(run.meta["classes"], row, strict=True)]
+    rows = [(w, c, n) for w, row in enumerate(counts) for c, n in zip(meta["classes"], row, strict=True)]
     return pd.DataFrame(rows, columns=["worker", "class", "samples"])
 
 

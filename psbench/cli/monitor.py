@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import ExitStack
 from types import TracebackType
 from typing import Any, Self
 
@@ -13,6 +14,7 @@ from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextC
 from rich.table import Column
 
 from psbench.backends.control import Control
+from psbench.backends.start_progress import StartProgress, watching_start
 from psbench.core.log import EventLog
 from psbench.experiment import Experiment
 from psbench.progress import RunProgress, time_left
@@ -49,8 +51,11 @@ class Monitor:
         self._bar = _Bar(label) if sys.stderr.isatty() else None
         self._every = BAR_EVERY_S if self._bar else LINE_EVERY_S
         self._next = self._began + (0.0 if self._bar else FIRST_LINE_S)
+        self._start = StartProgress(self._show_start)
+        self._watching = ExitStack()
 
     def __enter__(self) -> Self:
+        self._watching.enter_context(watching_start(self._start))
         if self._bar:
             self._bar.start()
         return self
@@ -58,8 +63,21 @@ class Monitor:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._watching.close()
         if self._bar:
             self._bar.stop()
+
+    def _show_start(self) -> None:
+        """Say how far the processes of a live run have come, unless that was done a moment ago."""
+        now = time.monotonic()
+        if now < self._next or self._read:
+            return
+        self._next = now + self._every
+        words = "stopping" if self._control.stopping else self._start.words()
+        if self._bar:
+            self._bar.show(None, words, "")
+        else:
+            print(f"{self._label}: {words}", file=sys.stderr, flush=True)
 
     def __call__(self, log: EventLog) -> None:
         """Look at the log, unless that was done a moment ago."""

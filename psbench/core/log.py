@@ -161,6 +161,13 @@ class EventLog:
             self.number(text)
         self.append(rows.tobytes())
 
+    def excerpt(self, rows: npt.NDArray[np.void]) -> EventLog:
+        """Return a log of these rows, which need not be this log's, with this log's texts (not a copy)."""
+        found = EventLog()
+        found._numbers, found._texts = self._numbers, self._texts
+        found.append(rows.tobytes())
+        return found
+
     def truncate(self, rows: int, texts: int) -> None:
         """Forget all but the first rows and texts: a run goes back to where it was then.
 

@@ -67,8 +67,9 @@ def chunks_sent(log: EventLog, unanswered: bool = False) -> pd.DataFrame:
         `time_s`, `worker` and `samples`. Empty where workers do not train on chunks.
     """
     found = []
-    for row in pick(sent(log.rows(), unanswered), Kind.RELEASE, Kind.REPORT):
-        said = json.loads(log.text(row["text"]) or "{}")
+    rows = pick(sent(log.rows(), unanswered), Kind.RELEASE, Kind.REPORT)
+    for row in rows[rows["text"] != 0]:  # most releases order nothing
+        said = json.loads(log.text(row["text"]))
         samples = said.get("samples" if row["kind"] == Kind.RELEASE else "next_samples")
         if injection := said.get("injection"):
             samples = len(injection["workers"]) * injection["each"] or None

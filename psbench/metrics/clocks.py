@@ -80,9 +80,19 @@ def clock_lead(log: EventLog) -> pd.DataFrame:
     See `Clocks` for joining, leaving and hand-overs. Between such changes the slowest clock is c from where
     the last worker reached c: no row is visited one by one.
     """
-    rows = pick(with_membership(log.rows()), Kind.JOIN, Kind.LEAVE, Kind.HANDOVER, Kind.PUSH, Kind.RELEASE)
+    return _frame(_leads(with_membership(log.rows()), Clocks()))
+
+
+def leads(rows: Rows, clocks: Clocks) -> Array:
+    """Return the lead at the start of every step among new rows of a log, and move the clocks past them."""
+    found = [lead for _, _, lead in _leads(rows, clocks)]
+    return np.concatenate(found) if found else np.zeros(0, dtype=np.int64)
+
+
+def _leads(rows: Rows, clocks: Clocks) -> list[tuple[Rows, Array, Array]]:
+    """Return the step starts of rows, their clocks and leads, in stretches with the same workers."""
+    rows = pick(rows, *Clocks.BREAKS, Kind.PUSH, Kind.RELEASE)
     breaks = positions(rows, *Clocks.BREAKS).tolist()
-    clocks = Clocks()
     begin = 0
     found: list[tuple[Rows, Array, Array]] = []
     for stop in [*breaks, len(rows)]:
@@ -91,11 +101,26 @@ def clock_lead(log: EventLog) -> pd.DataFrame:
         if stop < len(rows):
             clocks.change(rows[stop])
         begin = stop + 1
-    return _frame(found)
+    return found
 
 
 def _between(rows: Rows, clocks: dict[int, int]) -> tuple[Rows, Array, Array]:
     """Return the step starts among rows with the same workers, their clocks and leads; move `clocks`."""
+    starts = np.flatnonzero((rows["kind"] == Kind.RELEASE) & (rows["id"] == 0))
+    clock, lead = clocks_between(rows, clocks)
+    return rows[starts], clock[starts], lead[starts]
+
+
+def clocks_between(rows: Rows, clocks: dict[int, int]) -> tuple[Array, Array]:
+    """Return each row's worker's clock after it, and its lead, among rows with the same workers.
+
+    Parameters
+    ----------
+    rows : structured array
+        Of workers that are here, with no row of `Clocks.BREAKS`.
+    clocks : dict of worker to int
+        Before the rows; moved to what they are after them.
+    """
     workers = np.array(sorted(clocks))
     base = np.array([clocks[worker] for worker in workers.tolist()])
     code = np.searchsorted(workers, rows["worker"])
@@ -107,10 +132,9 @@ def _between(rows: Rows, clocks: dict[int, int]) -> tuple[Rows, Array, Array]:
     slot = clock - floor - 1
     counts = is_push & (slot >= 0) & (slot < top - floor)
     np.maximum.at(reached, slot[counts], np.flatnonzero(counts))
-    starts = np.flatnonzero(~is_push & (rows["id"] == 0))
-    lead = clock[starts] - floor - np.searchsorted(reached, starts)
+    lead = clock - floor - np.searchsorted(reached, np.arange(len(rows)))
     clocks.update(zip(workers.tolist(), after.tolist(), strict=True))
-    return rows[starts], clock[starts], lead
+    return clock, lead
 
 
 def _count_within(code: Array, flag: Array) -> Array:

@@ -16,8 +16,8 @@ import numpy.typing as npt
 import pandas as pd
 
 from psbench.core.log import EventLog, Kind
-from psbench.metrics.clocks import Clocks
-from psbench.metrics.rows import Array, Rows, end_of, pick, with_membership, workers_of
+from psbench.metrics.clocks import Clocks, clocks_between
+from psbench.metrics.rows import Array, Rows, end_of, pick, positions, with_membership, workers_of
 from psbench.metrics.spans import PHASES, timeline
 
 #: why a worker waits, by the reason that the strategy gave; other reasons are said as they are
@@ -163,10 +163,10 @@ def recording(
             "waited_for": spans["waited_for"].fillna(-1).to_numpy().astype(np.int32),
         },
         whys=whys,
-        clocks=_table(states.clocks, time_s=float, worker=int, clock=int),
+        clocks=states.clocks,
         models=_columns(released, "time_s", "worker", "version"),
         pushes=_pushes(rows),
-        versions=_table(states.versions, time_s=float, version=int, pushes=int, barrier=int),
+        versions=states.versions,
         epochs={"time_s": evaluated["time_s"].copy(), "epoch": evaluated["id"].copy()},
         compositions={
             "time_s": np.append(0.0, handed["time_s"]),
@@ -176,7 +176,7 @@ def recording(
 
 
 class _States:
-    """One pass over the rows: clocks, leads of those who are held, and what each version is made of."""
+    """Clocks, leads of those who are held, and what each version is made of, along the rows."""
 
     def __init__(
         self,
@@ -186,70 +186,128 @@ class _States:
         before: Mapping[int, int],
         composition: int,
     ) -> None:
-        self.clocks: list[tuple[float, int, int]] = []
-        self.versions: list[tuple[float, int, int, int]] = []
-        #: (worker, time) of a hold by the staleness bound -> why, in words
-        self.leads: dict[tuple[int, float], str] = {}
-        clocks = Clocks()
-        clocks.of = dict(before)
+        self._clocks, self._bounds, self._composition = Clocks(), bounds, composition
+        self._clocks.of = dict(before)
+        self._held = log.number(STALENESS) if STALENESS in log.texts else -1
         begin = float(rows["time_s"][0]) if len(rows) else 0.0
-        self.clocks += [(begin, worker, clock) for worker, clock in before.items()]
-        bound_text = log.number(STALENESS) if STALENESS in log.texts else -1
-        for row, time_s, kind, worker, text in _each(pick(rows, *_STATES)):
-            if kind == Kind.PUSH:
-                clocks.rise(worker)
-                self.clocks.append((time_s, worker, clocks.of[worker]))
-            elif kind == Kind.APPLY:
-                self._apply(time_s, int(row["version"]), len(clocks.of))
-            elif kind != Kind.HOLD:
-                clocks.change(row)
-                self.clocks += [(time_s, each, clock) for each, clock in clocks.of.items()]
-                composition = int(row["id"]) if kind == Kind.HANDOVER else composition
-            elif text == bound_text and worker in clocks.of:
-                bound = bounds[composition] if composition < len(bounds) else None
-                lead = clocks.of[worker] - min(clocks.of.values())
-                self.leads[worker, time_s] = _ahead(lead, bound)
+        self._rises: list[Table] = [self._now(begin)] if before else []
+        self._made: list[Table] = []
+        self._leads: list[Table] = []
+        rows = pick(rows, *_STATES)
+        start = 0
+        for stop in [*positions(rows, *Clocks.BREAKS).tolist(), len(rows)]:
+            self._between(rows[start:stop])
+            if stop < len(rows):
+                self._break(rows[stop])
+            start = stop + 1
 
-    def _apply(self, time_s: float, version: int, active: int) -> None:
-        count = 1
-        if self.versions and self.versions[-1][1] == version:
-            count += self.versions.pop()[2]
-        self.versions.append((time_s, version, count, int(count >= active > 1)))
+    def _between(self, rows: Rows) -> None:
+        """Read rows between which nobody comes or goes."""
+        applied = pick(rows, Kind.APPLY)
+        if len(applied):
+            self._made.append(
+                _columns(applied, "time_s", "version")
+                | {"active": np.full(len(applied), len(self._clocks.of))}
+            )
+        rows = pick(rows, Kind.PUSH, Kind.HOLD)
+        rows = rows[np.isin(rows["worker"], list(self._clocks.of))]
+        if not len(rows):
+            return
+        clock, lead = clocks_between(rows, self._clocks.of)
+        pushed = rows["kind"] == Kind.PUSH
+        self._rises.append(_columns(rows[pushed], "time_s", "worker") | {"clock": clock[pushed]})
+        held = ~pushed & (rows["text"] == self._held)
+        bound = self._bounds[self._composition] if self._composition < len(self._bounds) else None
+        known = np.full(int(held.sum()), -1 if bound is None else bound)
+        self._leads.append(_columns(rows[held], "time_s", "worker") | {"lead": lead[held], "bound": known})
+
+    def _break(self, row: np.void) -> None:
+        self._clocks.change(row)
+        self._rises.append(self._now(float(row["time_s"])))
+        if row["kind"] == Kind.HANDOVER:
+            self._composition = int(row["id"])
+
+    def _now(self, time_s: float) -> Table:
+        clocks = self._clocks.of
+        return {
+            "time_s": np.full(len(clocks), time_s),
+            "worker": np.array(list(clocks), dtype=np.int64),
+            "clock": np.array(list(clocks.values()), dtype=np.int64),
+        }
+
+    @property
+    def clocks(self) -> Table:
+        """`Recording.clocks`."""
+        return _stacked(self._rises, time_s=float, worker=int, clock=int)
+
+    @property
+    def leads(self) -> Table:
+        """`time_s`, `worker`, `lead` and `bound` (-1 for none) of each hold by the staleness bound."""
+        return _stacked(self._leads, time_s=float, worker=int, lead=int, bound=int)
+
+    @property
+    def versions(self) -> Table:
+        """`Recording.versions`: pushes that make one version are applied one after the other."""
+        made = _stacked(self._made, time_s=float, version=int, active=int)
+        version = made["version"]
+        last = np.flatnonzero(np.append(version[1:] != version[:-1], True)[: len(version)])
+        count = np.diff(np.append(-1, last))
+        barrier = (count >= made["active"][last]) & (made["active"][last] > 1)
+        columns = {name: made[name][last] for name in ("time_s", "version")}
+        return columns | {"pushes": count.astype(np.int32), "barrier": barrier.astype(np.int32)}
 
 
-def _each(rows: Rows) -> Iterator[tuple[np.void, float, int, int, int]]:
-    columns = (rows[name].tolist() for name in ("time_s", "kind", "worker", "text"))
-    return zip(rows, *columns, strict=True)
-
-
-def _ahead(lead: int, bound: int | None) -> str:
+def _ahead(lead: int, bound: int) -> str:
     steps = f"it was {lead} step{'s' if lead != 1 else ''} ahead of the slowest"
-    return f"{steps}, its bound is {bound}" if bound is not None else steps
+    return f"{steps}, its bound is {bound}" if bound >= 0 else steps
 
 
-def _whys(spans: pd.DataFrame, leads: Mapping[tuple[int, float], str]) -> tuple[list[str], Array]:
+def _whys(spans: pd.DataFrame, leads: Table) -> tuple[list[str], Array]:
     """Return the explanations that occur, the empty one first, and each span's place among them."""
     places: dict[str, int] = {"": 0}
     codes = np.zeros(len(spans), dtype=np.uint16)
-    waits = np.flatnonzero(spans["phase"].eq("wait").to_numpy())
-    found = spans.iloc[waits]
-    reasons = found["reason"].astype(str).tolist()
-    begun = zip(found["worker"].tolist(), found["start_s"].tolist(), strict=True)
-    for place, reason, (worker, start_s) in zip(waits.tolist(), reasons, begun, strict=True):
-        text = leads.get((worker, start_s), reason) if reason == STALENESS else WHY.get(reason, reason)
-        codes[place] = places.setdefault(text, len(places))
+    waits = np.flatnonzero(spans["phase"].cat.codes.to_numpy() == PHASES.index("wait"))
+    reason, names = spans["reason"].cat.codes.to_numpy()[waits], spans["reason"].cat.categories
+    for code in np.unique(reason).tolist():
+        own, name = waits[reason == code], str(names[code])
+        if name != STALENESS:
+            codes[own] = places.setdefault(WHY.get(name, name), len(places))
+            continue
+        for text, which in _by_lead(spans.iloc[own], leads):
+            codes[own[which]] = places.setdefault(text, len(places))
     return list(places), codes
+
+
+def _by_lead(spans: pd.DataFrame, leads: Table) -> Iterator[tuple[str, Array]]:
+    """Yield each explanation of waits by the staleness bound, and which of the spans it explains."""
+    times = np.unique(leads["time_s"])
+    keys = leads["worker"].astype(np.int64) * (len(times) + 1) + np.searchsorted(times, leads["time_s"])
+    order = np.argsort(keys, kind="stable")
+    start, worker = spans["start_s"].to_numpy(), spans["worker"].to_numpy()
+    place = np.searchsorted(times, start)
+    wanted = worker * (len(times) + 1) + place
+    at = np.searchsorted(keys[order], wanted, side="right") - 1  # of two at one time, the later
+    known = (at >= 0) & np.isin(start, times)
+    known &= keys[order[at]] == wanted if len(keys) else False
+    found = order[at] if len(keys) else np.zeros(len(spans), dtype=np.int64)
+    said = np.full((len(spans), 2), -1)
+    said[known] = np.stack([leads["lead"], leads["bound"]], axis=1)[found[known]]
+    for lead, bound in np.unique(said, axis=0).tolist():
+        which = (said == (lead, bound)).all(axis=1)
+        yield (_ahead(lead, bound) if lead >= 0 else STALENESS), which
 
 
 def _pushes(rows: Rows) -> Table:
     push, settled = pick(rows, Kind.PUSH), pick(rows, Kind.APPLY, Kind.DISCARD)
-    place = dict(zip(push["id"].tolist(), range(len(push)), strict=True))
     left, version = np.full(len(push), np.inf), np.full(len(push), -1, dtype=np.int32)
-    columns = (settled[name].tolist() for name in ("id", "time_s", "kind", "version"))
-    for number, time_s, kind, made in zip(*columns, strict=True):
-        if number in place:  # or it arrived before the first row
-            left[place[number]] = time_s
-            version[place[number]] = made if kind == Kind.APPLY else -1
+    order = np.argsort(push["id"], kind="stable")
+    if len(push):
+        place = np.minimum(np.searchsorted(push["id"][order], settled["id"]), len(push) - 1)
+        place = order[place]
+        is_here = push["id"][place] == settled["id"]  # or it arrived before the first row
+        settled, place = settled[is_here], place[is_here]
+        left[place] = settled["time_s"]
+        version[place] = np.where(settled["kind"] == Kind.APPLY, settled["version"], -1)
     return {
         "worker": push["worker"].copy(),
         "sent_s": push["time_s"] - push["send_s"],
@@ -264,11 +322,11 @@ def _columns(rows: Rows, *names: str) -> Table:
     return {name: np.ascontiguousarray(rows[name]) for name in names}
 
 
-def _table(rows: Sequence[tuple[Any, ...]], **types: type) -> Table:
-    columns = list(zip(*rows, strict=True)) or [()] * len(types)
+def _stacked(parts: Sequence[Table], **types: type) -> Table:
+    kinds = {name: np.float64 if kind is float else np.int32 for name, kind in types.items()}
     return {
-        name: np.array(values, dtype=np.float64 if kind is float else np.int32)
-        for (name, kind), values in zip(types.items(), columns, strict=True)
+        name: np.concatenate([np.zeros(0, kind), *(part[name] for part in parts)]).astype(kind)
+        for name, kind in kinds.items()
     }
 
 

@@ -174,6 +174,8 @@ def _add_waits(own: _Own, spans: _Spans) -> None:
 def _ended_by(own: _Own, i: Array) -> Array:
     """Return the worker whose message was being answered where the spans end; -1 if it was nobody's."""
     answered = positions(own.rows, *_EVENTS)
+    if not len(answered):
+        return np.full(len(i), -1)
     by = answered[np.maximum(np.searchsorted(answered, own.next_place[i]) - 1, 0)]
     someone = np.isin(own.rows["kind"][by], _SPEAKS) & np.isin(own.next[i], (Kind.RELEASE, Kind.HOLD))
     other = np.where(someone, own.rows["worker"][by].astype(np.int64), -1)
@@ -259,6 +261,63 @@ def _handover_cost(rows: Rows, place: Array, released: Array) -> Array:
         until = switch + 1 + int(later[0]) if len(later) else len(rows)
         cost[released & (place > switch) & (place < until)] = rows["compute_s"][switch]
     return cost
+
+
+def continuing(log: EventLog, rows: Rows) -> tuple[Rows, dict[int, float]]:
+    """Return what of a log's beginning its continuation needs so that spans across the cut are whole.
+
+    Parameters
+    ----------
+    log : EventLog
+        Has the rows' texts.
+    rows : structured array
+        With `with_membership` applied: the beginning of a log, or what this returned and the rows since.
+
+    Returns
+    -------
+    structured array, dict of worker to seconds
+        Rows to be put before the next ones; and when each worker's spans begin that are not over.
+    """
+    place = positions(rows, *_OWN)
+    going_on = _overlapping(log, rows[place])
+    handed = positions(rows, Kind.HANDOVER)
+    kept, begun = list[int](), dict[int, float]()
+    for own in _by_worker(rows, place):
+        exchange = _exchange_under_way(rows[own], going_on)
+        first = rows[own[-1] if exchange is None else own[exchange]]
+        sent_for = 0.0 if exchange is None else float(first["send_s"])
+        begun[int(first["worker"])] = float(first["time_s"]) - sent_for
+        kept += own[-1 if exchange is None else exchange :].tolist()
+    parts = [_with_handover(rows, each, handed) for each in sorted(kept)]
+    if len(handed) and not len(positions(rows[handed[-1] + 1 :], *_EVENTS)):
+        parts.append(rows[handed[-1] : handed[-1] + 1])  # more releases of its answer may follow
+    return np.concatenate([rows[:0], *parts]), begun
+
+
+def _by_worker(rows: Rows, place: Array) -> list[Array]:
+    """Return the places of each worker's rows."""
+    place = place[np.argsort(rows["worker"][place], kind="stable")]
+    worker = rows["worker"][place]
+    return [part for part in np.split(place, np.flatnonzero(worker[1:] != worker[:-1]) + 1) if len(part)]
+
+
+def _exchange_under_way(own: Rows, going_on: list[int]) -> int | None:
+    """Return the place of a worker's newest push if it went on then, and that exchange is not over."""
+    pushes = positions(own, Kind.PUSH)
+    if not going_on or not len(pushes) or int(own["text"][pushes[-1]]) not in going_on:
+        return None
+    return None if len(positions(own[pushes[-1] :], Kind.LEAVE)) else int(pushes[-1])
+
+
+def _with_handover(rows: Rows, place: int, handed: Array) -> Rows:
+    """Return a row, with the hand-over that delays it before it, and a row that ends that answer after it."""
+    row, before = rows[place : place + 1], handed[handed < place]
+    is_late = row["kind"][0] == Kind.RELEASE and len(before)
+    if not is_late or len(positions(rows[before[-1] + 1 : place], *_EVENTS)):
+        return row
+    end = row.copy()
+    end["kind"] = Kind.EVALUATED  # an event that has no span
+    return np.concatenate([rows[before[-1] : before[-1] + 1], row, end])
 
 
 def idle(log: EventLog, spans: pd.DataFrame | None = None) -> pd.DataFrame:

@@ -101,7 +101,8 @@ class Comparison:
     @property
     def remarks(self) -> list[str]:
         """What the table's numbers mean, and the warnings."""
-        lines = [self.budget, *self._differing(), *self._clocks()]
+        said = "unequal" in self.budget  # by a warning
+        lines = [*([] if said else [self.budget]), *self._differing(), *self._clocks()]
         if len(self.groups) > 1:
             lines.append(f"speed-up against {self.baseline}")
         if any(len(runs) > 1 for runs in self.groups.values()):

@@ -20,7 +20,7 @@ from tests.benchmarks.measure import Row, Rows, Skipped
 
 NAMES = (
     *("simulated_overhead", "simulated_events", "processes", "import_time", "memory", "codecs"),
-    *("wire", "live_start", "live_asynchronous", "live_all_reduce", "live_map_reduce", "live_charts"),
+    *("wire", "live_start", "live_asynchronous", "live_all_reduce", "live_map_reduce", "panel"),
     *("overlap", "reassignment"),
 )
 

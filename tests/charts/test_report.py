@@ -90,6 +90,7 @@ def test_unequal_budgets_are_said(runs):
     comparison = compare([runs[0], other])
     assert comparison.budget.startswith("unequal budgets")
     assert any("compare with care" in text for text in comparison.warnings)
+    assert comparison.text(width=400).count("unequal budgets") == 1
     assert list(comparison.groups) == ["all_reduce (epochs=3.0)", "all_reduce (epochs=1.0)"]
 
 

@@ -144,6 +144,48 @@ def test_stop_ends_what_runs_and_cancels_what_waits(ear: Ear, experiment: Experi
     assert running.status == "stopped"
 
 
+def test_a_run_that_is_stopped_while_it_starts_is_over_at_once_and_no_error(
+    ear: Ear, experiment: Experiment
+) -> None:
+    begun, ended = threading.Event(), threading.Event()
+
+    def work(job: Job) -> Run:
+        if job.number == 1:
+            begun.set()
+            assert ended.wait(30)  # what takes its time to end, as processes do
+            job.control.check()
+        return over(job, EventLog())
+
+    bridge = Bridge(ear, work)
+    first, second = bridge.submit(experiment), bridge.submit(experiment)
+    assert begun.wait(10)
+    bridge.stop()
+    assert (first.status, first.error, bridge.current) == ("stopped", "", None)
+    assert second.status == "queued"  # until nothing of the first is left
+    ended.set()
+    assert bridge.wait(30)
+    assert (first.status, first.error, first.run) == ("stopped", "", None)
+    assert [told for told in ear.told if told[0] == 1][-1] == (1, "stopped")
+    assert second.status == "finished"
+
+
+def test_a_failure_during_a_stop_is_shown(ear: Ear, experiment: Experiment) -> None:
+    def work(job: Job) -> Run:
+        job.note(EventLog())
+        while not job.control.stopping:
+            time.sleep(0.005)
+        raise ZeroDivisionError("while it stopped")
+
+    bridge = Bridge(ear, work)
+    job = bridge.submit(experiment)
+    while job.log is None:
+        time.sleep(0.005)
+    bridge.stop()
+    assert bridge.wait(30)
+    assert job.status == "failed"
+    assert "while it stopped" in job.error
+
+
 def test_close_stops_everything_and_leaves_no_thread(ear: Ear, experiment: Experiment) -> None:
     def work(job: Job) -> Run:
         while not job.control.stopping:

@@ -44,6 +44,10 @@ CONTROLS = """(what) => [...document.querySelectorAll(
   : e.tabIndex < 0 && e.getAttribute('role') !== 'tab').map((e) => e.outerHTML)"""
 
 
+WIDER = """() => [...document.querySelectorAll('.psb-comparison-place')]
+  .filter((e) => e.scrollWidth > e.clientWidth).map((e) => `${e.scrollWidth} of ${e.clientWidth}`)"""
+
+
 class Presses:
     """Presses things, and counts."""
 
@@ -107,6 +111,12 @@ def test_no_text_overlaps_is_cut_off_or_hard_to_read(
     panel.web.click(f".psb-tab-{tab}")
     panel.shot(screenshots / f"lab-{tab}-{width}-{theme}.png")
     assert panel.web.evaluate(AUDIT) == []
+    if tab == "compare":  # what has no room is in a fold, and nothing needs scrolling sideways
+        assert panel.web.evaluate(WIDER) == []
+        heads = set(panel.web.locator(".psb-comparison-place th[scope=col]").all_text_contents())
+        rest = set(panel.web.locator(".psb-comparison-rest th[scope=col]").all_text_contents())
+        assert heads >= {"strategy", "time (s)", "speed-up", "val. accuracy"}
+        assert heads | rest == set(panel.lab.table["headings"])
 
 
 def test_the_page_finds_the_same_state_as_python(panel: Direct) -> None:
@@ -165,3 +175,91 @@ def test_strategies_are_found_by_a_word_and_typed_values_come_back(panel: Direct
     first = web.locator(".psb-section-strategy .psb-nested > .psb-label").first
     assert first.text_content() == "rule"
     assert panel.errors() == []
+
+
+def test_a_worker_and_a_span_of_time_are_selected_by_keys(panel: Direct) -> None:
+    web = panel.web
+    web.click(".psb-tab-watch")
+    web.evaluate("() => { document.querySelector('.psb-lab').stage.go(0.5, true); }")
+    web.focus(".psb-timeline-canvas >> nth=0")
+    web.keyboard.press("ArrowDown")
+    web.keyboard.press("[")
+    state = "() => [document.querySelector('.psb-lab').stage].map(({ worker, brush }) => [worker, brush])[0]"
+    worker, brush = web.evaluate(state)
+    assert (worker, brush[0]) == (0, 0.5)
+    panel.settle()
+    assert web.locator(".psb-mark-span").count() >= 4  # in every curve
+    assert web.locator(".psb-mark-worker").count() >= 2
+    web.keyboard.press("Escape")
+    assert web.evaluate(state) == [None, None]
+
+
+def test_a_wait_under_the_pointer_is_joined_at_once_to_the_worker_that_ended_it(panel: Direct) -> None:
+    """The whole height of its row answers, though a wait is drawn as a thin line."""
+    web = panel.web
+    web.click(".psb-first-wait")
+    box = web.locator(".psb-timeline-canvas >> nth=0").bounding_box()
+    waits = """() => { const film = document.querySelector('.psb-lab').stage.films[0];
+      const { recording, timeline } = film; const spans = recording.tables.spans;
+      const i = [...spans.phase].findIndex((p, k) => p === recording.wait && spans.waited_for[k] >= 0
+        && spans.start_s[k] > timeline.view.from && spans.end_s[k] < timeline.view.to);
+      const row = timeline.shown.findIndex(({ worker }) => worker === spans.worker[i]);
+      return { x: timeline.x((spans.start_s[i] + spans.end_s[i]) / 2), row, height: timeline.row }; }"""
+    at = web.evaluate(waits)
+    picture = "() => document.querySelector('.psb-timeline-canvas').toDataURL()"
+    for part in (0.1, 0.9):
+        web.mouse.move(box["x"] + 2, box["y"] + box["height"] - 2)
+        before = web.evaluate(picture)
+        web.mouse.move(box["x"] + at["x"], box["y"] + (at["row"] + part) * at["height"])
+        assert "waited" in web.text_content(".psb-why")
+        assert web.evaluate(picture) != before
+
+
+def test_a_curve_is_drawn_and_the_gap_is_shown(panel: Direct) -> None:
+    web = panel.web
+    panel.look(1366, 768, "light")
+    if web.get_attribute(".psb-predict", "open") is None:
+        web.click(".psb-predict > summary")
+    area = web.locator(".psb-drawing-area").bounding_box()
+    web.mouse.move(area["x"] + 40, area["y"] + 90)
+    web.mouse.down()
+    web.mouse.move(area["x"] + 280, area["y"] + 20, steps=6)
+    web.mouse.up()
+    web.focus(".psb-drawn-point >> nth=8")
+    web.keyboard.press("PageDown")
+    panel.settle()
+    drawn = panel.lab._questions.prediction.curve
+    assert len(drawn) == 9
+    assert drawn[0] < drawn[4] < drawn[7] > drawn[8]
+    web.click(".psb-run")
+    panel.over("finished")
+    panel.wait("() => document.querySelector('.psb-gaps').textContent.includes('The curve that you drew is')")
+    assert web.get_attribute(".psb-came", "d")
+    assert web.evaluate(AUDIT) == []
+    assert panel.errors() == []
+
+
+@pytest.mark.parametrize("width", [705, 1366])
+def test_the_start_of_a_live_run_is_a_table_of_its_processes(
+    panel: Direct, screenshots: Path, width: int
+) -> None:
+    """Which process is at what, with times; the charts of the run before are put away."""
+    panel.look(width, 768, "light")
+    names = ["coordinator", *(f"worker {i}" for i in range(9)), "evaluator"]
+    rows = [
+        [name, [0.8, 1.4, 2.25, None] if i < 6 else [0.9, None, None, None]] for i, name in enumerate(names)
+    ]
+    stages = ["process up", "torch loaded", "data read", "met"]
+    words = "starting 11 processes: 11 up, 6 with torch, 6 with data, 0 met, 2.5 s"
+    before = panel.lab.status
+    running = {"running": 7, "echo": "ssp", "words": words, "fraction": None, "beginning": True}
+    panel.lab.status = before | running | {"starting": {"stages": stages, "rows": rows}}
+    panel.wait("() => document.querySelectorAll('.psb-start tbody tr').length === 11")
+    cells = panel.web.locator('.psb-start tr[data-process="worker 8"] td').all_text_contents()
+    assert cells == ["0.9 s", "…", "", ""]
+    assert not panel.web.is_visible(".psb-stage")
+    assert panel.web.is_enabled(".psb-stop")
+    panel.shot(screenshots / f"lab-start-{width}.png")
+    assert panel.web.evaluate(AUDIT) == []
+    panel.lab.status = before
+    panel.settle()

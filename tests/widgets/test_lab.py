@@ -6,6 +6,7 @@ import base64
 import json
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,15 +16,18 @@ import pytest
 import torch
 
 from psbench import charts, metrics
+from psbench.backends.start_progress import StartProgress
 from psbench.core.log import EventLog, Kind
 from psbench.errors import ParameterError, UnknownName
 from psbench.experiment import Experiment
+from psbench.metrics.growing import SpanTotals
 from psbench.results.fork import common_prefix
 from psbench.results.run import Run
 from psbench.runs import run
 from psbench_widgets import Lab
 from psbench_widgets.check import as_python, as_values
-from psbench_widgets.figures import Figures
+from psbench_widgets.figures import Figures, Shown
+from psbench_widgets.predictions import Prediction, gaps
 from psbench_widgets.presets import PRESETS, Preset
 from psbench_widgets.probe import probe, unanswered
 
@@ -154,6 +158,7 @@ def test_two_strategies_are_compared(panel: Panel) -> None:
     assert panel.wait(120)
     assert [row[0] for row in panel.table["rows"]] == ["bsp", "asp"]
     assert "speed-up" in panel.table["headings"]
+    assert panel.table["colours"] == {run["label"]: run["colour"] for run in panel.runs}
     assert {row["label"] for row in panel._comparison.charts[0].rows()} == {"bsp", "asp"}
     panel.say("tick", number=1, on=False)
     panel.wait(60)
@@ -206,6 +211,47 @@ def test_a_failing_run_shows_its_own_traceback_and_the_panel_goes_on(panel: Pane
     panel.click(BRIEF)
     assert panel.wait(120)
     assert panel.runs[0]["status"] == "finished"
+
+
+def test_while_processes_start_the_page_is_told_which_is_at_what(panel: Panel) -> None:
+    """And a stop then is over at once, keeps nothing, and is no error."""
+    seen, ended = threading.Event(), threading.Event()
+
+    def starts(job: Any) -> Run:
+        times = iter([0.0, 0.5, 0.5, 1.25, *[2.0] * 99])
+        job.start = StartProgress(clock=lambda: next(times, 2.0))
+        job.start.expect(["coordinator", "worker 0"])
+        job.start.see(["tcp://a"])
+        job.start.place({"coordinator": "tcp://a"})
+        job.start.reach("coordinator", "torch loaded")
+        seen.set()
+        assert ended.wait(30)
+        job.control.check()
+        raise AssertionError("it was stopped")
+
+    panel._bridge._work = starts
+    shown = threading.Event()
+    panel.observe(lambda change: shown.set() if change["new"].get("starting") else None, "status")
+    panel.click(BRIEF)
+    assert seen.wait(30)
+    assert shown.wait(30)
+    status = panel.status
+    assert status["beginning"]  # the charts of the run before are put away
+    assert status["starting"]["stages"] == ("process up", "torch loaded", "data read", "met")
+    assert status["starting"]["rows"] == [
+        ("coordinator", [0.5, 1.25, None, None]),
+        ("worker 0", [None, None, None, None]),
+    ]
+    assert status["words"].startswith("starting 2 processes: 1 up, 1 with torch, 0 with data, 0 met")
+    panel.say("stop")
+    until = time.monotonic() + 30
+    while panel.status["running"] is not None:
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    ended.set()
+    assert panel.wait(30)
+    line = panel.runs[0]
+    assert (line["status"], line["error"], line["reason"]) == ("stopped", "", "before training began")
 
 
 def test_a_diverged_run_is_kept_but_not_compared(panel: Panel) -> None:
@@ -313,27 +359,27 @@ def test_the_shown_experiment_can_be_set(panel: Panel) -> None:
 
 
 def test_all_figures_of_a_refresh_stand_at_the_same_moment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The run goes on while the timeline is computed, which is before the curves are read."""
+    """The run goes on while they are made: what came meanwhile is in none of them."""
     done = run(BRIEF.but(stop={"epochs": 1}))
     whole, log = done.log.rows(), EventLog()
     half = len(whole) // 2
     log.extend(whole[:half], done.log.texts[1:])
-    timeline = metrics.timeline
+    read = SpanTotals.read
 
-    def slow_timeline(of: EventLog) -> Any:
+    def slow(own: SpanTotals, of: EventLog, rows: Any) -> None:
         log.extend(whole[half:], ())
-        return timeline(of)
+        read(own, of, rows)
 
-    monkeypatch.setattr(metrics, "timeline", slow_timeline)
+    monkeypatch.setattr(SpanTotals, "read", slow)
     figures = Figures()
-    figures.show(done.experiment, log, done.meta, "ssp")
+    figures.show(Shown("ssp", log, done.meta))
     figures.refresh()
     now = float(whole["time_s"][half - 1])
     assert len(log) == len(whole)
     assert max(row["time_s"] for row in figures.charts["train_loss"].rows()) <= now * (1 + 1e-5)
     shares = figures.charts["share"].rows()
     assert sum(row["applied"] for row in shares) == int((whole["kind"][:half] == Kind.APPLY).sum())
-    monkeypatch.setattr(metrics, "timeline", timeline)
+    monkeypatch.setattr(SpanTotals, "read", read)
     figures.refresh(final=True)
     assert sum(row["applied"] for row in figures.charts["share"].rows()) == done.summary()["updates"]
     assert figures.charts["train_accuracy"].rows()[-1]["train_accuracy"] == pytest.approx(
@@ -404,6 +450,22 @@ def test_what_was_expected_is_compared_with_what_came(panel: Panel) -> None:
         panel.predict(accuracy=95)
 
 
+def test_a_drawn_curve_is_compared_with_the_one_that_came() -> None:
+    came = [{"epoch": float(epoch), "val_accuracy": a} for epoch, a in enumerate((0.1, 0.5, 0.9, 0.9, 0.9))]
+    (gap,) = gaps(Prediction.of({"curve": [0.1, 0.7, 0.9]}), {}, None, came)  # straight lines between
+    assert gap["text"] == (
+        "The curve that you drew is 7.0 points off on average, most at epoch 2: you drew 70 %, it was 90 %."
+    )
+    assert not gap["right"]
+    assert gap["came"] == [[0.0, 0.1], [0.25, 0.5], [0.5, 0.9], [0.75, 0.9], [1.0, 0.9]]
+    (same,) = gaps(Prediction.of({"curve": [0.1, 0.5, 0.9, 0.9, 0.9]}), {}, None, came)
+    assert same["right"]
+    (never,) = gaps(Prediction(curve=[0.5, 0.5]), {}, None, [])
+    assert "was not evaluated" in never["text"]
+    with pytest.raises(ParameterError, match="at least two accuracies from 0 to 1"):
+        Prediction.of({"curve": [0.5, 50]})
+
+
 def test_a_goal_is_checked_after_every_run(tmp_path: Path) -> None:
     goal = {"accuracy": 0.5, "within_s": 100.0, "keep": ("cluster",)}
     lab = Panel(BRIEF, folder=tmp_path, challenge=goal)
@@ -430,6 +492,10 @@ def test_runs_are_called_by_what_differs_and_equal_ones_are_recognised(panel: Pa
     assert [run["label"] for run in panel.runs] == ["ssp, bound 3", "ssp, bound 10", "ssp, bound 3"]
     assert [run["same_as"] for run in panel.runs] == ["run 1", "", ""]
     assert {run["backend"] for run in panel.runs} == {"simulated"}
+    panel.wait(60)
+    # two variants of a strategy have two colours: in the table of runs those of the charts
+    assert panel.table["colours"] == {run["label"]: run["colour"] for run in panel.runs}
+    assert len(set(panel.table["colours"].values())) == 2
     panel.say("settings", number=2)
     assert panel.experiment.strategy.consistency.staleness_bound == 10
     panel.say("python", number=2)
@@ -444,8 +510,11 @@ def test_nothing_is_drawn_for_nobody(panel: Panel) -> None:
     panel.click(BRIEF)
     assert panel.wait(120)
     assert all(not message["live"] for message in panel.sent if message["kind"] == "films")
-    panel.say("seen", view="a", on=True)
-    assert panel._view.is_seen
+    assert not any(message["kind"] == "films" for message in panel.sent)
+    assert rows(panel, "train_loss") == rows(panel, "share") == []
+    panel.say("seen", view="a", on=True)  # now the whole run is
+    assert sum(row["applied"] for row in rows(panel, "share")) == panel.finished[0].summary()["updates"]
+    assert Recorded(panel.last("films")["films"][0]).spans == len(metrics.timeline(panel.finished[0].log))
 
 
 def test_a_model_and_data_of_ones_own_run_in_the_panel() -> None:

@@ -8,6 +8,7 @@ append-only and read by row number: rows arrive in order, each once, however fas
 from __future__ import annotations
 
 import atexit
+import logging
 import threading
 import time
 import traceback
@@ -18,11 +19,16 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from psbench import Control
+from psbench.backends.start_progress import StartProgress, watching_start
 from psbench.core.log import EventLog
+from psbench.errors import Cancelled
 from psbench.experiment import Experiment
+from psbench.progress_events import listening
 from psbench.results.run import Run
 from psbench.runs import run as run_experiment
 from psbench.training.workload import Workload
+
+logger = logging.getLogger(__name__)
 
 Status = Literal["queued", "running", "finished", "stopped", "diverged", "failed", "cancelled"]
 
@@ -55,6 +61,9 @@ class Job:
     ended_s: float = float("nan")
     #: rows of the log that the listener has seen
     seen: int = 0
+    #: how far its processes have come, and what is being read, before training begins
+    start: StartProgress = field(default_factory=StartProgress)
+    reading: str = ""
 
     @property
     def is_over(self) -> bool:
@@ -65,15 +74,29 @@ class Job:
         """Mark that the log has grown (called from the thread that runs, after every event)."""
         self.log = log
 
+    def hear(self, what: str, done: float) -> None:
+        """Take note of how much of the data is read, unless somebody wants no more of it.
+
+        Raises
+        ------
+        Cancelled
+        """
+        self.reading = f"{what}: {done:.0%}"
+        self.control.check()
+
 
 def perform(job: Job) -> Run:
     """Run a job's experiment; its facts are known before its first event."""
     experiment = job.experiment
-    workload = Workload.build(experiment)
+    with listening(job.hear):
+        workload = Workload.build(experiment)
     strategy = experiment.strategy
     names = [composition.name for composition in strategy.compositions]
     job.meta = {"strategy": strategy.name, "compositions": names, "seed": experiment.seed, **workload.facts()}
-    return run_experiment(experiment, observer=job.note, control=job.control, workload=workload)
+    job.control.check()
+    job.start = StartProgress()
+    with watching_start(job.start):
+        return run_experiment(experiment, observer=job.note, control=job.control, workload=workload)
 
 
 class Listener(Protocol):
@@ -114,7 +137,7 @@ class Bridge:
         self._listener = listener
         self._work = work or perform
         self._interval_s = interval_s
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._queue: deque[Job] = deque()
         self._notices: deque[tuple[Job, Status]] = deque()
         self._wake = threading.Event()
@@ -127,8 +150,9 @@ class Bridge:
 
     @property
     def current(self) -> Job | None:
-        """The job that runs."""
-        return self._current
+        """The job that runs; none while what a stopped one had begun to start is still being ended."""
+        job = self._current
+        return None if job is None or job.is_over else job
 
     @property
     def queued(self) -> list[Job]:
@@ -164,15 +188,21 @@ class Bridge:
         return job
 
     def stop(self, job: Job | None = None) -> None:
-        """End a job (the one that runs, if none is given); one that has not begun is cancelled."""
+        """End a job (the one that runs, if none is given); one that has not begun is cancelled.
+
+        One that only starts is over at once: it has nothing to keep. What it had started is then ended before
+        the next job begins.
+        """
         with self._lock:
             job = job or self._current
             if job is None:
                 return
+            job.control.stop()
             if job in self._queue:
                 self._queue.remove(job)
                 self._change(job, "cancelled")
-        job.control.stop()
+            elif job is self._current and job.log is None:
+                self._end(job, "stopped")
         self._wake.set()
 
     def stop_all(self) -> None:
@@ -207,6 +237,13 @@ class Bridge:
                 thread.join(None if until is None else max(0.0, until - time.monotonic()))
         return not [thread for thread in self.threads if thread is not threading.current_thread()]
 
+    def _end(self, job: Job, status: Status) -> None:
+        """Note how a job ended, once: somebody may have stopped it before it noticed."""
+        with self._lock:
+            if not job.is_over:
+                job.ended_s = time.monotonic()
+                self._change(job, status)
+
     def _change(self, job: Job, status: Status) -> None:
         job.status = status
         self._notices.append((job, status))
@@ -225,19 +262,24 @@ class Bridge:
         while (job := self._next()) is not None:
             job.began_s = time.monotonic()
             self._change(job, "running")
-            status = self._run_one(job)
-            job.ended_s = time.monotonic()
-            self._change(job, status)
+            self._end(job, self._run_one(job))
         self._wake.set()
 
     def _run_one(self, job: Job) -> Status:
         try:
-            job.run = self._work(job)
+            done = self._work(job)
+        except Cancelled:
+            return "stopped"
         except Exception:
+            if job.is_over:
+                logger.info("run %d was stopped, and then ended with an error", job.number, exc_info=True)
+                return "stopped"
             job.error = traceback.format_exc()
-            return "stopped" if job.control.stopping else "failed"
-        job.log = job.run.log
-        return _status(job.run.meta)
+            return "failed"
+        with self._lock:
+            if not job.is_over:
+                job.run, job.log = done, done.log
+        return _status(done.meta)
 
     def _pump_all(self) -> None:
         while True:
@@ -258,8 +300,9 @@ class Bridge:
                 job, status = self._notices.popleft()
                 self._send_rows(job)
                 self._listener.on_status(job, status)
-            if self._current is not None:
-                self._send_rows(self._current)
+            job_under_way = self.current
+            if job_under_way is not None:
+                self._send_rows(job_under_way)
             self._listener.on_tick()
         except Exception:
             self._listener.on_trouble(traceback.format_exc())
@@ -269,6 +312,8 @@ class Bridge:
         if log is None:
             return
         start, stop = job.seen, len(log)
+        if stop < start:  # a live run has gone back to a checkpoint
+            start = 0
         if stop > start:
             job.seen = stop
             self._listener.on_rows(job, log, start, stop)

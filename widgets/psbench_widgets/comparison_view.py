@@ -84,6 +84,7 @@ class ComparisonView:
             "rows": rows,
             "remarks": comparison.remarks,
             "target": comparison.target,
+            "colours": _colours(comparison),
         }
         self._publish(table, self._draw(comparison))
 
@@ -97,6 +98,12 @@ class ComparisonView:
         for chart, figure in zip(self.charts, figures, strict=False):
             _fill(chart, figure)
         return [{"uid": chart.uid, "group": "compare"} for chart in self.charts[: len(figures)]]
+
+
+def _colours(comparison: Comparison) -> dict[str, str]:
+    """Return the colour of each label in the charts of the comparison."""
+    found = charts.looks(comparison.groups, comparison.strategies.values())
+    return {label: look.colour for label, look in found.items()}
 
 
 def _fill(chart: LiveChart, figure: charts.Figure) -> None:

@@ -12,8 +12,8 @@ from psbench.metrics.recording import Recording, recording
 
 #: spans that a page is sent at once: a run with more is sent piece by piece, as somebody comes near
 SPANS = 30_000
-#: rows from which the moving window of a run under way is made
-NEWEST = 1500
+#: rows from which the moving window of a run under way is made: about as many spans, which fill a wide screen
+NEWEST = 1000
 
 
 def film(
@@ -32,25 +32,32 @@ def film(
     at_s : float, seconds, optional
         What must be in it, if it is too long to be sent whole.
     """
-    whole = recording(log, bounds_of(experiment))
+    return part_of(recording(log, bounds_of(experiment)), experiment, label, key, at_s)
+
+
+def part_of(
+    whole: Recording, experiment: Experiment, label: str, key: str, at_s: float | None
+) -> dict[str, Any]:
+    """Return a recording, or the part of it around a time; see `film`."""
     part, begin = whole.around(whole.end_s if at_s is None else at_s, SPANS)
     return _message(part, about(experiment, label, key, whole.workers), begin, whole.end_s)
 
 
-def newest(
+def moving(
     experiment: Experiment,
     log: EventLog,
     label: str,
     key: str,
-    first: int,
+    span: tuple[int, int],
     clocks: Mapping[int, int],
     composition: int,
 ) -> dict[str, Any]:
-    """Return the rows of a run under way from number `first` on; see `recording` for what was before."""
-    tail = EventLog()
-    rows = log.rows(first)
-    tail.extend(rows, log.texts[1:])
-    part = recording(tail, bounds_of(experiment), clocks, composition)
+    """Return the newest rows of a run under way, from one number to another, as the page reads them.
+
+    `clocks` and `composition` are those before them; see `recording`.
+    """
+    rows = log.rows(*span)
+    part = recording(log.excerpt(rows), bounds_of(experiment), clocks, composition)
     return _message(part, about(experiment, label, key, part.workers), float(rows["time_s"][0]), part.end_s)
 
 

@@ -6,12 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import numpy as np
+
 from psbench.errors import ParameterError, UnknownName
 from psbench.experiment import Experiment
 from psbench.results.run import Run
 
-#: differences below these count as right: points of accuracy, and share of a speed-up
-_CLOSE_ACCURACY, _CLOSE_SPEED = 0.01, 0.15
+#: differences below these count as right: points of accuracy, at the end and on average along a drawn curve,
+#: and share of a speed-up
+_CLOSE_ACCURACY, _CLOSE_CURVE, _CLOSE_SPEED = 0.01, 0.05, 0.15
 #: who waits less than this share of the time does not really wait
 _NOBODY = 0.01
 
@@ -28,6 +31,8 @@ class Prediction:
         Validation accuracy at the end.
     times_as_fast : float or None
         How many times as fast as the run before it, to the end.
+    curve : sequence of float or None, 0 to 1
+        Validation accuracy at equal shares of the epochs: before training, ..., at the end; at least two.
 
     Raises
     ------
@@ -38,12 +43,15 @@ class Prediction:
     most_waiting: int | Literal["nobody"] | None = None
     accuracy: float | None = None
     times_as_fast: float | None = None
+    curve: Sequence[float] | None = None
 
     def __post_init__(self) -> None:
         if self.accuracy is not None and not 0 <= self.accuracy <= 1:
             raise ParameterError(f"prediction: accuracy is from 0 to 1 (100 %), got {self.accuracy:g}")
         if self.times_as_fast is not None and self.times_as_fast <= 0:
             raise ParameterError(f"prediction: times_as_fast is above 0, got {self.times_as_fast:g}")
+        if self.curve is not None and (len(self.curve) < 2 or not all(0 <= y <= 1 for y in self.curve)):
+            raise ParameterError("prediction: curve has at least two accuracies from 0 to 1 (100 %)")
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Prediction:
@@ -67,11 +75,14 @@ class Prediction:
             What the run was expected to be as fast as.
         """
         earlier = None if before is None else before.summary()
-        return "\n".join(gap["text"] for gap in gaps(self, run.summary(), earlier))
+        return "\n".join(gap["text"] for gap in gaps(self, run.summary(), earlier, run.log.evaluations()))
 
 
 def gaps(
-    prediction: Prediction, summary: Mapping[str, Any], before: Mapping[str, Any] | None = None
+    prediction: Prediction,
+    summary: Mapping[str, Any],
+    before: Mapping[str, Any] | None = None,
+    evaluations: Sequence[Mapping[str, Any]] = (),
 ) -> list[dict[str, Any]]:
     """Return for each thing that was expected what came, in words, and whether it was right.
 
@@ -82,6 +93,8 @@ def gaps(
         Of the run (`Run.summary()`).
     before : mapping or None
         Of the run before it.
+    evaluations : sequence of mapping
+        Of the run (`EventLog.evaluations`), for a drawn curve.
 
     Examples
     --------
@@ -96,6 +109,8 @@ def gaps(
         found.append(_accuracy(prediction.accuracy, summary["final"]["val_accuracy"]))
     if prediction.times_as_fast is not None:
         found.append(_speed(prediction.times_as_fast, summary, before))
+    if prediction.curve is not None:
+        found.append(_curve(prediction.curve, evaluations))
     return found
 
 
@@ -130,6 +145,23 @@ def _speed(expected: float, summary: Mapping[str, Any], before: Mapping[str, Any
     came = before["time_s"] / summary["time_s"]
     text = f"You expected {expected:.3g} times as fast as the run before; it was {came:.3g} times."
     return _gap(text, abs(came / expected - 1) <= _CLOSE_SPEED)
+
+
+def _curve(expected: Sequence[float], evaluations: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Compare a drawn curve with the one that came, which is returned too: (share of the run, accuracy)."""
+    came = [(e["epoch"], e["val_accuracy"]) for e in evaluations if e.get("val_accuracy") is not None]
+    if len(came) < 2:
+        return _gap("This run was not evaluated along the way, so there is no curve to compare with.", False)
+    epochs, values = np.array(came).T
+    share = epochs / epochs[-1]
+    drawn = np.interp(share, np.linspace(0, 1, len(expected)), expected)
+    off = np.abs(values - drawn)
+    worst = int(off.argmax())
+    text = (
+        f"The curve that you drew is {100 * off.mean():.1f} points off on average, most at epoch "
+        f"{epochs[worst]:.3g}: you drew {_percent(drawn[worst])}, it was {_percent(values[worst])}."
+    )
+    return _gap(text, bool(off.mean() <= _CLOSE_CURVE)) | {"came": np.stack([share, values], 1).tolist()}
 
 
 def _percent(share: float) -> str:

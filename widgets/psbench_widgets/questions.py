@@ -36,7 +36,7 @@ class Questions:
         A goal that was reached stays reached.
         """
         if summary is not None:
-            self._gaps = gaps(self.prediction, summary, before)
+            self._gaps = gaps(self.prediction, summary, before, run.log.evaluations())
         if self._challenge is not None and not self._reached:
             reached, why = self._challenge.verdict(self._start, run.experiment, run.log.evaluations())
             self._reached, self._why = reached, f"run {number}: {why}"

@@ -55,7 +55,9 @@ class RunEntry:
             "ticked": self.ticked,
             "can_compare": self.run is not None,
         }
-        return found | (_measures(self.summary) if self.summary else {})
+        if self.summary:
+            return found | _measures(self.summary)
+        return found | ({"reason": "before training began"} if self.status == "stopped" else {})
 
 
 def _measures(summary: dict[str, Any]) -> dict[str, Any]:
@@ -137,7 +139,12 @@ class RunTable:
             entries = [entry for _, entry in sorted(self._entries.items())]
             first: dict[tuple[str, int], int] = {}
             lines = []
+            ticked = [entry for entry in entries if entry.ticked and entry.run is not None]
+            strategies = {entry.label: str(entry.experiment.strategy.name) for entry in ticked}
+            found = charts.looks(strategies, strategies.values())  # as in the charts that compare them
+            colours = {entry.number: found[entry.label].colour for entry in ticked}
             for line in (entry.plain() for entry in entries):
+                line["colour"] = colours.get(line["number"], line["colour"])
                 digest = line.get("digest")
                 same = first.setdefault((digest, line["seed"]), line["number"]) if digest else line["number"]
                 lines.append(line | {"same_as": f"run {same}" if same != line["number"] else ""})

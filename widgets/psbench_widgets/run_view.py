@@ -5,53 +5,63 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from psbench.backends.start_progress import STAGES
 from psbench.core.log import EventLog, Kind
 from psbench.experiment import Experiment
 from psbench.metrics.clocks import Clocks
+from psbench.metrics.recording import Recording, recording
 from psbench.metrics.rows import positions
 from psbench.progress import RunProgress, time_left
 from psbench_widgets.bridge import Job
-from psbench_widgets.figures import FigureInput, Figures
-from psbench_widgets.film import NEWEST, film, newest
+from psbench_widgets.figures import Figures, Shown
+from psbench_widgets.film import NEWEST, bounds_of, moving, part_of
 from psbench_widgets.run_table import RunEntry
 
-#: a picture of the newest rows that took t of the processor's time is not made again for this many t
-PATIENCE = 25
-#: and never more often than this, in seconds: faster than that nobody sees
+#: what drawing may take of a core's time while a run goes on, beside these seconds at its beginning
+SHARE, AT_FIRST_S = 1 / 40, 0.05
+#: and it is never done more often than this, in seconds: faster than that nobody sees
 LEAST_S = 0.1
 
 
 @dataclass
-class _Shown:
+class _Film:
     """A run that is shown, and what its recording is made from."""
 
     experiment: Experiment
     log: EventLog
     label: str
     number: int
+    #: its recording, and of how many rows: somebody who moves about in a long run asks for piece after piece
+    _whole: tuple[int, Recording] | None = None
 
     @property
     def key(self) -> str:
         """What tells it apart on the page."""
         return f"run {self.number}"
 
+    def around(self, at_s: float | None) -> dict[str, Any]:
+        """Return what the page needs to show a moment."""
+        if self._whole is None or self._whole[0] != len(self.log):
+            rows = len(self.log)
+            self._whole = rows, recording(self.log, bounds_of(self.experiment))
+        return part_of(self._whole[1], self.experiment, self.label, self.key, at_s)
 
-@dataclass
-class _Snapshots:
-    """Who was there with which clock at some rows of a log that grows, and which composition was in force."""
 
-    clocks: Clocks = field(default_factory=Clocks)
-    composition: int = 0
-    taken: list[tuple[int, dict[int, int], int]] = field(default_factory=lambda: [(0, {}, 0)])
+class _Newest:
+    """Who was there, with which clock and which composition, before the newest rows of a log that grows."""
 
-    def read(self, log: EventLog, start: int, stop: int) -> None:
-        """Read new rows; a snapshot is what follows from all rows before its number."""
-        rows = log.rows(start, stop)
+    def __init__(self) -> None:
+        self.row = 0
+        self.clocks, self.composition = Clocks(), 0
+
+    def read(self, log: EventLog, stop: int) -> None:
+        """Move on to a row."""
+        rows = log.rows(self.row, stop)
         for part in np.split(rows, positions(rows, *Clocks.BREAKS)):
             if len(part) and part["kind"][0] in Clocks.BREAKS:
                 self.clocks.change(part[0])
@@ -60,17 +70,14 @@ class _Snapshots:
             pushed, counts = np.unique(part["worker"][part["kind"] == Kind.PUSH], return_counts=True)
             for worker, count in zip(pushed.tolist(), counts.tolist(), strict=True):
                 self.clocks.rise(worker, count)
-        self.taken.append((stop, dict(self.clocks.of), self.composition))
-
-    def before(self, row: int) -> tuple[int, dict[int, int], int]:
-        """Return the newest snapshot at or before a row, and forget older ones."""
-        while len(self.taken) > 1 and self.taken[1][0] <= row:
-            del self.taken[0]
-        return self.taken[0]
+        self.row = max(self.row, stop)
 
 
 class RunView:
     """Shows one run at a time, or two beside each other; safe to use from any thread.
+
+    The sentence, the charts and the moving picture of a run under way are made at the same moments, from the
+    same rows.
 
     Parameters
     ----------
@@ -84,58 +91,76 @@ class RunView:
         self._lock = threading.RLock()
         self._job: Job | None = None
         self._progress: RunProgress | None = None
-        self._snapshots = _Snapshots()
-        self._shown: list[_Shown] = []
-        self._due = 0.0
-        #: whether somebody looks: nothing is drawn for nobody
-        self.is_seen = True
+        self._newest = _Newest()
+        self._shown: list[_Film] = []
+        self._stop = self._read = 0  # rows of the log that there are, and that are shown
+        self._due = self._began = self._spent = 0.0
+        self._is_seen = True
 
     # ---------------------------------------------------------------- a run under way
 
     def read_rows(self, job: Job, log: EventLog, start: int, stop: int) -> None:
-        """Read new rows of a job's log; those of another job put its charts in place of the last."""
+        """Take note of new rows of a job's log; those of another job put its charts in place of the last."""
         with self._lock:
-            if self._job is not job:
+            if self._job is not job or start < self._stop:  # or it has gone back to a checkpoint
                 self._begin(job, log)
-            if self._progress is not None:
-                self._progress.read(log, start, stop)
-                self._snapshots.read(log, start, stop)
+            self._stop = stop
 
     def _begin(self, job: Job, log: EventLog) -> None:
         label = job.name or str(job.experiment.strategy.name)
-        self._job, self._snapshots = job, _Snapshots()
+        self._job, self._newest = job, _Newest()
         self._progress = RunProgress(job.experiment.stop, job.meta)
-        self._shown = [_Shown(job.experiment, log, label, job.number)]
-        self._due = 0.0
-        self._figures.show(job.experiment, log, job.meta, label)
+        self._shown = [_Film(job.experiment, log, label, job.number)]
+        self._stop = self._read = 0
+        self._due, self._began, self._spent = 0.0, time.perf_counter(), 0.0
+        self._figures.show(Shown(label, log, job.meta))
+
+    @property
+    def is_seen(self) -> bool:
+        """Whether somebody looks: nothing is drawn for nobody."""
+        return self._is_seen
+
+    @is_seen.setter
+    def is_seen(self, on: bool) -> None:
+        with self._lock:
+            self._is_seen, before = on, self._is_seen
+            if on and not before and self._job is not None:
+                self._due = 0.0
+                self.finish(self._job)
 
     def finish(self, job: Job) -> None:
-        """Draw the whole log of a job that has ended, if it is the one shown."""
+        """Draw the whole log of a job that has ended, if it is the one shown and somebody looks."""
         with self._lock:
-            if job.is_over and job.run is not None and self._job is job:
+            if job.is_over and job.run is not None and self._job is job and self.is_seen:
                 self._figures.refresh(final=True)
                 self.show_moment(None)
 
     def refresh(self) -> None:
-        """Bring the charts and the moving picture up to the log, if somebody looks."""
+        """Bring the sentence, the charts and the moving picture up to the log, if somebody looks."""
         with self._lock:
-            if not self.is_seen:
-                return
-            self._figures.refresh()
             job = self._job
-            if job is not None and not job.is_over and time.perf_counter() >= self._due:
-                began = time.thread_time()
-                self._send_newest()
-                spent = time.thread_time() - began
-                self._due = time.perf_counter() + max(LEAST_S, PATIENCE * spent)
+            if not self.is_seen or job is None or job.is_over or self._read == self._stop:
+                return
+            if time.perf_counter() < self._due:
+                return
+            began = time.thread_time()  # not the clock, which also counts what the run takes meanwhile
+            assert self._progress is not None
+            self._progress.read(self._shown[0].log, self._read, self._stop)
+            self._read = self._stop
+            self._figures.refresh(self._stop)
+            self._send_newest()
+            self._spent += time.thread_time() - began
+            affordable = self._began + (self._spent - AT_FIRST_S) / SHARE
+            self._due = max(time.perf_counter() + LEAST_S, affordable)
 
     def _send_newest(self) -> None:
-        shown = self._shown[0]
-        first, clocks, composition = self._snapshots.before(len(shown.log) - NEWEST)
-        rows = shown.log.rows(first)
-        if not (rows["kind"] == Kind.PUSH).any():
+        shown, newest = self._shown[0], self._newest
+        newest.read(shown.log, max(0, self._stop - NEWEST))
+        if not (shown.log.rows(newest.row, self._stop)["kind"] == Kind.PUSH).any():
             return
-        picture = newest(shown.experiment, shown.log, shown.label, shown.key, first, clocks, composition)
+        span = newest.row, self._stop
+        who = shown.label, shown.key
+        picture = moving(shown.experiment, shown.log, *who, span, newest.clocks.of, newest.composition)
         self._send({"kind": "films", "films": [picture], "live": True})
 
     # ---------------------------------------------------------------- a run that is over
@@ -147,12 +172,8 @@ class RunView:
             return
         with self._lock:
             self._job = None
-            self._shown = [_shown(each) for each in entries]
-            first = entries[0].run
-            assert first is not None
-            other = entries[1] if len(entries) > 1 else None
-            input_beside = FigureInput(other.run, other.label) if other and other.run else None
-            self._figures.show(first.experiment, first.log, first.meta, entry.label, input_beside)
+            self._shown = [_film(each) for each in entries]
+            self._figures.show(*(Shown(e.label, e.run.log, e.run.meta) for e in entries if e.run is not None))
             self._figures.refresh(final=True)
             self.show_moment(at_s)
 
@@ -168,7 +189,7 @@ class RunView:
             if live and at_s is None:
                 self._due = 0.0
                 return
-            films = [film(each.experiment, each.log, each.label, each.key, at_s) for each in self._shown]
+            films = [each.around(at_s) for each in self._shown]
             if films:
                 self._send({"kind": "films", "films": films, "live": live, "at": at_s})
 
@@ -188,26 +209,35 @@ class RunView:
             "can_switch": len(experiment.strategy.compositions) > 1,
             "fraction": None,
             "left": "",
-            "words": _before_first_event(experiment),
+            "words": "stopping" if job.control.stopping else _before_first_event(job),
             "beginning": True,
+            "starting": _start_of(job),
         }
         if progress is None or self._job is not job:
             return found
         fraction = progress.fraction()
         left = time_left(fraction, time.monotonic() - job.began_s)
-        words = progress.words(experiment.backend)
-        return found | {"words": words, "fraction": fraction, "left": left, "beginning": False}
+        words = "stopping" if job.control.stopping else progress.words(experiment.backend)
+        shown = {"words": words, "fraction": fraction, "left": left}
+        return found | shown | {"beginning": False, "starting": {}}
 
 
-def _shown(entry: RunEntry) -> _Shown:
+def _film(entry: RunEntry) -> _Film:
     assert entry.run is not None
-    return _Shown(entry.run.experiment, entry.run.log, entry.label, entry.number)
+    return _Film(entry.run.experiment, entry.run.log, entry.label, entry.number)
 
 
-def _before_first_event(experiment: Experiment) -> str:
+def _before_first_event(job: Job) -> str:
     """Say what happens before the first event."""
-    cluster = f", starting {experiment.num_workers} Dask workers" if experiment.backend == "dask" else ""
-    return f"loading {experiment.data.name}{cluster}"
+    if job.start.rows():
+        return job.start.words()
+    return job.reading or f"loading {job.experiment.data.name}"
+
+
+def _start_of(job: Job) -> dict[str, Any]:
+    """Return which process of a live run is at what, as the page shows it; empty before any starts."""
+    rows = job.start.rows()
+    return {"stages": STAGES, "rows": rows} if rows else {}
 
 
 def _in_one_line(experiment: Experiment) -> str:

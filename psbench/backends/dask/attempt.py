@@ -33,6 +33,7 @@ from psbench.backends.dask.protocol.transport import ClientSocket
 from psbench.backends.dask.record import Record
 from psbench.backends.dask.shipping import Shipping
 from psbench.backends.outcome import Outcome
+from psbench.backends.start_progress import start_progress
 from psbench.errors import BackendError, PsbenchError, ServerLost
 from psbench.training.workload import Workload
 
@@ -89,6 +90,8 @@ class Attempt:
         self._experiment: Any = workload.experiment  # or a future of it
         self._futures: dict[str, Future] = {}
         self._addresses: dict[str, Address] = {}
+        self._announced: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+        self._starting = start_progress()
         self._coordinator: ClientSocket | None = None
         self._page = DashboardPage(client, workload.experiment, workload.facts(), self._topic)
         self._outcome: Outcome | None = None
@@ -98,12 +101,11 @@ class Attempt:
 
     def start(self) -> None:
         """Start all tasks; whatever goes wrong, none is left behind."""
-        announced: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
-        self.client.subscribe_topic(self._topic, lambda event: announced.put(event[1]))
+        self.client.subscribe_topic(self._topic, lambda event: self._announced.put(event[1]))
         try:
             self._experiment = sent(self.client, self._shipping.experiment, self.placed.values())
             self._start_servers()
-            self._await_addresses(announced)
+            self._await_addresses()
             self._coordinator = ClientSocket(self._addresses[COORDINATOR], self._wire.key, CLIENT)
             self._coordinator.send(msg.Ready())
             for role in self.placed:
@@ -147,22 +149,28 @@ class Attempt:
         others = [role for role in self.placed if role != COORDINATOR]
         self._start(COORDINATOR, tasks.coordinate, self._topic, [*others, CLIENT], self.record.start)
         rest = {self.placed[role] for role in others} - {self.placed[COORDINATOR]}
-        self._warming = [
-            self.client.submit(tasks.warm_up, workers=[address], pure=False, key=f"{self._topic}-warm-{i}")
-            for i, address in enumerate(sorted(rest))
-        ]
+        for i, address in enumerate(sorted(rest)):
+            names = [role for role in others if self.placed[role] == address]
+            self._warming.append(
+                self.client.submit(
+                    *(tasks.warm_up, self._topic, names),
+                    workers=[address],
+                    pure=False,
+                    key=f"{self._topic}-warm-{i}",
+                )
+            )
 
     def _servers(self) -> list[str]:
         """Return the parameter servers that have tasks of their own."""
         return [role for role in self.placed if role.startswith("server ")]
 
-    def _await_addresses(self, announced: queue.SimpleQueue[dict[str, Any]]) -> None:
+    def _await_addresses(self) -> None:
         """Wait for the coordinator's address, start the other servers, and wait for theirs."""
-        self._await(COORDINATOR, announced)
+        self._await(COORDINATOR)
         for number, role in enumerate(self._servers(), 1):
             self._start(role, tasks.serve, self._topic, number, self._addresses[COORDINATOR])
         for role in self._servers():
-            self._await(role, announced)
+            self._await(role)
 
     def _await_scheduler(self) -> None:
         """Wait until the scheduler has these tasks: the run that is placed next counts them."""
@@ -172,15 +180,20 @@ class Attempt:
             known = {str(key) for keys in self.client.processing().values() for key in keys}
             missing = [future for future in missing if str(future.key) not in known and not future.done()]
 
-    def _await(self, role: str, announced: queue.SimpleQueue[dict[str, Any]]) -> None:
+    def _await(self, role: str) -> None:
         deadline = time.monotonic() + _LISTEN_S
         while role not in self._addresses:
             try:
-                announcement = announced.get(timeout=0.1)
+                self._hear(self._announced.get(timeout=0.1))
             except queue.Empty:
                 self._check_starting(role, deadline)
-            else:
-                self._addresses[announcement["name"]] = Address(*announcement["address"])
+
+    def _hear(self, announcement: dict[str, Any]) -> None:
+        """Take what a task says of itself: where it listens, or how far it has come."""
+        if "address" in announcement:
+            self._addresses[announcement["name"]] = Address(*announcement["address"])
+        else:
+            self._starting.reach(announcement["name"], announcement["stage"])
 
     def _check_starting(self, role: str, deadline: float) -> None:
         self.control.check()
@@ -197,10 +210,10 @@ class Attempt:
         """Start a training worker, or the evaluator."""
         worker = worker_number(role)
         if worker is None:
-            self._start(role, tasks.evaluate, self._addresses[COORDINATOR])
+            self._start(role, tasks.evaluate, self._topic, self._addresses[COORDINATOR])
         else:
             servers = [self._addresses[name] for name in (COORDINATOR, *self._servers())]
-            self._start(role, tasks.train, worker, servers)
+            self._start(role, tasks.train, self._topic, worker, servers)
 
     # ---------------------------------------------------------------- following the run
 
@@ -208,6 +221,8 @@ class Attempt:
         """Take what the coordinator sends until the run is over."""
         while True:
             message = coordinator.receive(_LOOK_S)
+            while not self._announced.empty():
+                self._hear(self._announced.get())
             if isinstance(message, msg.Stop) or (message is None and coordinator.lost):
                 break
             if message is not None:

@@ -15,6 +15,7 @@ from psbench.backends.dask.record import Record
 from psbench.backends.dask.shipping import bare
 from psbench.backends.dask.versions import check_versions
 from psbench.backends.outcome import Outcome
+from psbench.backends.start_progress import start_progress
 from psbench.checkpoints.file import Checkpoint
 from psbench.checkpoints.folder import CheckpointFolder
 from psbench.core.log import EventLog
@@ -74,7 +75,9 @@ def run_dask(
     experiment = workload.experiment
     check_objects(bare(experiment))
     record = Record(experiment, log, observer, checkpoints, start)
-    with connected(experiment, len(first_roles(experiment)[0]), client) as connection:
+    roles, _ = first_roles(experiment)
+    start_progress().expect(roles)
+    with connected(experiment, len(roles), client, control.check) as connection:
         for restarts in range(experiment.recovery.max_restarts + 1):
             try:
                 return _placed(workload, record, control, connection, client is None, restarts).run()
@@ -100,6 +103,7 @@ def _placed(
             # Ctrl-C reaches every process of the terminal's group: it must stop the run, not kill its workers
             client.run(ignore_interrupts)
         placed = place(roles, room.free, experiment.connection.hosts)
+        start_progress().place(placed)
         if not is_local:
             check_versions(client, placed.values())
         attempt = Attempt(workload, record, control, client, placed, roles)

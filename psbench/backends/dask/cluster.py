@@ -5,19 +5,24 @@ from __future__ import annotations
 import logging
 import os
 import signal
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 import dask
 import psutil  # type: ignore[import-untyped]
-from distributed import LocalCluster, Nanny, Security
+from distributed import LocalCluster, Nanny, Security, Status
 
+from psbench.backends.start_progress import start_progress
+from psbench.errors import BackendError
 from psbench.system import fork_server
 
 logger = logging.getLogger(__name__)
 
-#: seconds that the processes of a local cluster may take to end before they are killed
-_CLOSE_S = 10.0
+#: seconds that the processes of a local cluster may take to start, and to end before they are killed
+_UP_S, _CLOSE_S = 120.0, 10.0
+#: seconds between looks at which of them are up
+_LOOK_S = 0.03
 _SPAWN = "distributed.nanny.pre-spawn-environ"
 _METHOD = "distributed.worker.multiprocessing-method"
 #: Python's own processes, which stay until this one ends: they start and tidy up after others
@@ -56,30 +61,53 @@ def start_cluster(processes: int, security: Security | None = None) -> LocalClus
         `Experiment(scheduler=...)` takes, for any number of runs one after another.
     """
     with _settings():
-        if dask.config.get(_METHOD) == "forkserver":
-            fork_server.ensure_running()  # Dask's own list of imports comes too late to replace ours
-        return LocalCluster(
-            n_workers=processes,
-            threads_per_worker=1,
-            processes=True,
-            worker_class=_KillingNanny,
-            host="127.0.0.1",
-            protocol=None if security is None else "tls://",
-            security=security,
-            memory_limit=0,
-            dashboard_address=None,
-            # without an address the scheduler's page would try port 8787, and warn if it is taken
-            scheduler_kwargs={"dashboard": False, "dashboard_address": "127.0.0.1:0"},
-            silence_logs=logging.CRITICAL,  # the run itself reports what goes wrong
-        )
+        return _cluster(processes, security)
+
+
+def _cluster(processes: int, security: Security | None) -> LocalCluster:
+    if dask.config.get(_METHOD) == "forkserver":
+        fork_server.ensure_running()  # Dask's own list of imports comes too late to replace ours
+    return LocalCluster(
+        n_workers=processes,
+        threads_per_worker=1,
+        processes=True,
+        worker_class=_KillingNanny,
+        host="127.0.0.1",
+        protocol=None if security is None else "tls://",
+        security=security,
+        memory_limit=0,
+        dashboard_address=None,
+        # without an address the scheduler's page would try port 8787, and warn if it is taken
+        scheduler_kwargs={"dashboard": False, "dashboard_address": "127.0.0.1:0"},
+        silence_logs=logging.CRITICAL,  # the run itself reports what goes wrong
+    )
 
 
 @contextmanager
-def local_cluster(processes: int, security: Security | None = None) -> Iterator[LocalCluster]:
-    """Give a cluster of this machine; at the end all its processes are gone, killed if need be."""
+def local_cluster(
+    processes: int, security: Security | None = None, go_on: Callable[[], None] = lambda: None
+) -> Iterator[LocalCluster]:
+    """Give a cluster of this machine; at the end all its processes are gone, killed if need be.
+
+    Parameters
+    ----------
+    processes, security
+        See `start_cluster`.
+    go_on : callable
+        Called often while they start; raises to give up.
+
+    Raises
+    ------
+    BackendError
+        If a process does not start.
+    """
     before = set(_children())
-    cluster = start_cluster(processes, security)
+    with _settings():
+        cluster = _cluster(0, security)
     try:
+        with _settings():
+            cluster.scale(processes)
+            _await_processes(cluster, processes, go_on)
         yield cluster
     finally:
         own = [child for child in _children() if child not in before]
@@ -93,6 +121,22 @@ def local_cluster(processes: int, security: Security | None = None) -> Iterator[
                 logger.warning("process %d of the cluster did not end; killing it", process.pid)
                 process.kill()
             psutil.wait_procs(left, timeout=_CLOSE_S)
+
+
+def _await_processes(cluster: LocalCluster, processes: int, go_on: Callable[[], None]) -> None:
+    """Wait until all processes are up, and say which ones are."""
+    starting, deadline = start_progress(), time.monotonic() + _UP_S
+    while len(there := list(cluster.scheduler.workers)) < processes:
+        starting.see(there)
+        go_on()
+        failed = any(each.status == Status.failed for each in list(cluster.workers.values()))
+        if failed or time.monotonic() > deadline:
+            why = "one failed to start" if failed else f"no more came up within {_UP_S:.0f} s"
+            raise BackendError(
+                f"{len(there)} of {processes} processes of the local cluster are up, and {why}"
+            )
+        time.sleep(_LOOK_S)
+    starting.see(there)
 
 
 def _children() -> list[psutil.Process]:

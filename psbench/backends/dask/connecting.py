@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import ssl
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,13 +23,20 @@ CONNECT_S = 5.0
 
 
 @contextmanager
-def connected(experiment: Experiment, num_roles: int, given: Client | None = None) -> Iterator[Client]:
+def connected(
+    experiment: Experiment,
+    num_roles: int,
+    given: Client | None = None,
+    go_on: Callable[[], None] = lambda: None,
+) -> Iterator[Client]:
     """Give the client of an experiment's scheduler, or of a local cluster with one process per role.
 
     Parameters
     ----------
     given : Client or None
         The caller's own, which is used as it is, and stays open.
+    go_on : callable
+        Called often while a local cluster starts; raises to give up.
 
     Raises
     ------
@@ -46,7 +53,7 @@ def connected(experiment: Experiment, num_roles: int, given: Client | None = Non
         # another user of this machine could otherwise have the scheduler run code as us
         security = Security.temporary()
         with (
-            local_cluster(num_roles, security) as cluster,
+            local_cluster(num_roles, security, go_on) as cluster,
             _client(cluster.scheduler_address, security) as client,
         ):
             yield client

@@ -30,6 +30,7 @@ from psbench.backends.dask.protocol.transport import Abandoned, ClientSocket, Se
 from psbench.backends.dask.protocol.wire import Listening
 from psbench.backends.dask.server.server_process import ServerProcess
 from psbench.backends.dask.worker.worker import Worker
+from psbench.backends.start_progress import Stage
 from psbench.data.shipment import Shipment
 from psbench.experiment import Experiment
 from psbench.system.allocator import keep_freed_memory
@@ -63,9 +64,15 @@ def coordinate(
     start: Start | None = None,
 ) -> None:
     """Coordinate the run; the first parameter server is part of it."""
+    reach = _reporter(topic, COORDINATOR)
+    reach("torch loaded")
     with listening_socket(experiment, wire) as socket:
         _announce(topic, COORDINATOR, socket)
-        Coordinator(_build(experiment, sent), socket, expected, start).run()
+        workload = _build(experiment, sent)
+        reach("data read")
+        coordinator = Coordinator(workload, socket, expected, start)
+        reach("met")
+        coordinator.run()
 
 
 @_outliving
@@ -76,14 +83,33 @@ def serve(
     name = server_name(number)
     with listening_socket(experiment, wire) as socket, ClientSocket(address, wire.key, name) as coordinator:
         _announce(topic, name, socket)
-        _report(
-            coordinator, lambda: ServerProcess(_build(experiment, sent), socket, coordinator, number).run()
-        )
+        _report(coordinator, lambda: _serve(experiment, sent, socket, coordinator, number, topic))
+
+
+def _serve(
+    experiment: Experiment,
+    sent: Shipment | None,
+    socket: ServerSocket,
+    coordinator: ClientSocket,
+    number: int,
+    topic: str,
+) -> None:
+    reach = _reporter(topic, server_name(number))
+    workload = _build(experiment, sent)
+    reach("data read")
+    server = ServerProcess(workload, socket, coordinator, number)
+    reach("met")
+    server.run()
 
 
 @_outliving
 def train(
-    experiment: Experiment, sent: Shipment | None, wire: Wire, worker: int, servers: list[Address]
+    experiment: Experiment,
+    sent: Shipment | None,
+    wire: Wire,
+    topic: str,
+    worker: int,
+    servers: list[Address],
 ) -> None:
     """Be a training worker; `servers` begins with the coordinator."""
     name = worker_name(worker)
@@ -92,21 +118,33 @@ def train(
         rings = any(not servers_of(composition) for composition in experiment.strategy.compositions)
         socket = stack.enter_context(listening_socket(experiment, wire)) if rings else None
         first, others = clients[0], clients[1:]
-        _report(
-            first, lambda: Worker(_build(experiment, sent), worker, first, others, socket, wire.key).run()
-        )
+        reach = _reporter(topic, name)
+
+        def work() -> None:
+            workload = _build(experiment, sent)
+            reach("data read")
+            Worker(workload, worker, first, others, socket, wire.key).run(met=lambda: reach("met"))
+
+        _report(first, work)
 
 
 @_outliving
-def evaluate(experiment: Experiment, sent: Shipment | None, wire: Wire, address: Address) -> None:
+def evaluate(experiment: Experiment, sent: Shipment | None, wire: Wire, topic: str, address: Address) -> None:
     """Evaluate the models that come, one after another."""
     with ClientSocket(address, wire.key, EVALUATOR) as coordinator:
-        _report(coordinator, lambda: _evaluate(experiment, coordinator, sent))
+        _report(coordinator, lambda: _evaluate(experiment, coordinator, sent, _reporter(topic, EVALUATOR)))
 
 
-def _evaluate(experiment: Experiment, coordinator: ClientSocket, sent: Shipment | None = None) -> None:
+def _evaluate(
+    experiment: Experiment,
+    coordinator: ClientSocket,
+    sent: Shipment | None = None,
+    reach: Callable[[Stage], None] = lambda stage: None,
+) -> None:
     evaluator = _build(experiment, sent).evaluator()
+    reach("data read")
     coordinator.send(msg.Ready())
+    reach("met")
     while True:
         message = coordinator.receive(_LOOK_S)
         if message is None and coordinator.lost:
@@ -159,5 +197,13 @@ def _announce(topic: str, name: str, socket: ServerSocket) -> None:
     get_worker().log_event(topic, {"name": name, "address": list(socket.address)})
 
 
-def warm_up() -> None:
-    """Do nothing, but import what a role needs."""
+def _reporter(topic: str, name: str) -> Callable[[Stage], None]:
+    """Return what tells the client how far a role has come."""
+    dask_worker = get_worker()
+    return lambda stage: dask_worker.log_event(topic, {"name": name, "stage": stage})
+
+
+def warm_up(topic: str, names: list[str]) -> None:
+    """Import what the roles of this process need, which has happened when this is called, and say so."""
+    for name in names:
+        _reporter(topic, name)("torch loaded")

@@ -22,8 +22,9 @@ from distributed import Client
 from psbench.backends.control import Control
 from psbench.backends.dask.placement import place
 from psbench.backends.dask.protocol.roles import roles_of
+from psbench.backends.start_progress import StartProgress, watching_start
 from psbench.core.log import EventLog, Kind
-from psbench.errors import BackendError, ParameterError, ServerLost
+from psbench.errors import BackendError, Cancelled, ParameterError, ServerLost
 from psbench.experiment import Experiment
 from psbench.results.run import Run
 from psbench.runs import run
@@ -129,7 +130,7 @@ def test_a_killed_server_ends_the_run_and_names_the_checkpoint(
 def test_a_worker_that_raises_shows_its_own_traceback(
     scheduler: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(experiment: Experiment, sent: None, wire: Any, worker: int, servers: Any) -> None:
+    def broken(experiment: Experiment, sent: None, wire: Any, topic: str, worker: int, servers: Any) -> None:
         from psbench.backends.dask.protocol.transport import ClientSocket
         from psbench.backends.dask.tasks import _report
 
@@ -193,18 +194,34 @@ def test_a_cluster_of_our_own_is_gone_afterwards_and_listens_on_loopback_only() 
     spawned = dask.config.get("distributed.nanny.pre-spawn-environ")
     environment, children = {n: os.environ.get(n) for n in spawned}, set(me.children(recursive=True))
     hosts: set[str] = set()
+    start = StartProgress()
 
     def observer(log: EventLog) -> None:
         for process in [me, *me.children(recursive=True)]:
             connections = process.net_connections("inet")
             hosts.update(c.laddr.ip for c in connections if c.status == psutil.CONN_LISTEN)
 
-    done = run(experiment("asp", None, 1), observer=observer)
+    with watching_start(start):
+        done = run(experiment("asp", None, 1), observer=observer)
     assert done.meta["status"] == "finished"
+    stages = dict(start.rows())
+    assert list(stages) == ["coordinator", "worker 0", "evaluator"]
+    for times in stages.values():  # each stage was told, in its order
+        assert times == sorted(times)
+        assert 0 < times[0] < times[-1]
     assert hosts == {"127.0.0.1"}
     left = [child for child in me.children(recursive=True) if child not in children]
     assert all(child.ppid() == me.pid and is_pythons_own(child) for child in left)
     assert {name: os.environ.get(name) for name in spawned} == environment
+
+
+def test_a_stop_while_our_own_cluster_starts_leaves_no_process() -> None:
+    me, control = psutil.Process(), Control()
+    children = set(me.children(recursive=True))
+    with watching_start(StartProgress(changed=control.stop)), pytest.raises(Cancelled, match="before"):
+        run(experiment("asp", None, 1), control=control)
+    left = [child for child in me.children(recursive=True) if child not in children]
+    assert all(child.ppid() == me.pid and is_pythons_own(child) for child in left)
 
 
 def is_pythons_own(process: psutil.Process) -> bool:

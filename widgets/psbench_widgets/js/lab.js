@@ -4,9 +4,11 @@ import { Bus } from "./bus.js";
 import { Form } from "./form.js";
 import { WhatIf, goalLine, Prediction } from "./questions.js";
 import { labels, speeds } from "./pictures.js";
-import { comparisonTable, RunsTable } from "./runs.js";
+import { ComparisonTable } from "./comparison.js";
+import { RunsTable } from "./runs.js";
 import { mountChart } from "./chart.js";
 import { Stage } from "./stage.js";
+import { startTable } from "./start.js";
 
 const GROUPS = { learn: "Learning", workers: "Where the time goes", updates: "Updates, staleness and traffic", data: "Data" };
 const SETTLE_MS = 120; // a person who types is not asked about every letter
@@ -138,7 +140,7 @@ class Lab {
 
   comparePage() {
     this.runs = new RunsTable((message) => this.onRunAction(message));
-    this.table = h("div", { class: "psb-scroll" });
+    this.table = new ComparisonTable();
     this.overlay = h("div", { class: "psb-grid" });
     this.grids.compare = this.overlay;
     this.target = h("input", { class: "psb-input psb-target", type: "number", min: "0", max: "1", step: "0.01", placeholder: "reached by all", "aria-label": "target accuracy" });
@@ -146,7 +148,7 @@ class Lab {
     this.folder = h("input", { class: "psb-input psb-folder", value: this.model.get("folder"), "aria-label": "folder for runs", spellcheck: "false" });
     const act = (text, kind, title) => h("button", { type: "button", class: `psb-button psb-${kind}`, title, onclick: () => this.send({ kind, folder: this.folder.value }) }, text);
     const files = h("div", { class: "psb-line" }, h("label", {}, "folder ", this.folder), act("Save ticked", "save", "Write each ticked run to a folder of its own"), act("Load", "load", "Read the runs that lie in the folder"), h("label", {}, "target accuracy ", this.target));
-    return h("div", { class: "psb-page psb-compare", role: "tabpanel" }, this.runs.element, files, this.table, this.overlay);
+    return h("div", { class: "psb-page psb-compare", role: "tabpanel" }, this.runs.element, files, this.table.element, this.overlay);
   }
 
   takePage() {
@@ -300,8 +302,8 @@ class Lab {
     this.progress.classList.toggle("psb-unknown", running && fraction === null);
     this.progress.setAttribute("aria-valuenow", String(Math.round(100 * (fraction ?? 0))));
     this.element.dataset.running = running ? String(status.running) : "";
-    this.starting.hidden = !(running && status.starting?.length);
-    if (!this.starting.hidden) this.starting.replaceChildren(...status.starting.map((line) => h("div", {}, line)));
+    this.starting.hidden = !(running && status.starting?.rows?.length);
+    if (!this.starting.hidden) this.starting.replaceChildren(startTable(status.starting));
     this.watch.classList.toggle("psb-put-away", Boolean(running && status.beginning));
     this.trouble.hidden = !status.trouble;
     if (status.trouble) this.trouble.replaceChildren(h("summary", {}, `The panel had trouble: ${status.trouble.trim().split("\n").at(-1)}`), h("pre", {}, status.trouble));
@@ -329,7 +331,7 @@ class Lab {
   }
 
   onTable() {
-    this.table.replaceChildren(...comparisonTable(this.model.get("table")));
+    this.table.show(this.model.get("table"));
   }
 
   onGoal() {
@@ -351,9 +353,9 @@ class Lab {
         this.charts.delete(uid);
       }
     }
-    for (const { uid, group, wide, key } of wanted) {
+    for (const { uid, group, key } of wanted) {
       if (this.charts.has(uid)) continue;
-      const slot = h("div", { class: `psb-slot${wide ? " psb-wide" : ""}`, "data-key": key ?? "" });
+      const slot = h("div", { class: "psb-slot", "data-key": key ?? "" });
       const chart = { trait, slot };
       this.charts.set(uid, chart);
       this.grids[group].append(slot);
@@ -368,6 +370,7 @@ class Lab {
     document.removeEventListener("visibilitychange", this.seen);
     this.intersection.disconnect();
     this.stage.dispose();
+    this.table.dispose();
     for (const [name, handler] of this.handlers) this.model.off(name, handler);
     for (const chart of this.charts.values()) chart.end?.();
     this.charts.clear();

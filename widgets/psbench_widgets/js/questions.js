@@ -1,5 +1,6 @@
 // What a person expects before a run, what would happen otherwise, and a goal to reach.
 import { h } from "./dom.js";
+import { Drawing } from "./drawing.js";
 
 const option = (value, text) => h("option", { value }, text);
 
@@ -11,9 +12,10 @@ export class Prediction {
     this.faster = h("input", { class: "psb-input psb-predict-faster", type: "number", min: "0.01", step: "0.1", placeholder: "×", "aria-label": "how many times as fast as the run before" });
     this.gaps = h("ul", { class: "psb-gaps", role: "status" });
     for (const input of [this.most, this.accuracy, this.faster]) input.onchange = () => this.send(this.values());
+    this.drawing = new Drawing(() => this.send(this.values()));
     this.workers(0);
     const form = h("div", { class: "psb-predict-form" }, h("label", {}, "waits most ", this.most), h("label", {}, "accuracy ", this.accuracy, " %"), h("label", {}, "as fast as the run before ", this.faster, " ×"));
-    this.element = h("details", { class: "psb-predict" }, h("summary", {}, "Predict first"), form, this.gaps);
+    this.element = h("details", { class: "psb-predict" }, h("summary", {}, "Predict first"), h("div", { class: "psb-predict-body" }, h("div", { class: "psb-predict-words" }, form, this.gaps), this.drawing.element));
   }
 
   workers(count) {
@@ -27,11 +29,12 @@ export class Prediction {
   values() {
     const number = (input, factor = 1) => (input.value === "" ? null : Number(input.value) * factor);
     const most = this.most.value;
-    return { most_waiting: most === "" ? null : most === "nobody" ? "nobody" : Number(most), accuracy: number(this.accuracy, 0.01), times_as_fast: number(this.faster) };
+    return { most_waiting: most === "" ? null : most === "nobody" ? "nobody" : Number(most), accuracy: number(this.accuracy, 0.01), times_as_fast: number(this.faster), curve: this.drawing.values() };
   }
 
   say(gaps) {
     this.gaps.replaceChildren(...gaps.map(({ text, right }) => h("li", { class: right ? "psb-right" : "psb-off" }, text)));
+    this.drawing.show(gaps.find(({ came }) => came)?.came ?? null);
     if (gaps.length) this.element.open = true;
   }
 }

@@ -121,18 +121,3 @@ function notes(run, span) {
   }
   return lines.length ? [h("tr", { class: "psb-note-row" }, h("td", {}), h("td", { colspan: span - 1 }, lines))] : [];
 }
-
-export function comparisonTable(table) {
-  if (!table.headings) return [h("p", { class: "psb-empty" }, "Tick finished runs to compare them.")];
-  const dot = (head, i) => {
-    const colour = i ? table.colours?.[head] : null;
-    const mark = colour && h("i", { class: "psb-dot" });
-    if (mark) mark.style.background = colour;
-    return mark;
-  };
-  const body = table.rows.map((row) => h("tr", {}, row.map((cell, i) => h(i ? "td" : "th", { class: i ? "psb-number" : "", scope: i ? undefined : "row" }, cell))));
-  return [
-    h("table", { class: "psb-table psb-comparison" }, h("thead", {}, h("tr", {}, table.headings.map((head, i) => h("th", { scope: "col", class: i ? "psb-number" : "" }, dot(head, i), head)))), h("tbody", {}, body)),
-    h("ul", { class: "psb-remarks" }, (table.remarks ?? []).map((text) => h("li", {}, text))),
-  ];
-}

@@ -14,12 +14,13 @@ export class Timeline {
   constructor(colours, events) {
     this.colours = colours;
     this.events = events;
-    this.canvas = h("canvas", { class: "psb-timeline-canvas", role: "img" });
+    this.canvas = h("canvas", { class: "psb-timeline-canvas", role: "img", tabindex: "0", title: "Drag to select a span of time, press a number to select a worker; keys: up and down select a worker, [ and ] the begin and end of a span, Escape nothing" });
     this.element = h("div", { class: "psb-timeline" }, this.canvas);
     this.canvas.onpointermove = (event) => this.hover(event);
     this.canvas.onpointerleave = () => this.leave();
     this.canvas.onpointerdown = (event) => this.press(event);
     this.canvas.onpointerup = (event) => this.release(event);
+    this.canvas.onkeydown = (event) => this.onKey(event);
   }
 
   show(recording) {
@@ -178,14 +179,39 @@ export class Timeline {
       if (Math.abs(at.x - this.pressed.x) > 4) this.events.brush([this.pressed.time, at.time].sort((a, b) => a - b));
       return;
     }
-    this.pointed = at.label || at.below ? null : at;
+    this.point(at.label || at.below ? null : at);
     this.events.tell(this.pointed ? this.about(at) : "");
     this.canvas.style.cursor = at.label ? "pointer" : "crosshair";
   }
 
   leave() {
-    this.pointed = null;
+    this.point(null);
     this.events.tell("");
+  }
+
+  // A wait under the pointer is joined to the worker that ended it at once, not with the next frame of playing.
+  point(at) {
+    const changed = this.pointed?.span !== at?.span;
+    this.pointed = at;
+    if (changed && this.view) this.draw(this.view.from, this.view.to, this.view.now, this.view.brush, this.view.selected);
+  }
+
+  onKey(event) {
+    if (!this.recording || !this.view) return;
+    const { now, brush, selected } = this.view;
+    const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+    if (step) {
+      const at = this.shown.findIndex(({ worker }) => worker === selected);
+      const next = at < 0 ? (step > 0 ? 0 : this.shown.length - 1) : (at + step + this.shown.length) % this.shown.length;
+      this.events.worker(this.shown[next].worker);
+    } else if (event.key === "[") this.events.brush([now, Math.max(now, brush?.[1] ?? this.view.to)]);
+    else if (event.key === "]") this.events.brush([Math.min(now, brush?.[0] ?? this.view.from), now]);
+    else if (event.key === "Escape" && (brush || (selected !== null && selected !== undefined))) {
+      this.events.brush(null);
+      if (selected !== null && selected !== undefined) this.events.worker(selected);
+    } else return;
+    event.preventDefault();
+    event.stopPropagation();
   }
 
   press(event) {

@@ -22,6 +22,7 @@ from psbench.backends.dask.shipping import Shipping, bare
 from psbench.backends.outcome import Outcome
 from psbench.backends.pushes import why_diverged, with_stats
 from psbench.backends.schedule import CheckpointSchedule, StopRules, UpdateSchedule
+from psbench.backends.start_progress import start_progress
 from psbench.checkpoints.file import Checkpoint
 from psbench.checkpoints.folder import CheckpointFolder
 from psbench.core import actions as act
@@ -62,9 +63,11 @@ def run_map_reduce(
             "strategy 'map_reduce': on dask it cannot go on from a checkpoint; use the simulated backend"
         )
     roles = [*map(worker_name, range(workload.profile.num_workers)), EVALUATOR]
-    with connected(experiment, len(roles), client) as client:
+    start_progress().expect(roles)
+    with connected(experiment, len(roles), client, control.check) as client:
         room = find_room(client, roles, len(roles), experiment.recovery.wait_for_workers, control.check)
         placed = place(roles, room.free, experiment.connection.hosts)
+        start_progress().place(placed)
         return _Driver(workload, log, control, observer, checkpoints, client, placed).run()
 
 
@@ -156,6 +159,7 @@ class _Driver:
             )
         for worker, partition in self._partitions.items():
             self._result(partition, f"partition {worker}", _LOAD_S)
+            start_progress().reach(worker_name(worker) if worker < last else EVALUATOR, "data read")
 
     def _submit(self, task: Any, *arguments: Any, on: str | None = None) -> Future:
         where = {"workers": [self.placed[on]], "allow_other_workers": False} if on else {}

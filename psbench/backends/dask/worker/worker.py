@@ -92,8 +92,13 @@ class Worker:
         }
         self._compose(0)
 
-    def run(self) -> None:
+    def run(self, met: Callable[[], None] = lambda: None) -> None:
         """Work until the coordinator says stop.
+
+        Parameters
+        ----------
+        met : callable
+            Called when the coordinator has answered, and knows that this worker is ready.
 
         Raises
         ------
@@ -102,6 +107,7 @@ class Worker:
         """
         self._clock.synchronise(self.mailbox)
         self.mailbox.send(msg.Ready(self._ring_address))
+        met()
         try:
             while True:
                 release = self._await_release()

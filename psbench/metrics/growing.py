@@ -1,0 +1,205 @@
+"""Sums and counts of a log that grows, kept up to date from its new rows alone.
+
+They are those of `timeline`, `idle`, `staleness`, `clock_lead` and the like of the whole log, at a cost that
+depends on how much is new. A live picture reads them many times in a run.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from psbench.core.log import ROW, EventLog, Kind
+from psbench.metrics.clocks import Clocks, leads
+from psbench.metrics.rows import Array, Rows, pick, positions
+from psbench.metrics.spans import PHASES, continuing, timeline
+
+
+class Membership:
+    """Has a worker that is dropped leave, once, and one that is readmitted join."""
+
+    def __init__(self) -> None:
+        self._gone: set[int] = set()
+
+    def convert(self, rows: Rows) -> Rows:
+        """Return new rows of a log so; see `rows.with_membership`."""
+        dropped, readmitted = positions(rows, Kind.DROP), positions(rows, Kind.READMIT)
+        changes = positions(rows, Kind.DROP, Kind.READMIT, Kind.JOIN, Kind.LEAVE)
+        if not len(changes):
+            return rows
+        rows = rows.copy()
+        rows["kind"][dropped] = Kind.LEAVE
+        rows["kind"][readmitted] = Kind.JOIN
+        for place in changes.tolist():
+            worker = int(rows["worker"][place])
+            if rows["kind"][place] == Kind.JOIN:
+                self._gone.discard(worker)
+            elif worker in self._gone:
+                rows["kind"][place] = Kind.NOTE
+            else:
+                self._gone.add(worker)
+        return rows
+
+
+@dataclass
+class _Seconds:
+    """Seconds by worker and phase, and seconds of waiting by worker and reason."""
+
+    phases: dict[tuple[int, int], float] = field(default_factory=lambda: defaultdict(float))
+    waits: dict[tuple[int, str], float] = field(default_factory=lambda: defaultdict(float))
+
+    def add(self, worker: Array, phase: Array, reason: Array, names: list[str], lasted: Array) -> None:
+        """Add spans; `reason` is a place in `names`."""
+        self._add(worker, phase, lasted, self.phases, list(range(len(PHASES))))
+        waited = phase == PHASES.index("wait")
+        self._add(worker[waited], reason[waited], lasted[waited], self.waits, names)
+
+    @staticmethod
+    def _add(worker: Array, code: Array, lasted: Array, sums: dict, names: list) -> None:  # type: ignore[type-arg]
+        both = worker.astype(np.int64) * max(len(names), 1) + code
+        found, place = np.unique(both, return_inverse=True)
+        total = np.bincount(place, weights=lasted, minlength=len(found))
+        for each, seconds in zip(found.tolist(), total.tolist(), strict=True):
+            sums[each // len(names), names[each % len(names)]] += seconds
+
+
+class SpanTotals:
+    """For how long each worker did what, and waited for which reason.
+
+    Attributes
+    ----------
+    end_s : float, seconds
+        The time of the newest row.
+    """
+
+    def __init__(self) -> None:
+        self._membership = Membership()
+        self._open = np.zeros(0, dtype=ROW)  # rows whose spans are not over
+        self._over, self._now = _Seconds(), _Seconds()
+        self._present: dict[int, float] = {}  # seconds that were over when somebody left last
+        self._joined: dict[int, float] = {}
+        self.end_s = 0.0
+
+    def read(self, log: EventLog, rows: Rows) -> None:
+        """Read new rows of a log."""
+        if not len(rows):
+            return
+        rows = self._membership.convert(rows)
+        self.end_s = float(rows["time_s"][-1])
+        self._count_presence(rows)
+        rows = np.concatenate([self._open, rows])
+        spans = timeline(log.excerpt(rows))
+        self._open, begun = continuing(log, rows)
+        worker, start = spans["worker"].to_numpy(), spans["start_s"].to_numpy()
+        phase, reason = (spans[name].cat.codes.to_numpy() for name in ("phase", "reason"))
+        lasted, names = spans["end_s"].to_numpy() - start, spans["reason"].cat.categories.tolist()
+        late = np.full(int(max(worker.max(initial=0), max(begun, default=0))) + 1, np.inf)
+        late[list(begun)] = list(begun.values())
+        is_over = start < late[worker]
+        self._now = _Seconds()
+        for sums, which in ((self._over, is_over), (self._now, ~is_over)):
+            sums.add(worker[which], phase[which], reason[which], names, lasted[which])
+
+    def _count_presence(self, rows: Rows) -> None:
+        for row in pick(rows, Kind.JOIN, Kind.LEAVE):
+            worker, time_s = int(row["worker"]), float(row["time_s"])
+            if row["kind"] == Kind.JOIN:
+                self._present.setdefault(worker, 0.0)
+                self._joined[worker] = time_s
+            elif worker in self._joined:
+                self._present[worker] += time_s - self._joined.pop(worker)
+
+    @property
+    def workers(self) -> list[int]:
+        """All that ever joined."""
+        return sorted(self._present)
+
+    def phases(self) -> dict[tuple[int, str], float]:
+        """Return the share of each worker's time in each phase, 0 to 1, by worker and phase."""
+        sums = _both(self._over.phases, self._now.phases)
+        whole: dict[int, float] = defaultdict(float)
+        for (worker, _), seconds in sums.items():
+            whole[worker] += seconds
+        return {(w, PHASES[p]): seconds / whole[w] for (w, p), seconds in sorted(sums.items()) if whole[w]}
+
+    def waits(self) -> dict[tuple[int, str], float]:
+        """Return the share of its time that each worker waited, 0 to 1, by worker and reason."""
+        sums = _both(self._over.waits, self._now.waits)
+        there = {w: self._present[w] + self.end_s - self._joined.get(w, self.end_s) for w in self._present}
+        return {(w, why): seconds / there[w] for (w, why), seconds in sorted(sums.items()) if there[w]}
+
+
+def _both(first: dict, second: dict) -> dict:  # type: ignore[type-arg]
+    return {key: first.get(key, 0.0) + second.get(key, 0.0) for key in {**first, **second}}
+
+
+class PushTotals:
+    """Whose pushes were applied, how stale they were, how far workers led, and what was sent.
+
+    Attributes
+    ----------
+    staleness, lead : int64 arrays
+        How many applied pushes had that staleness, and how many steps began with that lead.
+    applied : dict of worker to int
+    bytes : dict
+        `up` and `down`.
+    batches : list of (worker, seconds, samples a step)
+        Where a batch size was seen first, or changed.
+    """
+
+    def __init__(self) -> None:
+        self._bases = np.zeros(0, dtype=np.int64)  # version that each push started from, by its number
+        self._clocks = Clocks()
+        self._batch: dict[int, tuple[float, float]] = {}
+        self.staleness, self.lead = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
+        self.applied: dict[int, int] = defaultdict(int)
+        self.bytes = {"up": 0, "down": 0}
+        self.batches: list[tuple[int, float, float]] = []
+
+    def read(self, rows: Rows) -> None:
+        """Read new rows of a log."""
+        push, apply = pick(rows, Kind.PUSH), pick(rows, Kind.APPLY)
+        self._note_bases(push)
+        self.staleness = _tally(self.staleness, apply["version"] - 1 - self._bases[apply["id"]])
+        self.lead = _tally(self.lead, leads(rows, self._clocks))
+        workers, counts = np.unique(apply["worker"], return_counts=True)
+        for worker, count in zip(workers.tolist(), counts.tolist(), strict=True):
+            self.applied[worker] += count
+        self.bytes["up"] += int(push["bytes"].sum(dtype=np.int64))
+        self.bytes["down"] += int(pick(rows, Kind.RELEASE)["bytes"].sum(dtype=np.int64))
+        self._note_batches(push)
+
+    def last_batches(self) -> list[tuple[int, float, float]]:
+        """Return the newest batch size of each worker, as `batches`."""
+        return [(worker, time_s, size) for worker, (time_s, size) in sorted(self._batch.items())]
+
+    def _note_bases(self, push: Rows) -> None:
+        if not len(push):
+            return
+        most = int(push["id"].max()) + 1
+        if most > len(self._bases):
+            self._bases = np.concatenate([self._bases, np.zeros(most, dtype=np.int64)])
+        self._bases[push["id"]] = push["version"]
+
+    def _note_batches(self, push: Rows) -> None:
+        push = push[np.argsort(push["worker"], kind="stable")]
+        size = push["samples"] / np.maximum(push["steps"], 1)
+        worker = push["worker"]
+        first = np.append(True, worker[1:] != worker[:-1])[: len(push)]
+        last = np.append(first[1:], True)[: len(push)]
+        changed = np.append(True, size[1:] != size[:-1])[: len(push)] & ~first
+        for place in np.flatnonzero(first | changed).tolist():
+            row = int(worker[place]), float(push["time_s"][place]), float(size[place])
+            if changed[place] or self._batch.get(row[0], (0.0, None))[1] != row[2]:
+                self.batches.append(row)
+        for place in np.flatnonzero(last).tolist():
+            self._batch[int(worker[place])] = float(push["time_s"][place]), float(size[place])
+
+
+def _tally(counts: Array, values: Array) -> Array:
+    """Return counts to which whole numbers were added."""
+    new = np.bincount(values, minlength=len(counts)).astype(np.int64)
+    new[: len(counts)] += counts
+    return new
