@@ -199,6 +199,7 @@ class GrowingTables:
         self.curves = Curves(label, meta)
         self._spans, self._pushes = SpanTotals(), PushTotals()
         self._rule: Columns = {"epoch": [], "value": [], "threshold": []}
+        self._log: EventLog | None = None
         self.has_pushes = False
 
     def read(self, log: EventLog, start: int, stop: int) -> None:
@@ -206,6 +207,7 @@ class GrowingTables:
         rows = log.rows(start, stop)
         if not len(rows):
             return
+        self._log = log
         self.has_pushes = self.has_pushes or bool((rows["kind"] == Kind.PUSH).any())
         self.curves.read(log, rows)
         self._spans.read(log, rows)
@@ -228,7 +230,7 @@ class GrowingTables:
 
     def _idle(self) -> Columns:
         """Return the waits; a worker that never waited has a row with 0, so that it is seen not to."""
-        waits = self._spans.waits()
+        waits = {} if self._log is None else self._spans.waits(self._log)
         if not waits:
             return {}
         waited, reason = {worker for worker, _ in waits}, next(iter(waits))[1]

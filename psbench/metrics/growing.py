@@ -14,7 +14,9 @@ import numpy as np
 from psbench.core.log import ROW, EventLog, Kind
 from psbench.metrics.clocks import Clocks, leads
 from psbench.metrics.rows import Array, Rows, pick, positions
-from psbench.metrics.spans import PHASES, continuing, timeline
+from psbench.metrics.spans import PHASES, Spans, continuing, reason_text, spans_of
+
+_WAIT, _SHIFT = PHASES.index("wait"), 1 << 16
 
 
 class Membership:
@@ -45,24 +47,20 @@ class Membership:
 
 @dataclass
 class _Seconds:
-    """Seconds by worker and phase, and seconds of waiting by worker and reason."""
+    """Seconds by worker and phase, and seconds of waiting by worker and reason (both by their numbers)."""
 
     phases: dict[tuple[int, int], float] = field(default_factory=lambda: defaultdict(float))
-    waits: dict[tuple[int, str], float] = field(default_factory=lambda: defaultdict(float))
+    waits: dict[tuple[int, int], float] = field(default_factory=lambda: defaultdict(float))
 
-    def add(self, worker: Array, phase: Array, reason: Array, names: list[str], lasted: Array) -> None:
-        """Add spans; `reason` is a place in `names`."""
-        self._add(worker, phase, lasted, self.phases, list(range(len(PHASES))))
-        waited = phase == PHASES.index("wait")
-        self._add(worker[waited], reason[waited], lasted[waited], self.waits, names)
-
-    @staticmethod
-    def _add(worker: Array, code: Array, lasted: Array, sums: dict, names: list) -> None:  # type: ignore[type-arg]
-        both = worker.astype(np.int64) * max(len(names), 1) + code
-        found, place = np.unique(both, return_inverse=True)
-        total = np.bincount(place, weights=lasted, minlength=len(found))
-        for each, seconds in zip(found.tolist(), total.tolist(), strict=True):
-            sums[each // len(names), names[each % len(names)]] += seconds
+    def add(self, spans: Spans) -> None:
+        """Add spans."""
+        waits = Spans(*(column[spans.phase == _WAIT] for column in spans))
+        for sums, part, code in ((self.phases, spans, spans.phase), (self.waits, waits, waits.reason)):
+            both = (part.worker.astype(np.int64) << 32) + (code + _SHIFT)  # reasons may be negative
+            found, place = np.unique(both, return_inverse=True)
+            total = np.bincount(place, weights=part.end_s - part.start_s, minlength=len(found))
+            for each, seconds in zip(found.tolist(), total.tolist(), strict=True):
+                sums[each >> 32, (each & 0xFFFFFFFF) - _SHIFT] += seconds
 
 
 class SpanTotals:
@@ -90,17 +88,14 @@ class SpanTotals:
         self.end_s = float(rows["time_s"][-1])
         self._count_presence(rows)
         rows = np.concatenate([self._open, rows])
-        spans = timeline(log.excerpt(rows))
+        spans = spans_of(log, rows)
         self._open, begun = continuing(log, rows)
-        worker, start = spans["worker"].to_numpy(), spans["start_s"].to_numpy()
-        phase, reason = (spans[name].cat.codes.to_numpy() for name in ("phase", "reason"))
-        lasted, names = spans["end_s"].to_numpy() - start, spans["reason"].cat.categories.tolist()
-        late = np.full(int(max(worker.max(initial=0), max(begun, default=0))) + 1, np.inf)
+        late = np.full(int(max(spans.worker.max(initial=0), max(begun, default=0))) + 1, np.inf)
         late[list(begun)] = list(begun.values())
-        is_over = start < late[worker]
+        is_over = spans.start_s < late[spans.worker]
         self._now = _Seconds()
-        for sums, which in ((self._over, is_over), (self._now, ~is_over)):
-            sums.add(worker[which], phase[which], reason[which], names, lasted[which])
+        self._over.add(Spans(*(column[is_over] for column in spans)))
+        self._now.add(Spans(*(column[~is_over] for column in spans)))
 
     def _count_presence(self, rows: Rows) -> None:
         for row in pick(rows, Kind.JOIN, Kind.LEAVE):
@@ -124,14 +119,18 @@ class SpanTotals:
             whole[worker] += seconds
         return {(w, PHASES[p]): seconds / whole[w] for (w, p), seconds in sorted(sums.items()) if whole[w]}
 
-    def waits(self) -> dict[tuple[int, str], float]:
+    def waits(self, log: EventLog) -> dict[tuple[int, str], float]:
         """Return the share of its time that each worker waited, 0 to 1, by worker and reason."""
-        sums = _both(self._over.waits, self._now.waits)
+        sums: dict[tuple[int, str], float] = defaultdict(float)
+        for (worker, number), seconds in _both(self._over.waits, self._now.waits).items():
+            sums[worker, reason_text(log, number)] += seconds
         there = {w: self._present[w] + self.end_s - self._joined.get(w, self.end_s) for w in self._present}
         return {(w, why): seconds / there[w] for (w, why), seconds in sorted(sums.items()) if there[w]}
 
 
-def _both(first: dict, second: dict) -> dict:  # type: ignore[type-arg]
+def _both(
+    first: dict[tuple[int, int], float], second: dict[tuple[int, int], float]
+) -> dict[tuple[int, int], float]:
     return {key: first.get(key, 0.0) + second.get(key, 0.0) for key in {**first, **second}}
 
 

@@ -13,12 +13,11 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from psbench.core.log import EventLog, Kind
 from psbench.metrics.clocks import Clocks, clocks_between
 from psbench.metrics.rows import Array, Rows, end_of, pick, positions, with_membership, workers_of
-from psbench.metrics.spans import PHASES, timeline
+from psbench.metrics.spans import PHASES, Spans, reason_text, spans_of
 
 #: why a worker waits, by the reason that the strategy gave; other reasons are said as they are
 WHY: Mapping[str, str] = {
@@ -146,21 +145,21 @@ def recording(
         The composition in force before the first row.
     """
     rows = with_membership(log.rows())
-    spans = timeline(log)
+    spans = spans_of(log, rows).in_order()
     states = _States(log, rows, bounds, clocks or {}, composition)
-    whys, codes = _whys(spans, states.leads)
+    whys, codes = _whys(log, spans, states.leads)
     released = pick(rows, Kind.RELEASE)
     handed, evaluated = pick(rows, Kind.HANDOVER), pick(rows, Kind.EVALUATED)
     return Recording(
         end_s=end_of(rows),
         workers=sorted({*workers_of(rows), *(clocks or ())}),
         spans={
-            "worker": spans["worker"].to_numpy(),
-            "phase": spans["phase"].cat.codes.to_numpy().astype(np.uint8),
-            "start_s": spans["start_s"].to_numpy(),
-            "end_s": spans["end_s"].to_numpy(),
+            "worker": spans.worker.astype(np.int64),
+            "phase": spans.phase.astype(np.uint8),
+            "start_s": spans.start_s,
+            "end_s": spans.end_s,
             "why": codes,
-            "waited_for": spans["waited_for"].fillna(-1).to_numpy().astype(np.int32),
+            "waited_for": spans.waited_for.astype(np.int32),
         },
         whys=whys,
         clocks=states.clocks,
@@ -262,35 +261,34 @@ def _ahead(lead: int, bound: int) -> str:
     return f"{steps}, its bound is {bound}" if bound >= 0 else steps
 
 
-def _whys(spans: pd.DataFrame, leads: Table) -> tuple[list[str], Array]:
+def _whys(log: EventLog, spans: Spans, leads: Table) -> tuple[list[str], Array]:
     """Return the explanations that occur, the empty one first, and each span's place among them."""
     places: dict[str, int] = {"": 0}
-    codes = np.zeros(len(spans), dtype=np.uint16)
-    waits = np.flatnonzero(spans["phase"].cat.codes.to_numpy() == PHASES.index("wait"))
-    reason, names = spans["reason"].cat.codes.to_numpy()[waits], spans["reason"].cat.categories
-    for code in np.unique(reason).tolist():
-        own, name = waits[reason == code], str(names[code])
+    codes = np.zeros(len(spans.worker), dtype=np.uint16)
+    waits = np.flatnonzero(spans.phase == PHASES.index("wait"))
+    reason = spans.reason[waits]
+    for number in np.unique(reason).tolist():
+        own, name = waits[reason == number], reason_text(log, number)
         if name != STALENESS:
             codes[own] = places.setdefault(WHY.get(name, name), len(places))
             continue
-        for text, which in _by_lead(spans.iloc[own], leads):
+        for text, which in _by_lead(spans.worker[own].astype(np.int64), spans.start_s[own], leads):
             codes[own[which]] = places.setdefault(text, len(places))
     return list(places), codes
 
 
-def _by_lead(spans: pd.DataFrame, leads: Table) -> Iterator[tuple[str, Array]]:
-    """Yield each explanation of waits by the staleness bound, and which of the spans it explains."""
+def _by_lead(worker: Array, start: Array, leads: Table) -> Iterator[tuple[str, Array]]:
+    """Yield each explanation of waits by the staleness bound, and which of these waits it explains."""
     times = np.unique(leads["time_s"])
     keys = leads["worker"].astype(np.int64) * (len(times) + 1) + np.searchsorted(times, leads["time_s"])
     order = np.argsort(keys, kind="stable")
-    start, worker = spans["start_s"].to_numpy(), spans["worker"].to_numpy()
     place = np.searchsorted(times, start)
     wanted = worker * (len(times) + 1) + place
     at = np.searchsorted(keys[order], wanted, side="right") - 1  # of two at one time, the later
     known = (at >= 0) & np.isin(start, times)
     known &= keys[order[at]] == wanted if len(keys) else False
-    found = order[at] if len(keys) else np.zeros(len(spans), dtype=np.int64)
-    said = np.full((len(spans), 2), -1)
+    found = order[at] if len(keys) else np.zeros(len(start), dtype=np.int64)
+    said = np.full((len(start), 2), -1)
     said[known] = np.stack([leads["lead"], leads["bound"]], axis=1)[found[known]]
     for lead, bound in np.unique(said, axis=0).tolist():
         which = (said == (lead, bound)).all(axis=1)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 import pandas as pd
 
@@ -63,14 +65,47 @@ def timeline(log: EventLog) -> pd.DataFrame:
     a push for as long as the next one tells, and then does what of the exchange is not over: sends, waits,
     pulls. A worker that has left has no spans until it joins again.
     """
-    rows = with_membership(log.rows())
+    spans = spans_of(log, with_membership(log.rows())).in_order()
+    return pd.DataFrame(
+        {
+            "worker": spans.worker.astype(np.int64),
+            "phase": categorical(spans.phase, PHASES),
+            "start_s": spans.start_s,
+            "end_s": spans.end_s,
+            "reason": _reasons(log, spans.reason),
+            "waited_for": optional(spans.waited_for, spans.waited_for < 0),
+        }
+    )
+
+
+class Spans(NamedTuple):
+    """The columns of `timeline` as arrays, in any order.
+
+    `phase` is the place in `PHASES`, `reason` a number (see `reason_text`), `waited_for` -1 for nobody.
+    """
+
+    worker: Array
+    phase: Array
+    start_s: Array
+    end_s: Array
+    reason: Array
+    waited_for: Array
+
+    def in_order(self) -> Spans:
+        """Return the spans by worker, then by time."""
+        order = np.lexsort((self.start_s, self.worker))
+        return Spans(*(column[order] for column in self))
+
+
+def spans_of(log: EventLog, rows: Rows) -> Spans:
+    """Return the spans of rows with `with_membership` applied, whose texts a log has."""
     own = _Own(log, rows)
-    spans = _Spans()
+    spans = _Parts()
     _add_overlaps(own, spans)
     _add_waits(own, spans)
     _add_work(own, spans)
     _add_lost(own, spans)
-    return spans.frame(log)
+    return Spans(*(np.concatenate(part) for part in zip(*spans.parts, strict=True)))
 
 
 class _Own:
@@ -99,7 +134,7 @@ class _Own:
         self.rows = rows
 
 
-class _Spans:
+class _Parts:
     """Spans collected as arrays."""
 
     def __init__(self) -> None:
@@ -121,37 +156,27 @@ class _Spans:
         columns = (worker, np.full(n, phase), start, stop, reason, other)
         self.parts.append(tuple(column[keep] for column in columns))
 
-    def frame(self, log: EventLog) -> pd.DataFrame:
-        worker, phase, start, stop, reason, other = (
-            np.concatenate(part) for part in zip(*self.parts, strict=True)
-        )
-        order = np.lexsort((start, worker))
-        other = other[order]
-        return pd.DataFrame(
-            {
-                "worker": worker[order].astype(np.int64),
-                "phase": categorical(phase[order], PHASES),
-                "start_s": start[order],
-                "end_s": stop[order],
-                "reason": _reasons(log, reason[order]),
-                "waited_for": optional(other, other < 0),
-            }
-        )
-
 
 # reasons of our own have negative numbers, so that they cannot meet a text's number
 _RESERVED = {_NONE: 0, _ANSWER: -1, _UNFINISHED: -2, _HANDOVER: -3, _LOST: -4}
 
 
+_OURS = {number: text for text, number in _RESERVED.items()}
+
+
+def reason_text(log: EventLog, number: int) -> str:
+    """Return the reason of that number."""
+    return _OURS[number] if number in _OURS else log.text(number)
+
+
 def _reasons(log: EventLog, numbers: Array) -> pd.Categorical[str]:
-    ours = {number: text for text, number in _RESERVED.items()}
     used, codes = np.unique(numbers, return_inverse=True)
-    texts = [ours[n] if n in ours else log.text(n) for n in used.tolist()]
+    texts = [reason_text(log, number) for number in used.tolist()]
     names = sorted(set(texts))  # a part may say "left" too
     return categorical(np.array([names.index(text) for text in texts], dtype=np.int64)[codes], names)
 
 
-def _add_waits(own: _Own, spans: _Spans) -> None:
+def _add_waits(own: _Own, spans: _Parts) -> None:
     held = (own.kind == Kind.HOLD) & ~own.overlapped
     spoke = np.isin(own.kind, (Kind.JOIN, Kind.PUSH, Kind.VOTE, Kind.CANCEL)) & (own.next != Kind.PUSH)
     spoke &= ~own.overlapped
@@ -188,7 +213,7 @@ def _overlapping(log: EventLog, rows: Rows) -> list[int]:
     return [number for number in used if '"goes_on"' in log.text(number)]
 
 
-def _add_overlaps(own: _Own, spans: _Spans) -> None:
+def _add_overlaps(own: _Own, spans: _Parts) -> None:
     """Add what workers did from when they sent a push, and went on, until they sent their next one."""
     for first in np.flatnonzero(own.goes_on).tolist():
         last = first  # the row before the next push, which is the release, or the worker's last row
@@ -198,7 +223,7 @@ def _add_overlaps(own: _Own, spans: _Spans) -> None:
         _add_exchange(own, first, last, spans)
 
 
-def _add_exchange(own: _Own, first: int, last: int, spans: _Spans) -> None:
+def _add_exchange(own: _Own, first: int, last: int, spans: _Parts) -> None:
     """Add one exchange: computing, then what of the exchange was not over by then."""
 
     def add(phase: int, start: float, stop: float, text: Array | str = _NONE, place: int = first) -> None:
@@ -221,7 +246,7 @@ def _add_exchange(own: _Own, first: int, last: int, spans: _Spans) -> None:
     add(_PULL, max(idle, own.start[last]), ended)
 
 
-def _add_work(own: _Own, spans: _Spans) -> None:
+def _add_work(own: _Own, spans: _Parts) -> None:
     begin = np.minimum(own.start + own.handover, own.stop)
     pushed = (own.next == Kind.PUSH) & ~own.overlapped
     i = np.flatnonzero(pushed & own.told_to_push)
@@ -236,7 +261,7 @@ def _add_work(own: _Own, spans: _Spans) -> None:
         spans.add(own.worker[i], _COMPUTE, begin[i], own.stop[i], text)
 
 
-def _add_steps(worker: Array, start: Array, stop: Array, compute: Array, send: Array, spans: _Spans) -> None:
+def _add_steps(worker: Array, start: Array, stop: Array, compute: Array, send: Array, spans: _Parts) -> None:
     send_from = np.maximum(stop - send, start)
     compute_from = np.maximum(send_from - compute, start)
     # durations are recorded to seven digits: a shorter pull than that is none
@@ -246,7 +271,7 @@ def _add_steps(worker: Array, start: Array, stop: Array, compute: Array, send: A
     spans.add(worker, _SEND, send_from, stop, _NONE)
 
 
-def _add_lost(own: _Own, spans: _Spans) -> None:
+def _add_lost(own: _Own, spans: _Parts) -> None:
     released = own.kind == Kind.RELEASE
     for following, text in ((Kind.CANCEL, _NONE), (Kind.LEAVE, _LOST)):
         i = np.flatnonzero(released & (own.next == following))

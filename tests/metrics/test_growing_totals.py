@@ -39,7 +39,7 @@ def test_a_log_that_grows_gives_the_totals_of_the_whole(strategy, seed, cuts):
     shares = lasted / lasted.groupby(level=0).transform("sum")
     assert spans.phases() == pytest.approx(shares.to_dict(), rel=1e-9, abs=1e-12)
     idle = metrics.idle(log).set_index(["worker", "reason"])["fraction"]
-    assert spans.waits() == pytest.approx(idle.to_dict(), rel=1e-9, abs=1e-12)
+    assert spans.waits(log) == pytest.approx(idle.to_dict(), rel=1e-9, abs=1e-12)
 
     applied = metrics.share_of_applied(log)
     assert spans.workers == applied["worker"].tolist()

@@ -44,7 +44,7 @@ CONTROLS = """(what) => [...document.querySelectorAll(
   : e.tabIndex < 0 && e.getAttribute('role') !== 'tab').map((e) => e.outerHTML)"""
 
 
-WIDER = """() => [...document.querySelectorAll('.psb-comparison-place')]
+WIDER = """() => [...document.querySelectorAll('.psb-compare .psb-scroll')]
   .filter((e) => e.scrollWidth > e.clientWidth).map((e) => `${e.scrollWidth} of ${e.clientWidth}`)"""
 
 

@@ -454,7 +454,7 @@ def test_a_drawn_curve_is_compared_with_the_one_that_came() -> None:
     came = [{"epoch": float(epoch), "val_accuracy": a} for epoch, a in enumerate((0.1, 0.5, 0.9, 0.9, 0.9))]
     (gap,) = gaps(Prediction.of({"curve": [0.1, 0.7, 0.9]}), {}, None, came)  # straight lines between
     assert gap["text"] == (
-        "The curve that you drew is 7.0 points off on average, most at epoch 2: you drew 70 %, it was 90 %."
+        "The curve that you drew is 8.0 points off on average, most at epoch 2: you drew 70 %, it was 90 %."
     )
     assert not gap["right"]
     assert gap["came"] == [[0.0, 0.1], [0.25, 0.5], [0.5, 0.9], [0.75, 0.9], [1.0, 0.9]]
@@ -530,11 +530,13 @@ def test_a_model_and_data_of_ones_own_run_in_the_panel() -> None:
     )
     panel = Lab(own)
     assert panel.form["domains"]["model"][0]["summary"] == "Yours: torch.nn.modules.container.Sequential."
+    assert panel.form["domains"]["model"][0]["title"] == "yours: Sequential"
     assert "model=...,  # yours: torch.nn.modules.container.Sequential" in panel.python()
     panel.run()
     assert panel.wait(60)
     (ours,) = panel.runs
     assert ours["digest"] == run(own).log.digest()
+    assert ours["about"] == "(X, y), Sequential, custom"
     panel.values = panel.values | {"model": {"name": "linear"}}
     assert panel.experiment.model.name == "linear"
     panel.values = panel.values | {"model": {"name": "own"}}

@@ -13,6 +13,7 @@ from psbench.results.run import Run
 from psbench.system.files import atomic_write
 from psbench_widgets.film import film
 from psbench_widgets.frontend import STATIC, themes
+from psbench_widgets.own_objects import titles_of
 from psbench_widgets.still import as_columns, static, titles
 
 #: what the page may load: nothing; Vega makes functions of its expressions, hence 'unsafe-eval'
@@ -75,8 +76,7 @@ def _facts(run: Run) -> dict[str, Any]:
     experiment, label = run.experiment, run.experiment.title
     picture = film(experiment, run.log, label, "run", at_s=0.0)
     shown, whole = picture["end_s"], picture["whole_s"]
-    parts = (experiment.data, experiment.model, experiment.cluster, experiment.sharding)
-    names = ", ".join(part.name.replace("_", " ") for part in parts)
+    names = ", ".join(titles_of(experiment, "data", "model", "cluster", "sharding"))
     notes = [f"This file has the first {shown:.4g} s of {whole:.4g} s; the charts are of the whole run."]
     return {
         "themes": themes(),

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from psbench.core.own import Own
+from psbench.core.part import Part
 from psbench.experiment import Experiment
 
 
@@ -23,9 +24,26 @@ def with_objects(values: Mapping[str, Any], own: Mapping[str, Own]) -> dict[str,
 def options(own: Mapping[str, Own]) -> dict[str, dict[str, Any]]:
     """Return the option by which each can be picked; it has no controls."""
     return {
-        name: {"name": Own.name, "summary": f"Yours: {part.type}.", "source": "", "fields": []}
+        name: {"name": Own.name, "title": f"yours: {title(part)}", "summary": f"Yours: {part.type}."}
+        | {"source": "", "fields": []}
         for name, part in own.items()
     }
+
+
+def title(part: Part) -> str:
+    """Return what a person calls a part: its name, or of an object what it is.
+
+    >>> title(Own(type="__main__.Net")), title(Own(type="(X, y)"))
+    ('Net', '(X, y)')
+    """
+    if not isinstance(part, Own):
+        return part.name.replace("_", " ")
+    return part.type.rpartition(".")[2] if part.type.replace(".", "").isidentifier() else part.type
+
+
+def titles_of(experiment: Experiment, *fields: str) -> list[str]:
+    """Return what a person calls parts of an experiment."""
+    return [title(getattr(experiment, name)) for name in fields]
 
 
 def _says_own(value: Any) -> bool:

@@ -16,6 +16,7 @@ from psbench.results.comparison import Comparison, compare
 from psbench.results.run import Run
 from psbench_widgets.bridge import Job
 from psbench_widgets.names import names_of
+from psbench_widgets.own_objects import titles_of
 
 
 @dataclass(eq=False)
@@ -47,7 +48,7 @@ class RunEntry:
             "label": self.label,
             "strategy": strategy,
             "colour": look.colour if look else "#7B8087",
-            "about": f"{experiment.data.name}, {experiment.model.name}, {experiment.cluster.name}",
+            "about": ", ".join(titles_of(experiment, "data", "model", "cluster")),
             "seed": experiment.seed,
             "backend": experiment.backend,
             "status": self.status,

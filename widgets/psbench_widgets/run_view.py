@@ -20,10 +20,11 @@ from psbench.progress import RunProgress, time_left
 from psbench_widgets.bridge import Job
 from psbench_widgets.figures import Figures, Shown
 from psbench_widgets.film import NEWEST, bounds_of, moving, part_of
+from psbench_widgets.own_objects import titles_of
 from psbench_widgets.run_table import RunEntry
 
-#: what drawing may take of a core's time while a run goes on, beside these seconds at its beginning
-SHARE, AT_FIRST_S = 1 / 40, 0.05
+#: what drawing may take of the time that a run takes, beside these seconds at its beginning
+SHARE, AT_FIRST_S = 1 / 40, 0.02
 #: and it is never done more often than this, in seconds: faster than that nobody sees
 LEAST_S = 0.1
 
@@ -112,7 +113,7 @@ class RunView:
         self._progress = RunProgress(job.experiment.stop, job.meta)
         self._shown = [_Film(job.experiment, log, label, job.number)]
         self._stop = self._read = 0
-        self._due, self._began, self._spent = 0.0, time.perf_counter(), 0.0
+        self._due, self._began, self._spent = 0.0, self._clock(job), 0.0
         self._figures.show(Shown(label, log, job.meta))
 
     @property
@@ -141,7 +142,7 @@ class RunView:
             job = self._job
             if not self.is_seen or job is None or job.is_over or self._read == self._stop:
                 return
-            if time.perf_counter() < self._due:
+            if time.perf_counter() < self._due or not self._can_afford(job):
                 return
             began = time.thread_time()  # not the clock, which also counts what the run takes meanwhile
             assert self._progress is not None
@@ -150,8 +151,16 @@ class RunView:
             self._figures.refresh(self._stop)
             self._send_newest()
             self._spent += time.thread_time() - began
-            affordable = self._began + (self._spent - AT_FIRST_S) / SHARE
-            self._due = max(time.perf_counter() + LEAST_S, affordable)
+            self._due = time.perf_counter() + LEAST_S
+
+    def _can_afford(self, job: Job) -> bool:
+        return self._spent <= AT_FIRST_S + SHARE * (self._clock(job) - self._began)
+
+    @staticmethod
+    def _clock(job: Job) -> float:
+        """Return the seconds that a run takes: of this process, or of the clock if it is elsewhere."""
+        is_here = job.experiment.backend == "simulated"
+        return time.process_time() if is_here else time.perf_counter()
 
     def _send_newest(self) -> None:
         shown, newest = self._shown[0], self._newest
@@ -242,6 +251,5 @@ def _start_of(job: Job) -> dict[str, Any]:
 
 def _in_one_line(experiment: Experiment) -> str:
     """Say what took effect."""
-    parts = (experiment.data, experiment.model, experiment.cluster, experiment.sharding)
-    names = [experiment.title, *(part.name for part in parts)]
-    return " · ".join([*names, f"seed {experiment.seed}", experiment.backend])
+    names = titles_of(experiment, "data", "model", "cluster", "sharding")
+    return " · ".join([experiment.title, *names, f"seed {experiment.seed}", experiment.backend])

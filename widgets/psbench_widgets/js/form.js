@@ -93,7 +93,7 @@ export class Form {
   choose(options, value, put, key, choice) {
     const current = options.find((o) => o.name === value?.name) ?? options[0];
     const select = h("select", { class: "psb-select", title: hint(current), "aria-label": choice.replaceAll(".", " ") });
-    for (const o of options) select.append(h("option", { value: o.name, title: hint(o), selected: o === current }, o.name.replaceAll("_", " ")));
+    for (const o of options) select.append(h("option", { value: o.name, title: hint(o), selected: o === current }, o.title ?? o.name.replaceAll("_", " ")));
     select.onchange = () => this.take(options.find((o) => o.name === select.value), value, put, key, choice);
     this.selects.push([select, choice]);
     const summary = h("p", { class: "psb-summary", title: hint(current) }, current.summary);

@@ -5,9 +5,9 @@ const percent = (value) => (value === null || value === undefined ? "–" : `${(
 const number = (value) => (value === null || value === undefined ? "–" : String(Number(value.toPrecision(4))));
 const COLUMNS = [
   { key: "label", head: "run" },
-  { key: "about", head: "of" },
-  { key: "seed", head: "seed" },
-  { key: "backend", head: "backend" },
+  { key: "about", head: "of", lesser: true },
+  { key: "seed", head: "seed", lesser: true },
+  { key: "backend", head: "backend", lesser: true },
   { key: "status", head: "status" },
   { key: "epochs", head: "epochs" },
   { key: "time_s", head: "time (s)" },
@@ -27,7 +27,7 @@ export class RunsTable {
     this.unhide = h("button", { type: "button", class: "psb-small psb-unhide", hidden: true, onclick: () => { this.hidden.clear(); this.draw(); } });
     this.tools = h("div", { class: "psb-line psb-runs-tools", hidden: true }, this.filter, this.group, this.unhide);
     this.place = h("div", { class: "psb-scroll" });
-    this.element = h("div", {}, this.tools, this.place);
+    this.element = h("div", { class: "psb-runs-place" }, this.tools, this.place);
     this.draw();
   }
 
@@ -57,7 +57,7 @@ export class RunsTable {
       ...(name === null ? [] : [h("tr", { class: "psb-run-group" }, h("th", { colspan: COLUMNS.length + 1, scope: "rowgroup" }, name))]),
       ...shown.filter((run) => name === null || run[group] === name).flatMap((run) => [this.row(run), ...notes(run, COLUMNS.length + 1)]),
     ]);
-    const heads = COLUMNS.map((column) => h("th", { scope: "col", "aria-sort": key === column.key ? (down ? "descending" : "ascending") : undefined }, h("button", { type: "button", class: "psb-sort", onclick: () => this.sortBy(column.key) }, column.head, key === column.key ? (down ? " ▾" : " ▴") : "")));
+    const heads = COLUMNS.map((column) => h("th", { scope: "col", class: column.lesser ? "psb-lesser" : "", "aria-sort": key === column.key ? (down ? "descending" : "ascending") : undefined }, h("button", { type: "button", class: "psb-sort", onclick: () => this.sortBy(column.key) }, column.head, key === column.key ? (down ? " ▾" : " ▴") : "")));
     this.place.replaceChildren(h("table", { class: "psb-table psb-runs" }, h("thead", {}, h("tr", {}, h("td", {}), heads)), h("tbody", {}, body)));
   }
 
@@ -92,10 +92,10 @@ export class RunsTable {
       "tr",
       { "data-number": run.number, "data-status": run.status, title: run.digest ? `digest ${run.digest}\n${run.reason ?? ""}` : "" },
       h("td", {}, tick),
-      h("td", {}, h("span", { class: "psb-named" }, dot, name), acts),
-      h("td", { class: "psb-muted" }, run.about),
-      h("td", { class: "psb-number" }, run.seed),
-      h("td", {}, run.backend),
+      h("td", {}, h("span", { class: "psb-named" }, dot, name), h("div", { class: "psb-muted psb-run-about" }, `${run.about}; seed ${run.seed}; ${run.backend}`), acts),
+      h("td", { class: "psb-muted psb-lesser" }, run.about),
+      h("td", { class: "psb-number psb-lesser" }, run.seed),
+      h("td", { class: "psb-lesser" }, run.backend),
       h("td", {}, h("span", { class: `psb-status-word psb-is-${run.status}` }, run.status)),
       h("td", { class: "psb-number" }, number(run.epochs)),
       h("td", { class: "psb-number" }, number(run.time_s)),
