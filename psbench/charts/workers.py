@@ -59,6 +59,9 @@ def timeline_chart(data: Data, title: str = TITLES["timeline"], height: int | No
         for phase, share in _THICKNESS.items()
         if isinstance(data, str) or phase in set(data["phase"])
     ]
+    # the full height of a row answers the pointer, also where a wait is a thin line
+    answering = base.mark_bar(height=alt.RelativeBandSize(1), cornerRadius=0)
+    layers.append(answering.encode(color=alt.value("transparent")))
     return alt.LayerChart(
         layer=layers,
         data=source(data),

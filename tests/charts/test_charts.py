@@ -156,6 +156,13 @@ def test_lines_are_thinned_but_keep_their_ends_and_events():
     assert {0.0, 777.0, n - 1.0} <= set(thin["time_s"])
 
 
+def test_the_full_height_of_a_row_of_the_timeline_answers_the_pointer():
+    *_, answering = charts.spec(charts.timeline_chart("rows"))["layer"]
+    assert answering["mark"]["height"] == {"band": 1}
+    assert answering["encoding"]["color"] == {"value": "transparent"}
+    assert {each["field"] for each in answering["encoding"]["tooltip"]} >= {"reason", "waited_for"}
+
+
 def test_a_window_of_a_timeline_is_readable(runs):
     spans = metrics.timeline(runs[2].log)
     piece = charts.window(spans, 0.0, limit=30)

@@ -202,7 +202,7 @@ def test_a_wait_under_the_pointer_is_joined_at_once_to_the_worker_that_ended_it(
     waits = """() => { const film = document.querySelector('.psb-lab').stage.films[0];
       const { recording, timeline } = film; const spans = recording.tables.spans;
       const i = [...spans.phase].findIndex((p, k) => p === recording.wait && spans.waited_for[k] >= 0
-        && spans.start_s[k] > timeline.view.from && spans.end_s[k] < timeline.view.to);
+        && spans.start_s[k] > timeline.view.now && spans.end_s[k] < timeline.view.to);
       const row = timeline.shown.findIndex(({ worker }) => worker === spans.worker[i]);
       return { x: timeline.x((spans.start_s[i] + spans.end_s[i]) / 2), row, height: timeline.row }; }"""
     at = web.evaluate(waits)

@@ -24,7 +24,7 @@ from psbench_widgets.own_objects import titles_of
 from psbench_widgets.run_table import RunEntry
 
 #: what drawing may take of the time that a run takes, beside these seconds at its beginning
-SHARE, AT_FIRST_S = 1 / 40, 0.02
+SHARE, AT_FIRST_S = 1 / 60, 0.01
 #: and it is never done more often than this, in seconds: faster than that nobody sees
 LEAST_S = 0.1
 
@@ -97,6 +97,7 @@ class RunView:
         self._stop = self._read = 0  # rows of the log that there are, and that are shown
         self._due = self._began = self._spent = 0.0
         self._is_seen = True
+        self._echo = 0, ""
 
     # ---------------------------------------------------------------- a run under way
 
@@ -209,12 +210,18 @@ class RunView:
 
     # ---------------------------------------------------------------- words
 
+    def _echo_of(self, job: Job) -> str:
+        """Say what took effect; made once, as it is asked for ten times a second."""
+        if self._echo[0] != job.number:
+            self._echo = job.number, _in_one_line(job.experiment)
+        return self._echo[1]
+
     def progress(self, job: Job) -> dict[str, Any]:
         """Return how far a job under way has come, as the page shows it."""
         experiment, progress = job.experiment, self._progress
         found = {
             "running": job.number,
-            "echo": _in_one_line(experiment),
+            "echo": self._echo_of(job),
             "can_switch": len(experiment.strategy.compositions) > 1,
             "fraction": None,
             "left": "",
