@@ -130,7 +130,9 @@ def axes_of(clocks: Sequence[str]) -> dict[str, str]:
 def _x(x: str, axes: Mapping[str, str]) -> alt.X:
     # of a curve that has one point, at 0, Vega would call the tick NaN
     label = "isNaN(datum.value) ? '' : datum.label"
-    axis = alt.Axis(grid=False, format="~s", tickCount=8, labelExpr=label)
+    # 50 thousandths of a second would be "50m", which reads as minutes
+    digits = "~g" if x.endswith("_s") else "~s"
+    axis = alt.Axis(grid=False, format=digits, tickCount=8, labelExpr=label)
     return alt.X(f"{x}:Q", title=axes.get(x, x), axis=axis)
 
 

@@ -229,7 +229,7 @@ def load_chart(data: Data, title: str = TITLES["server_load"]) -> alt.LayerChart
             "server:N",
             alt.Tooltip("time_s:Q", format=".4~g"),
             alt.Tooltip("relative:Q", format=".3~g"),
-            alt.Tooltip("load_s:Q", format=".3~s", title="busy (s)"),
+            alt.Tooltip("load_s:Q", format=".3~g", title="busy (s)"),
         ],
     )
     mean = alt.Chart().mark_rule(strokeDash=[4, 3]).encode(y=alt.datum(1.0))
