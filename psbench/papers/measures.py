@@ -113,7 +113,8 @@ def _chunks(run: Run) -> dict[str, float | None]:
         return {"chunk_s": None, "chunk_batch": None}
     trained = pick(run.log.rows(), Kind.PUSH)
     sizes = trained["samples"] / np.maximum(trained["steps"], 1)
-    return {"chunk_s": float(found["compute_s"].median()), "chunk_batch": float(np.median(sizes))}
+    batch = float(np.median(sizes)) if len(sizes) else None  # nobody pushed
+    return {"chunk_s": float(found["compute_s"].median()), "chunk_batch": batch}
 
 
 def _to_target(run: Run, target_of: str, target: float | None) -> dict[str, float | None]:

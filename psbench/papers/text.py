@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from psbench.papers.outcome import Outcome, Reproduction
@@ -45,11 +46,13 @@ def ours(outcome: Outcome, found: Estimate | None) -> str:
         return ""
     if found.never == found.seeds:
         return "never"
-    text = f"{outcome.factor * found.mean:.4g}"
+    if not math.isfinite(found.mean):
+        return f"never in {found.never} of {found.seeds} runs"
+    text = f"{_plain(outcome.factor * found.mean):.4g}"
     if found.seeds > 1 and outcome.published.form == "sd_ratio":
         text += f" ({found.low:.3g} to {found.high:.3g})"
     elif found.seeds > 1:
-        text += f" ± {outcome.factor * (found.high - found.mean):.2g}"
+        text += f" ± {_plain(outcome.factor * (found.high - found.mean)):.2g}"
     return f"{'at least ' if found.bounds else ''}{text}{_unit(outcome)}"
 
 
@@ -67,6 +70,11 @@ def _best(outcome: Outcome) -> str:
         return ""
     same = "" if outcome.best_verdict == outcome.verdict else f" ({outcome.best_verdict})"
     return ours(outcome, outcome.best) + same
+
+
+def _plain(value: float) -> float:
+    """Return 0 for what rounding left of it."""
+    return 0.0 if abs(value) < 1e-12 else value
 
 
 def _number(value: float, outcome: Outcome) -> str:

@@ -198,10 +198,11 @@ def suspicious(runs: Sequence[float], synchronous: Sequence[float], *, less_is_b
     >>> suspicious([0.95, 0.96, 0.97], [0.96, 0.95, 0.97], less_is_better=False) is None
     True
     """
-    from scipy.stats import ttest_ind
+    from scipy.stats import ttest_ind_from_stats
 
     if len(runs) < 2 or len(synchronous) < 2 or (np.ptp(runs) == 0 and np.ptp(synchronous) == 0):
         return None
     side = "less" if less_is_better else "greater"
-    found = float(ttest_ind(runs, synchronous, equal_var=False, alternative=side).pvalue)
+    ours, theirs = ((np.mean(x), np.std(x, ddof=1), len(x)) for x in (runs, synchronous))
+    found = float(ttest_ind_from_stats(*ours, *theirs, equal_var=False, alternative=side).pvalue)
     return found if found < _SUSPICIOUS else None
