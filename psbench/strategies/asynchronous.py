@@ -45,6 +45,7 @@ dssp = Published(
     "Zhao et al. 2019",
     {"consistency": consistency.DSSP},
     lr_scaling="by_share",
+    notebook="13_late_gradients",
 )
 
 elastic_bsp = Published(
@@ -53,6 +54,7 @@ elastic_bsp = Published(
     "Zhao et al. 2019; ZipLine 2021",
     {"consistency": consistency.ElasticBSP},
     lr_scaling="by_share",
+    notebook="13_late_gradients",
 )
 
 n_softsync = Published(
@@ -60,6 +62,7 @@ n_softsync = Published(
     "about n versions while every worker pushes once; stale pushes count for less",
     "Gupta et al. 2016; Zhang et al. 2016; thesis 3.2.2",
     {"consistency": consistency.NSoftsync, "aggregation": aggregation.StalenessWeighted},
+    notebook="13_late_gradients",
 )
 
 con_sgd = Published(
@@ -68,6 +71,7 @@ con_sgd = Published(
     "Jiang et al. 2017",
     {"consistency": consistency.SSP},
     lr_scaling="by_share",
+    notebook="13_late_gradients",
 )
 
 dyn_sgd = Published(
@@ -75,6 +79,7 @@ dyn_sgd = Published(
     "ssp in which a push is divided by its staleness",
     "Jiang et al. 2017",
     {"consistency": consistency.SSP, "aggregation": aggregation.DynSGD},
+    notebook="13_late_gradients",
 )
 
 bounded_step = Published(
@@ -83,6 +88,7 @@ bounded_step = Published(
     "Dutta et al. 2018; thesis 3.2.2",
     {"consistency": consistency.ASP, "aggregation": aggregation.BoundedStep},
     lr_scaling="by_share",
+    notebook="13_late_gradients",
 )
 
 early_epoch_stop = Published(
@@ -91,4 +97,5 @@ early_epoch_stop = Published(
     "Chilimbi et al. 2014, Project Adam; thesis 3.2.5",
     {"consistency": consistency.EarlyEpochStop},
     lr_scaling="by_share",
+    notebook="13_late_gradients",
 )

@@ -27,6 +27,7 @@ drop_stragglers = Published(
     "bsp that does without workers which are much slower than the others",
     "Zhang et al. 2017, Poseidon; thesis 3.2.5",
     {"consistency": consistency.BSP, "stragglers": stragglers.DropStragglers},
+    notebook="13_late_gradients",
 )
 
 flex_rr = Published(

@@ -14,6 +14,7 @@ osp = Published(
         "aggregation": aggregation.Accumulated,
         "communication": communication.OSP,
     },
+    notebook="13_late_gradients",
 )
 
 local_sgd = Published(

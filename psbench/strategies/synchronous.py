@@ -34,4 +34,5 @@ backup_workers = Published(
     "a barrier that does without the last few: their gradients are dropped",
     "Chen et al. 2016",
     {"consistency": consistency.BackupWorkers},
+    notebook="13_late_gradients",
 )

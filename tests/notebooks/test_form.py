@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
 import nbformat
@@ -23,6 +24,7 @@ NAMES = [
     "10_batch_sizes",
     "11_compression",
     "12_mapreduce_vs_ps",
+    "13_late_gradients",
     "14_bring_your_own",
     "15_reproduce",
 ]
@@ -63,6 +65,27 @@ def test_it_asks_before_it_tries_and_ends_with_an_exercise(notebook):
     ]
     assert headings[0] == "## The question"
     assert headings[-1] == "## Exercise"
+
+
+def test_every_exercise_has_an_answer_folded_below_it(notebook):
+    exercises, *answers = notebook.cells[-1].source.split("<details>")
+    numbered = re.findall(r"^(\d+)\. ", exercises.split("## Exercise")[1], re.MULTILINE)
+    summaries = [f"Answer {number}" for number in numbered] or ["Answer"]
+    assert len(answers) == len(summaries)
+    for summary, answer in zip(summaries, answers, strict=True):
+        # without the empty lines JupyterLab shows Markdown as it is written
+        assert re.fullmatch(rf"<summary>{summary}</summary>\n\n.+\n\n</details>\s*", answer, re.DOTALL)
+
+
+def test_python_in_answers_is_python(notebook):
+    for block in re.findall(r"^```python\n(.+?)^```", notebook.cells[-1].source, re.DOTALL | re.MULTILINE):
+        ast.parse(block)
+
+
+def test_the_first_one_shows_the_way_to_all_others():
+    text = nbformat.writes(nbformat.read(FOLDER / "01_first_run.ipynb", as_version=4))
+    named = {name for name, _ in re.findall(r"\]\((\w+)\.ipynb(#[\w-]+)?\)", text)}
+    assert named == set(NAMES) - {"01_first_run"}
 
 
 def test_sizes_come_from_one_cell_at_the_top_and_the_small_ones_are_out_of_sight(notebook):
