@@ -77,7 +77,7 @@ nightly: test  ## and the tests that are long and rarely find anything
 	@$(BIN)/python -m tests.chaos --minutes 20
 
 pictures: $(VENV)/.dev  ## take the README's pictures anew, with the browser tests
-	@PSBENCH_PICTURES=1 $(PYTEST) -n 0 -m browser tests/widgets/test_browser_lab.py
+	@$(PYTEST) -n 0 -m browser tests/widgets/test_browser_student.py tests/widgets/test_browser_lab.py
 	@mkdir -p notebooks/pictures && cp build/screenshots/lab.webp build/screenshots/lab-compare-dark.png notebooks/pictures/
 
 $(VENV)/.bench: $(VENV)/.dev

@@ -221,6 +221,11 @@ class GrowingTables:
         """Keep what is last: no more rows come."""
         self.curves.end()
 
+    def count_from(self, earlier: GrowingTables) -> None:
+        """Have sums and counts begin where an earlier state of the same log was: both are read no further."""
+        self._spans.count_from(earlier._spans)
+        self._pushes.count_from(earlier._pushes)
+
     def totals(self, name: str) -> Columns:
         """Return the table of a chart of sums or counts; empty if there is nothing to show yet."""
         return _TOTALS[name](self) if self.has_pushes else {}

@@ -7,7 +7,9 @@ depends on how much is new. A live picture reads them many times in a run.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 import numpy as np
 
@@ -15,6 +17,9 @@ from psbench.core.log import ROW, EventLog, Kind
 from psbench.metrics.clocks import Clocks, leads
 from psbench.metrics.rows import Array, Rows, pick, positions
 from psbench.metrics.spans import PHASES, Spans, continuing, reason_text, spans_of
+
+#: seconds by worker and by a phase or reason, each by its number
+_Sums: TypeAlias = dict[tuple[int, int], float]
 
 _WAIT, _SHIFT = PHASES.index("wait"), 1 << 16
 
@@ -49,8 +54,8 @@ class Membership:
 class _Seconds:
     """Seconds by worker and phase, and seconds of waiting by worker and reason (both by their numbers)."""
 
-    phases: dict[tuple[int, int], float] = field(default_factory=lambda: defaultdict(float))
-    waits: dict[tuple[int, int], float] = field(default_factory=lambda: defaultdict(float))
+    phases: _Sums = field(default_factory=lambda: defaultdict(float))
+    waits: _Sums = field(default_factory=lambda: defaultdict(float))
 
     def add(self, spans: Spans) -> None:
         """Add spans."""
@@ -78,6 +83,7 @@ class SpanTotals:
         self._over, self._now = _Seconds(), _Seconds()
         self._present: dict[int, float] = {}  # seconds that were over when somebody left last
         self._joined: dict[int, float] = {}
+        self._earlier: SpanTotals | None = None
         self.end_s = 0.0
 
     def read(self, log: EventLog, rows: Rows) -> None:
@@ -106,14 +112,30 @@ class SpanTotals:
             elif worker in self._joined:
                 self._present[worker] += time_s - self._joined.pop(worker)
 
+    def count_from(self, earlier: SpanTotals) -> None:
+        """Count from where an earlier state of the same log was: both are read no further."""
+        self._earlier = earlier
+
     @property
     def workers(self) -> list[int]:
         """All that ever joined."""
         return sorted(self._present)
 
+    @property
+    def _there(self) -> dict[int, float]:
+        """The seconds that each worker was there."""
+        until = self.end_s
+        there = {w: own + until - self._joined.get(w, until) for w, own in self._present.items()}
+        before = {} if self._earlier is None else self._earlier._there
+        return {worker: seconds - before.get(worker, 0.0) for worker, seconds in there.items()}
+
+    def _sums(self, of: Callable[[_Seconds], _Sums]) -> _Sums:
+        sums = _added(of(self._over), of(self._now))
+        return sums if self._earlier is None else _added(sums, self._earlier._sums(of), -1.0)
+
     def phases(self) -> dict[tuple[int, str], float]:
         """Return the share of each worker's time in each phase, 0 to 1, by worker and phase."""
-        sums = _both(self._over.phases, self._now.phases)
+        sums = self._sums(lambda seconds: seconds.phases)
         whole: dict[int, float] = defaultdict(float)
         for (worker, _), seconds in sums.items():
             whole[worker] += seconds
@@ -122,16 +144,16 @@ class SpanTotals:
     def waits(self, log: EventLog) -> dict[tuple[int, str], float]:
         """Return the share of its time that each worker waited, 0 to 1, by worker and reason."""
         sums: dict[tuple[int, str], float] = defaultdict(float)
-        for (worker, number), seconds in _both(self._over.waits, self._now.waits).items():
+        for (worker, number), seconds in self._sums(lambda seconds: seconds.waits).items():
             sums[worker, reason_text(log, number)] += seconds
-        there = {w: self._present[w] + self.end_s - self._joined.get(w, self.end_s) for w in self._present}
+        there = self._there
         return {(w, why): seconds / there[w] for (w, why), seconds in sorted(sums.items()) if there[w]}
 
 
-def _both(
-    first: dict[tuple[int, int], float], second: dict[tuple[int, int], float]
-) -> dict[tuple[int, int], float]:
-    return {key: first.get(key, 0.0) + second.get(key, 0.0) for key in {**first, **second}}
+def _added(first: _Sums, second: _Sums, factor: float = 1.0) -> _Sums:
+    """Return the sum of both, without what is nothing but rounding."""
+    found = {key: first.get(key, 0.0) + factor * second.get(key, 0.0) for key in {**first, **second}}
+    return {key: seconds for key, seconds in found.items() if seconds > 1e-12}
 
 
 class PushTotals:
@@ -169,6 +191,14 @@ class PushTotals:
         self.bytes["up"] += int(push["bytes"].sum(dtype=np.int64))
         self.bytes["down"] += int(pick(rows, Kind.RELEASE)["bytes"].sum(dtype=np.int64))
         self._note_batches(push)
+
+    def count_from(self, earlier: PushTotals) -> None:
+        """Count from where an earlier state of the same log was: both are read no further."""
+        self.staleness[: len(earlier.staleness)] -= earlier.staleness
+        self.lead[: len(earlier.lead)] -= earlier.lead
+        for worker, count in earlier.applied.items():
+            self.applied[worker] -= count
+        self.bytes = {way: sent - earlier.bytes[way] for way, sent in self.bytes.items()}
 
     def last_batches(self) -> list[tuple[int, float, float]]:
         """Return the newest batch size of each worker, as `batches`."""

@@ -25,8 +25,13 @@ CELLS = [
     "print('count', lab._figures.charts['val_accuracy'].count(), lab._figures.charts['train_loss'].count())",
     "import threading\nprint([t.name for t in threading.enumerate() if t.name.startswith('psbench')])",
 ]
-#: of the moving picture: enough to see that it moves, or as many as the README shows
-FRAMES = 14 if os.environ.get("PSBENCH_PICTURES") else 4
+#: pictures of a run under way: enough to see that it moves
+FRAMES = 4
+#: scroll the notebook; where its top is, that of the controls, and that of what they control
+SCROLL = """(by) => { const outer = document.querySelector('.jp-WindowedPanel-outer');
+ outer.scrollTop = by;
+ return [outer, ...['.psb-bar-top', '.psb-main'].map((name) => document.querySelector(name))]
+   .map((element) => element.getBoundingClientRect().top); }"""
 ROWS = "(key) => Number(document.querySelector(`.psb-slot[data-key=${key}] .psb-chart`)?.dataset.rows ?? 0)"
 
 
@@ -72,7 +77,7 @@ def wait_over(web: Any, status: str) -> None:
 
 
 @pytest.mark.nightly
-def test_the_tutorial_runs_and_the_picture_of_the_readme_moves(page: Page, screenshots: Path) -> None:
+def test_the_tutorial_runs_and_its_picture_moves(page: Page, screenshots: Path) -> None:
     tutorial = json.loads((ROOT / "notebooks" / "07_lab.ipynb").read_text())
     cells = ["".join(cell["source"]) for cell in tutorial["cells"] if cell["cell_type"] == "code"]
     web = panel(page, "07_lab", cells[:2])
@@ -89,7 +94,12 @@ def test_the_tutorial_runs_and_the_picture_of_the_readme_moves(page: Page, scree
         frames.append(Image.open(BytesIO(web.screenshot())).resize((1080, 750)))
         web.wait_for_timeout(200)
     frames[0].save(
-        screenshots / "lab.webp", save_all=True, append_images=frames[1:], duration=400, loop=0, quality=70
+        screenshots / "lab-running.webp",
+        save_all=True,
+        append_images=frames[1:],
+        duration=400,
+        loop=0,
+        quality=70,
     )
     assert len({frame.tobytes() for frame in frames}) > FRAMES // 2  # it moves
     web.locator("button.psb-stop").click()
@@ -112,6 +122,13 @@ def test_a_person_picks_runs_switches_stops_reloads_and_compares(page: Page, scr
         "(w) => document.querySelector('.psb-meter-fill').getBoundingClientRect().width > w", arg=width
     )
     assert re.search(r"of 3000, .*virtual", web.text_content(".psb-words") or "")
+    # one scrolls down to other charts and cells: Run, Stop, Switch now and the progress stay in sight
+    top, bar, main = web.evaluate(SCROLL, 500)
+    assert bar == pytest.approx(top, abs=2)
+    assert main < top - 300
+    assert web.is_visible(".psb-meter")
+    web.screenshot(path=screenshots / "lab-scrolled-light.png")
+    web.evaluate(SCROLL, 0)
     assert "running 1: strategy_switch · digits · mlp · c2" in (web.text_content(".psb-echo") or "")
 
     # the kernel stays free

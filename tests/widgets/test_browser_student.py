@@ -11,12 +11,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from psbench.metrics.moment import moment
 from psbench.metrics.recording import recording
 from psbench_widgets import Lab
 
-from .direct import LOOK, Direct
+from .direct import BESIDE, LOOK, Direct
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
@@ -65,6 +66,15 @@ class Presses:
         self.panel.settle(200)
 
 
+def picture_of_the_readme(screenshots: Path) -> None:
+    """Put the three states behind each other, without the margins that stand for JupyterLab."""
+    shots = [Image.open(screenshots / f"lab-{name}-light.png") for name in ("wait", "fork", "runs")]
+    frames = [shot.convert("RGB").crop((BESIDE - 12, 80, 1366, 744)) for shot in shots]
+    frames[0].save(
+        screenshots / "lab.webp", save_all=True, append_images=frames[1:], duration=4000, loop=0, quality=70
+    )
+
+
 def test_a_student_predicts_runs_rewinds_reads_why_forks_and_compares(
     panel: Direct, screenshots: Path
 ) -> None:
@@ -96,6 +106,7 @@ def test_a_student_predicts_runs_rewinds_reads_why_forks_and_compares(
     student.press(".psb-tab-compare")
     panel.wait("() => document.querySelectorAll('.psb-comparison tbody tr').length === 2")
     panel.shot(screenshots / "lab-runs-light.png")
+    picture_of_the_readme(screenshots)
     assert student.count <= MOST_PRESSES
     assert panel.errors() == []
     assert panel.lab._error == ""

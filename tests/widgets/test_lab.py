@@ -411,6 +411,18 @@ def test_sums_are_those_up_to_the_moment(panel: Panel) -> None:
     panel.say("moment", at=half)
     applied = log.of_kind(Kind.APPLY)["time_s"]
     assert sum(row["applied"] for row in rows(panel, "share")) == int((applied <= half).sum())
+    quarter = half / 2
+    panel.say("moment", since=quarter, at=half)  # a span of time that is selected
+    inside = (applied > quarter) & (applied <= half)
+    assert sum(row["applied"] for row in rows(panel, "share")) == int(inside.sum())
+    assert sum(row["count"] for row in rows(panel, "staleness")) == int(inside.sum())
+    use = {(row["worker"], row["phase"]): row["fraction"] for row in rows(panel, "time_use")}
+    spans = metrics.timeline(panel.finished[0].log)
+    marks = log.rows()["time_s"]
+    begin, end = (float(marks[marks <= at][-1]) for at in (quarter, half))  # time goes on with the next row
+    cut = spans["end_s"].clip(begin, end) - spans["start_s"].clip(begin, end)
+    waited = cut[(spans["worker"] == 0) & (spans["phase"] == "wait")].sum()
+    assert use.get((0, "wait"), 0.0) == pytest.approx(waited / (end - begin), rel=0.05)
     panel.say("moment", at=None)
     assert sum(row["applied"] for row in rows(panel, "share")) == len(applied)
 

@@ -207,17 +207,24 @@ class Figures:
             if chart.state != state:
                 chart.state = state
 
-    def until(self, at_s: float | None) -> None:
-        """Draw what is a sum or a count up to a moment of the run; up to its end if that is None.
+    def until(self, at_s: float | None, since_s: float | None = None) -> None:
+        """Draw what is a sum or a count up to a moment of the run (None: its end), or between two.
 
-        Curves stay as they are: the page marks the moment in them.
+        Curves stay as they are: the page marks the moment, or the span of time, in them.
         """
         if not self._shown:
             return
         first = self._shown[0]
         times = first.log.rows()["time_s"]
-        now = Shown(first.label, first.log, first.meta)
-        now.read(len(times) if at_s is None else int(np.searchsorted(times, at_s, side="right")))
+
+        def read_to(time_s: float) -> Shown:
+            found = Shown(first.label, first.log, first.meta)
+            found.read(int(np.searchsorted(times, time_s, side="right")))
+            return found
+
+        now = read_to(np.inf if at_s is None else at_s)
+        if since_s is not None:
+            now.tables.count_from(read_to(since_s).tables)
         for figure in FIGURES:
             if not figure.is_curve:
                 self._replace(figure, now.tables)

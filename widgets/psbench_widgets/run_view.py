@@ -95,7 +95,7 @@ class RunView:
         self._newest = _Newest()
         self._shown: list[_Film] = []
         self._stop = self._read = 0  # rows of the log that there are, and that are shown
-        self._due = self._began = self._spent = 0.0
+        self._due = self._began = self._spent = self._cost = 0.0
         self._is_seen = True
         self._echo = 0, ""
 
@@ -114,7 +114,7 @@ class RunView:
         self._progress = RunProgress(job.experiment.stop, job.meta)
         self._shown = [_Film(job.experiment, log, label, job.number)]
         self._stop = self._read = 0
-        self._due, self._began, self._spent = 0.0, self._clock(job), 0.0
+        self._due, self._began, self._spent, self._cost = 0.0, self._clock(job), 0.0, 0.0
         self._figures.show(Shown(label, log, job.meta))
 
     @property
@@ -151,11 +151,12 @@ class RunView:
             self._read = self._stop
             self._figures.refresh(self._stop)
             self._send_newest()
-            self._spent += time.thread_time() - began
+            self._cost = time.thread_time() - began
+            self._spent += self._cost
             self._due = time.perf_counter() + LEAST_S
 
     def _can_afford(self, job: Job) -> bool:
-        return self._spent <= AT_FIRST_S + SHARE * (self._clock(job) - self._began)
+        return self._spent + self._cost <= AT_FIRST_S + SHARE * (self._clock(job) - self._began)
 
     @staticmethod
     def _clock(job: Job) -> float:
@@ -203,10 +204,11 @@ class RunView:
             if films:
                 self._send({"kind": "films", "films": films, "live": live, "at": at_s})
 
-    def sum_up_to(self, at_s: float | None) -> None:
-        """Draw sums and counts up to a moment."""
+    def sum_up_to(self, at_s: float | None, since_s: float | None = None) -> None:
+        """Draw sums and counts up to a moment, or between two, of a run that is over."""
         with self._lock:
-            self._figures.until(at_s)
+            if self._job is None or self._job.is_over:
+                self._figures.until(at_s, since_s)
 
     # ---------------------------------------------------------------- words
 

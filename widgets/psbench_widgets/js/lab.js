@@ -1,5 +1,5 @@
 // The panel: picks on one side; buttons, the stage, charts and the table of runs on the other.
-import { h } from "./dom.js";
+import { freeToStick, h } from "./dom.js";
 import { Bus } from "./bus.js";
 import { Form } from "./form.js";
 import { WhatIf, goalLine, Prediction } from "./questions.js";
@@ -126,7 +126,7 @@ class Lab {
     this.stage = new Stage({
       ask: (at) => this.send({ kind: "film", at }),
       moved: (time, resting) => this.onMoment(time, resting),
-      selected: (values) => this.bus.set(values),
+      selected: (values) => this.onSelected(values),
     });
     this.whatIf = new WhatIf(this.model.get("form"), (change) => this.send({ kind: "fork", at: inMicroseconds(this.stage.now), ...change }));
     this.grids = { first: h("div", { class: "psb-first-curve" }) };
@@ -269,8 +269,19 @@ class Lab {
   // Lines over the charts follow at once; what is a sum up to the moment follows when it rests.
   onMoment(time, resting) {
     this.bus.set({ time: this.stage.running && this.stage.follow ? null : time });
+    if (!this.stage.brush) this.sum(resting, { at: time });
+  }
+
+  // What is a sum is that of the span of time which is selected, if one is.
+  onSelected({ brush, worker }) {
+    const changed = String(brush) !== String(this.bus.brush);
+    this.bus.set({ brush, worker });
+    if (changed) this.sum(true, brush ? { since: brush[0], at: brush[1] } : { at: this.stage.now });
+  }
+
+  sum(resting, moment) {
     clearTimeout(this.rest);
-    if (resting) this.rest = setTimeout(() => this.send({ kind: "moment", at: time }), REST_MS);
+    if (resting) this.rest = setTimeout(() => this.send({ kind: "moment", ...moment }), REST_MS);
   }
 
   onRunAction(message) {
@@ -385,12 +396,3 @@ class Lab {
 
 // The moment in whole microseconds, not before it: what had happened then has happened in the fork too.
 const inMicroseconds = (time) => Math.ceil(time * 1e6) / 1e6;
-
-// What stays in sight while one scrolls does so within the notebook, not within the cell's output, which clips.
-function freeToStick(el) {
-  for (let place = el; place && !place.classList?.contains("jp-Notebook") && place !== document.body; place = place.parentElement) {
-    if (place.classList?.contains("jp-WindowedPanel-outer")) break;
-    const { overflowX, overflowY } = getComputedStyle(place);
-    if (place.closest(".jp-OutputArea") && (overflowX !== "visible" || overflowY !== "visible")) place.style.overflow = "visible";
-  }
-}

@@ -44,10 +44,11 @@ export class Stage {
     const wider = button("−", "wider", "show more time", () => this.rescale(2));
     this.controls = h("div", { class: "psb-scrub", role: "group", "aria-label": "rewind and play" }, this.back, this.play, this.forth, this.kind, this.firstWait, this.slider, this.clock, this.speed, wider, closer, this.live);
     this.legend = h("div", { class: "psb-legend", "aria-hidden": "true" });
+    this.span = h("span", { class: "psb-chart-note psb-span", role: "status" });
     this.why = h("p", { class: "psb-why", "aria-live": "polite" });
     this.machines = h("div", { class: "psb-machines" });
     this.empty = true;
-    this.element = h("section", { class: "psb-stage", hidden: true, "aria-label": "what each worker does" }, h("div", { class: "psb-stage-head" }, h("span", { class: "psb-chart-title" }, "What each worker does"), this.legend), this.timelines, this.controls, this.why);
+    this.element = h("section", { class: "psb-stage", hidden: true, "aria-label": "what each worker does" }, h("div", { class: "psb-stage-head" }, h("span", { class: "psb-chart-title" }, "What each worker does"), this.legend, this.span), this.timelines, this.controls, this.why);
   }
 
   // ---------------------------------------------------------------- recordings
@@ -211,6 +212,8 @@ export class Stage {
     }
     if (document.activeElement !== this.slider || this.playing || this.running) this.slider.value = String((1000 * this.now) / this.end);
     this.clock.textContent = `${this.now.toFixed(digits(this.end))} s of ${this.end.toFixed(digits(this.end))}`;
+    const [from_s, to_s] = this.brush ?? [];
+    this.span.textContent = this.brush ? `selected: ${from_s.toFixed(digits(this.end))} to ${to_s.toFixed(digits(this.end))} s` : "";
     this.slider.setAttribute("aria-valuetext", this.clock.textContent);
     this.live.setAttribute("aria-pressed", String(this.follow));
     this.element.dataset.now = String(this.now);
