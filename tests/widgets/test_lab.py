@@ -519,7 +519,18 @@ def test_runs_are_called_by_what_differs_and_equal_ones_are_recognised(panel: Pa
 
 def test_nothing_is_drawn_for_nobody(panel: Panel) -> None:
     panel.say("seen", view="a", on=False)
-    panel.click(BRIEF)
+    epochs, later = set(), threading.Event()
+
+    def hear(change: Any) -> None:
+        word = change["new"]["words"].partition(",")[0]
+        epochs.update({word} if word.startswith("epoch") else ())
+        if len(epochs) > 1:
+            later.set()
+
+    panel.observe(hear, "status")
+    panel.click(BRIEF.but(stop={"epochs": 100_000}))
+    assert later.wait(60)  # the sentence goes on
+    panel.say("stop")
     assert panel.wait(120)
     assert all(not message["live"] for message in panel.sent if message["kind"] == "films")
     assert not any(message["kind"] == "films" for message in panel.sent)

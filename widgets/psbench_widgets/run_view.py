@@ -96,7 +96,7 @@ class RunView:
         self._shown: list[_Film] = []
         self._stop = self._read = 0  # rows of the log that there are, and that are shown
         self._due = self._began = self._spent = self._cost = 0.0
-        self._is_seen = True
+        self._is_seen, self._is_behind = True, False
         self._echo = 0, ""
 
     # ---------------------------------------------------------------- a run under way
@@ -138,19 +138,26 @@ class RunView:
                 self.show_moment(None)
 
     def refresh(self) -> None:
-        """Bring the sentence, the charts and the moving picture up to the log, if somebody looks."""
+        """Bring the sentence, the charts and the moving picture up to the log: all of them, or none.
+
+        The charts may be out of sight while the sentence is not (on another tab); they follow later.
+        """
         with self._lock:
             job = self._job
-            if not self.is_seen or job is None or job.is_over or self._read == self._stop:
+            if job is None or job.is_over or time.perf_counter() < self._due:
                 return
-            if time.perf_counter() < self._due or not self._can_afford(job):
+            if self._read == self._stop and not self._is_behind:
+                return
+            if self.is_seen and not self._can_afford(job):
                 return
             began = time.thread_time()  # not the clock, which also counts what the run takes meanwhile
             assert self._progress is not None
             self._progress.read(self._shown[0].log, self._read, self._stop)
             self._read = self._stop
-            self._figures.refresh(self._stop)
-            self._send_newest()
+            self._is_behind = not self.is_seen
+            if self.is_seen:
+                self._figures.refresh(self._stop)
+                self._send_newest()
             self._cost = time.thread_time() - began
             self._spent += self._cost
             self._due = time.perf_counter() + LEAST_S
