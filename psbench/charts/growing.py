@@ -122,8 +122,7 @@ class Curves:
         versions = np.where(kind == Kind.APPLY, rows["version"], self._version)
         version = np.maximum.accumulate(np.maximum(versions, self._version))
         self._add_training(rows, samples, version, sent)
-        for place in positions(rows, Kind.EVALUATED).tolist():
-            self._add_evaluation(rows[place], log, int(sent[place]))
+        self._add_evaluations(rows, log, sent)
         for place in positions(rows, Kind.HANDOVER).tolist():
             self._late.append(self._mark(rows[place], int(samples[place])))
         self._samples, self._bytes, self._version = int(samples[-1]), int(sent[-1]), int(version[-1])
@@ -142,8 +141,7 @@ class Curves:
             return
         axes = rows["time_s"][place], samples[place] / self._size, version[place], sent[place]
         mean = self._running_mean(rows["loss"][place], rows["samples"][place])
-        labels = {"label": [self._label] * len(place)}
-        self.lines["train_loss"].add(labels | dict(zip(AXES, axes, strict=True)) | {"train_loss": mean})
+        self._add("train_loss", axes, mean)
 
     def _running_mean(self, values: Array, samples: Array) -> Array:
         """Return the mean at each of these pushes over the window of samples that ends there."""
@@ -159,14 +157,22 @@ class Curves:
         mean: Array = (total[known:] - total[before]) / np.maximum(until[known:] - until[before], 1.0)
         return mean
 
-    def _add_evaluation(self, row: np.void, log: EventLog, sent: int) -> None:
-        values = json.loads(log.text(int(row["text"])))
-        epoch = values.get("epoch", int(row["id"]))  # exact in the text
-        axes = float(row["time_s"]), epoch, int(row["version"]), sent
-        point = {"label": [self._label], **{name: [at] for name, at in zip(AXES, axes, strict=True)}}
-        for name, line in self.lines.items():
-            if name != "train_loss" and name in values:
-                line.add(point | {name: [values[name]]})
+    def _add_evaluations(self, rows: Rows, log: EventLog, sent: Array) -> None:
+        place = positions(rows, Kind.EVALUATED)
+        found = [json.loads(log.text(number)) for number in rows["text"][place].tolist()]
+        for name in self.lines:
+            which = [i for i, values in enumerate(found) if name in values and name != "train_loss"]
+            if not which:
+                continue
+            at = place[which]
+            ids = rows["id"][at].tolist()
+            epochs = [found[i].get("epoch", number) for i, number in zip(which, ids, strict=True)]
+            axes = rows["time_s"][at], np.array(epochs), rows["version"][at], sent[at]
+            self._add(name, axes, np.array([found[i][name] for i in which], dtype=float))
+
+    def _add(self, name: str, axes: Sequence[Array], values: Array) -> None:
+        columns: dict[str, Array] = {"label": np.full(len(values), self._label)}
+        self.lines[name].add(columns | dict(zip(AXES, axes, strict=True)) | {name: values})
 
     def _mark(self, row: np.void, samples: int) -> dict[str, Any]:
         to = int(row["id"])

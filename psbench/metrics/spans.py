@@ -97,9 +97,12 @@ class Spans(NamedTuple):
         return Spans(*(column[order] for column in self))
 
 
-def spans_of(log: EventLog, rows: Rows) -> Spans:
-    """Return the spans of rows with `with_membership` applied, whose texts a log has."""
-    own = _Own(log, rows)
+def spans_of(log: EventLog, rows: Rows, whom: bool = True) -> Spans:
+    """Return the spans of rows with `with_membership` applied, whose texts a log has.
+
+    Without `whom` it is not found out whom workers waited for.
+    """
+    own = _Own(log, rows, whom)
     spans = _Parts()
     _add_overlaps(own, spans)
     _add_waits(own, spans)
@@ -111,7 +114,9 @@ def spans_of(log: EventLog, rows: Rows) -> Spans:
 class _Own:
     """The rows of each worker in order, paired with the next row of the same worker."""
 
-    def __init__(self, log: EventLog, rows: Rows) -> None:
+    def __init__(self, log: EventLog, rows: Rows, whom: bool = True) -> None:
+        #: the rows of events, which end waits
+        self.answered = positions(rows, *_EVENTS) if whom else np.zeros(0, dtype=np.int64)
         place = positions(rows, *_OWN)
         place = place[np.argsort(rows["worker"][place], kind="stable")]
         here = rows[place]
@@ -198,7 +203,7 @@ def _add_waits(own: _Own, spans: _Parts) -> None:
 
 def _ended_by(own: _Own, i: Array) -> Array:
     """Return the worker whose message was being answered where the spans end; -1 if it was nobody's."""
-    answered = positions(own.rows, *_EVENTS)
+    answered = own.answered
     if not len(answered):
         return np.full(len(i), -1)
     by = answered[np.maximum(np.searchsorted(answered, own.next_place[i]) - 1, 0)]

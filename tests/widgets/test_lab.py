@@ -522,7 +522,7 @@ def test_nothing_is_drawn_for_nobody(panel: Panel) -> None:
     epochs, later = set(), threading.Event()
 
     def hear(change: Any) -> None:
-        word = change["new"]["words"].partition(",")[0]
+        word = change["new"].get("words", "").partition(",")[0]
         epochs.update({word} if word.startswith("epoch") else ())
         if len(epochs) > 1:
             later.set()

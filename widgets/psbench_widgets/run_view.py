@@ -23,8 +23,8 @@ from psbench_widgets.film import NEWEST, bounds_of, moving, part_of
 from psbench_widgets.own_objects import titles_of
 from psbench_widgets.run_table import RunEntry
 
-#: what drawing may take of the time that a run takes, beside these seconds at its beginning
-SHARE, AT_FIRST_S = 1 / 60, 0.01
+#: what drawing may take of the time that a run takes
+SHARE = 1 / 45
 #: and it is never done more often than this, in seconds: faster than that nobody sees
 LEAST_S = 0.1
 
@@ -163,7 +163,7 @@ class RunView:
             self._due = time.perf_counter() + LEAST_S
 
     def _can_afford(self, job: Job) -> bool:
-        return self._spent + self._cost <= AT_FIRST_S + SHARE * (self._clock(job) - self._began)
+        return self._spent + self._cost <= SHARE * (self._clock(job) - self._began)
 
     @staticmethod
     def _clock(job: Job) -> float:
