@@ -83,6 +83,7 @@ def test_the_tutorial_runs_and_its_picture_moves(page: Page, screenshots: Path) 
     web = panel(page, "07_lab", cells[:2])
     web.click("button.psb-run")
     wait_over(web, "run 1 finished")
+    wait_rows(web, "val_accuracy", 20)
     assert rows(web, "val_accuracy") == 21  # before the first epoch, and after each of 20
 
     pick(web, "stop", "epochs", "1000")
@@ -149,6 +150,7 @@ def test_a_person_picks_runs_switches_stops_reloads_and_compares(page: Page, scr
     wait_over(web, "run 1 stopped")
     counted = page.run_cell(2).split("count ")[1].split()
     web.wait_for_function(f"([key, n]) => ({ROWS})(key) === n", arg=["val_accuracy", int(counted[0])])
+    web.wait_for_function(f"([key, n]) => ({ROWS})(key) >= n", arg=["train_loss", int(counted[1])])
     assert rows(web, "train_loss") == int(counted[1])  # complete, and no row twice
     mark.wait_for()
 
@@ -156,6 +158,7 @@ def test_a_person_picks_runs_switches_stops_reloads_and_compares(page: Page, scr
     pick(web, "stop", "epochs", "8")
     web.click("button.psb-run")
     wait_over(web, "run 2 finished")
+    wait_rows(web, "val_accuracy", 8)
     assert rows(web, "val_accuracy") == 9
     web.screenshot(path=screenshots / "lab-watch-light.png")
 
@@ -237,6 +240,7 @@ def test_a_codec_is_picked_within_a_strategy_and_its_ratio_within_it(page: Page,
     web.screenshot(path=screenshots / "lab-codec-light.png")
     web.click("button.psb-run")
     wait_over(web, "run 1 finished")
+    wait_rows(web, "val_accuracy", 2)
     assert rows(web, "val_accuracy") == 3
     web.screenshot(path=screenshots / "lab-codec-run-light.png")
     assert page.errors == []

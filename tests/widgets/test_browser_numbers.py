@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from .jupyter import Page
-from .test_browser_lab import panel, pick, rows, wait_over
+from .test_browser_lab import panel, pick, wait_over, wait_rows
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
@@ -29,5 +29,5 @@ def test_a_regression_is_run_and_its_loss_is_drawn(page: Page, screenshots: Path
     web.click("button.psb-run")
     wait_over(web, "run 1 finished")
     web.screenshot(path=screenshots / "lab-numbers-light.png")
-    assert rows(web, "train_loss") >= 3
+    wait_rows(web, "train_loss", 2)
     assert page.errors == []
