@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import cast
 
 import altair as alt
@@ -43,15 +43,18 @@ def figures(found: Reproduction) -> list[Figure]:
 
 def _curves(found: Reproduction, drawing: Drawing) -> Figure | None:
     """Draw a value along the runs, the mean over seeds, with a band for the interval."""
-    tables = [_mean_curve(found.runs(name), name, drawing) for name in drawing.experiments]
+    labels = _labels(found, drawing)
+    tables = [_mean_curve(found.runs(name), labels[name], drawing) for name in drawing.experiments]
     kept = [table for table in tables if len(table)]
     if not kept:
         return None
     table = pd.concat(kept)
-    colours = _looks(found, drawing.experiments)
+    colours = _looks(found, labels)
     base = alt.Chart(table).encode(
         x=alt.X(f"{drawing.x}:Q", title=_TITLES.get(drawing.x, drawing.x)),
-        color=alt.Color("experiment:N", scale=colours, legend=alt.Legend(title=None, columns=3)),
+        color=alt.Color(
+            "experiment:N", scale=colours, legend=alt.Legend(title=None, columns=3, symbolOpacity=1)
+        ),
     )
     title = _TITLES.get(drawing.y, drawing.y)
     scale = alt.Scale(zero=False, type="log" if drawing.y.endswith("loss") else "linear")
@@ -60,7 +63,7 @@ def _curves(found: Reproduction, drawing: Drawing) -> Figure | None:
     return _figure(drawing, band + line, table)
 
 
-def _mean_curve(runs: list[Record], name: str, drawing: Drawing) -> pd.DataFrame:
+def _mean_curve(runs: list[Record], label: str, drawing: Drawing) -> pd.DataFrame:
     """Return the mean over seeds at the points of the shortest run, by position along the run."""
     frames = [pd.DataFrame(run.curve) for run in runs]
     columns = [frame for frame in frames if {drawing.x, drawing.y} <= set(frame)]
@@ -76,17 +79,18 @@ def _mean_curve(runs: list[Record], name: str, drawing: Drawing) -> pd.DataFrame
     if drawing.y.endswith("loss"):  # the axis is logarithmic
         low = np.maximum(low, values.min(axis=0))
     table = pd.DataFrame({drawing.x: x, drawing.y: mean, "low": low, "high": high})
-    return table.assign(experiment=name)
+    return table.assign(experiment=label)
 
 
 def _bars(found: Reproduction, drawing: Drawing) -> Figure | None:
     """Draw a measure of each experiment, or its ratio to a baseline, with the printed numbers beside it."""
-    rows = [_bar(found, drawing, name) for name in drawing.experiments]
+    labels = _labels(found, drawing)
+    rows = [_bar(found, drawing, name, labels[name]) for name in drawing.experiments]
     table = pd.DataFrame([row for group in rows for row in group])
     if not len(table):
         return None
     base = alt.Chart(table).encode(
-        x=alt.X("experiment:N", sort=list(drawing.experiments), title=None, axis=alt.Axis(labelAngle=-25)),
+        x=alt.X("experiment:N", sort=list(labels.values()), title=None, axis=alt.Axis(labelAngle=-25)),
         xOffset=alt.XOffset("whose:N", sort=["theirs", "ours"]),
     )
     colour = alt.Color(
@@ -99,7 +103,24 @@ def _bars(found: Reproduction, drawing: Drawing) -> Figure | None:
     return _figure(drawing, bars + rules, table)
 
 
-def _bar(found: Reproduction, drawing: Drawing, name: str) -> list[dict[str, object]]:
+def _points(found: Reproduction, drawing: Drawing) -> Figure | None:
+    """Draw a measure of each experiment as a point with its interval, on an axis that need not begin at 0."""
+    labels = _labels(found, drawing)
+    rows = [row for name in labels for row in _bar(found, drawing, name, labels[name])]
+    table = pd.DataFrame([row for row in rows if row["whose"] == "ours"])
+    if not len(table):
+        return None
+    base = alt.Chart(table).encode(
+        y=alt.Y("experiment:N", sort=list(labels.values()), title=None, axis=alt.Axis(labelLimit=260))
+    )
+    values = alt.X("value:Q", title=drawing.x, scale=alt.Scale(zero=False))
+    rules = base.mark_rule(color=_OURS).encode(x="low:Q", x2="high:Q")
+    return _figure(
+        drawing, rules + base.mark_point(filled=True, size=60, color=_OURS).encode(x=values), table
+    )
+
+
+def _bar(found: Reproduction, drawing: Drawing, name: str, label: str) -> list[dict[str, object]]:
     ours = _number(found, drawing, name)
     printed = next(
         (
@@ -115,10 +136,10 @@ def _bar(found: Reproduction, drawing: Drawing, name: str) -> list[dict[str, obj
     if ours is not None:
         factor = 100.0 if drawing.form == "difference" else 1.0
         mean, low, high = (factor * value for value in ours)
-        bars.append({"experiment": name, "whose": "ours", "value": mean, "low": low, "high": high})
+        bars.append({"experiment": label, "whose": "ours", "value": mean, "low": low, "high": high})
     if printed is not None:
         low_high = {"low": printed, "high": printed}
-        bars.append({"experiment": name, "whose": "theirs", "value": printed} | low_high)
+        bars.append({"experiment": label, "whose": "theirs", "value": printed} | low_high)
     return bars
 
 
@@ -174,15 +195,24 @@ def _figure(drawing: Drawing, chart: alt.LayerChart, table: pd.DataFrame) -> Fig
     return Figure(described, table, drawing.note, drawing.id)
 
 
-def _looks(found: Reproduction, experiments: Iterable[str]) -> alt.Scale:
+def _labels(found: Reproduction, drawing: Drawing) -> dict[str, str]:
+    """Return what each experiment is called in a figure."""
+    names = list(drawing.experiments)
+    strategies = [_strategy(found, name) for name in names]
+    usual = strategies if len({*strategies}) == len(names) else [name.replace("_", " ") for name in names]
+    return dict(zip(names, usual, strict=True)) | drawing.labels
+
+
+def _strategy(found: Reproduction, experiment: str) -> str:
+    runs = found.runs(experiment)
+    return str(json.loads(runs[0].spec)["strategy"]["name"]) if runs else experiment
+
+
+def _looks(found: Reproduction, labels: Mapping[str, str]) -> alt.Scale:
     """Return the colours of the experiments' strategies; of several with the same, the later are others."""
-    names = list(experiments)
-    strategies = []
-    for name in names:
-        runs = found.runs(name)
-        strategies.append(json.loads(runs[0].spec)["strategy"]["name"] if runs else name)
-    known = charts.looks(names, strategies)
-    return alt.Scale(domain=names, range=[known[name].colour for name in names])
+    texts = list(labels.values())
+    known = charts.looks(texts, [_strategy(found, name) for name in labels])
+    return alt.Scale(domain=texts, range=[known[text].colour for text in texts])
 
 
-_DRAWN = {"curves": _curves, "bars": _bars, "sweep": _sweep}
+_DRAWN = {"curves": _curves, "bars": _bars, "points": _points, "sweep": _sweep}

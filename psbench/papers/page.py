@@ -8,6 +8,7 @@ from pathlib import Path
 
 from psbench.papers.figures import figures
 from psbench.papers.outcome import Reproduction
+from psbench.papers.schema import Published
 from psbench.papers.text import HEADINGS, cells, remarks, summary
 from psbench.results.html import FigureList, cells_table, document
 from psbench.system.files import atomic_write
@@ -73,11 +74,18 @@ def _paper(found: Reproduction, placed: FigureList) -> str:
 
 
 def _shortfalls(found: Reproduction) -> list[str]:
-    return list(
-        dict.fromkeys(
-            f"{outcome.published.row}: {outcome.note}" for outcome in found.outcomes if outcome.note
-        )
-    )
+    """Return each note once, with the rows, or the table of rows, that it is about."""
+    about: dict[str, list[Published]] = {}
+    for outcome in found.outcomes:
+        if outcome.note and outcome.verdict in ("direction only", "not reproduced"):
+            about.setdefault(outcome.note, []).append(outcome.published)
+    return [f"{_named(rows)}: {note}" for note, rows in about.items()]
+
+
+def _named(rows: Sequence[Published]) -> str:
+    if len(rows) <= 2:
+        return "; ".join(f"{row.exhibit}, {row.row}" for row in rows)
+    return ", ".join(dict.fromkeys(row.exhibit for row in rows))
 
 
 def _guesses(found: Reproduction) -> str:
@@ -122,4 +130,4 @@ def _list(lines: Iterable[str]) -> str:
 
 
 def _wide(table: str) -> str:
-    return f'<div class="wide">{table}</div>'
+    return f'<div class="wide whole">{table}</div>'

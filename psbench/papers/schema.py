@@ -187,19 +187,23 @@ class Drawing(_Data):
 
     Parameters
     ----------
-    kind : "bars", "curves" or "sweep"
-        bars: a measure of each experiment; curves: evaluated values along the runs; sweep: `form` of a
-        measure against a number, with a closed form as a line.
+    kind : "bars", "points", "curves" or "sweep"
+        bars: a measure of each experiment; points: the same, ours alone, for small differences; curves:
+        evaluated values along the runs; sweep: `form` of a measure against a number, with a closed form as a
+        line.
     x, y : str
         curves: columns of the evaluations. sweep: `x` titles the axis.
     experiments : tuple of str, or mapping to the number on the x axis
+    labels : mapping
+        What experiments are called; by default by their strategies, or by their names if two have the same.
     """
 
     id: str
     title: str
     place: str
-    kind: Literal["bars", "curves", "sweep"]
+    kind: Literal["bars", "points", "curves", "sweep"]
     experiments: tuple[str, ...] | dict[str, float]
+    labels: dict[str, str] = Field(default_factory=dict)
     x: str = "time_s"
     y: str = "val_accuracy"
     measure: str = "time_s"

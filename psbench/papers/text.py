@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from psbench.papers.outcome import Outcome, Reproduction
 from psbench.papers.verdict import Estimate
 
-HEADINGS = ("row", "theirs", "ours", "at best rates", "closed form", "verdict")
+HEADINGS = ("row", "theirs", "ours", "verdict", "at best rates", "closed form")
 
 #: how a unit is printed
 _UNITS = {"x": " x", "%": " %", "points": " pt", "s": " s", "min": " min", "1": "", "loss": ""}
@@ -21,9 +21,9 @@ def cells(outcomes: Sequence[Outcome]) -> list[list[str]]:
             f"{outcome.published.exhibit}: {outcome.published.row}",
             theirs(outcome),
             ours(outcome, outcome.ours),
+            outcome.verdict,
             _best(outcome),
             "" if outcome.theory is None else _number(outcome.factor * outcome.theory, outcome),
-            outcome.verdict,
         ]
         for outcome in outcomes
     ]
