@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from psbench.core.specification import Specification, explain, parameter
 from psbench.errors import ParameterError
@@ -28,6 +28,8 @@ class Connection(Specification):
         for each server, and under All-Reduce one for each worker.
     hosts : "any", "spread" or "pack"
         Whether neighbouring roles are placed on different machines, as far as possible, or on few.
+    resources : dict of name to number
+        What each training worker uses of what its Dask worker has (`dask worker --resources "GPU=1"`).
     """
 
     scheduler_file: str | None = parameter(None, "what `dask scheduler --scheduler-file` has written")
@@ -36,6 +38,10 @@ class Connection(Specification):
     tls_key: str | None = parameter(None, "this client's private key, in PEM format")
     ports: str | None = parameter(None, "ports that the run may listen on, as 40000-40100")
     hosts: Literal["any", "spread", "pack"] = parameter("any", "on how many machines to place roles")
+
+    resources: dict[str, Annotated[float, Field(gt=0)]] = parameter(
+        {}, "what each training worker uses of its Dask worker's resources, as GPU: 1"
+    )
 
     def __init__(self, **values: Any) -> None:
         try:

@@ -59,8 +59,9 @@ FIELDS = (
     *(("compute_s", "<f4"), ("send_s", "<f4"), ("loss", "<f4"), ("text", "<u4")),
 )
 ROW = np.dtype([*FIELDS])
+_ROW = struct.Struct("<dBHiiiIIfffI")
 #: packs the columns of one row, in the order of `FIELDS`; faster than `EventLog.add`
-pack_row = struct.Struct("<dBHiiiIIfffI").pack
+pack_row = _ROW.pack
 #: the same for the other frequent rows, whose remaining columns are 0
 #: APPLY: time_s, kind, worker, id, version, samples, steps, loss
 pack_apply = struct.Struct("<dBHiiiI12xf4x").pack
@@ -68,13 +69,19 @@ pack_apply = struct.Struct("<dBHiiiI12xf4x").pack
 pack_release = struct.Struct("<dBHiii4xI12xI").pack
 
 
+#: made once: `json.dumps` makes an encoder for each call that has options
+_encode = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
+
+
 def plain_json(value: Any) -> str:
     """Return `value` as JSON with sorted keys, so that equal values give equal texts."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"))
+    return _encode(value)
 
 
 def push_text(push: Push) -> str:
     """Return the text of a push's row: its statistics, and whether its worker went on (as `goes_on`)."""
+    if not (push.stats or push.overlapping):
+        return "{}"
     return plain_json((push.stats or {}) | ({"goes_on": 1.0} if push.overlapping else {}))
 
 
@@ -149,6 +156,10 @@ class EventLog:
         stop = len(self) if stop is None else min(stop, len(self))
         part = bytes(self._rows[start * ROW.itemsize : stop * ROW.itemsize])
         return np.frombuffer(part, dtype=ROW)
+
+    def tuples(self, start: int = 0) -> list[tuple[Any, ...]]:
+        """Return the rows from `start` as tuples; for a few rows much faster than `rows`."""
+        return list(_ROW.iter_unpack(self._rows[start * ROW.itemsize :]))
 
     def columns(self, start: int = 0, stop: int | None = None) -> dict[str, npt.NDArray[Any]]:
         """Return the rows as contiguous arrays by column name."""

@@ -10,7 +10,7 @@ from psbench.core.migration import REASSIGNMENT
 from psbench.core.view import Status
 from psbench.errors import ProtocolError
 
-_COLUMN = {name: number for number, name in enumerate(ROW.names or ())}
+_TEXT = (ROW.names or ()).index("text")
 
 
 class BrokenContract(ProtocolError):
@@ -18,10 +18,14 @@ class BrokenContract(ProtocolError):
 
 
 #: rows that begin an answer; drops and readmissions are performed after the rest of an answer
-_EVENTS = (
-    *(Kind.JOIN, Kind.LEAVE, Kind.PUSH, Kind.VOTE, Kind.REPORT, Kind.TIMER, Kind.MEASURED, Kind.EVALUATED),
-    *(Kind.SWITCH_REQUESTED, Kind.DROP, Kind.READMIT, Kind.RESUME),
+_EVENTS = frozenset(
+    (
+        *(Kind.JOIN, Kind.LEAVE, Kind.PUSH, Kind.VOTE, Kind.REPORT, Kind.TIMER, Kind.MEASURED),
+        *(Kind.EVALUATED, Kind.SWITCH_REQUESTED, Kind.DROP, Kind.READMIT, Kind.RESUME),
+    )
 )
+#: what the view counts and is counted again
+_COUNTS = ("num_active", "num_computing", "min_clock", "clocks")
 #: hold reasons of the engine itself: a drain before a switch, or before parameters move
 _ENGINES = ("switch", REASSIGNMENT)
 
@@ -54,8 +58,15 @@ class Invariants:
         self._pushed: set[int] = set()  # of those, who has pushed
         self._answers: dict[int, list[str]] = {}
         self._handed_over = self._resumed = False
-        self._consistency: Any = engine.strategy.compositions[0].consistency  # in force at the row being read
+        self._use(engine.strategy.compositions[0].consistency)
+        readers = {kind: getattr(self, f"_{kind.name.lower()}", None) for kind in Kind}
+        self._readers = {int(kind): reader for kind, reader in readers.items() if reader is not None}
         self.look()
+
+    def _use(self, consistency: Any) -> None:
+        """Go by the declarations of the part that is in force at the row being read."""
+        self._consistency = consistency
+        self._staleness_bound = getattr(consistency, "staleness_bound", None)
 
     def look(self) -> None:
         """Check all rows since the last call.
@@ -64,9 +75,9 @@ class Invariants:
         ------
         BrokenContract
         """
-        rows = self.log.rows(self._seen)
+        rows = self.log.tuples(self._seen)
         self._seen += len(rows)
-        for row in rows.tolist():
+        for row in rows:
             self._read(row)
         self._close_commit()
         self._end_of_answer()
@@ -75,17 +86,17 @@ class Invariants:
     # ---------------------------------------------------------------- rows
 
     def _read(self, row: tuple[Any, ...]) -> None:
-        kind = Kind(row[_COLUMN["kind"]])
+        now, kind, worker, number, version, *_ = row  # the first of `log.FIELDS`
         if kind in _EVENTS:  # one answer may cover several: those that were queued during a `Measure`
             self._end_of_answer()
-        if row[_COLUMN["time_s"]] < self._now:
-            self._broken(f"time runs backwards at a {kind.name} row")
-        self._now = row[_COLUMN["time_s"]]
-        if kind != Kind.APPLY or row[_COLUMN["version"]] != self._version:
+        if now < self._now:
+            self._broken(f"time runs backwards at a {Kind(kind).name} row")
+        self._now = now
+        if self._commit and (kind != Kind.APPLY or version != self._version):
             self._close_commit()
-        reader = getattr(self, f"_{kind.name.lower()}", None)
+        reader = self._readers.get(kind)
         if reader is not None:
-            reader(row[_COLUMN["worker"]], row[_COLUMN["id"]], row[_COLUMN["version"]], row)
+            reader(worker, number, version, row)
 
     def _push(self, worker: int, push: int, version: int, row: Any) -> None:
         if push in self._pending or push in self._done:
@@ -123,14 +134,14 @@ class Invariants:
         self._done.add(push)
 
     def _release(self, worker: int, then_push: int, _version: int, row: Any) -> None:
-        if '"push":true' not in self.log.text(row[_COLUMN["text"]]):  # the engine's own, in a drain
+        if '"push":true' not in self.log.text(row[_TEXT]):  # the engine's own, in a drain
             self._answers.setdefault(worker, []).append("release")
         self._round.add(worker)
         self._pushed.discard(worker)
-        bound = getattr(self._consistency, "staleness_bound", None)
-        view = self.engine.view
-        here = view.workers[worker].status == Status.COMPUTING
-        if bound is not None and not then_push and here and view.clock_lead(worker) > bound:
+        bound, view = self._staleness_bound, self.engine.view
+        if bound is None or then_push or view.workers[worker].status != Status.COMPUTING:
+            return
+        if view.clock_lead(worker) > bound:
             self._broken(
                 f"worker {worker} starts a step {view.clock_lead(worker)} steps ahead of the slowest, "
                 f"but staleness_bound is {bound}. Most likely on_push compares before the push counts, or "
@@ -138,7 +149,7 @@ class Invariants:
             )
 
     def _hold(self, worker: int, _id: int, _version: int, row: Any) -> None:
-        reason = self.log.text(row[_COLUMN["text"]])
+        reason = self.log.text(row[_TEXT])
         if reason in _ENGINES:
             return
         self._answers.setdefault(worker, []).append(f"hold ({reason})")
@@ -165,15 +176,15 @@ class Invariants:
                 f"pushes {sorted(self._pending)} are still pending at a hand-over; commit or discard them"
             )
         self._handed_over = True
-        self._consistency = self.engine.strategy.compositions[to].consistency
+        self._use(self.engine.strategy.compositions[to].consistency)
         self._round.clear()
         self._pushed.clear()
 
     def _close_commit(self) -> None:
         """Check a complete commit against what the part declares."""
-        workers, self._commit = self._commit, []
-        if not workers:
+        if not self._commit:
             return
+        workers, self._commit = self._commit, []
         part = self._consistency
         if part.singly and len(workers) > 1:
             self._broken(f"{len(workers)} pushes in one commit, although {part.name} declares `singly`")
@@ -189,8 +200,10 @@ class Invariants:
     # ---------------------------------------------------------------- answers and view
 
     def _end_of_answer(self) -> None:
-        self._check_answers()
-        self._answers, self._handed_over, self._resumed = {}, False, False
+        if self._answers:
+            self._check_answers()
+            self._answers = {}
+        self._handed_over = self._resumed = False
 
     def _check_answers(self) -> None:
         if self._handed_over:  # a worker held for a switch is released by the next composition
@@ -209,7 +222,7 @@ class Invariants:
                 f"{view.pushes} pushes, but {view.committed} committed + {view.discarded} discarded + "
                 f"{len(view.pending)} pending"
             )
-        if set(view.pending) != set(self._pending):
+        if view.pending.keys() != self._pending.keys():
             self._broken(
                 "view.pending differs from the pending pushes in the log; parts must not change the view"
             )
@@ -219,17 +232,15 @@ class Invariants:
                 "change the view"
             )
         here = [w for w in view.workers.values() if w.status != Status.GONE]
-        facts = {
-            "num_active": (view.num_active, len(here)),
-            "num_computing": (view.num_computing, sum(w.status == Status.COMPUTING for w in here)),
-            "min_clock": (view.min_clock, min((w.clock for w in here), default=view.min_clock)),
-            "clocks": (sum(view.clock_counts.values()), len(here)),
-        }
-        for name, (kept, counted) in facts.items():
-            if kept != counted:
-                self._broken(
-                    f"view.{name} is {kept}, but counting gives {counted}; parts must not change the view"
-                )
+        computing = [w for w in here if w.status == Status.COMPUTING]
+        clocks = [w.clock for w in here] or [view.min_clock]
+        kept = view.num_active, view.num_computing, view.min_clock, sum(view.clock_counts.values())
+        counted = len(here), len(computing), min(clocks), len(here)
+        if kept != counted:
+            name, own, found = next(
+                each for each in zip(_COUNTS, kept, counted, strict=True) if each[1] != each[2]
+            )
+            self._broken(f"view.{name} is {own}, but counting gives {found}; parts must not change the view")
 
     def _broken(self, what: str) -> None:
         raise BrokenContract(f"{self.where}, at {self._now:g} s: {what}")

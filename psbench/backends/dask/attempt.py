@@ -16,8 +16,10 @@ from psbench.backends.control import Control
 from psbench.backends.dask import tasks
 from psbench.backends.dask.coordinator.handlers import PeerFailed
 from psbench.backends.dask.dashboard import DashboardPage
+from psbench.backends.dask.keys import give_key
+from psbench.backends.dask.leaving import Leavers, ServerRetired
 from psbench.backends.dask.objects import sent
-from psbench.backends.dask.placement import room_on
+from psbench.backends.dask.placement import Room, room_on
 from psbench.backends.dask.protocol import messages as msg
 from psbench.backends.dask.protocol.decoder import Message
 from psbench.backends.dask.protocol.roles import (
@@ -25,7 +27,6 @@ from psbench.backends.dask.protocol.roles import (
     COORDINATOR,
     Address,
     RunKey,
-    Wire,
     servers_of,
     worker_number,
 )
@@ -84,9 +85,10 @@ class Attempt:
         self._missing = {role: time.monotonic() for role in roles if role not in placed}
         self._replaced: set[str] = set()
         self._there: dict[str, int] = {}
-        self._wire = Wire(RunKey(secrets.token_bytes(32)), _largest_message(workload))
+        self._key, self._largest = RunKey(secrets.token_bytes(32)), _largest_message(workload)
         title = _UNNAMED.sub("_", workload.experiment.title)
         self._topic = f"psbench-{title}-{secrets.token_hex(8)}"
+        self._resources = workload.experiment.connection.resources or None
         self._experiment: Any = workload.experiment  # or a future of it
         self._futures: dict[str, Future] = {}
         self._addresses: dict[str, Address] = {}
@@ -98,6 +100,7 @@ class Attempt:
         self._stop_sent = False
         self._next_look = 0.0
         self._warming: list[Future] = []
+        self._leavers = Leavers(client)
 
     def start(self) -> None:
         """Start all tasks; whatever goes wrong, none is left behind."""
@@ -106,7 +109,7 @@ class Attempt:
             self._experiment = sent(self.client, self._shipping.experiment, self.placed.values())
             self._start_servers()
             self._await_addresses()
-            self._coordinator = ClientSocket(self._addresses[COORDINATOR], self._wire.key, CLIENT)
+            self._coordinator = ClientSocket(self._addresses[COORDINATOR], self._key, CLIENT)
             self._coordinator.send(msg.Ready())
             for role in self.placed:
                 if role not in self._futures:
@@ -133,13 +136,18 @@ class Attempt:
     # ---------------------------------------------------------------- tasks
 
     def _start(self, role: str, task: Callable[..., None], *arguments: Any) -> None:
+        # a role that is started again is another task
+        name = f"{self._topic}-{secrets.token_hex(2)}-{role.replace(' ', '-')}"
+        address = self.placed[role]
+        self._leavers.watch(role, address)
+        give_key(self.client, self._key, {name: address})
         self._futures[role] = self.client.submit(
             task,
-            *(self._experiment, self._shipping.to(role), self._wire, *arguments),
-            # a role that is started again is another task
-            key=f"{self._topic}-{secrets.token_hex(2)}-{role.replace(' ', '-')}",
-            workers=[self.placed[role]],
+            *(self._experiment, self._shipping.to(role), *arguments),
+            key=name,
+            workers=[address],
             allow_other_workers=False,
+            resources=self._resources if worker_number(role) is not None else None,
             pure=False,
             retries=0,
         )
@@ -147,7 +155,9 @@ class Attempt:
     def _start_servers(self) -> None:
         """Start the coordinator; the other processes import meanwhile what they need."""
         others = [role for role in self.placed if role != COORDINATOR]
-        self._start(COORDINATOR, tasks.coordinate, self._topic, [*others, CLIENT], self.record.start)
+        self._start(
+            COORDINATOR, tasks.coordinate, self._largest, self._topic, [*others, CLIENT], self.record.start
+        )
         rest = {self.placed[role] for role in others} - {self.placed[COORDINATOR]}
         for i, address in enumerate(sorted(rest)):
             names = [role for role in others if self.placed[role] == address]
@@ -168,7 +178,7 @@ class Attempt:
         """Wait for the coordinator's address, start the other servers, and wait for theirs."""
         self._await(COORDINATOR)
         for number, role in enumerate(self._servers(), 1):
-            self._start(role, tasks.serve, self._topic, number, self._addresses[COORDINATOR])
+            self._start(role, tasks.serve, self._largest, self._topic, number, self._addresses[COORDINATOR])
         for role in self._servers():
             self._await(role)
 
@@ -213,7 +223,7 @@ class Attempt:
             self._start(role, tasks.evaluate, self._topic, self._addresses[COORDINATOR])
         else:
             servers = [self._addresses[name] for name in (COORDINATOR, *self._servers())]
-            self._start(role, tasks.train, self._topic, worker, servers)
+            self._start(role, tasks.train, self._largest, self._topic, worker, servers)
 
     # ---------------------------------------------------------------- following the run
 
@@ -228,6 +238,8 @@ class Attempt:
             if message is not None:
                 self._read(message, coordinator)
             self._pass_on_requests(coordinator)
+            for role in self._leavers.of(self.placed):
+                coordinator.send(msg.RoleLeaves(role))
             if self._missing or self._replaced:
                 self._find_places(coordinator)
         if self._outcome is None:
@@ -243,12 +255,16 @@ class Attempt:
             self.record.store(message)
         elif isinstance(message, msg.RoleLost):
             self._missing[message.name] = time.monotonic()
+        elif isinstance(message, msg.Incident):
+            self.record.note(message.text)
+        elif isinstance(message, msg.RunMoves):
+            why = f"the Dask worker of {self._what(message.name)} is being retired"
+            raise ServerRetired(why, self._leavers.addresses)
         elif isinstance(message, msg.RunOutcome):
             self._conclude(message)
             coordinator.send(msg.OutcomeReceived())
 
     def _conclude(self, left: msg.RunOutcome) -> None:
-        self.record.incidents += left.facts.pop("incidents", [])
         facts = left.facts | {"checkpoints": self.record.paths, "incidents": self.record.incidents}
         parameters, buffers = left.tensors["parameters"], left.tensors["buffers"]
         self._outcome = Outcome(left.status, left.reason, parameters, buffers, facts)
@@ -269,30 +285,37 @@ class Attempt:
         if now < self._next_look or self._outcome is not None:
             return
         self._next_look = now + _ROOM_S
-        free = self._free()
+        room = self._room()
         for role in self._replaced - self._missing.keys():
             if self.placed[role] not in self._there:  # lost once more, perhaps before it could report
                 self._missing[role] = now
         for role in sorted(self._missing):  # the evaluator first
-            if free:
-                self.placed[role] = free.pop()
-                self._replaced.add(role)
-                del self._missing[role]
-                self._start_role(role)
+            if address := room.take(role):
+                self._replace(role, address)
             elif now > self._missing[role] + self.workload.experiment.recovery.wait_for_workers:
                 self._missing[role] = now
                 coordinator.send(msg.RoleLost(role))
 
-    def _free(self) -> list[str]:
-        """Return the Dask workers that are free, each as often as it has threads, the best last."""
+    def _replace(self, role: str, address: str) -> None:
+        """Start a role on another Dask worker; if that is gone or frozen, the role is still missing."""
+        self.placed[role] = address
         try:
-            self._there, free, _ = room_on(self.client)
+            self._start_role(role)
+        except PsbenchError as error:
+            logger.info("%s could not be started: %s", role, error)
+            return
+        self._replaced.add(role)
+        del self._missing[role]
+
+    def _room(self) -> Room:
+        """Return what there is room for on Dask workers that stay."""
+        try:
+            room = room_on(self.client, self._leavers.addresses, self._resources)
         except Exception as error:  # the scheduler may be gone
             logger.info("no Dask worker was found: %s", error)
-            return []
-        return [
-            address for address, count in sorted(free.items(), key=lambda each: each[1]) for _ in range(count)
-        ]
+            return Room({}, {}, {})
+        self._there = room.threads
+        return room
 
     # ---------------------------------------------------------------- failing and ending
 
@@ -332,8 +355,10 @@ class Attempt:
         return left
 
     def _what(self, role: str) -> str:
+        if role != COORDINATOR:
+            return role
         has_server = any(map(servers_of, self.workload.experiment.strategy.compositions))
-        return "parameter server 0" if role == COORDINATOR and has_server else f"the {role}"
+        return "parameter server 0" if has_server else "the coordinator"
 
     def _end(self) -> None:
         """Stop all tasks and wait for them; then nothing of the run is left on the scheduler."""
@@ -350,6 +375,7 @@ class Attempt:
             if busy := self._unfinished(self._futures):
                 logger.info("still busy with a last step, or lost: %s", ", ".join(busy))
             self.client.unsubscribe_topic(self._topic)
+            self._leavers.end()
             self.client.cancel([*self._futures.values(), *self._warming], force=True)
         except Exception as error:  # the scheduler itself is gone: there is nobody left to ask
             self.record.note(f"the Dask scheduler was lost at the end: {error}")

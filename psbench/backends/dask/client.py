@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from distributed import Client
 
 from psbench.backends.control import Control, Observer
 from psbench.backends.dask.attempt import Attempt
 from psbench.backends.dask.cluster import ignore_interrupts
 from psbench.backends.dask.connecting import connected
+from psbench.backends.dask.leaving import ServerRetired
 from psbench.backends.dask.objects import check_objects
-from psbench.backends.dask.placement import find_room, place, placing
+from psbench.backends.dask.placement import find_room, place_with_resources, placing
 from psbench.backends.dask.protocol.roles import first_roles
 from psbench.backends.dask.record import Record
 from psbench.backends.dask.shipping import bare
@@ -19,8 +22,7 @@ from psbench.backends.start_progress import start_progress
 from psbench.checkpoints.file import Checkpoint
 from psbench.checkpoints.folder import CheckpointFolder
 from psbench.core.log import EventLog
-from psbench.errors import ServerLost
-from psbench.experiment import Experiment
+from psbench.errors import BackendError, Cancelled, ServerLost
 from psbench.training.workload import Workload
 
 #: seconds that a local cluster may take to start a process in the place of one that was killed
@@ -78,31 +80,51 @@ def run_dask(
     roles, _ = first_roles(experiment)
     start_progress().expect(roles)
     with connected(experiment, len(roles), client, control.check) as connection:
-        for restarts in range(experiment.recovery.max_restarts + 1):
+        restarts, most, leaving = 0, experiment.recovery.max_restarts, set[str]()
+        while True:
             try:
-                return _placed(workload, record, control, connection, client is None, restarts).run()
+                attempt = _placed(workload, record, control, connection, client is None, leaving)
+                return attempt.run()
+            except ServerRetired as retired:
+                leaving |= retired.leaving
+                _go_on(record, retired, "on other Dask workers")
             except ServerLost as lost:
-                _go_on(experiment, record, restarts, lost)
-    raise AssertionError("the last attempt returns or raises")
+                if restarts == most:
+                    often = f"; it was started again {restarts} times (recovery.max_restarts)"
+                    raise ServerLost(f"{lost}; {record.last_checkpoint}{often if restarts else ''}") from None
+                restarts += 1
+                _go_on(record, lost, f"(restart {restarts} of {most})")
 
 
 def _placed(
-    workload: Workload, record: Record, control: Control, client: Client, is_own: bool, restarts: int
+    workload: Workload,
+    record: Record,
+    control: Control,
+    client: Client,
+    is_own: bool,
+    leaving: Collection[str],
 ) -> Attempt:
-    """Return an attempt whose tasks are under way, on Dask workers that are free."""
+    """Return an attempt whose tasks are under way, on Dask workers that are free and stay."""
     experiment = workload.experiment
     roles, least = first_roles(experiment)
     wait_s = experiment.recovery.wait_for_workers
-    if restarts:
+    if record.has_gone_back:
         wait_s = max(wait_s, _RESTART_S)
 
     with placing(client, wait_s, control.check):
-        room = find_room(client, roles, least, wait_s, control.check)
+        try:
+            room = find_room(
+                client, roles, least, wait_s, control.check, leaving, experiment.connection.resources
+            )
+        except BackendError as error:
+            if record.has_gone_back and not isinstance(error, Cancelled):
+                raise BackendError(f"{error}; {record.last_checkpoint}") from None
+            raise
         is_local = is_own and experiment.scheduler is None and experiment.connection.scheduler_file is None
         if is_local:
             # Ctrl-C reaches every process of the terminal's group: it must stop the run, not kill its workers
             client.run(ignore_interrupts)
-        placed = place(roles, room.free, experiment.connection.hosts)
+        placed = place_with_resources(roles, room, experiment.connection.hosts)
         start_progress().place(placed)
         if not is_local:
             check_versions(client, placed.values())
@@ -111,10 +133,8 @@ def _placed(
     return attempt
 
 
-def _go_on(experiment: Experiment, record: Record, restarts: int, lost: ServerLost) -> None:
-    """Go back to the last checkpoint, or give up."""
-    most = experiment.recovery.max_restarts
-    if record.start is None or restarts == most:
-        often = f"; it was started again {restarts} times (recovery.max_restarts)" if restarts else ""
-        raise ServerLost(f"{lost}; {record.last_checkpoint}{often}") from None
-    record.note(f"{lost}; {record.go_back()}; the run goes on from there (restart {restarts + 1} of {most})")
+def _go_on(record: Record, lost: ServerLost, how: str) -> None:
+    """Go back to the last checkpoint, or give up if there is none and something was done."""
+    if not record.can_go_back:
+        raise ServerLost(f"{lost}; {record.last_checkpoint}") from None
+    record.note(f"{lost}; {record.go_back()}; the run goes on from there {how}")

@@ -41,7 +41,8 @@ def connected(
     Raises
     ------
     ParameterError
-        If the scheduler does not answer, or that client cannot be used.
+        If the scheduler does not answer, or that client cannot be used; if the local cluster is to have
+        resources.
     """
     address = experiment.scheduler or _address_in_file(experiment.connection.scheduler_file)
     if given is not None:
@@ -50,6 +51,11 @@ def connected(
         with client_of(address, experiment.connection) as client:
             yield client
     else:
+        if experiment.connection.resources:
+            raise ParameterError(
+                "connection.resources: a cluster on this machine has none; give the scheduler of one that "
+                "has some (dask worker --resources)"
+            )
         # another user of this machine could otherwise have the scheduler run code as us
         security = Security.temporary()
         with (

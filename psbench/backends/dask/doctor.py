@@ -14,14 +14,15 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
-from distributed import Client, get_worker
+from distributed import Client, Future, get_worker
 
 from psbench.backends.dask.cluster import ignore_interrupts
 from psbench.backends.dask.connecting import connected
+from psbench.backends.dask.keys import give_key, take_key
 from psbench.backends.dask.placement import room_on
 from psbench.backends.dask.protocol import messages as msg
 from psbench.backends.dask.protocol.decoder import Message
-from psbench.backends.dask.protocol.roles import Address, RunKey, Wire, roles_of
+from psbench.backends.dask.protocol.roles import Address, RunKey, roles_of
 from psbench.backends.dask.protocol.transport import ClientSocket
 from psbench.backends.dask.tasks import listening_socket
 from psbench.backends.dask.versions import check_versions
@@ -31,6 +32,8 @@ from psbench.training.workload import Workload
 
 #: float32 entries of the vector whose transfer is timed, and how often what is timed
 _ENTRIES, _PINGS, _TRANSFERS, _STEPS = 1 << 20, 21, 5, 15
+#: bytes of the largest message
+_LARGEST = 1 << 30
 #: seconds that an answer may take before the link counts as none
 _ANSWER_S = 3.0
 #: a link or worker is remarked on that is slower than the median by this factor
@@ -110,7 +113,7 @@ def diagnose(experiment: Experiment, client: Client | None = None) -> Diagnosis:
 class _Doctor:
     def __init__(self, client: Client, experiment: Experiment) -> None:
         self._client, self._experiment = client, experiment
-        self._wire = Wire(RunKey(secrets.token_bytes(32)), 1 << 30)
+        self._key = RunKey(secrets.token_bytes(32))
         room = room_on(client)
         if not room.free:
             raise BackendError(f"the Dask cluster at {client.scheduler.address} has no worker that is free")
@@ -170,7 +173,7 @@ class _Doctor:
             others = [each for each in found.workers if each != worker]
             with self._echo(worker) as address:
                 for other in others:
-                    found.links[other, worker] = self._on(other, _time_link, self._wire.key, address)
+                    found.links[other, worker] = self._start(other, _time_link, address).result()
         rates = [link.up_mbit_s for link in found.links.values() if link is not None]
         for (start, end), link in found.links.items():
             if link is None:
@@ -183,19 +186,24 @@ class _Doctor:
     def _on(self, worker: str, task: Callable[..., Any], *arguments: Any) -> Any:
         return self._client.submit(task, *arguments, workers=[worker], pure=False).result()
 
+    def _start(self, worker: str, task: Callable[..., Any], *arguments: Any) -> Future:
+        """Start a task that talks to others over the run's own connections."""
+        name = f"psbench-doctor-{secrets.token_hex(8)}"
+        give_key(self._client, self._key, {name: worker})
+        return self._client.submit(task, *arguments, workers=[worker], pure=False, key=name)
+
     @contextmanager
     def _echo(self, worker: str) -> Iterator[Address]:
         """Have a worker answer whatever it is sent, and give its address."""
         topic = f"psbench-doctor-{secrets.token_hex(8)}"
         announced: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._client.subscribe_topic(topic, lambda event: announced.put(event[1]))
-        arguments = self._experiment, self._wire, topic, 2 * _ANSWER_S + 1.0
-        future = self._client.submit(_echo, *arguments, workers=[worker], pure=False)
+        future = self._start(worker, _echo, self._experiment, topic, 2 * _ANSWER_S + 1.0)
         address = Address(*announced.get(timeout=60))
         try:
             yield address
         finally:
-            with ClientSocket(address, self._wire.key, "doctor") as socket:
+            with ClientSocket(address, self._key, "doctor") as socket:
                 socket.send(msg.Stop())
             future.result(timeout=60)
             self._client.unsubscribe_topic(topic)
@@ -204,10 +212,10 @@ class _Doctor:
 # -------------------------------------------------------------------- on the Dask workers
 
 
-def _echo(experiment: Experiment, wire: Wire, topic: str, idle_s: float) -> None:
+def _echo(experiment: Experiment, topic: str, idle_s: float) -> None:
     """Answer with the time, with a number to a vector, and with a vector to a request for one."""
     vector = torch.zeros(_ENTRIES)
-    with listening_socket(experiment, wire) as socket:
+    with listening_socket(experiment, take_key(), _LARGEST) as socket:
         get_worker().log_event(topic, list(socket.address))
         last = time.monotonic()
         while time.monotonic() < last + idle_s:
@@ -226,10 +234,10 @@ def _echo(experiment: Experiment, wire: Wire, topic: str, idle_s: float) -> None
                 socket.send(sender, msg.StateReply(message.tag, {"vector": vector}))
 
 
-def _time_link(key: RunKey, address: Address) -> Link | None:
+def _time_link(address: Address) -> Link | None:
     """Return what a connection to that address is like; None if there is none."""
     vector, megabits = {"vector": torch.zeros(_ENTRIES)}, 32 * _ENTRIES / 1e6
-    with ClientSocket(address, key, f"doctor {secrets.token_hex(4)}") as socket:
+    with ClientSocket(address, take_key(), f"doctor {secrets.token_hex(4)}") as socket:
 
         def seconds(message: Message, times: int) -> float:
             found = []

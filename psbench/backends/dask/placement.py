@@ -6,14 +6,15 @@ import logging
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import zip_longest
 from typing import NamedTuple
 
-from distributed import Client, Lock
+from distributed import Client, Lock, Scheduler
 from distributed.comm import get_address_host
 
+from psbench.backends.dask.protocol.roles import worker_number
 from psbench.errors import BackendError
 
 logger = logging.getLogger(__name__)
@@ -39,20 +40,70 @@ class Room(NamedTuple):
         Without a task; of the workers that have some.
     holders : dict of run to number of tasks
         Who has the others.
+    able : dict of address to number of training workers, or None
+        Of which the free threads and resources are enough; None if no resources are asked for.
     """
 
     threads: dict[str, int]
     free: dict[str, int]
     holders: dict[str, int]
+    able: dict[str, int] | None = None
+
+    def has(self, roles: Sequence[str]) -> bool:
+        """Whether there is room for these roles."""
+        enough = sum(self.free.values()) >= len(roles)
+        return enough and (self.able is None or sum(self.able.values()) >= _training(roles))
+
+    def take(self, role: str) -> str | None:
+        """Take the Dask worker with the most free threads for a role; None if there is none."""
+        is_limited = self.able is not None and worker_number(role) is not None
+        address = max((self.able if is_limited else self.free) or (), key=self.free.__getitem__, default=None)
+        for left in (self.free, self.able or {}):
+            if address in left:
+                left[address] -= 1
+                if not left[address]:
+                    del left[address]
+        return address
 
 
-def room_on(client: Client) -> Room:
-    """Return what a cluster has room for now."""
-    threads, tasks = dict(client.nthreads()), client.processing()
+def _training(roles: Sequence[str]) -> int:
+    return sum(worker_number(role) is not None for role in roles)
+
+
+def _free_resources(client: Client) -> dict[str, dict[str, float]]:
+    """Return what each Dask worker has of resources that no task uses."""
+
+    # in here it is sent whole: a scheduler need not have psbench
+    def free(dask_scheduler: Scheduler) -> dict[str, dict[str, float]]:
+        return {
+            address: {
+                name: have - worker.used_resources.get(name, 0) for name, have in worker.resources.items()
+            }
+            for address, worker in dask_scheduler.workers.items()
+        }
+
+    found: dict[str, dict[str, float]] = client.run_on_scheduler(free)
+    return found
+
+
+def room_on(
+    client: Client, without: Collection[str] = (), resources: Mapping[str, float] | None = None
+) -> Room:
+    """Return what a cluster has room for now, but for some of its workers."""
+    threads = {address: count for address, count in client.nthreads().items() if address not in without}
+    tasks = {address: keys for address, keys in client.processing().items() if address in threads}
     free = {address: count - len(tasks.get(address, ())) for address, count in threads.items()}
     keys = [str(key) for each in tasks.values() for key in each]
     holders = Counter(_holder(key) for key in keys)
-    return Room(threads, {address: count for address, count in free.items() if count > 0}, dict(holders))
+    free = {address: count for address, count in free.items() if count > 0}
+    able: dict[str, int] | None = None
+    if resources:
+        able = {}
+        for address, have in _free_resources(client).items():
+            times = min(int(have.get(name, 0) / used) for name, used in resources.items())
+            if most := min(times, free.get(address, 0)):
+                able[address] = most
+    return Room(threads, free, dict(holders), able)
 
 
 def _holder(key: str) -> str:
@@ -89,7 +140,13 @@ def placing(client: Client, wait_s: float, go_on: Callable[[], None]) -> Iterato
 
 
 def find_room(
-    client: Client, roles: Sequence[str], least: int, wait_s: float, go_on: Callable[[], None]
+    client: Client,
+    roles: Sequence[str],
+    least: int,
+    wait_s: float,
+    go_on: Callable[[], None],
+    without: Collection[str] = (),
+    resources: Mapping[str, float] | None = None,
 ) -> Room:
     """Return a cluster's room when it has some for the roles, waiting for it if need be.
 
@@ -103,6 +160,10 @@ def find_room(
         How long to wait.
     go_on : callable
         Called often; raises to give up.
+    without : collection of addresses
+        Of Dask workers that are not to be used: they will be gone soon.
+    resources : mapping of name to number, or None
+        What each training worker uses.
 
     Raises
     ------
@@ -112,15 +173,15 @@ def find_room(
     where = f"the Dask cluster at {client.scheduler.address}"
     began, next_line_s = time.monotonic(), _FIRST_LINE_S
     while True:
-        room = room_on(client)
-        if sum(room.free.values()) >= least:
+        room = room_on(client, without, resources)
+        if room.has(roles[:least]):
             return room
         waited = time.monotonic() - began
         if waited >= wait_s:
             raise BackendError(_too_little(room, roles, least, where, wait_s))
         if waited >= next_line_s:
             next_line_s += _LINE_EVERY_S
-            said = f"{where} has {_free(room)}, and the run needs {least}{_held(room)}"
+            said = f"{where} has {_free(room)}, and the run needs {_needs(roles[:least], room)}{_held(room)}"
             logger.warning("%s; waiting, %.0f of %g s", said, waited, wait_s)
         go_on()
         time.sleep(min(_LOOK_S, wait_s - waited))
@@ -128,6 +189,13 @@ def find_room(
 
 def _free(room: Room) -> str:
     return f"{sum(room.free.values())} free of {sum(room.threads.values())} threads"
+
+
+def _needs(roles: Sequence[str], room: Room) -> str:
+    if room.able is None:
+        return str(len(roles))
+    able = sum(room.able.values())
+    return f"{len(roles)}, {_training(roles)} of them with connection.resources, which {able} have"
 
 
 def _held(room: Room) -> str:
@@ -144,9 +212,27 @@ def _too_little(room: Room, roles: Sequence[str], least: int, where: str, wait_s
             f"{least} ({', '.join(roles[:least])}): add Dask workers, or use a smaller cluster"
         )
     return (
-        f"{where} has {_free(room)}{waited}, and the run needs {least}{_held(room)}: wait for it "
-        "(recovery.wait_for_workers), or use another cluster"
+        f"{where} has {_free(room)}{waited}, and the run needs {_needs(roles[:least], room)}{_held(room)}: "
+        "wait for it (recovery.wait_for_workers), or use another cluster"
     )
+
+
+def place_with_resources(roles: Sequence[str], room: Room, hosts: str = "any") -> dict[str, str]:
+    """Assign a Dask worker to each role as `place` does, and to training workers one that has the resources.
+
+    >>> room = Room({"a": 1, "b": 1, "c": 1}, {"a": 1, "b": 1, "c": 1}, {}, able={"b": 1})
+    >>> sorted(place_with_resources(["coordinator", "worker 0", "evaluator"], room).items())
+    [('coordinator', 'a'), ('evaluator', 'c'), ('worker 0', 'b')]
+    """
+    if room.able is None:
+        return place(roles, room.free, hosts)
+    training = [role for role in roles if worker_number(role) is not None]
+    placed = place(training, room.able, hosts)
+    taken = Counter(placed.values())
+    left = {address: count - taken[address] for address, count in room.free.items() if count > taken[address]}
+    alone = {address: count for address, count in left.items() if not taken[address]}
+    others = [role for role in roles if role not in training]
+    return place(others, alone if sum(alone.values()) >= len(others) else left, hosts) | placed
 
 
 def place(roles: Sequence[str], threads: Mapping[str, int], hosts: str = "any") -> dict[str, str]:

@@ -47,6 +47,8 @@ class Record:
     ----------
     incidents : list of str
         What has gone wrong, in words.
+    has_gone_back : bool
+        Whether the run was started again.
     """
 
     def __init__(
@@ -60,6 +62,7 @@ class Record:
         self.log, self.incidents = log, list[str]()
         self._experiment, self._observer, self._folder = experiment, observer, folder
         texts = len(log.texts)
+        self.has_gone_back = False
         self._last = None if start is None else _Last(start, len(log), texts, "the one that it began from")
 
     def extend(self, new: msg.LogRows) -> None:
@@ -107,9 +110,17 @@ class Record:
             return f"the last checkpoint is {self._last.name}"
         return "no checkpoint was written (set checkpoint_every)"
 
+    @property
+    def can_go_back(self) -> bool:
+        """Whether there is a checkpoint, or nothing was done that could be lost."""
+        return self._last is not None or not len(self.log.of_kind(Kind.APPLY)["row"])
+
     def go_back(self) -> str:
         """Cut off the log at the last checkpoint, and return in words what is lost."""
-        assert self._last is not None
+        self.has_gone_back = True
+        if self._last is None:
+            self.log.truncate(0, 1)
+            return "nothing was done yet"
         rows, state = self.log.rows(), self._last.checkpoint.state
         versions = rows["version"][rows["kind"] == Kind.APPLY]
         updates = int(max(versions, default=0)) - state["engine"]["view"]["version"]

@@ -14,6 +14,7 @@ from distributed.comm import get_address_host
 
 from psbench.backends.dask.coordinator.checkpointing import Start
 from psbench.backends.dask.coordinator.coordinator import Coordinator
+from psbench.backends.dask.keys import take_key
 from psbench.backends.dask.outliving import outliving_scheduler
 from psbench.backends.dask.protocol import messages as msg
 from psbench.backends.dask.protocol.decoder import Message
@@ -21,7 +22,7 @@ from psbench.backends.dask.protocol.roles import (
     COORDINATOR,
     EVALUATOR,
     Address,
-    Wire,
+    RunKey,
     server_name,
     servers_of,
     worker_name,
@@ -58,7 +59,7 @@ def _outliving(role: Callable[_P, None]) -> Callable[_P, None]:
 def coordinate(
     experiment: Experiment,
     sent: Shipment | None,
-    wire: Wire,
+    largest: int,
     topic: str,
     expected: list[str],
     start: Start | None = None,
@@ -66,7 +67,7 @@ def coordinate(
     """Coordinate the run; the first parameter server is part of it."""
     reach = _reporter(topic, COORDINATOR)
     reach("torch loaded")
-    with listening_socket(experiment, wire) as socket:
+    with listening_socket(experiment, take_key(), largest) as socket:
         _announce(topic, COORDINATOR, socket)
         workload = _build(experiment, sent)
         reach("data read")
@@ -77,11 +78,14 @@ def coordinate(
 
 @_outliving
 def serve(
-    experiment: Experiment, sent: Shipment | None, wire: Wire, topic: str, number: int, address: Address
+    experiment: Experiment, sent: Shipment | None, largest: int, topic: str, number: int, address: Address
 ) -> None:
     """Be a parameter server that is not the first; `address` is the coordinator's."""
-    name = server_name(number)
-    with listening_socket(experiment, wire) as socket, ClientSocket(address, wire.key, name) as coordinator:
+    name, key = server_name(number), take_key()
+    with (
+        listening_socket(experiment, key, largest) as socket,
+        ClientSocket(address, key, name) as coordinator,
+    ):
         _announce(topic, name, socket)
         _report(coordinator, lambda: _serve(experiment, sent, socket, coordinator, number, topic))
 
@@ -106,32 +110,32 @@ def _serve(
 def train(
     experiment: Experiment,
     sent: Shipment | None,
-    wire: Wire,
+    largest: int,
     topic: str,
     worker: int,
     servers: list[Address],
 ) -> None:
     """Be a training worker; `servers` begins with the coordinator."""
-    name = worker_name(worker)
+    name, key = worker_name(worker), take_key()
     with ExitStack() as stack:
-        clients = [stack.enter_context(ClientSocket(address, wire.key, name)) for address in servers]
+        clients = [stack.enter_context(ClientSocket(address, key, name)) for address in servers]
         rings = any(not servers_of(composition) for composition in experiment.strategy.compositions)
-        socket = stack.enter_context(listening_socket(experiment, wire)) if rings else None
+        socket = stack.enter_context(listening_socket(experiment, key, largest)) if rings else None
         first, others = clients[0], clients[1:]
         reach = _reporter(topic, name)
 
         def work() -> None:
             workload = _build(experiment, sent)
             reach("data read")
-            Worker(workload, worker, first, others, socket, wire.key).run(met=lambda: reach("met"))
+            Worker(workload, worker, first, others, socket, key).run(met=lambda: reach("met"))
 
         _report(first, work)
 
 
 @_outliving
-def evaluate(experiment: Experiment, sent: Shipment | None, wire: Wire, topic: str, address: Address) -> None:
+def evaluate(experiment: Experiment, sent: Shipment | None, topic: str, address: Address) -> None:
     """Evaluate the models that come, one after another."""
-    with ClientSocket(address, wire.key, EVALUATOR) as coordinator:
+    with ClientSocket(address, take_key(), EVALUATOR) as coordinator:
         _report(coordinator, lambda: _evaluate(experiment, coordinator, sent, _reporter(topic, EVALUATOR)))
 
 
@@ -185,12 +189,12 @@ def _report(coordinator: ClientSocket, work: Callable[[], None]) -> None:
         raise
 
 
-def listening_socket(experiment: Experiment, wire: Wire) -> ServerSocket:
+def listening_socket(experiment: Experiment, key: RunKey, largest: int) -> ServerSocket:
     """Listen where the Dask worker does, and be reached as it is."""
     worker = get_worker()
     host, contact = get_address_host(worker.address), get_address_host(worker.contact_address)
-    listening = Listening(contact, experiment.connection.port_range, wire.largest)
-    return ServerSocket(host, wire.key, listening=listening)
+    listening = Listening(contact, experiment.connection.port_range, largest)
+    return ServerSocket(host, key, listening=listening)
 
 
 def _announce(topic: str, name: str, socket: ServerSocket) -> None:

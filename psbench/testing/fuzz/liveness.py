@@ -107,6 +107,8 @@ def _round(player: Player) -> None:
 def _settle(player: Player) -> None:
     """Let everything that is under way arrive."""
     while player.measures or any(worker.outbox for worker in player.workers):
-        player.make(Choice("m"))
+        if player.measures:
+            player.make(Choice("m"))
         for worker in player.workers:
-            player.make(Choice("a", worker.number))
+            if worker.outbox:
+                player.make(Choice("a", worker.number))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 _MASK = (1 << 64) - 1
 
 
@@ -20,10 +22,20 @@ def noise(*keys: int) -> float:
     >>> noise(1, 2) == noise(1, 2), 0 <= noise(3) < 1
     (True, True)
     """
+    return (_mixed(_state(keys[:-1]), keys[-1]) >> 11) / (1 << 53)
+
+
+@lru_cache(maxsize=1024)
+def _state(keys: tuple[int, ...]) -> int:
+    """Return the state after all keys but the last, which is the one that counts up."""
     state = 0
     for key in keys:
-        state = (state + key + 0x9E3779B97F4A7C15) & _MASK
-        state = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
-        state = ((state ^ (state >> 27)) * 0x94D049BB133111EB) & _MASK
-        state ^= state >> 31
-    return (state >> 11) / (1 << 53)
+        state = _mixed(state, key)
+    return state
+
+
+def _mixed(state: int, key: int) -> int:
+    state = (state + key + 0x9E3779B97F4A7C15) & _MASK
+    state = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    state = ((state ^ (state >> 27)) * 0x94D049BB133111EB) & _MASK
+    return state ^ (state >> 31)

@@ -130,11 +130,14 @@ def test_a_killed_server_ends_the_run_and_names_the_checkpoint(
 def test_a_worker_that_raises_shows_its_own_traceback(
     scheduler: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(experiment: Experiment, sent: None, wire: Any, topic: str, worker: int, servers: Any) -> None:
+    def broken(
+        experiment: Experiment, sent: None, largest: int, topic: str, worker: int, servers: Any
+    ) -> None:
+        from psbench.backends.dask.keys import take_key
         from psbench.backends.dask.protocol.transport import ClientSocket
         from psbench.backends.dask.tasks import _report
 
-        with ClientSocket(servers[0], wire.key, "worker 0") as client:
+        with ClientSocket(servers[0], take_key(), "worker 0") as client:
             _report(client, lambda: {}["a bug of worker 0"])
 
     monkeypatch.setattr("psbench.backends.dask.tasks.train", broken)

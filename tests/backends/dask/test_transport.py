@@ -21,7 +21,7 @@ from psbench.backends.dask.protocol.messages import (
     RingPiece,
     StateReply,
 )
-from psbench.backends.dask.protocol.roles import RunKey, Wire
+from psbench.backends.dask.protocol.roles import RunKey
 from psbench.backends.dask.protocol.transport import ClientSocket, Received, ServerSocket, is_loopback
 from psbench.backends.dask.protocol.wire import Frame, Listening
 from psbench.errors import BackendError
@@ -213,4 +213,4 @@ def test_the_payload_of_a_push_is_in_no_message() -> None:
 
 
 def test_a_key_is_not_printed() -> None:
-    assert KEY.decode() not in f"{RunKey(KEY)} {RunKey(KEY)!r} {Wire(RunKey(KEY), 1)}"
+    assert KEY.decode() not in f"{RunKey(KEY)} {RunKey(KEY)!r} {(RunKey(KEY),)}"

@@ -47,7 +47,7 @@ from psbench.core.actions import Action
 from psbench.core.log import EventLog
 from psbench.core.strategy import Strategy
 from psbench.core.view import Status
-from psbench.errors import BackendError, Cancelled, Deadlock, WorkerLost
+from psbench.errors import BackendError, Cancelled, Deadlock, ServerLost, WorkerLost
 from psbench.training.workload import Workload
 
 #: seconds between looks at the clock, at the client's share of the log, and at the peers; a peer's death is
@@ -61,6 +61,8 @@ _USAGE_S = 5.0
 #: both it is written within 5 s, unless the servers take longer
 _STOP_S, _PARTS_S = 1.5, 2.0
 _STOPPED = "stopped", "stopped by hand"
+_RETIRED = "a server's Dask worker is being retired before training began"
+_NOT_BEGUN = "stopped by hand before training began"
 
 
 class Coordinator:
@@ -93,6 +95,7 @@ class Coordinator:
         self._next_tick = self._next_log = self._next_ping = 0.0
         self._stop_by = math.inf  # when a stop waits no longer for a version
         self._unanswered = False
+        self._retired = ""  # the server whose Dask worker is: the run goes on elsewhere
         self.averaging = ReplicaAveraging(socket, numbers)
         self.evaluation = Evaluation(
             *(self.rules, engine.view, EvaluationQueue(socket, workload.model_bytes), self.averaging),
@@ -126,6 +129,7 @@ class Coordinator:
             ready=self.membership.set_ready,
             no_place=self.membership.find_no_place,
             stop=self._stop,
+            leave=self._leave,
         )
 
     # ---------------------------------------------------------------- the run
@@ -149,7 +153,11 @@ class Coordinator:
                 while self.events and not self.ending:
                     self._handle(self.events.popleft())
                 self._stop_without_version()
-            self._finish()
+            if self._retired and self.ending.status == "stopped":
+                self._complete_checkpoints()
+                self.socket.send(CLIENT, msg.RunMoves(self._retired))
+            else:
+                self._finish()
         finally:
             self.log_stream.send()
             for name in self.peers.present:
@@ -169,7 +177,7 @@ class Coordinator:
         while missing := self.peers.missing:
             self._pump()
             if self.ending:
-                raise Cancelled("stopped by hand before training began")
+                raise ServerLost(_RETIRED) if self._retired else Cancelled(_NOT_BEGUN)
             if self.now > _START_S:
                 raise BackendError(
                     f"{', '.join(missing)} did not report within {_START_S:.0f} s: are the Dask workers busy?"
@@ -271,6 +279,13 @@ class Coordinator:
         else:
             self.ending.end(*_STOPPED)
 
+    def _leave(self, name: str) -> None:
+        """Let a role go whose Dask worker is being retired; a server's run goes on elsewhere."""
+        if self.ending or self.membership.let_go(name):
+            return
+        self._retired = name
+        self._stop(with_checkpoint=True)
+
     def _stop_without_version(self) -> None:
         """End a run that was asked to stop with a checkpoint of this moment, if no version came in time."""
         if self.now >= self._stop_by and not (self.ending or self.engine.measuring):
@@ -351,10 +366,7 @@ class Coordinator:
         self.events.clear()
         time_s = min(self.now, self.rules.deadline_s)
         state = self.evaluation.await_state(self.evaluation.gather)
-        latest = time.monotonic() + _PARTS_S
-        self._until(lambda: not self.checkpoints or time.monotonic() > latest)
-        self.checkpoints.give_up(self.pushes.position_after)
-        self._until(lambda: not self.checkpoints)
+        self._complete_checkpoints()
         self.peers.dismiss_workers()
         self.evaluation.evaluate_last(state)
         latest = time.monotonic() + _USAGE_S  # a worker whose last step takes long is not waited for
@@ -364,10 +376,16 @@ class Coordinator:
             "time_s": time_s,
             "lost_workers": [w.id for w in self.engine.view.workers.values() if w.status == Status.GONE],
             "strangers": self.socket.strangers,
-            "incidents": self.replacements.incidents,
             "usage": sorted(self.peers.usage.values(), key=lambda used: used["worker"]),
             "unanswered": self._unanswered or self.pushes.diverged,
         }
         outcome = msg.RunOutcome(self.ending.status, self.ending.reason, facts, state)
         self.socket.send(CLIENT, outcome)
         self._until(lambda: self.handlers.client_has_outcome)
+
+    def _complete_checkpoints(self) -> None:
+        """Have what is under way of checkpoints sent to the client."""
+        latest = time.monotonic() + _PARTS_S
+        self._until(lambda: not self.checkpoints or time.monotonic() > latest)
+        self.checkpoints.give_up(self.pushes.position_after)
+        self._until(lambda: not self.checkpoints)

@@ -62,6 +62,8 @@ class Handlers:
         Does without a role for which there is no Dask worker.
     stop : callable
         Ends the run; called with whether to write a checkpoint first.
+    leave : callable
+        Takes note that a role's Dask worker is being retired.
     """
 
     def __init__(
@@ -81,6 +83,7 @@ class Handlers:
         ready: Callable[[str, msg.Ready], None],
         no_place: Callable[[str], None],
         stop: Callable[[bool], None],
+        leave: Callable[[str], None],
     ) -> None:
         self._socket, self._peers, self._lose = socket, peers, lose
         self.client_has_outcome = False
@@ -95,6 +98,7 @@ class Handlers:
             msg.Hello: lambda name, _: peers.connect(name),
             msg.Ready: ready,
             msg.RoleLost: lambda _, lost: no_place(lost.name),
+            msg.RoleLeaves: lambda _, leaving: leave(leaving.name),
             msg.AskClock: self._send_clock,
             msg.Failed: self._fail,
             msg.PeerRefused: self._lose_refused,

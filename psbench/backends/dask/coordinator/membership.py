@@ -13,7 +13,7 @@ from psbench.backends.dask.coordinator.pushes import PushIntake
 from psbench.backends.dask.coordinator.replacements import Replacements
 from psbench.backends.dask.coordinator.replica_averaging import ReplicaAveraging
 from psbench.backends.dask.coordinator.timers import Timers
-from psbench.backends.dask.protocol.messages import Ready, StartTraining
+from psbench.backends.dask.protocol.messages import Ready, StartTraining, Stop
 from psbench.backends.dask.protocol.roles import CLIENT, EVALUATOR, worker_name, worker_number
 from psbench.backends.dask.protocol.transport import ServerSocket
 from psbench.backends.dask.server.store import ParameterStore
@@ -84,7 +84,19 @@ class Membership:
         for worker in self._peers.workers():
             self._socket.send(worker_name(worker), StartTraining(begin_s, rings))
 
-    def lose(self, name: str) -> None:
+    def let_go(self, name: str) -> bool:
+        """Do without a peer whose Dask worker is being retired; False if it cannot be done without."""
+        for dead in self._peers.find_dead():
+            self.lose(dead)
+        if name in self._peers.gone:
+            return True
+        if worker_number(name) is None and name != EVALUATOR:
+            return False
+        self._socket.send(name, Stop())
+        self.lose(name, "left, as its Dask worker is being retired,")
+        return True
+
+    def lose(self, name: str, how: str = "was lost") -> None:
         """Do without a peer that is gone.
 
         Raises
@@ -97,21 +109,21 @@ class Membership:
         self._peers.lose(name)
         worker = worker_number(name)
         if worker is not None:
-            self._lose_worker(worker)
+            self._lose_worker(worker, how)
         elif name == CLIENT:
             raise Cancelled("the client is gone")
         elif name != EVALUATOR:
             raise ServerLost(f"{name} is gone: its process was killed or its machine is unreachable")
         else:
-            self._replacements.lose(name, self._now())
+            self._replacements.lose(name, self._now(), how)
             self._expect_again(name)
 
-    def _lose_worker(self, worker: int) -> None:
+    def _lose_worker(self, worker: int, how: str) -> None:
         name = worker_name(worker)
-        self._replacements.lose(name, self._now())
+        self._replacements.lose(name, self._now(), how)
         if not self.training:
             if not self._replacements.awaits_worker:
-                raise WorkerLost(f"{name} died before training began")
+                raise WorkerLost(f"{name} {how} before training began")
             self._expect_again(name)
             return
         self._store().leave(worker)

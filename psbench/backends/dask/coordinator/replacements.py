@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from psbench.backends.dask.protocol.messages import RoleLost
+from psbench.backends.dask.protocol.messages import Incident, RoleLost
 from psbench.backends.dask.protocol.roles import CLIENT, EVALUATOR, worker_name, worker_number
 from psbench.backends.dask.protocol.transport import ServerSocket
 from psbench.errors import BackendError
@@ -23,11 +23,6 @@ class Replacements:
     socket : ServerSocket
     expected : iterable of str
         The roles that there is a Dask worker for at the beginning.
-
-    Attributes
-    ----------
-    incidents : list of str
-        What was lost and replaced, in words.
     """
 
     def __init__(self, experiment: Experiment, socket: ServerSocket, expected: Iterable[str]) -> None:
@@ -37,11 +32,13 @@ class Replacements:
         names = map(worker_name, range(experiment.num_workers))
         self._missing = set(names).difference(expected) if self._of_workers else set[str]()
         self._awaited = set(self._missing)
-        self.incidents: list[str] = []
 
-    def lose(self, name: str, now: float) -> None:
+    def _tell(self, text: str) -> None:
+        self._socket.send(CLIENT, Incident(text))
+
+    def lose(self, name: str, now: float, how: str) -> None:
         """Have another Dask worker found for the evaluator, or for a worker if that is wanted."""
-        self.incidents.append(f"{name} was lost at {now:.1f} s")
+        self._tell(f"{name} {how} at {now:.1f} s")
         if name == EVALUATOR or self._of_workers:
             self._missing.add(name)
             self._awaited.add(name)
@@ -53,7 +50,7 @@ class Replacements:
             return
         self._missing.discard(name)
         self._awaited.discard(name)
-        self.incidents.append(f"{name} has joined on another Dask worker at {now:.1f} s")
+        self._tell(f"{name} has joined on another Dask worker at {now:.1f} s")
 
     def give_up(self, name: str) -> None:
         """Wait no longer for a role; the client goes on looking.

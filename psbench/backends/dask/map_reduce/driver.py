@@ -16,7 +16,7 @@ from psbench.backends.dask.connecting import connected
 from psbench.backends.dask.coordinator.ending import Ending
 from psbench.backends.dask.map_reduce import tasks
 from psbench.backends.dask.objects import check_objects, sent
-from psbench.backends.dask.placement import find_room, place
+from psbench.backends.dask.placement import find_room, place_with_resources
 from psbench.backends.dask.protocol.roles import EVALUATOR, worker_name
 from psbench.backends.dask.shipping import Shipping, bare
 from psbench.backends.outcome import Outcome
@@ -65,8 +65,9 @@ def run_map_reduce(
     roles = [*map(worker_name, range(workload.profile.num_workers)), EVALUATOR]
     start_progress().expect(roles)
     with connected(experiment, len(roles), client, control.check) as client:
-        room = find_room(client, roles, len(roles), experiment.recovery.wait_for_workers, control.check)
-        placed = place(roles, room.free, experiment.connection.hosts)
+        wait_s, uses = experiment.recovery.wait_for_workers, experiment.connection
+        room = find_room(client, roles, len(roles), wait_s, control.check, resources=uses.resources)
+        placed = place_with_resources(roles, room, uses.hosts)
         start_progress().place(placed)
         return _Driver(workload, log, control, observer, checkpoints, client, placed).run()
 

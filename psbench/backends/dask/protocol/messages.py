@@ -94,6 +94,24 @@ class RoleLost(Message, kind=25):
     name: str
 
 
+class RoleLeaves(Message, kind=26):
+    """The Dask worker of a role is being retired: do without it, or let the run go on elsewhere."""
+
+    name: str
+
+
+class Incident(Message, kind=28):
+    """What has gone wrong, in words, as soon as it has: a coordinator may be lost too."""
+
+    text: str
+
+
+class RunMoves(Message, kind=27):
+    """A server's Dask worker is being retired: the run has written a checkpoint, to go on elsewhere."""
+
+    name: str
+
+
 class RunOutcome(Message, kind=23):
     """What the run leaves beside its log; see `base.Outcome`."""
 

@@ -20,19 +20,12 @@ class Address(NamedTuple):
 
 
 class RunKey(bytes):
-    """A run's key, which no log or page shows: Dask prints the arguments of a task that fails."""
+    """A run's key, which no log or page shows: Dask prints the arguments of a call that fails."""
 
     def __repr__(self) -> str:
         return "RunKey(...)"
 
     __str__ = __repr__
-
-
-class Wire(NamedTuple):
-    """What every process of a run needs to know of its messages: the key, and the bytes of the largest."""
-
-    key: RunKey
-    largest: int
 
 
 def worker_name(worker: int) -> str:

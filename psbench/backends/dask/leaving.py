@@ -1,0 +1,70 @@
+"""Dask workers of a run that are being retired, of which the scheduler tells its client."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+from distributed import Client
+
+from psbench.errors import ServerLost
+
+
+class ServerRetired(ServerLost):
+    """The Dask worker of a parameter server is being retired; the run has a checkpoint of that moment.
+
+    `leaving` has the addresses of all Dask workers that are.
+    """
+
+    def __init__(self, reason: str, leaving: Collection[str]) -> None:
+        super().__init__(reason)
+        self.leaving = frozenset(leaving)
+
+
+class Leavers:
+    """Finds out which Dask workers of a run are being retired.
+
+    Parameters
+    ----------
+    client : Client
+        Dask's.
+
+    Attributes
+    ----------
+    addresses : set of str
+        Of those that are.
+    """
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self.addresses: set[str] = set()
+        self._watched: set[str] = set()
+        self._told: set[str] = set()  # roles there of which `of` has told
+
+    def watch(self, role: str, address: str) -> None:
+        """Ask the scheduler to tell of a Dask worker that has a role from now on."""
+        self._told.discard(role)
+        self._watched.add(address)
+        self._client.subscribe_topic(address, partial(self._note, address))
+
+    def _note(self, address: str, event: tuple[float, Any]) -> None:
+        """Take note of what a Dask worker has become; called in Dask's own thread."""
+        said = event[1]
+        if isinstance(said, dict) and said.get("status") == "closing_gracefully":
+            self.addresses.add(address)
+
+    def of(self, placed: Mapping[str, str]) -> list[str]:
+        """Return the roles whose Dask workers are being retired, each once."""
+        if not self.addresses:
+            return []
+        found = [role for role, at in placed.items() if at in self.addresses and role not in self._told]
+        self._told.update(found)
+        return found
+
+    def end(self) -> None:
+        """Ask to be told no more."""
+        for address in self._watched:
+            with suppress(ValueError):  # it was never asked
+                self._client.unsubscribe_topic(address)
