@@ -223,12 +223,12 @@ def place_of(client: Client) -> dict[str, str]:
 
 def test_resources_are_honoured_and_a_server_moves_when_its_workers_lifetime_ends() -> None:
     port, control, places = free_port(), Control(), list[dict[str, str]]()
-    contact = f"tcp://localhost:{port}"
+    contact = f"tcp://127.0.0.1:{port}"
     with ExitStack() as stack:
         where = ("--host", "tcp://127.0.0.1", "--port", "0", "--no-dashboard")
         address = read_until(stack.enter_context(program("scheduler", *where)), r"Scheduler at:\s+(\S+)")
         common = ("worker", address, "--no-dashboard", "--nthreads")
-        named = ("--listen-address", f"tcp://127.0.0.1:{port}", "--contact-address", contact)
+        named = ("--listen-address", f"tcp://localhost:{port}", "--contact-address", contact)
         stack.enter_context(program(*common, "4", "--no-nanny", "--resources", "GPU=2", *named))
         stack.enter_context(program(*common, "1", "--host", "tcp://127.0.0.1", "--lifetime", "1 hour"))
         client = stack.enter_context(Client(address, set_as_default=False))
