@@ -1,5 +1,6 @@
 """The files of the papers: every row has its place, and its runs or the reason why there are none."""
 
+import html
 from pathlib import Path
 
 import pytest
@@ -7,8 +8,10 @@ import pytest
 from psbench.errors import DataError, UnknownName
 from psbench.papers import cells
 from psbench.papers.closed_forms import FORMULAS
+from psbench.papers.figures import figures
 from psbench.papers.library import NAMES, load, parse, stored
 from psbench.papers.measures import TARGETS, measure
+from psbench.papers.page import write_page
 from psbench.papers.schema import SCALES
 from psbench.papers.session import stored_reproduction
 from psbench.papers.text import headline
@@ -98,6 +101,21 @@ def test_the_readme_shows_the_stored_results():
     for name in NAMES:
         if stored(name).is_file():
             assert f"| {' | '.join(headline(stored_reproduction(name)))} |" in shown, name
+
+
+def test_the_report_shows_every_row_with_its_verdict_and_each_note_once(tmp_path):
+    found = [stored_reproduction(name) for name in ("hermes", "strategy_switch")]
+    page = write_page(tmp_path / "report.html", found).read_text(encoding="utf-8")
+    for each in found:
+        notes = {
+            o.note for o in each.outcomes if o.note and o.verdict in ("direction only", "not reproduced")
+        }
+        assert notes
+        assert all(page.count(f": {html.escape(note)}</li>") == 1 for note in notes)
+    assert page.count("<td>never in 1 of 3 runs</td><td>not reproduced</td>") == 1
+    assert "±nan" not in page.replace(" ", "")
+    study = next(figure for figure in figures(found[1]) if figure.name == "order")
+    assert "Strategy-Switch, momentum kept" in set(study.table["experiment"])
 
 
 HEAD = "exhibit,row,place,value,relation,unit,reading_error,experiment,baseline,measure,form,better,reason\n"
