@@ -24,7 +24,7 @@ from psbench_widgets.own_objects import titles_of
 from psbench_widgets.run_table import RunEntry
 
 #: what drawing may take of the time that a run takes
-SHARE = 1 / 45
+SHARE = 1 / 60
 #: and it is never done more often than this, in seconds: faster than that nobody sees
 LEAST_S = 0.1
 

@@ -12,6 +12,7 @@ import { startTable } from "./start.js";
 
 const GROUPS = { learn: "Learning", workers: "Where the time goes", updates: "Updates, staleness and traffic", data: "Data" };
 const SETTLE_MS = 120; // a person who types is not asked about every letter
+const PLACE_MS = 1500; // charts of a run that is over have been drawn
 const REST_MS = 250; // the moment has stopped moving: charts that are sums follow it
 
 export function mountLab(model, el) {
@@ -312,6 +313,7 @@ class Lab {
     this.meter.style.width = `${100 * (fraction ?? 0)}%`;
     this.progress.classList.toggle("psb-unknown", running && fraction === null);
     this.progress.setAttribute("aria-valuenow", String(Math.round(100 * (fraction ?? 0))));
+    this.keepPlace(running);
     this.element.dataset.running = running ? String(status.running) : "";
     this.starting.hidden = !(running && status.starting?.rows?.length);
     if (!this.starting.hidden) this.starting.replaceChildren(startTable(status.starting));
@@ -320,6 +322,13 @@ class Lab {
     if (status.trouble) this.trouble.replaceChildren(h("summary", {}, `The panel had trouble: ${status.trouble.trim().split("\n").at(-1)}`), h("pre", {}, status.trouble));
     if (running) this.hint.hidden = true;
     this.sayLast();
+  }
+
+  // While charts are put away and come back, the page stays as long as it was: whoever has scrolled down stays there.
+  keepPlace(running) {
+    clearTimeout(this.place_);
+    if (running && !this.element.dataset.running) this.watch.style.minHeight = `${this.watch.offsetHeight}px`;
+    if (!running) this.place_ = setTimeout(() => (this.watch.style.minHeight = ""), PLACE_MS);
   }
 
   // What became of the newest run, once nothing runs.
@@ -378,6 +387,7 @@ class Lab {
   dispose() {
     clearTimeout(this.timer);
     clearTimeout(this.rest);
+    clearTimeout(this.place_);
     document.removeEventListener("visibilitychange", this.seen);
     this.intersection.disconnect();
     this.stage.dispose();
@@ -394,5 +404,5 @@ class Lab {
   }
 }
 
-// The moment in whole microseconds, not before it: what had happened then has happened in the fork too.
+// in whole microseconds, not before the moment: what had happened then has happened in the fork too
 const inMicroseconds = (time) => Math.ceil(time * 1e6) / 1e6;
