@@ -40,7 +40,7 @@ def test_everything_advances_together(done: Any, monkeypatch: pytest.MonkeyPatch
     shown = 0
     for log in grow(done, 12, view):
         # some are too soon after the last to be drawn, as if that had taken long
-        monkeypatch.setattr(run_view, "SHARE", 0.0 if len(log) % 3 else 1e9)
+        view._affordable = float("inf") if len(log) % 3 else 0.0
         view.refresh()
         assert view._progress is not None
         shown = max(shown, int(view._read == len(log)) * len(log))
@@ -55,23 +55,26 @@ def test_everything_advances_together(done: Any, monkeypatch: pytest.MonkeyPatch
     figures.close()
 
 
-def test_drawing_takes_its_share_of_the_time_and_no_more(done: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The clock of a run of 100 s, in which drawing takes 0.5 s each time."""
+@pytest.mark.parametrize("cost_s", [0.02, 0.5])
+def test_drawing_takes_its_share_of_the_time_and_no_more(
+    done: Any, monkeypatch: pytest.MonkeyPatch, cost_s: float
+) -> None:
+    """The clock of a run of 100 s."""
     clock = {"now": 0.0, "spent": 0.0}
     monkeypatch.setattr(run_view.time, "process_time", lambda: clock["now"])
     monkeypatch.setattr(run_view.time, "perf_counter", lambda: clock["now"])
     monkeypatch.setattr(run_view.time, "thread_time", lambda: clock["spent"])
-    figures = Figures()
-    refresh = figures.refresh
+    figures, drawn = Figures(), list[float]()
 
     def slow(*arguments: Any, **options: Any) -> None:
-        clock["spent"] += 0.5
-        refresh(*arguments, **options)
+        clock["spent"] += cost_s
+        drawn.append(clock["now"])
 
     monkeypatch.setattr(figures, "refresh", slow)
     view = RunView(figures, lambda message: None)
-    for _ in grow(done, 100, view):
+    for _ in grow(done, 1000, view):
         view.refresh()
-        clock["now"] += 1.0
-    assert 0.5 < clock["spent"] <= 100 * run_view.SHARE
+        clock["now"] += 0.1
+    assert drawn[1] - drawn[0] <= run_view.SECOND_S + 0.11  # the first is not held against the rest for long
+    assert 3 * cost_s <= clock["spent"] <= 100 * run_view.SHARE + 2 * cost_s
     figures.close()

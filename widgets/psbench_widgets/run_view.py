@@ -25,8 +25,10 @@ from psbench_widgets.run_table import RunEntry
 
 #: what drawing may take of the time that a run takes
 SHARE = 1 / 60
-#: and it is never done more often than this, in seconds: faster than that nobody sees
+#: it is never done more often than this, in seconds: faster than that nobody sees
 LEAST_S = 0.1
+#: the second time comes at the latest this many seconds after the first, which has more to prepare
+SECOND_S = 1.5
 
 
 @dataclass
@@ -95,7 +97,7 @@ class RunView:
         self._newest = _Newest()
         self._shown: list[_Film] = []
         self._stop = self._read = 0  # rows of the log that there are, and that are shown
-        self._due = self._began = self._spent = self._cost = 0.0
+        self._due = self._affordable = 0.0  # by the clock, and by the time that the run has taken
         self._is_seen, self._is_behind = True, False
         self._echo = 0, ""
 
@@ -114,7 +116,7 @@ class RunView:
         self._progress = RunProgress(job.experiment.stop, job.meta)
         self._shown = [_Film(job.experiment, log, label, job.number)]
         self._stop = self._read = 0
-        self._due, self._began, self._spent, self._cost = 0.0, self._clock(job), 0.0, 0.0
+        self._due = self._affordable = 0.0
         self._figures.show(Shown(label, log, job.meta))
 
     @property
@@ -148,7 +150,7 @@ class RunView:
                 return
             if self._read == self._stop and not self._is_behind:
                 return
-            if self.is_seen and not self._can_afford(job):
+            if self.is_seen and self._clock(job) < self._affordable:
                 return
             began = time.thread_time()  # not the clock, which also counts what the run takes meanwhile
             assert self._progress is not None
@@ -158,12 +160,9 @@ class RunView:
             if self.is_seen:
                 self._figures.refresh(self._stop)
                 self._send_newest()
-            self._cost = time.thread_time() - began
-            self._spent += self._cost
-            self._due = time.perf_counter() + LEAST_S
-
-    def _can_afford(self, job: Job) -> bool:
-        return self._spent + self._cost <= SHARE * (self._clock(job) - self._began)
+            pause = (time.thread_time() - began) / SHARE
+            pause = pause if self._affordable else min(pause, SECOND_S)
+            self._due, self._affordable = time.perf_counter() + LEAST_S, self._clock(job) + pause
 
     @staticmethod
     def _clock(job: Job) -> float:

@@ -7,6 +7,7 @@ import { labels, speeds } from "./pictures.js";
 import { ComparisonTable } from "./comparison.js";
 import { RunsTable } from "./runs.js";
 import { mountChart } from "./chart.js";
+import { Sight } from "./sight.js";
 import { Stage } from "./stage.js";
 import { startTable } from "./start.js";
 
@@ -47,7 +48,7 @@ class Lab {
     this.onGoal();
     this.place("watch", this.watch);
     this.place("overlay", this.overlay);
-    this.watchVisibility();
+    this.sight = new Sight(this.element, () => this.tab === "watch", (on) => this.send({ kind: "seen", on }));
     this.ask();
   }
 
@@ -98,7 +99,7 @@ class Lab {
         tab.setAttribute("aria-selected", String(name === key));
         tab.tabIndex = name === key ? 0 : -1;
       }
-      this.seen?.();
+      this.sight?.look();
     };
     for (const [key, [title]] of Object.entries(pages)) {
       bar.append(h("button", { type: "button", role: "tab", class: `psb-tab psb-tab-${key}`, onclick: () => select(key) }, title));
@@ -168,22 +169,6 @@ class Lab {
       h("h3", {}, "YAML ", copy(this.yaml, "YAML")),
       this.yaml,
     );
-  }
-
-  // Python draws nothing that nobody sees: another tab of the panel, of the browser, or scrolled away.
-  watchVisibility() {
-    let near = true;
-    this.seen = () => {
-      const on = near && !document.hidden && this.tab === "watch";
-      if (on !== this.wasSeen) this.send({ kind: "seen", on: (this.wasSeen = on) });
-    };
-    this.intersection = new IntersectionObserver((entries) => {
-      near = entries.at(-1).isIntersecting;
-      this.seen();
-    }, { rootMargin: "200px" });
-    this.intersection.observe(this.element);
-    document.addEventListener("visibilitychange", this.seen);
-    this.seen();
   }
 
   // ---------------------------------------------------------------- the controls
@@ -388,8 +373,7 @@ class Lab {
     clearTimeout(this.timer);
     clearTimeout(this.rest);
     clearTimeout(this.place_);
-    document.removeEventListener("visibilitychange", this.seen);
-    this.intersection.disconnect();
+    this.sight.dispose();
     this.stage.dispose();
     this.table.dispose();
     for (const [name, handler] of this.handlers) this.model.off(name, handler);

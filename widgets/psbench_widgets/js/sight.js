@@ -1,0 +1,25 @@
+// Whether somebody sees an element. Python draws nothing that nobody sees: on another tab of the panel or of the
+// browser, or scrolled away.
+export class Sight {
+  // isOpen(): whether the element's own tab is shown; tell(on): called when it comes into sight or leaves it
+  constructor(element, isOpen, tell) {
+    Object.assign(this, { isOpen, tell, near: true, was: null });
+    this.look = () => {
+      const on = this.near && !document.hidden && this.isOpen();
+      if (on !== this.was) this.tell((this.was = on));
+    };
+    const watch = (entries) => {
+      this.near = entries.at(-1).isIntersecting;
+      this.look();
+    };
+    this.observer = new IntersectionObserver(watch, { rootMargin: "200px" });
+    this.observer.observe(element);
+    document.addEventListener("visibilitychange", this.look);
+    this.look();
+  }
+
+  dispose() {
+    this.observer.disconnect();
+    document.removeEventListener("visibilitychange", this.look);
+  }
+}
