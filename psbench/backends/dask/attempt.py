@@ -140,7 +140,7 @@ class Attempt:
         name = f"{self._topic}-{secrets.token_hex(2)}-{role.replace(' ', '-')}"
         address = self.placed[role]
         self._leavers.watch(role, address)
-        give_key(self.client, self._key, {name: address})
+        give_key(self.client, self._key, name, address)
         self._futures[role] = self.client.submit(
             task,
             *(self._experiment, self._shipping.to(role), *arguments),

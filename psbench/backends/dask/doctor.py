@@ -189,7 +189,7 @@ class _Doctor:
     def _start(self, worker: str, task: Callable[..., Any], *arguments: Any) -> Future:
         """Start a task that talks to others over the run's own connections."""
         name = f"psbench-doctor-{secrets.token_hex(8)}"
-        give_key(self._client, self._key, {name: worker})
+        give_key(self._client, self._key, name, worker)
         return self._client.submit(task, *arguments, workers=[worker], pure=False, key=name)
 
     @contextmanager

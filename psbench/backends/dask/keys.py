@@ -6,52 +6,34 @@ worker first, by a call that nobody stores; there the task takes it, once.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Mapping
-
 from distributed import Client, Worker, get_worker
 
+from psbench.backends.dask.asking import ask
 from psbench.backends.dask.protocol.roles import RunKey
-from psbench.errors import BackendError, ServerLost
+from psbench.errors import BackendError
 
 #: how keys that wait for their tasks are called among a Dask worker's attributes
 _WAITING = "_psbench_keys"
-#: seconds that a Dask worker may take to receive one
-_GIVE_S = 10.0
 
 
-def give_key(client: Client, key: RunKey, tasks: Mapping[str, str]) -> None:
-    """Have Dask workers keep a key for tasks that will be submitted.
+def give_key(client: Client, key: RunKey, task: str, address: str) -> None:
+    """Have a Dask worker keep a key for a task that will be submitted.
 
     Parameters
     ----------
     client : Client
     key : RunKey
-    tasks : mapping of a task's key to the address of its Dask worker
+    task : str
+        The key of the task, as Dask calls its name.
+    address : str
+        Of the Dask worker.
 
     Raises
     ------
-    BackendError
-        If a Dask worker does not answer.
-    ServerLost
-        If one is gone.
+    BackendError, ServerLost
+        If the Dask worker does not answer, or is gone.
     """
-
-    async def give(task: str, address: str) -> None:
-        await asyncio.wait_for(client.run(_keep, task, key, workers=[address]), _GIVE_S)
-
-    async def give_all() -> None:
-        await asyncio.gather(*(give(task, address) for task, address in tasks.items()))
-
-    try:
-        client.sync(give_all)
-    except TimeoutError:
-        where = ", ".join(sorted(set(tasks.values())))
-        raise BackendError(
-            f"not each of the Dask workers at {where} answers within {_GIVE_S:g} s: is one frozen?"
-        ) from None
-    except OSError as error:
-        raise ServerLost(f"a Dask worker is gone before the run could begin there: {error}") from None
+    ask(client, _keep, task, key, of=[address])
 
 
 def _keep(task: str, key: RunKey, dask_worker: Worker) -> None:

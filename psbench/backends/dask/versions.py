@@ -9,6 +9,7 @@ from importlib import metadata
 
 from distributed import Client
 
+from psbench.backends.dask.asking import ask
 from psbench.errors import BackendError
 
 #: what must be the same; of Python the first two numbers
@@ -37,11 +38,11 @@ def check_versions(client: Client, addresses: Iterable[str]) -> None:
     Raises
     ------
     BackendError
-        Naming the first package that differs, and where.
+        Naming the first package that differs, and where; or a Dask worker that does not answer.
     """
     own, wanted = versions_here(), sorted(set(addresses))
     try:
-        theirs = client.run(_versions, _COMPARED, workers=wanted)
+        theirs = ask(client, _versions, _COMPARED, of=wanted)
     except ModuleNotFoundError as error:
         raise BackendError(f"a Dask worker has no {error.name}: install psbench there, as here") from None
     for name, version in own.items():

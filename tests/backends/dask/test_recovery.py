@@ -15,12 +15,14 @@ from typing import Any
 
 import pytest
 from distributed import Client
-from test_dask_runs import FOREVER, client, experiment, process_of
+from test_dask_runs import FOREVER, client, experiment, process_of, simulated
 
 from psbench import replay
 from psbench.backends.control import Control
+from psbench.backends.dask.attempt import Attempt
+from psbench.backends.dask.record import Record
 from psbench.core.log import EventLog, Kind
-from psbench.errors import BackendError
+from psbench.errors import BackendError, ServerLost
 from psbench.results.run import Run
 from psbench.runs import run
 
@@ -43,6 +45,49 @@ class Killer:
             self.killed = True
         if self.over is not None and self.over(log):
             self.control.stop()
+
+
+def test_a_server_that_is_lost_before_anything_was_done_is_started_again(
+    scheduler: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    starts: list[Attempt] = []
+
+    def start(attempt: Attempt) -> None:
+        starts.append(attempt)
+        if len(starts) == 1:
+            raise ServerLost("server 1 is gone: its process was killed before it could listen")
+        begin(attempt)
+
+    begin = Attempt.start
+    monkeypatch.setattr(Attempt, "start", start)
+    spec = experiment("asp", scheduler, 1)
+    assert run(spec).meta["params_digest"] == simulated(spec).meta["params_digest"]
+    assert len(starts) == 2
+
+
+def test_what_was_done_is_not_begun_again_without_a_checkpoint() -> None:
+    log = EventLog()
+    record = Record(experiment("asp", None, 1), log, None, None, None)
+    assert record.can_go_back
+    log.add(Kind.HOLD, 0.5, text="barrier")
+    assert record.go_back() == "nothing was done yet"
+    assert (len(log), log.texts) == (0, ("",))
+    log.add(Kind.APPLY, 0.5, version=1)
+    assert not record.can_go_back
+
+
+def test_a_dask_worker_that_is_frozen_is_named(
+    scheduler: str, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("psbench.backends.dask.asking._ANSWER_S", 1.0)
+    processes = client.run(os.getpid)
+    frozen = sorted(processes)[0]
+    os.kill(processes[frozen], signal.SIGSTOP)
+    try:
+        with pytest.raises(BackendError, match=rf"no answer within 1 s from .*{frozen}.*frozen"):
+            run(experiment("asp", scheduler, 4))  # on all Dask workers
+    finally:
+        os.kill(processes[frozen], signal.SIGCONT)
 
 
 @pytest.mark.parametrize("role", ["coordinator", "server 1"])
