@@ -75,7 +75,7 @@ class Jupyter:
         raise RuntimeError("JupyterLab did not answer within 30 s")
 
     def get(self, path: str) -> Any:
-        return self._ask(path, None, timeout_s=5)
+        return self._ask(path, None, timeout_s=60)
 
     def post(self, path: str, content: dict[str, Any]) -> Any:
         return self._ask(path, json.dumps(content).encode(), timeout_s=60)

@@ -121,21 +121,20 @@ class RunView:
 
     @property
     def is_seen(self) -> bool:
-        """Whether somebody looks: nothing is drawn for nobody."""
+        """Whether somebody looks: while a run goes on, nothing is drawn for nobody."""
         return self._is_seen
 
     @is_seen.setter
     def is_seen(self, on: bool) -> None:
         with self._lock:
-            self._is_seen, before = on, self._is_seen
-            if on and not before and self._job is not None:
+            if on and not self._is_seen:
                 self._due = 0.0
-                self.finish(self._job)
+            self._is_seen = on
 
     def finish(self, job: Job) -> None:
-        """Draw the whole log of a job that has ended, if it is the one shown and somebody looks."""
+        """Draw the whole log of a job that has ended, if it is the one shown."""
         with self._lock:
-            if job.is_over and job.run is not None and self._job is job and self.is_seen:
+            if job.is_over and job.run is not None and self._job is job:
                 self._figures.refresh(final=True)
                 self.show_moment(None)
 
