@@ -13,12 +13,12 @@ import pytest
 import yaml
 
 from psbench import Control, Experiment, Run, __version__
-from psbench.backends.start_progress import start_progress
 from psbench.cli import main
 from psbench.cli.catalogue import KINDS
 from psbench.cli.monitor import Monitor
 from psbench.core.part import REGISTRY
 from psbench.strategies import CATALOGUE
+from psbench.system.start_progress import start_progress
 
 QUICK = ("--set", "stop={updates: 6}", "--set", "cluster={workers: 3}", "--set", "strategy=ssp")
 

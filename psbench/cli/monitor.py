@@ -14,10 +14,10 @@ from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextC
 from rich.table import Column
 
 from psbench.backends.control import Control
-from psbench.backends.start_progress import StartProgress, watching_start
 from psbench.core.log import EventLog
 from psbench.experiment import Experiment
 from psbench.progress import RunProgress, time_left
+from psbench.system.start_progress import StartProgress, watching_start
 
 #: seconds between two looks at the log: a bar need not move faster, and a log file should not fill up
 BAR_EVERY_S, LINE_EVERY_S = 0.1, 5.0

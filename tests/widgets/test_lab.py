@@ -16,7 +16,6 @@ import pytest
 import torch
 
 from psbench import charts, metrics
-from psbench.backends.start_progress import StartProgress
 from psbench.core.log import EventLog, Kind
 from psbench.errors import ParameterError, UnknownName
 from psbench.experiment import Experiment
@@ -24,6 +23,7 @@ from psbench.metrics.growing import SpanTotals
 from psbench.results.fork import common_prefix
 from psbench.results.run import Run
 from psbench.runs import run
+from psbench.system.start_progress import StartProgress
 from psbench_widgets import Lab
 from psbench_widgets.check import as_python, as_values
 from psbench_widgets.figures import Figures, Shown

@@ -19,13 +19,13 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from psbench import Control
-from psbench.backends.start_progress import StartProgress, watching_start
 from psbench.core.log import EventLog
 from psbench.errors import Cancelled
 from psbench.experiment import Experiment
 from psbench.progress_events import listening
 from psbench.results.run import Run
 from psbench.runs import run as run_experiment
+from psbench.system.start_progress import StartProgress, watching_start
 from psbench.training.workload import Workload
 
 logger = logging.getLogger(__name__)

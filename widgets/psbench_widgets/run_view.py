@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from psbench.backends.start_progress import STAGES
 from psbench.core.log import EventLog, Kind
 from psbench.experiment import Experiment
 from psbench.metrics.clocks import Clocks
 from psbench.metrics.recording import Recording, recording
 from psbench.metrics.rows import positions
 from psbench.progress import RunProgress, time_left
+from psbench.system.start_progress import STAGES
 from psbench_widgets.bridge import Job
 from psbench_widgets.figures import Figures, Shown
 from psbench_widgets.film import NEWEST, bounds_of, moving, part_of

@@ -34,8 +34,8 @@ from psbench.backends.dask.protocol.transport import ClientSocket
 from psbench.backends.dask.record import Record
 from psbench.backends.dask.shipping import Shipping
 from psbench.backends.outcome import Outcome
-from psbench.backends.start_progress import start_progress
 from psbench.errors import BackendError, PsbenchError, ServerLost
+from psbench.system.start_progress import start_progress
 from psbench.training.workload import Workload
 
 logger = logging.getLogger(__name__)

@@ -18,11 +18,11 @@ from psbench.backends.dask.record import Record
 from psbench.backends.dask.shipping import bare
 from psbench.backends.dask.versions import check_versions
 from psbench.backends.outcome import Outcome
-from psbench.backends.start_progress import start_progress
 from psbench.checkpoints.file import Checkpoint
 from psbench.checkpoints.folder import CheckpointFolder
 from psbench.core.log import EventLog
 from psbench.errors import BackendError, Cancelled, ServerLost
+from psbench.system.start_progress import start_progress
 from psbench.training.workload import Workload
 
 #: seconds that a local cluster may take to start a process in the place of one that was killed

@@ -13,9 +13,9 @@ import dask
 import psutil  # type: ignore[import-untyped]
 from distributed import LocalCluster, Nanny, Security, Status
 
-from psbench.backends.start_progress import start_progress
 from psbench.errors import BackendError
 from psbench.system import fork_server
+from psbench.system.start_progress import start_progress
 
 logger = logging.getLogger(__name__)
 

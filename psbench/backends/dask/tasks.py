@@ -31,10 +31,10 @@ from psbench.backends.dask.protocol.transport import Abandoned, ClientSocket, Se
 from psbench.backends.dask.protocol.wire import Listening
 from psbench.backends.dask.server.server_process import ServerProcess
 from psbench.backends.dask.worker.worker import Worker
-from psbench.backends.start_progress import Stage
 from psbench.data.shipment import Shipment
 from psbench.experiment import Experiment
 from psbench.system.allocator import keep_freed_memory
+from psbench.system.start_progress import Stage
 from psbench.training.evaluator import Evaluator
 from psbench.training.workload import Workload
 

@@ -22,12 +22,12 @@ from distributed import Client
 from psbench.backends.control import Control
 from psbench.backends.dask.placement import place
 from psbench.backends.dask.protocol.roles import roles_of
-from psbench.backends.start_progress import StartProgress, watching_start
 from psbench.core.log import EventLog, Kind
 from psbench.errors import BackendError, Cancelled, ParameterError, ServerLost
 from psbench.experiment import Experiment
 from psbench.results.run import Run
 from psbench.runs import run
+from psbench.system.start_progress import StartProgress, watching_start
 
 pytestmark = [pytest.mark.dask, pytest.mark.timeout(180)]
 

@@ -22,7 +22,6 @@ from psbench.backends.dask.shipping import Shipping, bare
 from psbench.backends.outcome import Outcome
 from psbench.backends.pushes import why_diverged, with_stats
 from psbench.backends.schedule import CheckpointSchedule, StopRules, UpdateSchedule
-from psbench.backends.start_progress import start_progress
 from psbench.checkpoints.file import Checkpoint
 from psbench.checkpoints.folder import CheckpointFolder
 from psbench.core import actions as act
@@ -31,6 +30,7 @@ from psbench.core.actions import Action
 from psbench.core.log import EventLog, Kind, plain_json
 from psbench.errors import BackendError, ParameterError, ProtocolError, WorkerLost
 from psbench.experiment import Experiment
+from psbench.system.start_progress import start_progress
 from psbench.training.workload import Workload
 
 #: seconds that processes may take to load torch and their partition
