@@ -324,7 +324,7 @@ ${o}`)}return l})(e,"",0)}var ob={};Cn(ob,{Bounds:()=>vt,CanvasHandler:()=>Ua,Ca
 .psb-predict-words { flex: 1 1 300px; min-width: 0; }
 .psb-drawing { flex: 0 1 300px; }
 .psb-drawing-head { display: flex; justify-content: space-between; gap: 8px; min-height: 20px; }
-.psb-drawing-area { display: block; max-width: 100%; touch-action: none; cursor: crosshair; border: 1px solid var(--psb-line); border-radius: 6px; }
+.psb-drawing-area { display: block; max-width: 100%; touch-action: none; user-select: none; cursor: crosshair; border: 1px solid var(--psb-line); border-radius: 6px; }
 .psb-drawn-grid { stroke: var(--psb-line); fill: none; }
 .psb-drawn { stroke: var(--psb-accent); stroke-width: 2; stroke-dasharray: 5 3; fill: none; }
 .psb-came { stroke: var(--psb-text); stroke-width: 2; fill: none; }
