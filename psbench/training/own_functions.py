@@ -179,7 +179,7 @@ def as_metrics(value: Any) -> dict[str, Metric]:
     for name in value:
         if not isinstance(name, str) or not _NAME.fullmatch(name) or name in _TAKEN:
             raise ParameterError(
-                f"metrics: {name!r} is not a valid name of a metric: letters, digits and _, and neither of "
+                f"metrics: {name!r} is not a valid name of a metric: letters, digits and _, and not one of "
                 f"{', '.join(_TAKEN)}"
             )
     return {name: _as_metric(each) for name, each in value.items()}

@@ -247,7 +247,7 @@ class Figures:
         self._marked[key] = len(marks)
 
     def _replace(self, figure: FigureSpec, now: GrowingTables) -> None:
-        """Draw sums or counts anew if they have changed."""
+        """Redraw sums or counts if they have changed."""
         columns = _labels(self._shown[0].meta) if figure.key == "labels" else now.totals(figure.key)
         if not columns or columns == self._sent.get(figure.key):
             return

@@ -41,11 +41,11 @@ class Leavers:
         self._client = client
         self.addresses: set[str] = set()
         self._watched: set[str] = set()
-        self._told: set[str] = set()  # roles there of which `of` has told
+        self._returned: set[str] = set()  # roles there that `of` has returned
 
     def watch(self, role: str, address: str) -> None:
-        """Ask the scheduler to tell of a Dask worker that has a role from now on."""
-        self._told.discard(role)
+        """Subscribe to what the scheduler publishes of a Dask worker that has a role from now on."""
+        self._returned.discard(role)
         self._watched.add(address)
         self._client.subscribe_topic(address, partial(self._note, address))
 
@@ -59,12 +59,12 @@ class Leavers:
         """Return the roles whose Dask workers are being retired, each once."""
         if not self.addresses:
             return []
-        found = [role for role, at in placed.items() if at in self.addresses and role not in self._told]
-        self._told.update(found)
+        found = [role for role, at in placed.items() if at in self.addresses and role not in self._returned]
+        self._returned.update(found)
         return found
 
     def end(self) -> None:
-        """Ask to be told no more."""
+        """Unsubscribe from all Dask workers."""
         for address in self._watched:
-            with suppress(ValueError):  # it was never asked
+            with suppress(ValueError):  # it was not subscribed to
                 self._client.unsubscribe_topic(address)

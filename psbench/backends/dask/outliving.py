@@ -16,7 +16,7 @@ from distributed.core import Status
 _LOST = ("worker-handle-scheduler-connection-broken", "worker-heartbeat-error")
 #: seconds between looks whether a role has ended
 _LOOK_S = 0.1
-#: seconds that roles may take to leave, of which the client is told when the Dask worker is to close
+#: seconds that roles may take to leave a Dask worker that is to close, once the client knows
 _LEAVE_S = 8.0
 #: how the number of roles in a Dask worker is called among its attributes
 _ROLES = "_psbench_roles"
