@@ -77,14 +77,15 @@ def test_a_message_that_cannot_be_decoded_costs_its_sender_the_connection(
 def test_a_connection_that_is_refused_before_the_first_message_is_lost_and_no_error() -> None:
     class Late(ZeroMQClient):
         def _introduce(self, key: bytes, name: str) -> None:
-            await_true(lambda: self.lost)
-            self._is_lost = False
+            await_true(lambda: not self._socket.getsockopt(zmq.EVENTS) & zmq.POLLOUT)
             super()._introduce(key, name)
 
     with ServerSocket("127.0.0.1", KEY, encrypted=True) as server:
         client = Late(Address(server.address.url), KEY, "in the clear")
-        assert client.lost
-        client.close(0)
+        try:
+            assert client.lost
+        finally:
+            client.close(0)
         assert server.receive(0) is None
 
 
