@@ -1,4 +1,7 @@
-"""What is refused, and why: each refusal is lifted here, and what then goes wrong is shown."""
+"""What is refused, and why: each refusal is lifted here, and what then goes wrong is shown.
+
+Over 400 lines because each reason in the table has its test beside it.
+"""
 
 from __future__ import annotations
 

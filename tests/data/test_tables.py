@@ -1,9 +1,8 @@
-"""CSV files: read by blocks, kept as mapped arrays, refused with the line named; look-alikes."""
+"""CSV files: read by blocks, kept as mapped arrays, refused with the line named."""
 
 from __future__ import annotations
 
 import json
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,8 +12,7 @@ import pandas as pd
 import pytest
 import torch
 
-from psbench.cli import main
-from psbench.data import CSV, SyntheticTable, blocks, converted, generate
+from psbench.data import CSV, blocks, converted, generate
 from psbench.data.layouts import LAYOUTS
 from psbench.data.scaling import ROWS, Moments, standardise
 from psbench.errors import DataError, ParameterError, SpecError
@@ -25,26 +23,6 @@ from psbench.testing import toy_experiment
 from psbench.training.workload import Workload
 
 PARTS = ("train_x", "train_y", "val_x", "val_y")
-
-
-@pytest.fixture(scope="module")
-def table(tmp_path_factory):
-    """1,000 rows of four columns, the last 0, 1 or 2; about 40 kB."""
-    rng = np.random.default_rng(0)
-    rows = np.hstack([rng.normal(3, 2, (1000, 3)), rng.integers(0, 3, (1000, 1))]).astype(np.float32)
-    path = tmp_path_factory.mktemp("table") / "table.csv"
-    np.savetxt(path, rows, fmt="%.9g", delimiter=",")
-    return path, rows
-
-
-@pytest.fixture
-def load(tmp_path):
-    """Load with a cache of its own."""
-
-    def loaded(path, **options):
-        return CSV(path=str(path), cache=str(tmp_path / "cache"), **options).load(Streams(0))
-
-    return loaded
 
 
 # ------------------------------------------------------------------ reading
@@ -304,121 +282,6 @@ def test_a_target_that_the_header_does_not_name(load, tmp_path):
     (tmp_path / "a.csv").write_text("price,size\n1,2\n")
     with pytest.raises(SpecError, match=r"unknown target of data 'csv' 'prize'; did you mean 'price'\?"):
         load(tmp_path / "a.csv", header=True, target="prize")
-
-
-# ------------------------------------------------------------------ look-alikes
-
-
-@pytest.mark.parametrize("layout", list(LAYOUTS))
-def test_a_look_alike_is_the_file_that_is_written(load, tmp_path, layout):
-    file = generate(layout, tmp_path / "made.csv", 9000, seed=5)
-    ours = SyntheticTable(layout=layout, samples=9000).load(Streams(5))
-    read = load(file, layout=layout, val_fraction=0.2, block_size=1_000_000)
-    for part in PARTS:
-        assert torch.equal(getattr(ours, part), getattr(read, part))
-    assert ours.target_scale == read.target_scale
-    assert ours.classes == read.classes
-    first = file.read_text().partition("\n")[0].split(",")
-    assert len(first) == len(LAYOUTS[layout].columns)
-
-
-def test_a_longer_look_alike_begins_with_the_shorter(tmp_path):
-    short, long = (generate("higgs", tmp_path / f"{n}.csv", n, seed=1).read_text() for n in (100, 8300))
-    other = generate("higgs", tmp_path / "other.csv", 100, seed=2).read_text()
-    assert long.startswith(short)
-    assert long.count("\n") == 8300
-    assert other != short
-
-
-@pytest.mark.slow
-def test_there_is_something_to_be_learned():
-    """A logistic model finds part of what tells labels apart, trees more; half of the years is noise."""
-    from sklearn.ensemble import HistGradientBoostingClassifier
-    from sklearn.linear_model import LinearRegression, LogisticRegression
-
-    data = SyntheticTable(layout="higgs", samples=8000).load(Streams(0))
-    x, y, val_x, val_y = (getattr(data, part).numpy() for part in PARTS)
-    line = LogisticRegression().fit(x, y).score(val_x, val_y)
-    most = max(np.bincount(val_y)) / len(val_y)
-    assert most + 0.05 < line < 0.75
-    assert HistGradientBoostingClassifier(max_iter=60, random_state=0).fit(x, y).score(val_x, val_y) > line
-    data = SyntheticTable(layout="year_prediction_msd", samples=8000).load(Streams(0))
-    x, y, val_x, val_y = (getattr(data, part).numpy() for part in PARTS)
-    assert LinearRegression().fit(x, y).score(val_x, val_y) == pytest.approx(0.5, abs=0.05)
-    mean, deviation = data.target_scale
-    assert (1975 < mean < 1985, 7 < deviation < 9) == (True, True)
-
-
-def test_the_command_that_writes_one(tmp_path, capsys):
-    file = tmp_path / "made.csv"
-    command = ["generate", "higgs", "--rows", "1_000", "--out", str(file)]
-    assert main(command) == 0
-    assert capsys.readouterr().out.strip() == str(file)
-    assert file.read_text().count("\n") == 1000
-    before = file.stat().st_mtime_ns
-    assert main(command) == 2
-    assert "is there already; choose another name, or overwrite it (--force)" in capsys.readouterr().err
-    assert file.stat().st_mtime_ns == before
-    assert main([*command, "--seed", "1", "--force"]) == 0
-    assert main(["generate", "higs", "--rows", "5"]) == 2
-    assert "did you mean 'higgs'?" in capsys.readouterr().err
-
-
-SPECIFICATION = """
-data: {{name: csv, path: {path}, layout: {layout}, cache: {cache}}}
-model: {model}
-cluster: {{workers: 4}}
-sharding: {{name: stratified, rotate: true}}
-strategy: {strategy}
-optimizer: {{name: sgd, lr: 0.05}}
-batch_size: {batch_size}
-stop: {{tolerance: {tolerance}, updates: 300}}
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("batch_size", [1909, 300])  # the whole of 2,000 rows but 91; and SGD
-@pytest.mark.parametrize(
-    ("layout", "model", "strategy"),
-    [
-        ("higgs", "logistic", "map_reduce"),
-        ("year_prediction_msd", "linear", "bsp"),
-        ("higgs", "{name: mlp, hidden: [15, 15]}", "asp"),
-    ],
-)
-def test_from_the_command_to_the_count_of_mini_batches(tmp_path, capsys, layout, model, strategy, batch_size):
-    file = tmp_path / "made.csv"
-    assert main(["generate", layout, "--rows", "2000", "--out", str(file)]) == 0
-    spec = tmp_path / "spec.yaml"
-    about = {"path": file, "layout": layout, "model": model, "strategy": strategy, "batch_size": batch_size}
-    about["tolerance"] = 0.01
-    if layout != "higgs":  # a tenth of the rows is for validation; and the noise of mini-batches is larger
-        about |= {"batch_size": min(batch_size, 1800), "tolerance": 0.05}
-    spec.write_text(SPECIFICATION.format(cache=tmp_path / "cache", **about))
-    capsys.readouterr()
-    assert main(["run", str(spec)]) == 0
-    told = capsys.readouterr().out
-    assert f"finished: an update moved the model by less than {about['tolerance']}" in told
-    assert re.search(rf"mini-batches +[\d.]+ of {about['batch_size']} samples", told)
-
-
-@pytest.mark.parametrize(("free", "rows"), [(10_000, 1_000_000)])
-def test_a_disk_that_is_too_small_is_noticed_at_once(tmp_path, monkeypatch, free, rows):
-    monkeypatch.setattr("psbench.system.limits.free_disk", lambda folder: free)
-    with pytest.raises(
-        SpecError, match=r"rows would take about \d+ MB of disk in .*, and 10 kB are free; make fewer"
-    ):
-        generate("higgs", tmp_path / "made.csv", rows)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_an_interrupted_file_is_not_left(tmp_path):
-    def interrupt(what, done):
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt), listening(interrupt):
-        generate("higgs", tmp_path / "made.csv", 20_000)
-    assert list(tmp_path.iterdir()) == []
 
 
 # ------------------------------------------------------------------ larger than memory

@@ -1,7 +1,8 @@
-"""A JupyterLab and a browser for the tests that need them; screenshots go to `build/screenshots`."""
+"""A panel, and a JupyterLab and a browser for the tests that need them; screenshots: `build/screenshots`."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 from .jupyter import FLAGS, ROOT, Jupyter, Page, browser_path
+from .panel import BRIEF, Panel
 
 
 @pytest.fixture(scope="package")
@@ -51,3 +53,12 @@ def page(context: Any, jupyter: Jupyter) -> Iterator[Page]:
     yield notebook
     notebook.page.close()
     jupyter.execute("if 'lab' in globals(): lab.close(); del lab")
+
+
+@pytest.fixture
+def panel(tmp_path: Path) -> Iterator[Panel]:
+    """A panel without a browser, which leaves no thread behind."""
+    lab = Panel(BRIEF, folder=tmp_path / "runs")
+    yield lab
+    lab.close()
+    assert [t.name for t in threading.enumerate() if t.name.startswith("psbench")] == []

@@ -22,17 +22,9 @@ from psbench.metrics import reassignments, server_loads
 from psbench.runs import run
 from psbench.training.workload import Workload
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = [pytest.mark.timeout(60), pytest.mark.usefixtures("one_torch_thread")]
 
 MLP = {"name": "mlp", "hidden": [12]}
-
-
-@pytest.fixture(autouse=True)
-def one_torch_thread() -> Any:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def experiment(strategy: Any, servers: int = 2, moves: bool = True, **changes: Any) -> Experiment:

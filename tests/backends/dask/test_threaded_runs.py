@@ -23,16 +23,7 @@ from psbench.errors import WorkerLost
 from psbench.experiment import Experiment
 from psbench.training.workload import Workload
 
-pytestmark = pytest.mark.timeout(60)
-
-
-@pytest.fixture(autouse=True)
-def one_torch_thread() -> Any:
-    """Torch takes as many threads as there are cores, which a done of threads does not stand."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = [pytest.mark.timeout(60), pytest.mark.usefixtures("one_torch_thread")]
 
 
 def experiment(strategy: Any, workers: int = 3, **changes: Any) -> Experiment:

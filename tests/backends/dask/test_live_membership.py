@@ -1,0 +1,163 @@
+"""Workers that come late, fail and come back in a live run, and switches between any two strategies."""
+
+from __future__ import annotations
+
+import json
+from itertools import permutations
+from typing import Any
+
+import pytest
+import torch
+from test_live_workers import (
+    GA,
+    PA,
+    SERVERS,
+    count,
+    experiment,
+)
+from threaded_run import ThreadedRun
+
+from psbench.backends.dask.protocol.messages import RequestStop, RequestSwitch
+from psbench.core.log import Kind
+
+pytestmark = [pytest.mark.timeout(60), pytest.mark.usefixtures("one_torch_thread")]
+
+
+# -------------------------------------------------------------------- comings and goings
+
+COMINGS = {
+    "workers": 3,
+    "step_time": "constant",
+    "joins": [{"worker": 2, "at_s": 0.15}],
+    "failures": [{"worker": 1, "at_s": 0.2, "rejoin_s": 0.3}, {"worker": 0, "at_s": 0.4, "rejoin_s": 0.5}],
+}
+LATER = 0.55  # seconds: everybody is back
+
+
+def all_are_back(done: ThreadedRun) -> bool:
+    pushes = done.log.of_kind(Kind.PUSH)
+    return {0, 1, 2} == set(pushes["worker"][pushes["time_s"] > LATER])
+
+
+def until_all_are_back(strategy: Any, cluster: Any = COMINGS) -> ThreadedRun:
+    asked: list[bool] = []
+
+    def on_rows(done: ThreadedRun, client: Any) -> None:
+        if not asked and all_are_back(done):
+            asked.append(True)
+            client.send(RequestStop(checkpoint=False))
+
+    spec = experiment(strategy, 3, cluster=cluster, stop={"updates": 10**9}, evaluate_every=50)
+    done = ThreadedRun(spec).run(on_rows)
+    assert done.error is None
+    return done
+
+
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        *("asp", "bsp", "ssp", "k_batch_bsp", "osp", "local_sgd", PA, GA, "flex_rr", "all_reduce"),
+        *({"name": "osp", "placement": SERVERS}, {"name": "bsp", "placement": SERVERS}),
+        *({"name": "local_sgd", "placement": "all_reduce"}, GA | {"placement": "all_reduce"}),
+    ],
+    ids=json.dumps,
+)
+def test_workers_come_late_fail_and_come_back(strategy: Any) -> None:
+    done = until_all_are_back(strategy)
+    joins, leaves = done.log.of_kind(Kind.JOIN), done.log.of_kind(Kind.LEAVE)
+    assert joins["worker"].tolist() == [0, 1, 2, 1, 0]
+    assert leaves["worker"].tolist() == [1, 0]
+    assert done.outcome.facts["lost_workers"] == []
+    assert torch.isfinite(done.parameters).all()
+    pushes = done.log.of_kind(Kind.PUSH)
+    away = (pushes["worker"] == 1) & (pushes["time_s"] > leaves["time_s"][0])
+    assert not (away & (pushes["time_s"] < joins["time_s"][3])).any()
+
+
+def test_a_newcomer_of_all_reduce_is_given_the_state_first() -> None:
+    done = until_all_are_back("all_reduce")
+    replicas = [worker.member.replica for worker in done.workers.values()]
+    last = done.log.of_kind(Kind.APPLY)
+    version = last["version"][-1]
+    there = last["worker"][last["version"] == version]
+    assert len(there) == 3
+    assert all(torch.equal(replica.parameters, replicas[0].parameters) for replica in replicas)
+    momenta = [replica.optimizer_state()["momentum_buffer"] for replica in replicas]
+    assert all(torch.equal(momentum, momenta[0]) for momentum in momenta)
+
+
+def test_everybody_may_be_gone_for_a_while() -> None:
+    cluster = {"workers": 3, "failures": [{"worker": w, "at_s": 0.1, "rejoin_s": 0.3} for w in range(3)]}
+    for strategy in ("asp", "all_reduce"):
+        done = until_all_are_back(strategy, cluster)
+        assert count(done.log, Kind.LEAVE) == 3
+
+
+@pytest.mark.parametrize("strategy", ["asp", "bsp", "all_reduce", "local_sgd"])
+def test_a_straggler_is_dropped_and_taken_back(strategy: str) -> None:
+    part = {"name": "drop_stragglers", "readmit_after_s": 0.05, "most": 0.4, "window": 2, "patience": 1}
+    cluster = {"workers": 3, "speed": [1, 1, 0.1], "step_time": "constant"}
+    asked: list[bool] = []
+
+    def on_rows(done: ThreadedRun, client: Any) -> None:
+        if not asked and count(done.log, Kind.DROP) >= 3:
+            asked.append(True)
+            client.send(RequestStop(checkpoint=False))
+
+    spec = experiment({"name": strategy, "stragglers": part}, 3, cluster=cluster, stop={"updates": 10**9})
+    done = ThreadedRun(spec).run(on_rows)
+    assert done.error is None
+    assert count(done.log, Kind.READMIT) >= 2
+    assert torch.isfinite(done.parameters).all()
+
+
+# -------------------------------------------------------------------- switches
+
+KINDS = ["asp", "local_sgd", "all_reduce", "osp", PA, {"name": "osp", "placement": SERVERS}]
+
+
+def switch_by_hand(after: int) -> Any:
+    """Return what asks for a switch when the log has so many rows, and to stop when a version came after."""
+    asked: list[str] = []
+
+    def on_rows(done: ThreadedRun, client: Any) -> None:
+        kinds = done.log.rows()["kind"].tolist()
+        if not asked and len(kinds) > after:
+            asked.append("switch")
+            client.send(RequestSwitch(None))
+        handed = kinds.index(Kind.HANDOVER) if Kind.HANDOVER in kinds else len(kinds)
+        if len(asked) == 1 and Kind.APPLY in kinds[handed:]:
+            asked.append("stop")
+            client.send(RequestStop(checkpoint=False))
+
+    return on_rows
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("pair", list(permutations(KINDS, 2)), ids=json.dumps)
+def test_any_pair_is_switched_between_live(pair: tuple[Any, Any]) -> None:
+    strategy = {"name": "strategy_switch", "first": pair[0], "second": pair[1], "rule": "manual"}
+    spec = experiment(strategy, 3, stop={"updates": 10**9}, evaluate_every=50)
+    done = ThreadedRun(spec).run(switch_by_hand(after=100))
+    assert done.error is None
+    rows = done.log.rows()
+    at = int((rows["kind"] == Kind.HANDOVER).argmax())
+    before, after = rows[:at], rows[at:]
+    pushed = before["id"][before["kind"] == Kind.PUSH]
+    settled = before["id"][(before["kind"] == Kind.APPLY) | (before["kind"] == Kind.DISCARD)]
+    assert count(done.log, Kind.HANDOVER) == 1
+    assert sorted(pushed) == sorted(settled)  # nothing is lost on the way, nothing counts twice
+    assert (after["kind"] == Kind.APPLY).sum() > 0
+    assert torch.isfinite(done.parameters).all()
+
+
+def test_all_gradients_of_overlapping_workers_reach_the_server_before_a_switch() -> None:
+    """Steps that were computed while the last push was under way are pushed too."""
+    strategy = {"name": "strategy_switch", "first": "osp", "second": "asp", "rule": "manual"}
+    spec = experiment(strategy, 3, stop={"updates": 10**9}, evaluate_every=50)
+    done = ThreadedRun(spec).run(switch_by_hand(after=50))
+    rows = done.log.rows()
+    at = int((rows["kind"] == Kind.HANDOVER).argmax())
+    last = {int(row["worker"]): row for row in rows[:at] if row["kind"] == Kind.PUSH}
+    goes_on = [json.loads(done.log.text(row["text"]) or "{}").get("goes_on") for row in last.values()]
+    assert goes_on == [None, None, None]

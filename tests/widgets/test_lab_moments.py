@@ -1,0 +1,235 @@
+"""The panel at a chosen moment: forks, sums, predictions, goals, names of runs; and models of one's own."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from psbench import metrics
+from psbench.core.log import EventLog, Kind
+from psbench.errors import ParameterError, UnknownName
+from psbench.experiment import Experiment
+from psbench.metrics.growing import SpanTotals
+from psbench.results.fork import common_prefix
+from psbench.runs import run
+from psbench_widgets import Lab
+from psbench_widgets.check import as_values
+from psbench_widgets.figures import Figures, Shown
+from psbench_widgets.predictions import Prediction, gaps
+from psbench_widgets.presets import PRESETS, Preset
+
+from .panel import BRIEF, Panel, Recorded, rows
+
+
+def test_all_figures_of_a_refresh_stand_at_the_same_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run goes on while they are made: what came meanwhile is in none of them."""
+    done = run(BRIEF.but(stop={"epochs": 1}))
+    whole, log = done.log.rows(), EventLog()
+    half = len(whole) // 2
+    log.extend(whole[:half], done.log.texts[1:])
+    read = SpanTotals.read
+
+    def slow(own: SpanTotals, of: EventLog, rows: Any) -> None:
+        log.extend(whole[half:], ())
+        read(own, of, rows)
+
+    monkeypatch.setattr(SpanTotals, "read", slow)
+    figures = Figures()
+    figures.show(Shown("ssp", log, done.meta))
+    figures.refresh()
+    now = float(whole["time_s"][half - 1])
+    assert len(log) == len(whole)
+    assert max(row["time_s"] for row in figures.charts["train_loss"].rows()) <= now * (1 + 1e-5)
+    shares = figures.charts["share"].rows()
+    assert sum(row["applied"] for row in shares) == int((whole["kind"][:half] == Kind.APPLY).sum())
+    monkeypatch.setattr(SpanTotals, "read", read)
+    figures.refresh(final=True)
+    assert sum(row["applied"] for row in figures.charts["share"].rows()) == done.summary()["updates"]
+    assert figures.charts["train_accuracy"].rows()[-1]["train_accuracy"] == pytest.approx(
+        done.summary()["final"]["train_accuracy"], rel=1e-5
+    )
+    figures.close()
+
+
+def test_a_run_is_forked_and_both_futures_are_shown_at_that_moment(panel: Panel) -> None:
+    panel.click(BRIEF)
+    assert panel.wait(120)
+    panel.say("fork", at=0.25, strategy="asp")
+    assert panel.wait(120)
+    first, other = panel.finished
+    assert common_prefix(first.log, other.log) >= int((first.log.rows()["time_s"] < 0.25).sum())
+    message = panel.last("films")
+    assert [film["about"]["label"] for film in message["films"]] == ["ssp", "ssp: asp from 0.25 s on"]
+    assert message["at"] == 0.25
+    assert {row["label"] for row in rows(panel, "val_accuracy")} == {"ssp", "ssp: asp from 0.25 s on"}
+    panel.say("fork", at=0.25, worker=99, kill=True)
+    assert panel.last("answer")["text"] == "fork: there is no worker 99; the workers are 0 to 8"
+
+
+def test_sums_are_those_up_to_the_moment(panel: Panel) -> None:
+    panel.click(BRIEF)
+    assert panel.wait(120)
+    log = panel.finished[0].log
+    half = float(log.rows()["time_s"][-1]) / 2
+    panel.say("moment", at=half)
+    applied = log.of_kind(Kind.APPLY)["time_s"]
+    assert sum(row["applied"] for row in rows(panel, "share")) == int((applied <= half).sum())
+    quarter = half / 2
+    panel.say("moment", since=quarter, at=half)  # a span of time that is selected
+    inside = (applied > quarter) & (applied <= half)
+    assert sum(row["applied"] for row in rows(panel, "share")) == int(inside.sum())
+    assert sum(row["count"] for row in rows(panel, "staleness")) == int(inside.sum())
+    use = {(row["worker"], row["phase"]): row["fraction"] for row in rows(panel, "time_use")}
+    spans = metrics.timeline(panel.finished[0].log)
+    marks = log.rows()["time_s"]
+    begin, end = (float(marks[marks <= at][-1]) for at in (quarter, half))  # time goes on with the next row
+    cut = spans["end_s"].clip(begin, end) - spans["start_s"].clip(begin, end)
+    waited = cut[(spans["worker"] == 0) & (spans["phase"] == "wait")].sum()
+    assert use.get((0, "wait"), 0.0) == pytest.approx(waited / (end - begin), rel=0.05)
+    panel.say("moment", at=None)
+    assert sum(row["applied"] for row in rows(panel, "share")) == len(applied)
+
+
+@pytest.mark.parametrize("preset", PRESETS.values(), ids=PRESETS)
+def test_a_situation_is_one_press_and_shows_what_it_says(panel: Panel, preset: Preset) -> None:
+    panel.say("preset", name=preset.name)
+    assert panel.experiment == preset.experiment()
+    assert panel.last("values")["values"] == panel.values
+    log = run(preset.experiment().but(stop={"epochs": 12})).log
+    idle = metrics.idle_fraction(log)
+    shares = metrics.timeline(log)
+    if preset.name == "slow_worker":
+        assert idle[3] < 0.05 < 0.3 < idle[0]
+    if preset.name == "slow_network":
+        lasted = (shares["end_s"] - shares["start_s"]).groupby(shares["phase"].astype(str)).sum()
+        assert (lasted["pull"] + lasted["send"]) / lasted.sum() > 0.3
+    if preset.name == "dying_worker":
+        assert len(log.of_kind(Kind.LEAVE)["row"]) == 1
+        assert len(log.of_kind(Kind.JOIN)["row"]) == 5
+
+
+def test_what_was_expected_is_compared_with_what_came(panel: Panel) -> None:
+    panel.click(BRIEF.but(cluster={"workers": 2, "speed": [1, 0.3]}))
+    assert panel.wait(120)
+    assert panel.goal["gaps"] == []
+    values = as_values(BRIEF.but(strategy="asp", cluster={"workers": 2, "speed": [1, 0.3]}))
+    panel.say("run", values=values, prediction={"most_waiting": 1, "accuracy": None, "times_as_fast": 1.2})
+    assert panel.wait(120)
+    texts = [gap["text"] for gap in panel.goal["gaps"]]
+    assert texts[0] == "You expected worker 1 to wait most; nobody waited."
+    panel.say("fork", at=0.1, worker=0, kill=True)
+    assert panel.wait(120)
+    assert [gap["text"] for gap in panel.goal["gaps"]] == texts  # expected of the run, not of its fork
+    assert texts[1].startswith("You expected 1.2 times as fast as the run before; it was ")
+    with pytest.raises(ParameterError, match="accuracy is from 0 to 1"):
+        panel.predict(accuracy=95)
+
+
+def test_a_drawn_curve_is_compared_with_the_one_that_came() -> None:
+    came = [{"epoch": float(epoch), "val_accuracy": a} for epoch, a in enumerate((0.1, 0.5, 0.9, 0.9, 0.9))]
+    (gap,) = gaps(Prediction.of({"curve": [0.1, 0.7, 0.9]}), {}, None, came)  # straight lines between
+    assert gap["text"] == (
+        "The curve that you drew is 8.0 points off on average, most at epoch 2: you drew 70 %, it was 90 %."
+    )
+    assert not gap["right"]
+    assert gap["came"] == [[0.0, 0.1], [0.25, 0.5], [0.5, 0.9], [0.75, 0.9], [1.0, 0.9]]
+    (same,) = gaps(Prediction.of({"curve": [0.1, 0.5, 0.9, 0.9, 0.9]}), {}, None, came)
+    assert same["right"]
+    (never,) = gaps(Prediction(curve=[0.5, 0.5]), {}, None, [])
+    assert "was not evaluated" in never["text"]
+    with pytest.raises(ParameterError, match="at least two accuracies from 0 to 1"):
+        Prediction.of({"curve": [0.5, 50]})
+
+
+def test_a_goal_is_checked_after_every_run(tmp_path: Path) -> None:
+    goal = {"accuracy": 0.5, "within_s": 100.0, "keep": ("cluster",)}
+    lab = Panel(BRIEF, folder=tmp_path, challenge=goal)
+    try:
+        assert lab.goal["text"] == "reach 50 % in 100 s without touching the cluster"
+        lab.click(BRIEF.but(cluster={"workers": 2, "speed": [1, 1]}))
+        assert lab.wait(120)
+        assert (lab.goal["reached"], lab.goal["why"]) == (False, "run 1: the cluster was changed")
+        lab.click(BRIEF)
+        assert lab.wait(120)
+        assert lab.goal["reached"]
+        assert lab.goal["why"].startswith("run 2: after ")
+    finally:
+        lab.close()
+    with pytest.raises(UnknownName, match="did you mean 'cluster'"):
+        Lab(challenge={"accuracy": 0.9, "keep": ["clusters"]})
+
+
+def test_runs_are_called_by_what_differs_and_equal_ones_are_recognised(panel: Panel) -> None:
+    short = BRIEF.but(stop={"epochs": 1})
+    for bound in (3, 10, 3):
+        panel.click(short.but(strategy={"name": "ssp", "staleness_bound": bound}))
+    assert panel.wait(120)
+    assert [run["label"] for run in panel.runs] == ["ssp, bound 3", "ssp, bound 10", "ssp, bound 3"]
+    assert [run["same_as"] for run in panel.runs] == ["run 1", "", ""]
+    assert {run["backend"] for run in panel.runs} == {"simulated"}
+    panel.wait(60)
+    # two variants of a strategy have two colours: in the table of runs those of the charts
+    assert panel.table["colours"] == {run["label"]: run["colour"] for run in panel.runs}
+    assert len(set(panel.table["colours"].values())) == 2
+    panel.say("settings", number=2)
+    assert panel.experiment.strategy.consistency.staleness_bound == 10
+    panel.say("python", number=2)
+    assert "'staleness_bound': 10" in panel.last("python")["text"]
+    panel.say("show", number=1)
+    panel.say("beside", number=2)
+    assert [film["about"]["key"] for film in panel.last("films")["films"]] == ["run 1", "run 2"]
+
+
+def test_nothing_is_drawn_for_nobody(panel: Panel) -> None:
+    panel.say("seen", view="a", on=False)
+    epochs, later = set(), threading.Event()
+
+    def hear(change: Any) -> None:
+        word = change["new"].get("words", "").partition(",")[0]
+        epochs.update({word} if word.startswith("epoch") else ())
+        if len(epochs) > 1:
+            later.set()
+
+    panel.observe(hear, "status")
+    panel.click(BRIEF.but(stop={"epochs": 100_000}))
+    assert later.wait(60)  # the sentence goes on
+    panel.say("stop")
+    assert panel.wait(120)
+    assert all(not message["live"] for message in panel.sent if message["kind"] == "films")
+    # once, when it was over
+    assert len([message for message in panel.sent if message["kind"] == "films"]) == 1
+    panel.say("seen", view="a", on=True)
+    assert panel._view.is_seen
+    assert sum(row["applied"] for row in rows(panel, "share")) == panel.finished[0].summary()["updates"]
+    assert Recorded(panel.last("films")["films"][0]).spans == len(metrics.timeline(panel.finished[0].log))
+
+
+def test_a_model_and_data_of_ones_own_run_in_the_panel() -> None:
+    """As from a script; the page knows them by name, and another network can be picked and left again."""
+    features = torch.linspace(-1, 1, 96).reshape(32, 3)
+    own = Experiment(
+        model=torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.LayerNorm(4), torch.nn.Linear(4, 2)),
+        data=(features, (features.sum(1) > 0).long()),
+        loss=torch.nn.functional.cross_entropy,
+        cluster={"workers": 2},
+        batch_size=4,
+        stop={"updates": 3},
+    )
+    panel = Lab(own)
+    assert panel.form["domains"]["model"][0]["summary"] == "Yours: torch.nn.modules.container.Sequential."
+    assert panel.form["domains"]["model"][0]["title"] == "yours: Sequential"
+    assert "model=...,  # yours: torch.nn.modules.container.Sequential" in panel.python()
+    panel.run()
+    assert panel.wait(60)
+    (ours,) = panel.runs
+    assert ours["digest"] == run(own).log.digest()
+    assert ours["about"] == "(X, y), Sequential, custom"
+    panel.values = panel.values | {"model": {"name": "linear"}}
+    assert panel.experiment.model.name == "linear"
+    panel.values = panel.values | {"model": {"name": "own"}}
+    assert panel.experiment.model is own.model
+    panel.close()
