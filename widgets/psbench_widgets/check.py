@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pprint
-import textwrap
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -184,8 +183,7 @@ def as_python(experiment: Experiment, seeds: int = 1) -> str:
     Notes
     -----
     Simulated, it gives the same log and so the same digest. Live, timing and digest differ each time; what
-    repeats is that `replay` takes the recorded decisions again. Processes of a cluster of its own import the
-    script, so the live one is guarded.
+    repeats is that `replay` takes the recorded decisions again.
     """
     live = experiment.backend != "simulated"
     after = "print(run.summary()['reason'])" if live else "print(run.log.digest())"
@@ -194,8 +192,6 @@ def as_python(experiment: Experiment, seeds: int = 1) -> str:
     else:
         work = f"runs = [ps.run(experiment.but(seed=experiment.seed + i)) for i in range({seeds})]\n"
         work += f"for run in runs:\n    {after}\n"
-    if live:
-        work = 'if __name__ == "__main__":\n' + textwrap.indent(work, "    ")
     return f"import psbench as ps\n\nexperiment = ps.Experiment(\n{_arguments(experiment)})\n{work}"
 
 

@@ -41,8 +41,7 @@ def run_dask(
     """Run an experiment on real Dask workers, in real time.
 
     Without a scheduler's address a cluster of processes is started on this machine, bound to loopback, and
-    ended with the run; a script that does so must guard its start with ``if __name__ == "__main__":``, as
-    always when processes are spawned.
+    ended with the run. The processes do not import the script that calls this, so it needs no guard.
 
     The cluster's profile is emulated on top of the real machines: a slower worker waits as long as it would
     have computed, one that fails forgets what it computes, and one that joins late or rejoins begins then.

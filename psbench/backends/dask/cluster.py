@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 
 import dask
 import psutil  # type: ignore[import-untyped]
@@ -25,8 +26,13 @@ _UP_S, _CLOSE_S = 120.0, 10.0
 _LOOK_S = 0.03
 _SPAWN = "distributed.nanny.pre-spawn-environ"
 _METHOD = "distributed.worker.multiprocessing-method"
+_GIVEN_UP = "distributed.deploy.lost-worker-timeout"
 #: Python's own processes, which stay until this one ends: they start and tidy up after others
 _HELPERS = ("multiprocessing.forkserver", "multiprocessing.resource_tracker")
+
+_LOCK = threading.Lock()
+_starting: list[None] = []
+_restore = ExitStack()
 
 
 def ignore_interrupts() -> None:
@@ -37,10 +43,23 @@ def ignore_interrupts() -> None:
 class _KillingNanny(Nanny):  # type: ignore[misc]  # Dask is untyped
     """Ends its process with a signal: no task runs by then, and torch takes seconds to exit."""
 
+    async def instantiate(self) -> Status:
+        """Start the process, also a lost one again, with the settings of a local cluster."""
+        with _settings():
+            return await super().instantiate()
+
     async def kill(self, timeout: float = _CLOSE_S, reason: str = "run-ended") -> None:
         if self.process is not None and self.process.process is not None:
             await self.process.process.kill()
         await super().kill(timeout=timeout, reason=reason)
+
+
+class _PatientCluster(LocalCluster):  # type: ignore[misc]
+    """Waits for a lost process to come back: on a busy machine that takes more than Dask's 15 s."""
+
+    def _update_worker_status(self, op: str, msg: str) -> None:
+        with dask.config.set({_GIVEN_UP: f"{_UP_S}s"}):
+            super()._update_worker_status(op, msg)
 
 
 def start_cluster(processes: int, security: Security | None = None) -> LocalCluster:
@@ -67,7 +86,7 @@ def start_cluster(processes: int, security: Security | None = None) -> LocalClus
 def _cluster(processes: int, security: Security | None) -> LocalCluster:
     if dask.config.get(_METHOD) == "forkserver":
         fork_server.ensure_running()  # Dask's own list of imports comes too late to replace ours
-    return LocalCluster(
+    return _PatientCluster(
         n_workers=processes,
         threads_per_worker=1,
         processes=True,
@@ -153,7 +172,26 @@ def _children() -> list[psutil.Process]:
 
 @contextmanager
 def _settings() -> Iterator[None]:
-    """Set what the processes of a local cluster inherit, and restore this process's environment.
+    """Set what the processes of a local cluster inherit; the last to leave restores what was.
+
+    Processes are started side by side, and one that is lost is started again at any time.
+    """
+    with _LOCK:
+        if not _starting:
+            _restore.enter_context(_set())
+        _starting.append(None)
+    try:
+        yield
+    finally:
+        with _LOCK:
+            _starting.pop()
+            if not _starting:
+                _restore.close()
+
+
+@contextmanager
+def _set() -> Iterator[None]:
+    """Set Dask's configuration, and restore this process's environment; do not run the user's script again.
 
     Dask's nanny sets MALLOC_TRIM_THRESHOLD_, with which torch takes 1.6 times as long, and writes it into the
     environment of this process, from which every later process would inherit it.
@@ -167,7 +205,7 @@ def _settings() -> Iterator[None]:
     }
     environment = dict(os.environ)
     try:
-        with dask.config.set(settings):
+        with dask.config.set(settings), fork_server.without_main():
             os.environ |= {name: str(value) for name, value in spawn.items()} | environment
             yield
     finally:

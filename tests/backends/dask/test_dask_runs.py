@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -234,6 +235,7 @@ def is_pythons_own(process: psutil.Process) -> bool:
 
 @pytest.mark.timeout(600)
 def test_ctrl_c_in_a_terminal_keeps_what_was_computed(tmp_path: Path) -> None:
+    """Of a script whose start is not guarded, as one writes it first."""
     script = tmp_path / "script.py"
     script.write_text(
         "import os, signal\n"
@@ -245,10 +247,9 @@ def test_ctrl_c_in_a_terminal_keeps_what_was_computed(tmp_path: Path) -> None:
         "def observer(log):\n"
         "    if len(log) > 50 and not sent:\n"
         "        sent.append(os.killpg(0, signal.SIGINT))\n"
-        "if __name__ == '__main__':\n"
-        "    done = run(Experiment(strategy='asp', cluster={'workers': 1}, backend='dask',"
+        "done = run(Experiment(strategy='asp', cluster={'workers': 1}, backend='dask',"
         " stop={'updates': 10**9}), observer=observer)\n"
-        "    print(done.meta['status'], len(done.log) > 50, os.getpid())\n"
+        "print(done.meta['status'], len(done.log) > 50, os.getpid())\n"
     )
     done = subprocess.run(
         [sys.executable, str(script)], capture_output=True, text=True, timeout=500, start_new_session=True
@@ -263,6 +264,18 @@ def runs_in_session(process: psutil.Process, session: int) -> bool:
     with suppress(ProcessLookupError, psutil.NoSuchProcess):
         return os.getsid(process.pid) == session and process.status() != psutil.STATUS_ZOMBIE
     return False
+
+
+def test_a_process_that_is_lost_is_a_fork_again(scheduler: str, client: Client) -> None:
+    """A new interpreter would import torch again, which takes seconds, and run the user's script."""
+    address, process = sorted(client.run(os.getpid).items())[0]
+    os.kill(process, signal.SIGKILL)
+    while address in client.scheduler_info(n_workers=-1)["workers"]:
+        time.sleep(0.01)
+    client.wait_for_workers(6, timeout=60)
+    parents = client.run(os.getppid)
+    assert address not in parents
+    assert len(set(parents.values())) == 1
 
 
 def test_a_scheduler_that_does_not_answer() -> None:
