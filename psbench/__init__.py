@@ -12,6 +12,10 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from psbench.system.deferred_grammar import defer_grammar
+
+defer_grammar()
+
 if TYPE_CHECKING:
     from psbench import strategies as strategies
     from psbench.backends.control import Control as Control

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import json
 import subprocess
 import sys
 import tomllib
 from pathlib import Path
 
+import jsonschema
 import pytest
 import yaml
 
 import psbench
+from psbench.system.deferred_grammar import NAME, defer_grammar
 
 ROOT = Path(__file__).resolve().parents[1]
 LARGE = (
@@ -48,6 +51,18 @@ def test_all_agrees_with_what_type_checkers_see():
 def test_what_is_not_there_is_an_attribute_error():
     with pytest.raises(AttributeError, match="nothing_of_the_kind"):
         psbench.nothing_of_the_kind  # noqa: B018
+
+
+def test_charts_do_without_the_grammar_of_addresses_until_somebody_needs_it(monkeypatch):
+    monkeypatch.delitem(sys.modules, NAME, raising=False)
+    defer_grammar()
+    stand_in = sys.modules[NAME]
+    importlib.reload(jsonschema._format)
+    assert sys.modules[NAME] is stand_in
+    assert stand_in.is_valid_syntax("iri", "http://例え.jp/")
+    assert not stand_in.is_valid_syntax("iri", "no address")
+    assert stand_in.syntax_parser is sys.modules[NAME].syntax_parser
+    assert sys.modules[NAME] is not stand_in
 
 
 def test_functions_are_not_shadowed_by_modules_of_their_name():
