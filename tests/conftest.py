@@ -47,6 +47,10 @@ ON_THE_CLUSTER = (
 )
 
 
+#: what shares one JupyterLab
+IN_JUPYTERLAB = tuple(f"tests/widgets/test_browser_{name}.py" for name in ("chart", "lab", "notebooks"))
+
+
 @pytest.fixture(scope="session")
 def scheduler() -> Iterator[str]:
     """The one cluster that all runs on Dask share: there already, as when an engineer gives its address."""
@@ -68,7 +72,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeSch
 
 
 class _Scheduling(LoadScopeScheduling):
-    """All tests with the cluster go to one process, so do those with a browser, and each notebook's cells.
+    """All tests with the cluster go to one process, so do those in JupyterLab, and each notebook's cells.
 
     It goes by the tests' names: the marks of xdist's own groups are lost between pytest 9.2 and xdist 3.8.
     """
@@ -77,6 +81,8 @@ class _Scheduling(LoadScopeScheduling):
         file = nodeid.partition("::")[0]
         if nodeid.startswith(ON_THE_CLUSTER):
             return "cluster"
+        if file in IN_JUPYTERLAB:
+            return "jupyterlab"
         if file.startswith("tests/widgets/test_browser"):
             return "browser"
         return file if file.endswith(".ipynb") else nodeid

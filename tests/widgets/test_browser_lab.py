@@ -196,65 +196,6 @@ def test_a_person_picks_runs_switches_stops_reloads_and_compares(page: Page, scr
     assert page.strangers == []
 
 
-def test_wrong_values_keep_run_off_until_they_are_mended(page: Page, screenshots: Path) -> None:
-    web = panel(page, "wrong")
-    take(web, "ssp")
-    pick(web, "strategy", "staleness_bound", "-4")
-    web.wait_for_selector("button.psb-run:disabled")
-    assert "staleness_bound" in (web.text_content(".psb-section-strategy .psb-error") or "")
-    web.screenshot(path=screenshots / "lab-wrong-value.png")
-    pick(web, "strategy", "staleness_bound", "2")
-    web.wait_for_selector("button.psb-run:enabled")
-
-    pick(web, "rest", "scheduler", "tcp://127.0.0.1:9")
-    web.locator('.psb-section-rest [data-field="backend"]').select_option("dask")
-    web.wait_for_function(
-        "() => document.querySelector('.psb-section-rest .psb-error').textContent.includes('nobody answers')"
-    )
-    web.wait_for_selector("button.psb-run:disabled")
-    pick(web, "rest", "scheduler", "")
-    web.wait_for_selector("button.psb-run:enabled")
-
-    web.click('.psb-mode:text-is("composed")')
-    placement = web.locator(".psb-domain", has_text="placement").locator("select").first
-    web.wait_for_function("() => [...document.querySelectorAll('.psb-domain option:disabled')].length > 0")
-    assert "needs everybody" in (placement.locator("option:disabled").first.text_content() or "")
-    web.screenshot(path=screenshots / "lab-composed.png")
-    assert page.errors == []
-
-
-@pytest.mark.nightly
-def test_a_codec_is_picked_within_a_strategy_and_its_ratio_within_it(page: Page, screenshots: Path) -> None:
-    web = panel(page, "codec")
-    take(web, "bsp")
-    up = web.locator('.psb-nested:has(> .psb-label:text-is("codec"))')
-    more = web.locator(".psb-section-strategy .psb-more:has(.psb-nested)")
-    if more.count():
-        more.first.locator("> summary").click()
-    up.locator("select").first.select_option("top_k")
-    ratio = web.locator('.psb-section-strategy [data-field="ratio"]')
-    ratio.wait_for()
-    ratio.fill("0.25")
-    pick(web, "stop", "epochs", "2")
-    web.wait_for_function("() => document.querySelector('.psb-yaml').textContent.includes('ratio: 0.25')")
-    web.screenshot(path=screenshots / "lab-codec-light.png")
-    web.click("button.psb-run")
-    wait_over(web, "run 1 finished")
-    wait_rows(web, "val_accuracy", 2)
-    assert rows(web, "val_accuracy") == 3
-    web.screenshot(path=screenshots / "lab-codec-run-light.png")
-    assert page.errors == []
-
-
-def test_the_speeds_of_a_cluster_are_edited_in_their_picture(page: Page) -> None:
-    web = panel(page, "speeds")
-    web.locator(".psb-bar input").nth(3).fill("0.1")
-    web.locator(".psb-bar input").nth(3).press("Tab")
-    web.wait_for_function("() => document.querySelector('.psb-yaml').textContent.includes('name: custom')")
-    assert "- 0.1" in (web.text_content(".psb-yaml") or "")
-    assert page.errors == []
-
-
 @pytest.mark.nightly
 def test_running_the_cell_again_leaves_no_thread_behind(page: Page) -> None:
     web = panel(page, "again")

@@ -1,0 +1,118 @@
+"""The panel's form in a browser: wrong values, nested choices, the picture of the cluster, other data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from psbench_widgets import Lab
+
+from .direct import Direct
+from .test_browser_lab import ROWS, pick, take
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
+
+MAY_RUN = "(yes) => document.querySelector('button.psb-run').disabled !== yes"
+YAML = "(text) => document.querySelector('.psb-yaml').textContent.includes(text)"
+
+
+@pytest.fixture
+def panel(chromium: Any, tmp_path: Path) -> Iterator[Direct]:
+    direct = Direct(chromium)
+    direct.show(Lab(renderer="svg", folder=tmp_path / "kept"))
+    yield direct
+    assert direct.errors() == []
+    direct.close()
+
+
+def rows(panel: Direct, key: str) -> int:
+    return int(panel.web.evaluate(ROWS, key))
+
+
+def wait_rows(panel: Direct, key: str, more_than: int) -> None:
+    panel.wait(f"([key, n]) => ({ROWS})(key) > n", argument=[key, more_than])
+
+
+def test_wrong_values_keep_run_off_until_they_are_mended(panel: Direct, screenshots: Path) -> None:
+    web = panel.web
+    take(web, "ssp")
+    panel.settle(300)
+    pick(web, "strategy", "staleness_bound", "-4")
+    panel.wait(MAY_RUN, argument=False)
+    assert "staleness_bound" in (web.text_content(".psb-section-strategy .psb-error") or "")
+    panel.shot(screenshots / "lab-wrong-value.png")
+    pick(web, "strategy", "staleness_bound", "2")
+    panel.wait(MAY_RUN, argument=True)
+
+    pick(web, "rest", "scheduler", "tcp://127.0.0.1:9")
+    web.locator('.psb-section-rest [data-field="backend"]').select_option("dask")
+    panel.wait(
+        "() => document.querySelector('.psb-section-rest .psb-error')?.textContent.includes('nobody answers')"
+    )
+    panel.wait(MAY_RUN, argument=False)
+    pick(web, "rest", "scheduler", "")
+    panel.wait(MAY_RUN, argument=True)
+
+    web.click('.psb-mode:text-is("composed")')
+    panel.wait("() => document.querySelectorAll('.psb-domain option:disabled').length > 0")
+    placement = web.locator(".psb-domain", has_text="placement").locator("select").first
+    assert "needs everybody" in (placement.locator("option:disabled").first.text_content() or "")
+    panel.shot(screenshots / "lab-composed.png")
+
+
+@pytest.mark.nightly
+def test_a_codec_is_picked_within_a_strategy_and_its_ratio_within_it(
+    panel: Direct, screenshots: Path
+) -> None:
+    web = panel.web
+    take(web, "bsp")
+    panel.settle(300)
+    up = web.locator('.psb-nested:has(> .psb-label:text-is("codec"))')
+    more = web.locator(".psb-section-strategy .psb-more:has(.psb-nested)")
+    if more.count():
+        more.first.locator("> summary").click()
+    up.locator("select").first.select_option("top_k")
+    panel.settle(300)
+    web.locator('.psb-section-strategy [data-field="ratio"]').fill("0.25")
+    pick(web, "stop", "epochs", "2")
+    panel.wait(YAML, argument="ratio: 0.25")
+    panel.shot(screenshots / "lab-codec-light.png")
+    web.click("button.psb-run")
+    panel.over("run 1 finished")
+    wait_rows(panel, "val_accuracy", 2)
+    assert rows(panel, "val_accuracy") == 3
+    panel.shot(screenshots / "lab-codec-run-light.png")
+
+
+def test_the_speeds_of_a_cluster_are_edited_in_their_picture(panel: Direct) -> None:
+    speed = panel.web.locator(".psb-bar input").nth(3)
+    speed.fill("0.1")
+    speed.press("Tab")
+    panel.wait(YAML, argument="name: custom")
+    assert "- 0.1" in (panel.web.text_content(".psb-yaml") or "")
+
+
+def test_a_regression_is_run_and_its_loss_is_drawn(panel: Direct, screenshots: Path) -> None:
+    """Targets that are numbers, of which there is no accuracy."""
+    web = panel.web
+    web.click(".psb-advanced > summary")
+    for section in ("data", "model"):
+        place = web.locator(f".psb-section-{section}")
+        if place.get_attribute("open") is None:
+            place.locator("> summary").click()
+    web.locator(".psb-section-data .psb-select").first.select_option("synthetic_table")
+    panel.settle(300)
+    web.locator('.psb-section-data [data-field="layout"]').select_option(label="year prediction msd")
+    web.locator(".psb-section-model .psb-select").first.select_option("linear")
+    panel.settle(300)
+    pick(web, "optimizer", "lr", "0.01")
+    pick(web, "stop", "epochs", "2")
+    panel.wait(YAML, argument="year_prediction")
+    panel.shot(screenshots / "lab-numbers-picked-light.png")
+    web.click("button.psb-run")
+    panel.over("run 1 finished")
+    wait_rows(panel, "train_loss", 2)
+    panel.shot(screenshots / "lab-numbers-light.png")
