@@ -35,6 +35,7 @@ threading.Thread(target=feed).start()
 ]
 
 
+@pytest.mark.nightly
 def test_rows_arrive_survive_a_reload_and_stay_at_home(page: Page, screenshots: Path) -> None:
     page.open("chart", CELLS)
     page.run_all()

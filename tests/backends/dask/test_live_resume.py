@@ -110,7 +110,10 @@ def test_what_was_under_way_is_void(strategy: Any) -> None:
     assert again.log.of_kind(Kind.RESUME)["version"].tolist() in ([], [version_at(done, done.checkpoints[0])])
 
 
-@pytest.mark.parametrize("strategy", ["bsp", {"name": "selsync", "delta": 1e9}, "hermes"], ids=json.dumps)
+OFTEN = {"name": "hermes", "communication": {"name": "hermes_gup", "alpha": -0.2}}
+
+
+@pytest.mark.parametrize("strategy", ["bsp", {"name": "selsync", "delta": 1e9}, OFTEN], ids=json.dumps)
 def test_a_stop_leaves_a_checkpoint(strategy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of the next version, where under a barrier nothing is void; or, if none comes, of the moment."""
     monkeypatch.setattr("psbench.backends.dask.coordinator.coordinator._STOP_S", 0.2)
@@ -126,7 +129,7 @@ def test_a_stop_leaves_a_checkpoint(strategy: Any, monkeypatch: pytest.MonkeyPat
     assert (done.outcome.status, done.error) == ("stopped", None)
     (label,) = done.checkpoints
     rows = int(done.stored[label].state["logged"][0])
-    stop = int(done.stored[label].state["engine"]["view"]["version"]) + 5
+    stop = int(done.stored[label].state["engine"]["view"]["version"]) + 2
     shorter = spec.but(
         stop={"updates": stop} if strategy != {"name": "selsync", "delta": 1e9} else {"epochs": 1}
     )
