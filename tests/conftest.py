@@ -66,6 +66,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         raise pytest.UsageError(f"these use the cluster: name them in ON_THE_CLUSTER: {', '.join(unnamed)}")
 
 
+@pytest.hookimpl(optionalhook=True)  # not there with -p no:xdist
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
     """Share out tests one by one, but for those that share what is started once."""
     return _Scheduling(config, log)
