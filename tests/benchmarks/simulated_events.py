@@ -34,7 +34,7 @@ def workload(strategy: str, workers: int, pushes: int) -> Workload:
 @cache
 def _samples() -> int:
     """Return how many samples an epoch has."""
-    return Workload.build(Experiment(timing_only=True)).dataset_size
+    return Workload.build(Experiment(strategy="asp", timing_only=True)).dataset_size
 
 
 def seconds_a_row(given: Workload) -> float:
