@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
-
-import pandas as pd
+from typing import TYPE_CHECKING
 
 from psbench.core.log import EventLog, Kind
 from psbench.metrics.rows import pick, sent
+from psbench.metrics.table import table
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _ASKED = ("time_s", "worker", "samples")
 _COLUMNS = ("time_s", "worker", "steps", "compute_s", "test_loss", "pushed")
@@ -43,7 +46,7 @@ def chunks(log: EventLog) -> pd.DataFrame:
         found.append(
             (row["time_s"], worker, own, stats["compute_s"] - seconds, stats["test_loss"], bool(pushed))
         )
-    return pd.DataFrame(found, columns=[*_COLUMNS])
+    return table(found, columns=_COLUMNS)
 
 
 def chunks_sent(log: EventLog, unanswered: bool = False) -> pd.DataFrame:
@@ -75,4 +78,4 @@ def chunks_sent(log: EventLog, unanswered: bool = False) -> pd.DataFrame:
             samples = len(injection["workers"]) * injection["each"] or None
         if samples is not None and not (row["kind"] == Kind.RELEASE and row["id"]):
             found.append((row["time_s"], int(row["worker"]), samples))
-    return pd.DataFrame(found, columns=[*_ASKED])
+    return table(found, columns=_ASKED)

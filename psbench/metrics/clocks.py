@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
-import pandas as pd
 
 from psbench.core.log import EventLog, Kind
 from psbench.metrics.rows import Array, Rows, pick, positions, with_membership
+from psbench.metrics.table import table
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 class Clocks:
@@ -151,9 +156,11 @@ def _count_within(code: Array, flag: Array) -> Array:
 
 
 def _frame(found: list[tuple[Rows, Array, Array]]) -> pd.DataFrame:
+    import pandas as pd
+
     parts = [
-        pd.DataFrame({"time_s": r["time_s"], "worker": r["worker"], "clock": c, "lead": lead})
+        table({"time_s": r["time_s"], "worker": r["worker"], "clock": c, "lead": lead})
         for r, c, lead in found
     ]
-    empty = pd.DataFrame({"time_s": np.zeros(0), "worker": np.zeros(0, int), "clock": [], "lead": []})
+    empty = table({"time_s": np.zeros(0), "worker": np.zeros(0, int), "clock": [], "lead": []})
     return pd.concat(parts, ignore_index=True) if parts else empty.astype({"clock": int, "lead": int})

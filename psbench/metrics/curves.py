@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
-import pandas as pd
 
 from psbench.core.log import EventLog, Kind
 from psbench.metrics.rows import Array, Rows, end_of, positions, trained
+from psbench.metrics.table import table
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 def evaluations(log: EventLog) -> pd.DataFrame:
@@ -19,7 +24,7 @@ def evaluations(log: EventLog) -> pd.DataFrame:
         column for each evaluated value, such as `train_loss`, `val_loss`, `val_accuracy` (0 to 1).
     """
     rows = log.rows()
-    frame = pd.DataFrame(log.evaluations(), columns=_evaluated(log))
+    frame = table(log.evaluations(), columns=_evaluated(log))
     frame = frame.rename(columns={"version": "updates"})
     frame.insert(3, "bytes", _sent_until(rows)[positions(rows, Kind.EVALUATED)])
     return frame
@@ -53,7 +58,7 @@ def training_loss(log: EventLog, dataset_size: int, smooth_epochs: float = 0.25)
     applied = np.where(progress, rows["samples"], 0)
     version = np.maximum.accumulate(np.where(rows["kind"] == Kind.APPLY, rows["version"], 0))
     push = rows[place]
-    return pd.DataFrame(
+    return table(
         {
             "time_s": push["time_s"],
             "epoch": np.cumsum(applied, dtype=np.int64)[place] / dataset_size,
@@ -76,9 +81,9 @@ def throughput(log: EventLog, bins: int = 50) -> pd.DataFrame:
     end = end_of(rows)
     apply = trained(rows)
     if end <= 0:
-        return pd.DataFrame({"time_s": np.zeros(0), "samples_per_s": np.zeros(0)})
+        return table({"time_s": np.zeros(0), "samples_per_s": np.zeros(0)})
     counted, edges = np.histogram(apply["time_s"], bins, (0.0, end), weights=apply["samples"])
-    return pd.DataFrame({"time_s": (edges[:-1] + edges[1:]) / 2, "samples_per_s": counted / (end / bins)})
+    return table({"time_s": (edges[:-1] + edges[1:]) / 2, "samples_per_s": counted / (end / bins)})
 
 
 def time_to_target(log: EventLog, target: float, value: str = "val_accuracy") -> float | None:

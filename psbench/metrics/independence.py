@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
-import pandas as pd
 
 from psbench.core.log import EventLog, Kind
 from psbench.metrics.rows import Array, Rows, pick, workers_of
+from psbench.metrics.table import table
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 def independence(log: EventLog) -> pd.DataFrame:
@@ -41,7 +46,7 @@ def independence(log: EventLog) -> pd.DataFrame:
     with np.errstate(divide="ignore", invalid="ignore"):
         independence = np.where(requests > 0, iterations / requests, np.nan)
     columns = {"iterations": iterations, "requests": requests, "independence": independence}
-    return pd.DataFrame({"worker": workers} | columns)
+    return table({"worker": workers} | columns)
 
 
 def mean_independence(log: EventLog) -> float | None:

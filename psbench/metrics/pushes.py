@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
-import pandas as pd
 
 from psbench.core.log import EventLog, Kind
 from psbench.errors import DataError
 from psbench.metrics.rows import Array, Rows, categorical, optional, pick, workers_of
+from psbench.metrics.table import table
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 FATES = ("committed", "discarded", "buffered")
 
@@ -51,7 +56,7 @@ def pushes(log: EventLog) -> pd.DataFrame:
         "send_s",
         "loss",
     )
-    frame = pd.DataFrame({name: np.ascontiguousarray(push[named.get(name, name)]) for name in columns})
+    frame = table({name: np.ascontiguousarray(push[named.get(name, name)]) for name in columns})
     frame["fate"] = categorical(fate, FATES)
     frame["applied_s"] = applied_s
     missing = version < 0
@@ -73,7 +78,7 @@ def staleness(log: EventLog) -> pd.DataFrame:
     rows = log.rows()
     push, apply = pick(rows, Kind.PUSH), pick(rows, Kind.APPLY)
     base = push["version"][_index_of(push["id"], apply["id"])]
-    return pd.DataFrame(
+    return table(
         {
             "time_s": apply["time_s"],
             "worker": apply["worker"],
@@ -97,7 +102,7 @@ def share_of_applied(log: EventLog) -> pd.DataFrame:
     push, apply = pick(rows, Kind.PUSH), pick(rows, Kind.APPLY)
     applied = _per_worker(apply, workers)
     total = applied.sum()
-    return pd.DataFrame(
+    return table(
         {
             "worker": workers,
             "pushes": _per_worker(push, workers),
@@ -133,7 +138,7 @@ def batch_sizes(log: EventLog) -> pd.DataFrame:
     changed = np.append(True, batch[1:] != batch[:-1])
     keep = (first | last | changed)[: len(push)]
     columns = {"time_s": push["time_s"], "worker": worker, "batch_size": batch}
-    return pd.DataFrame({name: column[keep] for name, column in columns.items()})
+    return table({name: column[keep] for name, column in columns.items()})
 
 
 def _per_worker(rows: Rows, workers: list[int], weights: Array | None = None) -> Array:

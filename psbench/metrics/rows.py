@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from psbench.core.log import Kind
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Rows: TypeAlias = npt.NDArray[np.void]
 Array: TypeAlias = npt.NDArray[Any]
@@ -65,11 +67,15 @@ def _left_twice(rows: Rows) -> list[int]:
 
 def categorical(codes: Array, names: Sequence[str]) -> pd.Categorical[str]:
     """Return `names[code]` for each code, each name stored once."""
+    import pandas as pd
+
     return pd.Categorical.from_codes(codes.astype(np.int64), categories=pd.Index(list(names), dtype="object"))
 
 
 def optional(values: Array, missing: npt.NDArray[np.bool_]) -> pd.arrays.IntegerArray:
     """Return whole numbers of which some are missing (NA)."""
+    import pandas as pd
+
     return pd.arrays.IntegerArray(values.astype(np.int64), missing)
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
-from typing import Any
-
-import pandas as pd
+from typing import TYPE_CHECKING, Any
 
 from psbench.core.log import EventLog, Kind
+from psbench.metrics.table import table
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _LOAD = "server_load:"
 
@@ -29,7 +31,7 @@ def server_loads(log: EventLog) -> pd.DataFrame:
         for look, (at, loads) in enumerate(looks, start=1)
         for server, load in enumerate(loads)
     ]
-    return pd.DataFrame(rows, columns=["look", "time_s", "server", "load_s", "relative"])
+    return table(rows, columns=["look", "time_s", "server", "load_s", "relative"])
 
 
 def reassignments(log: EventLog, entry_bytes: int = 4) -> list[dict[str, Any]]:

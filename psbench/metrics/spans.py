@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-import pandas as pd
 
 from psbench.core.log import EventLog, Kind
 from psbench.metrics.rows import (
@@ -19,6 +18,10 @@ from psbench.metrics.rows import (
     with_membership,
     workers_of,
 )
+from psbench.metrics.table import table
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 #: what a worker may be doing; the code of a phase is its place here
 PHASES = ("pull", "compute", "send", "wait", "cancelled")
@@ -66,7 +69,7 @@ def timeline(log: EventLog) -> pd.DataFrame:
     pulls. A worker that has left has no spans until it joins again.
     """
     spans = spans_of(log, with_membership(log.rows())).in_order()
-    return pd.DataFrame(
+    return table(
         {
             "worker": spans.worker.astype(np.int64),
             "phase": categorical(spans.phase, PHASES),

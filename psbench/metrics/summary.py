@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 
 from psbench.core.log import EventLog, Kind
 from psbench.metrics.chunks import chunks_sent
@@ -21,6 +20,9 @@ from psbench.metrics.switches import switches
 from psbench.metrics.traffic import conservation, messages, total_bytes
 from psbench.metrics.votes import local_steps_ratio
 from psbench.metrics.warnings import never_switched
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 def summarise(log: EventLog, meta: Mapping[str, Any], target: float | None = None) -> dict[str, Any]:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 
 from psbench.core.log import EventLog, Kind
 from psbench.metrics.rows import pick, positions
+from psbench.metrics.table import table
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _RULE = re.compile(
     r"rule (?P<rule>\S+) value=(?P<value>\S+) threshold=(?P<threshold>\S+) epoch=(?P<epoch>\d+)"
@@ -69,7 +72,7 @@ def rule_values(log: EventLog) -> pd.DataFrame:
             found.append(
                 (time_s, match["rule"], int(match["epoch"]), float(match["value"]), float(match["threshold"]))
             )
-    return pd.DataFrame(found, columns=["time_s", "rule", "epoch", "value", "threshold"])
+    return table(found, columns=["time_s", "rule", "epoch", "value", "threshold"])
 
 
 def _name(names: Sequence[str], index: int) -> str:

@@ -10,10 +10,14 @@ import types
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-#: what every process imports (an optimizer loads torch._dynamo); a missing one is passed over
+#: what every process imports, in this order, whatever it then does; a missing one is passed over
 PRELOADED = [
-    *("torch._dynamo", "distributed.nanny"),
-    *("psbench.backends.dask.tasks", "psbench.backends.simulated.pool_process", "psbench.sweeps.worker"),
+    "psbench.system.importing",
+    *("distributed.nanny", "tornado.platform.asyncio"),
+    *("multiprocessing.popen_forkserver", "multiprocessing.synchronize"),
+    *("torch.utils._device", "pydantic.dataclasses"),  # imported late by torch and pydantic
+    *("psbench.backends.dask.preloaded", "psbench.backends.simulated.pool_process", "psbench.sweeps.worker"),
+    "psbench.system.frozen",
 ]
 _MAIN = threading.Lock()
 

@@ -61,9 +61,12 @@ class Buffers:
         for owner, name, part in self._others:
             owner._buffers[name] = _converted(part, getattr(owner, name).dtype)
 
-    @torch.no_grad()
     def values(self) -> Tensor:
-        """Return the buffers' values as a new vector."""
+        """Return the buffers' values as a new vector; without any, the same empty one each time."""
+        return self._values() if self._views or self._others else self.flat
+
+    @torch.no_grad()
+    def _values(self) -> Tensor:
         for owner, name, view in self._views:
             if owner._buffers[name] is not view:
                 view.copy_(getattr(owner, name))

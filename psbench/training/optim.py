@@ -134,3 +134,11 @@ class Adam(Optimizer):
         return torch.optim.Adam(
             [parameters], lr=self.lr, betas=(self.beta1, self.beta2), weight_decay=self.weight_decay
         )
+
+    def update(self, parameters: torch.Tensor) -> Update:
+        """Return torch's steps, written out."""
+        from psbench.training.update import AdamUpdate
+
+        if type(self).build is not Adam.build:
+            return super().update(parameters)  # a subclass brings an optimizer of its own
+        return AdamUpdate(parameters, self.beta1, self.beta2, self.weight_decay)

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import os
+import resource
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import psutil
+
+import psbench as ps
+from psbench.backends.control import Observer
 from psbench.core.log import Kind
 from psbench.experiment import Experiment
-from psbench.runs import run
 
 PEERS = Path(__file__).parent / "peers"
 ROOT = Path(__file__).parents[2]
@@ -18,9 +22,27 @@ ROOT = Path(__file__).parents[2]
 WARM_UP = 0.2
 
 
-def steps_a_second(experiment: Experiment, kind: Kind) -> float:
+def processes() -> Iterator[psutil.Process]:
+    """Yield this process and all that descend from it."""
+    me = psutil.Process()
+    yield me
+    yield from me.children(recursive=True)
+
+
+def cpu_s() -> float:
+    """Return the CPU seconds of this program and all its processes, those that have ended included."""
+    ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+    total = ended.ru_utime + ended.ru_stime
+    for process in processes():
+        times = process.cpu_times()
+        total += times.user + times.system + times.children_user + times.children_system
+    own = psutil.Process().cpu_times()  # whose children are in `ended`
+    return total - own.children_user - own.children_system
+
+
+def steps_a_second(experiment: Experiment, kind: Kind, observer: Observer | None = None) -> float:
     """Run on a local Dask cluster and return how many rows of a kind were logged a second."""
-    times = run(experiment).log.of_kind(kind)["time_s"]
+    times = ps.run(experiment, observer=observer).log.of_kind(kind)["time_s"]
     first = int(len(times) * WARM_UP)
     return (len(times) - 1 - first) / (times[-1] - times[first])
 

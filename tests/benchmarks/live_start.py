@@ -1,6 +1,7 @@
 """From `ps.run` to the first step of a live run on a cluster of our own, and the memory of its processes.
 
-Counted is the CPU of this program and all its processes, in imports of torch, each in a program of its own.
+Counted is the CPU of this program and all its processes, in imports of torch, each in a program of its own;
+the program's own import of torch is part of its first run's start.
 """
 
 from __future__ import annotations
@@ -11,45 +12,29 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import psutil
 
 import psbench as ps
 from psbench.core.log import Kind
-from tests.benchmarks.live import ROOT
+from tests.benchmarks.live import ROOT, cpu_s, processes
 from tests.benchmarks.measure import Row, Rows
 
 WORKERS, REPEATS = 4, 3
 
 
-def _processes() -> Iterator[psutil.Process]:
-    me = psutil.Process()
-    yield me
-    yield from me.children(recursive=True)
-
-
-def _cpu_s() -> float:
-    """Return the CPU seconds of this program and all its processes, those that have ended included."""
-    ended = resource.getrusage(resource.RUSAGE_CHILDREN)
-    total = ended.ru_utime + ended.ru_stime
-    for process in _processes():
-        times = process.cpu_times()
-        total += times.user + times.system + times.children_user + times.children_system
-    own = psutil.Process().cpu_times()  # whose children are in `ended`
-    return total - own.children_user - own.children_system
-
-
 def _program() -> None:
     """Run twice, and print what each start took and what its processes hold."""
+    if "torch" in sys.modules:
+        raise RuntimeError("torch is here already: importing it is part of the first run's start")
     found: list[dict[str, float]] = []
     for _ in range(2):
-        cpu_s, clock_s, start = _cpu_s(), time.perf_counter(), dict[str, float]()
+        spent_s, clock_s, start = cpu_s(), time.perf_counter(), dict[str, float]()
 
-        def observe(log: Any, cpu_s: float = cpu_s, clock_s: float = clock_s, start: Any = start) -> None:
+        def observe(log: Any, spent_s: float = spent_s, clock_s: float = clock_s, start: Any = start) -> None:
             if not start and len(log.of_kind(Kind.PUSH)["time_s"]):
-                start |= {"cpu_s": _cpu_s() - cpu_s, "clock_s": time.perf_counter() - clock_s} | _memory()
+                start |= {"cpu_s": cpu_s() - spent_s, "clock_s": time.perf_counter() - clock_s} | _memory()
 
         ps.run(
             ps.Experiment(strategy="asp", backend="dask", cluster={"workers": WORKERS}, stop={"epochs": 20}),
@@ -61,7 +46,7 @@ def _program() -> None:
 
 def _memory() -> dict[str, float]:
     """Return the memory of a run's processes, shared pages divided among those who share them, and of one."""
-    roles = [each for each in _processes() if "psbench" in _title(each) and each.pid != psutil.Process().pid]
+    roles = [each for each in processes() if "psbench" in _title(each) and each.pid != psutil.Process().pid]
     full = [each.memory_full_info() for each in roles]
     return {"roles": len(full), "pss": sum(each.pss for each in full), "rss": max(each.rss for each in full)}
 
@@ -90,13 +75,13 @@ def run() -> Rows:
         starts.append(json.loads(done.stdout.splitlines()[-1]))
     torch_s, rows = statistics.median(imports), list[Any]()
     for place, (which, least, towards) in enumerate((("first", 3.0, 1.0), ("next", 0.5, 0.2))):
-        cpu_s, clock_s = (statistics.median(s[place][k] for s in starts) for k in ("cpu_s", "clock_s"))
+        spent_s, clock_s = (statistics.median(s[place][k] for s in starts) for k in ("cpu_s", "clock_s"))
         rows.append(
             Row(
                 f"live run of {WORKERS} workers until its first step, {which} run of a program, CPU",
-                f"{cpu_s:.2f} s ({clock_s:.2f} s by the clock)",
+                f"{spent_s:.2f} s ({clock_s:.2f} s by the clock)",
                 f"import torch: {torch_s:.2f} s",
-                *(cpu_s / torch_s, least, towards),
+                *(spent_s / torch_s, least, towards),
                 lower_is_better=True,
             )
         )

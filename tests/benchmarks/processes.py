@@ -18,7 +18,7 @@ from psbench.system.allocator import keep_freed_memory
 from psbench.training.workload import Workload
 from tests.benchmarks.measure import Pictures, Row, Rows, in_turns
 
-STEPS, WORKERS = 240, 12
+STEPS, WORKERS = 120, 12
 STRATEGIES = {
     "ASP": "asp",
     "BSP": "bsp",

@@ -5,8 +5,10 @@ It takes minutes, so it is not among the rows that run without a name.
 
 from __future__ import annotations
 
+import math
 import os
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,22 +16,30 @@ import altair as alt
 import pandas as pd
 import torch
 
-from psbench.core.log import Kind
+from psbench.core.log import EventLog, Kind
 from psbench.experiment import Experiment
-from tests.benchmarks.live import steps_a_second
+from tests.benchmarks.live import cpu_s, steps_a_second
 from tests.benchmarks.measure import Row, Rows
 from tests.benchmarks.simulated_events import seconds_a_row, workload
 
 PICTURE = Path("build/scaling.html")
+_BY_WORKERS, _BY_PARAMETERS = "live steps/s by workers", "live steps/s by parameters"
+_SIMULATED, _LIMIT = "simulated us a row by workers", "memory copies"
+_CORES = len(os.sched_getaffinity(0))
+#: seconds over which the cores' use is taken, and the share from which on they are what limits
+_LEAST_S, _ALL_BUSY = 0.2, 0.85
+_BYTES = ", with bytes and arithmetic, which grow as the model"
 WORKERS, SERVERS, BATCH = (1, 2, 4, 8, 16), (1, 2, 4), 32
 #: neurons of the hidden layers of an MLP on digits, for 0.1 to 25 million parameters
 WIDTHS = {100_000: (1_300,), 1_000_000: (960, 960), 5_000_000: (2_190, 2_190), 25_000_000: (4_960, 4_960)}
 SIMULATED = (10, 100, 1_000, 10_000)
 
 
-def _live(workers: int, servers: int, hidden: tuple[int, ...], steps: int) -> float:
+def _live(workers: int, servers: int, hidden: tuple[int, ...], steps: int) -> tuple[float, float]:
+    """Return the steps a second, and the share of the cores that was busy meanwhile."""
     placement = {"name": "parameter_server", "servers": servers}
-    return steps_a_second(
+    busy = _Busy()
+    speed = steps_a_second(
         Experiment(
             data="digits",
             model={"name": "mlp", "hidden": hidden},
@@ -42,7 +52,25 @@ def _live(workers: int, servers: int, hidden: tuple[int, ...], steps: int) -> fl
             optimizer={"name": "sgd", "lr": 0.01},
         ),
         Kind.PUSH,
+        observer=busy.look,
     )
+    return speed, busy.share
+
+
+class _Busy:
+    """Which share of the cores this program and its processes use between the first push and the last."""
+
+    def __init__(self) -> None:
+        self._first: tuple[float, float] | None = None
+        self.share = 0.0
+
+    def look(self, log: EventLog) -> None:
+        """Take note of the time and the CPU seconds; for an observer."""
+        now = time.perf_counter(), cpu_s()
+        if self._first is None:
+            self._first = now if len(log.of_kind(Kind.PUSH)) else None
+        elif (passed := now[0] - self._first[0]) > _LEAST_S:
+            self.share = (now[1] - self._first[1]) / passed / _CORES
 
 
 def _copies_a_second(parameters: int) -> float:
@@ -55,54 +83,102 @@ def _copies_a_second(parameters: int) -> float:
     began, repeats = time.perf_counter(), max(1, 50_000_000 // parameters)
     for _ in range(repeats):
         vector.copy_(other)
-    return len(os.sched_getaffinity(0)) / (5 * (time.perf_counter() - began) / repeats)
+    return _CORES / (5 * (time.perf_counter() - began) / repeats)
 
 
 def points() -> list[dict[str, Any]]:
     """Measure every point, and return them as rows of a table."""
-    found: list[dict[str, Any]] = []
-    limit = _copies_a_second(4_810)
+    return [*_by_workers(), *_by_parameters(), *_simulated()]
+
+
+def _by_workers() -> Iterator[dict[str, Any]]:
     for servers in SERVERS:
         for workers in WORKERS:
-            speed = _live(workers, servers, (64,), 400 * workers)
-            found.append(_point("live steps/s by workers", workers, f"{servers} servers", speed))
-    found += [_point("live steps/s by workers", n, "memory copies", limit) for n in (WORKERS[0], WORKERS[-1])]
+            yield _point(
+                _BY_WORKERS, workers, f"{servers} servers", *_live(workers, servers, (64,), 400 * workers)
+            )
+    limit = _copies_a_second(4_810)
+    for workers in (WORKERS[0], WORKERS[-1]):
+        yield _point(_BY_WORKERS, workers, _LIMIT, limit)
+
+
+def _by_parameters() -> Iterator[dict[str, Any]]:
     for parameters, hidden in WIDTHS.items():
-        speed = _live(2, 1, hidden, max(20, 20_000_000 // parameters))
-        found.append(_point("live steps/s by parameters", parameters, "2 workers", speed))
-        limit = _copies_a_second(parameters)
-        found.append(_point("live steps/s by parameters", parameters, "memory copies", limit))
+        steps = max(20, 20_000_000 // parameters)
+        yield _point(_BY_PARAMETERS, parameters, "2 workers", *_live(2, 1, hidden, steps))
+        yield _point(_BY_PARAMETERS, parameters, _LIMIT, _copies_a_second(parameters))
+
+
+def _simulated() -> Iterator[dict[str, Any]]:
     for strategy in ("asp", "bsp", "ssp"):
         for workers in SIMULATED:
             given = workload(strategy, workers, max(20_000, 10 * workers))
-            cost = 1e6 * seconds_a_row(given)
-            found.append(_point("simulated us a row by workers", workers, strategy, cost))
-    return found
+            yield _point(_SIMULATED, workers, strategy, 1e6 * seconds_a_row(given))
 
 
-def _point(picture: str, x: float, line: str, y: float) -> dict[str, Any]:
-    return {"picture": picture, "x": x, "line": line, "y": y}
+def _point(picture: str, x: float, line: str, y: float, busy: float = math.nan) -> dict[str, Any]:
+    return {"picture": picture, "x": x, "line": line, "y": y, "busy": busy}
+
+
+def bend(picture: str, part: pd.DataFrame) -> str:
+    """Say where a line leaves what is ideal by a factor of two, and why.
+
+    Ideal is a speed that grows as the number of workers, a cost that does not, and as many steps a second
+    whatever the model's size.
+
+    Parameters
+    ----------
+    part : table
+        The points of one line by increasing x, with the columns x, y and busy.
+    """
+    first = part.iloc[0]
+    ideal = first.y * part.x / first.x if picture == _BY_WORKERS else first.y
+    short = part.y / ideal if picture == _SIMULATED else ideal / part.y
+    over = part[short > 2]
+    if over.empty:
+        return "does not bend"
+    return f"bends before {over.x.iloc[0]:,.0f}: {_why(picture, over.iloc[0])}"
+
+
+def _why(picture: str, at: Any) -> str:
+    if picture == _SIMULATED:
+        return "what is kept of each worker no longer fits the processor's caches"
+    if at.busy > _ALL_BUSY:
+        return f"{_CORES} cores are {at.busy:.0%} busy there" + _BYTES * (picture == _BY_PARAMETERS)
+    return f"processes wait for each other there: {_CORES} cores are {at.busy:.0%} busy"
 
 
 def draw(table: pd.DataFrame) -> alt.Chart:
-    """Return one picture of each kind, side by side, on logarithmic axes."""
+    """Return one picture of each kind, side by side, on logarithmic axes, under what bends where."""
     axis = alt.Scale(type="log")
     line = alt.Chart(table).mark_line(point=True)
     line = line.encode(
         alt.X("x:Q", scale=axis, title=None), alt.Y("y:Q", scale=axis, title=None), alt.Color("line:N")
     )
-    faceted: alt.Chart = line.properties(width=280, height=220).facet("picture:N", columns=3)
-    return faceted.resolve_scale(x="independent", y="independent", color="independent")
+    faceted: Any = line.properties(width=280, height=220).facet("picture:N", columns=3)
+    words = [f"{picture}, {name}: {said}" for (picture, name), said in _bends(table).items()]
+    title = alt.TitleParams("How speed grows", subtitle=words)
+    return faceted.properties(title=title).resolve_scale(
+        x="independent", y="independent", color="independent"
+    )
+
+
+def _bends(table: pd.DataFrame) -> dict[tuple[str, str], str]:
+    """Return what is said of each line, but of the limits."""
+    lines = table[table.line != _LIMIT].groupby(["picture", "line"], sort=False)
+    return {(picture, name): bend(picture, part) for (picture, name), part in lines}
 
 
 def run() -> Rows:
-    """Measure, draw, and give the ends of each line."""
+    """Measure, draw, and give the ends of each line and where it bends."""
     table = pd.DataFrame(points())
     PICTURE.parent.mkdir(exist_ok=True)
     draw(table).save(str(PICTURE), inline=True)
-    rows: Rows = []
-    for (picture, line), part in table.groupby(["picture", "line"]):
-        first, last = part.iloc[0], part.iloc[-1]
-        ours, other = (f"{each.y:,.4g} at {each.x:,.0f}" for each in (last, first))
-        rows.append(Row(f"{picture}: {line}", ours, other, last.y / first.y))
-    return rows
+    return [_row(table, picture, line, said) for (picture, line), said in _bends(table).items()]
+
+
+def _row(table: pd.DataFrame, picture: str, line: str, said: str) -> Row:
+    part = table[(table.picture == picture) & (table.line == line)]
+    first, last = part.iloc[0], part.iloc[-1]
+    ours, other = (f"{each.y:,.4g} at {each.x:,.0f}" for each in (last, first))
+    return Row(f"{picture}, {line}; {said}", ours, other, last.y / first.y)

@@ -6,6 +6,7 @@ import heapq
 import math
 import random
 import time
+from functools import cache
 
 from psbench.backends.control import Control
 from psbench.backends.simulated.simulation import Simulation
@@ -14,41 +15,35 @@ from psbench.experiment import Experiment
 from psbench.training.workload import Workload
 from tests.benchmarks.measure import Row, Rows, in_turns
 
-PUSHES_A_WORKER = 150
-#: strategies in which no worker waits for all others, and that need no gradients to decide
-WITHOUT_BARRIER = ("asp", "ssp", "dssp", "k_asp", "k_batch_asp", "n_softsync", "con_sgd", "dyn_sgd")
+PUSHES_A_WORKER = 50
 
 
 def workload(strategy: str, workers: int, pushes: int) -> Workload:
-    """Return a timing-only experiment that ends after that many pushes."""
-    updates = pushes // workers if strategy == "bsp" else pushes
+    """Return a timing-only experiment that ends after that many pushes, each of a step on one sample."""
     return Workload.build(
         Experiment(
             strategy=strategy,
             timing_only=True,
             batch_size=workers,
-            stop={"updates": updates},
+            stop={"epochs": pushes / _samples()},
             cluster={"name": "homogeneous", "workers": workers},
         )
     )
 
 
+@cache
+def _samples() -> int:
+    """Return how many samples an epoch has."""
+    return Workload.build(Experiment(strategy="asp", timing_only=True)).dataset_size
+
+
 def seconds_a_row(given: Workload) -> float:
     """Return the CPU seconds of one logged row of a whole run."""
     log = EventLog()
-    return _seconds(given, log) / len(log)
-
-
-def seconds_a_run(given: Workload) -> float:
-    """Return the CPU seconds of a whole run."""
-    return _seconds(given, EventLog())
-
-
-def _seconds(given: Workload, log: EventLog) -> float:
     simulation = Simulation(given, log, Control())
     began = time.process_time()
     simulation.run()
-    return time.process_time() - began
+    return (time.process_time() - began) / len(log)
 
 
 def bare_heap(workers: int = 1000, pops: int = 200_000) -> float:
@@ -79,24 +74,13 @@ def run() -> Rows:
                 lower_is_better=True,
             )
         )
-    return [*rows, *_growth(), *_many()]
-
-
-def _many() -> Rows:
-    """Run 10,000 workers for 100 steps each under every strategy without a barrier."""
-    rows: Rows = []
-    for strategy in WITHOUT_BARRIER:
-        given = workload(strategy, 10_000, 1_000_000)
-        seconds = seconds_a_run(given)
-        what = f"10,000 workers, 100 steps each, timing only: {strategy}"
-        rows.append(Row(what, f"{seconds:.1f} s of CPU", "", seconds, 60.0, unit="s", lower_is_better=True))
-    return rows
+    return [*rows, *_growth()]
 
 
 def _growth() -> Rows:
     """Compare the cost of a row with the logarithm of the number of workers."""
     sizes = (1000, 10_000)
-    problems = [workload("asp", workers, workers * 30) for workers in sizes]
+    problems = [workload("asp", workers, workers * 10) for workers in sizes]
     small, large = in_turns([lambda p=p: seconds_a_row(p) for p in problems], 3)
     growth = large / small / (math.log(sizes[1]) / math.log(sizes[0]))
     return [

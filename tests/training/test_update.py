@@ -1,4 +1,4 @@
-"""Plain SGD is torch's, bit by bit; every other optimizer is torch's itself."""
+"""Plain SGD and Adam are torch's, bit by bit; every other optimizer is torch's itself."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from itertools import product
 import pytest
 import torch
 
-from psbench.training.optim import SGD, Adam
-from psbench.training.update import SGDUpdate, TorchUpdate
+from psbench.training.optim import SGD, Adam, Optimizer
+from psbench.training.update import AdamUpdate, SGDUpdate, TorchUpdate
 
 RATES = (0.1, 0.1, 0.037, 0.02, 1e-3)
 
@@ -19,23 +19,26 @@ def gradients(count: int, size: int = 1000) -> list[torch.Tensor]:
     return [torch.randn(size, generator=generator) * 10.0**-k for k in range(count)]
 
 
-def kinds() -> list[SGD]:
-    """Return every form of SGD."""
+def kinds() -> list[Optimizer]:
+    """Return every form of SGD, and of Adam."""
     return [
-        SGD(momentum=momentum, weight_decay=decay, nesterov=nesterov)
-        for momentum, decay, nesterov in product((0.0, 0.9), (0.0, 5e-4), (False, True))
-        if momentum or not nesterov
+        *(
+            SGD(momentum=momentum, weight_decay=decay, nesterov=nesterov)
+            for momentum, decay, nesterov in product((0.0, 0.9), (0.0, 5e-4), (False, True))
+            if momentum or not nesterov
+        ),
+        *(Adam(beta1=0.8, beta2=0.99, weight_decay=decay) for decay in (0.0, 5e-4)),
     ]
 
 
-@pytest.mark.parametrize("optimizer", kinds(), ids=lambda o: f"{o.momentum}-{o.weight_decay}-{o.nesterov}")
-def test_written_out_steps_have_the_bits_of_torch(optimizer: SGD) -> None:
+@pytest.mark.parametrize("optimizer", kinds(), ids=repr)
+def test_written_out_steps_have_the_bits_of_torch(optimizer: Optimizer) -> None:
     """Whatever the form, with rates and a momentum that change between two steps."""
     ours, theirs = torch.ones(1000), torch.ones(1000)
     update, oracle = optimizer.update(ours), TorchUpdate(theirs, optimizer.build(theirs))
-    assert isinstance(update, SGDUpdate)
+    assert isinstance(update, (SGDUpdate, AdamUpdate))
     for number, (gradient, lr) in enumerate(zip(gradients(len(RATES)), RATES, strict=True)):
-        if number == 3 and optimizer.momentum:
+        if number == 3 and optimizer.coefficient:
             for each in (update, oracle):
                 each.set_momentum(0.45)
         given = gradient.clone()
@@ -48,9 +51,10 @@ def test_written_out_steps_have_the_bits_of_torch(optimizer: SGD) -> None:
     }
 
 
-def test_state_of_either_is_continued_by_the_other() -> None:
-    """A checkpoint written with torch's SGD has the tensors that the written-out one continues from."""
-    optimizer, (first, second) = SGD(momentum=0.9), gradients(2)
+@pytest.mark.parametrize("optimizer", [SGD(momentum=0.9), Adam()], ids=["sgd", "adam"])
+def test_state_of_either_is_continued_by_the_other(optimizer: Optimizer) -> None:
+    """A checkpoint written with torch's has the tensors that the written-out one continues from."""
+    first, second = gradients(2)
     theirs, ours = torch.zeros(1000), torch.zeros(1000)
     oracle = TorchUpdate(theirs, optimizer.build(theirs))
     oracle.step(first, 0.1)
@@ -63,11 +67,15 @@ def test_state_of_either_is_continued_by_the_other() -> None:
 
 
 def test_other_optimizers_are_torchs() -> None:
-    """Adam, and a subclass of SGD that builds something of its own."""
+    """As are those of a subclass that builds something of its own."""
 
     class Averaged(SGD):
         def build(self, parameters: torch.Tensor) -> torch.optim.Optimizer:
             return torch.optim.ASGD([parameters], lr=self.lr)
 
-    for optimizer in (Adam(), Averaged()):
+    class Infinity(Adam):
+        def build(self, parameters: torch.Tensor) -> torch.optim.Optimizer:
+            return torch.optim.Adamax([parameters], lr=self.lr)
+
+    for optimizer in (Averaged(), Infinity()):
         assert isinstance(optimizer.update(torch.zeros(2)), TorchUpdate)

@@ -9,8 +9,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from typing import Any
 
 import dask
+import distributed.utils
 import psutil  # type: ignore[import-untyped]
 from distributed import LocalCluster, Nanny, Security, Status
 
@@ -85,7 +87,9 @@ def start_cluster(processes: int, security: Security | None = None) -> LocalClus
 
 def _cluster(processes: int, security: Security | None) -> LocalCluster:
     if dask.config.get(_METHOD) == "forkserver":
-        fork_server.ensure_running()  # Dask's own list of imports comes too late to replace ours
+        fork_server.ensure_running()
+        # else Dask imports pandas for a list of imports of its own, which comes too late to replace ours
+        distributed.utils._forkserver_preload_set = True
     return _PatientCluster(
         n_workers=processes,
         threads_per_worker=1,
@@ -197,10 +201,17 @@ def _set() -> Iterator[None]:
     environment of this process, from which every later process would inherit it.
     """
     spawn = {k: v for k, v in dask.config.get(_SPAWN).items() if k != "MALLOC_TRIM_THRESHOLD_"}
-    settings = {
+    settings: dict[str, Any] = {
         _SPAWN: spawn,
         _METHOD: "forkserver" if fork_server.is_available() else "spawn",
-        "distributed.worker.profile.enabled": False,  # its sampling interrupts the tasks 100 times a second
+        # monitoring that nobody reads here: pages, which take as long to import as a worker to start, and
+        # looks at event loop, machine and stack, 150 a second in each process, that interrupt the tasks
+        "distributed.worker.http.routes": [],
+        "distributed.scheduler.http.routes": [],
+        "distributed.admin.tick.interval": "1s",
+        "distributed.admin.system-monitor.interval": "10s",
+        "distributed.admin.system-monitor.disk": False,
+        "distributed.worker.profile.enabled": False,
         "distributed.scheduler.allowed-failures": 0,  # a task that was lost is not started elsewhere
     }
     environment = dict(os.environ)

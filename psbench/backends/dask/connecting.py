@@ -8,6 +8,7 @@ import ssl
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
 from distributed import Client, Security
@@ -56,8 +57,7 @@ def connected(
                 "connection.resources: a cluster on this machine has none; give the scheduler of one that "
                 "has some (dask worker --resources)"
             )
-        # another user of this machine could otherwise have the scheduler run code as us
-        security = Security.temporary()
+        security = _own_security()
         with (
             local_cluster(num_roles, security, go_on) as cluster,
             _client(cluster.scheduler_address, security) as client,
@@ -76,6 +76,16 @@ def client_of(address: str, connection: Connection) -> Iterator[Client]:
     """
     with _client(address, _security(connection)) as client:
         yield client
+
+
+@cache
+def _own_security() -> Security:
+    """Return the credentials of this process's own clusters; nobody else has them, and no file does.
+
+    Another user of this machine could otherwise have a scheduler run code as us. To draw a key takes as long
+    as the rest of a start.
+    """
+    return Security.temporary()
 
 
 def _usable(client: Client) -> Client:

@@ -72,6 +72,7 @@ class ActionPerformer:
         self._composed, self._pause, self._until = composed, pause, until
         self.store: ParameterStore
         self.composition: Strategy
+        self.pushes_raw_gradients = False  #: of the composition; finding out takes as long as a small update
         self._holds_versions = False
         self._performers: dict[type[Action], Callable[[Any], None]] = {
             act.Release: self._release,
@@ -92,6 +93,7 @@ class ActionPerformer:
         """
         workload = self._workload
         composition = self.composition = workload.experiment.strategy.compositions[index]
+        self.pushes_raw_gradients = composition.pushes_raw_gradients
         self._holds_versions = "distance_sq" in composition.measures
         self._evaluation.compose(composition)
         if composition.placement.collective:
@@ -130,7 +132,7 @@ class ActionPerformer:
 
     def _apply(self, apply: act.Apply) -> None:
         self.store.apply(apply)
-        if self.composition.pushes_raw_gradients:
+        if self.pushes_raw_gradients:
             self._evaluation.after_update()
 
     def _send_orders(self, tell: act.Tell) -> None:

@@ -330,7 +330,7 @@ class Coordinator:
                     self.ending.end(*_STOPPED)
         if self.ending or not self._perform_each(actions):
             return
-        if not self.actions.composition.pushes_raw_gradients:  # steps that are kept after a vote count too
+        if not self.actions.pushes_raw_gradients:  # steps that are kept after a vote count too
             self.evaluation.after_update()
         if not self.ending:
             self.evaluation.after_answer()

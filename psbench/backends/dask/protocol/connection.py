@@ -61,6 +61,8 @@ class Connection:
         if end.family != getattr(socket, "AF_UNIX", None):
             end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._end, self._number = end, end.fileno()
+        self._poller = select.poll()
+        self._poller.register(self._number, select.POLLIN)
         self.largest_body = largest_body
         self.largest_payload = 1 << 40  # entries: at least a byte each
         self.gone = False
@@ -95,9 +97,7 @@ class Connection:
 
     def wait(self, timeout_s: float) -> bool:
         """Wait until there is something to read, at most that long; returns whether there is."""
-        poller = select.poll()
-        poller.register(self._number, select.POLLIN)
-        return bool(poller.poll(max(0, round(timeout_s * 1000))))
+        return bool(self._poller.poll(max(0, round(timeout_s * 1000))))
 
     def next_frame(self) -> Frame | None:
         """Return the next frame, or None until all of it has come.
@@ -211,10 +211,11 @@ class Connection:
         A payload of `ZERO_COPY_BYTES` or more must not change afterwards.
         """
         kind, body, payload = frame
-        if payload is None or not len(payload):
+        entries = 0 if payload is None else payload.numel()
+        if payload is None or not entries:
             parts: list[memoryview | bytes] = [_HEAD.pack(kind, 0, len(body), 0) + body]
         else:
-            head = _HEAD.pack(kind, TYPES.index(payload.dtype), len(body), len(payload))
+            head = _HEAD.pack(kind, TYPES.index(payload.dtype), len(body), entries)
             parts = [head + body, bytes_of(payload)]
         with self._lock:
             if self._closed:

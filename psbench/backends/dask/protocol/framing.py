@@ -54,7 +54,7 @@ def with_buffers(part: Tensor, buffers: Tensor) -> Tensor:
     >>> with_buffers(torch.tensor([7], dtype=torch.uint8), torch.tensor([1.0])).tolist()
     [7, 0, 0, 128, 63]
     """
-    if not len(buffers):
+    if not buffers.numel():
         return part
     return torch.cat([part, buffers.view(torch.uint8) if part.dtype == torch.uint8 else buffers])
 

@@ -111,7 +111,7 @@ class ParameterServerStore:
 
     def release(self, release: act.Release, samples: int) -> None:
         """Answer a worker, with the model if it has not got this version, or with the aggregate."""
-        with self._own.busy():
+        with self._own.busy:
             payload = self._answer(release) if release.send else None
             self._socket.send(worker_name(release.worker), ReleaseMessage.of(release, samples, payload))
         if release.send:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict
+from collections.abc import Iterable, Sequence
 from time import perf_counter
 
 import torch
@@ -25,6 +23,24 @@ from psbench.training.server import Server
 
 def _name(key: PushKey, kind: str = "payload") -> str:
     return f"{kind}/{key[0]}/{key[1]}"
+
+
+class _Busy:
+    """Adds up the seconds that are spent inside."""
+
+    def __init__(self) -> None:
+        self._began = self._total = 0.0
+
+    def __enter__(self) -> None:
+        self._began = perf_counter()
+
+    def __exit__(self, *error: object) -> None:
+        self._total += perf_counter() - self._began
+
+    def take(self) -> float:
+        """Return the seconds since this was called last."""
+        total, self._total = self._total, 0.0
+        return total
 
 
 class ParameterSlice:
@@ -74,7 +90,8 @@ class ParameterSlice:
         self._codec = None if self.is_shared else ServerCodecState(composition, self._length, streams, number)
         self._num_bytes = composition.communication.codec.num_bytes
         self.payloads: dict[PushKey, Tensor] = {}
-        self._busy_s = 0.0  # serving, since it was asked for
+        self.busy = _Busy()  #: counts what is done `with` it as serving
+        self._num_buffers = len(self.server.buffers)
         self._held: dict[int, Tensor] = {}
         if codec_counters is not None:
             self._resume(state, codec_counters)
@@ -126,16 +143,16 @@ class ParameterSlice:
         MessageRefused
             If it cannot be decoded.
         """
-        with self.busy():
+        with self.busy:
             if self._codec is not None:
                 self._receive_encoded(key, payload, self._codec)
-            elif payload.dtype == torch.float32 and len(payload) == self._length + len(self.server.buffers):
+            elif payload.dtype == torch.float32 and payload.numel() == self._length + self._num_buffers:
                 self.payloads[key] = payload
             else:
                 self.replace_missing(key)
 
     def _receive_encoded(self, key: PushKey, payload: Tensor, codec: ServerCodecState) -> None:
-        part, buffers = split(payload, self._length, len(self.server.buffers))
+        part, buffers = split(payload, self._length, self._num_buffers)
         if part.dtype != torch.uint8 or len(part) != self._num_bytes(self._length):
             self.replace_missing(key)
             return
@@ -147,10 +164,10 @@ class ParameterSlice:
 
     def apply(self, order: ApplyUpdate) -> None:
         """Make the next version from the named payloads, in the order of the commit."""
-        with self.busy():
+        with self.busy:
             payloads = [self.payloads.pop(key) for key in order.keys]
-            how = asdict(order.update)
-            if not len(self.server.buffers):
+            how = vars(order.update)
+            if not self._num_buffers:
                 self.server.apply(payloads, order.weights, **how)
                 return
             self.server.apply([payload[: self._length] for payload in payloads], order.weights, **how)
@@ -179,7 +196,7 @@ class ParameterSlice:
         if self._codec is not None:
             encoded = self._codec.encode_model(worker, ticket, version, server.parameters.numpy())
             return with_buffers(torch.from_numpy(encoded), server.buffers)
-        if len(server.buffers):
+        if self._num_buffers:
             return torch.cat([server.parameters, server.buffers])
         # a socket copies what is small; what is large must be a copy, as the next update changes it
         return server.parameters.clone() if self._length * 4 >= ZERO_COPY_BYTES else server.parameters
@@ -232,23 +249,13 @@ class ParameterSlice:
             if "residual" in vectors:
                 codec.channel.add_residual(vectors["residual"].numpy())
             self._codec = codec
-        self._busy_s = 0.0
+        self.busy.take()
 
     # ---------------------------------------------------------------- measurements
 
-    @contextmanager
-    def busy(self) -> Iterator[None]:
-        """Count what is done inside as serving."""
-        began = perf_counter()
-        try:
-            yield
-        finally:
-            self._busy_s += perf_counter() - began
-
     def take_load(self) -> float:
         """Return the seconds that went into serving since this was asked last."""
-        busy, self._busy_s = self._busy_s, 0.0
-        return busy
+        return self.busy.take()
 
     def payload(self, key: PushKey) -> State:
         """Return what a push carries for this slice."""

@@ -149,7 +149,7 @@ class ServerProcess:
         """
         if not self._has_met(order.worker):
             return order.worker in self._gone
-        with self._slice.busy():
+        with self._slice.busy:
             payload = self._slice.answer(order.worker, order.ticket, order.version, order.aggregate)
             release = ReleaseMessage(order.ticket, order.version, 0, True, payload=payload)
             self.socket.send(worker_name(order.worker), release)
