@@ -22,9 +22,11 @@ from psbench.backends.dask.objects import sent
 from psbench.backends.dask.placement import Room, room_on
 from psbench.backends.dask.protocol import messages as msg
 from psbench.backends.dask.protocol.decoder import Message
+from psbench.backends.dask.protocol.payloads import largest_message
 from psbench.backends.dask.protocol.roles import (
     CLIENT,
     COORDINATOR,
+    REPLICA,
     Address,
     RunKey,
     servers_of,
@@ -33,6 +35,7 @@ from psbench.backends.dask.protocol.roles import (
 from psbench.backends.dask.protocol.transport import ClientSocket
 from psbench.backends.dask.record import Record
 from psbench.backends.dask.shipping import Shipping
+from psbench.backends.dask.taking_back import take_back
 from psbench.backends.outcome import Outcome
 from psbench.errors import BackendError, PsbenchError, ServerLost
 from psbench.system.start_progress import start_progress
@@ -85,7 +88,10 @@ class Attempt:
         self._missing = {role: time.monotonic() for role in roles if role not in placed}
         self._replaced: set[str] = set()
         self._there: dict[str, int] = {}
-        self._key, self._largest = RunKey(secrets.token_bytes(32)), _largest_message(workload)
+        self._key, self._largest = (
+            RunKey(secrets.token_bytes(32)),
+            largest_message(workload.model_bytes, workload.profile.num_workers),
+        )
         title = _UNNAMED.sub("_", workload.experiment.title)
         self._topic = f"psbench-{title}-{secrets.token_hex(8)}"
         self._resources = workload.experiment.connection.resources or None
@@ -130,6 +136,12 @@ class Attempt:
         assert self._coordinator is not None
         try:
             return self._follow(self._coordinator)
+        except ServerRetired:
+            raise  # the run has written a checkpoint of its last version
+        except ServerLost:
+            if REPLICA in self._addresses:
+                take_back(self._addresses[REPLICA], self._key, self.record)
+            raise
         finally:
             self._end()
 
@@ -217,10 +229,11 @@ class Attempt:
             )
 
     def _start_role(self, role: str) -> None:
-        """Start a training worker, or the evaluator."""
+        """Start a training worker, the evaluator or the replica."""
         worker = worker_number(role)
         if worker is None:
-            self._start(role, tasks.evaluate, self._topic, self._addresses[COORDINATOR])
+            task = tasks.replicate if role == REPLICA else tasks.evaluate
+            self._start(role, task, self._topic, self._addresses[COORDINATOR])
         else:
             servers = [self._addresses[name] for name in (COORDINATOR, *self._servers())]
             self._start(role, tasks.train, self._largest, self._topic, worker, servers)
@@ -290,11 +303,16 @@ class Attempt:
             if self.placed[role] not in self._there:  # lost once more, perhaps before it could report
                 self._missing[role] = now
         for role in sorted(self._missing):  # the evaluator first
-            if address := room.take(role):
+            if address := room.take(role, self._barred(role)):
                 self._replace(role, address)
             elif now > self._missing[role] + self.workload.experiment.recovery.wait_for_workers:
                 self._missing[role] = now
                 coordinator.send(msg.RoleLost(role))
+
+    def _barred(self, role: str) -> set[str]:
+        """Return the Dask workers that a role cannot go to: the replica must not be lost with a server."""
+        servers = [COORDINATOR, *self._servers()]
+        return {self.placed[name] for name in servers} if role == REPLICA else set()
 
     def _replace(self, role: str, address: str) -> None:
         """Start a role on another Dask worker; if that is gone or frozen, the role is still missing."""
@@ -379,12 +397,3 @@ class Attempt:
             self.client.cancel([*self._futures.values(), *self._warming], force=True)
         except Exception as error:  # the scheduler itself is gone: there is nobody left to ask
             self.record.note(f"the Dask scheduler was lost at the end: {error}")
-
-
-def _largest_message(workload: Workload) -> int:
-    """Return how many bytes a message may have: a server's part of a checkpoint has the most.
-
-    That is the model, an optimizer's and a codec's vectors, and at most two for each worker: a push that
-    waits, and a version that it started from; the texts beside are small.
-    """
-    return (1 << 20) + workload.model_bytes * (16 + 4 * workload.profile.num_workers)

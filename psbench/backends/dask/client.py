@@ -12,7 +12,7 @@ from psbench.backends.dask.cluster import ignore_interrupts
 from psbench.backends.dask.connecting import connected
 from psbench.backends.dask.leaving import ServerRetired
 from psbench.backends.dask.objects import check_objects
-from psbench.backends.dask.placement import find_room, place_with_resources, placing
+from psbench.backends.dask.placement import check_replica, find_room, place_with_resources, placing
 from psbench.backends.dask.protocol.roles import first_roles
 from psbench.backends.dask.record import Record
 from psbench.backends.dask.shipping import bare
@@ -124,6 +124,7 @@ def _placed(
             # Ctrl-C reaches every process of the terminal's group: it must stop the run, not kill its workers
             client.run(ignore_interrupts)
         placed = place_with_resources(roles, room, experiment.connection.hosts)
+        check_replica(placed)
         start_progress().place(placed)
         if not is_local:
             check_versions(client, placed.values())
