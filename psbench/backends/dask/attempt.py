@@ -136,10 +136,8 @@ class Attempt:
         assert self._coordinator is not None
         try:
             return self._follow(self._coordinator)
-        except ServerRetired:
-            raise  # the run has written a checkpoint of its last version
-        except ServerLost:
-            if REPLICA in self._addresses:
+        except ServerLost as lost:
+            if REPLICA in self._addresses and not isinstance(lost, ServerRetired):
                 take_back(self._addresses[REPLICA], self._key, self.record)
             raise
         finally:
@@ -311,8 +309,7 @@ class Attempt:
 
     def _barred(self, role: str) -> set[str]:
         """Return the Dask workers that a role cannot go to: the replica must not be lost with a server."""
-        servers = [COORDINATOR, *self._servers()]
-        return {self.placed[name] for name in servers} if role == REPLICA else set()
+        return {self.placed[name] for name in (COORDINATOR, *self._servers()) if role == REPLICA}
 
     def _replace(self, role: str, address: str) -> None:
         """Start a role on another Dask worker; if that is gone or frozen, the role is still missing."""

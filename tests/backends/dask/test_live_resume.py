@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from test_live_workers import HALFWAY, SERVERS, experiment, one_torch_thread, simulated
+from test_live_workers import HALFWAY, SERVERS, experiment, simulated
 from threaded_run import ThreadedRun
 
 from psbench import Control, Run, replay, resume
@@ -19,8 +19,7 @@ from psbench.core.log import EventLog, Kind
 from psbench.errors import ParameterError
 from psbench.runs import run
 
-pytestmark = pytest.mark.timeout(60)
-__all__ = ["one_torch_thread"]
+pytestmark = [pytest.mark.timeout(60), pytest.mark.usefixtures("one_torch_thread")]
 
 TOP = {"name": "top_k", "ratio": 0.2}
 BOTH = {"codec": TOP, "codec_down": TOP}

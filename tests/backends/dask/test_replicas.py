@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from test_live_workers import SERVERS, experiment, one_torch_thread, simulated
+from test_live_workers import SERVERS, experiment, simulated
 from threaded_run import Killed, ThreadedRun
 
 from psbench.backends.dask.coordinator.checkpointing import Start
@@ -22,8 +22,7 @@ from psbench.core.log import EventLog, Kind
 from psbench.core.worker_policy import Directive
 from psbench.errors import BackendError, ParameterError
 
-pytestmark = pytest.mark.timeout(60)
-__all__ = ["one_torch_thread"]
+pytestmark = [pytest.mark.timeout(60), pytest.mark.usefixtures("one_torch_thread")]
 
 ONE = {"recovery": {"replicas": 1}}
 
@@ -54,6 +53,12 @@ class KeptRun(ThreadedRun):
     replica_class = Keeper
 
 
+def is_whole(kept: msg.KeepState) -> bool:
+    """Whether each push that waits has its payload."""
+    held = {name.split("/")[1] for name in kept.tensors if name.startswith("push/")}
+    return held == {str(push["id"]) for push in kept.state["engine"]["view"]["pending"]}
+
+
 def gone_on(done: KeptRun, kept: msg.KeepState) -> ThreadedRun:
     """Return the run that goes on from a state of the replica, as the client lets it."""
     rows, texts = kept.state["logged"]
@@ -79,11 +84,12 @@ def gone_on(done: KeptRun, kept: msg.KeepState) -> ThreadedRun:
     ids=json.dumps,
 )
 def test_with_a_replica_and_from_each_of_its_states_the_bits_are_those_without(strategy: Any) -> None:
-    done = KeptRun(experiment(strategy, stop={"epochs": 0.2}, evaluate_every=0.1, **ONE)).run()
+    done = KeptRun(experiment(strategy, stop={"epochs": 0.2}, evaluate_every=0.02, **ONE)).run()
     assert done.error is None
-    expected, _ = simulated(experiment(strategy, stop={"epochs": 0.2}, evaluate_every=0.1))
+    expected, _ = simulated(experiment(strategy, stop={"epochs": 0.2}, evaluate_every=0.02))
     assert torch.equal(done.parameters, expected)
     states = done.replica.states
+    assert all(map(is_whole, states))
     for kept in (states[0], states[len(states) // 2], states[-1]):
         assert torch.equal(gone_on(done, kept).parameters, expected)
 
@@ -108,8 +114,7 @@ def test_no_worker_hears_of_an_update_that_the_replica_lacks(strategy: Any) -> N
         for worker in range(3):  # where each goes on is after what the state holds of it, no more and no less
             at = kept.state["workers"][str(worker)]["position"][0]
             assert at == pushed["samples"][pushed["worker"] == worker].sum()
-        held = {name.split("/")[1] for name in kept.tensors if name.startswith("push/")}
-        assert held == {str(push["id"]) for push in kept.state["engine"]["view"]["pending"]}
+        assert is_whole(kept)
     again = gone_on(done, done.replica.states[-5])
     made = list(dict.fromkeys(again.log.of_kind(Kind.APPLY)["version"].tolist()))
     assert made == list(range(1, 61))

@@ -114,7 +114,7 @@ class Coordinator:
         )
         self.checkpoints = CheckpointWriter(socket, engine, experiment.checkpoint_every, numbers)
         self.replication = Replication(
-            *(socket, self.checkpoints, self.log, self.log_stream, numbers),
+            *(socket, self.checkpoints, self.log, self.log_stream, engine.view, numbers),
             position=self.pushes.handled_position,
             until=self._until,
         )

@@ -12,9 +12,10 @@ from psbench.backends.dask.protocol.framing import State
 from psbench.backends.dask.protocol.messages import KeepState
 from psbench.backends.dask.protocol.roles import REPLICA
 from psbench.backends.dask.protocol.transport import ServerSocket
-from psbench.backends.dask.server.store import ParameterStore
+from psbench.backends.dask.server.store import ParameterStore, key_of
 from psbench.core.actions import Action, Release
 from psbench.core.log import EventLog
+from psbench.core.view import ClusterView
 from psbench.training.batches import Position
 
 
@@ -32,6 +33,8 @@ class Replication:
     log : EventLog
     to_client : LogStream
         Which sends the client nothing that the replica does not have.
+    view : ClusterView
+        The engine's.
     numbers : iterator of int
         Numbers for requests that nobody had before in this run.
     position : callable
@@ -51,13 +54,14 @@ class Replication:
         checkpoints: CheckpointWriter,
         log: EventLog,
         to_client: LogStream,
+        view: ClusterView,
         numbers: Iterator[int],
         *,
         position: Callable[[int], Position],
         until: Callable[[Callable[[], bool]], None],
     ) -> None:
         self._socket, self._checkpoints, self._log, self._to_client = socket, checkpoints, log, to_client
-        self._numbers, self._position, self._until = numbers, position, until
+        self._view, self._numbers, self._position, self._until = view, numbers, position, until
         self.is_there = False
         self._stream: LogStream | None = None  # None while it has nothing
         self._since = 0, 0  # rows and texts of the log before those that it has
@@ -77,7 +81,12 @@ class Replication:
         return self.is_there and any(type(action) is Release for action in actions)
 
     def keep(self, rest: Sequence[Action], store: ParameterStore, run_state: dict[str, Any]) -> None:
-        """Wait until the replica has this moment; `rest` is what is still to be performed of the answer."""
+        """Wait until the replica has this moment; `rest` is what is still to be performed of the answer.
+
+        While pushes wait for a ring it has what they started from: their payloads are with the workers.
+        """
+        if any(key_of(push) not in store.waiting for push in self._view.pending.values()):
+            return
         if self._stream is None:
             self._stream = LogStream(self._socket, self._log, REPLICA)
             self._stream.begin_where(self._to_client)
