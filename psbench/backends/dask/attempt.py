@@ -300,16 +300,13 @@ class Attempt:
         for role in self._replaced - self._missing.keys():
             if self.placed[role] not in self._there:  # lost once more, perhaps before it could report
                 self._missing[role] = now
+        of_servers = {self.placed[name] for name in (COORDINATOR, *self._servers())}
         for role in sorted(self._missing):  # the evaluator first
-            if address := room.take(role, self._barred(role)):
+            if address := room.take(role, of_servers if role == REPLICA else ()):
                 self._replace(role, address)
             elif now > self._missing[role] + self.workload.experiment.recovery.wait_for_workers:
                 self._missing[role] = now
                 coordinator.send(msg.RoleLost(role))
-
-    def _barred(self, role: str) -> set[str]:
-        """Return the Dask workers that a role cannot go to: the replica must not be lost with a server."""
-        return {self.placed[name] for name in (COORDINATOR, *self._servers()) if role == REPLICA}
 
     def _replace(self, role: str, address: str) -> None:
         """Start a role on another Dask worker; if that is gone or frozen, the role is still missing."""
