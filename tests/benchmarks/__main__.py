@@ -25,7 +25,7 @@ NAMES = (
 )
 
 #: rows that run only by name
-LONG = ("scaling",)
+LONG = ("scaling", "recovery")
 HEADINGS = ("what", "ours", "beside", "measured", "at least", "towards", "")
 
 

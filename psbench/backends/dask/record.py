@@ -108,7 +108,12 @@ class Record:
     def start(self) -> Start | None:
         """Where the next start of the run resumes; None for its beginning."""
         last = self._last
-        return None if last is None else Start(last.checkpoint, last.rows, list(self.log.texts[: last.texts]))
+        if last is None:
+            return None
+        # as they came they are views of one message, and each would be sent with all of it
+        tensors = {name: tensor.clone() for name, tensor in last.checkpoint.tensors.items()}
+        checkpoint = Checkpoint(tensors, last.checkpoint.state)
+        return Start(checkpoint, last.rows, list(self.log.texts[: last.texts]))
 
     @property
     def last_checkpoint(self) -> str:
