@@ -71,6 +71,7 @@ class ThreadedRun:
             sockets = [ServerSocket(HOST, KEY) for _ in range(1, servers)]
             addresses = [socket.address, *(each.address for each in sockets)]
             others = [role for role in roles_of(self.experiment) if role != COORDINATOR]
+            self.address = socket.address
             self._go(self._coordinate, socket, [*others, CLIENT])
             for number, own in enumerate(sockets, 1):
                 self._go(self._serve, number, own, socket.address)

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import json
+import threading
 from typing import Any
 
 import pytest
 import torch
 from test_live_workers import SERVERS, experiment, simulated
-from threaded_run import Killed, ThreadedRun
+from threaded_run import HOST, KEY, Killed, ThreadedRun
 
 from psbench.backends.dask.coordinator.checkpointing import Start
 from psbench.backends.dask.placement import check_replica
 from psbench.backends.dask.protocol import messages as msg
 from psbench.backends.dask.protocol.decoder import Message
 from psbench.backends.dask.protocol.messages import ReleaseMessage
+from psbench.backends.dask.protocol.roles import REPLICA, RunKey
+from psbench.backends.dask.protocol.transport import ClientSocket, ServerSocket
+from psbench.backends.dask.record import Record
 from psbench.backends.dask.server.replica import Replica
+from psbench.backends.dask.taking_back import take_back
 from psbench.backends.dask.worker.worker import Worker
 from psbench.checkpoints.file import Checkpoint
 from psbench.core.log import EventLog, Kind
@@ -132,6 +137,52 @@ def test_a_replica_that_dies_stops_nobody() -> None:
     (incident,) = done.incidents
     assert incident.startswith("replica was lost at ")
     assert incident.endswith(" s: until it is replaced, a lost server costs updates")
+
+
+class ReplacedRun(KeptRun):
+    """A run whose replica dies at its fifth state, and which then gets another, as from the client."""
+
+    class replica_class(Keeper):
+        dies_at = 5
+
+    def _take(self, message: Message, client: ClientSocket) -> None:
+        if message == msg.RoleLost(REPLICA):
+            self.replica_class = Keeper  # type: ignore[misc, assignment]
+            self._go(self._replicate, self.address)
+        super()._take(message, client)
+
+
+def test_another_replica_has_the_state_and_the_log_that_the_client_may_lack() -> None:
+    def stop_late(done: ThreadedRun, client: ClientSocket) -> None:
+        if done.replica_class is Keeper and len(getattr(done.replica, "states", ())) > 10:
+            client.send(msg.RequestStop(checkpoint=False))
+
+    spec = experiment("ssp", 2, stop={"updates": 10**9, "epochs": 10**6}, **ONE)
+    done = ReplacedRun(spec)
+    done.run(stop_late)
+    assert (done.outcome.status, done.error) == ("stopped", None)
+    assert [text.split(" at ")[0] for text in done.incidents] == [
+        "replica was lost",
+        "replica has joined on another Dask worker",
+    ]
+    kept = done.replica.states[-1]
+    rows, texts = kept.state["logged"]
+    assert 0 < kept.rows_before < rows - 5
+    behind = EventLog()
+    behind.extend(done.log.rows(0, rows - 5), done.log.texts[: kept.texts_before])
+    record = Record(spec, behind, None, None, None)
+    with ServerSocket(HOST, KEY) as socket:
+        done.replica._socket = socket
+        thread = threading.Thread(target=done.replica._await_client)
+        thread.start()
+        take_back(socket.address, RunKey(KEY), record)
+        thread.join(20)
+    assert not thread.is_alive()
+    assert behind.rows().tobytes() == done.log.rows(0, rows).tobytes()
+    assert behind.texts == done.log.texts[:texts]
+    assert record.start is not None
+    assert record.start.checkpoint.state["engine"] == kept.state["engine"]
+    assert record.go_back().startswith("0 updates and ")
 
 
 @pytest.mark.parametrize(
