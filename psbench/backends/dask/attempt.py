@@ -16,6 +16,7 @@ from psbench.backends.control import Control
 from psbench.backends.dask import tasks
 from psbench.backends.dask.coordinator.handlers import PeerFailed
 from psbench.backends.dask.dashboard import DashboardPage
+from psbench.backends.dask.demand import Demand
 from psbench.backends.dask.keys import give_key
 from psbench.backends.dask.leaving import Leavers, ServerRetired
 from psbench.backends.dask.objects import sent
@@ -106,7 +107,7 @@ class Attempt:
         self._stop_sent = False
         self._next_look = 0.0
         self._warming: list[Future] = []
-        self._leavers = Leavers(client)
+        self._leavers, self._demand = Leavers(client), Demand(client)
 
     def start(self) -> None:
         """Start all tasks; whatever goes wrong, none is left behind."""
@@ -307,6 +308,10 @@ class Attempt:
             elif now > self._missing[role] + self.workload.experiment.recovery.wait_for_workers:
                 self._missing[role] = now
                 coordinator.send(msg.RoleLost(role))
+        if self._missing:
+            self._demand.ask(len(self._missing))
+        else:
+            self._demand.end()
 
     def _replace(self, role: str, address: str) -> None:
         """Start a role on another Dask worker; if that is gone or frozen, the role is still missing."""
@@ -378,6 +383,7 @@ class Attempt:
             self._coordinator.send(msg.RequestStop(checkpoint=False))
             self._coordinator.close()
         self._shipping.end()
+        self._demand.end()
         if self.client.status != "running":
             self.record.note(
                 "the Dask scheduler is gone; the run was not disturbed, and its tasks have ended"

@@ -148,6 +148,8 @@ def find_room(
     go_on: Callable[[], None],
     without: Collection[str] = (),
     resources: Mapping[str, float] | None = None,
+    *,
+    ask: Callable[[int], None],
 ) -> Room:
     """Return a cluster's room when it has some for the roles, waiting for it if need be.
 
@@ -165,6 +167,8 @@ def find_room(
         Of Dask workers that are not to be used: they will be gone soon.
     resources : mapping of name to number, or None
         What each training worker uses.
+    ask : callable
+        Asks the cluster for room for so many roles; called often while there is none. See `Demand`.
 
     Raises
     ------
@@ -185,6 +189,7 @@ def find_room(
             said = f"{where} has {_free(room)}, and the run needs {_needs(roles[:least], room)}{_held(room)}"
             logger.warning("%s; waiting, %.0f of %g s", said, waited, wait_s)
         go_on()
+        ask(len(roles))
         time.sleep(min(_LOOK_S, wait_s - waited))
 
 
