@@ -46,16 +46,21 @@ class Demand:
         token = secrets.token_hex(8)
         self._waiting = [
             self._client.submit(
-                int, key=f"{_NAME}-{number}-{token}", resources={_NAME: 1}, pure=False, retries=0
+                int,  # which is never called
+                key=f"{_NAME}-{number}-{token}",
+                resources={_NAME: 1},
+                pure=False,
+                retries=0,
             )
             for number in range(count)
         ]
 
     def end(self) -> None:
         """Ask no longer."""
-        with suppress(Exception):  # the scheduler may be gone, and its demand with it
-            self._client.cancel(self._waiting, force=True)
-        self._waiting = []
+        waiting, self._waiting = self._waiting, []
+        if waiting:
+            with suppress(Exception):  # the scheduler may be gone, and these tasks with it
+                self._client.cancel(waiting, force=True)
 
 
 def _hours_expected() -> Callable[[str], None]:
