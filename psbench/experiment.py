@@ -226,7 +226,7 @@ class Experiment(Specification):
             raise ParameterError(
                 "connection.scheduler_file: takes the place of `scheduler`, and needs backend: dask"
             )
-        self.recovery.check(workers, self.backend)
+        self.recovery.check(workers, self.backend, self.strategy.compositions)
         if self.rule is not None and self.rule.needs_epochs and self.stop.epochs is None:
             raise ParameterError(
                 f"switch rule {self.rule.name!r} needs to know the number of epochs: set stop.epochs, "

@@ -16,12 +16,14 @@ from psbench.backends.dask.protocol.roles import (
     CLIENT,
     COORDINATOR,
     EVALUATOR,
+    REPLICA,
     roles_of,
     server_name,
     servers_of,
     worker_name,
 )
 from psbench.backends.dask.protocol.transport import ClientSocket, ServerSocket, Stopped
+from psbench.backends.dask.server.replica import Replica
 from psbench.backends.dask.server.server_process import ServerProcess
 from psbench.backends.dask.tasks import _evaluate, _report
 from psbench.backends.dask.worker.worker import Worker
@@ -41,14 +43,17 @@ class Killed(Stopped):
 class ThreadedRun:
     """Runs an experiment in threads.
 
-    `worker_class` may be replaced to make a worker die where a test wants it; `outcome`, `error` and `log`
-    say what came out.
+    `worker_class` and `replica_class` may be replaced to make one die where a test wants it; `outcome`,
+    `error` and `log` say what came out.
     """
+
+    replica_class = Replica
 
     def __init__(
         self, experiment: Experiment, worker_class: type[Worker] = Worker, start: Start | None = None
     ) -> None:
         self.experiment, self.worker_class, self.start = experiment, worker_class, start
+        self.incidents: list[str] = []
         self.log = EventLog()
         self.stored: dict[str, Checkpoint] = {}
         self.error: BaseException | None = None
@@ -66,12 +71,15 @@ class ThreadedRun:
             sockets = [ServerSocket(HOST, KEY) for _ in range(1, servers)]
             addresses = [socket.address, *(each.address for each in sockets)]
             others = [role for role in roles_of(self.experiment) if role != COORDINATOR]
+            self.address = socket.address
             self._go(self._coordinate, socket, [*others, CLIENT])
             for number, own in enumerate(sockets, 1):
                 self._go(self._serve, number, own, socket.address)
             for worker in range(self.experiment.num_workers):
                 self._go(self._train, worker, addresses)
             self._go(self._evaluate, socket.address)
+            if self.experiment.recovery.replicas:
+                self._go(self._replicate, socket.address)
             client = stack.enter_context(ClientSocket(socket.address, KEY, CLIENT))
             client.send(msg.Ready())
             self._follow(client, on_rows)
@@ -111,6 +119,11 @@ class ThreadedRun:
         with ClientSocket(address, KEY, EVALUATOR) as client:
             _report(client, lambda: _evaluate(self.experiment, client))
 
+    def _replicate(self, address: Any) -> None:
+        with ServerSocket(HOST, KEY) as socket, ClientSocket(address, KEY, REPLICA) as coordinator:
+            self.replica = self.replica_class(socket, coordinator)
+            _report(coordinator, self.replica.run)
+
     def _follow(self, client: ClientSocket, on_rows: Any) -> None:
         while True:
             message = client.receive(0.05)
@@ -130,6 +143,8 @@ class ThreadedRun:
         if isinstance(message, msg.StoreCheckpoint):
             self.checkpoints.append(message.label)
             self.stored[message.label] = Checkpoint(message.tensors, message.state)
+        elif isinstance(message, msg.Incident):
+            self.incidents.append(message.text)
         elif isinstance(message, msg.RunOutcome):
             self.outcome = message
             self.parameters = message.tensors["parameters"]

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from pydantic import ValidationError
 
+from psbench.core.compatibility import unreplicable
 from psbench.core.specification import Specification, explain, parameter
+from psbench.core.strategy import Strategy
 from psbench.errors import ParameterError
 
 
@@ -19,6 +22,10 @@ class Recovery(Specification):
         How often the run goes on by itself from its last checkpoint when a parameter server is lost, on
         Dask workers that are left or new. What it had done since is lost, and done again. Without a
         checkpoint (see `checkpoint_every`) the run ends.
+    replicas : int
+        With 1 another process holds the state of all servers, and no worker is answered before it has
+        what the answer rests on: a lost server costs no update that any worker has heard of, and the run
+        goes on from there as from a checkpoint. If that process is lost, another takes its place.
     replace_workers : bool
         Whether a free Dask worker takes the place of a lost training worker, with its shard; the others
         go on meanwhile. Otherwise they go on without it.
@@ -32,6 +39,7 @@ class Recovery(Specification):
     """
 
     max_restarts: int = parameter(2, "restarts from the last checkpoint when a server is lost", ge=0)
+    replicas: int = parameter(0, "processes that hold the servers' state, to lose no update", ge=0, le=1)
     replace_workers: bool = parameter(False, "whether a free Dask worker takes a lost worker's place")
     min_workers: int | None = parameter(None, "training workers to begin with; the others join later", ge=1)
     wait_for_workers: float = parameter(60.0, "how long to wait for free Dask workers", unit="s", ge=0)
@@ -48,7 +56,7 @@ class Recovery(Specification):
         """Whether training workers that are missing join when there is room for them."""
         return self.replace_workers or self.min_workers is not None
 
-    def check(self, num_workers: int, backend: str) -> None:
+    def check(self, num_workers: int, backend: str, compositions: Sequence[Strategy]) -> None:
         """Refuse what cannot be.
 
         Raises
@@ -64,3 +72,15 @@ class Recovery(Specification):
                 "recovery: only on dask are Dask workers lost; for the simulated backend say when workers "
                 "fail and rejoin: cluster.failures"
             )
+        if self.replicas:
+            self._check_replicas(backend, compositions)
+
+    def _check_replicas(self, backend: str, compositions: Sequence[Strategy]) -> None:
+        if backend == "simulated":
+            raise ParameterError("recovery.replicas: only on dask are servers lost; set backend: dask")
+        for composition in compositions:
+            if why := unreplicable(composition):
+                raise ParameterError(
+                    f"recovery.replicas: {composition.name!r} cannot be replicated, as {why}; "
+                    "use checkpoint_every, from which a run goes on too"
+                )

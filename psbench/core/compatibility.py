@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from psbench.core.parts import Aggregation, Communication, Consistency, Placement, Stragglers
+from psbench.core.worker_policy import WorkerPolicy
 
 
 class Composition(Protocol):
@@ -110,3 +111,27 @@ def doubts(strategy: Composition) -> list[str]:
         ),
     ]
     return [doubt for doubtful, doubt in checks if doubtful]
+
+
+def unreplicable(strategy: Composition) -> str:
+    """Return why a replica cannot hold all that a run under these parts goes on from; empty if it can.
+
+    What it holds is of the servers and the engine. Of the workers it knows how far each has come in its data:
+    they are not asked, as one that computes would have to be waited for.
+    """
+    m, p = strategy.communication, strategy.placement
+    if p.stateless_workers:
+        return "it has no servers"
+    if m.local or m.overlaps or m.pushes == "together":
+        return f"under {m.name} workers have models of their own"
+    if m.accumulates or type(m.worker_policy()).after_step is not WorkerPolicy.after_step:
+        return f"under {m.name} workers have counts of their own"
+    encoded = {m.codec.name, m.codec_down.name} - {"none"}
+    if encoded and not p.collective:
+        return f"workers have what the codec {min(encoded)} has left out"
+    if p.moves:
+        return "parameters move between its servers"
+    parts = (strategy.consistency, strategy.aggregation, m, strategy.stragglers)
+    if measuring := [part.name for part in parts if part.measures]:
+        return f"{measuring[0]} measures in the middle of an answer"
+    return ""

@@ -16,15 +16,18 @@ from psbench.backends.control import Control
 from psbench.backends.dask import tasks
 from psbench.backends.dask.coordinator.handlers import PeerFailed
 from psbench.backends.dask.dashboard import DashboardPage
+from psbench.backends.dask.demand import Demand
 from psbench.backends.dask.keys import give_key
 from psbench.backends.dask.leaving import Leavers, ServerRetired
 from psbench.backends.dask.objects import sent
 from psbench.backends.dask.placement import Room, room_on
 from psbench.backends.dask.protocol import messages as msg
 from psbench.backends.dask.protocol.decoder import Message
+from psbench.backends.dask.protocol.payloads import largest_message
 from psbench.backends.dask.protocol.roles import (
     CLIENT,
     COORDINATOR,
+    REPLICA,
     Address,
     RunKey,
     servers_of,
@@ -33,6 +36,7 @@ from psbench.backends.dask.protocol.roles import (
 from psbench.backends.dask.protocol.transport import ClientSocket
 from psbench.backends.dask.record import Record
 from psbench.backends.dask.shipping import Shipping
+from psbench.backends.dask.taking_back import take_back
 from psbench.backends.outcome import Outcome
 from psbench.errors import BackendError, PsbenchError, ServerLost
 from psbench.system.start_progress import start_progress
@@ -85,7 +89,10 @@ class Attempt:
         self._missing = {role: time.monotonic() for role in roles if role not in placed}
         self._replaced: set[str] = set()
         self._there: dict[str, int] = {}
-        self._key, self._largest = RunKey(secrets.token_bytes(32)), _largest_message(workload)
+        self._key, self._largest = (
+            RunKey(secrets.token_bytes(32)),
+            largest_message(workload.model_bytes, workload.profile.num_workers),
+        )
         title = _UNNAMED.sub("_", workload.experiment.title)
         self._topic = f"psbench-{title}-{secrets.token_hex(8)}"
         self._resources = workload.experiment.connection.resources or None
@@ -100,7 +107,7 @@ class Attempt:
         self._stop_sent = False
         self._next_look = 0.0
         self._warming: list[Future] = []
-        self._leavers = Leavers(client)
+        self._leavers, self._demand = Leavers(client), Demand(client)
 
     def start(self) -> None:
         """Start all tasks; whatever goes wrong, none is left behind."""
@@ -130,6 +137,10 @@ class Attempt:
         assert self._coordinator is not None
         try:
             return self._follow(self._coordinator)
+        except ServerLost as lost:
+            if REPLICA in self._addresses and not isinstance(lost, ServerRetired):
+                take_back(self._addresses[REPLICA], self._key, self.record)
+            raise
         finally:
             self._end()
 
@@ -217,10 +228,11 @@ class Attempt:
             )
 
     def _start_role(self, role: str) -> None:
-        """Start a training worker, or the evaluator."""
+        """Start a training worker, the evaluator or the replica."""
         worker = worker_number(role)
         if worker is None:
-            self._start(role, tasks.evaluate, self._topic, self._addresses[COORDINATOR])
+            task = tasks.replicate if role == REPLICA else tasks.evaluate
+            self._start(role, task, self._topic, self._addresses[COORDINATOR])
         else:
             servers = [self._addresses[name] for name in (COORDINATOR, *self._servers())]
             self._start(role, tasks.train, self._largest, self._topic, worker, servers)
@@ -289,12 +301,17 @@ class Attempt:
         for role in self._replaced - self._missing.keys():
             if self.placed[role] not in self._there:  # lost once more, perhaps before it could report
                 self._missing[role] = now
+        of_servers = {self.placed[name] for name in (COORDINATOR, *self._servers())}
         for role in sorted(self._missing):  # the evaluator first
-            if address := room.take(role):
+            if address := room.take(role, of_servers if role == REPLICA else ()):
                 self._replace(role, address)
             elif now > self._missing[role] + self.workload.experiment.recovery.wait_for_workers:
                 self._missing[role] = now
                 coordinator.send(msg.RoleLost(role))
+        if self._missing:
+            self._demand.ask(len(self._missing))
+        else:
+            self._demand.end()
 
     def _replace(self, role: str, address: str) -> None:
         """Start a role on another Dask worker; if that is gone or frozen, the role is still missing."""
@@ -366,6 +383,7 @@ class Attempt:
             self._coordinator.send(msg.RequestStop(checkpoint=False))
             self._coordinator.close()
         self._shipping.end()
+        self._demand.end()
         if self.client.status != "running":
             self.record.note(
                 "the Dask scheduler is gone; the run was not disturbed, and its tasks have ended"
@@ -379,12 +397,3 @@ class Attempt:
             self.client.cancel([*self._futures.values(), *self._warming], force=True)
         except Exception as error:  # the scheduler itself is gone: there is nobody left to ask
             self.record.note(f"the Dask scheduler was lost at the end: {error}")
-
-
-def _largest_message(workload: Workload) -> int:
-    """Return how many bytes a message may have: a server's part of a checkpoint has the most.
-
-    That is the model, an optimizer's and a codec's vectors, and at most two for each worker: a push that
-    waits, and a version that it started from; the texts beside are small.
-    """
-    return (1 << 20) + workload.model_bytes * (16 + 4 * workload.profile.num_workers)

@@ -10,9 +10,10 @@ from psbench.backends.control import Control, Observer
 from psbench.backends.dask.attempt import Attempt
 from psbench.backends.dask.cluster import ignore_interrupts
 from psbench.backends.dask.connecting import connected
+from psbench.backends.dask.demand import demand
 from psbench.backends.dask.leaving import ServerRetired
 from psbench.backends.dask.objects import check_objects
-from psbench.backends.dask.placement import find_room, place_with_resources, placing
+from psbench.backends.dask.placement import check_replica, find_room, place_with_resources, placing
 from psbench.backends.dask.protocol.roles import first_roles
 from psbench.backends.dask.record import Record
 from psbench.backends.dask.shipping import bare
@@ -110,11 +111,10 @@ def _placed(
     if record.has_gone_back:
         wait_s = max(wait_s, _RESTART_S)
 
-    with placing(client, wait_s, control.check):
+    uses = experiment.connection.resources
+    with placing(client, wait_s, control.check), demand(client) as wanted:
         try:
-            room = find_room(
-                client, roles, least, wait_s, control.check, leaving, experiment.connection.resources
-            )
+            room = find_room(client, roles, least, wait_s, control.check, leaving, uses, ask=wanted.ask)
         except BackendError as error:
             if record.has_gone_back and not isinstance(error, Cancelled):
                 raise BackendError(f"{error}; {record.last_checkpoint}") from None
@@ -124,10 +124,12 @@ def _placed(
             # Ctrl-C reaches every process of the terminal's group: it must stop the run, not kill its workers
             client.run(ignore_interrupts)
         placed = place_with_resources(roles, room, experiment.connection.hosts)
+        check_replica(placed)
         start_progress().place(placed)
         if not is_local:
             check_versions(client, placed.values())
         attempt = Attempt(workload, record, control, client, placed, roles)
+        wanted.end()  # from here on the cluster sees the roles themselves
         attempt.start()
     return attempt
 

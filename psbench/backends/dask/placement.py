@@ -14,7 +14,7 @@ from typing import NamedTuple
 from distributed import Client, Lock, Scheduler
 from distributed.comm import get_address_host
 
-from psbench.backends.dask.protocol.roles import worker_number
+from psbench.backends.dask.protocol.roles import COORDINATOR, REPLICA, worker_number
 from psbench.errors import BackendError
 
 logger = logging.getLogger(__name__)
@@ -54,10 +54,11 @@ class Room(NamedTuple):
         enough = sum(self.free.values()) >= len(roles)
         return enough and (self.able is None or sum(self.able.values()) >= _training(roles))
 
-    def take(self, role: str) -> str | None:
-        """Take the Dask worker with the most free threads for a role; None if there is none."""
+    def take(self, role: str, barred: Collection[str] = ()) -> str | None:
+        """Take the Dask worker with the most free threads for a role, but none of those `barred`, or None."""
         is_limited = self.able is not None and worker_number(role) is not None
-        address = max((self.able if is_limited else self.free) or (), key=self.free.__getitem__, default=None)
+        possible = [each for each in (self.able if is_limited else self.free) or () if each not in barred]
+        address = max(possible, key=self.free.__getitem__, default=None)
         for left in (self.free, self.able or {}):
             if address in left:
                 left[address] -= 1
@@ -147,6 +148,8 @@ def find_room(
     go_on: Callable[[], None],
     without: Collection[str] = (),
     resources: Mapping[str, float] | None = None,
+    *,
+    ask: Callable[[int], None],
 ) -> Room:
     """Return a cluster's room when it has some for the roles, waiting for it if need be.
 
@@ -164,6 +167,8 @@ def find_room(
         Of Dask workers that are not to be used: they will be gone soon.
     resources : mapping of name to number, or None
         What each training worker uses.
+    ask : callable
+        Asks the cluster for room for so many roles; called often while there is none. See `Demand`.
 
     Raises
     ------
@@ -184,6 +189,7 @@ def find_room(
             said = f"{where} has {_free(room)}, and the run needs {_needs(roles[:least], room)}{_held(room)}"
             logger.warning("%s; waiting, %.0f of %g s", said, waited, wait_s)
         go_on()
+        ask(len(roles))
         time.sleep(min(_LOOK_S, wait_s - waited))
 
 
@@ -233,6 +239,21 @@ def place_with_resources(roles: Sequence[str], room: Room, hosts: str = "any") -
     alone = {address: count for address, count in left.items() if not taken[address]}
     others = [role for role in roles if role not in training]
     return place(others, alone if sum(alone.values()) >= len(others) else left, hosts) | placed
+
+
+def check_replica(placed: Mapping[str, str]) -> None:
+    """Refuse a placement by which the replica would be lost with a server.
+
+    Raises
+    ------
+    BackendError
+    """
+    servers = [role for role in placed if role == COORDINATOR or role.startswith("server ")]
+    if any(placed[role] == placed.get(REPLICA) for role in servers):
+        raise BackendError(
+            "recovery.replicas: the replica needs a Dask worker that holds no server, and there are only "
+            f"{len(set(placed.values()))} Dask workers for {len(servers)} servers: add one"
+        )
 
 
 def place(roles: Sequence[str], threads: Mapping[str, int], hosts: str = "any") -> dict[str, str]:

@@ -63,7 +63,8 @@ class Record:
         self._experiment, self._observer, self._folder = experiment, observer, folder
         texts = len(log.texts)
         self.has_gone_back = False
-        self._last = None if start is None else _Last(start, len(log), texts, "the one that it began from")
+        began = "the checkpoint that it began from"
+        self._last = None if start is None else _Last(start, len(log), texts, began)
 
     def extend(self, new: msg.LogRows) -> None:
         """Take what the log has grown by."""
@@ -76,9 +77,17 @@ class Record:
         state = new.state | {"spec": self._experiment.spec()}
         rows, texts = state["logged"]
         if state["engine"] is not None:  # else it holds the model alone
-            self._last = _Last(Checkpoint(new.tensors, dict(state)), rows, texts, f"{new.label!r}")
+            name = f"checkpoint {new.label!r}"
+            self._last = _Last(Checkpoint(new.tensors, dict(state)), rows, texts, name)
         if self._folder is not None:
             self._folder.write(new.label, Checkpoint(dict(new.tensors), state))
+
+    def take_back(self, new: msg.StoreCheckpoint) -> None:
+        """Keep what the replica had, to go on from there, unless there is a later checkpoint."""
+        rows, texts = new.state["logged"]
+        if self._last is None or rows >= self._last.rows:
+            state = new.state | {"spec": self._experiment.spec()}
+            self._last = _Last(Checkpoint(new.tensors, state), rows, texts, "what the replica has")
 
     def note(self, incident: str) -> None:
         """Say what has gone wrong, now and in the run's warnings."""
@@ -99,7 +108,12 @@ class Record:
     def start(self) -> Start | None:
         """Where the next start of the run resumes; None for its beginning."""
         last = self._last
-        return None if last is None else Start(last.checkpoint, last.rows, list(self.log.texts[: last.texts]))
+        if last is None:
+            return None
+        # as they came they are views of one message, and each would be sent with all of it
+        tensors = {name: tensor.clone() for name, tensor in last.checkpoint.tensors.items()}
+        checkpoint = Checkpoint(tensors, last.checkpoint.state)
+        return Start(checkpoint, last.rows, list(self.log.texts[: last.texts]))
 
     @property
     def last_checkpoint(self) -> str:
@@ -107,7 +121,7 @@ class Record:
         if self.paths:
             return f"the last checkpoint is {self.paths[-1]}"
         if self._last is not None:
-            return f"the last checkpoint is {self._last.name}"
+            return f"the last state is {self._last.name}"
         return "no checkpoint was written (set checkpoint_every)"
 
     @property
@@ -126,5 +140,5 @@ class Record:
         updates = int(max(versions, default=0)) - state["engine"]["view"]["version"]
         seconds = float(max(rows["time_s"], default=0.0)) - state["time_s"]
         self.log.truncate(self._last.rows, self._last.texts)
-        since = f"since checkpoint {self._last.name}"
-        return f"{max(0, updates)} updates and {max(0.0, seconds):.1f} s {since} are lost"
+        lost = f"{max(0, updates)} updates and {max(0.0, seconds):.1f} s"
+        return f"{lost} since {self._last.name} are lost"

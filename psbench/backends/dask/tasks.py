@@ -21,6 +21,7 @@ from psbench.backends.dask.protocol.decoder import Message
 from psbench.backends.dask.protocol.roles import (
     COORDINATOR,
     EVALUATOR,
+    REPLICA,
     Address,
     RunKey,
     server_name,
@@ -29,12 +30,13 @@ from psbench.backends.dask.protocol.roles import (
 )
 from psbench.backends.dask.protocol.transport import Abandoned, ClientSocket, ServerSocket, Stopped
 from psbench.backends.dask.protocol.wire import Listening
+from psbench.backends.dask.server.replica import Replica
 from psbench.backends.dask.server.server_process import ServerProcess
 from psbench.backends.dask.worker.worker import Worker
 from psbench.data.shipment import Shipment
 from psbench.experiment import Experiment
 from psbench.system.allocator import keep_freed_memory
-from psbench.system.start_progress import Stage
+from psbench.system.start_progress import STAGES, Stage
 from psbench.training.evaluator import Evaluator
 from psbench.training.workload import Workload
 
@@ -42,6 +44,8 @@ _P = ParamSpec("_P")
 
 #: seconds between looks of the evaluator whether the coordinator is still there
 _LOOK_S = 0.25
+#: bytes that what the client asks of the replica may have
+_REQUEST_BYTES = 1 << 16
 
 
 def _outliving(role: Callable[_P, None]) -> Callable[_P, None]:
@@ -130,6 +134,20 @@ def train(
             Worker(workload, worker, first, others, socket, key).run(met=lambda: reach("met"))
 
         _report(first, work)
+
+
+@_outliving
+def replicate(experiment: Experiment, sent: Shipment | None, topic: str, address: Address) -> None:
+    """Be the replica, which needs no data; `address` is the coordinator's."""
+    key = take_key()
+    with (
+        listening_socket(experiment, key, _REQUEST_BYTES) as socket,
+        ClientSocket(address, key, REPLICA) as coordinator,
+    ):
+        _announce(topic, REPLICA, socket)
+        for stage in STAGES[1:]:
+            _reporter(topic, REPLICA)(stage)
+        _report(coordinator, Replica(socket, coordinator).run)
 
 
 @_outliving

@@ -106,6 +106,33 @@ def test_a_run_that_loses_a_server_goes_on_from_its_last_checkpoint(
     replay(Run.load(tmp_path))
 
 
+@pytest.mark.parametrize(
+    ("strategy", "role"),
+    [
+        (TWO_SERVERS, "server 1"),
+        ("bsp", "coordinator"),
+        pytest.param("all_reduce", "coordinator", marks=pytest.mark.nightly),
+        pytest.param(TWO_SERVERS, "coordinator", marks=pytest.mark.nightly),
+    ],
+    ids=str,
+)
+def test_with_a_replica_no_update_is_lost_with_a_server(
+    strategy: Any, role: str, scheduler: str, client: Client
+) -> None:
+    spec = experiment(strategy, scheduler, 2, stop={"updates": 900}, recovery={"replicas": 1})
+    done = run(spec, observer=Killer(client, role, after=200))
+    assert done.meta["status"] == "finished"
+    (incident,) = done.meta["incidents"]
+    assert re.search(r"is gone.*; 0 updates and .* s since what the replica has are lost", incident)
+    made = list(dict.fromkeys(done.log.of_kind(Kind.APPLY)["version"].tolist()))
+    assert made == list(range(1, 901))  # no version is missing
+    assert len(done.log.of_kind(Kind.PUSH)["id"]) == len({*done.log.of_kind(Kind.PUSH)["id"].tolist()})
+    if strategy != TWO_SERVERS:
+        whole = spec.but(recovery={}, backend="simulated", scheduler=None)
+        assert done.meta["params_digest"] == run(whole).meta["params_digest"]
+    replay(done)
+
+
 def test_an_evaluator_that_is_killed_is_replaced_and_no_evaluation_is_missing(
     scheduler: str, client: Client
 ) -> None:

@@ -12,6 +12,7 @@ from psbench import replay
 from psbench.backends.control import Control
 from psbench.backends.dask.cluster import local_cluster
 from psbench.core.log import EventLog, Kind
+from psbench.errors import BackendError
 from psbench.runs import run
 
 pytestmark = [pytest.mark.dask, pytest.mark.slow, pytest.mark.timeout(300)]
@@ -84,3 +85,20 @@ def test_an_adaptive_cluster_takes_away_who_is_free_and_no_run() -> None:
     assert done.meta["incidents"] == []
     assert left[0] == 6
     assert left[-1] == 4  # coordinator, two workers, evaluator
+
+
+def test_an_adaptive_cluster_without_workers_grows_for_a_run_that_waits() -> None:
+    """To what the run needs beside other work, and no further; to its limit if that is less."""
+    where = {"host": "127.0.0.1", "protocol": "tcp://", "dashboard_address": None}
+    with (
+        LocalCluster(n_workers=0, threads_per_worker=1, processes=False, **where) as cluster,
+        Client(cluster.scheduler_address, set_as_default=False) as client,
+    ):
+        cluster.adapt(minimum=0, maximum=3, interval="100ms", wait_count=100)
+        spec = experiment("asp", None, 2, recovery={"wait_for_workers": 3})
+        with pytest.raises(BackendError, match=r"has 3 workers .* after 3 s .* needs 4 \("):
+            run(spec, client=client)
+        cluster.adapt(minimum=0, maximum=8, interval="100ms", wait_count=100)
+        assert run(spec, client=client).meta["status"] == "finished"
+        assert len(client.nthreads()) == 4
+        assert not client.run_on_scheduler(lambda dask_scheduler: list(dask_scheduler.unrunnable))

@@ -5,7 +5,8 @@ Servers and workers send their parts of one version while training goes on; the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -33,6 +34,8 @@ from psbench.core.engine import Engine
 from psbench.core.view import ClusterView
 from psbench.training.batches import Position
 
+#: seconds that a checkpoint waits for the workers' parts of it when the run ends
+_PARTS_S = 2.0
 _STORE = -1  # among the workers whose part of a checkpoint is missing
 
 
@@ -49,7 +52,7 @@ class Start:
 class _Unfinished:
     """A checkpoint of which parts are still missing."""
 
-    label: str
+    then: Callable[[dict[str, Any], State], None]
     state: dict[str, Any]
     tensors: State
     missing: set[int]  # workers, and _STORE
@@ -90,12 +93,28 @@ class CheckpointWriter:
         """Whether the run ends with the next checkpoint."""
         return self._schedule.stopping
 
-    def give_up(self, position: Callable[[int], Position]) -> None:
-        """Wait no longer for workers' parts: they go on where their last pushes were in their data."""
+    def complete(
+        self, until: Callable[[Callable[[], bool]], None], position: Callable[[int], Position]
+    ) -> None:
+        """Have what is under way sent to the client, at the latest without the parts of some workers.
+
+        Parameters
+        ----------
+        until : callable
+            Handles messages until a condition holds.
+        position : callable
+            Returns where a worker's last push was in its data: without its part, it goes on there.
+        """
+        latest = time.monotonic() + _PARTS_S
+        until(lambda: not self or time.monotonic() > latest)
+        self._give_up(position)
+        until(lambda: not self)
+
+    def _give_up(self, position: Callable[[int], Position]) -> None:
+        """Wait no longer for workers' parts."""
         for tag, checkpoint in list(self._unfinished.items()):
             for worker in sorted(checkpoint.missing - {_STORE}):
-                where = position(worker)
-                self._add(tag, worker, {}, {"position": list(where), "used": where.steps})
+                self._add(tag, worker, {}, _at(position(worker)))
 
     def resume(self) -> None:
         """Plan the next checkpoint of a run that was resumed."""
@@ -125,10 +144,38 @@ class CheckpointWriter:
             What the checkpoint holds of the coordinator beside engine and store.
         """
         self._schedule.advance()
-        tag, view = next(self._numbers), self._engine.view
+        view = self._engine.view
         waits = {w: idle for w, idle in idle_workers(view, released(rest)).items() if w in present}
+        self.capture(rest, store, run_state, waits, lambda *found: self._store_as(label, *found))
+
+    def _store_as(self, label: str, state: dict[str, Any], tensors: State) -> None:
+        self._socket.send(CLIENT, msg.StoreCheckpoint(label, state, tensors))
+
+    def capture(
+        self,
+        rest: Sequence[Action],
+        store: ParameterStore,
+        run_state: dict[str, Any],
+        waits: Mapping[int, bool],
+        then: Callable[[dict[str, Any], State], None],
+        position: Callable[[int], Position] | None = None,
+    ) -> None:
+        """Call `then` with all that the run goes on from: plain data and tensors.
+
+        Parameters
+        ----------
+        rest, store, run_state
+            See `write`.
+        waits : mapping of worker to bool
+            The workers to ask, and whether each waits.
+        position : callable or None
+            Returns what is known of the others: where each is in its data.
+        """
+        tag, view = next(self._numbers), self._engine.view
         state = run_state | self._own_state(rest, store)
-        self._unfinished[tag] = _Unfinished(label, state, {}, {_STORE, *waits})
+        if position is not None:
+            state["workers"] = {str(w): _at(position(w)) for w in view.workers if w not in waits}
+        self._unfinished[tag] = _Unfinished(then, state, {}, {_STORE, *waits})
         for worker, idle in waits.items():
             self._socket.send(worker_name(worker), msg.SendWorkerState(tag, idle))
         ids = {key_of(push): push.id for push in view.pending.values()}
@@ -167,8 +214,12 @@ class CheckpointWriter:
             checkpoint.state["workers"][str(who)] = worker_state
         if not checkpoint.missing:
             del self._unfinished[tag]
-            complete = msg.StoreCheckpoint(checkpoint.label, checkpoint.state, checkpoint.tensors)
-            self._socket.send(CLIENT, complete)
+            checkpoint.then(checkpoint.state, checkpoint.tensors)
+
+
+def _at(position: Position) -> dict[str, Any]:
+    """Return a worker's part of a checkpoint of which only its place in the data is known."""
+    return {"position": list(position), "used": position.steps}
 
 
 def _named_for_file(state: State, ids: dict[PushKey, int]) -> State:
@@ -220,8 +271,7 @@ def resume_workers(
 def admit_worker(socket: ServerSocket, worker: int, position: Position, view: ClusterView) -> None:
     """Have a worker that took another's place go on where that one was in its data."""
     ranges = None if view.ranges is None else as_lists(view.ranges)
-    state = {"position": list(position), "used": position.steps}
-    socket.send(worker_name(worker), msg.ResumeWorker(view.composition, ranges, state, {}))
+    socket.send(worker_name(worker), msg.ResumeWorker(view.composition, ranges, _at(position), {}))
 
 
 def first_actions(

@@ -36,9 +36,10 @@ from psbench.backends.dask.coordinator.peers import Peers
 from psbench.backends.dask.coordinator.pushes import PushIntake
 from psbench.backends.dask.coordinator.replacements import Replacements
 from psbench.backends.dask.coordinator.replica_averaging import ReplicaAveraging
+from psbench.backends.dask.coordinator.replication import Replication
 from psbench.backends.dask.coordinator.timers import Timers
 from psbench.backends.dask.protocol import messages as msg
-from psbench.backends.dask.protocol.roles import CLIENT
+from psbench.backends.dask.protocol.roles import CLIENT, REPLICA
 from psbench.backends.dask.protocol.transport import ServerSocket
 from psbench.backends.dask.server.store import NO_CODEC, ParameterStore
 from psbench.backends.schedule import StopRules
@@ -57,10 +58,8 @@ _TICK_S, _LOG_S, _PING_S = 0.02, 0.1, 0.25
 _START_S = 180.0
 #: seconds that the last step of a worker may take before the run ends without what it used
 _USAGE_S = 5.0
-#: seconds that a stop waits for a version to write a checkpoint of, and for the workers' parts of it: with
-#: both it is written within 5 s, unless the servers take longer
-_STOP_S, _PARTS_S = 1.5, 2.0
-_STOPPED = "stopped", "stopped by hand"
+#: seconds that a stop waits for a version to write a checkpoint of, before it waits for the workers' parts
+_STOP_S = 1.5
 _RETIRED = "a server's Dask worker is being retired before training began"
 _NOT_BEGUN = "stopped by hand before training began"
 
@@ -114,9 +113,14 @@ class Coordinator:
             until=self._until,
         )
         self.checkpoints = CheckpointWriter(socket, engine, experiment.checkpoint_every, numbers)
+        self.replication = Replication(
+            *(socket, self.checkpoints, self.log, self.log_stream, engine.view, numbers),
+            position=self.pushes.handled_position,
+            until=self._until,
+        )
         self.membership = Membership(
             *(socket, engine.view, self.events, self.peers, self.replacements, self.timers, self.pushes),
-            *(self.averaging, self.checkpoints, self.evaluation, measurements),
+            *(self.averaging, self.checkpoints, self.evaluation, measurements, self.replication),
             store=lambda: self.store,
             now=lambda: self.now,
         )
@@ -130,6 +134,7 @@ class Coordinator:
             no_place=self.membership.find_no_place,
             stop=self._stop,
             leave=self._leave,
+            kept=self.replication.take_receipt,
         )
 
     # ---------------------------------------------------------------- the run
@@ -154,10 +159,13 @@ class Coordinator:
                     self._handle(self.events.popleft())
                 self._stop_without_version()
             if self._retired and self.ending.status == "stopped":
-                self._complete_checkpoints()
+                self.checkpoints.complete(self._until, self.pushes.position_after)
                 self.socket.send(CLIENT, msg.RunMoves(self._retired))
             else:
                 self._finish()
+        except ServerLost:
+            self.peers.lose(REPLICA)  # it keeps what it has, for the client to take
+            raise
         finally:
             self.log_stream.send()
             for name in self.peers.present:
@@ -277,7 +285,7 @@ class Coordinator:
             self.checkpoints.stop()
             self._stop_by = self.now + _STOP_S
         else:
-            self.ending.end(*_STOPPED)
+            self.ending.stop()
 
     def _leave(self, name: str) -> None:
         """Let a role go whose Dask worker is being retired; a server's run goes on elsewhere."""
@@ -290,7 +298,7 @@ class Coordinator:
         """End a run that was asked to stop with a checkpoint of this moment, if no version came in time."""
         if self.now >= self._stop_by and not (self.ending or self.engine.measuring):
             self.checkpoints.write("stopped", (), self.store, self.peers.workers(), self._run_state())
-            self.ending.end(*_STOPPED)
+            self.ending.stop()
 
     def _end_in_time(self) -> None:
         self.engine.view.now = self.rules.deadline_s
@@ -312,28 +320,36 @@ class Coordinator:
         self.pushes.discard_void()
         if type(event) is ev.Evaluated:
             self.evaluation.end_after(event.values)
+            if self.replication.is_there:
+                self.replication.keep((), self.store, self._run_state())
         elif not (self.engine.view.num_active or self.membership.awaits_worker):
             raise WorkerLost(f"every worker is gone at {now:.3f} s; nobody is left to train")
 
     def _perform(self, actions: Sequence[Action]) -> None:
         """Perform an answer of the engine; a checkpoint falls between the model it makes and its releases."""
         self.evaluation.before_answer(actions)
-        label = self.checkpoints.due(actions)
-        if label:
+        label, replicates = self.checkpoints.due(actions), self.replication.due(actions)
+        if label or replicates:
             make, actions = split_at_model(actions)
             if self._perform_each(make) or self.ending.status == "finished":
-                self.log_stream.send()
-                present = self.peers.workers()
-                self.checkpoints.write(label, actions, self.store, present, self._run_state())
-                if self.checkpoints.stopping and not self.ending:
-                    self._unanswered = not self.store.updates_itself
-                    self.ending.end(*_STOPPED)
+                if replicates:
+                    self.replication.keep(actions, self.store, self._run_state())
+                if label:
+                    self._write(label, actions)
         if self.ending or not self._perform_each(actions):
             return
         if not self.actions.pushes_raw_gradients:  # steps that are kept after a vote count too
             self.evaluation.after_update()
         if not self.ending:
             self.evaluation.after_answer()
+
+    def _write(self, label: str, rest: Sequence[Action]) -> None:
+        """Write a checkpoint; `rest` is what is still to be performed of the answer."""
+        self.log_stream.send()
+        self.checkpoints.write(label, rest, self.store, self.peers.workers(), self._run_state())
+        if self.checkpoints.stopping and not self.ending:
+            self._unanswered = not self.store.updates_itself
+            self.ending.stop()
 
     def _perform_each(self, actions: Sequence[Action]) -> bool:
         for action in actions:
@@ -366,7 +382,7 @@ class Coordinator:
         self.events.clear()
         time_s = min(self.now, self.rules.deadline_s)
         state = self.evaluation.await_state(self.evaluation.gather)
-        self._complete_checkpoints()
+        self.checkpoints.complete(self._until, self.pushes.position_after)
         self.peers.dismiss_workers()
         self.evaluation.evaluate_last(state)
         latest = time.monotonic() + _USAGE_S  # a worker whose last step takes long is not waited for
@@ -382,10 +398,3 @@ class Coordinator:
         outcome = msg.RunOutcome(self.ending.status, self.ending.reason, facts, state)
         self.socket.send(CLIENT, outcome)
         self._until(lambda: self.handlers.client_has_outcome)
-
-    def _complete_checkpoints(self) -> None:
-        """Have what is under way of checkpoints sent to the client."""
-        latest = time.monotonic() + _PARTS_S
-        self._until(lambda: not self.checkpoints or time.monotonic() > latest)
-        self.checkpoints.give_up(self.pushes.position_after)
-        self._until(lambda: not self.checkpoints)

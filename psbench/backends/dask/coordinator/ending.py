@@ -27,3 +27,7 @@ class Ending:
     def finish(self, reason: str) -> None:
         """End the run by one of its rules."""
         self.end("finished", reason)
+
+    def stop(self) -> None:
+        """End the run as somebody wants it to."""
+        self.end("stopped", "stopped by hand")

@@ -64,6 +64,8 @@ class Handlers:
         Ends the run; called with whether to write a checkpoint first.
     leave : callable
         Takes note that a role's Dask worker is being retired.
+    kept : callable
+        Takes note that the replica has a state.
     """
 
     def __init__(
@@ -84,6 +86,7 @@ class Handlers:
         no_place: Callable[[str], None],
         stop: Callable[[bool], None],
         leave: Callable[[str], None],
+        kept: Callable[[int], None],
     ) -> None:
         self._socket, self._peers, self._lose = socket, peers, lose
         self.client_has_outcome = False
@@ -111,6 +114,7 @@ class Handlers:
             msg.RequestStop: lambda _, request: stop(request.checkpoint),
             msg.RequestSwitch: lambda _, request: events.append(ev.SwitchRequested(request.to)),
             msg.OutcomeReceived: self._note_receipt,
+            msg.StateKept: lambda _, receipt: kept(receipt.tag),
         }
 
     def receive(self, timeout_s: float) -> None:

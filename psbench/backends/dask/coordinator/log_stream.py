@@ -1,4 +1,4 @@
-"""The log on its way to the client, which receives it as it grows."""
+"""The log on its way to the client, which receives it as it grows, and to the replica if there is one."""
 
 from __future__ import annotations
 
@@ -11,17 +11,25 @@ from psbench.core.log import EventLog
 
 
 class LogStream:
-    """Sends the client the rows and texts that it does not have.
+    """Sends a peer the rows and texts that it does not have.
 
     Parameters
     ----------
     socket : ServerSocket
     log : EventLog
+    to : str
+        The peer.
+
+    Attributes
+    ----------
+    held : bool
+        Whether nothing is sent, as the last rows are of an update that the replica does not have yet.
     """
 
-    def __init__(self, socket: ServerSocket, log: EventLog) -> None:
-        self._socket, self._log = socket, log
+    def __init__(self, socket: ServerSocket, log: EventLog, to: str = CLIENT) -> None:
+        self._socket, self._log, self._to = socket, log, to
         self._rows_before = self._sent_rows = self._sent_texts = 0
+        self.held = False
 
     def resume(self, rows: int, texts: Sequence[str]) -> None:
         """Continue a log that the client has, which is not sent again."""
@@ -34,11 +42,23 @@ class LogStream:
         """Rows and texts of the log so far."""
         return self._rows_before + len(self._log), len(self._log.texts)
 
+    @property
+    def sent(self) -> tuple[int, int]:
+        """Rows and texts that were sent, or that the peer had."""
+        return self._rows_before + self._sent_rows, self._sent_texts
+
+    def begin_where(self, other: LogStream) -> None:
+        """Send from now on what another stream has not sent."""
+        self._rows_before = other._rows_before
+        self._sent_rows, self._sent_texts = other._sent_rows, other._sent_texts
+
     def send(self) -> None:
         """Send what the log has grown by."""
+        if self.held:
+            return
         rows, texts = self._log.rows(self._sent_rows), self._log.texts[self._sent_texts :]
         if not len(rows):
             return
         self._sent_rows += len(rows)
         self._sent_texts += len(texts)
-        self._socket.send(CLIENT, LogRows(list(texts), rows.tobytes()))
+        self._socket.send(self._to, LogRows(list(texts), rows.tobytes()))

@@ -12,14 +12,18 @@ from psbench.backends.dask.coordinator.peers import Peers
 from psbench.backends.dask.coordinator.pushes import PushIntake
 from psbench.backends.dask.coordinator.replacements import Replacements
 from psbench.backends.dask.coordinator.replica_averaging import ReplicaAveraging
+from psbench.backends.dask.coordinator.replication import Replication
 from psbench.backends.dask.coordinator.timers import Timers
 from psbench.backends.dask.protocol.messages import Ready, StartTraining, Stop
-from psbench.backends.dask.protocol.roles import CLIENT, EVALUATOR, worker_name, worker_number
+from psbench.backends.dask.protocol.roles import CLIENT, EVALUATOR, REPLICA, worker_name, worker_number
 from psbench.backends.dask.protocol.transport import ServerSocket
 from psbench.backends.dask.server.store import ParameterStore
 from psbench.core import events as ev
 from psbench.core.view import ClusterView, Status
 from psbench.errors import Cancelled, ServerLost, WorkerLost
+
+#: roles that training goes on without, while another process is found for them
+_HELPERS = EVALUATOR, REPLICA
 
 
 class Membership:
@@ -40,6 +44,7 @@ class Membership:
     checkpoints : CheckpointWriter
     evaluation : Evaluation
     measurements : Measurements
+    replication : Replication
     store : callable
         Returns the parameter store of the current composition.
     now : callable
@@ -64,6 +69,7 @@ class Membership:
         checkpoints: CheckpointWriter,
         evaluation: Evaluation,
         measurements: Measurements,
+        replication: Replication,
         *,
         store: Callable[[], ParameterStore],
         now: Callable[[], float],
@@ -71,7 +77,7 @@ class Membership:
         self._socket, self._view, self._events, self._peers = socket, view, events, peers
         self._replacements, self._timers, self._pushes = replacements, timers, pushes
         self._averaging, self._checkpoints = averaging, checkpoints
-        self._evaluation, self._measurements = evaluation, measurements
+        self._evaluation, self._measurements, self._replication = evaluation, measurements, replication
         self._store, self._now = store, now
         self._failing = timers.failing
         self._begin_s = 0.0
@@ -90,7 +96,7 @@ class Membership:
             self.lose(dead)
         if name in self._peers.gone:
             return True
-        if worker_number(name) is None and name != EVALUATOR:
+        if worker_number(name) is None and name not in _HELPERS:
             return False
         self._socket.send(name, Stop())
         self.lose(name, "left, as its Dask worker is being retired,")
@@ -112,11 +118,13 @@ class Membership:
             self._lose_worker(worker, how)
         elif name == CLIENT:
             raise Cancelled("the client is gone")
-        elif name != EVALUATOR:
+        elif name not in _HELPERS:
             raise ServerLost(f"{name} is gone: its process was killed or its machine is unreachable")
         else:
             self._replacements.lose(name, self._now(), how)
             self._expect_again(name)
+            if name == REPLICA:
+                self._replication.lose()
 
     def _lose_worker(self, worker: int, how: str) -> None:
         name = worker_name(worker)
@@ -147,6 +155,8 @@ class Membership:
         elif name == EVALUATOR:
             self._evaluation.begin_again()
             self._measurements.begin_again()
+        elif name == REPLICA:
+            self._replication.begin()
 
     def _admit(self, worker: int) -> None:
         """Let a process join that has taken a worker's place."""

@@ -76,6 +76,13 @@ class PushIntake:
         """Return where to go on in a worker's data after its last push: its chunk is not known."""
         return Position(*self._done.get(worker, (0, 0)), 0, 0, 0)
 
+    def handled_position(self, worker: int) -> Position:
+        """Return where to go on after the last push of a worker that the engine has taken."""
+        after = self.position_after(worker)
+        queued = [event for event in self._events if type(event) is ev.Push and event.worker == worker]
+        samples, steps = sum(push.samples for push in queued), sum(push.steps for push in queued)
+        return after._replace(taken=after.taken - samples, steps=after.steps - steps)
+
     def take(self, worker: int, message: PushMessage) -> None:
         """Take a push to the engine's queue."""
         samples, steps = self._done.get(worker, (0, 0))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from psbench.backends.dask.protocol.messages import Incident, RoleLost
-from psbench.backends.dask.protocol.roles import CLIENT, EVALUATOR, worker_name, worker_number
+from psbench.backends.dask.protocol.roles import CLIENT, EVALUATOR, REPLICA, worker_name, worker_number
 from psbench.backends.dask.protocol.transport import ServerSocket
 from psbench.errors import BackendError
 from psbench.experiment import Experiment
@@ -37,9 +37,10 @@ class Replacements:
         self._socket.send(CLIENT, Incident(text))
 
     def lose(self, name: str, now: float, how: str) -> None:
-        """Have another Dask worker found for the evaluator, or for a worker if that is wanted."""
-        self._tell(f"{name} {how} at {now:.1f} s")
-        if name == EVALUATOR or self._of_workers:
+        """Have another Dask worker found for evaluator or replica, or for a worker if that is wanted."""
+        meanwhile = ": until it is replaced, a lost server costs updates" if name == REPLICA else ""
+        self._tell(f"{name} {how} at {now:.1f} s{meanwhile}")
+        if name in (EVALUATOR, REPLICA) or self._of_workers:
             self._missing.add(name)
             self._awaited.add(name)
             self._socket.send(CLIENT, RoleLost(name))

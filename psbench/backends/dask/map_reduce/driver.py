@@ -14,6 +14,7 @@ from distributed.scheduler import KilledWorker
 from psbench.backends.control import Control, Observer
 from psbench.backends.dask.connecting import connected
 from psbench.backends.dask.coordinator.ending import Ending
+from psbench.backends.dask.demand import demand
 from psbench.backends.dask.map_reduce import tasks
 from psbench.backends.dask.objects import check_objects, sent
 from psbench.backends.dask.placement import find_room, place_with_resources
@@ -66,7 +67,12 @@ def run_map_reduce(
     start_progress().expect(roles)
     with connected(experiment, len(roles), client, control.check) as client:
         wait_s, uses = experiment.recovery.wait_for_workers, experiment.connection
-        room = find_room(client, roles, len(roles), wait_s, control.check, resources=uses.resources)
+        with demand(client) as wanted:
+            room = find_room(
+                *(client, roles, len(roles), wait_s, control.check),
+                resources=uses.resources,
+                ask=wanted.ask,
+            )
         placed = place_with_resources(roles, room, uses.hosts)
         start_progress().place(placed)
         return _Driver(workload, log, control, observer, checkpoints, client, placed).run()

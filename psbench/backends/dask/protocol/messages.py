@@ -3,6 +3,8 @@
 A class is a kind of message, with a number that no other has; `decoder` says how it is encoded and what is
 refused. Answers repeat the `tag` of the request. A push is named by its key: (worker, ticket). The kinds
 that are sent in every step are in `packed_messages`, with the layout of their bodies.
+
+Over 400 lines because it is a list: whoever looks for a message finds it in one place.
 """
 
 from __future__ import annotations
@@ -398,3 +400,27 @@ class LossMeasured(Message, kind=83):
 
     name: str
     number: float
+
+
+# -------------------------------------------------------------------- replica
+class KeepState(Message, kind=90):
+    """All that the run goes on from; the log after so many rows and texts came before it."""
+
+    tag: int
+    rows_before: int
+    texts_before: int
+    state: dict[str, Any]
+    tensors: Tensors
+
+
+class StateKept(Message, kind=91):
+    """The replica has that state: what it rests on may be answered."""
+
+    tag: int
+
+
+class GiveStateBack(Message, kind=92):
+    """The client takes the state, as a server is lost; it has so many rows and texts of the log."""
+
+    rows: int
+    texts: int

@@ -43,6 +43,15 @@ def new_payload(type_number: int, entries: int) -> Tensor:
         raise MessageRefused(f"there is no memory for its payload of {size:,} bytes") from None
 
 
+def largest_message(model_bytes: int, num_workers: int) -> int:
+    """Return how many bytes a message of a run may have: a server's part of a checkpoint has the most.
+
+    That is the model, an optimizer's and a codec's vectors, and at most two for each worker: a push that
+    waits, and a version that it started from; the texts beside are small.
+    """
+    return (1 << 20) + model_bytes * (16 + 4 * num_workers)
+
+
 class _Blocks:
     """Memory of large payloads that is used again when nobody holds the payload any more.
 

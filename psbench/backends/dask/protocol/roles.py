@@ -10,6 +10,7 @@ from psbench.experiment import Experiment
 COORDINATOR = "coordinator"
 CLIENT = "client"
 EVALUATOR = "evaluator"
+REPLICA = "replica"
 
 
 class Address(NamedTuple):
@@ -62,10 +63,11 @@ def servers_of(composition: Strategy) -> int:
 
 
 def roles_of(experiment: Experiment) -> list[str]:
-    """Return the tasks of a run by name: servers, training workers, and the evaluator."""
+    """Return the tasks of a run by name: servers and their replica, training workers, and the evaluator."""
     servers = max(servers_of(composition) for composition in experiment.strategy.compositions)
     return [
         *(COORDINATOR, *map(server_name, range(1, servers))),
+        *([REPLICA] if experiment.recovery.replicas else []),
         *(*map(worker_name, range(experiment.num_workers)), EVALUATOR),
     ]
 

@@ -1,0 +1,112 @@
+"""The replica's part in a live run: nothing is answered that it does not have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+from psbench.backends.dask.coordinator.checkpointing import CheckpointWriter
+from psbench.backends.dask.coordinator.log_stream import LogStream
+from psbench.backends.dask.protocol.framing import State
+from psbench.backends.dask.protocol.messages import KeepState
+from psbench.backends.dask.protocol.roles import REPLICA
+from psbench.backends.dask.protocol.transport import ServerSocket
+from psbench.backends.dask.server.store import ParameterStore, key_of
+from psbench.core.actions import Action, Release
+from psbench.core.log import EventLog
+from psbench.core.view import ClusterView
+from psbench.training.batches import Position
+
+
+class Replication:
+    """Has the replica keep the state of the run before an answer's releases are sent.
+
+    What it keeps is a checkpoint, with the rows of the log that lead to it. Workers are not asked for their
+    parts: `unreplicable` has refused strategies where they have more than a place in their data.
+
+    Parameters
+    ----------
+    socket : ServerSocket
+    checkpoints : CheckpointWriter
+        Puts states together.
+    log : EventLog
+    to_client : LogStream
+        Which sends the client nothing that the replica does not have.
+    view : ClusterView
+        The engine's.
+    numbers : iterator of int
+        Numbers for requests that nobody had before in this run.
+    position : callable
+        Returns where a worker was in its data after the last of its pushes that the engine has taken.
+    until : callable
+        Handles messages until a condition holds.
+
+    Attributes
+    ----------
+    is_there : bool
+        Whether there is a replica.
+    """
+
+    def __init__(
+        self,
+        socket: ServerSocket,
+        checkpoints: CheckpointWriter,
+        log: EventLog,
+        to_client: LogStream,
+        view: ClusterView,
+        numbers: Iterator[int],
+        *,
+        position: Callable[[int], Position],
+        until: Callable[[Callable[[], bool]], None],
+    ) -> None:
+        self._socket, self._checkpoints, self._log, self._to_client = socket, checkpoints, log, to_client
+        self._view, self._numbers, self._position, self._until = view, numbers, position, until
+        self.is_there = False
+        self._stream: LogStream | None = None  # None while it has nothing
+        self._since = 0, 0  # rows and texts of the log before those that it has
+        self._awaited: int | None = None
+
+    def begin(self) -> None:
+        """Take note that there is a replica, which has nothing yet."""
+        self.is_there, self._stream = True, None
+
+    def lose(self) -> None:
+        """Go on without a replica."""
+        self.is_there = False
+        self._take_off()
+
+    def due(self, actions: Sequence[Action]) -> bool:
+        """Return whether an answer tells a worker something: the replica must have what it rests on first."""
+        return self.is_there and any(type(action) is Release for action in actions)
+
+    def keep(self, rest: Sequence[Action], store: ParameterStore, run_state: dict[str, Any]) -> None:
+        """Wait until the replica has this moment; `rest` is what is still to be performed of the answer.
+
+        While pushes wait for a ring it has what they started from: their payloads are with the workers.
+        """
+        if any(key_of(push) not in store.waiting for push in self._view.pending.values()):
+            return
+        if self._stream is None:
+            self._stream = LogStream(self._socket, self._log, REPLICA)
+            self._stream.begin_where(self._to_client)
+            self._since = self._stream.sent
+        self._awaited = tag = next(self._numbers)
+        self._to_client.held = True
+        then = partial(self._send, tag)
+        self._checkpoints.capture(rest, store, run_state, {}, then, self._position)
+        self._until(lambda: self._awaited is None)
+
+    def _send(self, tag: int, state: dict[str, Any], tensors: State) -> None:
+        if self._stream is not None and tag == self._awaited:  # else it was lost meanwhile
+            self._stream.send()
+            self._socket.send(REPLICA, KeepState(tag, *self._since, state, tensors))
+
+    def take_receipt(self, tag: int) -> None:
+        """Take note that the replica has a state."""
+        if tag == self._awaited:
+            self._take_off()
+
+    def _take_off(self) -> None:
+        self._awaited = None
+        self._to_client.held = False

@@ -1,0 +1,83 @@
+"""How an adaptive Dask cluster is told that a run waits for Dask workers, so that it grows."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+
+import dask
+from distributed import Client, Future
+
+logger = logging.getLogger(__name__)
+
+#: how the tasks are called, and the resource that they wait for
+_NAME = "psbenchwaits"
+
+
+class Demand:
+    """Asks for Dask workers that a run waits for.
+
+    An adaptive cluster has as many workers as its tasks, those that run and those that wait for a worker, are
+    expected to need (`Scheduler.adaptive_target`). These wait for a resource that no worker has, so that none
+    ever runs or takes a thread, and are expected to take an hour each, so that each asks for a worker of its
+    own. Any other cluster takes no notice.
+
+    Parameters
+    ----------
+    client : Client
+        Dask's.
+    """
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._waiting: list[Future] = []
+
+    def ask(self, count: int) -> None:
+        """Ask for room for so many roles beside the tasks that are there, unless that was done."""
+        if self._waiting:
+            return
+        try:
+            self._client.run_on_scheduler(_hours_expected(), _NAME)
+        except Exception as error:  # whatever its scheduler is, it can still be waited for
+            logger.info("the Dask cluster cannot be asked to grow: %s", error)
+            return
+        token = secrets.token_hex(8)
+        self._waiting = [
+            self._client.submit(
+                int,  # which is never called
+                key=f"{_NAME}-{number}-{token}",
+                resources={_NAME: 1},
+                pure=False,
+                retries=0,
+            )
+            for number in range(count)
+        ]
+
+    def end(self) -> None:
+        """Ask no longer."""
+        waiting, self._waiting = self._waiting, []
+        if waiting:
+            with suppress(Exception):  # the scheduler may be gone, and these tasks with it
+                self._client.cancel(waiting, force=True)
+
+
+def _hours_expected() -> Callable[[str], None]:
+    """Return what has a scheduler expect that tasks of a name take an hour."""
+
+    # in here it is sent whole: a scheduler need not have psbench
+    def expect(name: str) -> None:
+        dask.config.set({f"distributed.scheduler.default-task-durations.{name}": "1h"})
+
+    return expect
+
+
+@contextmanager
+def demand(client: Client) -> Iterator[Demand]:
+    """Give a demand for Dask workers, which ends with this block."""
+    found = Demand(client)
+    try:
+        yield found
+    finally:
+        found.end()

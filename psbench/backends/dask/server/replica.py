@@ -1,0 +1,90 @@
+"""The replica: holds the last complete state of a run in memory, for when a server is lost."""
+
+from __future__ import annotations
+
+import time
+
+from psbench.backends.dask.protocol import messages as msg
+from psbench.backends.dask.protocol.decoder import Message, MessageRefused
+from psbench.backends.dask.protocol.roles import CLIENT
+from psbench.backends.dask.protocol.transport import ClientSocket, ServerSocket, Stopped
+from psbench.core.log import ROW
+
+#: seconds between looks whether the coordinator is still there
+_LOOK_S = 0.25
+#: seconds that the client may take to ask for the state, once a server is lost
+_ASK_S = 30.0
+
+
+class Replica:
+    """Keeps what the coordinator sends, and gives it to the client when the coordinator is gone.
+
+    That is the second place of a chain: what is acknowledged here has been applied by every server
+    (primary-backup replication, as in the survey of the thesis, 3.2.6, with one replica of all slices).
+
+    Parameters
+    ----------
+    socket : ServerSocket
+        Where the client asks.
+    coordinator : ClientSocket
+    """
+
+    def __init__(self, socket: ServerSocket, coordinator: ClientSocket) -> None:
+        self._socket, self._coordinator = socket, coordinator
+        self._rows, self._texts = bytearray(), list[str]()
+        self._last: msg.KeepState | None = None
+
+    def run(self) -> None:
+        """Keep states until the run is over, or the client has taken the last one.
+
+        Raises
+        ------
+        Stopped
+            If the run is over.
+        """
+        self._coordinator.send(msg.Ready())
+        while True:
+            message = self._coordinator.receive(_LOOK_S)
+            if message is not None:
+                self._take(message)
+            elif self._coordinator.lost:
+                break
+        self._await_client()
+
+    def _take(self, message: Message) -> None:
+        if isinstance(message, msg.Stop):
+            raise Stopped
+        if isinstance(message, msg.LogRows):
+            self._rows += message.rows
+            self._texts += message.texts
+        elif isinstance(message, msg.KeepState):
+            self._last = message
+            self._coordinator.send(msg.StateKept(message.tag))
+
+    def _await_client(self) -> None:
+        until = time.monotonic() + _ASK_S
+        while time.monotonic() < until:
+            try:
+                received = self._socket.receive(_LOOK_S)
+            except MessageRefused:
+                continue
+            if received is None or received.sender != CLIENT:
+                continue
+            if isinstance(received.message, msg.Stop):
+                return
+            if isinstance(received.message, msg.GiveStateBack):
+                self._give(received.message)
+
+    def _give(self, request: msg.GiveStateBack) -> None:
+        """Send the client the log that it lacks, and then the state; only a stop if it lacks too much."""
+        last = self._last
+        if last is None or request.rows < last.rows_before or request.texts < last.texts_before:
+            self._socket.send(CLIENT, msg.Stop())
+            return
+        rows, texts = last.rows_before, last.texts_before
+        all_rows, all_texts = last.state["logged"]
+        size = ROW.itemsize
+        missing = bytes(self._rows[(request.rows - rows) * size : (all_rows - rows) * size])
+        new_texts = self._texts[request.texts - texts : all_texts - texts]
+        self._socket.send(CLIENT, msg.LogRows(new_texts, missing))
+        self._socket.send(CLIENT, msg.StoreCheckpoint("replica", last.state, last.tensors))

@@ -1,0 +1,213 @@
+"""The replica of a live run, with all processes in threads; `test_recovery` kills real ones."""
+
+from __future__ import annotations
+
+import json
+import threading
+from typing import Any
+
+import pytest
+import torch
+from test_live_workers import SERVERS, experiment, simulated
+from threaded_run import HOST, KEY, Killed, ThreadedRun
+
+from psbench.backends.dask.coordinator.checkpointing import Start
+from psbench.backends.dask.placement import check_replica
+from psbench.backends.dask.protocol import messages as msg
+from psbench.backends.dask.protocol.decoder import Message
+from psbench.backends.dask.protocol.messages import ReleaseMessage
+from psbench.backends.dask.protocol.roles import REPLICA, RunKey
+from psbench.backends.dask.protocol.transport import ClientSocket, ServerSocket
+from psbench.backends.dask.record import Record
+from psbench.backends.dask.server.replica import Replica
+from psbench.backends.dask.taking_back import take_back
+from psbench.backends.dask.worker.worker import Worker
+from psbench.checkpoints.file import Checkpoint
+from psbench.core.log import EventLog, Kind
+from psbench.core.worker_policy import Directive
+from psbench.errors import BackendError, ParameterError
+
+pytestmark = [pytest.mark.timeout(60), pytest.mark.usefixtures("one_torch_thread")]
+
+ONE = {"recovery": {"replicas": 1}}
+
+
+class Keeper(Replica):
+    """A replica that does not forget, and can be killed at a state."""
+
+    dies_at = -1
+
+    def __init__(self, *sockets: Any) -> None:
+        super().__init__(*sockets)
+        self.states: list[msg.KeepState] = []
+
+    @property
+    def version(self) -> int:
+        """The last one that it has."""
+        return int(self.states[-1].state["engine"]["view"]["version"])
+
+    def _take(self, message: Message) -> None:
+        if isinstance(message, msg.KeepState):
+            self.states.append(message)
+            if len(self.states) == self.dies_at:
+                raise Killed
+        super()._take(message)
+
+
+class KeptRun(ThreadedRun):
+    replica_class = Keeper
+
+
+def is_whole(kept: msg.KeepState) -> bool:
+    """Whether each push that waits has its payload."""
+    held = {name.split("/")[1] for name in kept.tensors if name.startswith("push/")}
+    return held == {str(push["id"]) for push in kept.state["engine"]["view"]["pending"]}
+
+
+def gone_on(done: KeptRun, kept: msg.KeepState) -> ThreadedRun:
+    """Return the run that goes on from a state of the replica, as the client lets it."""
+    rows, texts = kept.state["logged"]
+    state = json.loads(json.dumps(kept.state))
+    again = ThreadedRun(
+        done.experiment, start=Start(Checkpoint(kept.tensors, state), rows, list(done.log.texts[:texts]))
+    )
+    again.log = EventLog()
+    again.log.extend(done.log.rows(0, rows), done.log.texts[:texts])
+    again.run()
+    assert again.error is None
+    return again
+
+
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        {"name": "bsp", "placement": SERVERS},
+        "all_reduce",
+        {"name": "strategy_switch", "first": "all_reduce", "second": "bsp"}
+        | {"rule": {"name": "after", "fraction": 0.5}},
+    ],
+    ids=json.dumps,
+)
+def test_with_a_replica_and_from_each_of_its_states_the_bits_are_those_without(strategy: Any) -> None:
+    done = KeptRun(experiment(strategy, stop={"epochs": 0.2}, evaluate_every=0.02, **ONE)).run()
+    assert done.error is None
+    expected, _ = simulated(experiment(strategy, stop={"epochs": 0.2}, evaluate_every=0.02))
+    assert torch.equal(done.parameters, expected)
+    states = done.replica.states
+    assert all(map(is_whole, states))
+    for kept in (states[0], states[len(states) // 2], states[-1]):
+        assert torch.equal(gone_on(done, kept).parameters, expected)
+
+
+@pytest.mark.parametrize("strategy", [{"name": "asp", "placement": SERVERS}, "k_batch_asp"], ids=json.dumps)
+def test_no_worker_hears_of_an_update_that_the_replica_lacks(strategy: Any) -> None:
+    heard: list[tuple[int, int]] = []
+
+    class Listener(Worker):
+        def _take(self, release: ReleaseMessage) -> Directive:
+            heard.append((release.version, done.replica.version))
+            return super()._take(release)
+
+    done = KeptRun(experiment(strategy, 3, stop={"updates": 60}, **ONE), Listener)
+    done.run()
+    assert done.error is None
+    assert len(heard) > 60
+    assert all(version <= kept for version, kept in heard)
+    for kept in done.replica.states:
+        rows = done.log.rows(0, kept.state["logged"][0])
+        pushed = rows[rows["kind"] == Kind.PUSH]
+        for worker in range(3):  # where each goes on is after what the state holds of it, no more and no less
+            at = kept.state["workers"][str(worker)]["position"][0]
+            assert at == pushed["samples"][pushed["worker"] == worker].sum()
+        assert is_whole(kept)
+    again = gone_on(done, done.replica.states[-5])
+    made = list(dict.fromkeys(again.log.of_kind(Kind.APPLY)["version"].tolist()))
+    assert made == list(range(1, 61))
+
+
+def test_a_replica_that_dies_stops_nobody() -> None:
+    class Mortal(Keeper):
+        dies_at = 5
+
+    done = KeptRun(experiment("ssp", 2, stop={"updates": 40}, **ONE))
+    done.replica_class = Mortal
+    done.run()
+    assert done.error is None
+    assert done.outcome.reason == "40 updates are done"
+    (incident,) = done.incidents
+    assert incident.startswith("replica was lost at ")
+    assert incident.endswith(" s: until it is replaced, a lost server costs updates")
+
+
+class ReplacedRun(KeptRun):
+    """A run whose replica dies at its fifth state, and which then gets another, as from the client."""
+
+    class replica_class(Keeper):
+        dies_at = 5
+
+    def _take(self, message: Message, client: ClientSocket) -> None:
+        if message == msg.RoleLost(REPLICA):
+            self.replica_class = Keeper  # type: ignore[misc, assignment]
+            self._go(self._replicate, self.address)
+        super()._take(message, client)
+
+
+def test_another_replica_has_the_state_and_the_log_that_the_client_may_lack() -> None:
+    def stop_late(done: ThreadedRun, client: ClientSocket) -> None:
+        if done.replica_class is Keeper and len(getattr(done.replica, "states", ())) > 10:
+            client.send(msg.RequestStop(checkpoint=False))
+
+    spec = experiment("ssp", 2, stop={"updates": 10**9, "epochs": 10**6}, **ONE)
+    done = ReplacedRun(spec)
+    done.run(stop_late)
+    assert (done.outcome.status, done.error) == ("stopped", None)
+    assert [text.split(" at ")[0] for text in done.incidents] == [
+        "replica was lost",
+        "replica has joined on another Dask worker",
+    ]
+    kept = done.replica.states[-1]
+    rows, texts = kept.state["logged"]
+    assert 0 < kept.rows_before < rows - 5
+    behind = EventLog()
+    behind.extend(done.log.rows(0, rows - 5), done.log.texts[: kept.texts_before])
+    record = Record(spec, behind, None, None, None)
+    with ServerSocket(HOST, KEY) as socket:
+        done.replica._socket = socket
+        thread = threading.Thread(target=done.replica._await_client)
+        thread.start()
+        take_back(socket.address, RunKey(KEY), record)
+        thread.join(20)
+    assert not thread.is_alive()
+    assert behind.rows().tobytes() == done.log.rows(0, rows).tobytes()
+    assert behind.texts == done.log.texts[:texts]
+    assert record.start is not None
+    assert record.start.checkpoint.state["engine"] == kept.state["engine"]
+    assert record.go_back().startswith("0 updates and ")
+
+
+@pytest.mark.parametrize(
+    ("strategy", "why"),
+    [
+        ("local_sgd", "models of their own"),
+        ("osp", "models of their own"),
+        ("double_squeeze", "has left out"),
+        ("bounded_step", "measures in the middle of an answer"),
+        ("map_reduce", "has no servers"),
+        ({"name": "strategy_switch", "first": "selsync"}, "'selsync'.*models of their own"),
+    ],
+    ids=str,
+)
+def test_what_a_replica_cannot_hold_is_refused(strategy: Any, why: str) -> None:
+    with pytest.raises(ParameterError, match=rf"recovery.replicas: .*{why}.*; use checkpoint_every"):
+        experiment(strategy, **ONE)
+
+
+def test_a_simulated_run_has_no_replica() -> None:
+    with pytest.raises(ParameterError, match=r"recovery.replicas: only on dask"):
+        experiment("bsp", backend="simulated", **ONE)
+
+
+def test_a_replica_is_not_placed_beside_a_server() -> None:
+    check_replica({"coordinator": "a", "replica": "b", "worker 0": "a"})
+    with pytest.raises(BackendError, match="only 1 Dask workers for 1 servers: add one"):
+        check_replica({"coordinator": "a", "replica": "a", "worker 0": "a"})
