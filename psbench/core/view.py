@@ -114,7 +114,12 @@ class ClusterView:
     @property
     def waiting(self) -> list[int]:
         """Ids of the workers that may be released to take a step, in order."""
-        return sorted(w.id for w in self.workers.values() if w.status in _WAITING)
+        workers = self.workers
+        # where nobody waits but those whose pushes are pending, as in k-ASP, the others are not looked at
+        pushed = {p.worker for p in self.pending.values() if workers[p.worker].status in _WAITING}
+        if len(pushed) == self.num_active - self.num_under_way:
+            return sorted(pushed)
+        return sorted(w.id for w in workers.values() if w.status in _WAITING)
 
     @property
     def computing(self) -> list[int]:

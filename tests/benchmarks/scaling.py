@@ -32,7 +32,8 @@ _BYTES = ", with bytes and arithmetic, which grow as the model"
 WORKERS, SERVERS, BATCH = (1, 2, 4, 8, 16), (1, 2, 4), 32
 #: neurons of the hidden layers of an MLP on digits, for 0.1 to 25 million parameters
 WIDTHS = {100_000: (1_300,), 1_000_000: (960, 960), 5_000_000: (2_190, 2_190), 25_000_000: (4_960, 4_960)}
-SIMULATED = (10, 100, 1_000, 10_000)
+#: workers of a simulated run, and the steps of each: enough that a run's beginning does not count
+SIMULATED, STEPS = (10, 100, 1_000, 10_000), 50
 
 
 def _live(workers: int, servers: int, hidden: tuple[int, ...], steps: int) -> tuple[float, float]:
@@ -112,7 +113,7 @@ def _by_parameters() -> Iterator[dict[str, Any]]:
 def _simulated() -> Iterator[dict[str, Any]]:
     for strategy in ("asp", "bsp", "ssp"):
         for workers in SIMULATED:
-            given = workload(strategy, workers, max(20_000, 10 * workers))
+            given = workload(strategy, workers, max(20_000, STEPS * workers))
             yield _point(_SIMULATED, workers, strategy, 1e6 * seconds_a_row(given))
 
 
@@ -142,7 +143,7 @@ def bend(picture: str, part: pd.DataFrame) -> str:
 
 def _why(picture: str, at: Any) -> str:
     if picture == _SIMULATED:
-        return "what is kept of each worker no longer fits the processor's caches"
+        return "there are more events in the heap, and more memory is visited in turn"
     if at.busy > _ALL_BUSY:
         return f"{_CORES} cores are {at.busy:.0%} busy there" + _BYTES * (picture == _BY_PARAMETERS)
     return f"processes wait for each other there: {_CORES} cores are {at.busy:.0%} busy"

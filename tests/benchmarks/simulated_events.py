@@ -15,7 +15,7 @@ from psbench.experiment import Experiment
 from psbench.training.workload import Workload
 from tests.benchmarks.measure import Row, Rows, in_turns
 
-PUSHES_A_WORKER = 50
+PUSHES_A_WORKER = 150
 
 
 def workload(strategy: str, workers: int, pushes: int) -> Workload:
@@ -80,7 +80,7 @@ def run() -> Rows:
 def _growth() -> Rows:
     """Compare the cost of a row with the logarithm of the number of workers."""
     sizes = (1000, 10_000)
-    problems = [workload("asp", workers, workers * 10) for workers in sizes]
+    problems = [workload("asp", workers, workers * 30) for workers in sizes]
     small, large = in_turns([lambda p=p: seconds_a_row(p) for p in problems], 3)
     growth = large / small / (math.log(sizes[1]) / math.log(sizes[0]))
     return [
