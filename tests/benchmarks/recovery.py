@@ -23,6 +23,7 @@ from psbench.backends.dask.cluster import start_cluster
 from psbench.backends.dask.protocol.decoder import Message
 from psbench.backends.dask.protocol.messages import KeepState
 from psbench.backends.dask.server.replica import Replica
+from psbench.checkpoints.file import Checkpoint
 from psbench.core.log import EventLog, Kind
 from psbench.experiment import Experiment
 from psbench.runs import run as run_experiment
@@ -49,10 +50,11 @@ def run() -> Rows:
     """Return a row for each strategy and model, and one for each way to recover."""
     with start_cluster(6) as cluster, Client(cluster, set_as_default=False) as client:
         rows: Rows = [row for case in CASES for row in _overhead(client, *case)]
+        rows.append(_pause(client))
         return [*rows, *(_lost(client, name, how) for name, how in (("replica", REPLICA), ("epoch", EPOCHS)))]
 
 
-def _experiment(strategy: str, hidden: list[int], **changes: Any) -> Experiment:
+def _experiment(strategy: Any, hidden: list[int], **changes: Any) -> Experiment:
     settings: dict[str, Any] = {
         **{"data": "digits", "model": {"name": "mlp", "hidden": hidden}, "strategy": strategy},
         **{"backend": "dask", "batch_size": 64, "cluster": {"name": "homogeneous", "workers": 2}},
@@ -118,6 +120,30 @@ def _sent(strategy: str, hidden: list[int]) -> tuple[float, int]:
     weighed.replica_class = Weighing
     weighed.run()
     return statistics.median(sizes), len(weighed.parameters)
+
+
+def _pause(client: Client) -> Row:
+    """Return how long the update after a checkpoint takes beside others, of SSP on two servers."""
+    strategy = {"name": "ssp", "placement": {"name": "parameter_server", "servers": 2}}
+    after, others = list[float](), list[float]()
+    for _ in range(TURNS):
+        with tempfile.TemporaryDirectory() as folder:
+            experiment = _experiment(strategy, LARGE, **EPOCHS)
+            times = run_experiment(experiment, client=client, folder=Path(folder)).log.of_kind(Kind.APPLY)[
+                "time_s"
+            ]
+            paths = [*Path(folder).rglob("checkpoints/*.npz")]
+            saved = {Checkpoint.state_of(path)["engine"]["view"]["version"] for path in paths}
+        gaps = {version: 1e3 * (times[version] - times[version - 1]) for version in range(1, len(times))}
+        after += [gap for version, gap in gaps.items() if version in saved]
+        others += [gap for version, gap in gaps.items() if version not in saved]
+    slow, usual = (statistics.quantiles(side, n=10) for side in (after, others))
+    return Row(
+        "live SSP on 2 servers, to the next update after a checkpoint / elsewhere",
+        f"{slow[4]:.2f} ms, one in ten over {slow[8]:.2f} ms",
+        f"{usual[4]:.2f} ms, one in ten over {usual[8]:.2f} ms",
+        slow[4] / usual[4],
+    )
 
 
 # -------------------------------------------------------------------- a server that is killed

@@ -87,7 +87,7 @@ class Record:
         rows, texts = new.state["logged"]
         if self._last is None or rows >= self._last.rows:
             state = new.state | {"spec": self._experiment.spec()}
-            self._last = _Last(Checkpoint(new.tensors, state), rows, texts, "what the replica has")
+            self._last = _Last(Checkpoint(new.tensors, state), rows, texts, "the replica's last state")
 
     def note(self, incident: str) -> None:
         """Say what has gone wrong, now and in the run's warnings."""

@@ -99,6 +99,16 @@ def test_with_a_replica_and_from_each_of_its_states_the_bits_are_those_without(s
         assert torch.equal(gone_on(done, kept).parameters, expected)
 
 
+def test_all_servers_save_the_same_version() -> None:
+    strategy = {"name": "asp", "placement": SERVERS}
+    done = KeptRun(experiment(strategy, 1, stop={"updates": 12}, **ONE)).run()
+    assert done.error is None
+    for kept in done.replica.states[1::4]:
+        version = kept.state["engine"]["view"]["version"]
+        expected, _ = simulated(experiment(strategy, 1, stop={"updates": version}))
+        assert torch.equal(kept.tensors["parameters"], expected)
+
+
 @pytest.mark.parametrize("strategy", [{"name": "asp", "placement": SERVERS}, "k_batch_asp"], ids=json.dumps)
 def test_no_worker_hears_of_an_update_that_the_replica_lacks(strategy: Any) -> None:
     heard: list[tuple[int, int]] = []
@@ -152,7 +162,8 @@ class ReplacedRun(KeptRun):
         super()._take(message, client)
 
 
-def test_another_replica_has_the_state_and_the_log_that_the_client_may_lack() -> None:
+@pytest.mark.parametrize("encrypted", [False, True], ids=["on loopback", "as elsewhere"])
+def test_another_replica_has_the_state_and_the_log_that_the_client_may_lack(encrypted: bool) -> None:
     def stop_late(done: ThreadedRun, client: ClientSocket) -> None:
         if done.replica_class is Keeper and len(getattr(done.replica, "states", ())) > 10:
             client.send(msg.RequestStop(checkpoint=False))
@@ -171,7 +182,7 @@ def test_another_replica_has_the_state_and_the_log_that_the_client_may_lack() ->
     behind = EventLog()
     behind.extend(done.log.rows(0, rows - 5), done.log.texts[: kept.texts_before])
     record = Record(spec, behind, None, None, None)
-    with ServerSocket(HOST, KEY) as socket:
+    with ServerSocket(HOST, KEY, encrypted) as socket:
         done.replica._socket = socket
         thread = threading.Thread(target=done.replica._await_client)
         thread.start()

@@ -117,6 +117,7 @@ class Membership:
         if worker is not None:
             self._lose_worker(worker, how)
         elif name == CLIENT:
+            self._peers.lose(REPLICA)  # it keeps what it has, as the client may only be cut off
             raise Cancelled("the client is gone")
         elif name not in _HELPERS:
             raise ServerLost(f"{name} is gone: its process was killed or its machine is unreachable")

@@ -17,7 +17,7 @@ _ASK_S = 30.0
 
 
 class Replica:
-    """Keeps what the coordinator sends, and gives it to the client when the coordinator is gone.
+    """Keeps what the coordinator sends, and gives it to the client when that has lost the coordinator.
 
     That is the second place of a chain: what is acknowledged here has been applied by every server
     (primary-backup replication, as in the survey of the thesis, 3.2.6, with one replica of all slices).
@@ -43,13 +43,13 @@ class Replica:
             If the run is over.
         """
         self._coordinator.send(msg.Ready())
-        while True:
+        while not self._serve(0):
             message = self._coordinator.receive(_LOOK_S)
             if message is not None:
                 self._take(message)
             elif self._coordinator.lost:
+                self._await_client()
                 break
-        self._await_client()
 
     def _take(self, message: Message) -> None:
         if isinstance(message, msg.Stop):
@@ -63,17 +63,20 @@ class Replica:
 
     def _await_client(self) -> None:
         until = time.monotonic() + _ASK_S
-        while time.monotonic() < until:
-            try:
-                received = self._socket.receive(_LOOK_S)
-            except MessageRefused:
-                continue
-            if received is None or received.sender != CLIENT:
-                continue
-            if isinstance(received.message, msg.Stop):
-                return
-            if isinstance(received.message, msg.GiveStateBack):
-                self._give(received.message)
+        while time.monotonic() < until and not self._serve(_LOOK_S):
+            pass
+
+    def _serve(self, timeout_s: float) -> bool:
+        """Answer the client, be the coordinator gone or only cut off from it; true if the client is done."""
+        try:
+            received = self._socket.receive(timeout_s)
+        except MessageRefused:
+            return False
+        if received is None or received.sender != CLIENT:
+            return False
+        if isinstance(received.message, msg.GiveStateBack):
+            self._give(received.message)
+        return isinstance(received.message, msg.Stop)
 
     def _give(self, request: msg.GiveStateBack) -> None:
         """Send the client the log that it lacks, and then the state; only a stop if it lacks too much."""
