@@ -54,6 +54,7 @@ class ThreadedRun:
     ) -> None:
         self.experiment, self.worker_class, self.start = experiment, worker_class, start
         self.incidents: list[str] = []
+        self.replica: Any = None
         self.log = EventLog()
         self.stored: dict[str, Checkpoint] = {}
         self.error: BaseException | None = None

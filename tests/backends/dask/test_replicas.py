@@ -58,6 +58,11 @@ class KeptRun(ThreadedRun):
     replica_class = Keeper
 
 
+def states_of(done: ThreadedRun) -> list[msg.KeepState]:
+    """Return the states that the replica has had, if it has begun."""
+    return [] if done.replica is None else done.replica.states
+
+
 def is_whole(kept: msg.KeepState) -> bool:
     """Whether each push that waits has its payload."""
     held = {name.split("/")[1] for name in kept.tensors if name.startswith("push/")}
@@ -165,7 +170,7 @@ class ReplacedRun(KeptRun):
 @pytest.mark.parametrize("encrypted", [False, True], ids=["on loopback", "as elsewhere"])
 def test_another_replica_has_the_state_and_the_log_that_the_client_may_lack(encrypted: bool) -> None:
     def stop_late(done: ThreadedRun, client: ClientSocket) -> None:
-        if done.replica_class is Keeper and len(getattr(done.replica, "states", ())) > 10:
+        if done.replica_class is Keeper and len(states_of(done)) > 10:
             client.send(msg.RequestStop(checkpoint=False))
 
     spec = experiment("ssp", 2, stop={"updates": 10**9, "epochs": 10**6}, **ONE)
@@ -194,6 +199,23 @@ def test_another_replica_has_the_state_and_the_log_that_the_client_may_lack(encr
     assert record.start is not None
     assert record.start.checkpoint.state["engine"] == kept.state["engine"]
     assert record.go_back().startswith("0 updates and ")
+
+
+def test_a_client_that_is_cut_off_from_a_coordinator_gets_the_state_too() -> None:
+    spec = experiment("asp", 2, stop={"updates": 10**9, "epochs": 10**6}, **ONE)
+    record = Record(spec, EventLog(), None, None, None)
+
+    def take_then_stop(done: ThreadedRun, client: ClientSocket) -> None:
+        if record.start is None and len(states_of(done)) > 10:
+            take_back(done.replica._socket.address, RunKey(KEY), record)
+        if done.incidents:
+            client.send(msg.RequestStop(checkpoint=False))
+
+    done = KeptRun(spec).run(take_then_stop)
+    assert (done.outcome.status, done.error) == ("stopped", None)
+    assert record.start is not None
+    assert record.start.checkpoint.state["engine"]["view"]["version"] == done.replica.version
+    assert done.incidents[0].startswith("replica was lost at ")
 
 
 @pytest.mark.parametrize(
