@@ -25,7 +25,7 @@ _EVENTS = frozenset(
     )
 )
 #: what the view counts and is counted again
-_COUNTS = ("num_active", "num_computing", "min_clock", "clocks", "waiting")
+_COUNTS = ("num_active", "num_computing", "num_voted", "min_clock", "clocks", "waiting")
 #: hold reasons of the engine itself: a drain before a switch, or before parameters move
 _ENGINES = ("switch", REASSIGNMENT)
 
@@ -236,8 +236,9 @@ class Invariants:
         clocks = [w.clock for w in here] or [view.min_clock]
         waiting = sorted(w.id for w in here if w.status in (Status.NEW, Status.PUSHED))
         num_clocks = sum(view.clock_counts.values())
-        kept = view.num_active, view.num_computing, view.min_clock, num_clocks, view.waiting
-        counted = len(here), len(computing), min(clocks), len(here), waiting
+        voted = [w for w in here if w.status == Status.VOTED]
+        kept = view.num_active, view.num_computing, view.num_voted, view.min_clock, num_clocks, view.waiting
+        counted = len(here), len(computing), len(voted), min(clocks), len(here), waiting
         if kept != counted:
             name, own, found = next(
                 each for each in zip(_COUNTS, kept, counted, strict=True) if each[1] != each[2]

@@ -57,6 +57,10 @@ class TestTheRule:
         assert all(after)
         assert all(own == sorted(own) for own in after)
 
+    def test_a_server_a_thousand_times_slower_keeps_an_entry(self):
+        ranges = [[(0, 5)], [(5, 10)]]
+        assert sizes(ByLoad(threshold=1.01).rebalanced(ranges, [1.0, 0.0])) == [1, 9]
+
     @pytest.mark.slow
     @given(assignments(), st.data())
     def test_it_moves_no_more_than_is_too_many(self, ranges, data):

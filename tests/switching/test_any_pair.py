@@ -15,7 +15,9 @@ from psbench.core.log import Kind
 from psbench.core.parts import Switching
 from psbench.core.specification import parameter
 from psbench.core.strategy import Strategy
+from psbench.core.switching_strategy import SwitchingStrategy
 from psbench.core.view import ClusterView, Status
+from psbench.errors import ParameterError
 from psbench.runs import run
 from psbench.strategies import CATALOGUE
 from psbench.testing import ScriptedCluster, random_cluster, toy_experiment
@@ -157,3 +159,10 @@ def test_rates_are_those_of_the_composition_in_force(first):
                     assert action.lr_scale == (len(action.pushes) / 4 if by_share else 1.0)
                     seen.add(composition)
         assert seen == {0, 1}
+
+
+def test_both_strategies_must_fit_the_cluster():
+    pair = SwitchingStrategy(first=strategies.asp(), second=strategies.k_bsp(k=5), rule={"name": "manual"})
+    pair.check(5, 10)
+    with pytest.raises(ParameterError, match="k"):
+        pair.check(2, 10)
