@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Protocol
 
 from psbench.core.parts import Aggregation, Communication, Consistency, Placement, Stragglers
-from psbench.core.worker_policy import WorkerPolicy
 
 
 class Composition(Protocol):
@@ -113,25 +112,33 @@ def doubts(strategy: Composition) -> list[str]:
     return [doubt for doubtful, doubt in checks if doubtful]
 
 
+def keeps_on_workers(strategy: Composition) -> bool:
+    """Return whether workers have more than a place in their data when they wait: models, or residuals."""
+    m = strategy.communication
+    encoded = {m.codec.name, m.codec_down.name} != {"none"}
+    return m.local or (encoded and not strategy.placement.collective)
+
+
 def unreplicable(strategy: Composition) -> str:
     """Return why a replica cannot hold all that a run under these parts goes on from; empty if it can.
 
-    What it holds is of the servers and the engine. Of the workers it knows how far each has come in its data:
-    they are not asked, as one that computes would have to be waited for.
+    What it holds is of the servers, the engine, and workers that wait: one that computes is not asked, as it
+    would have to be waited for.
     """
-    m, p = strategy.communication, strategy.placement
+    c, m, p = strategy.consistency, strategy.communication, strategy.placement
     if p.stateless_workers:
         return "it has no servers"
-    if m.local or m.overlaps or m.pushes == "together":
-        return f"under {m.name} workers have models of their own"
-    if m.accumulates or type(m.worker_policy()).after_step is not WorkerPolicy.after_step:
+    if m.overlaps:
+        return f"under {m.name} workers compute while they wait"
+    if m.pushes == "together":
+        return f"under {m.name} workers vote in the middle of a push"
+    if m.accumulates:
         return f"under {m.name} workers have counts of their own"
-    encoded = {m.codec.name, m.codec_down.name} - {"none"}
-    if encoded and not p.collective:
-        return f"workers have what the codec {min(encoded)} has left out"
+    if c.cancels and keeps_on_workers(strategy):
+        return f"{c.name} releases workers that compute, and these have residuals or models of their own"
     if p.moves:
         return "parameters move between its servers"
-    parts = (strategy.consistency, strategy.aggregation, m, strategy.stragglers)
+    parts = (c, strategy.aggregation, m, strategy.stragglers)
     if measuring := [part.name for part in parts if part.measures]:
         return f"{measuring[0]} measures in the middle of an answer"
     return ""

@@ -90,6 +90,16 @@ def gone_on(done: KeptRun, kept: msg.KeepState) -> ThreadedRun:
         "all_reduce",
         {"name": "strategy_switch", "first": "all_reduce", "second": "bsp"}
         | {"rule": {"name": "after", "fraction": 0.5}},
+        {"name": "strategy_switch", "first": "double_squeeze", "second": "all_reduce"}
+        | {"rule": {"name": "after", "fraction": 0.5}},
+        {
+            "name": "bsp",
+            "codec": "qsgd",
+            "codec_down": {"name": "random_k", "ratio": 0.3},
+            "placement": SERVERS,
+        },
+        {"name": "local_sgd", "codec": "top_k", "local_momentum": "kept"},
+        {"name": "local_sgd", "placement": "all_reduce"},
     ],
     ids=json.dumps,
 )
@@ -114,7 +124,14 @@ def test_all_servers_save_the_same_version() -> None:
         assert torch.equal(kept.tensors["parameters"], expected)
 
 
-@pytest.mark.parametrize("strategy", [{"name": "asp", "placement": SERVERS}, "k_batch_asp"], ids=json.dumps)
+TOP_K = {"codec": {"name": "top_k", "ratio": 0.2}}
+
+
+@pytest.mark.parametrize(
+    "strategy",
+    [{"name": "asp", "placement": SERVERS}, "k_batch_asp", {"name": "ssp", "placement": SERVERS} | TOP_K],
+    ids=json.dumps,
+)
 def test_no_worker_hears_of_an_update_that_the_replica_lacks(strategy: Any) -> None:
     heard: list[tuple[int, int]] = []
 
@@ -131,6 +148,8 @@ def test_no_worker_hears_of_an_update_that_the_replica_lacks(strategy: Any) -> N
     for kept in done.replica.states:
         rows = done.log.rows(0, kept.state["logged"][0])
         pushed = rows[rows["kind"] == Kind.PUSH]
+        if "codec" in str(strategy) and len(pushed) > 10:
+            assert all(f"worker/{worker}/residual" in kept.tensors for worker in range(3))
         for worker in range(3):  # where each goes on is after what the state holds of it, no more and no less
             at = kept.state["workers"][str(worker)]["position"][0]
             assert at == pushed["samples"][pushed["worker"] == worker].sum()
@@ -189,7 +208,7 @@ def test_another_replica_has_the_state_and_the_log_that_the_client_may_lack(encr
     record = Record(spec, behind, None, None, None)
     with ServerSocket(HOST, KEY, encrypted) as socket:
         done.replica._socket = socket
-        thread = threading.Thread(target=done.replica._await_client)
+        thread = threading.Thread(target=done.replica.run)  # the coordinator is gone
         thread.start()
         take_back(socket.address, RunKey(KEY), record)
         thread.join(20)
@@ -203,10 +222,12 @@ def test_another_replica_has_the_state_and_the_log_that_the_client_may_lack(encr
 
 def test_a_client_that_is_cut_off_from_a_coordinator_gets_the_state_too() -> None:
     spec = experiment("asp", 2, stop={"updates": 10**9, "epochs": 10**6}, **ONE)
-    record = Record(spec, EventLog(), None, None, None)
+    log = EventLog()
+    record = Record(spec, log, None, None, None)
 
     def take_then_stop(done: ThreadedRun, client: ClientSocket) -> None:
         if record.start is None and len(states_of(done)) > 10:
+            log.extend(done.log.rows(len(log)), done.log.texts)  # what the client has
             take_back(done.replica._socket.address, RunKey(KEY), record)
         if done.incidents:
             client.send(msg.RequestStop(checkpoint=False))
@@ -221,12 +242,13 @@ def test_a_client_that_is_cut_off_from_a_coordinator_gets_the_state_too() -> Non
 @pytest.mark.parametrize(
     ("strategy", "why"),
     [
-        ("local_sgd", "models of their own"),
-        ("osp", "models of their own"),
-        ("double_squeeze", "has left out"),
+        ("osp", "compute while they wait"),
+        ("selsync", "vote in the middle of a push"),
+        ("flex_rr", "counts of their own"),
+        ({"name": "k_bsp", "codec": "sign"}, "have residuals"),
         ("bounded_step", "measures in the middle of an answer"),
         ("map_reduce", "has no servers"),
-        ({"name": "strategy_switch", "first": "selsync"}, "'selsync'.*models of their own"),
+        ({"name": "strategy_switch", "first": "adacomm"}, "'adacomm'.* measures"),
     ],
     ids=str,
 )

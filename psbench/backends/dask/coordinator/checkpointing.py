@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from psbench.backends.checkpointing import (
     actions_from_plain,
@@ -36,6 +36,8 @@ from psbench.training.batches import Position
 
 #: seconds that a checkpoint waits for the workers' parts of it when the run ends
 _PARTS_S = 2.0
+#: what stays of a worker's part when its work is void, and of its tensors the residual
+_KEPT_WHEN_VOID = {"position", "used", "num_sent"}
 _STORE = -1  # among the workers whose part of a checkpoint is missing
 
 
@@ -114,7 +116,7 @@ class CheckpointWriter:
         """Wait no longer for workers' parts."""
         for tag, checkpoint in list(self._unfinished.items()):
             for worker in sorted(checkpoint.missing - {_STORE}):
-                self._add(tag, worker, {}, _at(position(worker)))
+                self._add(tag, worker, {}, part_at(position(worker)).state)
 
     def resume(self) -> None:
         """Plan the next checkpoint of a run that was resumed."""
@@ -158,7 +160,7 @@ class CheckpointWriter:
         run_state: dict[str, Any],
         waits: Mapping[int, bool],
         then: Callable[[dict[str, Any], State], None],
-        position: Callable[[int], Position] | None = None,
+        others: Callable[[int], WorkerPart] | None = None,
     ) -> None:
         """Call `then` with all that the run goes on from: plain data and tensors.
 
@@ -168,14 +170,15 @@ class CheckpointWriter:
             See `write`.
         waits : mapping of worker to bool
             The workers to ask, and whether each waits.
-        position : callable or None
-            Returns what is known of the others: where each is in its data.
+        others : callable or None
+            Returns the parts of the other workers, as far as they are known.
         """
         tag, view = next(self._numbers), self._engine.view
         state = run_state | self._own_state(rest, store)
-        if position is not None:
-            state["workers"] = {str(w): _at(position(w)) for w in view.workers if w not in waits}
-        self._unfinished[tag] = _Unfinished(then, state, {}, {_STORE, *waits})
+        known = {w: others(w) for w in view.workers if w not in waits} if others else {}
+        state["workers"] = {str(w): part.state for w, part in known.items()}
+        tensors = {n: t for w, part in known.items() for n, t in named(f"worker/{w}/", part.tensors).items()}
+        self._unfinished[tag] = _Unfinished(then, state, tensors, {_STORE, *waits})
         for worker, idle in waits.items():
             self._socket.send(worker_name(worker), msg.SendWorkerState(tag, idle))
         ids = {key_of(push): push.id for push in view.pending.values()}
@@ -217,9 +220,21 @@ class CheckpointWriter:
             checkpoint.then(checkpoint.state, checkpoint.tensors)
 
 
-def _at(position: Position) -> dict[str, Any]:
-    """Return a worker's part of a checkpoint of which only its place in the data is known."""
-    return {"position": list(position), "used": position.steps}
+class WorkerPart(NamedTuple):
+    """A worker's part of a checkpoint."""
+
+    state: dict[str, Any]
+    tensors: State
+
+    def as_of_release(self) -> WorkerPart:
+        """Return what is left of the part of a worker that waited, once it computes: that work is void."""
+        kept = {name: value for name, value in self.state.items() if name in _KEPT_WHEN_VOID}
+        return WorkerPart(kept, {name: t for name, t in self.tensors.items() if name == "residual"})
+
+
+def part_at(position: Position) -> WorkerPart:
+    """Return the part of a worker of which only its place in the data is known."""
+    return WorkerPart({"position": list(position), "used": position.steps}, {})
 
 
 def _named_for_file(state: State, ids: dict[PushKey, int]) -> State:
@@ -271,7 +286,7 @@ def resume_workers(
 def admit_worker(socket: ServerSocket, worker: int, position: Position, view: ClusterView) -> None:
     """Have a worker that took another's place go on where that one was in its data."""
     ranges = None if view.ranges is None else as_lists(view.ranges)
-    socket.send(worker_name(worker), msg.ResumeWorker(view.composition, ranges, _at(position), {}))
+    socket.send(worker_name(worker), msg.ResumeWorker(view.composition, ranges, *part_at(position)))
 
 
 def first_actions(

@@ -51,8 +51,7 @@ from psbench.core.view import Status
 from psbench.errors import BackendError, Cancelled, Deadlock, ServerLost, WorkerLost
 from psbench.training.workload import Workload
 
-#: seconds between looks at the clock, at the client's share of the log, and at the peers; a peer's death is
-#: noticed within the last
+#: seconds between looks at the clock, at the client's share of the log, and at which peers are dead
 _TICK_S, _LOG_S, _PING_S = 0.02, 0.1, 0.25
 #: seconds that processes may take to load torch and the data
 _START_S = 180.0
@@ -117,6 +116,7 @@ class Coordinator:
             *(socket, self.checkpoints, self.log, self.log_stream, engine.view, numbers),
             position=self.pushes.handled_position,
             until=self._until,
+            compositions=experiment.strategy.compositions,
         )
         self.membership = Membership(
             *(socket, engine.view, self.events, self.peers, self.replacements, self.timers, self.pushes),
@@ -320,8 +320,8 @@ class Coordinator:
         self.pushes.discard_void()
         if type(event) is ev.Evaluated:
             self.evaluation.end_after(event.values)
-            if self.replication.is_there:
-                self.replication.keep((), self.store, self._run_state())
+            if self.replication.keeps_evaluations:
+                self.replication.keep((), self.store, self.peers.workers(), self._run_state())
         elif not (self.engine.view.num_active or self.membership.awaits_worker):
             raise WorkerLost(f"every worker is gone at {now:.3f} s; nobody is left to train")
 
@@ -333,7 +333,7 @@ class Coordinator:
             make, actions = split_at_model(actions)
             if self._perform_each(make) or self.ending.status == "finished":
                 if replicates:
-                    self.replication.keep(actions, self.store, self._run_state())
+                    self.replication.keep(actions, self.store, self.peers.workers(), self._run_state())
                 if label:
                     self._write(label, actions)
         if self.ending or not self._perform_each(actions):

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from psbench.backends.dask.coordinator.checkpointing import CheckpointWriter
+from psbench.backends.checkpointing import idle_workers, released, under
+from psbench.backends.dask.coordinator.checkpointing import CheckpointWriter, WorkerPart, part_at
 from psbench.backends.dask.coordinator.log_stream import LogStream
 from psbench.backends.dask.protocol.framing import State
 from psbench.backends.dask.protocol.messages import KeepState
@@ -14,7 +15,9 @@ from psbench.backends.dask.protocol.roles import REPLICA
 from psbench.backends.dask.protocol.transport import ServerSocket
 from psbench.backends.dask.server.store import ParameterStore, key_of
 from psbench.core.actions import Action, Release
+from psbench.core.compatibility import keeps_on_workers
 from psbench.core.log import EventLog
+from psbench.core.strategy import Strategy
 from psbench.core.view import ClusterView
 from psbench.training.batches import Position
 
@@ -22,8 +25,9 @@ from psbench.training.batches import Position
 class Replication:
     """Has the replica keep the state of the run before an answer's releases are sent.
 
-    What it keeps is a checkpoint, with the rows of the log that lead to it. Workers are not asked for their
-    parts: `unreplicable` has refused strategies where they have more than a place in their data.
+    What it keeps is a checkpoint, with the rows of the log that lead to it. Where workers have no more than a
+    place in their data they are not asked for their parts. Elsewhere those that wait are; one that computes
+    had its part asked for when it was released. `unreplicable` has refused what does not fit into that.
 
     Parameters
     ----------
@@ -41,6 +45,8 @@ class Replication:
         Returns where a worker was in its data after the last of its pushes that the engine has taken.
     until : callable
         Handles messages until a condition holds.
+    compositions : sequence of Strategy
+        Of the experiment: workers are asked if any of them has more on its workers than places in the data.
 
     Attributes
     ----------
@@ -59,9 +65,12 @@ class Replication:
         *,
         position: Callable[[int], Position],
         until: Callable[[Callable[[], bool]], None],
+        compositions: Sequence[Strategy],
     ) -> None:
         self._socket, self._checkpoints, self._log, self._to_client = socket, checkpoints, log, to_client
         self._view, self._numbers, self._position, self._until = view, numbers, position, until
+        self._asks = any(map(keeps_on_workers, compositions))  # a residual outlives its composition
+        self._parts: dict[int, WorkerPart] = {}  # of workers that were asked: as of their release then
         self.is_there = False
         self._stream: LogStream | None = None  # None while it has nothing
         self._since = 0, 0  # rows and texts of the log before those that it has
@@ -80,7 +89,18 @@ class Replication:
         """Return whether an answer tells a worker something: the replica must have what it rests on first."""
         return self.is_there and any(type(action) is Release for action in actions)
 
-    def keep(self, rest: Sequence[Action], store: ParameterStore, run_state: dict[str, Any]) -> None:
+    @property
+    def keeps_evaluations(self) -> bool:
+        """Whether the replica is to have one as soon as it comes, in the middle of the workers' steps."""
+        return self.is_there and not self._asks
+
+    def keep(
+        self,
+        rest: Sequence[Action],
+        store: ParameterStore,
+        present: Collection[int],
+        run_state: dict[str, Any],
+    ) -> None:
         """Wait until the replica has this moment; `rest` is what is still to be performed of the answer.
 
         While pushes wait for a ring it has what they started from: their payloads are with the workers.
@@ -93,11 +113,18 @@ class Replication:
             self._since = self._stream.sent
         self._awaited = tag = next(self._numbers)
         self._to_client.held = True
-        then = partial(self._send, tag)
-        self._checkpoints.capture(rest, store, run_state, {}, then, self._position)
+        idle = idle_workers(self._view, released(rest)) if self._asks else {}
+        waits = {worker: True for worker, waits in idle.items() if waits and worker in present}
+        self._checkpoints.capture(rest, store, run_state, waits, partial(self._send, tag, waits), self._known)
         self._until(lambda: self._awaited is None)
 
-    def _send(self, tag: int, state: dict[str, Any], tensors: State) -> None:
+    def _known(self, worker: int) -> WorkerPart:
+        return self._parts.get(worker) or part_at(self._position(worker))
+
+    def _send(self, tag: int, asked: Collection[int], state: dict[str, Any], tensors: State) -> None:
+        for worker in asked:
+            part = WorkerPart(state["workers"].get(str(worker), {}), under(f"worker/{worker}/", tensors))
+            self._parts[worker] = part.as_of_release()
         if self._stream is not None and tag == self._awaited:  # else it was lost meanwhile
             self._stream.send()
             self._socket.send(REPLICA, KeepState(tag, *self._since, state, tensors))

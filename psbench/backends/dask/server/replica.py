@@ -33,6 +33,7 @@ class Replica:
         self._socket, self._coordinator = socket, coordinator
         self._rows, self._texts = bytearray(), list[str]()
         self._last: msg.KeepState | None = None
+        self._is_asked = self._is_done = False
 
     def run(self) -> None:
         """Keep states until the run is over, or the client has taken the last one.
@@ -43,13 +44,16 @@ class Replica:
             If the run is over.
         """
         self._coordinator.send(msg.Ready())
-        while not self._serve(0):
+        while not self._is_asked:  # what it gave must stay the last state that it has acknowledged
             message = self._coordinator.receive(_LOOK_S)
             if message is not None:
                 self._take(message)
             elif self._coordinator.lost:
-                self._await_client()
                 break
+            self._serve(0)
+        until = time.monotonic() + _ASK_S
+        while time.monotonic() < until and not self._is_done:
+            self._serve(_LOOK_S)
 
     def _take(self, message: Message) -> None:
         if isinstance(message, msg.Stop):
@@ -61,22 +65,19 @@ class Replica:
             self._last = message
             self._coordinator.send(msg.StateKept(message.tag))
 
-    def _await_client(self) -> None:
-        until = time.monotonic() + _ASK_S
-        while time.monotonic() < until and not self._serve(_LOOK_S):
-            pass
-
-    def _serve(self, timeout_s: float) -> bool:
-        """Answer the client, be the coordinator gone or only cut off from it; true if the client is done."""
+    def _serve(self, timeout_s: float) -> None:
+        """Answer the client, be the coordinator gone or only cut off from it."""
         try:
             received = self._socket.receive(timeout_s)
         except MessageRefused:
-            return False
+            return
         if received is None or received.sender != CLIENT:
-            return False
+            return
         if isinstance(received.message, msg.GiveStateBack):
+            self._is_asked = True
             self._give(received.message)
-        return isinstance(received.message, msg.Stop)
+        elif isinstance(received.message, msg.Stop):
+            self._is_asked = self._is_done = True
 
     def _give(self, request: msg.GiveStateBack) -> None:
         """Send the client the log that it lacks, and then the state; only a stop if it lacks too much."""
