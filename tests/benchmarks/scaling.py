@@ -99,7 +99,7 @@ def _by_workers() -> Iterator[dict[str, Any]]:
     for servers in SERVERS:
         for workers in WORKERS:
             yield _point(
-                _BY_WORKERS, workers, f"{servers} servers", *_live(workers, servers, (64,), 400 * workers)
+                _BY_WORKERS, workers, f"servers: {servers}", *_live(workers, servers, (64,), 400 * workers)
             )
     limit = _copies_a_second(4_810)
     for workers in (WORKERS[0], WORKERS[-1]):
