@@ -14,6 +14,7 @@ from typing import Any
 
 import altair as alt
 import pandas as pd
+import psutil
 import torch
 
 from psbench.core.log import EventLog, Kind
@@ -36,8 +37,8 @@ WIDTHS = {100_000: (1_300,), 1_000_000: (960, 960), 5_000_000: (2_190, 2_190), 2
 SIMULATED, STEPS = (10, 100, 1_000, 10_000), 50
 
 
-def _live(workers: int, servers: int, hidden: tuple[int, ...], steps: int) -> tuple[float, float]:
-    """Return the steps a second, and the share of the cores that was busy meanwhile."""
+def _live(workers: int, servers: int, hidden: tuple[int, ...], steps: int) -> tuple[float, float, float]:
+    """Return the steps a second, and the shares of the cores that the run and all programs used meanwhile."""
     placement = {"name": "parameter_server", "servers": servers}
     busy = _Busy()
     speed = steps_a_second(
@@ -55,23 +56,25 @@ def _live(workers: int, servers: int, hidden: tuple[int, ...], steps: int) -> tu
         Kind.PUSH,
         observer=busy.look,
     )
-    return speed, busy.share
+    return speed, busy.share, busy.share_of_all
 
 
 class _Busy:
-    """Which share of the cores this program and its processes use between the first push and the last."""
+    """Which shares of the cores this program and all programs use between the first push and the last."""
 
     def __init__(self) -> None:
-        self._first: tuple[float, float] | None = None
-        self.share = 0.0
+        self._first: tuple[float, float, float] | None = None
+        self.share = self.share_of_all = 0.0
 
     def look(self, log: EventLog) -> None:
         """Take note of the time and the CPU seconds; for an observer."""
-        now = time.perf_counter(), cpu_s()
+        times = psutil.cpu_times()
+        now = time.perf_counter(), cpu_s(), sum(times) - times.idle - times.iowait
         if self._first is None:
             self._first = now if len(log.of_kind(Kind.PUSH)) else None
         elif (passed := now[0] - self._first[0]) > _LEAST_S:
-            self.share = (now[1] - self._first[1]) / passed / _CORES
+            own, everybodys = (n - before for n, before in zip(now[1:], self._first[1:], strict=True))
+            self.share, self.share_of_all = own / passed / _CORES, everybodys / passed / _CORES
 
 
 def _copies_a_second(parameters: int) -> float:
@@ -96,7 +99,7 @@ def _by_workers() -> Iterator[dict[str, Any]]:
     for servers in SERVERS:
         for workers in WORKERS:
             yield _point(
-                _BY_WORKERS, workers, f"{servers} servers", *_live(workers, servers, (64,), 400 * workers)
+                _BY_WORKERS, workers, f"servers: {servers}", *_live(workers, servers, (64,), 400 * workers)
             )
     limit = _copies_a_second(4_810)
     for workers in (WORKERS[0], WORKERS[-1]):
@@ -117,8 +120,10 @@ def _simulated() -> Iterator[dict[str, Any]]:
             yield _point(_SIMULATED, workers, strategy, 1e6 * seconds_a_row(given))
 
 
-def _point(picture: str, x: float, line: str, y: float, busy: float = math.nan) -> dict[str, Any]:
-    return {"picture": picture, "x": x, "line": line, "y": y, "busy": busy}
+def _point(
+    picture: str, x: float, line: str, y: float, own: float = math.nan, everybodys: float = math.nan
+) -> dict[str, Any]:
+    return {"picture": picture, "x": x, "line": line, "y": y, "own": own, "everybodys": everybodys}
 
 
 def bend(picture: str, part: pd.DataFrame) -> str:
@@ -130,7 +135,7 @@ def bend(picture: str, part: pd.DataFrame) -> str:
     Parameters
     ----------
     part : table
-        The points of one line by increasing x, with the columns x, y and busy.
+        The points of one line by increasing x: x, y, and the shares of the cores, own and everybodys.
     """
     first = part.iloc[0]
     ideal = first.y * part.x / first.x if picture == _BY_WORKERS else first.y
@@ -144,9 +149,10 @@ def bend(picture: str, part: pd.DataFrame) -> str:
 def _why(picture: str, at: Any) -> str:
     if picture == _SIMULATED:
         return "there are more events in the heap, and more memory is visited in turn"
-    if at.busy > _ALL_BUSY:
-        return f"{_CORES} cores are {at.busy:.0%} busy there" + _BYTES * (picture == _BY_PARAMETERS)
-    return f"processes wait for each other there: {_CORES} cores are {at.busy:.0%} busy"
+    busy = f"{_CORES} cores are {at.everybodys:.0%} busy there, {at.own:.0%} with the run"
+    if at.everybodys <= _ALL_BUSY:
+        return f"processes wait for each other; {busy}"
+    return busy + _BYTES * (picture == _BY_PARAMETERS)
 
 
 def draw(table: pd.DataFrame) -> alt.Chart:
