@@ -10,7 +10,7 @@ from psbench.cli.catalogue import KINDS, entries
 from psbench.core.part import REGISTRY
 from psbench.experiment import Experiment
 
-GOLDEN = Path(__file__).parent / "golden" / "defaults.json"
+GOLDEN = Path(__file__).with_name("defaults.json")
 
 
 def is_ours(domain: str, name: str) -> bool:

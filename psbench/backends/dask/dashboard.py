@@ -70,7 +70,10 @@ class DashboardPage:
 
     def _tell(self, share: float | None, words: str) -> None:
         said = {"run": self._run, "title": self._title, "share": share, "words": words}
-        self._client.log_event(_TOPIC, said)
+        try:
+            self._client.log_event(_TOPIC, said)
+        except OSError as error:  # the scheduler was lost a moment ago, which the run survives
+            logger.info("Dask's dashboard was not told: %s", error)
 
 
 def _add_page(dask_scheduler: Scheduler) -> None:

@@ -9,7 +9,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -27,6 +26,7 @@ from psbench.backends.dask import versions
 from psbench.backends.dask.keys import give_key, take_key
 from psbench.backends.dask.placement import place
 from psbench.backends.dask.protocol.roles import RunKey
+from psbench.backends.dask.record import Record
 from psbench.cli import main
 from psbench.core.log import EventLog, Kind
 from psbench.errors import BackendError, ParameterError
@@ -74,14 +74,20 @@ def real_cluster(scheme: str = "tcp", *options: str, threads: int = 4) -> Iterat
 
 @pytest.mark.filterwarnings("ignore")  # Dask's client warns of its own end
 def test_a_run_that_loses_the_scheduler_keeps_its_result_and_exits_with_0(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with real_cluster() as (scheduler, address), Client(address, set_as_default=False) as client:
+    trains, extend = threading.Event(), Record.extend
+
+    def extended(record: Record, rows: Any) -> None:
+        extend(record, rows)
+        if len(record.log.of_kind(Kind.EVALUATED)["row"]):  # all roles are there
+            trains.set()
+
+    monkeypatch.setattr(Record, "extend", extended)
+    with real_cluster() as (scheduler, address):
 
         def kill_it_in_mid_run() -> None:
-            while not any("evaluator" in str(key) for keys in client.processing().values() for key in keys):
-                time.sleep(0.05)
-            time.sleep(1.0)
+            trains.wait()
             scheduler.kill()
 
         killer = threading.Thread(target=kill_it_in_mid_run)
