@@ -65,7 +65,9 @@ def test_a_switch_is_marked_in_every_curve(panel: Panel) -> None:
         assert [r["event"] for r in rows(panel, key) if r["event"]] == ["switch to asp"]
 
 
-@pytest.mark.parametrize("name", ["ssp", "strategy_switch", "k_bsp"])
+@pytest.mark.parametrize(
+    "name", ["strategy_switch", *(pytest.param(name, marks=pytest.mark.nightly) for name in ("ssp", "k_bsp"))]
+)
 def test_chart_specifications_are_valid_vega_lite(panel: Panel, name: str) -> None:
     panel.click(BRIEF.but(strategy=name))
     assert panel.wait(120)

@@ -114,6 +114,11 @@ def test_a_straggler_is_dropped_and_taken_back(strategy: str) -> None:
 # -------------------------------------------------------------------- switches
 
 KINDS = ["asp", "local_sgd", "all_reduce", "osp", PA, {"name": "osp", "placement": SERVERS}]
+NEIGHBOURS = [(a, b) for i, a in enumerate(KINDS) for b in (KINDS[i - 1], KINDS[(i + 1) % len(KINDS)])]
+PAIRS = [
+    pytest.param(pair, marks=() if pair in NEIGHBOURS else pytest.mark.nightly, id=json.dumps(pair))
+    for pair in permutations(KINDS, 2)
+]
 
 
 def switch_by_hand(after: int) -> Any:
@@ -134,7 +139,7 @@ def switch_by_hand(after: int) -> Any:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("pair", list(permutations(KINDS, 2)), ids=json.dumps)
+@pytest.mark.parametrize("pair", PAIRS)
 def test_any_pair_is_switched_between_live(pair: tuple[Any, Any]) -> None:
     strategy = {"name": "strategy_switch", "first": pair[0], "second": pair[1], "rule": "manual"}
     spec = experiment(strategy, 3, stop={"updates": 10**9}, evaluate_every=50)
