@@ -197,6 +197,13 @@ class TestVotes:
         engine.handle(Vote(0, 1, 0.75), 1.0)
         assert engine.handle(Leave(1), 2.0) == [Release(0, then="push", load=0, send=False, ticket=2)]
 
+    def test_votes_are_void_after_a_resume(self):
+        engine = start(composed(communication=Poll()))
+        engine.handle(Vote(0, 1, 0.25), 1.0)
+        assert (engine.view.num_voted, engine.view.num_computing) == (1, 1)
+        engine.resume()
+        assert (engine.view.num_voted, engine.view.num_computing) == (0, 2)
+
     def test_votes_are_logged_with_all_their_digits(self):
         engine = start(composed(communication=Poll()))
         engine.handle(Vote(0, 1, 0.1), 1.0)

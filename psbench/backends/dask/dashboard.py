@@ -73,7 +73,7 @@ class DashboardPage:
         try:
             self._client.log_event(_TOPIC, said)
         except OSError as error:  # the scheduler was lost a moment ago, which the run survives
-            logger.info("Dask's dashboard was not told: %s", error)
+            logger.info("Dask's dashboard was not updated: %s", error)
 
 
 def _add_page(dask_scheduler: Scheduler) -> None:

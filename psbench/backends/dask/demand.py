@@ -1,4 +1,4 @@
-"""How an adaptive Dask cluster is told that a run waits for Dask workers, so that it grows."""
+"""How a run that waits for Dask workers asks an adaptive Dask cluster to grow."""
 
 from __future__ import annotations
 
