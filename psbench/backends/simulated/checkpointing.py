@@ -27,7 +27,9 @@ def worker_states(
     tensors: dict[str, Tensor] = {}
     states = {}
     for number, waits in idle_workers(view, spared).items():
-        own, states[str(number)] = workers.checkpoint(number, waits, under_way.get(number))
+        # a step that this answer cancels has used up its batch, also in the run that goes on
+        push = None if number in spared else under_way.get(number)
+        own, states[str(number)] = workers.checkpoint(number, waits, push)
         tensors |= named(f"worker/{number}/", own)
     return tensors, states
 

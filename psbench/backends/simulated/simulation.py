@@ -276,10 +276,10 @@ class Simulation:
             actions = self._restore(start)
         movement = self.cluster.server.movement
         reason = self._rules.after_update(self.engine.view, movement) or self._rules.at(self.now)
-        if reason:
-            self.end("finished", reason)
-        else:
+        if not reason or self.cluster.workers.keeps_steps:
             self._perform(actions)
+        if reason:  # where models diverge, the last answer says first which steps the workers keep
+            self.end("finished", reason)
 
     def _restore(self, start: Checkpoint) -> list[Action]:
         """Restore all state, and return what is to be performed first."""

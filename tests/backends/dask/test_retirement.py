@@ -63,9 +63,10 @@ def test_who_is_retired_says_so_and_the_run_goes_on() -> None:
         spec = experiment(TWO_SERVERS, None, 2, stop=FOREVER, recovery={"max_restarts": 0})
         done = run(spec, client=client, observer=retirer, control=retirer.control)
     assert done.meta["status"] == "stopped"
-    left, joined, worker, moved = done.meta["incidents"]
-    assert left.startswith("evaluator left, as its Dask worker is being retired, at ")
+    *told, moved = done.meta["incidents"]
+    joined, left, worker = sorted(told)  # another evaluator may need longer to start than the rest to go on
     assert joined.startswith("evaluator has joined on another Dask worker")
+    assert left.startswith("evaluator left, as its Dask worker is being retired, at ")
     assert worker.startswith("worker 1 left, as its Dask worker is being retired, at ")
     assert re.match("the Dask worker of server 1 is being retired; 0 updates and .* s .* are lost", moved)
     assert done.meta["lost_workers"] == []  # placed anew with the others

@@ -15,7 +15,7 @@ from psbench.backends.dask.protocol import messages as msg
 from psbench.backends.dask.protocol.decoder import Message
 from psbench.backends.dask.protocol.messages import PushMessage, ReleaseMessage
 from psbench.backends.dask.protocol.transport import Abandoned, ClientSocket, ServerSocket
-from psbench.backends.dask.server.parameter_server import ParameterServerStore
+from psbench.backends.dask.server.parameter_server import ParameterServerStore, partition_of
 from psbench.backends.dask.server.server_process import ServerProcess
 from psbench.backends.dask.server.store import state_of
 from psbench.backends.dask.worker.worker import Worker
@@ -119,6 +119,34 @@ def test_a_server_answers_a_worker_that_connects_after_the_order_for_it() -> Non
         assert answer.payload is not None
         coordinator.send("server 1", msg.Stop())
         thread.join(10)
+
+
+def test_a_server_keeps_a_push_that_it_finds_together_with_its_first_order() -> None:
+    """A resumed worker that holds its model pushes at once, and a busy machine lets a server read late."""
+    strategy = {"name": "asp", "placement": {"name": "parameter_server", "servers": 2}}
+    spec = Experiment(strategy=strategy, cluster={"workers": 2}, batch_size=8, backend="dask")
+    workload = Workload.build(spec)
+    with (
+        ServerSocket("127.0.0.1", KEY) as coordinator,
+        ServerSocket("127.0.0.1", KEY) as own,
+        ClientSocket(coordinator.address, KEY, "server 1") as client,
+        ClientSocket(own.address, KEY, "worker 0") as worker,
+    ):
+        coordinator.receive(10)
+        state = state_of(workload.server(), optimizer=True)
+        ParameterServerStore(coordinator, workload, 0, state, itertools.count())
+        pushed = partition_of(spec.strategy, workload, None)[1].of(workload.parameters)
+        worker.send(PushMessage(1, 0, 4, 1, 0.1, 0.2, 0.3, payload=pushed))
+        coordinator.send("server 1", msg.SendPayload(5, (0, 1)))
+        server = ServerProcess(workload, own, client, 1)
+        thread = threading.Thread(target=_raised_by, args=[server.run], daemon=True)
+        thread.start()
+        replies = [coordinator.receive(5), coordinator.receive(5)]
+        coordinator.send("server 1", msg.Stop())
+        thread.join(10)
+    assert replies[1] is not None
+    assert isinstance(replies[1].message, msg.StateReply)
+    assert torch.equal(replies[1].message.tensors["parameters"], pushed)
 
 
 def _raised_by(function: Callable[[], None]) -> BaseException:

@@ -221,12 +221,12 @@ class Coordinator:
             self.evaluation.evaluate(number)
         self.events.extend(evaluations)
         reason = self.rules.after_update(view, state["movement"])
-        if reason:
-            self.ending.finish(reason)
-        else:
+        if not (reason and self.actions.pushes_raw_gradients):
             epochs = self.workload.experiment.stop.epochs
             self._perform(first_actions(engine, checkpoint, self.peers.workers(), epochs))
             self.events.extend(self.membership.changes_since_checkpoint())
+        if reason:  # where models diverge, the last answer says first which steps the workers keep
+            self.ending.finish(reason)
 
     def _start_workers(self, time_s: float) -> None:
         """Let training begin, at that time of the run."""

@@ -57,8 +57,8 @@ class ServerProcess:
         self._slice: ParameterSlice
         self._part: Partition
         self._migration: SliceMigration
+        self._has_begun = False
         self._poller = zmq.Poller()
-        self._poller.register(socket.handle, zmq.POLLIN)
         self._poller.register(coordinator.handle, zmq.POLLIN)
         self._handlers: dict[type[Message], Callable[..., bool | None]] = {
             msg.ApplyUpdate: self._apply,
@@ -87,7 +87,7 @@ class ServerProcess:
         while True:
             self._poller.poll(_POLL_MS)
             nothing_came = True
-            while self._read_worker():
+            while self._has_begun and self._read_worker():
                 nothing_came = False  # the slice has the payload
             while (message := self.coordinator.receive(0)) is not None:
                 self._read(message)
@@ -115,7 +115,7 @@ class ServerProcess:
             self._met.discard(message.worker)
             if not message.is_back:
                 self._gone[message.worker] = time.monotonic()
-        elif isinstance(message, msg.BeginSlice):  # before any worker is released to push
+        elif isinstance(message, msg.BeginSlice):
             self._begin(message)
         elif not isinstance(message, msg.Ping):
             self._orders.append(message)
@@ -125,6 +125,9 @@ class ServerProcess:
         self._part = partition_of(composition, self.workload, order.ranges)[self.number]
         self._slice = new_slice(order.tensors, self.workload, composition, self.number, order.codec_counters)
         self.socket.keep_payload = self._slice.receive
+        # workers are read from now on: one that resumes with a model of its own may have pushed already
+        self._has_begun = True
+        self._poller.register(self.socket.handle, zmq.POLLIN)
 
     def _carry_out(self, order: Message) -> bool:
         """Carry out an order; False if a payload that it names has not arrived yet."""
