@@ -96,6 +96,21 @@ def test_numbers_too_large_for_a_codec_end_the_run_and_say_so():
     assert np.isfinite(done.log.of_kind(Kind.PUSH)["loss"][0])
 
 
+def test_the_first_model_of_another_composition_travels_whole():
+    """Nobody knows what the codec of the one before has left a worker with."""
+    down = with_codecs("bsp", codec_down={"name": "top_k", "ratio": 0.1})
+    rule = {"name": "after", "fraction": 0.5}
+    strategy = {"name": "strategy_switch", "first": "asp", "second": down.spec(), "rule": rule}
+    log = run(toy_experiment(strategy, stop={"epochs": 4})).log
+    (row,) = np.flatnonzero(log.rows()["kind"] == Kind.HANDOVER)
+    rows = log.rows()[row:]
+    sent = rows[rows["kind"] == Kind.RELEASE]["bytes"].tolist()
+    whole, encoded = 4 * 15, down.communication.codec_down.num_bytes(15)
+    assert sent[:3] == [whole] * 3
+    assert set(sent[3:]) == {encoded}
+    assert encoded < whole
+
+
 @pytest.mark.parametrize("name", ["all_reduce", "map_reduce"])
 def test_bits_that_belong_together_cannot_be_added_up_on_their_way(name):
     with pytest.raises(ParameterError, match="added up on their way"):

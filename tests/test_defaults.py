@@ -1,15 +1,24 @@
-"""Defaults: what a name without parameters means is part of what was published, and of every saved number."""
+"""Defaults and bounds: what a name without parameters means is part of what was published, and of every
+saved number; what may be set is part of every specification that somebody has written."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import BaseModel, TypeAdapter
+from pydantic.errors import PydanticInvalidForJsonSchema
 
 from psbench.cli.catalogue import KINDS, entries
+from psbench.clusters.connection import Connection
+from psbench.clusters.recovery import Recovery
 from psbench.core.part import REGISTRY
+from psbench.core.stop import Stop
 from psbench.experiment import Experiment
 
+#: what a JSON schema calls bounds
+BOUNDS = ("minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum", "minLength", "minItems", "enum")
 GOLDEN = Path(__file__).with_name("defaults.json")
 
 
@@ -19,13 +28,34 @@ def is_ours(domain: str, name: str) -> bool:
     return kind is None or kind.__module__.startswith("psbench.")
 
 
+def default(parameter: dict[str, Any]) -> Any:
+    """Return a default, with the range if there is one."""
+    known = parameter.get("range")
+    return [parameter["default"], known] if known else parameter["default"]
+
+
+def bounds(specification: type[BaseModel]) -> dict[str, Any]:
+    """Return the bounds of a specification's own fields."""
+    found = {}
+    for name, field in specification.model_fields.items():
+        try:
+            schema = TypeAdapter(Annotated[field.annotation, field]).json_schema()
+        except PydanticInvalidForJsonSchema:  # an object of its own
+            continue
+        each = [schema, *schema.get("anyOf", ())]
+        found[name] = [{b: part[b] for b in BOUNDS if b in part} for part in each]
+    return {name: known for name, known in found.items() if any(known)}
+
+
 def defaults() -> dict[str, Any]:
-    """Return the parameters' defaults of everything that is listed, and of an experiment."""
+    """Return defaults and ranges of the parameters of everything that is listed, and of an experiment."""
     found: dict[str, Any] = {"experiment": Experiment().spec()}
+    for specification in (Experiment, Stop, Connection, Recovery):
+        found[f"bounds of {specification.__name__}"] = bounds(specification)
     for entry in (entry for kind in KINDS for entry in entries(kind)):
         if is_ours(entry["domain"], entry["name"]):
             key = f"{entry['domain']} {entry['name']}"
-            found[key] = {each["name"]: each["default"] for each in entry["parameters"]}
+            found[key] = {each["name"]: default(each) for each in entry["parameters"]}
     return found
 
 
@@ -35,4 +65,7 @@ def test_defaults_are_changed_deliberately() -> None:
 
 
 if __name__ == "__main__":
-    GOLDEN.write_text(json.dumps(defaults(), indent=1, sort_keys=True) + "\n")
+    lines = [
+        f"{json.dumps(key)}: {json.dumps(value, sort_keys=True)}" for key, value in sorted(defaults().items())
+    ]
+    GOLDEN.write_text("{\n" + ",\n".join(lines) + "\n}\n")  # a line each: a change is easy to see

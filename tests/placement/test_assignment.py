@@ -65,6 +65,14 @@ def test_best_fit_evens_out_the_sizes():
     assert ParameterServer(servers=4, assignment="best_fit").balance(equal)["entries"] == [20] * 4
 
 
+@pytest.mark.parametrize(("last", "server"), [(1, 0), (2, 1)])
+def test_what_is_at_most_a_hundredth_of_a_share_goes_to_the_fewest_requests(last, server):
+    """Half of 202 entries is a server's share; larger ones go where they just fit."""
+    layout = [("a", 101), ("b", 60), ("c", 41 - last), ("d", last)]
+    held = ParameterServer(servers=2, assignment="best_fit").held(layout)
+    assert 202 - last in [block.start for block in held[server]]
+
+
 def holders(held):
     """Return which server holds what begins where."""
     return {block.start: server for server, own in enumerate(held) for block in own}

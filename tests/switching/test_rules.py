@@ -14,6 +14,7 @@ from psbench.core.actions import Handover, Note
 from psbench.core.engine import Engine
 from psbench.core.events import Evaluated, Join, Leave, SwitchRequested
 from psbench.core.log import Kind
+from psbench.core.part import make_part
 from psbench.errors import ParameterError
 from psbench.runs import resume, run
 from psbench.switching import noise_of, relative_change
@@ -282,6 +283,41 @@ class TestAfter:
         cluster.run(until=40)
         handed = cluster.log.of_kind(Kind.HANDOVER)
         assert (handed["time_s"].tolist(), handed["id"].tolist()) == ([10, 21], [1, 0])
+
+
+# -------------------------------------------------------------------- a switch that did not come
+
+
+def losses(*values):
+    """Return an evaluation at the end of each epoch."""
+    return [Evaluated(n, 0, {"epoch": float(n), "val_loss": v}) for n, v in enumerate(values, 1)]
+
+
+class TestWhyNot:
+    """What a run that ended under its first strategy says of that."""
+
+    def test_after_a_share_of_the_epochs(self):
+        rule = make_part("switching", {"name": "after", "fraction": 0.5})
+        assert rule.why_not([], 1.5, 8.0) == "the run ended after 1.5 epochs, before the switch at epoch 4"
+        never = make_part("switching", {"name": "after", "fraction": 1.0})
+        assert [never.why_not([], 1.5, 8.0), rule.why_not([], 1.5, None)] == ["", ""]
+
+    def test_by_the_loss(self):
+        rule = make_part("switching", {"name": "empirical", "window": 2, "threshold": 0.1})
+        assert "needs the validation losses of 3 epochs, and the run ended after 2.5" in rule.why_not(
+            losses(0.9, 0.5), 2.5, None
+        )
+        assert "and the run ended before the hand-over" in rule.why_not(losses(0.5, 0.5, 0.5), 3, None)
+        near = rule.why_not(losses(1.0, 0.5, 0.4, 0.1), 4, None)
+        assert "35 %" in near  # the mean of 50 and 20; the next one is of 20 and 75
+        nothing = rule.why_not(losses(math.nan, math.nan, math.nan), 3, None)
+        assert nothing == "the validation loss was not a number"
+
+    def test_by_noise_of_which_there_may_be_none(self):
+        rule = make_part("switching", {"name": "noise_adaptive", "window": 3})
+        steady, noisy = losses(8.0, 4.0, 2.0, 1.0), losses(8.0, 4.0, 2.0, 1.0, 0.6, 0.2)
+        assert "noise explains 0 %" in rule.why_not(steady, 4, None)
+        assert "noise explains 0 %" not in rule.why_not(noisy, 6, None)
 
 
 # -------------------------------------------------------------------- time

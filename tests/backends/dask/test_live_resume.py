@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from test_live_workers import HALFWAY, SERVERS, experiment, simulated
-from threaded_run import ThreadedRun
+from threaded_run import Killed, ThreadedRun
 
 from psbench import Control, Run, replay, resume
 from psbench.backends.dask.coordinator.checkpointing import Start
 from psbench.backends.dask.protocol.messages import RequestStop
+from psbench.backends.dask.worker.worker import Worker
 from psbench.checkpoints.chain import log_of
 from psbench.checkpoints.file import Checkpoint
 from psbench.core.log import EventLog, Kind
@@ -82,6 +84,7 @@ def test_under_a_barrier_a_live_run_goes_on_bit_by_bit(strategy: Any) -> None:
             int(kind) for kind in again.log.rows()["kind"] if kind in (Kind.PUSH, Kind.APPLY, Kind.RELEASE)
         ]
         assert sorted(kinds) == sorted(ours)
+        assert (np.diff(again.log.of_kind(Kind.RELEASE)["time_s"]) >= 0).all()  # time goes on, too
         expected_at = {each["version"]: each["train_accuracy"] for each in log.evaluations()}
         found_at = {each["version"]: each["train_accuracy"] for each in again.log.evaluations()}
         # an earlier version that was being evaluated when the checkpoint was taken is not evaluated again
@@ -110,6 +113,26 @@ def test_what_was_under_way_is_void(strategy: Any) -> None:
     assert again.log.of_kind(Kind.RESUME)["version"].tolist() in ([], [version_at(done, done.checkpoints[0])])
 
 
+class DiesInItsFourthStep(Worker):
+    def _step(self) -> Any:
+        if self.worker == 1 and self.loop is not None and self.loop.ticket >= 4:
+            raise Killed
+        return super()._step()
+
+
+def test_a_worker_that_was_lost_takes_part_again_in_a_resumed_run() -> None:
+    spec = experiment("bsp", 3, checkpoint_every=0.1)
+    done = ThreadedRun(spec, DiesInItsFourthStep).run()
+    assert done.outcome.facts["lost_workers"] == [1]
+    label = done.checkpoints[-2]  # it was lost long before
+    rows = int(done.stored[label].state["logged"][0])
+    again = crew_from(spec, done, label)
+    assert again.outcome.facts["lost_workers"] == []
+    since = again.log.rows(rows)
+    assert since["worker"][since["kind"] == Kind.JOIN].tolist() == [1]
+    assert 1 in since["worker"][since["kind"] == Kind.PUSH]
+
+
 OFTEN = {"name": "hermes", "communication": {"name": "hermes_gup", "alpha": -0.2}}
 
 
@@ -136,6 +159,7 @@ def test_a_stop_leaves_a_checkpoint(strategy: Any, monkeypatch: pytest.MonkeyPat
     again = crew_from(shorter, done, label)
     resumed = again.log.rows(rows)["kind"].tolist().count(Kind.RESUME)
     if strategy == "bsp":
+        assert label.startswith("stopped-version-")
         assert resumed == 0
         assert torch.equal(again.parameters, simulated(shorter)[0])
 

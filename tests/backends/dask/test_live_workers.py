@@ -111,6 +111,13 @@ def test_where_the_order_is_determined_it_equals_the_simulated_run_bit_for_bit(s
     told, expected = done.log.of_kind(Kind.PUSH), log.of_kind(Kind.PUSH)
     for name in ("samples", "steps", "bytes", "version"):
         assert sorted(told[name]) == sorted(expected[name])
+    assert (told["send_s"] >= 0).all()
+    assert (told["send_s"] <= told["time_s"]).all()
+
+
+def test_a_run_ends_at_the_accuracy_that_was_asked_for() -> None:
+    done = played("bsp", stop={"target_accuracy": 0.01, "epochs": 1000}, evaluate_every=0.1)
+    assert (done.outcome.status, done.outcome.reason) == ("finished", "validation accuracy reached 0.01")
 
 
 class Remembers(Worker):

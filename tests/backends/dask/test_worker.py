@@ -149,6 +149,42 @@ def test_a_server_keeps_a_push_that_it_finds_together_with_its_first_order() -> 
     assert torch.equal(replies[1].message.tensors["parameters"], pushed)
 
 
+def test_a_server_drops_a_push_that_is_discarded_before_it_arrives() -> None:
+    strategy = {"name": "asp", "placement": {"name": "parameter_server", "servers": 2}}
+    spec = Experiment(strategy=strategy, cluster={"workers": 2}, batch_size=8, backend="dask")
+    workload = Workload.build(spec)
+    with (
+        ServerSocket("127.0.0.1", KEY) as coordinator,
+        ServerSocket("127.0.0.1", KEY) as own,
+        ClientSocket(coordinator.address, KEY, "server 1") as client,
+        ClientSocket(own.address, KEY, "worker 0") as worker,
+    ):
+        server = ServerProcess(workload, own, client, 1)
+        thread = threading.Thread(target=_raised_by, args=[server.run], daemon=True)
+        thread.start()
+        coordinator.receive(10)
+        state = state_of(workload.server(), optimizer=True)
+        store = ParameterServerStore(coordinator, workload, 0, state, itertools.count())
+        store.discard((0, 1))
+        coordinator.send("server 1", msg.SendState(5, False))  # is answered after it
+        coordinator.receive(10)
+        time.sleep(0.1)
+        pushed = partition_of(spec.strategy, workload, None)[1].of(workload.parameters)
+        for ticket in (1, 2):
+            worker.send(PushMessage(ticket, 0, 4, 1, 0.1, 0.2, 0.3, payload=pushed))
+        coordinator.send("server 1", msg.SendPayload(6, (0, 2)))
+        tags = []
+        while not tags or tags[-1] != 6:
+            reply = coordinator.receive(10)
+            assert reply is not None
+            if isinstance(reply.message, msg.StateReply):
+                tags.append(reply.message.tag)
+        coordinator.send("server 1", msg.Stop())
+        thread.join(10)
+    assert tags == [5, 6]
+    assert server._slice.payloads.keys() == {(0, 2)}
+
+
 def _raised_by(function: Callable[[], None]) -> BaseException:
     try:
         function()

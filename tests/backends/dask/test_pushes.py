@@ -1,0 +1,68 @@
+"""What the coordinator notes of the pushes that arrive."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from typing import Any
+
+import pytest
+
+from psbench import strategies
+from psbench.backends.dask.coordinator.ending import Ending
+from psbench.backends.dask.coordinator.pushes import PushIntake
+from psbench.backends.dask.protocol.messages import PushMessage
+from psbench.core import events as ev
+from psbench.core.engine import Engine
+
+
+class Store:
+    """Has the payload of every push."""
+
+    def arrived(self, push: ev.Push) -> None:
+        pass
+
+
+@pytest.fixture
+def events() -> deque[ev.Event]:
+    return deque()
+
+
+@pytest.fixture
+def pushes(events: deque[ev.Event]) -> PushIntake:
+    engine = Engine(strategies.asp(), num_workers=2, dataset_size=64, global_batch=8)
+    engine.begin([0, 1])
+    store: Any = Store()
+    intake = PushIntake(engine, events, Ending(), lambda: store, lambda: 1.0)
+    intake.compose(40, ())
+    return intake
+
+
+def message(samples: int, steps: int, sent_s: float = 0.0) -> PushMessage:
+    return PushMessage(1, 0, samples, steps, 0.1, sent_s, 0.5)
+
+
+def test_a_worker_goes_on_in_its_data_after_its_last_push_that_was_handled(
+    pushes: PushIntake, events: deque[ev.Event]
+) -> None:
+    pushes.set_position(1, 100, 10)
+    pushes.take(1, message(8, 2))
+    pushes.take(1, message(12, 3))
+    pushes.take(0, message(4, 1))
+    assert pushes.position_after(1)[:2] == (120, 15)
+    assert pushes.handled_position(1)[:2] == (100, 10)
+    events.popleft()
+    assert pushes.handled_position(1)[:2] == (108, 12)
+    assert pushes.handled_position(0)[:2] == (0, 0)
+
+
+def test_a_message_was_under_way_since_it_was_sent_and_never_less_than_no_time(
+    pushes: PushIntake, events: deque[ev.Event]
+) -> None:
+    """The worker gives the time on the coordinator's clock, as far as it knows that."""
+    pushes.take(1, message(8, 2, time.monotonic() - 20.0))
+    pushes.take(1, message(8, 2, time.monotonic() + 3600.0))
+    past, future = (event for event in events if isinstance(event, ev.Push))
+    assert 20.0 <= past.send_s < 3600.0
+    assert (future.send_s, past.bytes) == (0.0, 40)
+    assert [past.id, future.id, pushes.next_number] == [0, 1, 2]
