@@ -59,7 +59,7 @@ ROWS = {
     "one_push_against_a_state": "weighs one push against its own state",
     "replicas_that_overlap": "its workers are not at one model",
     "chunks_unknown": "sizes chunks of data, which",
-    "progress_untold": "looks at the workers' progress, which",
+    "progress_not_reported": "looks at the workers' progress, which",
     "recut_without_a_barrier": "cuts new batches at each barrier",
     "a_ring_of_some": "a collective operation needs everybody",
     "bits_that_belong_together": "vectors are added up on their way",
@@ -387,9 +387,9 @@ def test_chunks_unknown():
     assert set(cluster.log.of_kind(Kind.PUSH)["steps"].tolist()) == {1}
 
 
-def test_progress_untold():
+def test_progress_not_reported():
     """Nothing would ever be re-assigned, however slow a worker is."""
-    blind = ScriptedCluster(refused("progress_untold", stragglers="flex_rr"), [1, 1, 9], samples=8)
+    blind = ScriptedCluster(refused("progress_not_reported", stragglers="flex_rr"), [1, 1, 9], samples=8)
     blind.run(until=60)
     assert not len(blind.log.of_kind(Kind.TELL)["row"])
     informed = ScriptedCluster(

@@ -140,7 +140,7 @@ def test_steps_that_were_void_are_taken_again_with_their_batches_and_times(tmp_p
         assert state["workers"][str(worker)]["position"][1] == done
 
 
-def test_what_codecs_have_not_said_is_in_the_checkpoint_as_of_the_last_answer(tmp_path):
+def test_residuals_are_in_a_checkpoint_as_of_the_last_answer(tmp_path):
     whole = run(toy({"name": "asp"} | BOTH), folder=tmp_path)
     tensors = Checkpoint.load(checkpoints(tmp_path)[1]).tensors
     memories = [tensors[f"worker/{worker}/residual"] for worker in range(3)]

@@ -34,7 +34,7 @@ def test_the_summary_says_what_each_server_holds(uneven):
     }
 
 
-def test_one_server_or_none_is_not_worth_a_word():
+def test_a_single_server_is_not_mentioned():
     for name in ("bsp", "all_reduce"):
         done = run(toy_experiment(name))
         assert "servers" not in done.summary()

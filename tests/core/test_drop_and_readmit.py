@@ -80,7 +80,7 @@ def toys():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
-def test_on_a_whim_under_every_strategy(name):
+def test_switches_by_hand_at_random_under_every_strategy(name):
     strategy = strategies.strategy_switch(first=name, second="asp", rule="toy_whim")
     changes = 0
     for seed in range(6):

@@ -158,7 +158,7 @@ class TestMeasure:
         with pytest.raises(ProtocolError, match="while a Measure is under way"):
             engine.state_dict()
 
-    def test_numbers_that_nobody_asked_for(self):
+    def test_measurements_that_no_part_asked_for(self):
         with pytest.raises(ProtocolError, match="no part has asked to Measure"):
             start(self.strategy).handle(Measured({}), 1.0)
 
@@ -245,7 +245,7 @@ def test_a_wake_comes_back_as_a_timer():
     assert engine.handle(Timer("0"), 4.0) == [Note("0 needs no waking")]
 
 
-def test_nobody_is_woken_in_the_past(answering):
+def test_no_timer_is_due_in_the_past(answering):
     engine = answering(lambda push, view: [Release(push.worker), SetTimer(view.now - 1, "late")])
     with pytest.raises(ProtocolError, match=r"set for 0\.0 s, but it is 1\.0 s already"):
         engine.handle(push(0, 0), 1.0)
@@ -299,7 +299,7 @@ class TestRefusals:
         with pytest.raises(ProtocolError, match=message):
             answering(answer).handle(push(0, 0), 1.0)
 
-    def test_a_second_self(self):
+    def test_a_worker_that_is_active_cannot_join(self):
         with pytest.raises(ProtocolError, match="worker 1 joined, but it is active already"):
             start(strategies.bsp()).handle(Join(1), 1.0)
 

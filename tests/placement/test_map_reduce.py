@@ -116,6 +116,6 @@ def test_tasks_that_keep_nothing_cannot_step_by_themselves():
         strategies.local_sgd(placement="map_reduce")
 
 
-def test_who_waits_for_nobody_has_no_jobs():
+def test_asynchronous_strategies_have_no_map_reduce_jobs():
     with pytest.raises(ParameterError, match="needs everybody"):
         strategies.asp(placement="map_reduce")

@@ -76,7 +76,7 @@ class TestInVirtualTime:
         assert longer == pytest.approx(86 * 8 / 1250 + hop, rel=1e-3)
 
     @pytest.mark.parametrize("codec", ["top_k", "one_bit", "fp16", "qsgd"])
-    def test_nothing_that_codecs_owe_is_lost(self, codec):
+    def test_no_residual_is_lost(self, codec):
         """A run of pushes: what has arrived and what is remembered is all that there was to say."""
         done = run(
             toy_experiment(

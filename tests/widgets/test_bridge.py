@@ -86,7 +86,7 @@ def test_twenty_thousand_rows_in_order_and_complete(ear: Ear, experiment: Experi
     assert ear.trouble == []
 
 
-def test_rows_are_told_before_the_end_is(ear: Ear, experiment: Experiment) -> None:
+def test_rows_of_the_log_arrive_before_the_outcome(ear: Ear, experiment: Experiment) -> None:
     def work(job: Job) -> Run:
         log = EventLog()
         write(job, log, range(500))

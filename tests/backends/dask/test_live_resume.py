@@ -39,7 +39,7 @@ def start_of(done: ThreadedRun, label: str) -> tuple[Start, EventLog]:
     return Start(stored, rows, list(done.log.texts[:texts])), before
 
 
-def crew_from(spec: Any, done: ThreadedRun, label: str) -> ThreadedRun:
+def resumed_run(spec: Any, done: ThreadedRun, label: str) -> ThreadedRun:
     start, before = start_of(done, label)
     again = ThreadedRun(spec, start=start)
     again.log = before
@@ -77,7 +77,7 @@ def test_under_a_barrier_a_live_run_goes_on_bit_by_bit(strategy: Any) -> None:
     assert torch.equal(done.parameters, expected)
     assert done.checkpoints
     for label in (done.checkpoints[0], done.checkpoints[-1]):
-        again = crew_from(spec, done, label)
+        again = resumed_run(spec, done, label)
         assert torch.equal(again.parameters, expected)
         kinds = [int(kind) for kind in log.rows()["kind"] if kind in (Kind.PUSH, Kind.APPLY, Kind.RELEASE)]
         ours = [
@@ -105,7 +105,7 @@ def test_what_was_under_way_is_void(strategy: Any) -> None:
     spec = experiment(strategy, 3, checkpoint_every=0.1)
     done = ThreadedRun(spec).run()
     assert done.error is None
-    again = crew_from(spec, done, done.checkpoints[0])
+    again = resumed_run(spec, done, done.checkpoints[0])
     assert torch.isfinite(again.parameters).all()
     versions = again.log.of_kind(Kind.APPLY)["version"]
     assert sorted(set(versions.tolist())) == list(range(1, versions.max() + 1))
@@ -126,7 +126,7 @@ def test_a_worker_that_was_lost_takes_part_again_in_a_resumed_run() -> None:
     assert done.outcome.facts["lost_workers"] == [1]
     label = done.checkpoints[-2]  # it was lost long before
     rows = int(done.stored[label].state["logged"][0])
-    again = crew_from(spec, done, label)
+    again = resumed_run(spec, done, label)
     assert again.outcome.facts["lost_workers"] == []
     since = again.log.rows(rows)
     assert since["worker"][since["kind"] == Kind.JOIN].tolist() == [1]
@@ -156,7 +156,7 @@ def test_a_stop_leaves_a_checkpoint(strategy: Any, monkeypatch: pytest.MonkeyPat
     shorter = spec.but(
         stop={"updates": stop} if strategy != {"name": "selsync", "delta": 1e9} else {"epochs": 1}
     )
-    again = crew_from(shorter, done, label)
+    again = resumed_run(shorter, done, label)
     resumed = again.log.rows(rows)["kind"].tolist().count(Kind.RESUME)
     if strategy == "bsp":
         assert label.startswith("stopped-version-")

@@ -87,7 +87,7 @@ DETERMINED = [
     {"name": "strategy_switch", "first": "local_sgd", "second": "all_reduce"} | HALFWAY,
     {"name": "strategy_switch", "first": "bsp", "second": GA} | HALFWAY,
     {"name": "strategy_switch", "first": {"name": "bsp", "codec": "fp16"}, "second": "adacomm"} | HALFWAY,
-    # what codecs have not said is handed on: to other codecs and servers, to none, to a ring
+    # residuals are handed on: to other codecs and servers, to none, to a ring
     {"name": "strategy_switch", "first": {"name": "bsp", "codec": "top_k", "placement": SERVERS}}
     | {"second": {"name": "bsp", "codec": "sign"}}
     | HALFWAY,

@@ -84,7 +84,7 @@ def test_the_model_is_that_of_a_run_in_which_nothing_moves(name: str) -> None:
     ],
     ids=lambda strategy: "-".join(map(str, strategy.values())),
 )
-def test_what_codecs_have_not_said_goes_along(strategy: Any) -> None:
+def test_residuals_move_with_their_entries(strategy: Any) -> None:
     """Live as in virtual time, where the loads are scripted alike by a link that is three times as slow."""
     spec = experiment(strategy)
     done = ThreadedRun(spec).run()

@@ -32,7 +32,7 @@ pytestmark = [pytest.mark.timeout(60), pytest.mark.usefixtures("one_torch_thread
 ONE = {"recovery": {"replicas": 1}}
 
 
-class Keeper(Replica):
+class RecordingReplica(Replica):
     """A replica that does not forget, and can be killed at a state."""
 
     dies_at = -1
@@ -55,7 +55,7 @@ class Keeper(Replica):
 
 
 class KeptRun(ThreadedRun):
-    replica_class = Keeper
+    replica_class = RecordingReplica
 
 
 def states_of(done: ThreadedRun) -> list[msg.KeepState]:
@@ -160,7 +160,7 @@ def test_no_worker_hears_of_an_update_that_the_replica_lacks(strategy: Any) -> N
 
 
 def test_a_replica_that_dies_stops_nobody() -> None:
-    class Mortal(Keeper):
+    class Mortal(RecordingReplica):
         dies_at = 5
 
     done = KeptRun(experiment("ssp", 2, stop={"updates": 40}, **ONE))
@@ -176,12 +176,12 @@ def test_a_replica_that_dies_stops_nobody() -> None:
 class ReplacedRun(KeptRun):
     """A run whose replica dies at its fifth state, and which then gets another, as from the client."""
 
-    class replica_class(Keeper):
+    class replica_class(RecordingReplica):
         dies_at = 5
 
     def _take(self, message: Message, client: ClientSocket) -> None:
         if message == msg.RoleLost(REPLICA):
-            self.replica_class = Keeper  # type: ignore[misc, assignment]
+            self.replica_class = RecordingReplica  # type: ignore[misc, assignment]
             self._go(self._replicate, self.address)
         super()._take(message, client)
 
@@ -189,7 +189,7 @@ class ReplacedRun(KeptRun):
 @pytest.mark.parametrize("encrypted", [False, True], ids=["on loopback", "as elsewhere"])
 def test_another_replica_has_the_state_and_the_log_that_the_client_may_lack(encrypted: bool) -> None:
     def stop_late(done: ThreadedRun, client: ClientSocket) -> None:
-        if done.replica_class is Keeper and len(states_of(done)) > 10:
+        if done.replica_class is RecordingReplica and len(states_of(done)) > 10:
             client.send(msg.RequestStop(checkpoint=False))
 
     spec = experiment("ssp", 2, stop={"updates": 10**9, "epochs": 10**6}, **ONE)

@@ -73,7 +73,7 @@ def test_a_stranger_is_dropped_and_counted(server: ServerSocket, noise: str) -> 
         assert next_of(server).sender == "friend"
 
 
-def test_what_was_overheard_opens_nothing(server: ServerSocket) -> None:
+def test_a_greeting_that_was_recorded_is_refused(server: ServerSocket) -> None:
     """A greeting is good once, and for one server; the key is in none of what travels."""
     overheard = greeting(server)
     assert KEY not in overheard

@@ -1,4 +1,4 @@
-"""What a codec has not said when a strategy or the servers' shares change: nothing of it is lost."""
+"""The residual of error feedback when the strategy or the servers' shares change: nothing of it is lost."""
 
 from __future__ import annotations
 
@@ -40,15 +40,15 @@ segments = st.lists(
 
 @pytest.mark.slow
 @given(plan=segments, seed=st.integers(0, 99))
-def test_what_was_sent_and_what_is_left_is_what_was_given_whatever_follows_whatever(plan, seed):
+def test_what_was_sent_and_the_residual_are_all_that_was_given_under_any_sequence_of_codecs(plan, seed):
     rng, streams = np.random.default_rng(seed), Streams(seed)
     given_so_far, sent_so_far = torch.zeros(SIZE), torch.zeros(SIZE)
-    unsaid = None
+    residual = None
     for codec, servers, pushes in plan:
         own = partitions(servers, LAYOUT)
         new = WorkerCodecs(strategies.asp(codec=codec, placement=servers), own, streams, 0)
-        if unsaid is not None:
-            new.add_residual(unsaid)
+        if residual is not None:
+            new.add_residual(residual)
         for _ in range(pushes):
             gradient = torch.from_numpy(rng.integers(-40, 40, SIZE).astype(np.float32) / 8)
             arrived = [
@@ -57,12 +57,12 @@ def test_what_was_sent_and_what_is_left_is_what_was_given_whatever_follows_whate
             ]
             given_so_far += gradient
             sent_so_far += gather(arrived, own)
-        unsaid = new.residual
-        left = torch.zeros(SIZE) if unsaid is None else unsaid
+        residual = new.residual
+        left = torch.zeros(SIZE) if residual is None else residual
         assert torch.equal(sent_so_far + left, given_so_far)
 
 
-def test_a_codec_without_memory_says_it_at_once_and_no_more():
+def test_a_codec_without_error_feedback_sends_a_residual_at_once_and_once():
     channel = Channel(QSGD(levels=1, bucket=1), 3, Streams(0), 0)  # exact: each entry is its own norm
     channel.add_residual(np.array([1, 0, -2], np.float32))
     again = Channel(QSGD(levels=1, bucket=1), 3, Streams(0), 0)
@@ -75,7 +75,7 @@ def test_a_codec_without_memory_says_it_at_once_and_no_more():
         channel.add_residual(np.ones(2, np.float32))
 
 
-def test_a_codec_with_memory_adds_it_to_its_own():
+def test_a_codec_with_error_feedback_adds_a_residual_to_its_own():
     channel = Channel(TopK(ratio=0.3), 3, Streams(0), 0)
     channel.send(np.array([5, 1, 2], np.float32))
     channel.add_residual(np.array([0, 3, 0], np.float32))
@@ -106,6 +106,21 @@ def test_a_simulated_worker_pushes_the_residual_that_it_took_over(codec, placeme
     assert torch.equal(left[2], owed[2])
     compression.leave(2)
     assert 2 not in compression.residuals()
+
+
+def test_a_residual_that_was_pushed_is_in_checkpoints_until_the_next_release():
+    """That push is void if the run resumes from there; after the release it has been answered."""
+    workload = Workload.build(toy_experiment("bsp"))
+    residual = torch.full_like(workload.parameters, 0.25)
+    compression = Compression(strategies.bsp(), workload, {1: residual})
+    held = [compression.checkpoint_worker(1, waits=False)[0]]
+    compression.mark_release(1)
+    compression.push(1, 1, torch.zeros_like(residual))
+    held += [compression.checkpoint_worker(1, waits)[0] for waits in (False, True)]
+    compression.mark_release(1)
+    held += [compression.checkpoint_worker(1, waits)[0] for waits in (False, True)]
+    assert [list(tensors) for tensors in held] == [["residual"], ["residual"], [], [], []]
+    assert torch.equal(held[1]["residual"], residual)
 
 
 # ---------------------------------------------------------------- whole runs
@@ -143,7 +158,7 @@ def watched(experiment: Any) -> tuple[Simulation, dict[int, torch.Tensor]]:
     ],
     ids=json.dumps,
 )
-def test_a_switch_hands_on_what_workers_have_not_said(second):
+def test_a_switch_hands_the_workers_residuals_on(second):
     simulation, carried = watched(switching({"name": "bsp", "codec": TOP}, second))
     assert sorted(carried) == [0, 1, 2]
     assert all(each.abs().max() > 0 for each in carried.values())
