@@ -71,19 +71,14 @@ class Cluster(Part):
         "how much the times of a worker's steps vary",
         source="style 2.7: random by default",
     )
-    seconds_per_sample: float = parameter(
-        1e-3, "time for one sample at speed 1", unit="s", gt=0, allow_inf_nan=False
-    )
-    seconds_per_step: float = parameter(
-        1e-3, "time of a step however small, at speed 1", unit="s", ge=0, allow_inf_nan=False
-    )
+    seconds_per_sample: float = parameter(1e-3, "time for one sample at speed 1", unit="s", gt=0)
+    seconds_per_step: float = parameter(1e-3, "time of a step however small, at speed 1", unit="s", ge=0)
     read_seconds_per_sample: float = parameter(
         0.0,
         "time to read one sample of a batch at speed 1; map_reduce scans its partition instead",
         unit="s",
         source="thesis 2.3, t_read",
         ge=0,
-        allow_inf_nan=False,
     )
     bandwidth_mbit_s: PerWorker = parameter(
         1000.0, "a worker's link: from the worker, and to it if no other is given", unit="Mbit/s"
@@ -95,9 +90,7 @@ class Cluster(Part):
     server_bandwidth_mbit_s: PerWorker = parameter(
         10_000.0, "a server's link, each direction, shared by the workers", unit="Mbit/s"
     )
-    server_latency_s: float = parameter(
-        1e-4, "one way between two servers", unit="s", ge=0, allow_inf_nan=False
-    )
+    server_latency_s: float = parameter(1e-4, "one way between two servers", unit="s", ge=0)
     slowdowns: tuple[Slowdown, ...] = parameter((), "transient stragglers: worker, from_s, to_s, factor")
     failures: tuple[Failure, ...] = parameter((), "lost workers: worker, at_s, rejoin_s (may be left out)")
     joins: tuple[LateJoin, ...] = parameter((), "workers that arrive late: worker, at_s")

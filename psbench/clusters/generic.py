@@ -29,7 +29,7 @@ class Homogeneous(Cluster):
     source: ClassVar[str] = "equal machines"
 
     workers: int = parameter(4, "number of workers", unit="workers", ge=1, le=65_535)
-    memory_gb: float = parameter(8.0, "memory of each worker", unit="GB", gt=0, allow_inf_nan=False)
+    memory_gb: float = parameter(8.0, "memory of each worker", unit="GB", gt=0)
 
     def machines(self) -> list[Machine]:
         """Return equal machines of speed 1."""

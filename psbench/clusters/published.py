@@ -206,11 +206,8 @@ class DbsSgd(PublishedCluster):
         unit="s",
         source="DBS-SGD, Table 1",
         gt=0,
-        allow_inf_nan=False,
     )
-    seconds_per_step: float = parameter(
-        0.0, "time of a step however small, at speed 1", unit="s", ge=0, allow_inf_nan=False
-    )
+    seconds_per_step: float = parameter(0.0, "time of a step however small, at speed 1", unit="s", ge=0)
     bandwidth_mbit_s: PerWorker = parameter(10_000.0, "a worker's link, each direction", unit="Mbit/s")
     latency_s: PerWorker = parameter(8e-8, "one way", unit="s", source="DBS-SGD, sec. 4")
 
@@ -249,7 +246,6 @@ class AdaComm(Cluster):
         unit="s",
         source="AdaComm, sec. 5",
         gt=0,
-        allow_inf_nan=False,
     )
     bandwidth_mbit_s: PerWorker = parameter(
         10_000.0, "a worker's link, each direction", unit="Mbit/s", source="AdaComm, Fig. 2"

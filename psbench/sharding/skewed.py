@@ -46,7 +46,7 @@ class Dirichlet(Sharding):
     name: ClassVar[str] = "dirichlet"
     source: ClassVar[str] = "Hsu et al. 2019"
 
-    alpha: float = parameter(0.5, "concentration: small is skewed, large is even", gt=0, allow_inf_nan=False)
+    alpha: float = parameter(0.5, "concentration: small is skewed, large is even", gt=0)
     min_size: int = parameter(10, "smallest shard", unit="samples", ge=1)
 
     def assign(
@@ -162,7 +162,7 @@ class Quantity(Sharding):
     name: ClassVar[str] = "quantity"
     source: ClassVar[str] = "Li et al. 2022, quantity skew"
 
-    alpha: float = parameter(0.5, "concentration: small is skewed, large is even", gt=0, allow_inf_nan=False)
+    alpha: float = parameter(0.5, "concentration: small is skewed, large is even", gt=0)
     min_size: int = parameter(10, "smallest shard", unit="samples", ge=1)
 
     def assign(

@@ -120,6 +120,13 @@ def test_a_run_ends_at_the_accuracy_that_was_asked_for() -> None:
     assert (done.outcome.status, done.outcome.reason) == ("finished", "validation accuracy reached 0.01")
 
 
+@pytest.mark.parametrize("strategy", ["local_sgd", PA], ids=json.dumps)
+def test_the_mean_of_the_workers_models_is_of_the_update_that_ends_the_run(strategy: Any) -> None:
+    """And not of a moment later, when some have taken another step."""
+    done = played(strategy, stop={"updates": 2})
+    assert torch.equal(done.parameters, simulated(done.experiment)[0])
+
+
 class Remembers(Worker):
     """Keeps the model that it sent last."""
 
