@@ -1,9 +1,11 @@
 """Live chaos: `python -m tests.chaos --minutes 20 --seed 0`.
 
 Runs of all placements go on, one after another, on a local cluster of processes, while signals reach a role
-at random every few seconds: SIGKILL, SIGTERM, or SIGSTOP with SIGCONT a moment later. Each run must finish
-as well as an undisturbed one, or end with an error of psbench's own, within its bound; and nothing of it may
-be left: no task on the scheduler, no process, no port, no unfinished file. Everything stays on loopback.
+at random every few seconds: SIGKILL, SIGTERM, or SIGSTOP with SIGCONT a moment later. With `--one` it is one
+run that trains for so long (asynchronous, on two servers), and the signals do not become rarer. Each run
+must finish as well as an undisturbed one, or end with an error of psbench's own, within its bound; and
+nothing of it may be left: no task on the scheduler, no process, no port, no unfinished file. Everything
+stays on loopback.
 """
 
 from __future__ import annotations
@@ -47,6 +49,9 @@ STRATEGIES: list[Any] = [
     {"name": "strategy_switch", "rule": {"name": "after", "fraction": 0.5}},
     "selsync",
 ]
+#: what trains for long: a larger model, as the log of so many small steps would be all that is tested
+LONG: Any = {"name": "asp", "placement": TWO_SERVERS}
+LARGE = {"model": {"name": "mlp", "hidden": [512, 256]}, "evaluate_every": 4, "checkpoint_every": 4}
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGSTOP)
 
 
@@ -71,18 +76,26 @@ class Chaos(threading.Thread):
     Whoever is asked to end (SIGTERM) is gone for good: the cluster is asked for another, as its manager does.
     """
 
-    def __init__(self, cluster: LocalCluster, client: Client, rng: random.Random) -> None:
+    def __init__(
+        self, cluster: LocalCluster, client: Client, rng: random.Random, calms_down: bool = True
+    ) -> None:
         super().__init__(daemon=True)
         self._cluster, self._client, self._rng, self.over = cluster, client, rng, threading.Event()
+        self._calms_down = calms_down
         self.sent: list[str] = []
 
     def run(self) -> None:
         """Go on until it is over."""
-        # more and more seldom: a run that can never begin would show nothing
-        while not self.over.wait(self._rng.uniform(0.5, 4.0) * (1 + len(self.sent) / 4)):
+        while not self.over.wait(self._pause_s()):
             with suppress(OSError, KeyError, ValueError, RuntimeError, TimeoutError):
                 self._strike()
                 self._cluster.scale(PROCESSES)
+
+    def _pause_s(self) -> float:
+        """Return the seconds until the next signal: a short run that can never begin would show nothing."""
+        if self._calms_down:
+            return self._rng.uniform(0.5, 4.0) * (1 + len(self.sent) / 4)
+        return self._rng.uniform(5.0, 20.0)
 
     def _strike(self) -> None:
         tasks = {str(key): place for place, keys in self._client.processing().items() for key in keys}
@@ -99,19 +112,16 @@ class Chaos(threading.Thread):
 
 
 def played(
-    strategy: Any, seed: int, cluster: LocalCluster, client: Client, rng: random.Random
+    spec: Experiment, bound_s: float, chaos: Chaos, client: Client
 ) -> tuple[str, Run | None, list[str]]:
     """Return how a run ended under chaos, in words that begin with "ok" if that is as it should be."""
-    chaos, control, done = Chaos(cluster, client, rng), Control(), None
-    late = threading.Event()
-    timer = threading.Timer(BOUND_S, lambda: (late.set(), control.stop()))
+    control, done, late = Control(), None, threading.Event()
+    timer = threading.Timer(bound_s, lambda: (late.set(), control.stop()))
     timer.start()
     chaos.start()
     with tempfile.TemporaryDirectory() as folder:
         try:
-            done = run(
-                experiment(strategy, seed, backend="dask"), client=client, control=control, folder=folder
-            )
+            done = run(spec, client=client, control=control, folder=folder)
             how = f"ok: {done.meta['status']}"
         except PsbenchError as error:
             how = f"ok: said {type(error).__name__}: {str(error).splitlines()[0]}"
@@ -122,7 +132,7 @@ def played(
             timer.cancel()
             chaos.join(10)
         if late.is_set():
-            how = f"took more than {BOUND_S:g} s: {how}"
+            how = f"took more than {bound_s:g} s: {how}"
         if left := [path.name for path in Path(folder).rglob("*.part")]:
             how = f"left {left}"
     return how, done, chaos.sent
@@ -160,20 +170,26 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--minutes", type=float, default=20.0)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--one", action="store_true", help="one run that trains for so long")
     arguments = parser.parse_args()
     logging.getLogger("psbench").setLevel(logging.ERROR)
     rng, before, faults, finished = random.Random(arguments.seed), set(psutil.Process().children(True)), 0, 0
-    calm = {str(s): run(experiment(s, 0, recovery={}, checkpoint_every=None)) for s in STRATEGIES}
-    until, number = time.monotonic() + 60 * arguments.minutes, 0
+    seconds = 60 * arguments.minutes
+    strategies, large = ([LONG], LARGE) if arguments.one else (STRATEGIES, {})
+    long: dict[str, Any] = {"stop": {"seconds": seconds}} if arguments.one else {}
+    calm = {str(s): run(experiment(s, 0, **large | {"recovery": {}})) for s in strategies}
+    until, number = time.monotonic() + seconds, 0
     with (
         dask.config.set({"distributed.deploy.lost-worker-timeout": "1s"}),
         local_cluster(PROCESSES) as cluster,
         Client(cluster.scheduler_address, set_as_default=False) as client,
     ):
         while time.monotonic() < until:
-            strategy = STRATEGIES[number % len(STRATEGIES)]
+            strategy = strategies[number % len(strategies)]
             began = time.monotonic()
-            how, done, sent = played(strategy, 0, cluster, client, rng)
+            spec = experiment(strategy, 0, backend="dask", **large, **long)
+            chaos = Chaos(cluster, client, rng, calms_down=not arguments.one)
+            how, done, sent = played(spec, BOUND_S + 2 * seconds * arguments.one, chaos, client)
             how += await_quiet(cluster, client)
             if done is not None and done.meta["status"] == "finished":
                 finished += 1
@@ -186,6 +202,8 @@ def main() -> int:
             faults += not how.startswith("ok") or "left" in how
             number += 1
             print(f"{number}: {strategy}: {how}; {time.monotonic() - began:.0f} s; {sent}", flush=True)
+            if arguments.one:
+                break
     own = [child for child in psutil.Process().children(True) if child not in before]
     helpers = ("forkserver", "resource_tracker")
     left = [child for child in own if not any(name in " ".join(child.cmdline()) for name in helpers)]
