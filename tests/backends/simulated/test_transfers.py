@@ -79,3 +79,15 @@ def test_after_servers_every_worker_of_all_reduce_is_sent_the_model():
     first_round = sorted(float(time) for time in pushes if time > handed_over)[:4]
     copies = [LATENCY + (n + 1) * MODEL / RATE for n in range(4)]
     assert first_round == pytest.approx([handed_over + 2.0 + copy + 0.004 for copy in copies])
+
+
+def test_a_collective_that_follows_servers_of_different_speed_has_the_fastest_link():
+    """Each worker is sent the model once, over the link of one server."""
+    servers = {"name": "parameter_server", "servers": 2}
+    rule = {"name": "after", "fraction": 0.5}
+    switch = {"name": "strategy_switch", "first": {"name": "bsp", "placement": servers}, "rule": rule}
+    links = {"server_bandwidth_mbit_s": [0.08, 8.0]}
+    log = logged(switch | {"second": "all_reduce", "cost_s": 0.0}, 2, cluster=links, stop={"epochs": 1})
+    handed_over = float(log.of_kind(Kind.HANDOVER)["time_s"][0])
+    first = min(float(time) for time in log.of_kind(Kind.PUSH)["time_s"] if time > handed_over)
+    assert first == pytest.approx(handed_over + LATENCY + MODEL / RATE + 0.007)
