@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
@@ -11,8 +12,9 @@ from hypothesis import strategies as st
 from threaded_run import ThreadedRun
 
 from psbench.backends.control import Control
-from psbench.backends.dask.protocol.messages import MeasureLoad
+from psbench.backends.dask.protocol.messages import MeasureLoad, StateReply, TakeEntries
 from psbench.backends.dask.server.parameter_server import ParameterServerStore
+from psbench.backends.dask.server.store import state_of
 from psbench.backends.partition import Partition, gather, partitions_of
 from psbench.backends.replay import replay
 from psbench.backends.simulated.simulation import run_simulated
@@ -102,6 +104,33 @@ def test_nobody_is_lost_on_the_way(name: str) -> None:
     assert done.outcome.status == "finished"
     assert len(moves_of(done)) == 1
     assert torch.isfinite(done.parameters).all()
+
+
+def test_nobody_is_released_before_all_servers_hold_their_entries() -> None:
+    """A worker that keeps its model pushes at once, and what is not as long as the slice is dropped."""
+    spec = experiment({"name": "asp"}, moves=False)
+    workload = Workload.build(spec)
+    before = spec.strategy.placement.ranges(workload.model.layout)
+    after = [*before[::-1]]
+    sent: list[Any] = []
+
+    class Socket:
+        keep_payload = None
+
+        def send(self, name: str, message: Any) -> bool:
+            sent.append(message)
+            return True
+
+    socket: Any = Socket()
+    state = state_of(workload.server(), optimizer=True)
+    store, done = ParameterServerStore(socket, workload, 0, state, itertools.count(1)), list[bool]()
+    store.reassign(after, lambda: done.append(True))
+    theirs = {name: partitions_of(before)[1].of(vector) for name, vector in state.items() if len(vector)}
+    store.reply("server 1", StateReply(sent[-1].tag, theirs))
+    assert isinstance(sent[-1], TakeEntries)
+    assert not done
+    store.reply("server 1", StateReply(sent[-1].tag, {}))
+    assert done == [True]
 
 
 def test_what_a_server_does_is_measured() -> None:

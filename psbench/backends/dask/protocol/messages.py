@@ -366,8 +366,9 @@ class GiveEntries(Message, kind=77):
 
 
 class TakeEntries(Message, kind=78):
-    """Entries that other servers gave."""
+    """Entries that other servers gave; is answered, as pushes for them must find them there."""
 
+    tag: int
     tensors: Tensors
 
 

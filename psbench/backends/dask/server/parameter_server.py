@@ -198,7 +198,10 @@ class ParameterServerStore:
     # ---------------------------------------------------------------- migration
 
     def reassign(self, ranges: Ranges, then: Callable[[], None]) -> None:
-        """Move entries to the servers that are to hold them; only those that change their server travel."""
+        """Move entries to the servers that are to hold them; only those that change their server travel.
+
+        Calls `then` when all servers hold theirs: a worker may push as soon as it is released.
+        """
         before, self._parts = self._parts, partitions_of(ranges)
         keys = list(self._own.payloads)
         migration = SliceMigration(self._own, before[0], self._parts[0], keys)
@@ -219,9 +222,10 @@ class ParameterServerStore:
         states = [part for part in given if isinstance(part, dict)]
         first, *others = exchange(states, before, self._parts)
         migration.take(first)
+        tag = next(self._numbers)
+        self._requests[tag] = _Request(lambda _: then(), {"": {}})
         for name, received in zip(self._others, others, strict=True):
-            self._socket.send(name, msg.TakeEntries(received))
-        then()
+            self._socket.send(name, msg.TakeEntries(tag, received))
 
     # ---------------------------------------------------------------- the other servers
 

@@ -72,7 +72,7 @@ class ServerProcess:
             msg.MeasureDistance: self._measure_distance,
             msg.MeasureLoad: self._measure_load,
             msg.GiveEntries: self._give,
-            msg.TakeEntries: lambda order: self._migration.take(order.tensors),
+            msg.TakeEntries: self._take,
         }
 
     def run(self) -> None:
@@ -210,3 +210,7 @@ class ServerProcess:
         self._migration, self._part = SliceMigration(self._slice, self._part, after, order.keys), after
         self._reply(order.tag, self._migration.given)
         return True
+
+    def _take(self, order: msg.TakeEntries) -> None:
+        self._migration.take(order.tensors)
+        self._reply(order.tag, {})
