@@ -35,9 +35,9 @@ from psbench.results.run import Run
 from psbench.runs import run
 
 PROCESSES = 8
-#: seconds that a run may take under chaos; undisturbed they take a few
+#: seconds that a run may take under chaos; undisturbed they take a few, in which some signals fall
 BOUND_S = 180.0
-EPOCHS = 12
+EPOCHS = 60
 TWO_SERVERS = {"name": "parameter_server", "servers": 2}
 STRATEGIES: list[Any] = [
     "asp",
