@@ -8,7 +8,7 @@ import queue
 import secrets
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -92,6 +92,37 @@ class Diagnosis:
         return [link for (start, _), link in self.links.items() if start == worker and link is not None]
 
 
+def slow_workers(steps: Mapping[str, Steps]) -> list[str]:
+    """Return a line for each worker that is remarkably slower than the median.
+
+    >>> slow_workers({"a": Steps(1.0, 0.0, 0.1), "b": Steps(1.0, 0.0, 0.1), "c": Steps(3.5, 0.0, 0.1)})
+    ["slow worker: c takes 3.5 times the median's time"]
+    """
+    median = statistics.median(each.seconds_per_sample for each in steps.values())
+    times = {worker: each.seconds_per_sample / median for worker, each in steps.items()}
+    return [
+        f"slow worker: {worker} takes {factor:.1f} times the median's time"
+        for worker, factor in times.items()
+        if factor > _SLOW
+    ]
+
+
+def bad_links(links: Mapping[tuple[str, str], Link | None]) -> list[str]:
+    """Return a line for each link that is not there, or remarkably slower than the median.
+
+    >>> fast, slow = Link(1e-4, 900.0, 900.0), Link(1e-4, 200.0, 900.0)
+    >>> bad_links({("a", "b"): fast, ("b", "a"): fast, ("a", "c"): slow, ("c", "a"): None})
+    ['slow link: a to c has 200 Mbit/s', 'unreachable: c cannot connect to a; is a firewall in between?']
+    """
+    found, rates = [], [link.up_mbit_s for link in links.values() if link is not None]
+    for (start, end), link in links.items():
+        if link is None:
+            found.append(f"unreachable: {start} cannot connect to {end}; is a firewall in between?")
+        elif link.up_mbit_s * _SLOW < statistics.median(rates):
+            found.append(f"slow link: {start} to {end} has {link.up_mbit_s:.0f} Mbit/s")
+    return found
+
+
 def _rounded(number: float) -> float:
     return float(f"{number:.3g}")
 
@@ -142,8 +173,9 @@ class _Doctor:
             self._found.problems.append(
                 f"threads: a run of this experiment needs {needed}, and {free} are free"
             )
-        for holder, count in room.holders.items():
-            self._found.problems.append(f"busy: {holder} has {count} tasks here")
+        self._found.problems += [
+            f"busy: {holder} has {count} tasks here" for holder, count in room.holders.items()
+        ]
 
     def _look_at_allocators(self) -> None:
         name, value = _TRIM
@@ -159,13 +191,7 @@ class _Doctor:
     def _time_steps(self) -> None:
         for worker in self._found.workers:  # one after another: they may be on one machine
             self._found.steps[worker] = self._on(worker, _time_steps, self._experiment)
-        median = statistics.median(each.seconds_per_sample for each in self._found.steps.values())
-        for worker, each in self._found.steps.items():
-            if each.seconds_per_sample > _SLOW * median:
-                times = each.seconds_per_sample / median
-                self._found.problems.append(
-                    f"slow worker: {worker} takes {times:.1f} times the median's time"
-                )
+        self._found.problems += slow_workers(self._found.steps)
 
     def _time_links(self) -> None:
         found = self._found
@@ -174,14 +200,7 @@ class _Doctor:
             with self._echo(worker) as address:
                 for other in others:
                     found.links[other, worker] = self._start(other, _time_link, address).result()
-        rates = [link.up_mbit_s for link in found.links.values() if link is not None]
-        for (start, end), link in found.links.items():
-            if link is None:
-                found.problems.append(
-                    f"unreachable: {start} cannot connect to {end}; is a firewall in between?"
-                )
-            elif link.up_mbit_s * _SLOW < statistics.median(rates):
-                found.problems.append(f"slow link: {start} to {end} has {link.up_mbit_s:.0f} Mbit/s")
+        found.problems += bad_links(found.links)
 
     def _on(self, worker: str, task: Callable[..., Any], *arguments: Any) -> Any:
         return self._client.submit(task, *arguments, workers=[worker], pure=False).result()
