@@ -71,11 +71,15 @@ notebooks: $(VENV)/.dev  ## the notebooks alone
 	@echo '== notebooks'
 	@$(SMALL) $(PYTEST) -p smoke_sizes --dist loadfile --nbval-lax notebooks
 
+TODAY := $(shell date +%Y%m%d)
 nightly: test  ## and the tests that are long and rarely find anything
 	@echo '== long tests'
 	@$(PYTEST) -m nightly tests
+	@echo "== random schedules of events, other ones every day (seed $(TODAY))"
+	@$(BIN)/psbench fuzz --schedules 100000 --seed $(TODAY)
 	@echo '== signals at random to the processes of live runs'
 	@$(BIN)/python -m tests.chaos --minutes 20
+	@$(BIN)/python -m tests.chaos --minutes 10 --one
 
 pictures: $(VENV)/.dev  ## take the README's pictures anew, with the browser tests
 	@$(PYTEST) -n 0 -m browser tests/widgets/test_browser_student.py tests/widgets/test_browser_lab.py
