@@ -134,12 +134,13 @@ class Invariants:
         self._done.add(push)
 
     def _release(self, worker: int, then_push: int, _version: int, row: Any) -> None:
-        if '"push":true' not in self.log.text(row[_TEXT]):  # the engine's own, in a drain
+        drains = '"push":true' in self.log.text(row[_TEXT])  # the engine's own: its steps are not to be lost
+        if not drains:
             self._answers.setdefault(worker, []).append("release")
         self._round.add(worker)
         self._pushed.discard(worker)
         bound, view = self._staleness_bound, self.engine.view
-        if bound is None or then_push or view.workers[worker].status != Status.COMPUTING:
+        if bound is None or then_push or drains or view.workers[worker].status != Status.COMPUTING:
             return
         if view.clock_lead(worker) > bound:
             self._broken(

@@ -22,6 +22,7 @@ def rounds_bound(strategy: Strategy, num_workers: int) -> int:
     A version takes at most as many pushes as the largest of the consistency's whole numbers (k, n, a
     bound), and a push as many steps as the largest of the communication's and stragglers' (steps, pieces,
     patience); a lead may have to be made up for. Twice that, and a few rounds for a switch or a migration.
+    What is left of an epoch comes on top (`heal`): some strategies wait for its end.
     """
     waits = _largest(strategy.consistency)
     pushes = math.ceil(waits / num_workers) + waits
@@ -33,7 +34,7 @@ def _largest(part: object) -> int:
     values = [
         value for value in vars(part).values() if isinstance(value, int) and not isinstance(value, bool)
     ]
-    return min(50, max(values, default=1))
+    return max(values, default=1)
 
 
 def heal(player: Player) -> None:
@@ -49,10 +50,19 @@ def heal(player: Player) -> None:
         player.make(Choice("j", worker.number))
         _settle(player)
     bound = sum(rounds_bound(each, len(player.workers)) for each in player.strategy.compositions)
+    bound += _epoch(player)
     _await_progress(player, bound)
     if len(player.strategy.compositions) > 1:
         _await_switch(player, bound)
         _await_progress(player, bound)
+
+
+def _epoch(player: Player) -> int:
+    """Return how many steps an epoch has at most: it may be left to the worker with the smallest batch."""
+    view = player.view
+    smallest = min((worker.batch_size for worker in view.workers.values()), default=1)
+    pieces = max(getattr(each.communication, "pieces", 1) for each in player.strategy.compositions)
+    return pieces * math.ceil(view.dataset_size / max(1, smallest))
 
 
 def _await_switch(player: Player, bound: int) -> None:
