@@ -61,8 +61,8 @@ def _epoch(player: Player) -> int:
     """Return how many steps an epoch has at most: it may be left to the worker with the smallest batch."""
     view = player.view
     smallest = min((worker.batch_size for worker in view.workers.values()), default=1)
-    pieces = max(getattr(each.communication, "pieces", 1) for each in player.strategy.compositions)
-    return pieces * math.ceil(view.dataset_size / max(1, smallest))
+    pieces: int = max(getattr(each.communication, "pieces", 1) for each in player.strategy.compositions)
+    return int(pieces * math.ceil(view.dataset_size / max(1, smallest)))
 
 
 def _await_switch(player: Player, bound: int) -> None:

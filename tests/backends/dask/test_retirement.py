@@ -53,6 +53,8 @@ class Retirer:
             self.control.stop()
             return
         retired = address_of(self.client, self.roles.pop(0))
+        if not self.roles:  # the run moves: a stop must not come before it trains again
+            self.next += 6000
         self.client.retire_workers([retired], close_workers=True)
         assert retired not in self.client.nthreads()
 
