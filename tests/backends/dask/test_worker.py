@@ -5,8 +5,9 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -92,8 +93,9 @@ def test_a_server_notices_that_the_coordinator_is_gone() -> None:
             ended.result(10)
 
 
-def test_a_server_answers_a_worker_that_connects_after_the_order_for_it() -> None:
-    """A worker is ready when its greeting is sent, and the server may not have read that yet."""
+@contextmanager
+def second_server() -> Iterator[tuple[Workload, ServerSocket, ServerSocket, ServerProcess]]:
+    """Give a workload, the sockets of the coordinator and of the second of two servers, and that server."""
     strategy = {"name": "asp", "placement": {"name": "parameter_server", "servers": 2}}
     spec = Experiment(strategy=strategy, cluster={"workers": 2}, batch_size=8, backend="dask")
     workload = Workload.build(spec)
@@ -102,7 +104,12 @@ def test_a_server_answers_a_worker_that_connects_after_the_order_for_it() -> Non
         ServerSocket("127.0.0.1", KEY) as own,
         ClientSocket(coordinator.address, KEY, "server 1") as client,
     ):
-        server = ServerProcess(workload, own, client, 1)
+        yield workload, coordinator, own, ServerProcess(workload, own, client, 1)
+
+
+def test_a_server_answers_a_worker_that_connects_after_the_order_for_it() -> None:
+    """A worker is ready when its greeting is sent, and the server may not have read that yet."""
+    with second_server() as (workload, coordinator, own, server):
         thread = threading.Thread(target=_raised_by, args=[server.run], daemon=True)
         thread.start()
         coordinator.receive(10)
@@ -123,22 +130,16 @@ def test_a_server_answers_a_worker_that_connects_after_the_order_for_it() -> Non
 
 def test_a_server_keeps_a_push_that_it_finds_together_with_its_first_order() -> None:
     """A resumed worker that holds its model pushes at once, and a busy machine lets a server read late."""
-    strategy = {"name": "asp", "placement": {"name": "parameter_server", "servers": 2}}
-    spec = Experiment(strategy=strategy, cluster={"workers": 2}, batch_size=8, backend="dask")
-    workload = Workload.build(spec)
     with (
-        ServerSocket("127.0.0.1", KEY) as coordinator,
-        ServerSocket("127.0.0.1", KEY) as own,
-        ClientSocket(coordinator.address, KEY, "server 1") as client,
+        second_server() as (workload, coordinator, own, server),
         ClientSocket(own.address, KEY, "worker 0") as worker,
     ):
         coordinator.receive(10)
         state = state_of(workload.server(), optimizer=True)
         ParameterServerStore(coordinator, workload, 0, state, itertools.count())
-        pushed = partition_of(spec.strategy, workload, None)[1].of(workload.parameters)
+        pushed = partition_of(workload.experiment.strategy, workload, None)[1].of(workload.parameters)
         worker.send(PushMessage(1, 0, 4, 1, 0.1, 0.2, 0.3, payload=pushed))
         coordinator.send("server 1", msg.SendPayload(5, (0, 1)))
-        server = ServerProcess(workload, own, client, 1)
         thread = threading.Thread(target=_raised_by, args=[server.run], daemon=True)
         thread.start()
         replies = [coordinator.receive(5), coordinator.receive(5)]
@@ -150,16 +151,10 @@ def test_a_server_keeps_a_push_that_it_finds_together_with_its_first_order() -> 
 
 
 def test_a_server_drops_a_push_that_is_discarded_before_it_arrives() -> None:
-    strategy = {"name": "asp", "placement": {"name": "parameter_server", "servers": 2}}
-    spec = Experiment(strategy=strategy, cluster={"workers": 2}, batch_size=8, backend="dask")
-    workload = Workload.build(spec)
     with (
-        ServerSocket("127.0.0.1", KEY) as coordinator,
-        ServerSocket("127.0.0.1", KEY) as own,
-        ClientSocket(coordinator.address, KEY, "server 1") as client,
+        second_server() as (workload, coordinator, own, server),
         ClientSocket(own.address, KEY, "worker 0") as worker,
     ):
-        server = ServerProcess(workload, own, client, 1)
         thread = threading.Thread(target=_raised_by, args=[server.run], daemon=True)
         thread.start()
         coordinator.receive(10)
@@ -169,7 +164,7 @@ def test_a_server_drops_a_push_that_is_discarded_before_it_arrives() -> None:
         coordinator.send("server 1", msg.SendState(5, False))  # is answered after it
         coordinator.receive(10)
         time.sleep(0.1)
-        pushed = partition_of(spec.strategy, workload, None)[1].of(workload.parameters)
+        pushed = partition_of(workload.experiment.strategy, workload, None)[1].of(workload.parameters)
         for ticket in (1, 2):
             worker.send(PushMessage(ticket, 0, 4, 1, 0.1, 0.2, 0.3, payload=pushed))
         coordinator.send("server 1", msg.SendPayload(6, (0, 2)))
