@@ -12,16 +12,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from psbench import strategies
+from psbench.backends.control import Control
+from psbench.backends.simulated.simulation import Simulation
 from psbench.clusters import StepTimes, make_cluster
 from psbench.core.events import Join, Leave, SwitchRequested
-from psbench.core.log import Kind
+from psbench.core.log import EventLog, Kind
 from psbench.results.storage import read_log, write_log
 from psbench.runs import run
 from psbench.seeds import Streams
 from psbench.testing import ScriptedCluster, toy_experiment
 from psbench.training.batches import Batches
+from psbench.training.workload import Workload
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -50,6 +54,18 @@ for name in json.loads(sys.argv[2]):
     done = run(toy_experiment(name, **settings))
     print(name, done.log.digest(), done.meta["params_digest"])
 """
+
+
+@pytest.mark.parametrize(
+    "model", [{"name": "mlp", "hidden": [8]}, lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 10))]
+)
+def test_the_starting_point_is_the_same_after_training(model):
+    workload = Workload.build(toy_experiment("asp", data="digits", model=model, stop={"updates": 3}))
+    start = workload.parameters
+    Simulation(workload, EventLog(), Control()).run()
+    assert not torch.equal(workload.model.parameters, start)
+    assert torch.equal(workload.parameters, start)
+    assert torch.equal(workload.server().parameters, start)
 
 
 def in_a_process(hash_seed):

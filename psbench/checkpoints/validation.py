@@ -144,20 +144,20 @@ def check_against(path: Path, checkpoint: Checkpoint, workload: Workload) -> Non
 
 
 def _check_tensors(path: Path, tensors: Mapping[str, Tensor], workload: Workload) -> None:
-    shapes = {"parameters": workload.parameters.shape, "buffers": workload.buffers.shape}
+    model = workload.model
+    shapes = {"parameters": (model.num_parameters,), "buffers": (model.num_buffers,)}
     for name, shape in shapes.items():
         if name not in tensors:
             raise DataError(f"{path}: has no tensor {name!r}")
         if tensors[name].shape != shape:
             raise DataError(
-                f"{path}: tensor {name!r} has shape {tuple(tensors[name].shape)}, and the model's is "
-                f"{tuple(shape)}"
+                f"{path}: tensor {name!r} has shape {tuple(tensors[name].shape)}, and the model's is {shape}"
             )
     for name, tensor in tensors.items():
         _check_tensor(path, name, tensor, shapes["parameters"])
 
 
-def _check_tensor(path: Path, name: str, tensor: Tensor, model: torch.Size) -> None:
+def _check_tensor(path: Path, name: str, tensor: Tensor, model: tuple[int, ...]) -> None:
     expected = {"log": torch.uint8, "samples": torch.int64}.get(name.rpartition("/")[2], torch.float32)
     if tensor.dtype != expected:
         raise DataError(f"{path}: tensor {name!r} has numbers of type {tensor.dtype}, expected {expected}")

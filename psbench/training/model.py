@@ -34,7 +34,11 @@ class FlatModel:
         The trained tensors in the order of the vector: name, entries.
     draws : bool
         Whether the forward may draw random numbers.
+    loaded : bool
+        Whether a model was loaded: before, the vectors are those that the module was built with.
     """
+
+    loaded = False
 
     def __init__(
         self,
@@ -74,6 +78,7 @@ class FlatModel:
 
     def load(self, parameters: Tensor, buffers: Tensor) -> None:
         """Take over parameters and buffers; both are copied."""
+        self.loaded = True
         self._flat.copy_(parameters)
         self._buffers.load(buffers)
 

@@ -41,7 +41,7 @@ class Workload:
     ----------
     model : the network in host memory; what computes is `computing`
     loss : what is minimised
-    parameters, buffers : the starting point
+    buffers : those of the starting point
     shards : one int64 array of training indices a worker; empty list in timing-only mode
     batch_sizes : samples per step of each worker at the beginning; they sum to the global batch
     sharding_report : what the sharding did and how long it took; None in timing-only mode
@@ -53,7 +53,6 @@ class Workload:
     data: Dataset
     model: FlatModel
     loss: Loss
-    parameters: Tensor
     buffers: Tensor
     shards: Sequence[npt.NDArray[np.int64]]
     batch_sizes: Sequence[int]
@@ -89,13 +88,24 @@ class Workload:
         model = network.model
         for composition in experiment.strategy.compositions:
             composition.placement.ranges(model.layout)  # refuses servers that would hold nothing
-        device = experiment.device
-        start = for_device(device, model.parameters), for_device(device, model.buffers)
+        buffers = for_device(experiment.device, model.buffers)
         workload = cls(
-            *(experiment, streams, profile, data, model, network.loss, *start, shards, batch_sizes, report)
+            *(experiment, streams, profile, data, model, network.loss, buffers, shards, batch_sizes, report)
         )
         workload._check_memory()
         return workload
+
+    @property
+    def parameters(self) -> Tensor:
+        """A copy of the parameters of the starting point.
+
+        They are the model's as long as nothing was loaded into it, which is how a run asks for them: a copy
+        kept for later would cost each run the memory of one more model. Afterwards they are drawn again.
+        """
+        model = self.model
+        if model.loaded:
+            model = network_of(self.experiment, self.data, self.streams).model
+        return for_device(self.experiment.device, model.parameters)
 
     @property
     def dataset_size(self) -> int:

@@ -29,10 +29,11 @@ class Row:
 
     @property
     def verdict(self) -> str:
-        """Say whether the figure is reached."""
+        """Say whether the figure, as it is printed, is reached."""
         if self.at_least is None:
             return ""
-        good = self.value <= self.at_least if self.lower_is_better else self.value >= self.at_least
+        shown = float(f"{self.value:.3g}")
+        good = shown <= self.at_least if self.lower_is_better else shown >= self.at_least
         return "reached" if good else "not reached"
 
 

@@ -2,7 +2,8 @@
 
 Counted are the bytes of all live tensors, each storage once, and of the log, whenever the server is about
 to make a version: that is when a push's gradient is there too. What a step holds while it is computed
-(activations) is torch's own and not counted.
+(activations) is torch's own and not counted. The data have their list of the samples that the training loss
+is taken over.
 """
 
 from __future__ import annotations
@@ -51,6 +52,7 @@ def run() -> Rows:
         t.nbytes
         for t in (workload.data.train_x, workload.data.train_y, workload.data.val_x, workload.data.val_y)
     )
+    data += 8 * workload.evaluator().sample_size("train")
     worst, apply = (0.0, 0, 0), simulation.cluster.server.apply
 
     def counted(*given: object, **more: object) -> None:

@@ -298,8 +298,9 @@ def _time_steps(experiment: Experiment) -> Steps:
 
 def _seconds_of_steps(workload: Workload, samples: int) -> Sequence[float]:
     trainer, found = workload.trainer(), []
+    parameters, buffers = workload.parameters, workload.buffers
     for _ in range(_STEPS + 2):
         began = time.perf_counter()
-        trainer.result(trainer.start(0, samples), workload.parameters, workload.buffers)
+        trainer.result(trainer.start(0, samples), parameters, buffers)
         found.append(time.perf_counter() - began)
     return found[2:]  # the first ones warm up

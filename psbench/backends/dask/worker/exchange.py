@@ -126,7 +126,7 @@ class ServerExchange(Exchange):
         super().__init__(mailbox, clock, None if coded else residual)
         self._parts = partitions(composition.placement, workload.model.layout)
         self._servers = servers[: servers_of(composition)]
-        self._num_buffers = len(workload.buffers)
+        self._num_buffers = workload.model.num_buffers
         self._codecs: WorkerCodecs | None = None
         if coded:
             self._codecs = WorkerCodecs(composition, self._parts, workload.streams, worker)
