@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from psbench.core.part import REGISTRY
 from psbench.core.strategy import Strategy
 from psbench.core.switching_strategy import SwitchingStrategy
-from psbench.errors import ParameterError, SpecError
+from psbench.errors import ParameterError, SpecError, UnknownName
 from psbench.experiment import Experiment
 from psbench.runs import run
 from psbench.specfile import parse_setting, parse_yaml, read_yaml
@@ -216,6 +216,11 @@ def test_a_specification_says_everything_so_that_defaults_may_change():
     assert spec["strategy"]["consistency"] == {"name": "ssp", "staleness_bound": 3}
     assert spec["optimizer"]["lr"] == 0.1
     assert spec["stop"] == {"epochs": 40}
+
+
+def test_a_misspelt_name_is_told_before_a_value_that_is_wrong():
+    with pytest.raises(UnknownName, match="unknown parameter of stop 'epoch'; did you mean 'epochs'"):
+        Experiment(strategy="bsp", stop={"updates": -1, "epoch": 3})
 
 
 def test_yaml_may_not_make_objects(tmp_path):

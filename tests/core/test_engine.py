@@ -202,7 +202,7 @@ class TestVotes:
         engine.handle(Vote(0, 1, 0.25), 1.0)
         assert (engine.view.num_voted, engine.view.num_computing) == (1, 1)
         engine.resume()
-        assert (engine.view.num_voted, engine.view.num_computing) == (0, 2)
+        assert (engine.view.num_voted, engine.view.num_computing, engine.view.cancelled) == (0, 2, 2)
 
     def test_votes_are_logged_with_all_their_digits(self):
         engine = start(composed(communication=Poll()))

@@ -12,6 +12,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 from psbench.errors import SpecError
+from psbench.models.own import as_model
 from psbench.results.run import Run
 from psbench.runs import resume, run
 from psbench.testing import toy_experiment
@@ -115,6 +116,15 @@ def test_a_class_starts_from_the_seed():
     first, again, other = (networks.flat(start(own(Net, seed=seed))) for seed in (0, 0, 1))
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
+
+
+def test_a_function_bound_to_what_builds_a_model_is_part_of_its_identity():
+    def bound(activation):
+        return lambda: activation
+
+    assert as_model(bound(torch.relu)).fingerprint != as_model(bound(torch.tanh)).fingerprint
+    assert as_model(bound(nn.ReLU)).fingerprint != as_model(bound(nn.Tanh)).fingerprint
+    assert as_model(bound(torch.relu)).fingerprint == as_model(bound(torch.relu)).fingerprint
 
 
 def test_lazy_layers_take_their_shapes_from_the_data():

@@ -60,6 +60,8 @@ class TestTheRule:
     def test_a_server_a_thousand_times_slower_keeps_an_entry(self):
         ranges = [[(0, 5)], [(5, 10)]]
         assert sizes(ByLoad(threshold=1.01).rebalanced(ranges, [1.0, 0.0])) == [1, 9]
+        ranges = [[(0, 4)], [(4, 104)], [(104, 204)]]  # the entry that it keeps is one of the largest share
+        assert sizes(ByLoad(threshold=1.01).rebalanced(ranges, [1000.0, 1.0, 1.0])) == [1, 101, 102]
 
     @pytest.mark.slow
     @given(assignments(), st.data())
@@ -144,6 +146,12 @@ def kinds_at(cluster, kind):
 
 
 class TestTheEngine:
+    def test_it_looks_after_as_many_updates_as_it_says(self):
+        cluster = Loaded({"name": "asp", "placement": servers(every=3)}, [1.0, 1.7])
+        cluster.run(events=12)
+        at, rows = kinds_at(cluster, Kind.MEASURE)
+        assert (rows[:at]["kind"] == Kind.APPLY).sum() == 3
+
     @pytest.mark.parametrize(
         "name", ["asp", "ssp", "bsp", "k_asp", "k_batch_bsp", "local_sgd", "selsync", "hermes"]
     )

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import functools
+
 import pytest
 import torch
+from models.networks import Normed
 
+from psbench.backends.dask.map_reduce import tasks
 from psbench.backends.dask.map_reduce.driver import check
 from psbench.backends.replay import replay
 from psbench.core.log import Kind
@@ -13,6 +17,7 @@ from psbench.metrics import timeline
 from psbench.runs import run
 from psbench.testing import toy_experiment
 from psbench.testing.toys import toy_cluster
+from psbench.training.workload import Workload
 
 
 @pytest.mark.slow
@@ -39,6 +44,26 @@ def test_a_switch_to_it_is_refused_before_anything_starts():
     pair = {"name": "strategy_switch", "first": "bsp", "second": "map_reduce", "rule": "manual"}
     with pytest.raises(ParameterError, match="cannot switch to or from 'map_reduce'"):
         check(toy_experiment(pair, backend="dask"))
+
+
+def test_weights_that_need_the_gradients_are_refused_before_anything_starts():
+    with pytest.raises(ParameterError, match="bounded_step weighs gradients by what it measures"):
+        check(toy_experiment({"name": "map_reduce", "aggregation": "bounded_step"}, backend="dask"))
+
+
+def test_a_job_means_gradients_and_buffers_as_a_barrier_does():
+    """One job of a model with batch normalisation, beside one update of BSP."""
+    experiment = toy_experiment("bsp", model=Normed, cluster=toy_cluster([1.0] * 3), stop={"updates": 1})
+    workload = Workload.build(experiment)
+    server, samples = workload.server(), experiment.batch_size // 3
+    model = server.parameters.numpy().copy(), server.buffers.numpy().copy()
+    partitions = [tasks.load(experiment, None, worker) for worker in range(3)]
+    steps = [tasks.map_step(partition, model, 0, samples, 1 / 3) for partition in partitions]
+    job = functools.reduce(tasks.add, steps)
+    done = run(experiment)
+    server.parameters.sub_(torch.from_numpy(job.gradient), alpha=experiment.optimizer.lr)
+    assert torch.allclose(server.parameters, done.parameters, atol=1e-6)
+    assert torch.allclose(torch.from_numpy(job.buffers), done.buffers, atol=1e-6)
 
 
 def test_a_cluster_whose_workers_fail_is_refused_before_anything_starts():

@@ -85,6 +85,12 @@ def check(experiment: Experiment) -> None:
             f"strategy {experiment.strategy.name!r}: the dask backend cannot switch to or from 'map_reduce', "
             "whose workers are no tasks of their own; use the simulated backend"
         )
+    aggregation = experiment.strategy.compositions[0].aggregation
+    if aggregation.measures:
+        raise ParameterError(
+            f"strategy {experiment.strategy.name!r}: {aggregation.name} weighs gradients by what it measures "
+            "of them, and a job of the dask backend adds them up by itself; use 'mean'"
+        )
     profile = experiment.cluster.profile()
     if profile.joins or profile.failures:
         raise ParameterError(
