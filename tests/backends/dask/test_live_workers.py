@@ -78,7 +78,7 @@ DETERMINED = [
     {"name": "bsp", "codec": "fp16", "placement": SERVERS},
     PA,
     GA,
-    GA | {"placement": SERVERS},
+    GA | {"codec": "fp16", "codec_down": "sign", "placement": SERVERS},
     {"name": "selsync", "delta": 1e9},
     GA | {"placement": "all_reduce"},
     {"name": "local_sgd", "placement": "all_reduce"},

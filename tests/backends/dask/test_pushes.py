@@ -7,13 +7,17 @@ from collections import deque
 from typing import Any
 
 import pytest
+import torch
 
 from psbench import strategies
 from psbench.backends.dask.coordinator.ending import Ending
 from psbench.backends.dask.coordinator.pushes import PushIntake
 from psbench.backends.dask.protocol.messages import PushMessage
+from psbench.backends.dask.server.parameter_slice import ParameterSlice
 from psbench.core import events as ev
 from psbench.core.engine import Engine
+from psbench.seeds import Streams
+from psbench.training.optim import SGD
 
 
 class Store:
@@ -66,3 +70,16 @@ def test_a_message_was_under_way_since_it_was_sent_and_never_less_than_no_time(
     assert 20.0 <= past.send_s < 3600.0
     assert (future.send_s, past.bytes) == (0.0, 40)
     assert [past.id, future.id, pushes.next_number] == [0, 1, 2]
+
+
+def test_a_payload_of_another_length_moves_the_model_nowhere() -> None:
+    """It was sent before the server held other entries: it is void, and yet its update may be ordered."""
+    vector = torch.arange(4.0)
+    state = {"parameters": vector, "buffers": vector[:0]}
+    part = ParameterSlice(state, SGD(lr=0.5), 8, strategies.asp(), Streams(0), 0)
+    part.receive((0, 1), torch.ones(5))
+    assert torch.equal(part.payloads[0, 1], torch.zeros(4))
+    part.receive((0, 2), torch.ones(4, dtype=torch.float64))
+    assert torch.equal(part.payloads[0, 2], torch.zeros(4))
+    part.receive((0, 3), torch.ones(4))
+    assert torch.equal(part.payloads[0, 3], torch.ones(4))

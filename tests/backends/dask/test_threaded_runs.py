@@ -149,19 +149,18 @@ def test_a_lost_worker_is_done_without(strategy: Any) -> None:
 
 
 class SendsWhatIsNoMessage(Worker):
-    """Worker 1 sends what nobody can decode, and waits no longer for an answer."""
+    """Worker 1 sends the last server what nobody can decode, and stays."""
 
     def _step(self) -> Any:
-        if self.worker == 1 and self.loop.ticket >= 5:
-            self.mailbox._socket._wire.send(Frame(200, b"", None))
-            raise Killed
+        if self.worker == 1 and self.loop.ticket == 5:
+            self.servers[-1]._wire.send(Frame(200, b"", None))
         return super()._step()
 
 
-def test_a_message_that_cannot_be_decoded_costs_the_run_its_sender_only() -> None:
-    done = ThreadedRun(experiment("asp", stop={"updates": 10**9}), SendsWhatIsNoMessage).run(
-        stop_when(survivors_went_on)
-    )
+@pytest.mark.parametrize("strategy", ["asp", THREE_SERVERS], ids=str)
+def test_a_message_that_cannot_be_decoded_costs_the_run_its_sender_only(strategy: Any) -> None:
+    spec = experiment(strategy, stop={"updates": 10**9})
+    done = ThreadedRun(spec, SendsWhatIsNoMessage).run(stop_when(survivors_went_on))
     assert done.error is None
     assert done.outcome.status == "stopped"
     assert done.outcome.facts["lost_workers"] == [1]
