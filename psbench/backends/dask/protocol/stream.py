@@ -1,7 +1,8 @@
 """Messages between processes of one machine: plain sockets, one loop, one write a message.
 
 ZeroMQ hands every message to a thread of its own, and waking it takes longer than a step of a small model.
-Here the thread that waits is the one that reads.
+Here the thread that waits is the one that reads. On Linux a server also listens on a Unix socket without a
+file, which takes half the time of a TCP socket; who cannot reach it comes by TCP.
 
 The run's key never travels. A server's address has a number drawn for it, and a client begins with a number
 of its own, its name, and the HMAC of all three under the key; a number of a client that came before is
@@ -17,8 +18,10 @@ import secrets
 import select
 import selectors
 import socket
+import sys
 import time
 from collections import deque
+from contextlib import suppress
 from typing import Any
 
 from psbench.backends.dask.protocol.connection import LARGEST_BODY, Connection
@@ -36,6 +39,8 @@ _GREETING = 1 << 12
 _WELCOME = 254
 #: how long a connection attempt may take (seconds); on one machine it is answered by the system
 _CONNECT_S = 10.0
+#: connections that may wait to be accepted
+_BACKLOG = 1024
 #: scheme of addresses
 SCHEME = "stream"
 
@@ -53,10 +58,50 @@ def _family(host: str) -> socket.AddressFamily:
     return socket.AF_INET6 if ":" in host else socket.AF_INET
 
 
+def _local_name(number: bytes) -> str:
+    """Return the name of a server's Unix socket; it is no file, so nothing is left behind."""
+    return f"\0psbench-{number.hex()}"
+
+
+def _listen_locally(number: bytes) -> list[socket.socket]:
+    """Return a listening Unix socket, if this system has those without a file."""
+    if sys.platform != "linux":
+        return []
+    end = socket.socket(socket.AF_UNIX)
+    end.bind(_local_name(number))
+    end.listen(_BACKLOG)
+    return [end]
+
+
+def _connect(host: str, port: int, number: bytes) -> socket.socket:
+    """Return a connection to a server: by its Unix socket, or by TCP.
+
+    Raises
+    ------
+    OSError
+        If nobody listens.
+    """
+    if sys.platform == "linux":
+        with suppress(OSError):  # it is of another network namespace, or has too many waiting
+            return _connected(socket.AF_UNIX, _local_name(number))
+    return _connected(_family(host), (host, port))
+
+
+def _connected(family: socket.AddressFamily, address: Any) -> socket.socket:
+    end = socket.socket(family)
+    try:
+        end.settimeout(_CONNECT_S)
+        end.connect(address)
+    except OSError:
+        end.close()
+        raise
+    return end
+
+
 def _listen(host: str, listening: Listening) -> socket.socket:
     for port in listening.candidates():
         try:
-            return socket.create_server((host, port), family=_family(host), backlog=1024)
+            return socket.create_server((host, port), family=_family(host), backlog=_BACKLOG)
         except OSError as error:
             if error.errno != errno.EADDRINUSE:
                 raise
@@ -77,10 +122,12 @@ class StreamServer:
     def __init__(self, host: str, key: bytes, listening: Listening) -> None:
         self._key, self._number = key, secrets.token_bytes(_NUMBER)
         self._largest = listening.largest
-        self._listening = _listen(host, listening)
-        self._listening.setblocking(False)
+        over_tcp = _listen(host, listening)
+        self._listening = [over_tcp, *_listen_locally(self._number)]
         self._selector: Any = selectors.DefaultSelector()
-        self._selector.register(self._listening, selectors.EVENT_READ, None)
+        for end in self._listening:
+            end.setblocking(False)
+            self._selector.register(end, selectors.EVENT_READ, None)
         self._routes: dict[str, Connection] = {}
         self._connections: set[Connection] = set()
         self._used: set[bytes] = set()  # numbers of clients
@@ -88,7 +135,7 @@ class StreamServer:
         self._look_s = time.monotonic() + SILENCE_S
         self.strangers = 0
         bracketed = f"[{host}]" if ":" in host else host
-        port = self._listening.getsockname()[1]
+        port = over_tcp.getsockname()[1]
         self.address = Address(f"{SCHEME}://{bracketed}:{port}/{self._number.hex()}")
 
     @property
@@ -113,7 +160,7 @@ class StreamServer:
             events = self._selector.select(timeout_s)
             for each, _ in events:
                 if each.data is None:
-                    self._accept()
+                    self._accept(each.fileobj)
                 else:
                     self._ready.append(each.data)
             now = time.monotonic()
@@ -123,9 +170,9 @@ class StreamServer:
             if not events or (timeout_s <= 0 and not self._ready):
                 return None
 
-    def _accept(self) -> None:
+    def _accept(self, listening: socket.socket) -> None:
         try:
-            end, _ = self._listening.accept()
+            end, _ = listening.accept()
         except OSError:  # it is gone already
             return
         connection = Connection(end, _GREETING)
@@ -215,7 +262,8 @@ class StreamServer:
         for connection in [*self._connections]:
             self._drop(connection, linger_s)
         self._selector.close()
-        self._listening.close()
+        for end in self._listening:
+            end.close()
 
 
 class StreamClient:
@@ -233,12 +281,10 @@ class StreamClient:
         host, port, number = _place(address)
         self._number = secrets.token_bytes(_NUMBER)
         self._welcome: bytes | None = _tag(key, self._number)  # until it has come
-        end = socket.socket(_family(host), socket.SOCK_STREAM)
         try:
-            end.settimeout(_CONNECT_S)
-            end.connect((host, port))
+            end = _connect(host, port, number)
         except OSError:  # nobody listens any more: this connection is lost from the beginning
-            self._connection = Connection(end)
+            self._connection = Connection(socket.socket(_family(host)))
             self._connection.close(0)
             return
         self._connection = Connection(end, is_patient=True)
