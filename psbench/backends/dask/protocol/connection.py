@@ -7,6 +7,7 @@ queued, and sent by a thread that all connections of a process share (`sender`).
 from __future__ import annotations
 
 import math
+import os
 import select
 import socket
 import struct
@@ -25,6 +26,8 @@ from psbench.backends.dask.protocol.wire import HEARTBEAT_S, SILENCE_S, Frame
 _HEAD = struct.Struct("<BBxxIQ")
 #: small frames are read whole, and several at once
 _BUFFER = 1 << 16
+#: how long a reader asks without sleeping, in seconds: a small model's update takes that long
+_SPIN_S = 2e-4
 #: buffers that are read and dropped at the end
 _UNREAD = 1 << 10
 #: bytes of the largest body that is received of a peer
@@ -97,7 +100,21 @@ class Connection:
 
     def wait(self, timeout_s: float) -> bool:
         """Wait until there is something to read, at most that long; returns whether there is."""
+        if timeout_s > 0 and self._comes_soon():
+            return True
         return bool(self._poller.poll(max(0, round(timeout_s * 1000))))
+
+    def _comes_soon(self) -> bool:
+        """Ask for a moment without sleeping: to be woken takes as long as a server's answer to a small push.
+
+        Whoever else wants the core has it meanwhile.
+        """
+        until = time.perf_counter() + _SPIN_S
+        while time.perf_counter() < until:
+            if self._poller.poll(0):
+                return True
+            os.sched_yield()
+        return False
 
     def next_frame(self) -> Frame | None:
         """Return the next frame, or None until all of it has come.
