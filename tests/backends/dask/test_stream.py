@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import struct
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -29,10 +30,13 @@ def server() -> Iterator[ServerSocket]:
         yield server
 
 
-def dialled(server: ServerSocket) -> socket.socket:
+WAYS = [socket.AF_INET, *([socket.AF_UNIX] if sys.platform == "linux" else [])]
+
+
+def dialled(server: ServerSocket, way: socket.AddressFamily = socket.AF_INET) -> socket.socket:
     """Return a bare connection to a server."""
-    host, port, _ = stream._place(server.address)
-    return socket.create_connection((host, port))
+    host, port, number = stream._place(server.address)
+    return stream._connected(way, (host, port) if way is socket.AF_INET else stream._local_name(number))
 
 
 def closed(server: ServerSocket, end: socket.socket) -> bool:
@@ -88,11 +92,25 @@ def test_a_greeting_that_was_recorded_is_refused(server: ServerSocket) -> None:
             await_true(lambda: closed(other, elsewhere))
 
 
-def test_another_key_is_a_strangers(server: ServerSocket) -> None:
-    with dialled(server) as end:
+@pytest.mark.parametrize("way", WAYS)
+def test_another_key_is_a_strangers(server: ServerSocket, way: socket.AddressFamily) -> None:
+    with dialled(server, way) as end:
         end.sendall(greeting(server, key=b"x" * 32))
         await_true(lambda: closed(server, end))
     assert server.strangers == 1
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_where_there_is_no_unix_socket_a_peer_comes_by_tcp(
+    way: socket.AddressFamily, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if way is socket.AF_INET:
+        monkeypatch.setattr(stream, "_listen_locally", lambda number: [])
+    with ServerSocket("127.0.0.1", KEY) as server, ClientSocket(server.address, KEY, "friend") as client:
+        assert next_of(server).sender == "friend"
+        wire = client._wire
+        assert isinstance(wire, stream.StreamClient)
+        assert wire._connection._end.family == way
 
 
 def test_nothing_is_taken_from_a_server_that_does_not_know_the_key() -> None:
