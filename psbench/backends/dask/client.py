@@ -94,6 +94,11 @@ def run_dask(
                     raise ServerLost(f"{lost}; {record.last_checkpoint}{often if restarts else ''}") from None
                 restarts += 1
                 _go_on(record, lost, f"(restart {restarts} of {most})")
+            except Cancelled:
+                outcome = record.stopped()
+                if outcome is None:
+                    raise
+                return outcome
 
 
 def _placed(

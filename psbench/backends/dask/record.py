@@ -10,6 +10,7 @@ import numpy as np
 from psbench.backends.control import Observer
 from psbench.backends.dask.coordinator.checkpointing import Start
 from psbench.backends.dask.protocol import messages as msg
+from psbench.backends.outcome import Outcome
 from psbench.checkpoints.file import Checkpoint
 from psbench.checkpoints.folder import CheckpointFolder
 from psbench.core.log import ROW, EventLog, Kind
@@ -142,3 +143,16 @@ class Record:
         self.log.truncate(self._last.rows, self._last.texts)
         lost = f"{max(0, updates)} updates and {max(0.0, seconds):.1f} s"
         return f"{lost} since {self._last.name} are lost"
+
+    def stopped(self) -> Outcome | None:
+        """Return the outcome of a run that is stopped before it goes on from its last checkpoint.
+
+        The model is the checkpoint's, where the log ends too; None if the run has not begun yet.
+        """
+        if self._last is None or not self.has_gone_back:
+            return None
+        tensors, state = self._last.checkpoint.tensors, self._last.checkpoint.state
+        facts = {"time_s": state["time_s"], "checkpoints": self.paths, "incidents": self.incidents}
+        facts["unanswered"] = True  # a checkpoint falls between an update and its releases
+        reason = f"stopped by hand before it went on from {self._last.name}"
+        return Outcome("stopped", reason, tensors["parameters"], tensors["buffers"], facts)

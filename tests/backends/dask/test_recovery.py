@@ -14,13 +14,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from distributed import Client
 from test_dask_runs import FOREVER, client, experiment, process_of, simulated
 
 from psbench import replay
 from psbench.backends.control import Control
 from psbench.backends.dask.attempt import Attempt
+from psbench.backends.dask.protocol.decoder import Message
+from psbench.backends.dask.protocol.messages import StoreCheckpoint
+from psbench.backends.dask.protocol.transport import ClientSocket
 from psbench.backends.dask.record import Record
+from psbench.checkpoints.file import Checkpoint
 from psbench.core.log import EventLog, Kind
 from psbench.errors import BackendError, ServerLost
 from psbench.results.run import Run
@@ -63,6 +68,36 @@ def test_a_server_that_is_lost_before_anything_was_done_is_started_again(
     spec = experiment("asp", scheduler, 1)
     assert run(spec).meta["params_digest"] == simulated(spec).meta["params_digest"]
     assert len(starts) == 2
+
+
+def test_who_stops_a_run_that_has_yet_to_go_on_keeps_what_it_had(
+    scheduler: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    attempts: list[Attempt] = []
+    begin, read, control = Attempt.start, Attempt._read, Control()
+
+    def start(attempt: Attempt) -> None:
+        attempts.append(attempt)
+        if len(attempts) == 2:
+            control.stop()
+            control.check()
+        begin(attempt)
+
+    def lose(attempt: Attempt, message: Message, coordinator: ClientSocket) -> None:
+        read(attempt, message, coordinator)
+        if isinstance(message, StoreCheckpoint):
+            raise ServerLost("server 1 is gone")
+
+    monkeypatch.setattr(Attempt, "start", start)
+    monkeypatch.setattr(Attempt, "_read", lose)
+    spec = experiment("asp", scheduler, 1, checkpoint_every=0.5, stop=FOREVER)
+    done = run(spec, control=control, folder=tmp_path)
+    checkpoint = Checkpoint.load(Path(done.meta["checkpoints"][-1]))
+    assert (done.meta["status"], len(attempts)) == ("stopped", 2)
+    assert done.meta["reason"].startswith("stopped by hand before it went on from checkpoint")
+    assert torch.equal(done.parameters, checkpoint.tensors["parameters"])
+    assert done.log.of_kind(Kind.APPLY)["version"][-1] == checkpoint.state["engine"]["view"]["version"]
+    assert replay(done) == len(done.log)
 
 
 def test_what_was_done_is_not_begun_again_without_a_checkpoint() -> None:
