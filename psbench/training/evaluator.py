@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
+import operator
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -25,6 +27,23 @@ _STREAM: dict[str, tuple[int, ...]] = {"train": (), "test": (1,)}
 _NO_METRICS: Mapping[str, Metric] = {}
 
 
+class Part(NamedTuple):
+    """Samples `start` to `stop` of those that an evaluation goes through in a set, "train" or "val"."""
+
+    which: Literal["train", "val"]
+    start: int
+    stop: int
+
+
+class Scores(NamedTuple):
+    """What a part of an evaluation finds: each batch's loss, the answers that were right, and of how many."""
+
+    losses: list[float]
+    right: int
+    targets: int
+    metrics: dict[str, float]
+
+
 class Evaluator:
     """Evaluates a model on the validation set and on a fixed sample of the training set.
 
@@ -40,7 +59,6 @@ class Evaluator:
     """
 
     BATCH = 1000  # bounds memory; larger is not faster on a CPU
-    PARTS = ("train", "val")
 
     def __init__(
         self,
@@ -71,28 +89,50 @@ class Evaluator:
         ParameterError
             If a metric cannot be computed.
         """
+        self._load(parameters, buffers)
+        return self.joined([self._scores(part) for part in self.parts])
+
+    @property
+    def parts(self) -> list[Part]:
+        """What an evaluation goes through, in order; each part may be evaluated anywhere.
+
+        A set is one part if its forwards draw numbers, which follow one another, or if metrics need all of
+        its outputs; else each batch is one.
+        """
+        found = []
+        for which, size in (("train", len(self._sample)), ("val", len(self.data.val_y))):
+            is_whole = self.model.draws or (which == "val" and bool(self._metrics))
+            step = max(1, size) if is_whole else self.BATCH
+            found += [Part(which, at, min(at + step, size)) for at in range(0, size, step)]  # type: ignore[arg-type]
+        return found
+
+    def evaluate_part(self, part: Part, parameters: Tensor, buffers: Tensor) -> Scores:
+        """Return what is found on one of the `parts`."""
+        self._load(parameters, buffers)
+        return self._scores(part)
+
+    def joined(self, scores: Sequence[Scores]) -> dict[str, float]:
+        """Return what `evaluate` returns, from the scores of all parts in their order."""
         values: dict[str, float] = {}
-        for part in self.PARTS:
-            values |= self.evaluate_part(part, parameters, buffers)
+        for which in ("train", "val"):
+            own = [pair for pair in zip(self.parts, scores, strict=True) if pair[0].which == which]
+            if not own:
+                continue
+            losses = [loss for _, each in own for loss in each.losses]
+            values[f"{which}_loss"] = _total(losses) / own[-1][0].stop
+            if targets := sum(each.targets for _, each in own):
+                values[f"{which}_accuracy"] = sum(each.right for _, each in own) / targets
+            for _, each in own:
+                values |= {f"{which}_{name}": value for name, value in each.metrics.items()}
         return values
 
-    def evaluate_part(self, part: str, parameters: Tensor, buffers: Tensor) -> dict[str, float]:
-        """Return what `evaluate` finds on one of the `PARTS`; they may be evaluated anywhere."""
-        self._load(parameters, buffers)
-        return self._on_training() if part == "train" else self._on_validation()
-
-    def _on_training(self) -> dict[str, float]:
-        loss, accuracy = self._over(self.data.train_x, self.data.train_y, self._sample)
-        return {"train_loss": loss} | ({} if accuracy is None else {"train_accuracy": accuracy})
-
-    def _on_validation(self) -> dict[str, float]:
-        data = self.data
-        if not len(data.val_y):
-            return {}
+    def _scores(self, part: Part) -> Scores:
+        data, stretch = self.data, slice(part.start, part.stop)
+        if part.which == "train":
+            return self._over(data.train_x, data.train_y, self._sample[stretch])
         outputs: list[Any] | None = [] if self._metrics else None
-        loss, accuracy = self._over(data.val_x, data.val_y, torch.arange(len(data.val_y)), outputs)
-        values = {"val_loss": loss} | ({} if accuracy is None else {"val_accuracy": accuracy})
-        return values | ({} if outputs is None else self._measured(_joined(outputs)))
+        scores = self._over(data.val_x, data.val_y, torch.arange(part.start, part.stop), outputs)
+        return scores if outputs is None else scores._replace(metrics=self._measured(_joined(outputs)))
 
     def loss(
         self, which: Literal["train", "test"], parameters: Tensor, buffers: Tensor, samples: int = 0
@@ -106,9 +146,8 @@ class Evaluator:
         where = self._chosen(which, samples)
         self._load(parameters, buffers)
         data = self.data
-        if which == "train":
-            return self._over(data.train_x, data.train_y, where)[0]
-        return self._over(data.val_x, data.val_y, where)[0]
+        inputs, labels = (data.train_x, data.train_y) if which == "train" else (data.val_x, data.val_y)
+        return _total(self._over(inputs, labels, where).losses) / len(where)
 
     def sample_size(self, which: Literal["train", "test"], samples: int = 0) -> int:
         """Return how many samples `loss` is taken over."""
@@ -126,23 +165,21 @@ class Evaluator:
             self._samples[key] = torch.from_numpy(np.sort(order[: key[1]]))
         return self._samples[key]
 
-    def _over(
-        self, inputs: Tensor, labels: Tensor, where: Tensor, keep: list[Any] | None = None
-    ) -> tuple[float, float | None]:
-        """Return loss and accuracy over some samples; outputs are added to `keep`, on the CPU."""
-        loss, right, targets = 0.0, 0, 0
+    def _over(self, inputs: Tensor, labels: Tensor, where: Tensor, keep: list[Any] | None = None) -> Scores:
+        """Return the scores of some samples; outputs are added to `keep`, on the CPU."""
+        losses, right, targets = list[float](), 0, 0
         device = self.model.device
         with torch.inference_mode(), self._drawing():
             for part in torch.split(where, self.BATCH):
                 y = labels[part].to(device)
                 outputs = self.model.module(inputs[part].to(device))
-                loss += float(self._loss.total(outputs, y))
+                losses.append(float(self._loss.total(outputs, y)))
                 found = right_answers(outputs, y)
                 right += found or 0
                 targets += 0 if found is None else y.numel()
                 if keep is not None:
                     keep.append(_on_cpu(outputs))
-        return loss / len(where), right / targets if targets else None
+        return Scores(losses, right, targets, {})
 
     def _drawing(self) -> AbstractContextManager[None]:
         """Have a forward that draws numbers draw the same in every evaluation."""
@@ -154,13 +191,18 @@ class Evaluator:
         found = {}
         for name, metric in self._metrics.items():
             try:
-                found[f"val_{name}"] = metric.value(outputs, self.data.val_y)
+                found[name] = metric.value(outputs, self.data.val_y)
             except Exception as error:
                 raise ParameterError(
                     f"metric {name!r} cannot be computed from the outputs for the {len(self.data.val_y)} "
                     f"validation samples: {one_line(error)}"
                 ) from error
         return found
+
+
+def _total(losses: Sequence[float]) -> float:
+    """Add up in order; `sum` rounds otherwise from Python 3.12 on."""
+    return functools.reduce(operator.add, losses, 0.0)
 
 
 def _on_cpu(outputs: Any) -> Any:

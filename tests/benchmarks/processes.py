@@ -18,7 +18,8 @@ from psbench.system.allocator import keep_freed_memory
 from psbench.training.workload import Workload
 from tests.benchmarks.measure import Pictures, Row, Rows, in_turns
 
-STEPS, WORKERS = 120, 12
+#: enough that the two evaluations of a run, at its beginning and its end, hardly count
+STEPS, WORKERS = 360, 12
 STRATEGIES = {
     "ASP": "asp",
     "BSP": "bsp",

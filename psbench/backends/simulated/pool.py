@@ -26,7 +26,7 @@ from psbench.backends.simulated.pool_process import Served, serve
 from psbench.data import Dataset
 from psbench.system.fork_server import without_main
 from psbench.system.limits import available_memory, size
-from psbench.training.evaluator import Evaluator
+from psbench.training.evaluator import Evaluator, Part, Scores
 from psbench.training.trainer import Job, StepResult, Trainer
 from psbench.training.workload import Workload
 
@@ -48,7 +48,7 @@ class CannotShare(Exception):
 class _Task:
     """Something to be computed from a model: a step, or a part of an evaluation."""
 
-    request: Job | str
+    request: Job | Part
     parameters: Tensor
     buffers: Tensor
     is_void: bool = False
@@ -127,17 +127,15 @@ class Pool:
             task.is_void = True
 
     def evaluate(self, parameters: Tensor, buffers: Tensor) -> dict[str, float]:
-        """Evaluate on both sets at once."""
-        tasks = [_Task(part, parameters, buffers) for part in Evaluator.PARTS]
+        """Evaluate on all processes at once, before the steps that wait."""
+        tasks = [_Task(part, parameters, buffers) for part in self._evaluator.parts]
         for task in tasks:
             self._add(task, float("-inf"))
-        values: dict[str, float] = {}
         for task in tasks:
             self._await(task)
             if not task.is_done:
                 return self._evaluator.evaluate(parameters, buffers)
-            values |= task.result
-        return values
+        return self._evaluator.joined([task.result for task in tasks])
 
     # ---------------------------------------------------------------- processes
 
@@ -184,7 +182,7 @@ class Pool:
         task.is_done = True
         if isinstance(answer, bytes):
             task.error = cloudpickle.loads(answer)
-        elif isinstance(answer, dict):
+        elif isinstance(answer, Scores):
             task.result = answer
         elif not task.is_void:
             vectors = self._memory[place, 1].clone()

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from psbench.data import Dataset
 from psbench.seeds import Streams
 from psbench.system.allocator import keep_freed_memory
-from psbench.training.evaluator import Evaluator
+from psbench.training.evaluator import Evaluator, Part, Scores
 from psbench.training.losses import Loss
 from psbench.training.model import FlatModel
 from psbench.training.scores import Metric
@@ -67,7 +67,7 @@ def serve(pipe: Connection, packed: bytes, tensors: tuple[Tensor, ...], memory: 
     Parameters
     ----------
     pipe : Connection
-        Brings (place, request) and takes (place, answer): a loss for a step, values for a part of an
+        Brings (place, request) and takes (place, answer): a loss for a step, scores for a part of an
         evaluation, and an exception, packed, where there was one.
     packed : bytes
         A `Served`.
@@ -86,7 +86,7 @@ def serve(pipe: Connection, packed: bytes, tensors: tuple[Tensor, ...], memory: 
             place, request = pipe.recv()
         except (EOFError, OSError):
             return
-        answer: float | dict[str, float] | bytes
+        answer: float | Scores | bytes
         try:
             if built is None:
                 built = cloudpickle.loads(packed).build(tensors)
@@ -101,10 +101,10 @@ def serve(pipe: Connection, packed: bytes, tensors: tuple[Tensor, ...], memory: 
 
 
 def _answer(
-    trainer: Trainer, evaluator: Evaluator, request: Job | str, memory: Tensor, size: int
-) -> float | dict[str, float]:
+    trainer: Trainer, evaluator: Evaluator, request: Job | Part, memory: Tensor, size: int
+) -> float | Scores:
     parameters, buffers = memory[0, :size], memory[0, size:]
-    if isinstance(request, str):
+    if isinstance(request, Part):
         return evaluator.evaluate_part(request, parameters, buffers)
     step = trainer.result(request, parameters, buffers)
     memory[1, :size].copy_(step.gradient)
