@@ -19,7 +19,7 @@ from psbench.training.workload import Workload
 from tests.benchmarks.measure import Pictures, Row, Rows, in_turns
 
 #: enough that the two evaluations of a run, at its beginning and its end, hardly count
-STEPS, WORKERS = 360, 12
+STEPS, WORKERS = 240, 12
 STRATEGIES = {
     "ASP": "asp",
     "BSP": "bsp",
