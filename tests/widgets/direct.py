@@ -71,10 +71,16 @@ class Direct:
     """A panel and the browser page that shows it."""
 
     def __init__(self, browser: Any, width: int = 1366, height: int = 768, theme: str = "light") -> None:
-        self.context = browser.new_context(viewport={"width": width, "height": height})
-        self.web = self.context.new_page()
+        self.browser = browser
         self.out: deque[tuple[str, str, Any]] = deque()
+        self.widgets: dict[str, Any] = {}
         self._lock = threading.Lock()
+        self._open(width, height, theme)
+
+    def _open(self, width: int, height: int, theme: str) -> None:
+        """Open a page that is still empty."""
+        self.context = self.browser.new_context(viewport={"width": width, "height": height})
+        self.web = self.context.new_page()
         # half a screen has no room for a file browser
         left = 64 if width < 1000 else BESIDE
         look = "; ".join(f"{name}: {value}" for name, value in LOOK[theme].items())
@@ -91,23 +97,22 @@ class Direct:
     def show(self, lab: Lab) -> None:
         """Show a panel."""
         self.lab = lab
-        self.widgets = {lab.model_id or "lab": lab}
-        bundle = {"key": "direct", "themes": themes()}
-        self.out.append(("bundle", "open", bundle))
-        for chart in lab._figures.charts.values():
-            self._add(chart)
-        self._add(lab)
+        for widget in (*lab._figures.charts.values(), lab):
+            self._add(widget)
+        self._mount()
+
+    def _mount(self) -> None:
+        with self._lock:
+            self.out.clear()  # what is newer than the states that follow comes after them
+            self.out.append(("bundle", "open", {"key": "direct", "themes": themes()}))
+            self.out.extend((uid, "open", _state(widget)) for uid, widget in self.widgets.items())
         self.flush()
-        self.web.evaluate("([id, key]) => window.mount(id, key)", [lab.uid, "direct"])
+        self.web.evaluate("([id, key]) => window.mount(id, key)", [self.lab.uid, "direct"])
         self.wait("() => document.querySelector('.psb-lab button.psb-run:enabled')")
 
     def _add(self, widget: Any) -> None:
         self.widgets[widget.uid] = widget
-        state = {
-            name: _plain(getattr(widget, name)) for name in widget.trait_names(sync=True) if name[0] != "_"
-        }
-        with self._lock:
-            self.out.append((widget.uid, "open", state))
+        self._put(widget.uid, "open", _state(widget))
         widget.observe(lambda change: self._changed(widget, change))
         widget.send = lambda content, buffers=None: self._put(widget.uid, "message", content)
 
@@ -174,17 +179,22 @@ class Direct:
         return list(self.web.evaluate("() => window.errors"))
 
     def look(self, width: int, height: int, theme: str) -> None:
-        """Show the page at another size, light or dark."""
-        self.web.set_viewport_size({"width": width, "height": height})
-        left = 64 if width < 1000 else BESIDE
+        """Show the panel in a page of another size, light or dark.
+
+        Another size is a new page: one that was resized has been seen never to draw again (Chromium 156).
+        """
+        assert self.errors() == []
+        if self.web.viewport_size != {"width": width, "height": height}:
+            self.context.close()
+            self._open(width, height, theme)
+            self._mount()
         self.web.evaluate(
-            """([look, left, light]) => {
+            """([look, light]) => {
               const style = document.documentElement.style;
               for (const [name, value] of Object.entries(look)) style.setProperty(name, value);
-              document.getElementById("scroll").style.left = `${left}px`;
               document.body.dataset.jpThemeLight = light;
             }""",
-            [LOOK[theme], left, str(theme == "light").lower()],
+            [LOOK[theme], str(theme == "light").lower()],
         )
         self.settle(900)
 
@@ -192,6 +202,10 @@ class Direct:
         """Close the page and the panel."""
         self.context.close()
         self.lab.close()
+
+
+def _state(widget: Any) -> dict[str, Any]:
+    return {name: _plain(getattr(widget, name)) for name in widget.trait_names(sync=True) if name[0] != "_"}
 
 
 def _plain(value: Any) -> Any:

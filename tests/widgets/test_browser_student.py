@@ -227,8 +227,8 @@ def test_a_wait_under_the_pointer_is_joined_at_once_to_the_worker_that_ended_it(
 
 
 def test_a_curve_is_drawn_and_the_gap_is_shown(panel: Direct) -> None:
-    web = panel.web
     panel.look(1366, 768, "light")
+    web = panel.web
     if web.get_attribute(".psb-predict", "open") is None:
         web.click(".psb-predict > summary")
     area = web.locator(".psb-drawing-area").bounding_box()

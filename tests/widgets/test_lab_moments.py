@@ -70,6 +70,17 @@ def test_a_run_is_forked_and_both_futures_are_shown_at_that_moment(panel: Panel)
     assert panel.last("answer")["text"] == "fork: there is no worker 99; the workers are 0 to 8"
 
 
+def test_a_page_that_comes_later_is_sent_the_recording_alone(panel: Panel) -> None:
+    panel.say("film", at=None, view="early")
+    assert "films" not in {message["kind"] for message in panel.sent}  # there is none yet
+    panel.click(BRIEF)
+    assert panel.wait(120)
+    shown = panel.last("films")
+    assert shown["view"] == ""  # every page takes it
+    panel.say("film", at=None, view="late")
+    assert panel.last("films") == shown | {"view": "late"}
+
+
 def test_sums_are_those_up_to_the_moment(panel: Panel) -> None:
     panel.click(BRIEF)
     assert panel.wait(120)

@@ -53,7 +53,7 @@ class Lab(Panel):
             "target": lambda m: self._comparison.set_target(m.get("value")),
             "preset": lambda m: self._show_settings(PRESETS[m["name"]].experiment()),
             "predict": lambda m: self.predict(**m["values"]),
-            "film": lambda m: self._view.show_moment(m.get("at")),
+            "film": lambda m: self._view.show_moment(m.get("at"), m.get("view", "")),
             "moment": lambda m: self._view.sum_up_to(m.get("at"), m.get("since")),
             "fork": self._on_fork,
             "tick": lambda m: self._change(self._table.tick, m["number"], bool(m["on"])),

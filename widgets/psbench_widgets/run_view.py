@@ -198,16 +198,19 @@ class RunView:
         """The number of the run that is shown first; 0 before any."""
         return self._shown[0].number if self._shown else 0
 
-    def show_moment(self, at_s: float | None) -> None:
-        """Send the recordings of what is shown, with a moment in them; the newest one if that is None."""
+    def show_moment(self, at_s: float | None, view: str = "") -> None:
+        """Send the recordings of what is shown, with a moment in them; the newest one if that is None.
+
+        Only the view that asked takes the answer, so that it moves no other; all do if none is named.
+        """
         with self._lock:
             live = self._job is not None and not self._job.is_over
             if live and at_s is None:
                 self._due = 0.0
                 return
             films = [each.around(at_s) for each in self._shown]
-            if films:
-                self._send({"kind": "films", "films": films, "live": live, "at": at_s})
+            if films and films[0]["workers"]:  # else nothing has happened that could be drawn
+                self._send({"kind": "films", "films": films, "live": live, "at": at_s, "view": view})
 
     def sum_up_to(self, at_s: float | None, since_s: float | None = None) -> None:
         """Draw sums and counts up to a moment, or between two, of a run that is over."""

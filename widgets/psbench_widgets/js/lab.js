@@ -50,6 +50,7 @@ class Lab {
     this.place("overlay", this.overlay);
     this.sight = new Sight(this.element, () => this.tab === "watch", (on) => this.send({ kind: "seen", on }));
     this.ask();
+    this.send({ kind: "film", at: null }); // a page that was opened or reloaded later shows the recording too
   }
 
   // ---------------------------------------------------------------- the frame
@@ -202,7 +203,7 @@ class Lab {
       this.form.draw();
       this.ask();
     }
-    if (message.kind === "films") this.onFilms(message);
+    if (message.kind === "films" && (!message.view || message.view === this.view)) this.onFilms(message);
     if (message.kind === "python") this.onPython(message);
     if (message.seq !== this.seq) return; // about values that have changed since
     if (message.kind === "verdict") this.onVerdict(message);
