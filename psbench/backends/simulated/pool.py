@@ -1,9 +1,10 @@
 """The steps of one simulated cluster on several processes, with the same bits as on one.
 
 A step is sent to a process as soon as one is free, the first that will be needed first, with a copy of the
-model that it starts from in memory that both share; its gradient comes back there. Each process has its next
-step before it is done with the one before. When the result is taken in virtual time it is there, or is waited
-for. Order, batches and sums are this process's alone, so nothing depends on which process is faster.
+model that it starts from in memory that both share; its gradient comes back there. Each process has its
+next step before it is done with the one before. When the result is taken in virtual time it is there, and
+where it is not, this process, which is one of them, computes a step itself instead of waiting. Order, batches
+and sums are this process's alone, so nothing depends on which process is faster.
 """
 
 from __future__ import annotations
@@ -12,9 +13,10 @@ import contextlib
 import heapq
 import logging
 import multiprocessing
+import selectors
 from dataclasses import dataclass, field
 from itertools import count
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import Connection
 from typing import Any
 
 import cloudpickle
@@ -74,8 +76,9 @@ class Pool:
     ----------
     workload : Workload
     trainer, evaluator
-        Of this process: for what is not worth to be sent, and should all processes be lost.
+        Of this process.
     processes : int
+        With this one.
 
     Raises
     ------
@@ -87,16 +90,19 @@ class Pool:
         self._size = trainer.model.num_parameters
         width = self._size + trainer.model.num_buffers
         #: of each place: the model that a task starts from, and its gradient with the buffers after it
-        self._memory = _in_shared_memory(torch.zeros(processes * _AHEAD, 2, width))
+        self._memory = _in_shared_memory(torch.zeros((processes - 1) * _AHEAD, 2, width))
         self._order, self._todo = count(), list[tuple[float, int, _Task]]()
         self._begun: dict[tuple[int, int], _Task] = {}
         self._processes: list[_Process] = []
+        self._answers = selectors.DefaultSelector()
         packed = _packed(Served.of(workload, trainer, evaluator))
         tensors = _shared(workload.data)
         try:
-            for number in range(processes):
-                places = list(range(number * _AHEAD, (number + 1) * _AHEAD))
-                self._processes.append(_start(packed, tensors, self._memory, self._size, places))
+            for first in range(0, len(self._memory), _AHEAD):
+                places = list(range(first, first + _AHEAD))
+                process = _start(packed, tensors, self._memory, self._size, places)
+                self._processes.append(process)
+                self._answers.register(process.pipe, selectors.EVENT_READ, process)
         except BaseException:
             self.close()
             raise
@@ -113,11 +119,7 @@ class Pool:
         task = self._begun.pop((job.worker, job.number), None)
         if task is None:  # begun before the processes were there
             return self._trainer.result(job, parameters, buffers)
-        self._await(task)
-        if not task.is_done:
-            task.is_void = True
-            return self._trainer.result(job, parameters, buffers)
-        found: StepResult = task.result
+        found: StepResult = self._awaited(task)
         return found
 
     def cancel(self, job: Job) -> None:
@@ -131,11 +133,7 @@ class Pool:
         tasks = [_Task(part, parameters, buffers) for part in self._evaluator.parts]
         for task in tasks:
             self._add(task, float("-inf"))
-        for task in tasks:
-            self._await(task)
-            if not task.is_done:
-                return self._evaluator.evaluate(parameters, buffers)
-        return self._evaluator.joined([task.result for task in tasks])
+        return self._evaluator.joined([self._awaited(task) for task in tasks])
 
     # ---------------------------------------------------------------- processes
 
@@ -144,10 +142,13 @@ class Pool:
         self._feed()
 
     def _feed(self) -> None:
-        """Send tasks to the processes that have a place for one, the first to be needed first."""
+        """Send tasks to the processes that have a place for one, the first to be needed first.
+
+        Nobody gets the last one ahead of time: this process may come to it sooner.
+        """
         while self._todo:
             freest = min(self._processes, key=lambda each: len(each.tasks), default=None)
-            if freest is None or not freest.places:
+            if freest is None or not freest.places or (freest.tasks and len(self._todo) == 1):
                 return
             _, _, task = heapq.heappop(self._todo)
             if not task.is_void:
@@ -162,14 +163,29 @@ class Pool:
         with contextlib.suppress(OSError):  # it is found to be gone when its answer is awaited
             process.pipe.send((place, task.request))
 
-    def _await(self, task: _Task) -> None:
-        """Wait until a task is done; it is not if no process is left to do it."""
-        while not task.is_done and self._processes:
-            pipes = {each.pipe: each for each in self._processes}
-            for pipe in wait(list(pipes)):
-                self._collect(pipes[pipe])  # type: ignore[index]
+    def _awaited(self, task: _Task) -> Any:
+        """Return the result of a task; until it is there, others are computed in this process."""
+        while not task.is_done:
+            for ready, _ in self._answers.select(0 if self._todo else None):
+                self._collect(ready.data)
+            if not task.is_done and self._todo:
+                self._compute(heapq.heappop(self._todo)[-1])
         if task.error is not None:
             raise task.error
+        return task.result
+
+    def _compute(self, task: _Task) -> None:
+        """Compute a task in this process."""
+        if task.is_void:
+            return
+        try:
+            if isinstance(task.request, Part):
+                task.result = self._evaluator.evaluate_part(task.request, task.parameters, task.buffers)
+            else:
+                task.result = self._trainer.result(task.request, task.parameters, task.buffers)
+        except Exception as error:  # it may be of a step that is cancelled before it is needed
+            task.error = error
+        task.is_done = True
 
     def _collect(self, process: _Process) -> None:
         try:
@@ -190,9 +206,10 @@ class Pool:
         self._feed()
 
     def _lose(self, process: _Process) -> None:
-        """Do without a process that is gone; what it had is done by the others, or by this one."""
+        """Do without a process that is gone; what it had is done by the others."""
         logger.warning("process %s of a simulated run is gone; others go on", process.process.pid)
         self._processes.remove(process)
+        self._answers.unregister(process.pipe)
         process.pipe.close()
         process.process.join(_END_S)
         for task in process.tasks.values():
@@ -210,6 +227,7 @@ class Pool:
                 each.process.join()
             each.process.close()
         self._processes = []
+        self._answers.close()
 
 
 def _shared(data: Dataset) -> tuple[Tensor, ...]:

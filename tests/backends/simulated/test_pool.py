@@ -159,7 +159,7 @@ def test_a_process_that_is_killed_is_done_without() -> None:
             for pid in killed:
                 os.kill(pid, signal.SIGKILL)
 
-    assert_equal(ps.run(experiment.but(processes=2), observer=kill), expected)
+    assert_equal(ps.run(experiment.but(processes=3), observer=kill), expected)
     assert len(killed) == 2
     assert not children()
 
