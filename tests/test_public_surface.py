@@ -122,6 +122,7 @@ from psbench.cli import main
 main(["run", "--set", "strategy=bsp", "--set", "stop.updates=1"])
 import json
 json.dump([*sys.stderr.first, sorted(sys.modules)], out)
+out.flush()  # it is no longer sys.stdout, which is flushed at the end
 """
 
 
