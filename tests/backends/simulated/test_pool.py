@@ -17,10 +17,12 @@ import psbench as ps
 from psbench.backends.control import Control
 from psbench.backends.simulated import steps
 from psbench.backends.simulated.pool import Pool
+from psbench.core.log import Kind
 from psbench.errors import ParameterError
 from psbench.results.run import Run
 from psbench.testing import toy_experiment
 from psbench.testing.toys import toy_cluster
+from psbench.training.trainer import Trainer
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -86,6 +88,13 @@ def count_calls(monkeypatch: pytest.MonkeyPatch, owner: type, name: str) -> list
 
     monkeypatch.setattr(owner, name, counted)
     return calls
+
+
+def test_the_process_of_the_simulation_computes_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it would wait for otherwise; the other one has the step that is needed first."""
+    here = count_calls(monkeypatch, Trainer, "result")
+    done = ps.run(toy_experiment("asp", stop={"epochs": 1}, processes=2))
+    assert 0 < len(here) < len(done.log.of_kind(Kind.PUSH)["row"])
 
 
 class Own(nn.Module):
