@@ -133,7 +133,8 @@ def test_a_worker_that_was_lost_takes_part_again_in_a_resumed_run() -> None:
     assert 1 in since["worker"][since["kind"] == Kind.PUSH]
 
 
-OFTEN = {"name": "hermes", "communication": {"name": "hermes_gup", "alpha": -0.2}}
+#: chunks so small, and a threshold so low, that somebody pushes in a moment
+OFTEN = {"name": "hermes", "chunk_samples": 48, "passes": 1, "alpha": -0.1, "patience": 1}
 
 
 @pytest.mark.parametrize("strategy", ["bsp", {"name": "selsync", "delta": 1e9}, OFTEN], ids=json.dumps)
