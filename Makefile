@@ -75,6 +75,8 @@ TODAY := $(shell date +%Y%m%d)
 nightly: test  ## and the tests that are long and rarely find anything
 	@echo '== long tests'
 	@$(PYTEST) -m nightly tests
+	@echo '== property tests, with other examples every time'
+	@$(PYTEST) --hypothesis-profile=other -m 'hypothesis and not nightly' tests
 	@echo "== random schedules of events, other ones every day (seed $(TODAY))"
 	@$(BIN)/psbench fuzz --schedules 100000 --seed $(TODAY)
 	@echo '== signals at random to the processes of live runs'

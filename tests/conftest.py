@@ -18,9 +18,12 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# no test depends on how fast the machine is
-settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("unhurried")
+# no test depends on how fast the machine is, and each tries the same examples whenever it is run
+settings.register_profile(
+    "same", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True, database=None
+)
+settings.register_profile("other", settings.get_profile("same"), derandomize=False)
+settings.load_profile("same")
 
 
 #: of the cluster: enough for three workers, two servers and the evaluator
