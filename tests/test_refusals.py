@@ -260,7 +260,7 @@ def steps_in_no_push(strategy):
     """Steps that were computed, and that no push has told of or can still tell of."""
     simulation, computed = simulated(strategy, 30, speed=[1.0, 0.5, 0.5, 0.25], latency_s=0.02)
     pushed = int(simulation.log.of_kind(Kind.PUSH)["steps"].sum())
-    on_their_way = sum(push.steps for push in simulation._under_way.values())
+    on_their_way = sum(push.steps for push in simulation.cluster.under_way.values())
     unpushed = sum(worker.loop._steps for worker in simulation.cluster.workers._workers.values())
     return computed - pushed - on_their_way - unpushed
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+from array import array
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from psbench.clusters.profile import Profile
@@ -56,7 +58,7 @@ class StepTimes:
         self._reset()
 
     def _reset(self) -> None:
-        self._left: list[list[float]] = [[] for _ in self._slowness]
+        self._left = [array("d") for _ in self._slowness]  # not lists, whose floats fill a processor's cache
         self._drawn = [0] * len(self._slowness)
         self._series: dict[int, Callable[[int], NDArray[Any]]] = {}
         self._before = [0] * len(self._slowness)  # steps of an earlier part of the run
@@ -126,17 +128,16 @@ class StepTimes:
     def _refill(self, worker: int) -> float:
         """Draw the next block, keep it last first, and return its first."""
         done = self._drawn[worker]
-        self._left[worker] = self._draw(worker, min(max(done, _FIRST_BLOCK), self._block))[::-1]
-        return self._left[worker].pop()
+        drawn = self._draw(worker, min(max(done, _FIRST_BLOCK), self._block))
+        left = self._left[worker] = array("d", np.asarray(drawn, np.float64)[::-1].tobytes())
+        return left.pop()
 
-    def _draw(self, worker: int, size: int) -> list[float]:
+    def _draw(self, worker: int, size: int) -> NDArray[Any]:
         if worker not in self._series:
             rng = self._streams.generator("step_time", worker)
             self._series[worker] = self._step_time.series(worker, rng)
-        factors = self._series[worker](size)
         self._drawn[worker] += size
-        plain: list[float] = factors.tolist()
-        return plain
+        return self._series[worker](size)
 
     def state_dict(self) -> dict[str, Any]:
         """Return how many factors each worker has used, as plain data."""

@@ -218,7 +218,7 @@ class ActionProcessor:
         log = self.log
         if log is not None:
             text = log.number(plain_json(release.orders)) if release.orders else 0
-            pushes = int(release.then == "push")
+            pushes = release.then == "push"
             load = release.load
             log.append(pack_release(self.view.now, _RELEASE, worker, pushes, load, kept, size, text))
 

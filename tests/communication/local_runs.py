@@ -66,5 +66,5 @@ class Watched:
     def until(self, condition):
         """Go on until something holds of the cluster's view."""
         while not condition(self.view):
-            self._simulation._next()
+            self._simulation._handle_events(1)
         return self.replicas

@@ -37,6 +37,8 @@ from psbench.core.view import ClusterView, Status
 from psbench.training.server import finite
 from psbench.training.workload import Workload
 
+_GONE = Status.GONE  # looking up an enum member costs more than comparing it
+
 
 class SimulatedCluster:
     """The workers, the links and the model of a run in virtual time.
@@ -106,27 +108,27 @@ class SimulatedCluster:
         """Send a release; a worker that pushes after every step begins one."""
         worker = release.worker
         seen = self._view.workers[worker]
-        if seen.ticket != release.ticket or seen.status is Status.GONE:
+        if seen.ticket != release.ticket or seen.status is _GONE:
             return  # it left while numbers were being measured, and may be back
         if self._measurements.holds_versions:
             self._measurements.hold(release.load)
-        transfers = self.transfers
+        transfers, workers = self.transfers, self.workers
         sent = now if now > transfers.idle_until else transfers.idle_until
         if release.send:
-            whole = worker in self.workers.without_model
-            reaches = self._down(worker, transfers.first_bytes_down if whole else transfers.bytes_down, sent)
+            down, whole = transfers.down, worker in workers.without_model
+            reaches = down(worker, transfers.first_bytes_down if whole else transfers.bytes_down, sent)
         else:
             reaches = transfers.answer(worker, sent)
-        push = self.workers.release(release, reaches, now)
+        push = workers.release(release, reaches, now)
         if push is not None:
             self.under_way[worker] = push
             heappush(self._heap, (reaches + push.compute_s, WORK, worker, push.ticket, push))
 
     def send(self, push: Push, now: float) -> None:
         """Send a push whose step has ended."""
-        worker = push.worker
+        worker, up = push.worker, self.transfers.up
         self.under_way[worker] = push
-        arrives = self._up(worker, push.bytes, now)
+        arrives = up(worker, push.bytes, now)
         push.send_s = arrives - now
         entry = (arrives, WORK, worker, push.ticket, push)
         arriving = self._arriving
@@ -220,7 +222,6 @@ class SimulatedCluster:
         self.answers_pushes = not placement.collective or placement.stateless_workers
         ranges = placement.ranges(self._workload.model.layout)
         transfers = self.transfers = Transfers(composition, resources, ranges)
-        self._up, self._down = transfers.up, transfers.down  # used at every step
         # a job has read its whole partition before the step
         resources.step_times.reads = not placement.stateless_workers
         self.server.keeps_aggregate = composition.aggregation.reply == "aggregate"
@@ -281,7 +282,10 @@ class SimulatedCluster:
         restore_workers(self.workers, self.resources, state, tensors)
 
 
-PERFORM: dict[type, Callable[[SimulatedCluster, Any, float], None]] = {
+#: what performs each kind of action; the others need nothing done
+PERFORM: dict[type, Callable[[SimulatedCluster, Any, float], None] | None] = {
+    act.Hold: None,
+    act.Note: None,
     act.Release: SimulatedCluster.release,
     act.Apply: SimulatedCluster._apply,
     act.Cancel: SimulatedCluster.leave,

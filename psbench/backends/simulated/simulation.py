@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from heapq import heappop
-from itertools import count
 from typing import Any
 
 import torch
@@ -83,7 +82,6 @@ class Simulation:
         self.engine = workload.engine(log)
         view = self.engine.view
         self.queue = EventQueue()
-        self._heap, self._arriving = self.queue.heap, self.queue.arriving  # used at every step
         self._rules = StopRules(experiment.stop, experiment.evaluate_every)
         self._deadline = self._rules.deadline_s
         self._schedule = UpdateSchedule(
@@ -98,7 +96,7 @@ class Simulation:
             on_divergence=lambda reason: self.end("diverged", reason),
         )
         self.cluster.server.measures_movement = self._rules.sees_movement
-        self._under_way, self._gradients = self.cluster.under_way, self.cluster.trainer is not None
+        self._gradients = self.cluster.trainer is not None
         self.evaluation = Evaluation(self.cluster.steps, self.cluster.model, view, self.queue, log)
         self.engine.pause_for_evaluations(self._evaluation_precedes_releases)
         self._checkpoints = CheckpointSchedule(view, experiment.checkpoint_every)
@@ -128,44 +126,45 @@ class Simulation:
             self._begin()
         else:
             self._resume(self._start)
-        for handled in count(1):  # a `for` loop, because CPython 3.11 does not specialise a long `while`
-            if self.status:
-                break
+        while not self.status:
             if self.control.pending:
                 self._handle_requests()
             else:
-                self._next()
-            if handled % OBSERVE_EVERY == 0:
+                self._handle_events(OBSERVE_EVERY)
                 self._show()
         return self._finish()
 
     # ---------------------------------------------------------------- events
 
-    def _next(self) -> None:
-        """Handle the first event."""
-        heap, arriving = self._heap, self._arriving
-        if not heap and not arriving:
-            waits = self.engine.view.waits()
-            raise Deadlock(f"at {self.now:.3f} s no worker can ever go on; {waits}")
-        arrives = not heap or (arriving and arriving[0] < heap[0])
-        self.now, _, _, _, event = arriving.popleft() if arrives else heappop(heap)
-        if self.now >= self._deadline:
-            self.now = self.engine.view.now = self._deadline
-            self.end("finished", self._rules.at(self._deadline))
-        elif type(event) is not Push:
-            if isinstance(event, WorkerEvent):
-                self.cluster.workers.handle(event, self.now)
-            else:
-                self._handle(event)
-        elif self._under_way.get(event.worker) is event:  # else cancelled, or its worker has gone
-            if arrives:
-                self._push(event)
-            else:
-                self.cluster.send(event, self.now)
+    def _handle_events(self, most: int) -> None:
+        """Handle the first events, at most so many, until the run ends or somebody asks for something."""
+        heap, arriving, under_way = self.queue.heap, self.queue.arriving, self.cluster.under_way
+        control, deadline = self.control, self._deadline
+        for _ in range(most):
+            arrives = arriving and (not heap or arriving[0] < heap[0])
+            if not (arrives or heap):
+                waits = self.engine.view.waits()
+                raise Deadlock(f"at {self.now:.3f} s no worker can ever go on; {waits}")
+            self.now, _, _, _, event = arriving.popleft() if arrives else heappop(heap)
+            if self.now >= deadline:
+                self.now = self.engine.view.now = deadline
+                self.end("finished", self._rules.at(deadline))
+            elif type(event) is not Push:
+                if isinstance(event, WorkerEvent):
+                    self.cluster.workers.handle(event, self.now)
+                else:
+                    self._handle(event)
+            elif under_way.get(event.worker) is event:  # else cancelled, or its worker has gone
+                if arrives:
+                    self._push(event)
+                else:
+                    self.cluster.send(event, self.now)
+            if self.status or control.pending:
+                return
 
     def _push(self, push: Push) -> None:
         """Have the engine handle a push that has arrived, and perform its answer."""
-        del self._under_way[push.worker]
+        del self.cluster.under_way[push.worker]
         push.id = self._next_push
         self._next_push += 1
         if self._gradients and not self.cluster.receive(push):
@@ -173,8 +172,9 @@ class Simulation:
         if self.cluster.reads:
             push = with_stats(push, self.cluster.reads)
         actions = self.engine.handle(push, self.now)
-        self._unanswered = bool(self.status)
-        if not self.status:
+        if self.status:
+            self._unanswered = True
+        else:
             self._perform(actions)
 
     def _handle(self, event: ev.Event) -> None:
@@ -202,7 +202,9 @@ class Simulation:
             self._stop_after = 0 if self._folder is None else _STOP_AFTER
         self._stop_after -= 1
         if self._stop_after > 0 or (self.engine.measuring and self._folder is not None):
-            self._next()
+            self._handle_events(1)
+            if self._stop_after % OBSERVE_EVERY == 0:
+                self._show()
             return
         if self._folder is not None:
             self._folder.write("stopped", self._checkpoint(()))
@@ -222,7 +224,7 @@ class Simulation:
     def _perform_each(self, actions: Iterable[Action]) -> bool:
         cluster, now = self.cluster, self.now
         for action in actions:
-            perform = PERFORM.get(type(action))
+            perform = PERFORM[type(action)]
             if perform is not None:
                 perform(cluster, action, now)
                 if self.status:
