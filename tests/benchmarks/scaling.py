@@ -64,7 +64,7 @@ class _Busy:
 
     def __init__(self) -> None:
         self._first: tuple[float, float, float] | None = None
-        self.share = self.share_of_all = 0.0
+        self.share = self.share_of_all = math.nan  # until there are enough seconds to tell
 
     def look(self, log: EventLog) -> None:
         """Take note of the time and the CPU seconds; for an observer."""
@@ -108,7 +108,7 @@ def _by_workers() -> Iterator[dict[str, Any]]:
 
 def _by_parameters() -> Iterator[dict[str, Any]]:
     for parameters, hidden in WIDTHS.items():
-        steps = max(20, 20_000_000 // parameters)
+        steps = max(50, 100_000_000 // parameters)  # about a second or more
         yield _point(_BY_PARAMETERS, parameters, "2 workers", *_live(2, 1, hidden, steps))
         yield _point(_BY_PARAMETERS, parameters, _LIMIT, _copies_a_second(parameters))
 
@@ -149,6 +149,8 @@ def bend(picture: str, part: pd.DataFrame) -> str:
 def _why(picture: str, at: Any) -> str:
     if picture == _SIMULATED:
         return "there are more events in the heap, and more memory is visited in turn"
+    if math.isnan(at.everybodys):
+        return "the run was too short to see what limits it"
     busy = f"{_CORES} cores are {at.everybodys:.0%} busy there, {at.own:.0%} with the run"
     if at.everybodys <= _ALL_BUSY:
         return f"processes wait for each other; {busy}"

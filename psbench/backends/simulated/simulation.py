@@ -11,6 +11,7 @@ time, from a snapshot of the version it was released with; cancelled work is nev
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import nullcontext
 from heapq import heappop
 from typing import Any
 
@@ -41,6 +42,7 @@ from psbench.core.log import EventLog
 from psbench.core.view import Status
 from psbench.errors import Deadlock, WorkerLost
 from psbench.system.allocator import give_back_freed_memory, keep_freed_memory
+from psbench.system.collector import only_new_objects_searched
 from psbench.training.workload import Workload
 
 #: events between two calls of an observer: often enough to move a chart, too seldom to be felt
@@ -116,8 +118,11 @@ class Simulation:
         WorkerLost
             When every worker is gone.
         """
+        # steps with gradients take so long that a search of all objects does not count
+        searched = nullcontext() if self._gradients else only_new_objects_searched()
         try:
-            return self._run()
+            with searched:
+                return self._run()
         finally:
             self.cluster.close()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from typing import ClassVar
 
 import numpy as np
@@ -136,3 +137,26 @@ def test_a_version_is_kept_once_and_only_while_somebody_started_from_it(strategy
         assert simulation.cluster.workers.snapshots.versions <= under_way
         assert len(simulation.cluster.payloads) == len(simulation.engine.view.pending)
     assert most == versions
+
+
+@pytest.mark.parametrize("timing_only", [False, True])
+@pytest.mark.parametrize("frozen_before", [False, True])
+def test_what_was_there_before_a_run_without_gradients_is_not_searched_for_garbage(
+    timing_only, frozen_before
+):
+    """Only while it runs, also where it fails; and what somebody else has frozen stays frozen."""
+    seen = []
+
+    def observe(log: EventLog) -> None:
+        seen.append(gc.get_freeze_count() > 0)
+
+    try:
+        if frozen_before:
+            gc.freeze()
+        run(toy_experiment("asp", timing_only=timing_only), observer=observe)
+        with pytest.raises(Deadlock):
+            run(toy_experiment(Strategy(name="stuck", consistency=Stuck()), timing_only=timing_only))
+        assert set(seen) == {timing_only or frozen_before}
+        assert (gc.get_freeze_count() > 0) == frozen_before
+    finally:
+        gc.unfreeze()

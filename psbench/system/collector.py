@@ -1,0 +1,25 @@
+"""Have Python's garbage collector search a run's own objects, and not all that was imported before it."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def only_new_objects_searched() -> Iterator[None]:
+    """Leave the objects that are there alone until the end; what is made from now on is collected as usual.
+
+    Torch and the rest are 230,000 objects. A simulation of a thousand workers and more makes so many that
+    Python searches all of them again and again, which a run without gradients spends up to a third of its
+    time on. Nothing is done where objects are left alone already: that is somebody else's to end.
+    """
+    if gc.get_freeze_count():
+        yield
+        return
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
