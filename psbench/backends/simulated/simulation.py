@@ -136,7 +136,8 @@ class Simulation:
                 self._handle_requests()
             else:
                 self._handle_events(OBSERVE_EVERY)
-                self._show()
+                if not self.status:
+                    self._show()
         return self._finish()
 
     # ---------------------------------------------------------------- events
