@@ -58,7 +58,7 @@ class StepTimes:
         self._reset()
 
     def _reset(self) -> None:
-        self._left = [array("d") for _ in self._slowness]  # not lists, whose floats fill a processor's cache
+        self._left = [array("d") for _ in self._slowness]  # a list of floats is four times as large
         self._drawn = [0] * len(self._slowness)
         self._series: dict[int, Callable[[int], NDArray[Any]]] = {}
         self._before = [0] * len(self._slowness)  # steps of an earlier part of the run

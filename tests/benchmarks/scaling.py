@@ -28,7 +28,7 @@ _BY_WORKERS, _BY_PARAMETERS = "live steps/s by workers", "live steps/s by parame
 _SIMULATED, _LIMIT = "simulated us a row by workers", "memory copies"
 _CORES = len(os.sched_getaffinity(0))
 #: seconds over which the cores' use is taken, and the share from which on they are what limits
-_LEAST_S, _ALL_BUSY = 0.2, 0.8
+_LEAST_S, _ALL_BUSY = 0.2, 0.85
 _BYTES = ", with bytes and arithmetic, which grow as the model"
 WORKERS, SERVERS, BATCH = (1, 2, 4, 8, 16), (1, 2, 4), 32
 #: neurons of the hidden layers of an MLP on digits, for 0.1 to 25 million parameters
@@ -148,7 +148,7 @@ def bend(picture: str, part: pd.DataFrame) -> str:
 
 def _why(picture: str, at: Any) -> str:
     if picture == _SIMULATED:
-        return "the heap is larger, garbage is searched for among more objects, and caches hold fewer of them"
+        return "the heap is larger, and garbage is searched for among more objects"
     if math.isnan(at.everybodys):
         return "the run was too short to see what limits it"
     busy = f"{_CORES} cores are {at.everybodys:.0%} busy there, {at.own:.0%} with the run"

@@ -282,7 +282,7 @@ class SimulatedCluster:
         restore_workers(self.workers, self.resources, state, tensors)
 
 
-#: what performs each kind of action; the others need nothing done
+#: what performs each kind of action; None where there is nothing to do
 PERFORM: dict[type, Callable[[SimulatedCluster, Any, float], None] | None] = {
     act.Hold: None,
     act.Note: None,
