@@ -47,8 +47,8 @@ test: lint  ## every check and every test but the nightly ones
 	@$(MAKE) --no-print-directory -j 2 types unit
 
 # what decides: the engine, the parts, and what composes them
-QUICK := $(addprefix tests/,core consistency aggregation communication stragglers switching placement sharding codecs \
-  clusters training testing backends/simulated/test_local_workers.py backends/simulated/test_simulation.py \
+QUICK := $(addprefix tests/,core strategies sharding clusters \
+  training testing backends/simulated/test_local_workers.py backends/simulated/test_simulation.py \
   test_identities.py test_experiment.py test_refusals.py test_equivalence_map.py test_structure.py)
 quick: $(VENV)/.dev lint  ## the inner loop, under a minute
 	@echo '== quick tests: of decisions and updates, but the slow ones'

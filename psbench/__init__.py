@@ -35,10 +35,10 @@ if TYPE_CHECKING:
     from psbench.results.comparison import compare as compare
     from psbench.results.report import write_report as write_report
     from psbench.results.run import Run as Run
-    from psbench.runs import resume as resume
-    from psbench.runs import run as run
-    from psbench.sweeps.sweep import Sweep as Sweep
-    from psbench.sweeps.sweep import sweep as sweep
+    from psbench.runs.execution import resume as resume
+    from psbench.runs.execution import run as run
+    from psbench.runs.sweeps.sweep import Sweep as Sweep
+    from psbench.runs.sweeps.sweep import sweep as sweep
 
     __version__: str
 
@@ -57,13 +57,13 @@ _HOMES = {
     "SpecError": "psbench.errors",
     "Stop": "psbench.core.stop",
     "Strategy": "psbench.core.strategy",
-    "Sweep": "psbench.sweeps.sweep",
+    "Sweep": "psbench.runs.sweeps.sweep",
     "SwitchingStrategy": "psbench.core.switching_strategy",
     "compare": "psbench.results.comparison",
     "replay": "psbench.backends.replay",
-    "resume": "psbench.runs",
-    "run": "psbench.runs",
-    "sweep": "psbench.sweeps.sweep",
+    "resume": "psbench.runs.execution",
+    "run": "psbench.runs.execution",
+    "sweep": "psbench.runs.sweeps.sweep",
     "write_report": "psbench.results.report",
 }
 

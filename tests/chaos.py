@@ -32,7 +32,7 @@ from psbench.backends.dask.cluster import local_cluster
 from psbench.errors import PsbenchError
 from psbench.experiment import Experiment
 from psbench.results.run import Run
-from psbench.runs import run
+from psbench.runs.execution import run
 
 PROCESSES = 8
 #: seconds that a run may take under chaos; undisturbed they take a few, in which some signals fall

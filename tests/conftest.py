@@ -44,8 +44,8 @@ ON_THE_CLUSTER = (
             "recovery",
         )
     ),
-    "tests/placement/test_gradient_descent.py::test_a_live_run_ends_at_the_same_update",
-    "tests/sweeps/test_execution.py::test_tasks_of_a_cluster",
+    "tests/strategies/placement/test_gradient_descent.py::test_a_live_run_ends_at_the_same_update",
+    "tests/runs/sweeps/test_execution.py::test_tasks_of_a_cluster",
     "tests/test_regression.py::test_live_it_is_the_same_model",
 )
 

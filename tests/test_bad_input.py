@@ -59,7 +59,7 @@ def no_training(monkeypatch):
     def started(experiment):
         raise AssertionError("training has started")
 
-    monkeypatch.setattr("psbench.runs._backend", started)
+    monkeypatch.setattr("psbench.runs.execution._backend", started)
 
 
 def refused(capsys, argv: list[str]) -> str:

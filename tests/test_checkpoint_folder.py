@@ -9,7 +9,7 @@ import pytest
 from psbench import Control, Run, resume
 from psbench.checkpoints.chain import find
 from psbench.core.log import Kind
-from psbench.runs import run
+from psbench.runs.execution import run
 from psbench.testing import toy_experiment
 
 

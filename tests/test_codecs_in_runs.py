@@ -11,7 +11,7 @@ import torch
 from psbench import strategies
 from psbench.core.log import Kind
 from psbench.errors import ParameterError
-from psbench.runs import run
+from psbench.runs.execution import run
 from psbench.testing import toy_experiment
 
 #: every codec with all that it can send: nothing is lost, or next to nothing

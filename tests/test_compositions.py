@@ -20,7 +20,7 @@ from psbench.core.log import Kind
 from psbench.core.strategy import DOMAINS, Strategy
 from psbench.errors import DoubtfulComposition
 from psbench.metrics import conservation
-from psbench.runs import run
+from psbench.runs.execution import run
 from psbench.testing import random_cluster, toy_experiment
 from psbench.testing.invariants import Invariants
 

@@ -11,16 +11,16 @@ import pytest
 from pydantic import PrivateAttr
 from toybox import put_in, take_out
 
-from psbench import consistency, strategies
-from psbench.aggregation import Mean
-from psbench.consistency import ASP, BSP, SSP
+from psbench import strategies
 from psbench.core.actions import Action, Apply, Cancel, Commit, Hold, Release
 from psbench.core.events import Push
 from psbench.core.parts import Consistency
 from psbench.core.specification import parameter
 from psbench.errors import ParameterError, ProtocolError
-from psbench.strategies import CATALOGUE
-from psbench.switching import Empirical
+from psbench.strategies import CATALOGUE, consistency
+from psbench.strategies.aggregation import Mean
+from psbench.strategies.consistency import ASP, BSP, SSP
+from psbench.strategies.switching import Empirical
 from psbench.testing import BrokenContract, ScriptedCluster, check_strategy, random_cluster
 from psbench.testing.invariants import Invariants
 from psbench.testing.variants import extreme_values, variants

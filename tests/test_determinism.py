@@ -21,7 +21,7 @@ from psbench.clusters import StepTimes, make_cluster
 from psbench.core.events import Join, Leave, SwitchRequested
 from psbench.core.log import EventLog, Kind
 from psbench.results.storage import read_log, write_log
-from psbench.runs import run
+from psbench.runs.execution import run
 from psbench.seeds import Streams
 from psbench.testing import ScriptedCluster, toy_experiment
 from psbench.training.batches import Batches
@@ -47,7 +47,7 @@ STRATEGIES = ["bsp", "asp", "k_bsp", "all_reduce", "strategy_switch"]
 
 SCRIPT = """
 import json, sys
-from psbench.runs import run
+from psbench.runs.execution import run
 from psbench.testing import toy_experiment
 settings = json.loads(sys.argv[1])
 for name in json.loads(sys.argv[2]):

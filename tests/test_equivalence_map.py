@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from psbench import strategies
 from psbench.core.log import Kind
 from psbench.core.strategy import Strategy
-from psbench.runs import run
+from psbench.runs.execution import run
 from psbench.testing import random_cluster, toy_experiment
 from psbench.testing.toys import toy_cluster
 
@@ -233,7 +233,7 @@ ONE = World(speeds=(1.0,), step_time="constant", seed=0, updates=12)
 SMALLEST = {"k": 1, "n": 1, "spares": 0}
 #: those whose steps are not the mini-batches of a single process
 OTHER_BATCHES = {"hermes"}
-#: those that lose something on the wire on purpose; without the codec it is bsp, which tests/codecs shows
+#: those that lose something on the wire on purpose; without the codec it is bsp (tests/strategies/codecs)
 LOSSY = {"double_squeeze"}
 
 

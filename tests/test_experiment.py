@@ -14,7 +14,7 @@ from psbench.core.strategy import Strategy
 from psbench.core.switching_strategy import SwitchingStrategy
 from psbench.errors import ParameterError, SpecError, UnknownName
 from psbench.experiment import Experiment
-from psbench.runs import run
+from psbench.runs.execution import run
 from psbench.specfile import parse_setting, parse_yaml, read_yaml
 from psbench.strategies import CATALOGUE, Published
 

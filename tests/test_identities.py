@@ -14,7 +14,7 @@ from psbench import strategies
 from psbench.core.log import Kind
 from psbench.core.strategy import Strategy
 from psbench.errors import ParameterError
-from psbench.runs import run
+from psbench.runs.execution import run
 from psbench.testing import ScriptedCluster, toy_experiment
 from psbench.testing.toys import toy_cluster
 

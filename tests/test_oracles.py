@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from psbench.checkpoints.file import Checkpoint
 from psbench.core.log import Kind
-from psbench.runs import run
+from psbench.runs.execution import run
 from psbench.testing import toy_experiment
 from psbench.testing.toys import toy_cluster
 from psbench.training.batches import Batches

@@ -20,7 +20,7 @@ from psbench.errors import WorkerLost
 from psbench.metrics import clock_lead
 from psbench.metrics.rows import trained
 from psbench.results.storage import read_log, write_log
-from psbench.runs import run
+from psbench.runs.execution import run
 from psbench.strategies import CATALOGUE, make_strategy
 from psbench.testing import ScriptedCluster, toy_experiment
 from psbench.testing.toys import toy_cluster

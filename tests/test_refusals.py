@@ -25,7 +25,7 @@ from psbench.core.parts import Placement
 from psbench.core.strategy import DOMAINS, Strategy
 from psbench.core.view import ClusterView
 from psbench.errors import ParameterError
-from psbench.runs import run
+from psbench.runs.execution import run
 from psbench.testing import ScriptedCluster, toy_experiment
 from psbench.testing.toys import toy_cluster
 from psbench.training.local_model import local_model

@@ -12,8 +12,8 @@ from psbench.errors import DataError, ParameterError
 from psbench.experiment import Experiment
 from psbench.results.comparison import compare
 from psbench.results.report import write_report
-from psbench.results.search import find_fraction
-from psbench.runs import run
+from psbench.runs.execution import run
+from psbench.runs.search import find_fraction
 from psbench.seeds import Streams
 from psbench.testing import toy_experiment
 from psbench.testing.toys import toy_cluster

@@ -20,7 +20,7 @@ from psbench.checkpoints.chain import find, log_of
 from psbench.checkpoints.file import Checkpoint
 from psbench.cli import main
 from psbench.core.log import EventLog, Kind
-from psbench.runs import run
+from psbench.runs.execution import run
 from psbench.seeds import Streams
 from psbench.testing import toy_experiment
 from psbench.training.batches import Batches

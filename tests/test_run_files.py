@@ -23,7 +23,7 @@ from psbench.cli import main
 from psbench.core.log import EventLog
 from psbench.data import generate
 from psbench.results.storage import write_log
-from psbench.runs import run
+from psbench.runs.execution import run
 from psbench.system.files import atomic_write, check_writable
 from psbench.testing import toy_experiment
 

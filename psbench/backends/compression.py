@@ -13,12 +13,12 @@ import torch
 from torch import Tensor
 
 from psbench.backends.partition import Partition, gather, partitions, partitions_of
-from psbench.codecs import ServerCodecState, WorkerCodecState, over_the_wire
-from psbench.codecs.base import Floats, Packed
 from psbench.core.migration import Ranges
 from psbench.core.strategy import Strategy
 from psbench.errors import CodecError
 from psbench.seeds import Streams
+from psbench.strategies.codecs import ServerCodecState, WorkerCodecState, over_the_wire
+from psbench.strategies.codecs.base import Floats, Packed
 from psbench.training.workload import Workload
 
 _Decode: TypeAlias = Callable[[WorkerCodecState, Packed], Floats]

@@ -66,7 +66,7 @@ class Partition:
 def partitions(placement: Placement, layout: Layout) -> list[Partition]:
     """Return each server's partition at the start.
 
-    >>> from psbench.placement import ParameterServer
+    >>> from psbench.strategies.placement import ParameterServer
     >>> [part.size for part in partitions(ParameterServer(servers=2), [("weight", 3), ("bias", 2)])]
     [3, 2]
     """

@@ -10,7 +10,7 @@ from psbench.errors import DataError, SpecError
 from psbench.experiment import Experiment
 from psbench.results.identity import check_folder, new_run_id
 from psbench.results.run import Run
-from psbench.results.search import Search, find_fraction
+from psbench.runs.search import Search, find_fraction
 from psbench.training.workload import Workload
 
 

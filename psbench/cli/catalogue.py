@@ -58,8 +58,8 @@ def entries(kind: str) -> list[dict[str, Any]]:
     ------
     UnknownName
     """
-    from psbench import clusters, codecs, data, models, sharding
-    from psbench.strategies import CATALOGUE
+    from psbench import clusters, data, models, sharding
+    from psbench.strategies import CATALOGUE, codecs
     from psbench.training import losses, optim, own_functions, scores
 
     if kind not in KINDS:
@@ -164,7 +164,7 @@ def _plain(value: Any) -> Any:
 def _range(info: FieldInfo) -> str:
     """Return the allowed values in words.
 
-    >>> from psbench.consistency import KBSP
+    >>> from psbench.strategies.consistency import KBSP
     >>> _range(KBSP.model_fields["k"]), _range(KBSP.model_fields["cancel"])
     ('>= 1', 'immediate | on_arrival')
     """

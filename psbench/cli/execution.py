@@ -40,7 +40,7 @@ def run_with_progress(
             from psbench.backends.control import Control
             from psbench.cli.monitor import Monitor
             from psbench.results.identity import check_folder, new_run_id
-            from psbench.runs import run
+            from psbench.runs.execution import run
             from psbench.training.workload import Workload
 
             if folder is not None and start is None:  # `run` checks a resumed one's

@@ -8,9 +8,9 @@ from typing import Any
 
 from psbench.errors import ParameterError, SpecError, UnknownName
 from psbench.experiment import Experiment
+from psbench.runs.sweeps.sweep import Sweep, sweep
+from psbench.runs.sweeps.table import RESULTS
 from psbench.specfile import parse_setting, read_yaml
-from psbench.sweeps.sweep import Sweep, sweep
-from psbench.sweeps.table import RESULTS
 
 #: fields of a specification that are the sweep's
 _OWN = ("sweep", "seeds")

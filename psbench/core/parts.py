@@ -96,7 +96,7 @@ class Aggregation(Part):
 
 
 class Codec(Part):
-    """How a vector of floats is encoded; `psbench.codecs` has them.
+    """How a vector of floats is encoded; `psbench.strategies.codecs` has them.
 
     `entrywise`: every entry is encoded by itself, so that a ring may add up vectors hop by hop.
     """

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-import psbench.switching  # noqa: F401  (registers the rules)
+import psbench.strategies.switching  # noqa: F401  (registers the rules)
 from psbench.core.events import Evaluated
 from psbench.core.log import EventLog, Kind
 from psbench.core.part import make_part

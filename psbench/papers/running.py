@@ -1,4 +1,4 @@
-"""Running cells side by side with `psbench.sweeps`; what was run before is not run again."""
+"""Running cells side by side with `psbench.runs.sweeps`; what was run before is not run again."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from psbench.errors import Cancelled
 from psbench.experiment import Experiment
 from psbench.papers.cells import Cell
 from psbench.papers.records import Record, Store, record_of
-from psbench.sweeps.cells import Cell as SweepCell
-from psbench.sweeps.execution import Progress
-from psbench.sweeps.execution import run_cells as run_side_by_side
+from psbench.runs.sweeps.cells import Cell as SweepCell
+from psbench.runs.sweeps.execution import Progress
+from psbench.runs.sweeps.execution import run_cells as run_side_by_side
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,8 @@ from psbench.papers.outcome import Reproduction, best_rates
 from psbench.papers.records import Record, Store, read_records
 from psbench.papers.running import Missing, run_cells
 from psbench.papers.schema import Paper, Scale
-from psbench.runs import run
-from psbench.sweeps.execution import Progress
+from psbench.runs.execution import run
+from psbench.runs.sweeps.execution import Progress
 
 
 @dataclass(frozen=True)

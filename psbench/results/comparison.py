@@ -262,7 +262,7 @@ def compare(
 def _finished(item: Run | Experiment, seeds: int, done: Callable[[Run], None] | None) -> list[Run]:
     """Return the run itself, or the runs of an experiment."""
     from psbench.experiment import Experiment
-    from psbench.runs import run
+    from psbench.runs.execution import run
 
     if not isinstance(item, Experiment):
         return [item]

@@ -10,7 +10,7 @@ domain replaces that part::
 
 from __future__ import annotations
 
-from psbench.strategies.asynchronous import (
+from psbench.strategies.catalogue.asynchronous import (
     asp,
     bounded_step,
     con_sgd,
@@ -23,15 +23,15 @@ from psbench.strategies.asynchronous import (
     n_softsync,
     ssp,
 )
-from psbench.strategies.batch_sizes import dbs_sgd, drop_stragglers, flex_rr, lb_bsp
-from psbench.strategies.composition import Published
-from psbench.strategies.entry import Entry
-from psbench.strategies.local_updates import adacomm, hermes, local_sgd, osp, selsync
-from psbench.strategies.make import CATALOGUE, make_strategy
-from psbench.strategies.switch import PublishedSwitch
-from psbench.strategies.switching import strategy_switch, sync_switch
-from psbench.strategies.synchronous import backup_workers, bsp, k_batch_bsp, k_bsp
-from psbench.strategies.transport import all_reduce, double_squeeze, map_reduce
+from psbench.strategies.catalogue.batch_sizes import dbs_sgd, drop_stragglers, flex_rr, lb_bsp
+from psbench.strategies.catalogue.composition import Published
+from psbench.strategies.catalogue.entry import Entry
+from psbench.strategies.catalogue.local_updates import adacomm, hermes, local_sgd, osp, selsync
+from psbench.strategies.catalogue.make import CATALOGUE, make_strategy
+from psbench.strategies.catalogue.switch import PublishedSwitch
+from psbench.strategies.catalogue.switching import strategy_switch, sync_switch
+from psbench.strategies.catalogue.synchronous import backup_workers, bsp, k_batch_bsp, k_bsp
+from psbench.strategies.catalogue.transport import all_reduce, double_squeeze, map_reduce
 
 #: in the order in which lists show them
 _ORDER: tuple[Entry, ...] = (

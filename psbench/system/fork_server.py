@@ -16,7 +16,11 @@ PRELOADED = [
     *("distributed.nanny", "tornado.platform.asyncio"),
     *("multiprocessing.popen_forkserver", "multiprocessing.synchronize"),
     *("torch.utils._device", "pydantic.dataclasses"),  # imported late by torch and pydantic
-    *("psbench.backends.dask.preloaded", "psbench.backends.simulated.pool_process", "psbench.sweeps.worker"),
+    *(
+        "psbench.backends.dask.preloaded",
+        "psbench.backends.simulated.pool_process",
+        "psbench.runs.sweeps.worker",
+    ),
     "psbench.system.frozen",
 ]
 _MAIN = threading.Lock()

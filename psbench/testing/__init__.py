@@ -2,7 +2,7 @@
 
 Only `toy_experiment` needs torch.
 
->>> from psbench.consistency import SSP
+>>> from psbench.strategies.consistency import SSP
 >>> check_strategy(SSP(staleness_bound=2), clusters=3)
 """
 

@@ -22,7 +22,7 @@ from psbench.errors import ParameterError
 from psbench.experiment import Experiment
 from psbench.seeds import Streams
 from psbench.sharding import ShardingReport, label_counts, measure_data
-from psbench.stragglers.dual_binary_search import CHUNKS_HELD
+from psbench.strategies.stragglers.dual_binary_search import CHUNKS_HELD
 from psbench.training.device import device_of, for_device
 from psbench.training.evaluator import Evaluator
 from psbench.training.losses import Loss

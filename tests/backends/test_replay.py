@@ -10,7 +10,7 @@ import pytest
 from psbench import Run, replay
 from psbench.core.log import EventLog, Kind
 from psbench.errors import ReplayMismatch
-from psbench.runs import run
+from psbench.runs.execution import run
 from psbench.testing import toy_experiment
 
 

@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.table import Table
 
 from psbench.experiment import Experiment
-from psbench.runs import run
+from psbench.runs.execution import run
 
 STRATEGIES = {"map_reduce": "MapReduce", "bsp": "synchronous", "asp": "asynchronous"}
 #: MLlib's default, and where to give up

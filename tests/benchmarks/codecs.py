@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from psbench.codecs import QSGD, Channel, Codec, Half, OneBit, RandomK, Sign, TernGrad, TopK
-from psbench.codecs.sparse import Sparse
 from psbench.seeds import Streams
+from psbench.strategies.codecs import QSGD, Channel, Codec, Half, OneBit, RandomK, Sign, TernGrad, TopK
+from psbench.strategies.codecs.sparse import Sparse
 from tests.benchmarks.measure import Row, Rows, in_turns
 
 #: the CNN for digits, a small residual network, ResNet-18

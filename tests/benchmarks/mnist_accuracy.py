@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from psbench.experiment import Experiment
-from psbench.runs import run
+from psbench.runs.execution import run
 from psbench.strategies import CATALOGUE
 
 #: changes of the experiment by strategy

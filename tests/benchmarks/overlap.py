@@ -27,7 +27,7 @@ from torch.nn import functional
 from psbench.core.part import make_part
 from psbench.experiment import Experiment
 from psbench.metrics import timeline
-from psbench.runs import run as run_experiment
+from psbench.runs.execution import run as run_experiment
 from psbench.seeds import Streams
 from tests.benchmarks.measure import Pictures, Row, Rows
 

@@ -13,7 +13,7 @@ from typing import Any
 from psbench.core.log import EventLog, Kind
 from psbench.experiment import Experiment
 from psbench.results.run import Run
-from psbench.runs import run as run_alone
+from psbench.runs.execution import run as run_alone
 from psbench_widgets import Lab
 from psbench_widgets.bridge import Bridge, Job, Status
 from tests.benchmarks.measure import Row, Rows, in_turns

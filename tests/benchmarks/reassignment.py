@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from psbench.experiment import Experiment
 from psbench.results.run import Run
-from psbench.runs import run as run_experiment
+from psbench.runs.execution import run as run_experiment
 from tests.benchmarks.measure import Row, Rows
 
 WORKERS, UPDATES = 8, 400

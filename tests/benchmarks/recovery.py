@@ -26,7 +26,7 @@ from psbench.backends.dask.server.replica import Replica
 from psbench.checkpoints.file import Checkpoint
 from psbench.core.log import EventLog, Kind
 from psbench.experiment import Experiment
-from psbench.runs import run as run_experiment
+from psbench.runs.execution import run as run_experiment
 from tests.benchmarks.measure import Row, Rows
 from tests.threaded_run import ThreadedRun
 

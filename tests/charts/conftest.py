@@ -6,7 +6,7 @@ import pytest
 
 from psbench.experiment import Experiment
 from psbench.results.run import Run
-from psbench.runs import run
+from psbench.runs.execution import run
 
 RULE = {"name": "empirical", "window": 1, "threshold": 0.9}
 

@@ -15,7 +15,7 @@ import pytest
 from psbench import charts, metrics
 from psbench.charts import colours
 from psbench.errors import ParameterError
-from psbench.runs import run
+from psbench.runs.execution import run
 from psbench.strategies import CATALOGUE
 from psbench.testing import toy_experiment
 

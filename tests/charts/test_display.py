@@ -14,7 +14,7 @@ from psbench import charts
 from psbench.charts.display import LIVE
 from psbench.errors import UnknownName
 from psbench.results.comparison import compare
-from psbench.runs import run
+from psbench.runs.execution import run
 
 
 def test_a_chart_shows_itself_alive_and_as_a_picture(runs):

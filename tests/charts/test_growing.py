@@ -12,7 +12,7 @@ from psbench.charts import tables
 from psbench.charts.growing import GrowingTables
 from psbench.experiment import Experiment
 from psbench.results.run import Run
-from psbench.runs import run
+from psbench.runs.execution import run
 
 SWITCH = {"name": "strategy_switch", "rule": {"name": "empirical", "window": 2, "threshold": 0.5}}
 

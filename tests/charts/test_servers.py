@@ -12,7 +12,7 @@ from psbench.cli.summary_text import summary_text
 from psbench.core.parts import Placement
 from psbench.results.report import write_report
 from psbench.results.run import Run
-from psbench.runs import run
+from psbench.runs.execution import run
 from psbench.testing import toy_experiment
 from psbench.testing.toys import toy_cluster
 

@@ -11,7 +11,7 @@ from psbench.core.events import Join, Leave
 from psbench.core.log import Kind
 from psbench.core.strategy import Strategy
 from psbench.metrics import timeline
-from psbench.runs import run
+from psbench.runs.execution import run
 from psbench.testing import ScriptedCluster, toy_experiment
 from psbench.testing.invariants import Invariants
 from psbench.testing.toys import toy_cluster

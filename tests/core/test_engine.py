@@ -9,7 +9,6 @@ import pytest
 from toys import Alarm, Poll, Reporting, SilentBSP, Sizing, Weighing
 
 from psbench import strategies
-from psbench.consistency import ASP, BSP
 from psbench.core.actions import (
     Apply,
     Cancel,
@@ -30,6 +29,7 @@ from psbench.core.strategy import Strategy
 from psbench.core.view import Status
 from psbench.core.wire_size import WireSize
 from psbench.errors import Deadlock, ProtocolError, UnansweredWorker
+from psbench.strategies.consistency import ASP, BSP
 from psbench.testing import ScriptedCluster
 
 

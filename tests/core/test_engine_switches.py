@@ -9,7 +9,6 @@ from test_engine import composed, push, start
 from toys import Alarm, Impatient, Poll, Reporting, Sizing
 
 from psbench import strategies
-from psbench.consistency import ASP
 from psbench.core.actions import (
     Apply,
     Handover,
@@ -22,6 +21,7 @@ from psbench.core.events import Evaluated, Join, Leave, SwitchRequested, Vote
 from psbench.core.log import Kind
 from psbench.core.switching_strategy import SwitchingStrategy
 from psbench.errors import ProtocolError
+from psbench.strategies.consistency import ASP
 from psbench.testing import ScriptedCluster
 
 # -------------------------------------------------------------------- switching

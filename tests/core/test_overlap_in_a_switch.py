@@ -18,7 +18,7 @@ from psbench.core.log import Kind
 from psbench.core.parts import Switching
 from psbench.core.specification import parameter
 from psbench.core.view import ClusterView
-from psbench.runs import run
+from psbench.runs.execution import run
 from psbench.testing import ScriptedCluster, random_cluster, toy_experiment
 from psbench.testing.invariants import Invariants
 from psbench.training.batches import Batches

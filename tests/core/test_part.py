@@ -7,10 +7,10 @@ from typing import ClassVar
 import pytest
 from toybox import take_out
 
-from psbench.consistency import SSP
 from psbench.core.part import REGISTRY, make_part
 from psbench.core.parts import Consistency
 from psbench.errors import ParameterError, UnknownName
+from psbench.strategies.consistency import SSP
 
 
 def test_a_subclass_without_a_name_does_not_take_its_parents_place():
@@ -23,7 +23,8 @@ def test_a_subclass_without_a_name_does_not_take_its_parents_place():
 
 def test_a_name_is_given_once():
     with pytest.raises(
-        ParameterError, match=r"consistency 'ssp' is defined already, by psbench.consistency.ssp.SSP"
+        ParameterError,
+        match=r"consistency 'ssp' is defined already, by psbench.strategies.consistency.ssp.SSP",
     ):
 
         class Another(Consistency):

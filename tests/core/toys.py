@@ -7,13 +7,13 @@ from typing import Any, ClassVar, Literal
 from pydantic import PrivateAttr
 from toybox import take_out
 
-from psbench.consistency import ASP, BSP
 from psbench.core.actions import Action, Apply, Hold, Measure, Note, Release, SetTimer, SwitchTo, Tell
 from psbench.core.events import Evaluated, Push, Report, Vote
 from psbench.core.parts import Aggregation, Communication, Stragglers, Switching
 from psbench.core.specification import parameter
 from psbench.core.view import ClusterView, Status
 from psbench.core.worker_policy import WorkerPolicy
+from psbench.strategies.consistency import ASP, BSP
 
 
 class VoterHalf(WorkerPolicy):

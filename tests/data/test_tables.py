@@ -17,7 +17,7 @@ from psbench.data.layouts import LAYOUTS
 from psbench.data.scaling import ROWS, Moments, standardise
 from psbench.errors import DataError, ParameterError, SpecError
 from psbench.progress_events import listening
-from psbench.runs import run
+from psbench.runs.execution import run
 from psbench.seeds import Streams
 from psbench.testing import toy_experiment
 from psbench.training.workload import Workload

@@ -13,7 +13,7 @@ from psbench.core.log import EventLog, Kind
 from psbench.metrics import timeline
 from psbench.metrics.moment import moment
 from psbench.metrics.recording import recording
-from psbench.runs import run
+from psbench.runs.execution import run
 
 
 @pytest.fixture

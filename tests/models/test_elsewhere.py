@@ -11,7 +11,7 @@ from torch.nn import functional
 from psbench.data import data as own_data
 from psbench.errors import ParameterError, UnknownName
 from psbench.models import Imported, Torchvision
-from psbench.runs import run
+from psbench.runs.execution import run
 from psbench.seeds import Streams
 from psbench.testing import toy_experiment
 from psbench.testing.toys import toy_cluster

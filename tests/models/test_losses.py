@@ -12,7 +12,7 @@ from torch.nn import functional
 from psbench.core.part import REGISTRY
 from psbench.errors import SpecError
 from psbench.results.run import Run
-from psbench.runs import resume, run
+from psbench.runs.execution import resume, run
 from psbench.testing import toy_experiment
 from psbench.testing.toys import toy_cluster
 from psbench.training.own_functions import as_loss, as_metrics

@@ -14,7 +14,7 @@ from torch import nn
 from psbench.errors import SpecError
 from psbench.models.own import as_model
 from psbench.results.run import Run
-from psbench.runs import resume, run
+from psbench.runs.execution import resume, run
 from psbench.testing import toy_experiment
 from psbench.testing.toys import toy_cluster
 from psbench.training.workload import Workload

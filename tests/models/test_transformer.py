@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from psbench.errors import ParameterError
 from psbench.models import MLP, Transformer
-from psbench.runs import run
+from psbench.runs.execution import run
 from psbench.seeds import Streams
 from psbench.testing import toy_experiment
 from psbench.testing.toys import toy_cluster

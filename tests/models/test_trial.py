@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional
 
 from psbench.errors import ParameterError, UnknownName
-from psbench.runs import run
+from psbench.runs.execution import run
 from psbench.testing import toy_experiment
 from psbench.training.workload import Workload
 

@@ -15,7 +15,7 @@ from psbench.papers.page import write_page
 from psbench.papers.schema import SCALES
 from psbench.papers.session import stored_reproduction
 from psbench.papers.text import headline
-from psbench.runs import run
+from psbench.runs.execution import run
 
 PAPERS = [load(name) for name in NAMES]
 names = pytest.mark.parametrize("paper", PAPERS, ids=NAMES)

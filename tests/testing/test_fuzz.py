@@ -9,10 +9,7 @@ import textwrap
 import pytest
 from typer.testing import CliRunner
 
-from psbench.aggregation.mean import Mean
 from psbench.cli import app
-from psbench.consistency.asp import ASP
-from psbench.consistency.bsp import BSP
 from psbench.core.action_processor import ActionProcessor
 from psbench.core.actions import Commit, Discard, Release
 from psbench.core.drain import Drain
@@ -21,6 +18,9 @@ from psbench.core.membership import Membership
 from psbench.core.view import ClusterView
 from psbench.core.worker_loop import WorkerLoop
 from psbench.errors import ParameterError
+from psbench.strategies.aggregation.mean import Mean
+from psbench.strategies.consistency.asp import ASP
+from psbench.strategies.consistency.bsp import BSP
 from psbench.testing.fuzz import Schedule, play, run_campaign
 from psbench.testing.fuzz.campaign import run_block
 from psbench.testing.fuzz.schedule import KINDS, Choice

@@ -12,7 +12,7 @@ import pytest
 from psbench import Experiment
 from psbench.cli import main
 from psbench.results.run import Run
-from psbench.runs import run
+from psbench.runs.execution import run
 from psbench_widgets import film as films
 from psbench_widgets.handout import write_handout
 

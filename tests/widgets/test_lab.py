@@ -15,7 +15,7 @@ import pytest
 from psbench import charts, metrics
 from psbench.errors import ParameterError
 from psbench.results.run import Run
-from psbench.runs import run
+from psbench.runs.execution import run
 from psbench.system.start_progress import StartProgress
 from psbench_widgets.check import as_python, as_values
 from psbench_widgets.probe import probe, unanswered

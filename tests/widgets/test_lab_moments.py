@@ -14,8 +14,8 @@ from psbench.core.log import EventLog, Kind
 from psbench.errors import ParameterError, UnknownName
 from psbench.experiment import Experiment
 from psbench.metrics.growing import SpanTotals
-from psbench.results.fork import common_prefix
-from psbench.runs import run
+from psbench.runs.execution import run
+from psbench.runs.fork import common_prefix
 from psbench_widgets import Lab
 from psbench_widgets.check import as_values
 from psbench_widgets.figures import Figures, Shown

@@ -6,7 +6,7 @@ import pytest
 
 from psbench.errors import ParameterError
 from psbench.experiment import Experiment
-from psbench.runs import run
+from psbench.runs.execution import run
 from psbench_widgets import Prediction
 
 WITH_BARRIER = Experiment(strategy="bsp", timing_only=True, stop={"epochs": 2})

@@ -9,7 +9,7 @@ import pytest
 from psbench.core.log import EventLog
 from psbench.experiment import Experiment
 from psbench.metrics.rows import end_of
-from psbench.runs import run
+from psbench.runs.execution import run
 from psbench_widgets import run_view
 from psbench_widgets.bridge import Job
 from psbench_widgets.figures import Figures

@@ -24,7 +24,7 @@ from psbench.errors import Cancelled
 from psbench.experiment import Experiment
 from psbench.progress_events import listening
 from psbench.results.run import Run
-from psbench.runs import run as run_experiment
+from psbench.runs.execution import run as run_experiment
 from psbench.system.start_progress import StartProgress, watching_start
 from psbench.training.workload import Workload
 

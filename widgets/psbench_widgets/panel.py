@@ -14,8 +14,8 @@ from psbench.core.log import EventLog
 from psbench.errors import ParameterError
 from psbench.experiment import Experiment
 from psbench.results.comparison import Comparison
-from psbench.results.fork import Fork, fork
 from psbench.results.run import Run
+from psbench.runs.fork import Fork, fork
 from psbench_widgets.bridge import Bridge, Job, Status
 from psbench_widgets.check import as_python, as_values, check
 from psbench_widgets.checker import Checker
@@ -138,7 +138,7 @@ class Panel(PanelPage):
         self._questions.prediction = Prediction.of(expected)
 
     def fork(self, number: int, at_s: float, **change: Any) -> Job:
-        """Queue another future of a finished run, and show both; see `psbench.results.fork.Fork`.
+        """Queue another future of a finished run, and show both; see `psbench.runs.fork.Fork`.
 
         Raises
         ------

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from psbench.core.part import REGISTRY
 from psbench.errors import PsbenchError, SpecError
 from psbench.experiment import Experiment
-from psbench.runs import run
+from psbench.runs.execution import run
 from psbench.training.workload import Workload
 from psbench_widgets.check import place_of
 

@@ -14,7 +14,7 @@ from psbench.cli.app import FAILED, Debug, Json, app, as_json_text, say, table_w
 if TYPE_CHECKING:
     from psbench.papers.outcome import Reproduction
     from psbench.papers.records import Record
-    from psbench.sweeps.execution import Progress
+    from psbench.runs.sweeps.execution import Progress
 
 _OUT = Path("runs/papers")
 _Paper = Annotated[
@@ -62,7 +62,7 @@ def reproduce_command(
     from psbench.papers.page import write_page
     from psbench.papers.records import write_records
     from psbench.papers.session import plan, reproduce
-    from psbench.sweeps.pool import cores
+    from psbench.runs.sweeps.pool import cores
 
     if data is not None:
         os.environ["PSBENCH_DATA"] = str(data)

@@ -22,7 +22,7 @@ from psbench.cli.app import (
 from psbench.cli.starting import starting
 
 if TYPE_CHECKING:
-    from psbench.sweeps.sweep import Sweep
+    from psbench.runs.sweeps.sweep import Sweep
 
 
 @app.command("sweep")

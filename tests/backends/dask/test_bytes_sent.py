@@ -15,7 +15,7 @@ from distributed import Client
 from psbench.backends.dask.protocol.messages import PushMessage, ReleaseMessage
 from psbench.core.log import Kind
 from psbench.experiment import Experiment
-from psbench.runs import run
+from psbench.runs.execution import run
 
 pytestmark = [pytest.mark.dask, pytest.mark.slow, pytest.mark.timeout(180)]
 

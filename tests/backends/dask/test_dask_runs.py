@@ -27,7 +27,7 @@ from psbench.core.log import EventLog, Kind
 from psbench.errors import BackendError, Cancelled, ParameterError, ServerLost
 from psbench.experiment import Experiment
 from psbench.results.run import Run
-from psbench.runs import run
+from psbench.runs.execution import run
 from psbench.system.start_progress import StartProgress, watching_start
 
 pytestmark = [pytest.mark.dask, pytest.mark.timeout(180)]
@@ -243,7 +243,7 @@ def test_ctrl_c_in_a_terminal_keeps_what_was_computed(tmp_path: Path) -> None:
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "sent = []\n"
         "from psbench.experiment import Experiment\n"
-        "from psbench.runs import run\n"
+        "from psbench.runs.execution import run\n"
         "def observer(log):\n"
         "    if len(log) > 50 and not sent:\n"
         "        sent.append(os.killpg(0, signal.SIGINT))\n"

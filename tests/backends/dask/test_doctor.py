@@ -10,7 +10,7 @@ import yaml
 
 from psbench.cli import main
 from psbench.experiment import Experiment
-from psbench.runs import run
+from psbench.runs.execution import run
 
 pytestmark = [pytest.mark.dask, pytest.mark.timeout(180)]
 

@@ -19,7 +19,7 @@ from psbench.checkpoints.chain import log_of
 from psbench.checkpoints.file import Checkpoint
 from psbench.core.log import EventLog, Kind
 from psbench.errors import ParameterError
-from psbench.runs import run
+from psbench.runs.execution import run
 
 pytestmark = [pytest.mark.timeout(60), pytest.mark.usefixtures("one_torch_thread")]
 

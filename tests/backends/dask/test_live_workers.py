@@ -15,7 +15,6 @@ from psbench.backends.dask.server.parameter_slice import ParameterSlice
 from psbench.backends.dask.worker.worker import Worker
 from psbench.backends.partition import even_ranges
 from psbench.backends.simulated.simulation import run_simulated
-from psbench.communication import LocalSGD
 from psbench.core.actions import Action, SetTimer, Tell
 from psbench.core.events import Report
 from psbench.core.log import EventLog, Kind
@@ -25,6 +24,7 @@ from psbench.core.view import ClusterView
 from psbench.core.worker_policy import Directive, WorkerPolicy
 from psbench.experiment import Experiment
 from psbench.seeds import Streams
+from psbench.strategies.communication import LocalSGD
 from psbench.training.optim import SGD
 from psbench.training.workload import Workload
 

@@ -14,7 +14,7 @@ from psbench.backends.replay import replay
 from psbench.core.log import Kind
 from psbench.errors import ParameterError
 from psbench.metrics import timeline
-from psbench.runs import run
+from psbench.runs.execution import run
 from psbench.testing import toy_experiment
 from psbench.testing.toys import toy_cluster
 from psbench.training.workload import Workload

@@ -21,7 +21,7 @@ from psbench.backends.simulated.simulation import run_simulated
 from psbench.core.log import EventLog, Kind
 from psbench.experiment import Experiment
 from psbench.metrics import reassignments, server_loads
-from psbench.runs import run
+from psbench.runs.execution import run
 from psbench.training.workload import Workload
 
 pytestmark = [pytest.mark.timeout(60), pytest.mark.usefixtures("one_torch_thread")]

@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn import functional
 
 from psbench.errors import ParameterError, SpecError
-from psbench.runs import resume, run
+from psbench.runs.execution import resume, run
 from psbench.testing import toy_experiment
 
 pytestmark = [pytest.mark.dask, pytest.mark.timeout(180)]

@@ -31,7 +31,7 @@ from psbench.cli import main
 from psbench.core.log import EventLog, Kind
 from psbench.errors import BackendError, ParameterError
 from psbench.results.run import Run
-from psbench.runs import run
+from psbench.runs.execution import run
 
 pytestmark = [pytest.mark.dask, pytest.mark.slow, pytest.mark.timeout(300)]
 

@@ -29,7 +29,7 @@ from psbench.checkpoints.file import Checkpoint
 from psbench.core.log import EventLog, Kind
 from psbench.errors import BackendError, ServerLost
 from psbench.results.run import Run
-from psbench.runs import run
+from psbench.runs.execution import run
 
 pytestmark = [pytest.mark.dask, pytest.mark.timeout(180)]
 __all__ = ["client"]

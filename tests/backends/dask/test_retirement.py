@@ -14,7 +14,7 @@ from psbench.backends.control import Control
 from psbench.backends.dask.cluster import local_cluster
 from psbench.core.log import EventLog, Kind
 from psbench.errors import BackendError
-from psbench.runs import run
+from psbench.runs.execution import run
 
 pytestmark = [pytest.mark.dask, pytest.mark.slow, pytest.mark.timeout(300)]
 

@@ -11,8 +11,6 @@ from pydantic import PrivateAttr
 from torch.nn import functional
 from toybox import take_out
 
-from psbench.aggregation import Mean
-from psbench.communication import EveryStep
 from psbench.core.actions import Action, Hold, Measure, Release, Tell
 from psbench.core.events import Push, Vote
 from psbench.core.log import Kind
@@ -21,7 +19,9 @@ from psbench.core.specification import parameter
 from psbench.core.strategy import Strategy
 from psbench.core.view import ClusterView, Status
 from psbench.core.worker_policy import Directive, WorkerPolicy
-from psbench.runs import run
+from psbench.runs.execution import run
+from psbench.strategies.aggregation import Mean
+from psbench.strategies.communication import EveryStep
 from psbench.testing import toy_experiment
 from psbench.testing.toys import toy_cluster
 from psbench.training.batches import Batches

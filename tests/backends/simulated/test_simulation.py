@@ -12,13 +12,13 @@ from toybox import take_out
 
 from psbench.backends.control import Control
 from psbench.backends.simulated.simulation import Simulation
-from psbench.communication import EveryStep
-from psbench.consistency import BSP
 from psbench.core.actions import Hold
 from psbench.core.log import EventLog, Kind
 from psbench.core.strategy import Strategy
 from psbench.errors import Deadlock, ParameterError
-from psbench.runs import run
+from psbench.runs.execution import run
+from psbench.strategies.communication import EveryStep
+from psbench.strategies.consistency import BSP
 from psbench.testing import toy_experiment
 from psbench.testing.toys import toy_cluster
 from psbench.training.workload import Workload
@@ -142,7 +142,7 @@ def test_a_version_is_kept_once_and_only_while_somebody_started_from_it(strategy
 
 FREEZING = """
 import gc
-from psbench.runs import run
+from psbench.runs.execution import run
 from psbench.testing import toy_experiment
 
 def frozen_after(fails, **changes):

@@ -8,7 +8,7 @@ import pytest
 
 from psbench import strategies
 from psbench.core.log import Kind
-from psbench.runs import run
+from psbench.runs.execution import run
 from psbench.testing import toy_experiment
 from psbench.testing.toys import toy_cluster
 

@@ -13,10 +13,10 @@ from psbench.backends.dask.protocol.framing import State, is_bare, split, with_b
 from psbench.backends.dask.protocol.messages import ApplyUpdate, PushKey
 from psbench.backends.dask.protocol.payloads import ZERO_COPY_BYTES
 from psbench.backends.dask.server.store import NO_CODEC, OPTIMIZER, restore, state_of
-from psbench.codecs import ServerCodecState
 from psbench.core.strategy import Strategy
 from psbench.errors import CodecError
 from psbench.seeds import Streams
+from psbench.strategies.codecs import ServerCodecState
 from psbench.training.optim import Optimizer
 from psbench.training.server import Server
 

@@ -16,7 +16,7 @@ from psbench.backends.dask.protocol.transport import ClientSocket, Received, Ser
 from psbench.backends.dask.server.store import restore, state_of
 from psbench.backends.dask.worker.mailbox import LOOK_S, Mailbox
 from psbench.backends.dask.worker.ring_all_reduce import all_reduce
-from psbench.codecs import decode, encode, over_the_wire
+from psbench.strategies.codecs import decode, encode, over_the_wire
 from psbench.training.server import Server
 
 #: seconds between looks for a message of the coordinator while waiting for a piece of a ring

@@ -1,0 +1,305 @@
+"""How much of a run the first strategy needs: the offline search of Sync-Switch, a bisection over runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from psbench.core.switching_strategy import SwitchingStrategy
+from psbench.errors import DataError, Diverged, ParameterError
+from psbench.metrics import interval
+from psbench.results.text import table_text
+
+if TYPE_CHECKING:
+    from psbench.experiment import Experiment
+    from psbench.results.run import Run
+
+#: published search settings: runs of each point, and halvings
+RUNS, HALVINGS, TOLERANCE = 5, 4, 0.01
+
+
+@dataclass(frozen=True)
+class Point:
+    """The runs of one share of the epochs.
+
+    Attributes
+    ----------
+    fraction : float, 0 to 1
+        Share of the epochs under the first strategy.
+    accuracies : tuple of float, 0 to 1
+        One a run.
+    keeps : bool
+        Whether their mean is at most the tolerance below the target.
+    """
+
+    fraction: float
+    accuracies: tuple[float, ...]
+    keeps: bool
+
+    @property
+    def mean(self) -> float:
+        """The mean accuracy."""
+        return sum(self.accuracies) / len(self.accuracies)
+
+
+@dataclass(frozen=True, repr=False)
+class Search:
+    """What a search has found, in the order in which it looked; the first point is the whole run.
+
+    Attributes
+    ----------
+    points : tuple of Point
+    tolerance : float, 0 to 1
+    runs : dict of fraction to list of Run
+        Empty where accuracies came from elsewhere.
+    """
+
+    points: tuple[Point, ...]
+    tolerance: float
+    runs: dict[float, list[Run]] = field(default_factory=dict)
+
+    @property
+    def target(self) -> float:
+        """The mean accuracy of whole runs under the first strategy."""
+        return self.points[0].mean
+
+    @property
+    def fraction(self) -> float:
+        """The smallest share that kept the accuracy."""
+        return min(point.fraction for point in self.points if point.keeps)
+
+    def table(self) -> pd.DataFrame:
+        """Return a row for each share, as it was looked at.
+
+        `fraction`, `n` (runs), `accuracy` and `accuracy_ci` (half-width of the 95 % interval), `loss` (of
+        accuracy, against the target), `keeps`, and of runs `time_s` and `speed_up` over the whole run.
+        """
+        rows = []
+        for point in self.points:
+            mean, half = interval(point.accuracies)
+            row: dict[str, Any] = {"fraction": point.fraction, "n": len(point.accuracies), "accuracy": mean}
+            row |= {"accuracy_ci": half, "loss": self.target - point.mean, "keeps": point.keeps}
+            if self.runs:
+                row["time_s"] = self._seconds(point.fraction)
+                row["speed_up"] = self._seconds(1.0) / row["time_s"]
+            rows.append(row)
+        return pd.DataFrame(rows)
+
+    def _seconds(self, fraction: float) -> float:
+        times = [run.summary()["time_s"] for run in self.runs[fraction]]
+        return float(sum(times) / len(times))
+
+    @property
+    def remarks(self) -> list[str]:
+        """What was looked for, what was found, and what the search cost."""
+        lines = [
+            f"target: accuracy {self.target:.4g}, the mean of whole runs; tolerance {self.tolerance:g}",
+            f"found: {100 * self.fraction:.4g} % of the epochs under the first strategy",
+        ]
+        if self.runs:
+            spent = sum(run.summary()["time_s"] for runs in self.runs.values() for run in runs)
+            lines.append(f"all runs together took as long as {spent / self._seconds(1.0):.3g} whole runs")
+        if any(len(point.accuracies) < 3 for point in self.points):
+            lines.append("warning: fewer than three runs of each: differences may be chance")
+        return lines
+
+    def cells(self) -> tuple[list[str], list[list[str]]]:
+        """Return headings and rows as text."""
+        headings = ["first strategy", "runs", "accuracy", "loss", "kept", "time (s)", "speed-up"]
+        rows = []
+        for row in self.table().to_dict("records"):
+            half = row["accuracy_ci"]
+            text = f"{100 * row['accuracy']:.2f}" + (
+                f" ± {100 * half:.2g}" if half == half and half is not None else ""
+            )
+            cells = [
+                f"{100 * row['fraction']:.4g} %",
+                str(row["n"]),
+                f"{text} %",
+                f"{100 * row['loss']:.2f} %",
+            ]
+            cells.append("yes" if row["keeps"] else "no")
+            cells += [f"{row['time_s']:.4g}", f"{row['speed_up']:.2f} ×"] if self.runs else []
+            rows.append(cells)
+        return headings[: len(rows[0])], rows
+
+    def text(self, width: int | None = None) -> str:
+        """Return the table for a terminal, with the remarks below it."""
+        return table_text(*self.cells(), self.remarks, width)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what was found as plain data."""
+        frame = self.table().astype(object)
+        return {
+            "fraction": self.fraction,
+            "target": self.target,
+            "tolerance": self.tolerance,
+            "points": frame.where(frame.notna(), None).to_dict("records"),
+        }
+
+    def __str__(self) -> str:
+        return self.text()
+
+    def _repr_html_(self) -> str:
+        from psbench.results.html import table_html
+
+        return table_html(*self.cells(), self.remarks)
+
+    def __repr__(self) -> str:
+        return f"<Search: {self.fraction:g} of the epochs, {len(self.points)} points>"
+
+
+def bisect(
+    accuracy: Callable[[float, int], float],
+    *,
+    runs: int = RUNS,
+    halvings: int = HALVINGS,
+    tolerance: float = TOLERANCE,
+    seed: int = 0,
+    watch: Callable[[Search], None] | None = None,
+) -> Search:
+    """Find the smallest share of the epochs under the first strategy that costs no accuracy.
+
+    The target is the mean accuracy of `runs` whole runs under the first strategy. Between lo = 0 and hi = 1,
+    `halvings` times: run the middle `runs` times; if its mean is at most `tolerance` below the target it
+    becomes hi, else lo. The result is hi.
+
+    Parameters
+    ----------
+    accuracy : callable (fraction, seed) -> float, 0 to 1
+        Of one run.
+    runs, halvings : int, >= 1 and >= 0
+        R and M of the paper.
+    tolerance : float, >= 0
+        beta: accuracy that may be lost.
+    seed : int
+        Of the first run of each share; the others follow.
+    watch : callable, optional
+        Called with the search so far, after each share.
+
+    Raises
+    ------
+    ParameterError
+    Diverged
+        If a whole run under the first strategy has no accuracy to compare with.
+
+    Notes
+    -----
+    Our reading: the published beta could not be verified; 0.01 is what their results suggest.
+
+    Source
+    ------
+    Li et al. (2021), "Sync-Switch", ICDCS, timing policy; `protocols` 7.2.
+
+    Examples
+    --------
+    >>> found = bisect(lambda fraction, seed: 0.9 if fraction >= 0.08 else 0.5, runs=1)
+    >>> [point.fraction for point in found.points], found.fraction
+    ([1.0, 0.5, 0.25, 0.125, 0.0625], 0.125)
+    """
+    if runs < 1 or halvings < 0 or not tolerance >= 0:
+        raise ParameterError(
+            f"search: runs = {runs}, halvings = {halvings}, tolerance = {tolerance}; give at least 1, 0 and 0"
+        )
+
+    def look(fraction: float, target: float | None) -> Point:
+        found = tuple(accuracy(fraction, seed + extra) for extra in range(runs))
+        mean = sum(found) / runs
+        if target is None and mean != mean:
+            raise Diverged("search: a whole run under the first strategy diverged: lower the learning rate")
+        return Point(fraction, found, target is None or target - mean <= tolerance)
+
+    whole = look(1.0, None)
+    points, lo, hi = [whole], 0.0, 1.0
+    for left in range(halvings, -1, -1):
+        if watch is not None:
+            watch(Search(tuple(points), tolerance))
+        if left:
+            points.append(look((lo + hi) / 2, whole.mean))
+            lo, hi = (lo, points[-1].fraction) if points[-1].keeps else (points[-1].fraction, hi)
+    return Search(tuple(points), tolerance)
+
+
+def at_fraction(experiment: Experiment, fraction: float) -> Experiment:
+    """Return the experiment with that share of the epochs under the first strategy.
+
+    Raises
+    ------
+    ParameterError
+        If its strategy does not switch after a share of the epochs.
+    """
+    strategy = experiment.strategy
+    if not isinstance(strategy, SwitchingStrategy) or "fraction" not in type(strategy.rule).model_fields:
+        raise ParameterError(
+            f"search: strategy {strategy.name!r} does not switch after a share of the epochs; "
+            "use sync_switch, or strategy_switch with the rule 'after'"
+        )
+    spec = strategy.spec()
+    return experiment.but(strategy=spec | {"rule": spec["rule"] | {"fraction": fraction}})
+
+
+def find_fraction(
+    experiment: Experiment,
+    *,
+    runs: int = RUNS,
+    halvings: int = HALVINGS,
+    tolerance: float = TOLERANCE,
+    run_one: Callable[[Experiment], Run] | None = None,
+    watch: Callable[[Search], None] | None = None,
+) -> Search:
+    """Search by running an experiment with other shares of the epochs under its first strategy.
+
+    Parameters
+    ----------
+    experiment : Experiment
+        Its strategy switches after a share of the epochs, as `sync_switch` does. A run's accuracy is its last
+        validation accuracy. A share of which a run diverges does not keep it.
+    runs, halvings, tolerance, watch
+        See `bisect`.
+    run_one : callable, optional
+        Runs an experiment; `psbench.run` if not given.
+
+    Raises
+    ------
+    SpecError, DataError
+        Before the first run.
+
+    Examples
+    --------
+    >>> from psbench.testing import toy_experiment
+    >>> found = find_fraction(toy_experiment("sync_switch"), runs=1, halvings=2)
+    >>> len(found.points)
+    3
+    """
+    from psbench.runs.execution import run
+    from psbench.training.workload import Workload
+
+    at_fraction(experiment, 1.0)
+    data = None if experiment.timing_only else Workload.build(experiment).data
+    if data is None or not len(data.val_y) or data.task != "classification":
+        raise DataError("search: compares validation accuracies, and these runs have none")
+    done: dict[float, list[Run]] = {}
+
+    def accuracy(fraction: float, seed: int) -> float:
+        finished = (run_one or run)(at_fraction(experiment, fraction).but(seed=seed))
+        done.setdefault(fraction, []).append(finished)
+        return accuracy_of(finished)
+
+    def seen(search: Search) -> None:
+        if watch is not None:
+            watch(replace(search, runs=dict(done)))
+
+    options: dict[str, Any] = {"runs": runs, "halvings": halvings, "tolerance": tolerance}
+    return replace(bisect(accuracy, seed=experiment.seed, watch=seen, **options), runs=done)
+
+
+def accuracy_of(run: Run) -> float:
+    """Return a run's last validation accuracy; not a number if it diverged."""
+    found = run.summary()["final"]["val_accuracy"]
+    return float("nan") if found is None or run.meta["status"] == "diverged" else float(found)
+
+
+__all__: Sequence[str] = ["Point", "Search", "at_fraction", "bisect", "find_fraction"]

@@ -1,0 +1,64 @@
+"""The best setting of each strategy, found with equally many trials."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pandas as pd
+
+from psbench.errors import ParameterError
+from psbench.runs.sweeps.cells import Outcome
+from psbench.runs.sweeps.table import smaller_is_better
+
+
+def best_of(
+    table: pd.DataFrame,
+    paths: Sequence[str],
+    by: str,
+    value: str,
+    largest: bool | None,
+    *,
+    unequal: bool,
+) -> pd.DataFrame:
+    """Return the row of each value of `by` whose result is the best; see `Sweep.best`.
+
+    A setting without a mean, because a seed diverged or failed, was tried and is worse than any other.
+
+    Raises
+    ------
+    ParameterError
+    """
+    smaller = smaller_is_better(value) if largest is None else not largest
+    if smaller is None:
+        raise ParameterError(f"best: is a large {value!r} good or bad? Give largest=True or largest=False")
+    if table["not_run"].any():
+        raise ParameterError("best: the sweep was stopped before all settings were tried; let it go on first")
+    trials = table.groupby(by, sort=False, dropna=False).size()
+    if trials.nunique() > 1 and not unequal:
+        counted = ", ".join(f"{name} {count}" for name, count in trials.items())
+        raise ParameterError(
+            f"best: unequal numbers of settings were tried ({counted}), and a longer search finds a better "
+            "best; try equally many of each, or allow it with unequal=True"
+        )
+    table = table.reset_index(drop=True)
+    places = [_place(rows[value], smaller) for _, rows in table.groupby(by, sort=False, dropna=False)]
+    chosen = table.loc[places, [by, *(path for path in paths if path != by)]]
+    measured = table.loc[places, [value, f"{value}_ci", f"{value}_sd", "n"]]
+    return chosen.join(measured).assign(trials=trials.to_numpy()).reset_index(drop=True)
+
+
+def _place(values: pd.Series[float], smaller: bool) -> int:
+    """Return the row of the best value; a missing one is the worst."""
+    known = values.fillna(float("inf") if smaller else float("-inf")).to_numpy()
+    return int(values.index.to_numpy()[known.argmin() if smaller else known.argmax()])
+
+
+def outcomes_of(outcomes: Sequence[Outcome], chosen: pd.DataFrame, paths: Sequence[str]) -> list[Outcome]:
+    """Return the outcomes whose setting is one of the chosen rows."""
+    wanted = [{path: row[path] for path in paths} for row in chosen.to_dict("records")]
+    return [outcome for outcome in outcomes if any(_is(outcome, row, paths) for row in wanted)]
+
+
+def _is(outcome: Outcome, row: dict[str, object], paths: Sequence[str]) -> bool:
+    own = outcome.cell.parameters
+    return all(own.get(path) == row[path] or (path not in own and row[path] != row[path]) for path in paths)

@@ -1,0 +1,207 @@
+"""The tables of a sweep: a row for each run, and means over seeds with their intervals."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+
+from psbench.metrics import interval, standard_deviation
+from psbench.results.comparison_table import COLUMNS
+from psbench.runs.sweeps.cells import Outcome
+
+#: numbers of one run, in the order of the table; own metrics come after the losses
+RESULTS = (
+    *("val_accuracy", "best_val_accuracy", "train_accuracy", "val_loss", "train_loss"),
+    *("time_s", "time_to_target_s", "epochs", "updates", "staleness_mean", "idle_fraction", "megabytes"),
+    "wall_s",
+)
+#: how far training got, which a run that diverged has nothing to say about
+_QUALITY = RESULTS[:5]
+#: as text: heading, number format, factor, unit
+_SHOWN = COLUMNS | {
+    "best_val_accuracy": ("best accuracy", ".1f", 100, " %"),
+    "train_loss": ("train. loss", ".4g", 1, ""),
+    "epochs": ("epochs", ".3g", 1, ""),
+    "megabytes": ("MB sent", ".4g", 1, ""),
+    "wall_s": ("took (s)", ".2g", 1, ""),
+}
+#: of the table as text; a data frame has all
+_TEXT = ("val_accuracy", "val_loss", "time_s", "time_to_target_s", "updates", "megabytes", "wall_s")
+_FACTS = ("seed", "status", "error")
+
+
+def target_of(outcomes: Sequence[Outcome], target: float | None) -> float | None:
+    """Return the validation accuracy that times to target refer to.
+
+    It is the given one; or the experiments' own, if they agree on one; or what half of the runs reached, cut
+    to three digits. None where nothing has an accuracy.
+    """
+    if target is not None:
+        return target
+    stops = {outcome.cell.experiment.stop.target_accuracy for outcome in outcomes}
+    if len(stops) == 1 and (own := stops.pop()) is not None:
+        return own
+    best = [outcome.summary["best_val_accuracy"] for outcome in outcomes if not outcome.error]
+    reached = [value for value in best if value is not None]
+    return int(statistics.median_low(reached) * 1000) / 1000 if reached else None
+
+
+def frame_of(outcomes: Sequence[Outcome], target: float | None) -> pd.DataFrame:
+    """Return a row for each cell; see `Sweep.frame`."""
+    paths = dict.fromkeys(path for outcome in outcomes for path in outcome.cell.parameters)
+    rows = [_row(outcome, paths, target_of(outcomes, target)) for outcome in outcomes]
+    frame = pd.DataFrame(rows)
+    numbers = [str(name) for name in frame if name not in (*paths, *_FACTS)]
+    own = [name for name in numbers if name not in RESULTS]
+    order = [*RESULTS[:5], *own, *RESULTS[5:]]
+    frame = frame[[*paths, *_FACTS, *(name for name in order if name in numbers)]]
+    return frame.astype(dict.fromkeys(numbers, float))
+
+
+def _row(outcome: Outcome, paths: Mapping[str, None], target: float | None) -> dict[str, Any]:
+    parameters = outcome.cell.parameters
+    row: dict[str, Any] = {path: parameters.get(path) for path in paths}
+    row |= {"seed": outcome.cell.experiment.seed, "status": outcome.status, "error": outcome.error}
+    if outcome.error:
+        return row | dict.fromkeys(RESULTS)
+    summary = outcome.summary
+    idle = summary["idle_fraction"]
+    measured = {
+        **{name: summary["final"].get(name) for name in ("val_accuracy", "train_accuracy", "val_loss")},
+        "train_loss": summary["final"]["train_loss"],
+        "best_val_accuracy": summary["best_val_accuracy"],
+        **_own(outcome),
+    }
+    if summary["status"] == "diverged":
+        measured = dict.fromkeys(measured)
+    return (
+        row
+        | measured
+        | {
+            "time_s": summary["time_s"],
+            "time_to_target_s": None if target is None else _time_to(outcome, target),
+            "epochs": summary["epochs"],
+            "updates": summary["updates"],
+            "staleness_mean": summary["staleness"]["mean"],
+            "idle_fraction": sum(idle) / len(idle) if idle else None,
+            "megabytes": sum(summary["bytes"].values()) / 1e6,
+            "wall_s": summary["wall_s"],
+        }
+    )
+
+
+def _own(outcome: Outcome) -> dict[str, Any]:
+    """Return the last values of the experiment's own metrics."""
+    names = [f"val_{name}" for name in outcome.cell.experiment.metrics or ()]
+    rows = outcome.run.log.evaluations() if names else []
+    return {name: rows[-1].get(name) if rows else None for name in names}
+
+
+def _time_to(outcome: Outcome, target: float) -> float:
+    """Return the time of the first evaluation that reaches the target; infinite if none does."""
+    return next((time_s for time_s, value in outcome.accuracies if value >= target), float("inf"))
+
+
+def settings_of(frame: pd.DataFrame, paths: Sequence[str]) -> Iterator[tuple[dict[str, Any], pd.DataFrame]]:
+    """Yield each setting of the parameters with the rows of its seeds."""
+    for values, rows in frame.groupby(list(paths), sort=False, dropna=False):
+        yield dict(zip(paths, values, strict=True)), rows
+
+
+def table_of(frame: pd.DataFrame, paths: Sequence[str]) -> pd.DataFrame:
+    """Return a row for each setting, with means over its seeds; see `Sweep.table`."""
+    numbers = [str(name) for name in frame if name not in (*paths, *_FACTS)]
+    found = []
+    for setting, rows in settings_of(frame, paths):
+        ended = rows["status"].value_counts()
+        row = setting | {"n": len(rows)}
+        row |= {name: int(ended.get(name, 0)) for name in ("diverged", "failed")}
+        row["not_run"] = int(ended.get("not run", 0))
+        for name in numbers:
+            row |= _mean(name, rows[name].tolist())
+        found.append(row)
+    return pd.DataFrame(found)
+
+
+def _mean(name: str, values: Sequence[float]) -> dict[str, float | None]:
+    """Return mean, half-width and deviation; of all seeds or none, and infinite if one is.
+
+    >>> _mean("t", [1.0, float("nan")])["t"], _mean("t", [1.0, float("inf")])["t"]
+    (nan, inf)
+    """
+    if any(value != value for value in values):
+        return {name: float("nan"), f"{name}_ci": None, f"{name}_sd": None}
+    if float("inf") in values:
+        return {name: float("inf"), f"{name}_ci": None, f"{name}_sd": None}
+    mean, half = interval(values)
+    return {name: mean, f"{name}_ci": half, f"{name}_sd": standard_deviation(values)}
+
+
+def cells_as_text(
+    table: pd.DataFrame, paths: Sequence[str], width: int | None = None
+) -> tuple[list[str], list[list[str]]]:
+    """Return headings and rows as text, without columns that are empty everywhere.
+
+    With a width, in characters, the last results are left out until the rest fits; at least one stays.
+    """
+    known = [*_TEXT, *own_results(table, paths)]
+    names = [name for name in known if name in table and table[name].notna().any()]
+    if "val_accuracy" in names:  # the loss is for what has no accuracy
+        names = [name for name in names if name != "val_loss"]
+    columns = [[path, *map(_parameter, table[path])] for path in paths]
+    records = table.to_dict("records")
+    columns.append(["seeds", *map(_seeds, records)])
+    columns += [[title_of(name), *(shown(record, name) for record in records)] for name in names]
+    while width is not None and len(columns) > len(paths) + 2 and _wide(columns) > width:
+        columns.pop()
+    headings, *rows = zip(*columns, strict=True)
+    return list(headings), [list(row) for row in rows]
+
+
+def _wide(columns: Sequence[Sequence[str]]) -> int:
+    return sum(max(map(len, column)) + 2 for column in columns)
+
+
+def own_results(table: pd.DataFrame, paths: Sequence[str]) -> list[str]:
+    """Return the columns that are own metrics of the experiment."""
+    known = {*RESULTS, *paths, *_FACTS, "n", "diverged", "failed", "not_run"}
+    return [str(name) for name in table if name not in known and not str(name).endswith(("_ci", "_sd"))]
+
+
+def _parameter(value: Any) -> str:
+    return (
+        "–" if value is None or value != value else f"{value:g}" if isinstance(value, float) else str(value)
+    )
+
+
+def _seeds(record: Mapping[Any, Any]) -> str:
+    lost = [f"{record[name]} {name.replace('_', ' ')}" for name in ("diverged", "failed", "not_run")]
+    return ", ".join([str(record["n"]), *(text for text in lost if not text.startswith("0 "))])
+
+
+def shown(record: Mapping[Any, Any], name: str) -> str:
+    """Return a mean as text, with its interval."""
+    value = record[name]
+    if value is None or value != value:
+        return "–"
+    if value == float("inf"):
+        return "never"
+    _, form, factor, unit = _SHOWN.get(name, (name, ".4g", 1, ""))
+    half = record.get(f"{name}_ci")
+    interval_text = f" ± {half * factor:.2g}" if half is not None and half == half and half > 0 else ""
+    return f"{format(value * factor, form)}{interval_text}{unit}"
+
+
+def title_of(name: str) -> str:
+    """Return what charts and tables call a result."""
+    return _SHOWN.get(name, (name.replace("_", " "),))[0]
+
+
+def smaller_is_better(name: str) -> bool | None:
+    """Return whether the smaller value of a result is the better one; None if that is not known."""
+    if name.endswith("accuracy"):
+        return False
+    return True if name in RESULTS else None

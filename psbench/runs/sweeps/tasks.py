@@ -1,0 +1,48 @@
+"""Cells as tasks of a Dask cluster; the client is the caller's, and nothing of Dask is imported here."""
+
+from __future__ import annotations
+
+import queue
+import secrets
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any
+
+from psbench.runs.sweeps.worker import Answer, run_packed
+
+
+def on_cluster(packed: Sequence[bytes], client: Any) -> Iterator[tuple[int, Answer]]:
+    """Run packed cells as tasks, and yield the place of each with its answer as it ends.
+
+    Parameters
+    ----------
+    packed : sequence of bytes
+    client : distributed.Client
+        Of a cluster whose workers have psbench installed. What a cell leaves comes back through it, so that
+        its workers need no folder in common with this process.
+    """
+    ended: queue.SimpleQueue[int] = queue.SimpleQueue()
+    name = f"psbench-sweep-{secrets.token_hex(8)}"
+    futures = []
+    try:
+        for place, content in enumerate(packed):
+            future = client.submit(run_packed, content, key=f"{name}-{place}", pure=False)
+            futures.append(future)
+            future.add_done_callback(partial(_note, ended, place))
+        for _ in packed:
+            place = ended.get()
+            yield place, ("done", _result(futures[place]))
+    finally:
+        client.cancel(futures)
+
+
+def _note(ended: queue.SimpleQueue[int], place: int, _: Any) -> None:
+    ended.put(place)
+
+
+def _result(future: Any) -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = future.result()
+    except Exception as error:  # a lost worker, a cancelled task, a worker without psbench
+        return {"error": " ".join(f"{type(error).__name__}: {error}".split())}
+    return found

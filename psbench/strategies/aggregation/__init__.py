@@ -1,0 +1,26 @@
+"""How pushes become the next model."""
+
+from psbench.strategies.aggregation.accumulated import Accumulated
+from psbench.strategies.aggregation.block_momentum import BlockMomentum
+from psbench.strategies.aggregation.bounded_step import BoundedStep, BoundedStepByMean
+from psbench.strategies.aggregation.dyn_sgd_versioned import DynSGDVersioned
+from psbench.strategies.aggregation.exchange import Exchange
+from psbench.strategies.aggregation.loss_weighted import LossWeighted
+from psbench.strategies.aggregation.mean import Mean, Sum
+from psbench.strategies.aggregation.model_average import ModelAverage
+from psbench.strategies.aggregation.staleness import DynSGD, StalenessWeighted
+
+__all__ = [
+    "Accumulated",
+    "BlockMomentum",
+    "BoundedStep",
+    "BoundedStepByMean",
+    "DynSGD",
+    "DynSGDVersioned",
+    "Exchange",
+    "LossWeighted",
+    "Mean",
+    "ModelAverage",
+    "StalenessWeighted",
+    "Sum",
+]

@@ -1,0 +1,55 @@
+"""The mean of the workers' models, with a momentum of the whole block of local steps."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from psbench.core.actions import Action, Apply
+from psbench.core.events import Push
+from psbench.core.parts import Aggregation
+from psbench.core.specification import parameter
+from psbench.core.view import ClusterView
+from psbench.strategies.aggregation.mean import sample_shares
+
+SOURCE = "Wang and Joshi 2019 (AdaComm), eqs. 7-8; Chen and Huo 2016"
+
+
+class BlockMomentum(Aggregation):
+    """Take all steps since the last averaging as one big gradient step, and give that a momentum.
+
+    u <- beta u + G with G = (w - mean_i w_i)/lr, then w <- w - lr u.
+
+    Parameters
+    ----------
+    block_momentum : float, 0 <= beta < 1
+        The momentum's coefficient; 0 is the plain mean of the models.
+
+    Notes
+    -----
+    Reduces to: `model_average` with 0; the server's momentum, when each worker has taken one plain step.
+    Our reading: with a momentum on the workers too, G as the sum of their gradients is not G as the way they
+    went; we take the latter ("accumulated local updates as one big gradient step").
+
+    Source
+    ------
+    Wang and Joshi (2019), AdaComm, eqs. (7)-(8); `protocols` 5.2.
+
+    Examples
+    --------
+    >>> apply = BlockMomentum().on_commit([Push(0, 0, 1, 0, samples=8)], ClusterView(1, 1, 1))[0]
+    >>> apply.rule, apply.keep
+    ('block_momentum', 0.3)
+    """
+
+    name: ClassVar[str] = "block_momentum"
+    source: ClassVar[str] = SOURCE
+    payload: ClassVar[Literal["parameters"]] = "parameters"
+    needs_barrier: ClassVar[bool] = True
+
+    block_momentum: float = parameter(
+        0.3, "momentum of whole blocks of local steps; 0 averages plainly", source=SOURCE, ge=0, lt=1
+    )
+
+    def on_commit(self, pushes: list[Push], view: ClusterView) -> list[Action]:
+        """Weigh each model by its samples."""
+        return [Apply(pushes, sample_shares(pushes), rule="block_momentum", keep=self.block_momentum)]

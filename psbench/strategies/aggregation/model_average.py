@@ -1,0 +1,61 @@
+"""The mean of the workers' models."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from psbench.core.actions import Action, Apply
+from psbench.core.events import Push
+from psbench.core.parts import Aggregation
+from psbench.core.view import ClusterView, Status
+from psbench.strategies.aggregation.mean import sample_shares
+
+SOURCE = "Wang and Joshi 2019 (AdaComm), eq. 1"
+
+
+class ModelAverage(Aggregation):
+    """Take the mean of the models pushed, each by its share of the samples, for the next version.
+
+    Notes
+    -----
+    Reduces to: the mean gradient, when each worker has taken one step of plain SGD from the current version.
+    Our reading: the paper knows a barrier only. Without one, k pushes of n active workers move the server by
+    their share, w <- (1 - k/n) w + (k/n) mean, so that all together move it as far as a barrier does.
+
+    Source
+    ------
+    Wang and Joshi (2019), "Adaptive Communication Strategies to Achieve the Best Error-Runtime Trade-off in
+    Local-Update SGD", eq. (1); `protocols` 5.1.
+
+    Examples
+    --------
+    >>> from psbench.core.view import WorkerView
+    >>> view = ClusterView(4, 1, 1, num_active=4, num_computing=3)
+    >>> apply = ModelAverage().on_commit([Push(0, 0, 1, 0, samples=8)], view)[0]
+    >>> apply.rule, apply.keep, apply.weights
+    ('average', 0.75, [0.25])
+    """
+
+    name: ClassVar[str] = "model_average"
+    source: ClassVar[str] = SOURCE
+    payload: ClassVar[Literal["parameters"]] = "parameters"
+
+    def on_commit(self, pushes: list[Push], view: ClusterView) -> list[Action]:
+        """Weigh each model by its samples, and the old one by those who are missing."""
+        return [average(pushes, view)]
+
+
+def average(pushes: list[Push], view: ClusterView) -> Apply:
+    """Return the move of the server's model towards the mean of those pushed."""
+    share = _share_of_all(pushes, view)
+    weights = [share * own for own in sample_shares(pushes)]
+    return Apply(pushes, weights, rule="average", keep=1.0 - share)
+
+
+def _share_of_all(pushes: list[Push], view: ClusterView) -> float:
+    """Return the share of the workers whose work a commit takes: 1 if it is that of all there is."""
+    if not view.num_under_way:  # newcomers, who wait for their first model, have no work to contribute
+        pushers = {push.worker for push in pushes}
+        if all(w.id in pushers for w in view.workers.values() if w.status is Status.PUSHED):
+            return 1.0
+    return min(1.0, len(pushes) / view.num_active)

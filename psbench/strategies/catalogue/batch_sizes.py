@@ -1,0 +1,43 @@
+"""Strategies that give slow workers less to do."""
+
+from __future__ import annotations
+
+from psbench.strategies import communication, consistency, stragglers
+from psbench.strategies.catalogue.composition import Published
+
+dbs_sgd = Published(
+    "dbs_sgd",
+    "asp in which every worker's batch follows its speed",
+    "DBS-SGD, AEJ 2022",
+    {"consistency": consistency.ASP, "stragglers": stragglers.DBS},
+    lr_scaling="by_share",
+    notebook="10_batch_sizes",
+)
+
+lb_bsp = Published(
+    "lb_bsp",
+    "bsp whose global batch is divided again at every barrier, in proportion to speed",
+    "Chen et al. 2018, 2020",
+    {"consistency": consistency.BSP, "stragglers": stragglers.LBBSP},
+    notebook="10_batch_sizes",
+)
+
+drop_stragglers = Published(
+    "drop_stragglers",
+    "bsp that does without workers which are much slower than the others",
+    "Zhang et al. 2017, Poseidon; thesis 3.2.5",
+    {"consistency": consistency.BSP, "stragglers": stragglers.DropStragglers},
+    notebook="13_late_gradients",
+)
+
+flex_rr = Published(
+    "flex_rr",
+    "bsp in which a worker that lags hands part of its batch to one that is ahead",
+    "Harlap et al. 2016, FlexRR; thesis 3.2.5",
+    {
+        "consistency": consistency.BSP,
+        "communication": communication.MicroSteps,
+        "stragglers": stragglers.FlexRR,
+    },
+    notebook="10_batch_sizes",
+)

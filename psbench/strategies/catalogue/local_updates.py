@@ -1,0 +1,68 @@
+"""Strategies whose workers step by themselves between exchanges."""
+
+from __future__ import annotations
+
+from psbench.strategies import aggregation, communication, consistency, stragglers
+from psbench.strategies.catalogue.composition import Published
+
+osp = Published(
+    "osp",
+    "bsp whose workers step on by themselves while their gradients are on the way",
+    "Wang, Guo, Li 2019",
+    {
+        "consistency": consistency.BSP,
+        "aggregation": aggregation.Accumulated,
+        "communication": communication.OSP,
+    },
+    notebook="13_late_gradients",
+)
+
+local_sgd = Published(
+    "local_sgd",
+    "every worker takes several steps by itself, then all models are averaged (PASGD)",
+    "Wang and Joshi 2019, AdaComm, eq. 1",
+    {
+        "consistency": consistency.BSP,
+        "aggregation": aggregation.ModelAverage,
+        "communication": communication.LocalSGD,
+    },
+    notebook="08_local_updates",
+)
+
+adacomm = Published(
+    "adacomm",
+    "local_sgd that averages more often as the training loss falls",
+    "Wang and Joshi 2019, AdaComm",
+    {
+        "consistency": consistency.BSP,
+        "aggregation": aggregation.BlockMomentum,
+        "communication": communication.AdaComm,
+    },
+    defaults={"block_momentum": 0.0},
+    notebook="08_local_updates",
+)
+
+selsync = Published(
+    "selsync",
+    "workers step by themselves until the gradients of one of them change; then all are averaged",
+    "Tyagi and Swany 2023",
+    {
+        "consistency": consistency.BSP,
+        "aggregation": aggregation.Exchange,
+        "communication": communication.SelSync,
+    },
+    notebook="08_local_updates",
+)
+
+hermes = Published(
+    "hermes",
+    "asp whose workers push only what has clearly helped, and get as much data as they have time for",
+    "Basani et al., Hermes",
+    {
+        "consistency": consistency.ASP,
+        "aggregation": aggregation.LossWeighted,
+        "communication": communication.HermesGUP,
+        "stragglers": stragglers.DualBinarySearch,
+    },
+    notebook="09_edge",
+)

@@ -1,0 +1,48 @@
+"""A strategy from whatever a person may write for one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from psbench.core.strategy import Strategy
+from psbench.core.switching_strategy import AnyStrategy, SwitchingStrategy
+from psbench.errors import ParameterError, UnknownName
+from psbench.strategies.catalogue.entry import Entry
+
+#: every published strategy by name, filled by the package
+CATALOGUE: dict[str, Entry] = {}
+
+
+def make_strategy(value: Any) -> AnyStrategy:
+    """Return a strategy from a strategy, a catalogue name, or a mapping.
+
+    A mapping with the `name` of a catalogue entry refines it; with any other name, or none, it must give
+    at least `consistency` and composes a strategy of its own.
+
+    Raises
+    ------
+    UnknownName, ParameterError
+    """
+    if isinstance(value, (Strategy, SwitchingStrategy)):
+        return value
+    if isinstance(value, Entry):
+        return value()
+    if isinstance(value, str):
+        value = {"name": value}
+    if not isinstance(value, Mapping):
+        raise ParameterError(f"strategy: expected a name or a mapping, got {value!r}")
+    values = dict(value)
+    name = values.get("name")
+    if name in CATALOGUE:
+        values.pop("name")
+        return CATALOGUE[name](**values)
+    if "consistency" in values:
+        for unknown in values.keys() - Strategy.model_fields.keys():
+            raise UnknownName("part of a strategy", unknown, Strategy.model_fields)
+        return Strategy(**values)
+    if "first" in values and "second" in values:  # a switch that was given a name of its own
+        return CATALOGUE["strategy_switch"](**values)
+    if name is None:
+        raise ParameterError("strategy: give a name of the catalogue, or compose one: at least `consistency`")
+    raise UnknownName("strategy", str(name), CATALOGUE)

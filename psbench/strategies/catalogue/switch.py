@@ -1,0 +1,81 @@
+"""Entries of the catalogue that change from one strategy to another."""
+
+from __future__ import annotations
+
+from copy import copy
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic.fields import FieldInfo
+
+from psbench.core.parts import Switching
+from psbench.core.strategy import Strategy
+from psbench.core.switching_strategy import SwitchingStrategy
+from psbench.errors import ParameterError, UnknownName
+from psbench.strategies.catalogue.entry import Entry
+from psbench.strategies.catalogue.make import make_strategy
+
+
+@dataclass(frozen=True)
+class PublishedSwitch(Entry):
+    """A named pair of strategies with a rule; its parameters are those of `SwitchingStrategy`.
+
+    Parameters
+    ----------
+    rules : tuple of Switching
+        A keyword that no switching strategy has is a parameter of the rule: of the first of these that has
+        all that are given. Without one, the first is the rule.
+    defaults : dict
+        Other parameters whose default differs.
+    """
+
+    first: str
+    second: str
+    rules: tuple[Switching, ...]
+    defaults: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def parameters(self) -> dict[str, FieldInfo]:
+        """The hyper-parameters by name."""
+        own = {n: f for n, f in SwitchingStrategy.model_fields.items() if n != "name"}
+        for name, value in self.defaults.items():
+            own[name] = copy(own[name])
+            own[name].default = value
+        return own
+
+    def __call__(self, **values: Any) -> SwitchingStrategy:
+        """Return the switching strategy with these parameters.
+
+        Raises
+        ------
+        UnknownName, ParameterError
+        """
+        of_rule = {name: values.pop(name) for name in [*values] if name not in SwitchingStrategy.model_fields}
+        first, second = (_single(values.pop(key, default)) for key, default in self._pair())
+        rule = self._rule(values.pop("rule", None), of_rule)
+        settings = {"name": self.name, "first": first, "second": second, "rule": rule}
+        return SwitchingStrategy(**settings | self.defaults | values)
+
+    def _rule(self, given: Any, values: dict[str, Any]) -> Any:
+        known = [*SwitchingStrategy.model_fields, *(n for r in self.rules for n in type(r).model_fields)]
+        for unknown in (name for name in values if name not in known):
+            raise UnknownName(f"parameter of strategy {self.name!r}", unknown, dict.fromkeys(known))
+        if given is not None and values:
+            raise ParameterError(f"strategy {self.name!r}: give {', '.join(values)} inside the rule")
+        if given is not None:
+            return given
+        for rule in self.rules:
+            own = type(rule).model_fields
+            if values.keys() <= own.keys():
+                return type(rule)(**{name: getattr(rule, name) for name in own} | values)
+        raise ParameterError(f"strategy {self.name!r}: no rule has all of {', '.join(values)}")
+
+    def _pair(self) -> list[tuple[str, str]]:
+        return [("first", self.first), ("second", self.second)]
+
+
+def _single(value: Any) -> Strategy:
+    strategy = make_strategy(value)
+    if not isinstance(strategy, Strategy):
+        raise ParameterError("strategy_switch: its first and second strategy cannot themselves switch")
+    return strategy

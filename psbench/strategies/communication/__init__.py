@@ -1,0 +1,12 @@
+"""When a worker pushes."""
+
+import psbench.strategies.codecs  # noqa: F401  (so that codecs are known by name)
+from psbench.strategies.communication.adacomm import AdaComm
+from psbench.strategies.communication.every_step import EveryStep
+from psbench.strategies.communication.hermes_gup import HermesGUP
+from psbench.strategies.communication.local_sgd import LocalSGD
+from psbench.strategies.communication.micro_steps import MicroSteps
+from psbench.strategies.communication.osp import OSP
+from psbench.strategies.communication.selsync import SelSync
+
+__all__ = ["OSP", "AdaComm", "EveryStep", "HermesGUP", "LocalSGD", "MicroSteps", "SelSync"]

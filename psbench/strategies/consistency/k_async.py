@@ -1,0 +1,166 @@
+"""k-ASP, k-batch-ASP and n-softsync: commit every so many pushes, however stale; nothing is voided.
+
+Dutta et al. call the first two K-async and K-batch-async.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from psbench.core.actions import Action, Commit, Hold, Release
+from psbench.core.events import Push
+from psbench.core.parts import Consistency
+from psbench.core.specification import parameter
+from psbench.core.view import ClusterView
+from psbench.errors import ParameterError
+from psbench.strategies.consistency.k_sync import SOURCE, _at_most_n, hold_if_pending
+
+SOFTSYNC_SOURCE = "Gupta et al. 2016; Zhang et al. 2016; thesis 3.2.2; DBS-SGD eqs. 8-10"
+
+
+class KASP(Consistency):
+    """Commit k pushes of k different workers, of any staleness; only the contributors pull and go on.
+
+    Parameters
+    ----------
+    k : int, pushes, 1 <= k <= n
+
+    Notes
+    -----
+    Reduces to: ASP when k = 1, at the same rate; BSP when k = n. Nothing is discarded. The four k-variants
+    take the mean of their k gradients at the rate lr, which is lr/k for each; the catalogue's `asp` takes
+    lr/n, which `lr_scaling: by_share` is here (lr k/n for the mean).
+    Our reading: a contributor waits for the commit that uses its push, since k *different* workers are
+    asked for. With fewer than k workers left, all of them are enough.
+
+    Source
+    ------
+    Dutta et al. (K-async); thesis 3.2.2, Table 3.2, Fig. 3.3; `protocols` 1.3.
+
+    Examples
+    --------
+    >>> KASP(k=2).k
+    2
+    """
+
+    name: ClassVar[str] = "k_asp"
+    source: ClassVar[str] = SOURCE
+
+    k: int = parameter(2, "pushes that complete a version", unit="pushes", source=SOURCE, ge=1)
+
+    def check(self, num_workers: int, global_batch: int) -> None:
+        """Require k different workers to exist."""
+        _at_most_n(self, self.k, num_workers)
+
+    def on_push(self, push: Push, view: ClusterView) -> list[Action]:
+        """Hold the worker until k have pushed."""
+        return self._commit(view) or [Hold(push.worker, "k pushes")]
+
+    def on_join(self, worker: int, view: ClusterView) -> list[Action]:
+        """Hold a returning worker whose push is still pending: k *different* workers are needed."""
+        return hold_if_pending(worker, view)
+
+    def on_leave(self, worker: int, view: ClusterView) -> list[Action]:
+        """Commit if those left are enough: fewer than k may remain."""
+        return self._commit(view)
+
+    def _commit(self, view: ClusterView) -> list[Action]:
+        if not view.pending or len(view.pending) < min(self.k, view.num_active):
+            return []
+        return [Commit(view.buffered()), *[Release(worker) for worker in view.waiting]]
+
+
+class _EveryPushes(Consistency):
+    """Base of rules that commit every so many pushes; no worker ever waits."""
+
+    waits_for = "none"
+
+    def on_push(self, push: Push, view: ClusterView) -> list[Action]:
+        """Go on at once; commit if the push completes a version."""
+        full = len(view.pending) >= self._needed(view)
+        commit: list[Action] = [Commit(view.buffered())] if full else []
+        return [*commit, Release(push.worker)]
+
+    def _needed(self, view: ClusterView) -> int:
+        raise NotImplementedError
+
+
+class KBatchASP(_EveryPushes):
+    """Commit every k pushes, of any staleness, possibly several of one worker; nobody ever waits.
+
+    Parameters
+    ----------
+    k : int, pushes, >= 1
+
+    Notes
+    -----
+    Reduces to: ASP when k = 1, at the same rate; see `KASP` for the rates. A worker pulls the current version
+    at once, which is the one it has if nothing was committed meanwhile. Nothing is discarded.
+
+    Source
+    ------
+    Dutta et al. (K-batch-async), Lian et al. 2015; thesis 3.2.2, Table 3.2; `protocols` 1.3.
+
+    Examples
+    --------
+    >>> KBatchASP(k=4).k
+    4
+    """
+
+    name: ClassVar[str] = "k_batch_asp"
+    source: ClassVar[str] = SOURCE
+
+    k: int = parameter(2, "pushes that complete a version", unit="pushes", source=SOURCE, ge=1)
+
+    def _needed(self, view: ClusterView) -> int:
+        return self.k
+
+
+class NSoftsync(_EveryPushes):
+    """Commit every floor(workers / n) pushes, of any staleness, possibly several of one worker.
+
+    Parameters
+    ----------
+    n : int, 1 <= n <= number of workers
+        The splitting parameter: about n versions are made while every worker pushes once.
+
+    Notes
+    -----
+    Reduces to: k-batch-ASP with k = floor(workers / n), if staleness is not weighed; ASP when n is the number
+    of workers. n = 1 waits for as many pushes as there are workers, but has no barrier: it is not BSP.
+    The staleness of a push is about n on equal workers. `staleness_weighted` divides the rate accordingly.
+    Our reading: one worker may fill several places of a version ("just like k-batch-ASP", thesis); the number
+    of workers is that of the cluster as specified.
+
+    Source
+    ------
+    Gupta et al. (2016), "Model Accuracy and Runtime Tradeoff in Distributed Deep Learning"; Zhang et al.
+    (2016), "Staleness-aware Async-SGD"; thesis 3.2.2; `protocols` 1.5.
+
+    Examples
+    --------
+    >>> NSoftsync(n=2).n
+    2
+    """
+
+    name: ClassVar[str] = "n_softsync"
+    source: ClassVar[str] = SOFTSYNC_SOURCE
+
+    n: int = parameter(
+        2,
+        "versions made while every worker pushes once, about",
+        unit="versions",
+        source=SOFTSYNC_SOURCE,
+        ge=1,
+    )
+
+    def check(self, num_workers: int, global_batch: int) -> None:
+        """Require at least one push a version."""
+        if self.n > num_workers:
+            raise ParameterError(
+                f"{self.name}: n = {self.n} versions need as many workers, and there are {num_workers}; "
+                f"give n between 1 and {num_workers}"
+            )
+
+    def _needed(self, view: ClusterView) -> int:
+        return view.num_workers // self.n

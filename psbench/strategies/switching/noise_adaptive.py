@@ -1,0 +1,105 @@
+"""Switch when the validation loss moves no further than its own noise: a threshold that adapts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from math import inf, sqrt
+from typing import ClassVar
+
+from psbench.core.specification import parameter
+from psbench.strategies.switching.loss_window import LossWindow, relative_changes
+
+SOURCE = "future work of Strategy-Switch (2025), sec. VI; our design"
+
+
+class NoiseAdaptive(LossWindow):
+    """Switch when the loss has changed over the window by no more than its noise explains.
+
+    After every epoch k with more than `window` W validation losses v, d_i = (v_i - v_(i-1)) / v_(i-1):
+    the net change an epoch, m = abs(sum of the last W d_i) / W; the noise of one loss, relative to it,
+    sigma = sqrt(mean of (d_(i+1) - d_i)^2 / 6); switch when m <= factor * sqrt(2) * sigma / W.
+    Once only, and never back.
+
+    Parameters
+    ----------
+    window : int, epochs, >= 3
+    factor : float, >= 0
+        Standard deviations of the noise that the net change may be. 1: the loss is within the noise of
+        that of a window ago.
+
+    Notes
+    -----
+    The published rule averages changes without their sign, so noise alone keeps its s at 2/sqrt(pi) = 1.13
+    times sigma: where sigma is above 0.9 % it waits for luck to get below 1 %. Here the signs stay, so
+    noise cancels and a fall adds up, and the threshold is what independent noise makes of the difference of
+    two losses, spread over the window.
+    Differences of successive d_i have the variance 6 sigma^2 if each loss has an independent relative error
+    of standard deviation sigma (their coefficients are 1, -2, 1), and a steady relative fall drops out of
+    them. A fall that itself slows down within the window counts as noise, by less the slower it is.
+    Constant losses without noise switch (0 <= 0); a steady fall without noise never does.
+    Epochs without an evaluation (see `LossWindow`) have no d_i; W is then the epochs that the losses span.
+
+    Source
+    ------
+    Strategy-Switch (IEEE Access 2025), sec. VI, names "an adaptive strategy or theoretically guided
+    threshold" as future work; the rule is our design.
+
+    Examples
+    --------
+    >>> rule = NoiseAdaptive(window=3)
+    >>> value, threshold = rule.value_and_threshold([1.0, 0.5, 0.25, 0.125], 3)
+    >>> value, threshold, rule.is_settled(value, threshold)
+    (0.5, 0.0, False)
+    """
+
+    name: ClassVar[str] = "noise_adaptive"
+    source: ClassVar[str] = SOURCE
+    fewest: ClassVar[int] = 4  # two differences of changes: one alone is too poor an estimate of noise
+
+    window: int = parameter(5, "epochs over which the loss is compared", unit="epochs", source=SOURCE, ge=3)
+    factor: float = parameter(
+        1.0, "standard deviations of the noise that the net change may be", source=SOURCE, ge=0
+    )
+
+    @property
+    def span(self) -> int:
+        """Epochs that the losses must span."""
+        return self.window
+
+    def value_and_threshold(self, losses: list[float], epochs: int) -> tuple[float, float]:
+        """Return the net change an epoch, and what noise may make of it."""
+        net = abs(sum(relative_changes(losses))) / epochs
+        return net, self.factor * sqrt(2) * noise_of(losses) / epochs
+
+    def is_settled(self, value: float, threshold: float) -> bool:
+        """Return whether noise explains the net change."""
+        return value <= threshold
+
+    def reason(self, value: float, threshold: float) -> str:
+        """Say why to switch."""
+        return f"loss changed by {value:.2%} an epoch, of which noise explains {threshold:.2%}"
+
+    def nearest(self, found: list[tuple[float, float]]) -> str:
+        """Say where the net change was nearest to what noise explains."""
+        value, threshold = min(found, key=lambda pair: pair[0] / pair[1] if pair[1] else inf)
+        return (
+            f"the net change was {100 * value:.3g} % an epoch where noise explains {100 * threshold:.3g} %, "
+            "at its nearest"
+        )
+
+
+def noise_of(losses: Sequence[float]) -> float:
+    """Return the relative standard deviation of a loss about its course, from differences of changes.
+
+    Shapes
+    ------
+    losses : at least 3; of fewer the noise is 0
+
+    Examples
+    --------
+    >>> noise_of([1.0, 0.5, 0.25, 0.125])
+    0.0
+    """
+    bends = [(second - first) ** 2 for first, second in pairwise(relative_changes(losses))]
+    return sqrt(sum(bends) / len(bends) / 6) if bends else 0.0

@@ -1,0 +1,186 @@
+"""The offline search: bisection on a function, over runs, and from the command line."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+
+from psbench import strategies
+from psbench.cli import main
+from psbench.cli.commands import comparisons
+from psbench.errors import DataError, Diverged, ParameterError
+from psbench.results.run import Run
+from psbench.runs.search import at_fraction, bisect, find_fraction
+from psbench.testing import toy_experiment
+
+
+def crossing(at, low=0.5, high=0.92):
+    """Accuracy that is reached from that share on."""
+    return lambda fraction, seed: high if fraction >= at else low
+
+
+def test_the_worked_example_crossing_at_8_percent():
+    """M = 4: 50, 25, 12.5, 6.25 -> 12.5 %."""
+    found = bisect(crossing(0.08), halvings=4)
+    assert [100 * point.fraction for point in found.points] == [100, 50, 25, 12.5, 6.25]
+    assert [point.keeps for point in found.points] == [True, True, True, True, False]
+    assert found.fraction == 0.125
+
+
+@pytest.mark.parametrize(
+    ("at", "expected"),
+    [(0.0625, 0.0625), (0.125, 0.125), (0.5, 0.5), (0.6, 0.625), (0.95, 1.0), (0.0, 0.0625)],
+)
+def test_the_result_is_the_upper_end_of_what_is_left(at, expected):
+    found = bisect(crossing(at), halvings=4)
+    assert found.fraction == expected
+    assert found.fraction - at < 1 / 16 or at == 0.0
+
+
+def test_an_accuracy_at_the_tolerance_is_kept_and_one_below_is_not():
+    for tolerance, kept in ((0.25, True), (0.249, False)):
+        found = bisect(crossing(1.0, low=0.5, high=0.75), halvings=1, tolerance=tolerance)
+        assert found.points[1].keeps is kept
+
+
+def test_means_of_all_runs_are_compared_and_every_share_has_the_same_seeds():
+    asked = []
+
+    def accuracy(fraction, seed):
+        asked.append((fraction, seed))
+        return 0.9 + 0.01 * (seed - 8) if fraction == 1 else 0.89 + 0.05 * (seed == 9) - 0.05 * (seed == 7)
+
+    found = bisect(accuracy, runs=3, halvings=1, seed=7)
+    assert asked == [(1.0, 7), (1.0, 8), (1.0, 9), (0.5, 7), (0.5, 8), (0.5, 9)]
+    assert found.target == pytest.approx(0.9)
+    assert found.points[1].mean == pytest.approx(0.89)
+    assert found.points[1].accuracies == pytest.approx((0.84, 0.89, 0.94))
+
+
+def test_a_share_with_a_run_that_diverged_is_not_kept():
+    found = bisect(lambda fraction, seed: 0.9 if fraction != 0.5 or seed else math.nan, runs=2, halvings=2)
+    assert [(p.fraction, p.keeps) for p in found.points] == [(1.0, True), (0.5, False), (0.75, True)]
+    json.dumps(found.to_dict(), allow_nan=False)
+
+
+def test_there_must_be_an_accuracy_to_compare_with():
+    with pytest.raises(Diverged, match="lower the learning rate"):
+        bisect(lambda fraction, seed: math.nan)
+
+
+@pytest.mark.parametrize(
+    "options", [{"runs": 0}, {"halvings": -1}, {"tolerance": -0.1}, {"tolerance": math.nan}]
+)
+def test_impossible_searches_are_refused(options):
+    with pytest.raises(ParameterError, match="give at least 1, 0 and 0"):
+        bisect(crossing(0.5), **options)
+
+
+def test_it_can_be_watched():
+    seen = []
+    bisect(crossing(0.3), runs=1, halvings=3, watch=seen.append)
+    assert [len(search.points) for search in seen] == [1, 2, 3, 4]
+    assert [search.fraction for search in seen] == [1.0, 0.5, 0.5, 0.375]
+
+
+def test_the_table_says_what_was_lost():
+    found = bisect(crossing(0.3), runs=2, halvings=2)
+    table = found.table()
+    assert table["fraction"].tolist() == [1.0, 0.5, 0.25]
+    assert table["loss"].round(2).tolist() == [0.0, 0.0, 0.42]
+    text = found.text(100)
+    assert "50 % of the epochs under the first strategy" in text
+    assert "fewer than three runs" in text
+    assert "speed-up" not in text
+
+
+# -------------------------------------------------------------------- over runs
+
+
+def test_a_notebook_shows_a_table_once(capsys, monkeypatch):
+    found = bisect(crossing(0.08), halvings=2)
+    monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
+    assert "12.5" not in found._repr_html_()
+    assert "25 %" in found._repr_html_()
+    assert "25 %" in found.text()
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.slow
+def test_a_search_over_runs_on_sync_switch():
+    experiment = toy_experiment("sync_switch", stop={"epochs": 2}, seed=4)
+    found = find_fraction(experiment, runs=2, halvings=2, tolerance=1.0)
+    assert [point.fraction for point in found.points] == [1.0, 0.5, 0.25]  # all is kept
+    assert found.fraction == 0.25
+    for point in found.points:
+        assert [run.experiment.seed for run in found.runs[point.fraction]] == [4, 5]
+        assert [run.experiment.rule.fraction for run in found.runs[point.fraction]] == [point.fraction] * 2
+        last = tuple(run.summary()["final"]["val_accuracy"] for run in found.runs[point.fraction])
+        assert point.accuracies == last
+    assert found.table()["speed_up"][2] > 1  # ASP does not wait for the slowest
+    assert "speed-up" in found.text(100)
+
+
+@pytest.mark.parametrize(
+    "rule", [{"name": "after"}, {"name": "stragglers", "policy": "elastic", "window": 2}]
+)
+def test_the_rest_of_the_rule_and_of_the_strategy_stays(rule):
+    strategy = strategies.sync_switch(rule=rule, cost_s=1.5)
+    changed = at_fraction(toy_experiment(strategy), 0.75).strategy
+    assert changed.rule.fraction == 0.75
+    assert changed.model_copy(update={"rule": strategy.rule}) == strategy
+
+
+@pytest.mark.parametrize("strategy", ["bsp", "strategy_switch"])
+def test_the_strategy_must_switch_after_a_share(strategy):
+    with pytest.raises(ParameterError, match="use sync_switch"):
+        find_fraction(toy_experiment(strategy))
+
+
+def test_there_must_be_accuracies():
+    with pytest.raises(DataError, match="these runs have none"):
+        find_fraction(toy_experiment("sync_switch", timing_only=True))
+
+
+# -------------------------------------------------------------------- command line
+
+
+QUICK = ("--set", "stop={epochs: 1}", "--set", "cluster={workers: 2}", "--runs", "1", "--halvings", "1")
+
+
+def test_the_command_prints_a_table_and_saves_the_runs(tmp_path, capsys):
+    assert main(["search", *QUICK, "--out", str(tmp_path / "out")]) == 0
+    out, err = capsys.readouterr()
+    assert "first strategy" in out
+    assert "target: accuracy" in out
+    assert "saved in" in err
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["100%-seed0", "50%-seed0"]
+    assert Run.load(tmp_path / "out/50%-seed0").experiment.rule.fraction == 0.5
+
+
+def test_the_command_as_json(tmp_path, capsys):
+    (tmp_path / "spec.yaml").write_text("{strategy: {name: sync_switch, momentum: ramped, policy: greedy}}")
+    assert main(["search", str(tmp_path / "spec.yaml"), *QUICK, "--json", "--set", "seed=3"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [point["fraction"] for point in found["points"]] == [1.0, 0.5]
+    assert found["tolerance"] == 0.01
+
+
+def test_the_command_refuses_before_the_first_run(capsys):
+    assert main(["search", *QUICK, "--set", "strategy=ssp"]) == 2
+    assert "use sync_switch" in capsys.readouterr().err
+
+
+def test_a_search_that_is_stopped_shows_what_it_has(capsys, monkeypatch):
+    def stopped(experiment, folder, label="", **options):
+        done, _ = run_one(experiment, folder, label, **options)
+        return done, 130 if experiment.rule.fraction == 0.5 else 0
+
+    run_one = comparisons.run_with_progress
+    monkeypatch.setattr(comparisons, "run_with_progress", stopped)
+    assert main(["search", *QUICK]) == 130
+    out, err = capsys.readouterr()
+    assert "found: 100 %" in out
+    assert "stopped by Ctrl-C" in err
