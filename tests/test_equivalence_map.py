@@ -1,4 +1,4 @@
-"""The equivalence map of `protocols` 13 on random clusters.
+"""The equivalence map of the strategies on random clusters.
 
 Conditions of that section: plain SGD, equal batches, no BatchNorm; for what reduces to ASP also the same
 order of events, so messages take no time. `equal` means the same bits, and `close` that sums of floats were

@@ -1,4 +1,4 @@
-"""What equals what: the identities of `protocols` 13, as exactly as the arithmetic allows.
+"""What equals what: identities between strategies, as exactly as the arithmetic allows.
 
 Plain SGD, constant step times, equal batches, no BatchNorm: the conditions of that section. "Exact" means the
 same bits; "rounding", that sums of floats were taken in another order.
@@ -116,7 +116,7 @@ def test_k_batch_bsp_with_k_n_is_bsp_only_with_equal_speeds():
 
 @pytest.mark.parametrize("name", ["k_bsp", "k_batch_bsp", "k_asp", "k_batch_asp"])
 def test_the_k_variants_share_one_rate(name):
-    """lr/k times the sum of k gradients (protocols 1.3): two had lr/n, so comparing them compared rates."""
+    """lr/k times the sum of k gradients: two had lr/n, so comparing them compared rates."""
     from psbench.core.actions import Apply
 
     cluster = scripted({"name": name, "k": 2})

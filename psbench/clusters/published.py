@@ -85,7 +85,7 @@ class C1(PublishedCluster):
 
     Source
     ------
-    Strategy-Switch (IEEE Access 2025), Tables 2 and 3; `protocols` 12.1.
+    Strategy-Switch (IEEE Access 2025), Tables 2 and 3.
 
     Examples
     --------
@@ -106,7 +106,7 @@ class C2(PublishedCluster):
 
     Source
     ------
-    Strategy-Switch (IEEE Access 2025), Tables 2 and 3; `protocols` 12.1.
+    Strategy-Switch (IEEE Access 2025), Tables 2 and 3.
 
     Examples
     --------
@@ -127,7 +127,7 @@ class Hermes(PublishedCluster):
 
     Source
     ------
-    Hermes, Table II; `protocols` 12.1.
+    Hermes, Table II.
 
     Examples
     --------
@@ -154,7 +154,7 @@ class ShardingTestbed(PublishedCluster):
 
     Source
     ------
-    Thesis ch. 6; `protocols` 12.1.
+    Thesis ch. 6.
 
     Examples
     --------
@@ -185,7 +185,7 @@ class DbsSgd(PublishedCluster):
 
     Source
     ------
-    DBS-SGD, sec. 4; `protocols` 12.1.
+    DBS-SGD, sec. 4.
 
     Examples
     --------
@@ -229,7 +229,7 @@ class AdaComm(Cluster):
 
     Source
     ------
-    AdaComm, sec. 5; `protocols` 12.1.
+    AdaComm, sec. 5.
 
     Examples
     --------
@@ -266,7 +266,7 @@ class Okeanos(PublishedCluster):
 
     Source
     ------
-    Thesis 2.3.1; `protocols` 12.1.
+    Thesis 2.3.1.
 
     Examples
     --------

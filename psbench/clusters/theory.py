@@ -28,7 +28,7 @@ def exponential_order_statistic(k: int, n: int, rate: float = 1.0) -> float:
 
     Source
     ------
-    Dutta et al., Slow and Stale Gradients Can Win the Race; `protocols` 1.3.
+    Dutta et al., Slow and Stale Gradients Can Win the Race.
 
     Examples
     --------
@@ -71,7 +71,7 @@ def slowest_mean_of_exponentials(num_workers: int, steps: int) -> float:
 
     Source
     ------
-    AdaComm, Theorem 1, with exponential times; `protocols` 5.1.
+    AdaComm, Theorem 1, with exponential times.
 
     Examples
     --------

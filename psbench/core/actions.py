@@ -27,8 +27,8 @@ class Commit:
 class Apply:
     """Make the next version: own state times `keep`, plus the weighted payloads, by `rule` (aggregation).
 
-    `rule` names a function of `training.server`. `lr_scale` multiplies the optimizer's rate
-    (`protocols` 0.3), `momentum_scale` its momentum (a switch may reduce it), and `epoch` is where the update
+    `rule` names a function of `training.server`. `lr_scale` multiplies the optimizer's rate,
+    `momentum_scale` its momentum (a switch may reduce it), and `epoch` is where the update
     is in the rate's schedule; the engine sets these, and `version`, the one that this update makes.
     """
 

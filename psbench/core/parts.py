@@ -119,7 +119,7 @@ def codec_field(description: str, name: str = "none") -> Any:
     return Field(
         default_factory=lambda: make_part("codec", name),
         description=description,
-        json_schema_extra={"unit": "", "source": "protocols 9"},
+        json_schema_extra={"unit": "", "source": "our reading"},
     )
 
 

@@ -22,7 +22,7 @@ class Stop(Specification):
 
     Source
     ------
-    `tolerance`: Spark MLlib's GradientDescent, whose default is 0.001; `protocols` 11.
+    `tolerance`: Spark MLlib's GradientDescent, whose default is 0.001.
     """
 
     epochs: float | None = parameter(None, "passes over the training set", unit="epochs", gt=0)

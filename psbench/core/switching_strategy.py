@@ -48,7 +48,7 @@ class SwitchingStrategy(Specification):
     Source
     ------
     Provatas et al., "Strategy-Switch", IEEE Access 2025, which dumps only the model at the switch: "zero";
-    Li et al., "Sync-Switch", ICDCS 2021: the others; `protocols` 7.1, 7.2.
+    Li et al., "Sync-Switch", ICDCS 2021: the others.
     """
 
     #: policies under which the second strategy's updates use less momentum than the optimizer's

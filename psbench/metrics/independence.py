@@ -33,7 +33,7 @@ def independence(log: EventLog) -> pd.DataFrame:
 
     Source
     ------
-    Hermes, eq. (7); `protocols` 4.1.
+    Hermes, eq. (7).
     """
     rows = log.rows()
     workers = workers_of(rows)

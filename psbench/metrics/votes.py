@@ -25,7 +25,7 @@ def local_steps_ratio(log: EventLog) -> dict[str, Any] | None:
 
     Source
     ------
-    Tyagi and Swany (2023), SelSync: the local-to-synchronous step ratio; `protocols` 3.
+    Tyagi and Swany (2023), SelSync: the local-to-synchronous step ratio.
     """
     rows = log.rows()
     if Kind.VOTE not in rows["kind"]:

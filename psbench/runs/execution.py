@@ -157,7 +157,7 @@ def resume(
 
     Source
     ------
-    Thesis 3.2.6; `protocols` 10.2: "reload, v back, workers re-pull".
+    Thesis 3.2.6: "reload, v back, workers re-pull".
     """
     path = find(source)
     experiment = Experiment.from_spec(resume_spec(path), settings, where=str(path))
@@ -213,7 +213,7 @@ def params_digest(parameters: Tensor | None, buffers: Tensor | None) -> str | No
 
 
 def lr_convention(strategy: AnyStrategy, lr: float, num_workers: int) -> str:
-    """Say in words which rate an update uses (`protocols` 0.3)."""
+    """Say in words which rate an update uses."""
     words = [f"{c.name}: {_rate_of(c, lr, num_workers)}" for c in strategy.compositions]
     return "; ".join(words)
 

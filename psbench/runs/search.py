@@ -192,7 +192,7 @@ def bisect(
 
     Source
     ------
-    Li et al. (2021), "Sync-Switch", ICDCS, timing policy; `protocols` 7.2.
+    Li et al. (2021), "Sync-Switch", ICDCS, timing policy.
 
     Examples
     --------

@@ -145,7 +145,7 @@ class _Replying(_Stepping):
 class _Overlapping(LocalModel):
     """A worker that steps on while its push is under way, and steps again from the answer what is unpushed.
 
-    w <- w_answer - lr a, with a the sum of the gradients that no push has carried (`protocols` 1.9).
+    w <- w_answer - lr a, with a the sum of the gradients that no push has carried.
     """
 
     def load(self, parameters: Tensor, buffers: Tensor, lr: float) -> None:

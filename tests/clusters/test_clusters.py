@@ -26,7 +26,7 @@ from psbench.errors import ParameterError, UnknownName
 from psbench.seeds import Streams
 
 NAMES = sorted(REGISTRY["cluster"])
-#: protocols 12.1: machines as (flavour, vCPU, GB): how many
+#: machines as (flavour, vCPU, GB): how many
 TABLES = {
     "c1": {("m1.xlarge1", 8, 32): 5},
     "c2": {("m1.xlarge1", 8, 32): 5, ("m1.large3", 4, 16): 2, ("regale-small", 2, 8): 2},

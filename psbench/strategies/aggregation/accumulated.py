@@ -22,7 +22,7 @@ class Accumulated(Aggregation):
 
     Source
     ------
-    Wang, Guo, Li (2019), OSP; `protocols` 1.9.
+    Wang, Guo, Li (2019), OSP.
 
     Examples
     --------

@@ -32,7 +32,7 @@ class BlockMomentum(Aggregation):
 
     Source
     ------
-    Wang and Joshi (2019), AdaComm, eqs. (7)-(8); `protocols` 5.2.
+    Wang and Joshi (2019), AdaComm, eqs. (7)-(8).
 
     Examples
     --------

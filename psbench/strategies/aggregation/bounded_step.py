@@ -99,7 +99,7 @@ class BoundedStep(_ByDistance):
 
     Source
     ------
-    Dutta et al. (2018), "Slow and Stale Gradients Can Win the Race"; thesis 3.2.2; `protocols` 1.3.
+    Dutta et al. (2018), "Slow and Stale Gradients Can Win the Race"; thesis 3.2.2.
 
     Examples
     --------
@@ -112,7 +112,7 @@ class BoundedStep(_ByDistance):
     #: 2: the constant is a constant unless asked otherwise
     results_version: ClassVar[int] = 2
 
-    near: float = parameter(0.1, "squared distance at which the factor is 1", source="protocols 1.3", ge=0)
+    near: float = parameter(0.1, "squared distance at which the factor is 1", source="our reading", ge=0)
 
     @property
     def constant(self) -> float:

@@ -32,8 +32,8 @@ class DynSGDVersioned(Aggregation):
 
     Source
     ------
-    Jiang et al. (2017), "Heterogeneity-aware Distributed Parameter Servers", SIGMOD; `protocols` 1.8,
-    "versioned".
+    Jiang et al. (2017), "Heterogeneity-aware Distributed Parameter Servers", SIGMOD
+    (several versions).
 
     Examples
     --------

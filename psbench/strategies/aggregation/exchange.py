@@ -31,8 +31,7 @@ class Exchange(Aggregation):
 
     Source
     ------
-    Tyagi and Swany (2023), "Accelerating Distributed ML Training via Selective Synchronization", CLUSTER;
-    `protocols` 3.
+    Tyagi and Swany (2023), "Accelerating Distributed ML Training via Selective Synchronization", CLUSTER.
 
     Examples
     --------

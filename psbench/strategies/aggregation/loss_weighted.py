@@ -42,7 +42,7 @@ class LossWeighted(Aggregation):
     Source
     ------
     Hermes, "When Less is More: Achieving Faster Convergence in Distributed Edge Machine Learning", IV-C,
-    eqs. (5)-(6) and Alg. 2; `protocols` 4.
+    eqs. (5)-(6) and Alg. 2.
 
     Examples
     --------

@@ -18,7 +18,7 @@ class Mean(Aggregation):
 
     Source
     ------
-    Thesis 2.1.2; `protocols` 0.3 and 6.2.
+    Thesis 2.1.2.
 
     Examples
     --------
@@ -52,7 +52,7 @@ class Sum(Aggregation):
 
     Source
     ------
-    Thesis 2.2.1 (what its TensorFlow BSP does); `protocols` 0.3.
+    Thesis 2.2.1 (what its TensorFlow BSP does).
 
     Examples
     --------

@@ -25,7 +25,7 @@ class ModelAverage(Aggregation):
     Source
     ------
     Wang and Joshi (2019), "Adaptive Communication Strategies to Achieve the Best Error-Runtime Trade-off in
-    Local-Update SGD", eq. (1); `protocols` 5.1.
+    Local-Update SGD", eq. (1).
 
     Examples
     --------

@@ -50,7 +50,7 @@ class StalenessWeighted(_ByStaleness):
 
     Source
     ------
-    Zhang et al. (2016), "Staleness-aware Async-SGD"; Gupta et al. (2016); thesis 3.2.2; `protocols` 1.5.
+    Zhang et al. (2016), "Staleness-aware Async-SGD"; Gupta et al. (2016); thesis 3.2.2.
 
     Examples
     --------
@@ -96,7 +96,7 @@ class DynSGD(_ByStaleness):
 
     Source
     ------
-    Jiang et al. (2017), "Heterogeneity-aware Distributed Parameter Servers", SIGMOD; `protocols` 1.8.
+    Jiang et al. (2017), "Heterogeneity-aware Distributed Parameter Servers", SIGMOD.
 
     Examples
     --------

@@ -118,7 +118,7 @@ class Lossy(Codec):
         Whether the sender adds what one message lost to the next (see `Channel`).
     """
 
-    error_feedback: bool = parameter(False, "add what one message lost to the next", source="protocols 9")
+    error_feedback: bool = parameter(False, "add what one message lost to the next", source="our reading")
 
     @property
     def has_memory(self) -> bool:

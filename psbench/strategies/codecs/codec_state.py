@@ -66,7 +66,7 @@ class Channel:
     Source
     ------
     Stich, Cordonnier and Jaggi (2018), Alg. 1; Tang et al. (2019), "DoubleSqueeze: Parallel Stochastic
-    Gradient Descent with Double-Pass Error-Compensated Compression", ICML, Alg. 1; `protocols` 9.
+    Gradient Descent with Double-Pass Error-Compensated Compression", ICML, Alg. 1.
 
     Examples
     --------

@@ -48,7 +48,7 @@ class TernGrad(Bucketed):
     Source
     ------
     Wen et al. (2017), "TernGrad: Ternary Gradients to Reduce Communication in Distributed Deep Learning",
-    NeurIPS, eq. 1 to 3 and sec. 3.3; `protocols` 9.
+    NeurIPS, eq. 1 to 3 and sec. 3.3.
 
     Examples
     --------
@@ -123,7 +123,7 @@ class QSGD(Bucketed):
     Source
     ------
     Alistarh et al. (2017), "QSGD: Communication-Efficient SGD via Gradient Quantization and Encoding",
-    NeurIPS, sec. 3.1, Lemma 3.1, and sec. 4 for buckets; `protocols` 9.
+    NeurIPS, sec. 3.1, Lemma 3.1, and sec. 4 for buckets.
 
     Examples
     --------

@@ -29,7 +29,7 @@ class Sign(Bucketed):
     Source
     ------
     Karimireddy et al. (2019), "Error Feedback Fixes SignSGD and other Gradient Compression Schemes", ICML,
-    Alg. 1 (EF-SIGNSGD); `protocols` 9.
+    Alg. 1 (EF-SIGNSGD).
 
     Examples
     --------
@@ -77,7 +77,7 @@ class OneBit(Bucketed):
     Source
     ------
     Seide et al. (2014), "1-Bit Stochastic Gradient Descent and its Application to Data-Parallel Distributed
-    Training of Speech DNNs", Interspeech, sec. 3; `protocols` 9.
+    Training of Speech DNNs", Interspeech, sec. 3.
 
     Examples
     --------

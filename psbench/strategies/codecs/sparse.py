@@ -59,8 +59,7 @@ class TopK(Sparse):
 
     Source
     ------
-    Stich, Cordonnier and Jaggi (2018), "Sparsified SGD with Memory", NeurIPS, Def. 2.2 and Alg. 1;
-    `protocols` 9.
+    Stich, Cordonnier and Jaggi (2018), "Sparsified SGD with Memory", NeurIPS, Def. 2.2 and Alg. 1.
 
     Examples
     --------
@@ -114,7 +113,7 @@ class RandomK(Sparse):
 
     Source
     ------
-    Stich, Cordonnier and Jaggi (2018), "Sparsified SGD with Memory", NeurIPS, Def. 2.2; `protocols` 9.
+    Stich, Cordonnier and Jaggi (2018), "Sparsified SGD with Memory", NeurIPS, Def. 2.2.
 
     Examples
     --------

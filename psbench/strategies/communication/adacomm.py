@@ -50,7 +50,7 @@ class AdaComm(Local):
     Notes
     -----
     Reduces to: `local_sgd` with gamma = 1 and a constant loss; with BSP, if initial_steps = 1.
-    Our reading (A1 to A7 are the points of `protocols` 5.2): eq. (5) prints lr^2 where eq. (6) follows from
+    Our reading (the points A1 to A7 are numbered here): eq. (5) prints lr^2 where eq. (6) follows from
     lr^3, so eq. (6) is used (A1). gamma tau is rounded up, at least 1, and less than tau unless gamma is 1
     (A2). The paper says that F "can be easily obtained in the training". The first mini-batch after an
     averaging is computed on the averaged model itself, so its loss estimates F without bias, the first of
@@ -64,7 +64,7 @@ class AdaComm(Local):
     Source
     ------
     Wang and Joshi (2019), "Adaptive Communication Strategies to Achieve the Best Error-Runtime Trade-off in
-    Local-Update SGD", sec. 4; `protocols` 5.2.
+    Local-Update SGD", sec. 4.
 
     Examples
     --------
@@ -92,12 +92,12 @@ class AdaComm(Local):
     lr_coupling: Literal["defer", "formula"] = parameter(
         "defer",
         "whether the rate's schedule waits until the period is 1, or lengthens the period",
-        source="AdaComm 4; protocols 5.2 (A5)",
+        source="AdaComm 4",
     )
     loss: Literal["workers", "measured"] = parameter(
         "workers",
         "training loss: from the workers' mini-batches, or measured while all wait",
-        source="AdaComm 4; protocols 5.2 (A3)",
+        source="AdaComm 4",
     )
     loss_samples: int = parameter(
         2000, "samples that a measured loss is taken over", unit="samples", source="ours", ge=1

@@ -128,7 +128,7 @@ class HermesGUP(Communication):
     Source
     ------
     Hermes, "When Less is More: Achieving Faster Convergence in Distributed Edge Machine Learning", IV-B and
-    Alg. 1; `protocols` 4.
+    Alg. 1.
 
     Examples
     --------

@@ -82,7 +82,7 @@ class LocalSGD(Local):
     Source
     ------
     Wang and Joshi (2019), "Adaptive Communication Strategies to Achieve the Best Error-Runtime Trade-off in
-    Local-Update SGD", eq. (1), PASGD; `protocols` 5.1. The later code of the authors averages first after
+    Local-Update SGD", eq. (1), PASGD. The later code of the authors averages first after
     tau + 1 steps and keeps the local momentum; here it is after tau steps, as printed.
 
     Examples

@@ -63,7 +63,7 @@ class OSP(Communication):
     Source
     ------
     Wang, Guo, Li (2019), "OSP: Overlapping Computation and Communication in Parameter Server for Fast Machine
-    Learning", ICPP, as summarised in thesis 3.2.2; `protocols` 1.9. No value of T is given; 4 is ours.
+    Learning", ICPP, as summarised in thesis 3.2.2. No value of T is given; 4 is ours.
 
     Examples
     --------

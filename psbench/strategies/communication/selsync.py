@@ -108,8 +108,7 @@ class SelSync(Communication):
 
     Source
     ------
-    Tyagi and Swany (2023), "Accelerating Distributed ML Training via Selective Synchronization", CLUSTER;
-    `protocols` 3.
+    Tyagi and Swany (2023), "Accelerating Distributed ML Training via Selective Synchronization", CLUSTER.
 
     Examples
     --------

@@ -19,7 +19,7 @@ class ASP(Consistency):
 
     Source
     ------
-    Thesis 2.1.2, eq. 2.3; `protocols` 1.2.
+    Thesis 2.1.2, eq. 2.3.
 
     Examples
     --------

@@ -23,7 +23,7 @@ class BSP(Consistency):
 
     Source
     ------
-    Valiant (1990); thesis 2.1.2, 3.2.2; `protocols` 1.1.
+    Valiant (1990); thesis 2.1.2, 3.2.2.
 
     Examples
     --------

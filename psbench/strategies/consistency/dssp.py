@@ -43,8 +43,7 @@ class DSSP(ClockBound):
 
     Source
     ------
-    Zhao et al. (2019), "Dynamic Stale Synchronous Parallel Distributed Training for Deep Learning", ICDCS;
-    `protocols` 1.7.
+    Zhao et al. (2019), "Dynamic Stale Synchronous Parallel Distributed Training for Deep Learning", ICDCS.
 
     Examples
     --------
@@ -67,7 +66,7 @@ class DSSP(ClockBound):
         "what a grant minimises: the distance to a push of the slowest, or the wait for it",
         source=SOURCE,
     )
-    clamp: bool = parameter(True, "let no grant lead beyond `upper`", source="protocols 1.7 (c)")
+    clamp: bool = parameter(True, "let no grant lead beyond `upper`", source="our reading")
 
     _grants: dict[str, int] = PrivateAttr(default_factory=dict)  # steps still granted, by worker
 

@@ -42,7 +42,7 @@ class ElasticBSP(Consistency):
     Source
     ------
     Zhao et al. (2019), "Elastic Bulk Synchronous Parallel Model for Distributed Deep Learning", ICDM; Zhao et
-    al. (2021), "ZipLine", Machine Learning; `protocols` 2. The default is that of Hermes' comparison; the
+    al. (2021), "ZipLine", Machine Learning. The default is that of Hermes' comparison; the
     authors use 15 to 960.
 
     Examples
@@ -150,7 +150,7 @@ def zipline(pushes: Sequence[Sequence[float]]) -> list[int]:
 
     Source
     ------
-    Zhao et al. (2021), "ZipLine", Theorem 1; `protocols` 2.
+    Zhao et al. (2021), "ZipLine", Theorem 1.
 
     Examples
     --------

@@ -35,7 +35,7 @@ class KASP(Consistency):
 
     Source
     ------
-    Dutta et al. (K-async); thesis 3.2.2, Table 3.2, Fig. 3.3; `protocols` 1.3.
+    Dutta et al. (K-async); thesis 3.2.2, Table 3.2, Fig. 3.3.
 
     Examples
     --------
@@ -99,7 +99,7 @@ class KBatchASP(_EveryPushes):
 
     Source
     ------
-    Dutta et al. (K-batch-async), Lian et al. 2015; thesis 3.2.2, Table 3.2; `protocols` 1.3.
+    Dutta et al. (K-batch-async), Lian et al. 2015; thesis 3.2.2, Table 3.2.
 
     Examples
     --------
@@ -135,7 +135,7 @@ class NSoftsync(_EveryPushes):
     Source
     ------
     Gupta et al. (2016), "Model Accuracy and Runtime Tradeoff in Distributed Deep Learning"; Zhang et al.
-    (2016), "Staleness-aware Async-SGD"; thesis 3.2.2; `protocols` 1.5.
+    (2016), "Staleness-aware Async-SGD"; thesis 3.2.2.
 
     Examples
     --------

@@ -28,7 +28,7 @@ class _FirstPushes(Consistency):
     cancel: Literal["immediate", "on_arrival"] = parameter(
         "immediate",
         "stop late work at the commit, or drop its result when it arrives",
-        source="protocols 1.3 (c)",
+        source="our reading",
     )
 
     @property
@@ -92,7 +92,7 @@ class KBSP(_FirstWorkers):
 
     Source
     ------
-    Dutta et al. (K-sync); thesis 3.2.2, Table 3.2, Fig. 3.3; `protocols` 1.3.
+    Dutta et al. (K-sync); thesis 3.2.2, Table 3.2, Fig. 3.3.
 
     Examples
     --------
@@ -131,7 +131,7 @@ class BackupWorkers(_FirstWorkers):
 
     Source
     ------
-    Chen et al. (2016), "Revisiting Distributed Synchronous SGD"; `protocols` 1.4.
+    Chen et al. (2016), "Revisiting Distributed Synchronous SGD".
 
     Examples
     --------
@@ -178,7 +178,7 @@ class KBatchBSP(_FirstPushes):
 
     Source
     ------
-    Dutta et al. (K-batch-sync); thesis 3.2.2, Table 3.2, Fig. 3.3; `protocols` 1.3.
+    Dutta et al. (K-batch-sync); thesis 3.2.2, Table 3.2, Fig. 3.3.
 
     Examples
     --------

@@ -63,7 +63,7 @@ class SSP(ClockBound):
     Source
     ------
     Ho et al. (2013), "More Effective Distributed ML via a Stale Synchronous Parallel Parameter Server",
-    NIPS, sec. 3; thesis 3.2.2; `protocols` 1.6.
+    NIPS, sec. 3; thesis 3.2.2.
 
     Examples
     --------

@@ -15,7 +15,7 @@ class AllReduce(Placement):
 
     Source
     ------
-    Patarasuk and Yuan (2009); thesis 2.1.2; `protocols` 1.1.
+    Patarasuk and Yuan (2009); thesis 2.1.2.
 
     Examples
     --------

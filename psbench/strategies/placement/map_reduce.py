@@ -32,7 +32,7 @@ class MapReduce(Placement):
 
     Source
     ------
-    Thesis 2.2 and 2.3 (Spark MLlib); `protocols` 11.
+    Thesis 2.2 and 2.3 (Spark MLlib).
 
     Examples
     --------

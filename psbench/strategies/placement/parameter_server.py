@@ -49,11 +49,11 @@ class ParameterServer(Placement):
     times its own share of that. The update does not depend on the assignment, bit by bit, since optimizers
     work entry by entry; codecs with a scale have one a server, and differ.
     Our reading: where MXNet draws a server at random for a small tensor, a hash of its name is used here, so
-    that every process finds the same. Optimus' 1 % rule is `protocols`' account, which could not be checked.
+    that every process finds the same. Optimus' 1 % rule is known from accounts of others only.
 
     Source
     ------
-    Li et al. 2014; thesis 3.2.4; `protocols` 1.1, 10.1.
+    Li et al. 2014; thesis 3.2.4.
 
     Examples
     --------
@@ -68,7 +68,7 @@ class ParameterServer(Placement):
 
     servers: int = parameter(1, "number of server shards", unit="servers", source="thesis 3.2.4", ge=1, le=64)
     assignment: Literal["contiguous", "layer", "hash", "size_threshold", "best_fit"] = parameter(
-        "contiguous", "which parameters each server holds", source="protocols 10.1"
+        "contiguous", "which parameters each server holds", source="our reading"
     )
     large_tensor: int = parameter(
         1_000_000,

@@ -66,7 +66,7 @@ class ByLoad(Reassignment):
     Source
     ------
     Renz-Wieland et al. (2020), "Dynamic parameter allocation in parameter servers" (Lapse), VLDB 13(12);
-    Renz-Wieland et al. (2022), "NuPS", SIGMOD; thesis 3.2.4; `protocols` 10.1. The rule is ours.
+    Renz-Wieland et al. (2022), "NuPS", SIGMOD; thesis 3.2.4. The rule is ours.
 
     Examples
     --------

@@ -46,8 +46,8 @@ class DBS(Stragglers):
 
     Source
     ------
-    "An efficient algorithm for data parallelism based on stochastic optimization" (2022), AEJ, Algs. 1-2;
-    `protocols` 6.1. The paper gives no value of the tolerance.
+    "An efficient algorithm for data parallelism based on stochastic optimization" (2022), AEJ, Algs. 1-2.
+    The paper gives no value of the tolerance.
 
     Examples
     --------
@@ -64,7 +64,7 @@ class DBS(Stragglers):
         5, "times of each worker that are looked at", unit="steps", source=SOURCE, ge=1, le=10_000
     )
     tolerance: float = parameter(
-        0.05, "smallest difference in speed that changes a batch", source="protocols 6.1", ge=0
+        0.05, "smallest difference in speed that changes a batch", source="our reading", ge=0
     )
     mode: Literal["proportional", "literal"] = parameter(
         "proportional", "change a worker's own batch in proportion, or set it from worker 0's", source=SOURCE

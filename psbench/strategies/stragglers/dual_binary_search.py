@@ -75,8 +75,7 @@ class DualBinarySearch(Stragglers):
 
     Source
     ------
-    Hermes, "When Less is More: Achieving Faster Convergence in Distributed Edge Machine Learning", IV-A;
-    `protocols` 4.2 (H12-H17) and 4.3.
+    Hermes, "When Less is More: Achieving Faster Convergence in Distributed Edge Machine Learning", IV-A.
 
     Examples
     --------
@@ -103,11 +102,11 @@ class DualBinarySearch(Stragglers):
         0, "largest chunk, if memory permits; 0 is the training set", unit="samples", source=SOURCE, ge=0
     )
     fences: Literal["all", "others"] = parameter(
-        "all", "whose times make the fences: of all workers, or of all others", source="protocols 4.2, H15"
+        "all", "whose times make the fences: of all workers, or of all others", source="our reading"
     )
-    freeze_median: bool = parameter(False, "keep the first median as the target", source="protocols 4.2, H14")
+    freeze_median: bool = parameter(False, "keep the first median as the target", source="our reading")
     mode: Literal["search", "code"] = parameter(
-        "search", "search as the paper describes, or come to what the code does", source="protocols 4.2, H13"
+        "search", "search as the paper describes, or come to what the code does", source="our reading"
     )
 
     _times: dict[str, float] = PrivateAttr(default_factory=dict)  # of each worker's last chunk, seconds

@@ -44,7 +44,7 @@ class LBBSP(Stragglers):
     Source
     ------
     Chen et al. (2020), "Semi-dynamic Load Balancing: Efficient Distributed Learning in Non-Dedicated
-    Environments", SoCC; `protocols` 6.2.
+    Environments", SoCC.
 
     Examples
     --------
@@ -59,7 +59,7 @@ class LBBSP(Stragglers):
     varies_batch: ClassVar[bool] = True
 
     predictor: Literal["ewma", "mean", "last"] = parameter(
-        "ewma", "how the next speed of a worker is predicted from its last ones", source="protocols 6.2"
+        "ewma", "how the next speed of a worker is predicted from its last ones", source="our reading"
     )
     window: int = parameter(5, "speeds that the predictor `mean` averages", unit="steps", ge=1, le=10_000)
     smoothing: float = parameter(0.5, "weight of the last speed in the predictor `ewma`", gt=0, le=1)

@@ -31,7 +31,7 @@ class After(SwitchOnce):
 
     Source
     ------
-    Strategy-Switch (IEEE Access 2025), alpha %; Sync-Switch (ICDCS 2021); `protocols` 7.1, 7.2.
+    Strategy-Switch (IEEE Access 2025), alpha %; Sync-Switch (ICDCS 2021).
 
     Examples
     --------

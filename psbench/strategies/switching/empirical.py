@@ -32,7 +32,7 @@ class Empirical(LossWindow):
 
     Source
     ------
-    Thesis eq. 4.1; Strategy-Switch (IEEE Access 2025), eq. 1; `protocols` 7.1.
+    Thesis eq. 4.1; Strategy-Switch (IEEE Access 2025), eq. 1.
 
     Examples
     --------

@@ -50,8 +50,7 @@ class OnStragglers(Switching):
 
     Source
     ------
-    Li et al. (2021), "Sync-Switch: Hybrid Parameter Synchronization for Distributed Deep Learning", ICDCS;
-    `protocols` 7.2.
+    Li et al. (2021), "Sync-Switch: Hybrid Parameter Synchronization for Distributed Deep Learning", ICDCS.
 
     Examples
     --------

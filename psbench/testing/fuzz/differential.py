@@ -1,4 +1,4 @@
-"""Strategies that are equal (`protocols` 13), given the same schedule: they must decide alike."""
+"""Strategies that are equal, given the same schedule: they must decide alike."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Codecs: the numbers of `protocols` 9, what is kept of a vector, how long it is, and what is refused."""
+"""Codecs: numbers worked by hand, what is kept of a vector, how long it is, and what is refused."""
 
 import math
 

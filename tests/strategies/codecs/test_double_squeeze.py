@@ -1,4 +1,4 @@
-"""DoubleSqueeze: codecs with memory both ways (`protocols` 9)."""
+"""DoubleSqueeze: codecs with memory both ways."""
 
 from __future__ import annotations
 

