@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel
@@ -15,6 +15,7 @@ from psbench.core.part import REGISTRY, Part
 from psbench.core.strategy import DOMAINS, Strategy
 from psbench.core.switching_strategy import SwitchingStrategy
 from psbench.errors import UnknownName
+from psbench.references import resolve
 
 #: what may be listed, and the domains of parts that are shown then
 KINDS: dict[str, tuple[str, ...]] = {
@@ -72,7 +73,9 @@ def entries(kind: str) -> list[dict[str, Any]]:
 
 
 def entry_of(kind: str, name: str) -> dict[str, Any]:
-    """Return one of the entries, and what it is made of: `parts`, each with `domain`, `name` and `text`.
+    """Return one of the entries, the `references` it cites in full, and what it is made of.
+
+    `parts` has the `domain`, `name` and `text` of each part.
 
     Raises
     ------
@@ -85,7 +88,14 @@ def entry_of(kind: str, name: str) -> dict[str, Any]:
 
     parts = _parts_of(CATALOGUE[name]()) if kind == "strategies" else [_class_of(known[name])]
     texts = [{"domain": cls.domain, "name": cls.name, "text": inspect.getdoc(cls) or ""} for cls in parts]
-    return known[name] | {"parts": texts}
+    return known[name] | {"parts": texts, "references": _references(known[name], texts)}
+
+
+def _references(entry: Mapping[str, Any], parts: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return in full what an entry, its parameters and the docstrings of its parts cite, each once."""
+    sources = [entry["source"], *(each["source"] for each in entry["parameters"])]
+    texts = "; ".join([*sources, *(part["text"] for part in parts)])
+    return [f"{reference.key}: {reference.text}" for reference in resolve(texts)[0]]
 
 
 def _class_of(entry: Mapping[str, Any]) -> type[Part]:

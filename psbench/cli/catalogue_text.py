@@ -44,6 +44,10 @@ def print_entry(entry: Mapping[str, Any]) -> None:
         console.print()
         console.print(f"{part['domain']} {part['name']}", style="bold", markup=False)
         console.print(part["text"], markup=False, soft_wrap=True)
+    if entry["references"]:
+        console.print("\nReferences", style="bold")
+    for reference in entry["references"]:
+        console.print(reference, markup=False)
 
 
 def _print_parameters(console: Any, parameters: Iterable[Mapping[str, Any]]) -> None:

@@ -69,7 +69,7 @@ class Cluster(Part):
     step_time: SerializeAsAny[StepTime] = parameter(
         ShiftedExponential(),
         "how much the times of a worker's steps vary",
-        source="style 2.7: random by default",
+        source="our choice: random by default",
     )
     seconds_per_sample: float = parameter(1e-3, "time for one sample at speed 1", unit="s", gt=0)
     seconds_per_step: float = parameter(1e-3, "time of a step however small, at speed 1", unit="s", ge=0)

@@ -61,7 +61,7 @@ class PublishedCluster(Cluster):
     """
 
     core_scaling: float = parameter(
-        1.0, "speed grows as cores to this power", source="head of psbench.clusters.published", ge=0, le=1
+        1.0, "speed grows as cores to this power", source="our reading", ge=0, le=1
     )
 
     def flavours(self) -> list[tuple[Flavour, int]]:

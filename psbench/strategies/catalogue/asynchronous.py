@@ -42,7 +42,7 @@ k_batch_asp = Published(
 dssp = Published(
     "dssp",
     "ssp whose fastest worker is granted more steps where that shortens its wait",
-    "Zhao et al. 2019",
+    "Zhao et al. 2019, DSSP",
     {"consistency": consistency.DSSP},
     lr_scaling="by_share",
     notebook="13_late_gradients",
@@ -51,7 +51,7 @@ dssp = Published(
 elastic_bsp = Published(
     "elastic_bsp",
     "barriers where the workers' pushes are predicted to fall together, and asp in between",
-    "Zhao et al. 2019; ZipLine 2021",
+    "Zhao et al. 2019, ElasticBSP; Zhao et al. 2021",
     {"consistency": consistency.ElasticBSP},
     lr_scaling="by_share",
     notebook="13_late_gradients",

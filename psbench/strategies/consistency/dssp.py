@@ -43,7 +43,8 @@ class DSSP(ClockBound):
 
     Source
     ------
-    Zhao et al. (2019), "Dynamic Stale Synchronous Parallel Distributed Training for Deep Learning", ICDCS.
+    Zhao et al. (2019), DSSP: "Dynamic Stale Synchronous Parallel Distributed Training for Deep Learning",
+    ICDCS.
 
     Examples
     --------
