@@ -41,7 +41,8 @@ class ElasticBSP(Consistency):
 
     Source
     ------
-    Zhao et al. (2019), ElasticBSP: "Elastic Bulk Synchronous Parallel Model for Distributed Deep Learning", ICDM;
+    Zhao et al. (2019), ElasticBSP: "Elastic Bulk Synchronous Parallel Model for Distributed Deep Learning",
+    ICDM;
     Zhao et al. (2021), "ZipLine", Machine Learning. The default is that of Hermes' comparison; the
     authors use 15 to 960.
 
