@@ -40,7 +40,7 @@ def resolve(source: str) -> tuple[list[Reference], str]:
     >>> [reference.key for reference in found], rest
     (['Ho et al. 2013', 'thesis'], ', sec. 3; 3.2.2')
     """
-    rest = _YEAR_IN_BRACKETS.sub(r"\1", source)
+    rest = _YEAR_IN_BRACKETS.sub(r"\1", _squeeze(source))
     found: list[tuple[int, Reference]] = []
     for name, reference in _by_name():
         match = re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", rest, re.IGNORECASE)
