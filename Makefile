@@ -13,7 +13,7 @@ export OMP_NUM_THREADS ?= 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test quick lint types unit notebooks nightly lab pictures bench clean
+.PHONY: help demo test quick lint types unit notebooks nightly lab pictures docs bench clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -86,6 +86,15 @@ nightly: test  ## and the tests that are long and rarely find anything
 pictures: $(VENV)/.dev  ## take the README's pictures anew, with the browser tests
 	@$(PYTEST) -n 0 -m browser tests/widgets/test_browser_student.py tests/widgets/test_browser_lab.py
 	@mkdir -p notebooks/pictures && cp build/screenshots/lab.webp build/screenshots/lab-compare-dark.png notebooks/pictures/
+
+$(VENV)/.docs: $(VENV)/.lab
+	@echo '== installing Sphinx'
+	@$(BIN)/python -m pip install --disable-pip-version-check -q $(PIP_ARGS) -e '.[docs]' && touch $@
+
+docs: $(VENV)/.docs  ## the documentation site, into build/site
+	@rm -rf build/site-source && mkdir -p build && cp -r notebooks/site build/site-source
+	@$(BIN)/python -m sphinx -q -W --keep-going -b html build/site-source build/site
+	@echo 'open build/site/index.html'
 
 $(VENV)/.bench: $(VENV)/.dev
 	@echo '== installing Ray and TensorFlow, which are measured beside psbench (large; without them their rows are left out)'

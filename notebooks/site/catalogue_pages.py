@@ -1,0 +1,158 @@
+"""The pages of the site that are made from the catalogue: one for each strategy, and lists of parts.
+
+Each page has what `psbench list strategies NAME` prints, and a figure: who waits for whom in the first steps of three
+workers, one of which has half the speed.
+"""
+
+import re
+import shutil
+from pathlib import Path
+
+from sphinx.ext.napoleon import Config, NumpyDocstring
+
+import psbench as ps
+from psbench.charts.figures import sequence_figure
+from psbench.cli.catalogue import KINDS, entries, entry_of
+from psbench.core.log import Kind
+
+ROOT = Path(__file__).parents[2]
+#: pushes of the slow worker that a figure shows
+SHOWN = 4
+#: width of a figure, in pixels
+WIDTH = 560
+#: what a list of parts is headed
+TITLES = {
+    "parts": "Parts of a strategy",
+    "sharding": "Sharding",
+    "rules": "Switch rules",
+    "datasets": "Data sets",
+    "models": "Models",
+    "clusters": "Clusters",
+    "optimizers": "Optimizers",
+    "losses": "Losses",
+    "metrics": "Metrics",
+}
+
+
+def write(folder: Path) -> None:
+    """Write all generated pages below `folder`, in the place of those that are there."""
+    for name in ("strategies", "catalogue", "tutorials"):
+        shutil.rmtree(folder / name, ignore_errors=True)
+        (folder / name).mkdir()
+    found = entries("strategies")
+    for entry in found:
+        (folder / "strategies" / f"{entry['name']}.md").write_text(strategy_page(entry["name"], folder))
+    (folder / "strategies" / "index.md").write_text(strategies_index(found))
+    for kind in KINDS:
+        if kind != "strategies":
+            (folder / "catalogue" / f"{kind}.md").write_text(list_page(kind))
+    (folder / "catalogue" / "index.md").write_text(catalogue_index())
+    copy_documents(folder)
+
+
+def copy_documents(folder: Path) -> None:
+    """Copy notebooks and documents that lie elsewhere in the project."""
+    notebooks = sorted((ROOT / "notebooks").glob("*.ipynb"))
+    for notebook in notebooks:
+        shutil.copy(notebook, folder / "tutorials" / notebook.name)
+    shutil.copytree(ROOT / "notebooks" / "pictures", folder / "tutorials" / "pictures", dirs_exist_ok=True)
+    listed = "\n".join(notebook.stem for notebook in notebooks)
+    text = (
+        "# Tutorials\n\nEach can be opened in JupyterLab with `psbench lab`.\n\n"
+        f"```{{toctree}}\n:maxdepth: 1\n\n{listed}\n```\n"
+    )
+    (folder / "tutorials" / "index.md").write_text(text)
+    for name in ("CHANGELOG.md", "CONTRIBUTING.md", "DESIGN.md", "psbench/REFERENCES.md"):
+        if (ROOT / name).exists():
+            shutil.copy(ROOT / name, folder / Path(name).name.lower())
+
+
+def figure_of(name: str, path: Path) -> None:
+    """Draw who waits for whom under a strategy, as an SVG file."""
+    experiment = ps.Experiment(
+        strategy=name,
+        cluster={"workers": 3, "speed": [1, 1, 0.5]},
+        data="digits",
+        batch_size=96,
+        stop={"epochs": 2},
+    )
+    run = ps.run(experiment)
+    pushed = run.log.of_kind(Kind.PUSH)
+    times = pushed["time_s"][pushed["worker"] == 2]
+    shown_s = float(times[: SHOWN][-1]) * 1.02 if len(times) else None  # under some rules it never pushes
+    sequence_figure(run, stop_s=shown_s).chart.properties(width=WIDTH).save(str(path))
+
+
+def rendered(docstring: str) -> str:
+    """Return a docstring as reStructuredText."""
+    escaped = re.sub(r"\|(?=\w)", r"\\|", docstring)  # |w| is a norm and no substitution
+    return str(NumpyDocstring(escaped, Config(napoleon_custom_sections=["Source", "Shapes"])))
+
+
+def strategy_page(name: str, folder: Path) -> str:
+    """Return the page of one strategy."""
+    entry = entry_of("strategies", name)
+    figure_of(name, folder / "strategies" / f"{name}.svg")
+    parts = "\n\n".join(
+        f"## {part['domain'].capitalize()}: `{part['name']}`\n\n```{{eval-rst}}\n{rendered(part['text'])}\n```"
+        for part in entry["parts"]
+    )
+    cited = "\n".join(f"- {reference}" for reference in entry["references"])
+    return (
+        f"# {name}\n\n{entry['summary'][0].upper()}{entry['summary'][1:]}.\n\n*Source: {entry['source']}.*\n\n"
+        f"![Who waits for whom under {name}: three workers, the last of half the speed]({name}.svg)\n\n"
+        f"```yaml\nstrategy: {name}\n```\n\n"
+        f"## Parameters\n\n{parameter_table(entry['parameters'])}\n\n{parts}\n\n## References\n\n{cited}\n"
+    )
+
+
+def parameter_table(parameters: list) -> str:
+    """Return a table of parameters, or a sentence where there are none."""
+    if not parameters:
+        return "It has none of its own."
+    rows = [
+        "| parameter | default | range | meaning |\n|---|---|---|---|",
+        *(
+            f"| `{each['name']}` | `{each['default']}` | {cell(' '.join([each['unit'], each['range']]))} "
+            f"| {cell(each['summary'])} |"
+            for each in parameters
+        ),
+    ]
+    return "\n".join(rows)
+
+
+def strategies_index(found: list) -> str:
+    """Return the gallery: a row for each strategy."""
+    rows = "\n".join(
+        f"| [`{entry['name']}`]({entry['name']}.md) | {cell(entry['summary'])} | {cell(entry['source'])} |" for entry in found
+    )
+    names = "\n".join(entry["name"] for entry in found)
+    return (
+        "# Strategies\n\nThe published strategies that psbench has. Each page shows who waits for whom, the parameters and the sources.\n\n"
+        f"| name | what it does | source |\n|---|---|---|\n{rows}\n\n```{{toctree}}\n:hidden:\n\n{names}\n```\n"
+    )
+
+
+def list_page(kind: str) -> str:
+    """Return the page of one kind of things."""
+    found = entries(kind)
+    rows = "\n".join(
+        f"| {entry['domain']} | `{entry['name']}` | {cell(entry['summary'])} | {cell(entry['source'])} |" for entry in found
+    )
+    return f"# {TITLES[kind]}\n\n| kind | name | what it is | source |\n|---|---|---|---|\n{rows}\n"
+
+
+def catalogue_index() -> str:
+    """Return the page that leads to the lists."""
+    names = "\n".join(kind for kind in KINDS if kind != "strategies")
+    return f"# Catalogue\n\nWhat a specification can name.\n\n```{{toctree}}\n:maxdepth: 1\n\n{names}\n```\n"
+
+
+def heading_anchor(title: str) -> str:
+    """Return the name that JupyterLab gives a heading."""
+    return title.replace(" ", "-")
+
+
+def cell(text: str) -> str:
+    """Return a text as a cell of a Markdown table."""
+    return text.replace("|", "\\|")

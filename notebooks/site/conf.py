@@ -1,0 +1,48 @@
+"""Configuration of the documentation site: `make docs` builds it into build/site, with no internet."""
+
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE))
+
+import catalogue_pages  # noqa: E402
+
+import psbench  # noqa: E402
+
+project, author = "psbench", "The psbench authors"
+release = version = psbench.__version__
+extensions = [
+    "sphinx.ext.autodoc",
+    "sphinx.ext.autosummary",
+    "sphinx.ext.doctest",
+    "sphinx.ext.napoleon",  # and not numpydoc, which knows no sections of one's own
+    "myst_nb",
+]
+exclude_patterns = ["_build", "**/.ipynb_checkpoints"]
+html_theme = "pydata_sphinx_theme"
+html_title = f"psbench {release}"
+html_theme_options = {
+    "navbar_end": ["theme-switcher"],
+    "show_prev_next": False,
+    "secondary_sidebar_items": ["page-toc"],
+}
+html_show_sourcelink = False
+# the notebooks are stored with their outputs and are tested elsewhere
+nb_execution_mode = "off"
+myst_enable_extensions = ["colon_fence", "dollarmath"]
+myst_heading_anchors = 3
+autosummary_generate = True
+autodoc_typehints = "none"  # the sections of the docstrings name the types
+napoleon_google_docstring = False
+napoleon_custom_sections = ["Source", "Shapes"]
+# "myst.header": cells of a notebook may begin with any level
+suppress_warnings = ["mystnb.unknown_mime_type", "config.cache", "myst.header"]
+
+# as in JupyterLab, so that links between notebooks hold in both
+myst_heading_slug_func = "catalogue_pages.heading_anchor"
+
+
+def setup(app):
+    """Write the generated pages before they are read."""
+    app.connect("builder-inited", lambda app: catalogue_pages.write(Path(app.srcdir)))
