@@ -63,8 +63,9 @@ def sequence_table(log: EventLog, stop_s: float) -> pd.DataFrame:
         y2=np.where(up, 0.0, np.where(down, line - _BAR, line)),
         note=spans["reason"].astype(str),
     )
+    table = _with_fates(table, log)
     table["to_s"] = table["to_s"].clip(upper=stop_s)
-    return pd.concat([_with_fates(table, log), _versions(log, stop_s)], ignore_index=True)
+    return pd.concat([table, _versions(log, stop_s)], ignore_index=True)
 
 
 def _with_fates(table: pd.DataFrame, log: EventLog) -> pd.DataFrame:

@@ -240,7 +240,8 @@ def _add_exchange(own: _Own, first: int, last: int, spans: _Parts) -> None:
 
     begun = own.sent[first]
     if own.next[last] != Kind.PUSH:  # it is not known when the worker stopped
-        add(_COMPUTE, begun, own.stop[last])
+        has_left = own.next[last] == Kind.LEAVE
+        add(_CANCELLED if has_left else _COMPUTE, begun, own.stop[last], _LOST if has_left else _UNFINISHED)
         return
     ended = own.sent[last + 1]
     idle = begun + own.compute[last]
@@ -252,6 +253,8 @@ def _add_exchange(own: _Own, first: int, last: int, spans: _Parts) -> None:
         text = own.text[row : row + 1] if own.kind[row] == Kind.HOLD else _ANSWER
         add(_WAIT, max(idle, own.start[row]), min(own.stop[row], ended), text, row)
     add(_PULL, max(idle, own.start[last]), ended)
+    if not own.goes_on[last + 1]:  # else the worker computes meanwhile, in the next exchange
+        add(_SEND, ended, own.start[last + 1])
 
 
 def _add_work(own: _Own, spans: _Parts) -> None:
@@ -263,7 +266,7 @@ def _add_work(own: _Own, spans: _Parts) -> None:
     send = np.where(np.append(own.goes_on[1:], False)[i], 0.0, own.send[i])  # or it computes while it sends
     stop = own.stop[i] - (own.send[i] - send)
     _add_steps(own.worker[i], begin[i], stop, own.compute[i], send, spans)
-    released = own.kind == Kind.RELEASE
+    released = (own.kind == Kind.RELEASE) & ~own.overlapped
     for following, text in ((Kind.VOTE, _NONE), (_END, _UNFINISHED)):
         i = np.flatnonzero(released & (own.next == following))
         spans.add(own.worker[i], _COMPUTE, begin[i], own.stop[i], text)
@@ -280,7 +283,7 @@ def _add_steps(worker: Array, start: Array, stop: Array, compute: Array, send: A
 
 
 def _add_lost(own: _Own, spans: _Parts) -> None:
-    released = own.kind == Kind.RELEASE
+    released = (own.kind == Kind.RELEASE) & ~own.overlapped
     for following, text in ((Kind.CANCEL, _NONE), (Kind.LEAVE, _LOST)):
         i = np.flatnonzero(released & (own.next == following))
         spans.add(own.worker[i], _CANCELLED, own.start[i] + own.handover[i], own.stop[i], text)

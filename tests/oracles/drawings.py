@@ -1,0 +1,410 @@
+"""The tables of the charts from the log's definition: a list of rows for each figure, as plain dicts."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from statistics import fmean
+from typing import Any
+
+from oracles.story import (
+    PHASES,
+    Row,
+    Span,
+    end_of,
+    idle_of,
+    pushes_of,
+    rows_of,
+    sent,
+    spans_of,
+    stalenesses,
+    starts_of,
+    workers_of,
+)
+from oracles.summaries import (
+    QUALITY,
+    data_of,
+    evaluations_of,
+    imbalance,
+    interval,
+    loads_of,
+    reassignments_of,
+    samples_until,
+    switches_of,
+)
+from psbench.results.run import Run
+
+Table = list[dict[str, Any]]
+AXES = ("time_s", "epoch", "updates", "bytes")
+#: pieces that a chart shows: spans of a timeline, bars of a histogram, versions of a sequence diagram
+SPANS, BARS, VERSIONS = 400, 40, 5
+
+
+# -------------------------------------------------------------------- curves
+
+
+def evaluated(label: str, runs: Sequence[Run], value: str) -> Table:
+    """Return the curve of a value: the mean at each evaluation that all seeds reached, and its interval."""
+    of_each = [evaluations_of(rows_of(run.log)) for run in runs]
+    found = []
+    for point in range(min(map(len, of_each))):
+        here = [each[point] for each in of_each]
+        mean, half, _ = interval([row[value] for row in here])
+        top = 1.0 if value.endswith("accuracy") else math.inf
+        found.append(
+            {"label": label, "n": len(runs)}
+            | {name: fmean(row[name] for row in here) for name in AXES}
+            | {value: mean}
+            | {
+                f"{value}_low": None if half is None else max(mean - half, 0.0),
+                f"{value}_high": None if half is None else min(mean + half, top),
+            }
+        )
+    return found
+
+
+def trained(label: str, run: Run, epochs: float = 0.25) -> Table:
+    """Return the training loss at each push: the mean over the samples pushed last, a quarter of an epoch."""
+    rows, size = rows_of(run.log), len(data_of(run).train_y)
+    pushed: list[tuple[float, float, int]] = []  # samples before it, with it, and its place
+    found = []
+    for place, row in enumerate(rows):
+        if row.kind != "PUSH" or not math.isfinite(row.loss):
+            continue
+        before = pushed[-1][1] if pushed else 0.0
+        pushed.append((before, before + row.samples, place))
+        first = before + row.samples - epochs * size
+        window = [rows[at] for begin, _, at in pushed if begin >= first] or [row]
+        versions = [each.version for each in rows[:place] if each.kind == "APPLY"]
+        found.append(
+            {
+                "label": label,
+                "time_s": row.time_s,
+                "epoch": samples_until(rows, place) / size,
+                "updates": versions[-1] if versions else 0,
+                "bytes": sum(each.bytes for each in rows[: place + 1]),
+                "train_loss": sum(each.loss * each.samples for each in window)
+                / sum(each.samples for each in window),
+            }
+        )
+    return found
+
+
+def switched(label: str, runs: Sequence[Run]) -> Table:
+    """Return where runs switched: the mean over those that did, of their first switch, second, ..."""
+    of_each = []
+    for run in runs:
+        rows, names = rows_of(run.log), [c.name for c in run.experiment.strategy.compositions]
+        own = switches_of(rows, len(data_of(run).train_y), names)
+        for switch in own:
+            switch["bytes"] = sum(row.bytes for row in rows if row.time_s <= switch["time_s"])
+            switch["updates"] = switch["version"]
+        of_each.append(own)
+    found = []
+    for number in range(max(map(len, of_each))):
+        here = [own[number] for own in of_each if number < len(own)]
+        axes = {name: fmean(switch[name] for switch in here) for name in AXES}
+        found.append({"label": label} | axes | {"event": f"switch to {here[0]['to']}"})
+    return found
+
+
+def throughput(run: Run, bins: int) -> Table:
+    """Return the samples trained on per second in equal stretches of the run."""
+    rows = rows_of(run.log)
+    width = end_of(rows) / bins
+    found = []
+    for number in range(bins):
+        low, high, is_last = number * width, (number + 1) * width, number == bins - 1
+        samples = sum(
+            row.samples
+            for row in rows
+            if row.kind in ("APPLY", "RELEASE") and low <= row.time_s and (row.time_s < high or is_last)
+        )
+        found.append({"time_s": (low + high) / 2, "samples_per_s": samples / width})
+    return found
+
+
+# -------------------------------------------------------------------- what workers did
+
+
+def timeline(run: Run) -> Table:
+    """Return the beginning of the timeline: what starts before the 401st span does, cut there."""
+    return _piece(spans_of(rows_of(run.log)), 0.0)
+
+
+def around(run: Run, at_s: float) -> Table:
+    """Return the timeline from 200 spans before a time on."""
+    spans = spans_of(rows_of(run.log))
+    before = sorted(span.start_s for span in spans if span.start_s < at_s)
+    return _piece(spans, before[max(len(before) - SPANS // 2, 0)])
+
+
+def _piece(spans: list[Span], start_s: float) -> Table:
+    seen = [span for span in spans if span.end_s > start_s]
+    starts = sorted(span.start_s for span in seen)
+    stop = starts[SPANS] if len(starts) > SPANS else max(span.end_s for span in seen)
+    return [
+        {"worker": span.worker, "phase": span.phase, "reason": span.reason, "waited_for": span.whom}
+        | {"start_s": max(span.start_s, start_s), "end_s": min(span.end_s, stop)}
+        for span in seen
+        if span.start_s < stop
+    ]
+
+
+def worker_time_use(run: Run) -> Table:
+    """Return the share of each worker's time that it spent in each phase."""
+    spans = spans_of(rows_of(run.log))
+    found = []
+    for worker in sorted({span.worker for span in spans}):
+        own = [span for span in spans if span.worker == worker]
+        for phase in PHASES:
+            if lasted := sum(span.lasted for span in own if span.phase == phase):
+                share = lasted / sum(span.lasted for span in own)
+                found.append({"worker": worker, "phase": phase, "fraction": share})
+    return found
+
+
+def worker_idle(run: Run) -> Table:
+    """Return the share of its time that each worker waited, by reason; who never waited has a row of 0."""
+    rows = rows_of(run.log)
+    idle = idle_of(rows)
+    found = [{"worker": w, "reason": why, "fraction": share} for (w, why), share in sorted(idle.items())]
+    never = [worker for worker in workers_of(rows) if worker not in {w for w, _ in idle}]
+    if found:
+        found += [{"worker": worker, "reason": found[0]["reason"], "fraction": 0.0} for worker in never]
+    return found
+
+
+def steps(run: Run) -> Table:
+    """Return the mean milliseconds of reading and of computing a mini-batch."""
+    return [
+        {"worker": used["worker"], "part": part, "ms": 1000 * used[total] / used["steps"]}
+        for used in run.meta["usage"]
+        for part, total in (("reading", "read_s"), ("computing", "compute_s"))
+        if used["steps"]
+    ]
+
+
+def shares(run: Run, label: str) -> Table:
+    """Return each worker's share of the applied pushes."""
+    rows = rows_of(run.log)
+    applied = [row for row in rows if row.kind == "APPLY"]
+    pushed = [row for row in rows if row.kind == "PUSH"]
+    workers = workers_of(rows)
+    return [
+        {
+            "label": label,
+            "worker": worker,
+            "pushes": sum(row.worker == worker for row in pushed),
+            "applied": sum(row.worker == worker for row in applied),
+            "samples": sum(row.samples for row in applied if row.worker == worker),
+            "share": sum(row.worker == worker for row in applied) / len(applied),
+            "equal": 1 / len(workers),
+        }
+        for worker in workers
+    ]
+
+
+def counted(values: Sequence[int], label: str) -> Table:
+    """Return how often each number occurs, in at most 40 bars of equally many numbers."""
+    width = 1
+    while width * BARS < max(values) + 1 and -(-(max(values) + 1) // width) > BARS:
+        width += 1
+    found = []
+    for first in range(0, max(values) + 1, width):
+        last = first + width - 1
+        count = sum(first <= value <= last for value in values)
+        found.append(
+            {"label": label, "value": first, "last": last, "low": first - 0.5, "high": last + 0.5}
+            | {"count": count, "share": count / len(values)}
+        )
+    return found
+
+
+def leads(run: Run) -> list[int]:
+    return [start.lead for start in starts_of(rows_of(run.log))]
+
+
+def staleness(run: Run) -> list[int]:
+    return stalenesses(rows_of(run.log))
+
+
+def batch_sizes(run: Run) -> Table:
+    """Return each worker's samples a step where it changes, and where it was seen first and last."""
+    found = []
+    rows = [row for row in rows_of(run.log) if row.kind == "PUSH"]
+    for worker in sorted({row.worker for row in rows}):
+        own = [row for row in rows if row.worker == worker]
+        size = [row.samples / row.steps for row in own]
+        for place, row in enumerate(own):
+            if place in (0, len(own) - 1) or size[place] != size[place - 1]:
+                found.append({"time_s": row.time_s, "worker": worker, "batch_size": size[place]})
+    return found
+
+
+# -------------------------------------------------------------------- rules, servers, labels
+
+
+def rule(run: Run) -> Table:
+    """Return what the switch rule noted, then the switches."""
+    found: Table = []
+    for row in rows_of(run.log):
+        if row.kind == "NOTE" and row.text.startswith("rule "):
+            said = dict(part.split("=") for part in row.text.split()[2:])
+            value, threshold = float(said["value"]), float(said["threshold"])
+            found.append({"epoch": int(said["epoch"]), "value": value, "threshold": threshold, "event": None})
+    marks = switched("", [run])
+    return found + [
+        {"epoch": mark["epoch"], "value": None, "threshold": None, "event": mark["event"]} for mark in marks
+    ]
+
+
+def loads(run: Run) -> Table:
+    """Return how busy each server was at each look, then the moves."""
+    rows = rows_of(run.log)
+    found: Table = [
+        {"time_s": at, "server": str(server), "load_s": load, "event": None}
+        | {"relative": load / fmean(busy) if any(busy) else 1.0}
+        for at, busy in loads_of(rows)
+        for server, load in enumerate(busy)
+    ]
+    moves = [move for move in reassignments_of(rows, 4)]
+    return found + [
+        {"time_s": move["time_s"], "server": None, "load_s": None, "relative": None}
+        | {"event": f"{move['moved']:,} entries moved"}
+        for move in moves
+    ]
+
+
+def labels(run: Run, shards: Sequence[Sequence[int]]) -> Table:
+    """Return how many samples of each class each worker's shard has."""
+    data = data_of(run)
+    classes = data.train_y.tolist()
+    return [
+        {"worker": worker, "class": name, "samples": sum(classes[at] == number for at in shard)}
+        for worker, shard in enumerate(shards)
+        for number, name in enumerate(run.meta["classes"])
+    ]
+
+
+def servers(ranges: Sequence[Sequence[tuple[int, int]]]) -> list[int]:
+    """Return how many entries each server holds."""
+    return [sum(stop - start for start, stop in own) for own in ranges]
+
+
+# -------------------------------------------------------------------- the sequence diagram
+
+
+def sequence_end(run: Run) -> float:
+    """Return where the diagram ends: a little after the fifth version."""
+    made: dict[int, float] = {}
+    for row in rows_of(run.log):
+        if row.kind == "APPLY":
+            made.setdefault(row.version, row.time_s)
+    return 1.08 * max(list(made.values())[:VERSIONS])
+
+
+def sequence(run: Run, end_s: float) -> Table:
+    """Return bars and strokes: workers are lines 1, 2, ..., the server is line 0."""
+    rows = rows_of(run.log)
+    fates = {(push.row.worker, push.row.time_s): push for push in pushes_of(rows)}
+    found: Table = []
+    for span in spans_of(rows):
+        if span.start_s >= end_s:
+            continue
+        line = span.worker + 1.0
+        near = line - 0.26  # half a bar nearer to the server
+        y, y2 = {"send": (near, 0.0), "pull": (0.0, near)}.get(span.phase, (line, line))
+        what, note, push = span.phase, span.reason, fates.get((span.worker, span.end_s))
+        if span.phase == "send":
+            if push is None or push.fate == "buffered":
+                note = "under way" if push is None else "buffered"
+            elif push.fate == "discarded":
+                what, note = "lost", "discarded"
+            else:
+                note = f"in version {push.version}, staleness {push.staleness}"
+        found.append(
+            {"what": what, "worker": span.worker, "from_s": span.start_s, "to_s": min(span.end_s, end_s)}
+            | {"y": y, "y2": y2, "note": note, "label": None}
+        )
+    return found + _versions(rows, end_s)
+
+
+def _versions(rows: list[Row], end_s: float) -> Table:
+    made: dict[int, float] = {}
+    for row in rows:
+        if row.kind == "APPLY":
+            made.setdefault(row.version, row.time_s)
+    found, last = [], -math.inf
+    for version, at in made.items():
+        if at >= end_s:
+            continue
+        has_room = at - last >= 0.04 * end_s
+        last = at if has_room else last
+        found.append(
+            {"what": "version", "worker": -1, "from_s": at, "to_s": at, "y": 0.0, "y2": 0.0}
+            | {"note": f"w{version}", "label": f"w{version}" if has_room else ""}
+        )
+    return found
+
+
+# -------------------------------------------------------------------- comparisons
+
+
+def time_use(label: str, runs: Sequence[Run]) -> Table:
+    """Return the share of all workers' time, over all seeds, in each phase."""
+    spans = [span for run in runs for span in spans_of(rows_of(run.log))]
+    whole = sum(span.lasted for span in spans)
+    return [
+        {"label": label, "phase": phase}
+        | {"fraction": sum(span.lasted for span in spans if span.phase == phase) / whole}
+        for phase in PHASES
+    ]
+
+
+def idle(label: str, runs: Sequence[Run]) -> Table:
+    """Return the share of time spent waiting for each reason: the mean over workers, then over seeds.
+
+    A seed in which nobody waited for a reason counts as 0.
+    """
+    of_each = []
+    for run in runs:
+        own: dict[str, float] = defaultdict(float)
+        for (_, why), share in idle_of(rows_of(run.log)).items():
+            own[why] += share / run.experiment.num_workers
+        of_each.append(own)
+    reasons = sorted({why for own in of_each for why in own})
+    return [
+        {"label": label, "reason": why, "fraction": fmean(own.get(why, 0.0) for own in of_each)}
+        for why in reasons
+    ]
+
+
+def spread(label: str, values: Sequence[int]) -> Table:
+    """Return what nine values in ten lie between (linearly interpolated), the mean and the largest."""
+    ordered = sorted(values)
+
+    def quantile(share: float) -> float:
+        place = share * (len(ordered) - 1)
+        below = math.floor(place)
+        above = min(below + 1, len(ordered) - 1)
+        return ordered[below] + (place - below) * (ordered[above] - ordered[below])
+
+    return [
+        {"label": label, "low": quantile(0.05), "high": quantile(0.95)}
+        | {"mean": fmean(ordered), "max": ordered[-1]}
+    ]
+
+
+def traffic(label: str, runs: Sequence[Run]) -> Table:
+    """Return the bytes up and down, means over seeds."""
+    answered = [sent(rows_of(run.log), bool(run.meta["unanswered"])) for run in runs]
+    kinds = {"up": "PUSH", "down": "RELEASE"}
+    return [
+        {"label": label, "direction": way}
+        | {"bytes": fmean(sum(row.bytes for row in rows if row.kind == kind) for rows in answered)}
+        for way, kind in kinds.items()
+    ]
+
+

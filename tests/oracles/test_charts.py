@@ -1,0 +1,203 @@
+"""Every chart's table, and what is drawn of it, is the one that plain loops over the log give."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from oracles import drawings
+from oracles.small_runs import NAMES
+from oracles.story import end_of, rows_of, spans_of
+from oracles.summaries import switches_of
+from psbench import charts, metrics
+from psbench.charts import Figure
+from psbench.results.run import Run
+from psbench.training.workload import Workload
+
+LABEL = "mine"
+
+
+def plain(value: Any) -> Any:
+    """Return what is missing as None, and numbers as Python's."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    return None if value is None or value is pd.NA or value != value else value
+
+
+def same(found: Sequence[dict[str, Any]], expected: drawings.Table, digits: float) -> None:
+    """Compare rows in any order; columns that are not expected must be empty."""
+
+    def key(row: dict[str, Any]) -> Any:
+        texts = [str(row.get(name)) for name in ("label", "phase", "reason", "what", "part", "event")]
+        numbers = [row.get(name) for name in ("worker", "server", "value", "start_s", "from_s", "time_s")]
+        return [*texts, *(-1.0 if number is None else round(float(number), 5) for number in numbers)]
+
+    found = sorted(({name: plain(v) for name, v in row.items()} for row in found), key=key)
+    expected = sorted(expected, key=key)
+    assert len(found) == len(expected)
+    for ours, theirs in zip(expected, found, strict=True):
+        for name, value in ours.items():
+            other = theirs.get(name)
+            if isinstance(value, float) and isinstance(other, float | int):
+                least = 1e-12 if digits < 1e-6 else 1e-6
+                assert math.isclose(value, other, rel_tol=digits, abs_tol=least), (name, ours, theirs)
+            else:
+                assert other == value, (name, ours, theirs)
+
+
+def check(figure: Figure, expected: drawings.Table, drawn: drawings.Table | None = None) -> None:
+    """Check the table of a figure to nine digits, and the rows of its chart to those that are drawn."""
+    columns = set(figure.table)
+    same(figure.table.to_dict("records"), [_of(row, columns) for row in expected], 1e-9)
+    values = figure.chart.data.values
+    known = {name for row in values for name in row}
+    same(values, [_of(row, known) for row in (expected if drawn is None else drawn)], 1e-5)
+
+
+def _of(row: dict[str, Any], columns: set[str]) -> dict[str, Any]:
+    return {name: value for name, value in row.items() if name in columns}
+
+
+def by_name(figures: Sequence[Figure]) -> dict[str, list[Figure]]:
+    found: dict[str, list[Figure]] = {}
+    for figure in figures:
+        found.setdefault(figure.name, []).append(figure)
+    return found
+
+
+def expected_of(run: Run) -> dict[str, list[drawings.Table]]:
+    """Return the tables of all figures of what a run's workers, servers and rules did."""
+    rows = rows_of(run.log)
+    names = [composition.name for composition in run.experiment.strategy.compositions]
+    at = [switch["time_s"] for switch in switches_of(rows, run.meta["dataset_size"], names)]
+    found = {
+        "timeline": [drawings.timeline(run)],
+        "switch": [drawings.around(run, time_s) for time_s in at],
+        "time_use": [drawings.worker_time_use(run)],
+        "idle": [drawings.worker_idle(run)],
+        "steps": [drawings.steps(run)],
+        "share": [drawings.shares(run, LABEL)],
+        "staleness": [drawings.counted(drawings.staleness(run), LABEL)],
+        "lead": [drawings.counted(drawings.leads(run), LABEL)],
+        "batch_size": [drawings.batch_sizes(run)],
+        "rule": [drawings.rule(run)],
+        "server_load": [drawings.loads(run)],
+    }
+    if not any(row["ms"] for row in found["steps"][0] if row["part"] == "reading"):
+        del found["steps"]
+    for name in ("staleness", "lead"):  # one bar says nothing
+        if len(found[name][0]) == 1:
+            del found[name]
+    sizes: dict[int, set[float]] = {}
+    for row in found["batch_size"][0]:
+        sizes.setdefault(row["worker"], set()).add(row["batch_size"])
+    if all(len(own) == 1 for own in sizes.values()):
+        del found["batch_size"]
+    if not any(row["value"] is not None for row in found["rule"][0]):
+        del found["rule"]
+    return {name: tables for name, tables in found.items() if tables and tables[0]}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_figures_of_what_workers_did(runs: dict[str, list[Run]], name: str) -> None:
+    for run in runs[name]:
+        found, expected = by_name(charts.worker_figures(run, LABEL, "asp")), expected_of(run)
+        assert {*found} - {"servers"} == {*expected}
+        for figures, tables in ((found[figure], expected[figure]) for figure in expected):
+            for figure, table in zip(figures, tables, strict=True):
+                check(figure, table)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_whole_timeline_and_the_shares_of_waiting(runs: dict[str, list[Run]], name: str) -> None:
+    run = runs[name][0]
+    spans = [
+        {"worker": s.worker, "phase": s.phase, "reason": s.reason, "waited_for": s.whom}
+        | {"start_s": s.start_s, "end_s": s.end_s}
+        for s in spans_of(rows_of(run.log))
+    ]
+    same(metrics.timeline(run.log).to_dict("records"), spans, 1e-9)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_sequence_diagram(runs: dict[str, list[Run]], name: str) -> None:
+    run = runs[name][0]
+    check(charts.sequence_figure(run), drawings.sequence(run, drawings.sequence_end(run)))
+    end = end_of(rows_of(run.log))
+    check(charts.sequence_figure(run, end), drawings.sequence(run, end))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_curves_of_a_run_and_over_its_seeds(runs: dict[str, list[Run]], name: str) -> None:
+    of_name = runs[name]
+    found = by_name(charts.curves(of_name, [LABEL] * len(of_name), {LABEL: "asp"}))
+    marks = drawings.switched(LABEL, of_name)
+    names = [value for value in drawings.QUALITY if name not in ("timing",)]
+    assert {*found} == {*names}
+    for value in names:
+        (figure,) = found[value]
+        table = drawings.evaluated(LABEL, of_name, value)
+        check(figure, table, [*table, *marks])
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "timing"])
+def test_the_training_loss_at_each_push(runs: dict[str, list[Run]], name: str) -> None:
+    for run in runs[name]:
+        found = metrics.training_loss(run.log, run.meta["dataset_size"])
+        same(found.assign(label=LABEL).to_dict("records"), drawings.trained(LABEL, run), 1e-6)
+        bins = 7
+        same(metrics.throughput(run.log, bins).to_dict("records"), drawings.throughput(run, bins), 1e-9)
+
+
+def test_labels_of_each_shard(runs: dict[str, list[Run]]) -> None:
+    for name in ("barrier", "large", "votes"):
+        run = runs[name][0]
+        (figure,) = charts.label_figures(run)
+        check(figure, drawings.labels(run, Workload.build(run.experiment).shards))
+
+
+def test_what_each_server_holds(runs: dict[str, list[Run]]) -> None:
+    (run,) = runs["moving"]
+    (figure,) = by_name(charts.worker_figures(run))["servers"]
+    placement = run.experiment.strategy.compositions[0].placement
+    layout = [tuple(each) for each in run.meta["layout"]]
+    held = drawings.servers(placement.ranges(layout))
+    found = [row for row in figure.table.to_dict("records") if row["quantity"] == "entries"]
+    assert [row["count"] for row in found] == held
+    assert [row["share"] for row in found] == pytest.approx([each / sum(held) for each in held])
+    (balance,) = run.summary()["servers"]
+    assert balance["imbalance"]["entries"] == pytest.approx(max(held) / (sum(held) / len(held)))
+
+
+# -------------------------------------------------------------------- several runs
+
+
+@pytest.fixture(scope="session")
+def groups(runs: dict[str, list[Run]]) -> dict[str, list[Run]]:
+    """Runs of all kinds, of which some seeds have reasons to wait that others lack."""
+    chosen = ("barrier", "losses", "switch", "votes", "overlap", "divergence", "bounded", "no barrier")
+    return {name: runs[name] for name in chosen} | {"unlike": [runs["barrier"][0], runs["bounded"][0]]}
+
+
+def test_figures_of_a_comparison(groups: dict[str, list[Run]]) -> None:
+    found = by_name(charts.comparison_figures(groups, dict.fromkeys(groups, "asp")))
+    expected = {
+        "time_use": [row for label, own in groups.items() for row in drawings.time_use(label, own)],
+        "idle": [row for label, own in groups.items() for row in drawings.idle(label, own)],
+        "bytes": [row for label, own in groups.items() for row in drawings.traffic(label, own)],
+    }
+    for name, values in (("staleness", drawings.staleness), ("lead", drawings.leads)):
+        expected[name] = [
+            row
+            for label, own in groups.items()
+            for row in drawings.spread(label, [value for run in own for value in values(run)])
+        ]
+    assert {*found} == {*expected}
+    for name, table in expected.items():
+        (figure,) = found[name]
+        check(figure, table)
