@@ -1,8 +1,8 @@
 from __future__ import annotations
 
 import pytest
-
 from oracles import small_runs
+
 from psbench.results.run import Run
 
 

@@ -23,16 +23,15 @@ from oracles.story import (
     workers_of,
 )
 from oracles.summaries import (
-    QUALITY,
     data_of,
     evaluations_of,
-    imbalance,
     interval,
     loads_of,
     reassignments_of,
     samples_until,
     switches_of,
 )
+
 from psbench.results.run import Run
 
 Table = list[dict[str, Any]]
@@ -269,11 +268,10 @@ def loads(run: Run) -> Table:
         for at, busy in loads_of(rows)
         for server, load in enumerate(busy)
     ]
-    moves = [move for move in reassignments_of(rows, 4)]
     return found + [
         {"time_s": move["time_s"], "server": None, "load_s": None, "relative": None}
         | {"event": f"{move['moved']:,} entries moved"}
-        for move in moves
+        for move in reassignments_of(rows, 4)
     ]
 
 
@@ -406,5 +404,3 @@ def traffic(label: str, runs: Sequence[Run]) -> Table:
         | {"bytes": fmean(sum(row.bytes for row in rows if row.kind == kind) for rows in answered)}
         for way, kind in kinds.items()
     ]
-
-

@@ -20,6 +20,8 @@ CHANGING = FOUR | {
 }
 SWITCH = {"name": "strategy_switch", "rule": {"name": "after", "fraction": 0.4}, "cost_s": 0.013}
 RULE = {"name": "empirical", "window": 1, "threshold": 0.9}
+MLP = {"name": "mlp", "hidden": [6]}
+DIVERGING = {"strategy": "asp", "model": MLP, "optimizer": {"name": "sgd", "lr": 1e25}}
 CODECS = {"codec": {"name": "top_k", "ratio": 0.25}, "codec_down": "fp16"}
 
 
@@ -61,7 +63,7 @@ def _experiments() -> dict[str, list[dict[str, Any]]]:
                 )
             }
         ],
-        "divergence": [{"strategy": "asp", "model": {"name": "mlp", "hidden": [6]}, "optimizer": {"name": "sgd", "lr": 1e25}}],
+        "divergence": [DIVERGING],
         "overlap": [{"strategy": {"name": "osp", "local_steps": 2}, "cluster": FOUR}],
         "overlap and losses": [{"strategy": {"name": "osp", "local_steps": 2}, "cluster": CHANGING}],
         "overlap and a switch": [
@@ -83,7 +85,7 @@ def _experiments() -> dict[str, list[dict[str, Any]]]:
             | {
                 "cluster": toy_cluster([1.0, 0.5, 0.25], **LINKS | {"server_bandwidth_mbit_s": [1, 1, 0.2]}),
                 "stop": {"epochs": 4},
-                "model": {"name": "mlp", "hidden": [6]},
+                "model": MLP,
             }
         ],
         "ring": [{"strategy": "all_reduce", "cluster": FOUR, "batch_size": 14, "seed": s} for s in (0, 1)],
@@ -99,7 +101,7 @@ def _experiments() -> dict[str, list[dict[str, Any]]]:
             {"strategy": "asp", "stop": {"epochs": 6, "target_accuracy": 0.9}, "seed": seed}
             for seed in (0, 1)
         ],
-        "reading": [{"strategy": "asp", "cluster": toy_cluster([1.0, 0.5]) | {"read_seconds_per_sample": 1e-3}}],
+        "reading": [{"strategy": "asp", "cluster": toy_cluster([1.0, 0.5], read_seconds_per_sample=1e-3)}],
     }
 
 

@@ -7,6 +7,7 @@ import math
 from collections import defaultdict
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
+from itertools import pairwise
 from typing import Any
 
 from psbench.core.log import ROW, EventLog, Kind
@@ -60,7 +61,7 @@ def rows_of(log: EventLog) -> Rows:
 
 
 def with_absences(rows: list[Row]) -> list[Row]:
-    """Have a worker that is dropped leave, and join when it is readmitted; it cannot leave again meanwhile."""
+    """Have a worker that is dropped leave, once, and join when it is readmitted."""
     found, gone = [], set()
     for row in rows:
         kind = {"DROP": "LEAVE", "READMIT": "JOIN"}.get(row.kind, row.kind)
@@ -173,7 +174,8 @@ def _until_next(turn: _Turn, following: _Turn | None, end_s: float) -> list[Span
         return [*late, Span(worker, "cancelled", begin, stop)]
     if then == "LEAVE":
         return [*late, Span(worker, "cancelled", begin, stop, "left")]
-    assert following is not None and then == "PUSH"
+    assert following is not None
+    assert then == "PUSH"
     push = following.row
     if row.id == 1:  # the order to push, after a vote
         return [*late, Span(worker, "send", begin, stop)]
@@ -206,7 +208,7 @@ def _exchange(turns: list[_Turn], following: _Turn | None, end_s: float) -> list
     if end - computed < 1e-6 * (end - begin):
         computed = end
     found = [Span(worker, "compute", begin, computed), Span(worker, "send", computed, min(push.time_s, end))]
-    for own, other in zip(turns[:-1], turns[1:], strict=True):
+    for own, other in pairwise(turns):
         start, stop = max(computed, own.row.time_s), min(other.row.time_s, end)
         found.append(_wait(own, other, start, stop, own.row.text if own.row.kind == "HOLD" else "answer"))
     found.append(Span(worker, "pull", max(computed, turns[-1].row.time_s), end))

@@ -9,8 +9,6 @@ from statistics import fmean, stdev
 from typing import Any
 
 import torch
-from torch.nn import functional
-
 from oracles.story import (
     Row,
     end_of,
@@ -23,6 +21,8 @@ from oracles.story import (
     starts_of,
     workers_of,
 )
+from torch.nn import functional
+
 from psbench.core.log import EventLog
 from psbench.results.run import Run
 from psbench.seeds import Streams
@@ -35,7 +35,7 @@ QUALITY = ("train_loss", "train_accuracy", "val_loss", "val_accuracy")
 
 
 def interval(values: list[float]) -> tuple[float, float | None, float | None]:
-    """Return mean, half-width of the 95 % interval, and standard deviation; the last two of several values."""
+    """Return mean, half-width of the 95 % interval, and standard deviation; of one value the mean alone."""
     if len(values) < 2:
         return values[0], None, None
     sd = stdev(values)

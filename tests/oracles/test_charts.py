@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-
 from oracles import drawings
 from oracles.small_runs import NAMES
 from oracles.story import end_of, rows_of, spans_of
 from oracles.summaries import switches_of
+
 from psbench import charts, metrics
 from psbench.charts import Figure
 from psbench.results.run import Run

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-
 from oracles.small_runs import NAMES
 from oracles.story import NAMES as KINDS
 from oracles.story import lost_with_their_workers, rows_of
 from oracles.summaries import lost_workers, quality_of, summary_of, warnings_of
+
 from psbench.results.run import Run
 
 #: what a summary says and no log, by where it is from
@@ -69,8 +69,8 @@ def test_the_runs_have_everything_that_numbers_depend_on(runs: dict[str, list[Ru
     assert all(each["updates"] for name in NAMES for each in summaries[name])
     assert any(each["pushes"]["buffered"] for own in summaries.values() for each in own)
     assert any(lost_with_their_workers(own) for own in rows["losses"])
-    assert summaries["lost votes"][0]["cancelled"] == 0 and lost_workers(rows["lost votes"][0])
+    assert summaries["lost votes"][0]["cancelled"] == 0
+    assert lost_workers(rows["lost votes"][0])
     assert [each["time_to_target_s"] is None for each in summaries["target"]] == [False, True]
     for number in ("local_steps", "independence", "reassignments", "switches", "usage", "servers"):
         assert any(each.get(number) for own in summaries.values() for each in own), number
-
