@@ -32,7 +32,28 @@ unknown strategy 'spp'; did you mean 'ssp'? (known: bsp, ssp)
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+from typing import Any
+
+#: characters of a value that a message repeats
+_LONGEST = 60
+
+
+def in_short(value: Any) -> str:
+    """Return a value as messages repeat it: in full where it is short.
+
+    >>> in_short("asp"), in_short({"workers": 4})
+    ("'asp'", "{'workers': 4}")
+    >>> in_short([0.25] * 40), in_short(dict.fromkeys("abcdefgh", 0.25))
+    ('a list of 40', 'a dict of 8: a, b, c, d, ...')
+    """
+    text = repr(value)
+    if len(text) <= _LONGEST:
+        return text
+    if not isinstance(value, Collection) or isinstance(value, (str, bytes)):
+        return f"{text[: _LONGEST - 3]}..."
+    names = f": {', '.join([*map(str, list(value)[:4]), '...'])}" if isinstance(value, dict) else ""
+    return f"a {type(value).__name__} of {len(value)}{names}"
 
 
 class PsbenchError(Exception):

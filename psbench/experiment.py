@@ -20,7 +20,7 @@ from psbench.core.stop import Stop
 from psbench.core.strategy import MEASURES, STATISTICS, Strategy
 from psbench.core.switching_strategy import AnyStrategy, SwitchingStrategy
 from psbench.data import DataSource, as_data
-from psbench.errors import ParameterError, UnknownName
+from psbench.errors import ParameterError, UnknownName, in_short
 from psbench.models import Model, as_model
 from psbench.sharding import Sharding, as_sharding
 from psbench.specfile import read_yaml, set_path
@@ -187,7 +187,7 @@ class Experiment(Specification):
         if isinstance(value, Stop):
             return value
         if not isinstance(value, Mapping):
-            raise ParameterError(f"stop: expected a mapping such as {{epochs: 20}}, got {value!r}")
+            raise ParameterError(f"stop: expected a mapping such as {{epochs: 20}}, got {in_short(value)}")
         return Stop(**value)
 
     @field_validator("recovery", "connection", mode="before")
@@ -199,7 +199,7 @@ class Experiment(Specification):
             return value
         if not isinstance(value, Mapping):
             names = ", ".join(made.model_fields)
-            raise ParameterError(f"{info.field_name}: expected a mapping of {names}, got {value!r}")
+            raise ParameterError(f"{info.field_name}: expected a mapping of {names}, got {in_short(value)}")
         return made(**value)
 
     @field_validator("scheduler")

@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from psbench.errors import SpecError
+from psbench.errors import SpecError, in_short
 
 #: bytes of a specification file; the longest of the package have a few thousand
 _LARGEST = 10_000_000
@@ -170,4 +170,4 @@ def _mapping(value: Any, path: str, key: str) -> dict[str, Any]:
         return {"name": value}
     if isinstance(value, Mapping):
         return dict(value)
-    raise SpecError(f"{path}: {key!r} is {value!r}, which has no fields to set")
+    raise SpecError(f"{path}: {key!r} is {in_short(value)}, which has no fields to set")

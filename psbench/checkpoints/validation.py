@@ -14,7 +14,8 @@ from torch import Tensor
 from psbench.checkpoints.file import Checkpoint
 from psbench.checkpoints.state import CheckpointState
 from psbench.core.log import ROW, EventLog, Kind
-from psbench.errors import DataError, SpecError
+from psbench.core.specification import problem
+from psbench.errors import DataError, SpecError, in_short
 from psbench.experiment import Experiment
 from psbench.training.workload import Workload
 
@@ -76,11 +77,10 @@ def check_state(path: Path, state: Mapping[str, Any]) -> None:
     try:
         CheckpointState.model_validate(state)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_context=False)[0]
+        first = error.errors(include_url=False)[0]
         where = ".".join(map(str, first["loc"]))
-        got = "" if isinstance(first["input"], (dict, list)) else f", got {first['input']!r}"
-        message = first["msg"].removeprefix("Value error, ")
-        what = f"{where}: {message[0].lower()}{message[1:]}{got}" if where else message
+        got = "" if isinstance(first["input"], (dict, list)) else f", got {in_short(first['input'])}"
+        what = f"{where}: {problem(first)}{got}" if where else problem(first)
         raise DataError(f"{path}: is not the state of a run: {what}") from None
 
 
@@ -101,7 +101,7 @@ def _difference(before: Any, now: Any, where: str) -> str:
         keys = sorted({*before, *now}, key=lambda key: (key != "name", key))  # what says most, first
         inner = (_difference(before.get(k), now.get(k), f"{where}.{k}") for k in keys)
         return next(filter(None, inner), "")
-    return "" if before == now else f"{where} was {before!r} and is {now!r}"
+    return "" if before == now else f"{where} was {in_short(before)} and is {in_short(now)}"
 
 
 def check_log(path: Path, log: EventLog, num_workers: int) -> None:

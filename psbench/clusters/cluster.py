@@ -14,7 +14,7 @@ from psbench.clusters.profile import Profile
 from psbench.clusters.step_time import ShiftedExponential, StepTime
 from psbench.core.part import Part, make_part
 from psbench.core.specification import parameter
-from psbench.errors import ParameterError
+from psbench.errors import ParameterError, in_short
 
 # the profile's error says which worker's number is NaN or infinity
 _Number = Annotated[float, AllowInfNan(True)]
@@ -163,7 +163,9 @@ def per_worker(value: Any, what: str, each: str = "worker") -> PerWorker:
     """
     items = value if isinstance(value, (list, tuple)) else [value]
     if any(isinstance(item, bool) or not isinstance(item, Real) for item in items):
-        raise ParameterError(f"{what}: expected a number, or a list with one for each {each}, got {value!r}")
+        raise ParameterError(
+            f"{what}: expected a number, or a list with one for each {each}, got {in_short(value)}"
+        )
     return tuple(map(float, items)) if isinstance(value, (list, tuple)) else float(value)
 
 

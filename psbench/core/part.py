@@ -16,7 +16,7 @@ from pydantic import ValidationError, model_serializer
 from psbench.core.actions import Action
 from psbench.core.specification import Specification, explain
 from psbench.core.view import ClusterView
-from psbench.errors import ParameterError, UnknownName
+from psbench.errors import ParameterError, UnknownName, in_short
 
 #: every part by domain and name, filled as the classes are made
 REGISTRY: dict[str, dict[str, type[Part]]] = {}
@@ -109,7 +109,7 @@ def make_part(domain: str, value: Any) -> Part:
     if not isinstance(value, dict) or not isinstance(value.get("name"), str):
         names = ", ".join(sorted(known))
         raise ParameterError(
-            f"{domain}: expected a name or a mapping with a name, got {value!r} (known: {names})"
+            f"{domain}: expected a name or a mapping with a name, got {in_short(value)} (known: {names})"
         )
     values = dict(value)
     name = values.pop("name")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
-from psbench.errors import ParameterError, UnknownName
+from psbench.errors import ParameterError, UnknownName, in_short
 
 
 def parameter(default: Any, description: str, *, unit: str = "", source: str = "", **limits: Any) -> Any:
@@ -31,8 +32,45 @@ class Specification(BaseModel):
         wanted = cls.model_fields[info.field_name or ""].annotation
         numeric = set(get_args(wanted) or [wanted]) <= {int, float, type(None)}
         if numeric and isinstance(value, (str, bool)):
-            raise PydanticCustomError("number_expected", "Input should be a number")
+            raise PydanticCustomError("float_type", "must be a number")
         return value
+
+
+#: what is wrong, by the type of pydantic's error: its types and their values are fixed, its texts are not
+_PROBLEMS = {
+    "missing": "is required",
+    "extra_forbidden": "is not known",
+    "greater_than": "must be greater than {gt}",
+    "greater_than_equal": "must be greater than or equal to {ge}",
+    "less_than": "must be less than {lt}",
+    "less_than_equal": "must be less than or equal to {le}",
+    "finite_number": "must be finite",
+    **dict.fromkeys(("int_type", "int_parsing", "int_from_float"), "must be a whole number"),
+    **dict.fromkeys(("float_type", "float_parsing"), "must be a number"),
+    **dict.fromkeys(("bool_type", "bool_parsing"), "must be true or false"),
+    "string_type": "must be a text",
+    **dict.fromkeys(("list_type", "tuple_type"), "must be a list"),
+    **dict.fromkeys(("dict_type", "mapping_type", "model_type"), "must be a mapping"),
+    "literal_error": "must be {expected}",
+    **dict.fromkeys(("too_short", "string_too_short"), "must have at least {min_length}"),
+    **dict.fromkeys(("too_long", "string_too_long"), "must have at most {max_length}"),
+}
+
+
+def problem(error: Mapping[str, Any]) -> str:
+    """Return one of pydantic's errors in words that do not change with pydantic's version.
+
+    >>> problem({"type": "less_than", "ctx": {"lt": 1.0}, "msg": ""})
+    'must be less than 1'
+    """
+    if error["type"] not in _PROBLEMS:
+        text = str(error.get("ctx", {}).get("error", error["msg"]))
+        return text[:1].lower() + text[1:]
+    limits = {
+        name: int(limit) if isinstance(limit, float) and limit.is_integer() else limit
+        for name, limit in error.get("ctx", {}).items()
+    }
+    return _PROBLEMS[error["type"]].format_map(limits)
 
 
 def explain(error: ValidationError, model: type[BaseModel], where: str) -> ParameterError | UnknownName:
@@ -46,6 +84,6 @@ def explain(error: ValidationError, model: type[BaseModel], where: str) -> Param
         return cause
     if first["type"] == "extra_forbidden":
         return UnknownName(f"parameter of {where}", str(first["loc"][-1]), model.model_fields)
-    got = "" if first["type"] == "missing" else f", got {first['input']!r}"
-    message = first["msg"][0].lower() + first["msg"][1:].replace("valid tuple", "list")  # as YAML calls it
+    got = "" if first["type"] == "missing" else f", got {in_short(first['input'])}"
+    message = problem(first)
     return ParameterError(f"{where}: {path}: {message}{got}" if path else f"{where}: {message}{got}")

@@ -12,6 +12,7 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
+from psbench.core.specification import problem
 from psbench.errors import DataError, UnknownName
 from psbench.papers.schema import Paper
 
@@ -56,7 +57,7 @@ def parse(name: str, content: dict[str, Any], table: str) -> Paper:
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
-        raise DataError(f"paper {name!r}: {where}: {first['msg']}") from None
+        raise DataError(f"paper {name!r}: {where}: {problem(first)}") from None
 
 
 def stored(name: str) -> Path:

@@ -17,7 +17,7 @@ from psbench.core.imports import check_target, imported
 from psbench.core.own import Own
 from psbench.core.part import Part, make_part
 from psbench.core.specification import parameter
-from psbench.errors import ParameterError
+from psbench.errors import ParameterError, in_short
 from psbench.training.losses import Loss
 from psbench.training.scores import Metric
 
@@ -173,7 +173,9 @@ def as_metrics(value: Any) -> dict[str, Metric]:
     ['perplexity', 'top_k']
     """
     if isinstance(value, str) or not isinstance(value, (Mapping, list, tuple)):
-        raise ParameterError(f"metrics: expected a mapping of name to function, or a list, got {value!r}")
+        raise ParameterError(
+            f"metrics: expected a mapping of name to function, or a list, got {in_short(value)}"
+        )
     if not isinstance(value, Mapping):
         value = {_name_of(each): each for each in value}
     for name in value:

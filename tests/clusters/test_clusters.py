@@ -182,7 +182,7 @@ def two(**values):
 REFUSED = [
     ({"workers": 4, "speed": [1, 1]}, "cluster 'custom': speed has 2 values for 4 workers"),
     ({"workers": 2, "memory_gb": [1, 1, 1]}, "cluster 'custom': memory_gb has 3 values for 2 workers"),
-    ({"workers": 0}, "cluster 'custom': workers: input should be greater than or equal to 1, got 0"),
+    ({"workers": 0}, "cluster 'custom': workers: must be greater than or equal to 1, got 0"),
     ({"name": "c2", "latency_s": [1, 2]}, "cluster 'c2': latency_s has 2 values for 9 workers"),
     (
         {"name": "c2", "bandwidth_mbit_s": "abc"},
@@ -199,32 +199,32 @@ REFUSED = [
     ),
     (
         {"name": "c1", "seconds_per_sample": 0},
-        "cluster 'c1': seconds_per_sample: input should be greater than 0",
+        "cluster 'c1': seconds_per_sample: must be greater than 0",
     ),
-    ({"name": "c1", "seconds_per_step": float("nan")}, "cluster 'c1': seconds_per_step: input should be a"),
+    ({"name": "c1", "seconds_per_step": float("nan")}, "cluster 'c1': seconds_per_step: must be finite"),
     (
         {"name": "c1", "core_scaling": 2},
-        "cluster 'c1': core_scaling: input should be less than or equal to 1",
+        "cluster 'c1': core_scaling: must be less than or equal to 1",
     ),
     (two(speed=[1, 0]), "cluster 'custom': speed of worker 1 must be positive, got 0.0"),
     (two(speed=[1, float("inf")]), "cluster 'custom': speed of worker 1 must be positive, got inf"),
     (two(memory_gb=-1), "cluster 'custom': memory_gb of worker 0 must be positive, got -1.0"),
     (
         {"name": "homogeneous", "memory_gb": 0},
-        "cluster 'homogeneous': memory_gb: input should be greater than 0",
+        "cluster 'homogeneous': memory_gb: must be greater than 0",
     ),
-    ({"name": "dbs_sgd", "nodes": 5}, "cluster 'dbs_sgd': nodes: input should be 4 or 8, got 5"),
+    ({"name": "dbs_sgd", "nodes": 5}, "cluster 'dbs_sgd': nodes: must be 4 or 8, got 5"),
     (
         {"name": "okeanos", "workers": 141},
-        "cluster 'okeanos': workers: input should be less than or equal to 140",
+        "cluster 'okeanos': workers: must be less than or equal to 140",
     ),
     (
         {"step_time": {"name": "pareto", "shape": 1}},
-        "step_time 'pareto': shape: input should be greater than 1",
+        "step_time 'pareto': shape: must be greater than 1",
     ),
     (
         {"step_time": {"name": "lognormal", "sigma": 0}},
-        "step_time 'lognormal': sigma: input should be greater",
+        "step_time 'lognormal': sigma: must be greater",
     ),
     (
         {"step_time": {"name": "shifted_exponential", "spread": 1.5}},
@@ -233,7 +233,7 @@ REFUSED = [
     ({"step_time": {"name": "trace", "factors": [1, 0]}}, "step_time 'trace': factors must be positive"),
     (
         {"step_time": {"name": "trace", "factors": []}},
-        "step_time 'trace': factors: tuple should have at least 1",
+        "step_time 'trace': factors: must have at least 1",
     ),
     ({"step_time": 3}, "step_time: expected a name or a mapping with a name, got 3"),
     (
@@ -246,13 +246,13 @@ REFUSED = [
     ),
     (
         two(slowdowns=[{"worker": 0, "from_s": 1, "to_s": 5, "factor": 0}]),
-        "slowdown: factor: input should be greater",
+        "slowdown: factor: must be greater",
     ),
-    (two(slowdowns=[{"worker": 0, "from_s": 1, "to_s": 5}]), "slowdown: factor: field required"),
+    (two(slowdowns=[{"worker": 0, "from_s": 1, "to_s": 5}]), "slowdown: factor: is required"),
     (two(failures=[{"worker": 7, "at_s": 1}]), "failure of worker 7, but the workers are 0 to 1"),
     (
         two(failures=[{"worker": -1, "at_s": 1}]),
-        "failure: worker: input should be greater than or equal to 0",
+        "failure: worker: must be greater than or equal to 0",
     ),
     (
         two(failures=[{"worker": 1, "at_s": 2, "rejoin_s": 2}]),
@@ -266,9 +266,9 @@ REFUSED = [
         two(failures=[{"worker": 1, "at_s": 2}], joins=[{"worker": 1, "at_s": 3}]),
         "worker 1 fails at 2 s, when it is not there",
     ),
-    (two(failures=3), "cluster 'custom': failures: input should be a list, got 3"),
+    (two(failures=3), "cluster 'custom': failures: must be a list, got 3"),
     (two(joins=[{"worker": 2, "at_s": 1}]), "late join of worker 2, but the workers are 0 to 1"),
-    (two(joins=[{"worker": 1, "at_s": 0}]), "late join: at_s: input should be greater than 0, got 0"),
+    (two(joins=[{"worker": 1, "at_s": 0}]), "late join: at_s: must be greater than 0, got 0"),
     (two(joins=[{"worker": 1, "at_s": 1}, {"worker": 1, "at_s": 2}]), "worker 1 joins late twice"),
     (two(joins=[{"worker": w, "at_s": 1} for w in (0, 1)]), "every worker joins late"),
     (7, "cluster: expected a name or a mapping with a name, got 7"),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import logging
+import os
 
 import numpy as np
 import pandas as pd
@@ -158,7 +160,7 @@ BAD = {
     "two of them": (lambda _: {"seconds": SECONDS, "factors": [2]}, "factors and seconds are given"),
     "samples of factors": (lambda _: {"factors": [2], "samples": 4}, "samples is for seconds"),
     "no list": (lambda _: {"seconds": [0.1, 0.2, 0.3]}, "seconds.0"),
-    "no file": (lambda tmp: {"path": str(tmp / "trace.csv")}, "No such file"),
+    "no file": (lambda tmp: {"path": str(tmp / "trace.csv")}, os.strerror(errno.ENOENT)),
     "column": (lambda tmp: written(tmp, "worker,time\n0,1\n"), "has no column 'seconds'"),
     "worker": (lambda tmp: written(tmp, "worker,seconds\n0,1\n1.5,1\n"), "row 1: worker is 1.5"),
     "seconds": (lambda tmp: written(tmp, "worker,seconds\n0,1\n1,soon\n"), "row 1: seconds is 'soon'"),

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from psbench.errors import DataError, ParameterError, PsbenchError, SpecError
+from psbench.errors import DataError, ParameterError, PsbenchError, SpecError, in_short
 from psbench.experiment import Experiment
 from psbench.runs.sweeps.cells import Cell
 
@@ -52,10 +52,10 @@ def cells_of(experiment: Experiment, grids: Grid | Sequence[Grid], seeds: int | 
     ['strategy=bsp, batch_size=128', 'strategy=asp, batch_size=64']
     """
     if not isinstance(experiment, Experiment):
-        raise ParameterError(f"sweep: expected an Experiment, got {experiment!r}")
+        raise ParameterError(f"sweep: expected an Experiment, got {in_short(experiment)}")
     listed: Sequence[Any] = [grids] if isinstance(grids, Mapping) else grids
     if isinstance(listed, str) or not isinstance(listed, Sequence) or not listed:
-        raise ParameterError(f"sweep: expected a mapping of paths to lists of values, got {grids!r}")
+        raise ParameterError(f"sweep: expected a mapping of paths to lists of values, got {in_short(grids)}")
     chosen = _seeds(experiment, seeds)
     values = [_values(grid) for grid in listed]
     count = len(chosen) * sum(math.prod(len(tried) for tried in grid.values()) for grid in values)
@@ -70,7 +70,7 @@ def _seeds(experiment: Experiment, seeds: Any) -> list[int]:
         return list(range(experiment.seed, experiment.seed + seeds))
     listed = list(seeds) if isinstance(seeds, (list, tuple, range)) else []
     if not listed or not all(type(seed) is int and seed >= 0 for seed in listed):
-        raise ParameterError(f"sweep: seeds: give how many, at least 1, or a list of seeds; got {seeds!r}")
+        raise ParameterError(f"sweep: seeds: give how many, at least 1, or a list of seeds; got {in_short(seeds)}")
     if len(set(listed)) < len(listed):
         raise ParameterError(f"sweep: seeds: one is given twice in {listed}")
     return listed
@@ -79,7 +79,7 @@ def _seeds(experiment: Experiment, seeds: Any) -> list[int]:
 def _values(grid: Any) -> dict[str, list[Any]]:
     """Return the values of each path as a list."""
     if not isinstance(grid, Mapping):
-        raise ParameterError(f"sweep: expected a mapping of paths to lists of values, got {grid!r}")
+        raise ParameterError(f"sweep: expected a mapping of paths to lists of values, got {in_short(grid)}")
     if not grid:
         raise ParameterError("sweep: the grid is empty; give a path and its values, as {'strategy': ['bsp']}")
     return {_path(path): _listed(path, values) for path, values in grid.items()}
@@ -96,7 +96,7 @@ def _path(path: Any) -> str:
 def _listed(path: str, values: Any) -> list[Any]:
     listed = list(values) if isinstance(values, (list, tuple, range, np.ndarray)) else []
     if not listed:
-        raise ParameterError(f"sweep: {path}: expected a list of values, got {values!r}")
+        raise ParameterError(f"sweep: {path}: expected a list of values, got {in_short(values)}")
     return [value.item() if isinstance(value, np.generic) else value for value in listed]
 
 

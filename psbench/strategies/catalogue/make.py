@@ -7,7 +7,7 @@ from typing import Any
 
 from psbench.core.strategy import Strategy
 from psbench.core.switching_strategy import AnyStrategy, SwitchingStrategy
-from psbench.errors import ParameterError, UnknownName
+from psbench.errors import ParameterError, UnknownName, in_short
 from psbench.strategies.catalogue.entry import Entry
 
 #: every published strategy by name, filled by the package
@@ -31,7 +31,7 @@ def make_strategy(value: Any) -> AnyStrategy:
     if isinstance(value, str):
         value = {"name": value}
     if not isinstance(value, Mapping):
-        raise ParameterError(f"strategy: expected a name or a mapping, got {value!r}")
+        raise ParameterError(f"strategy: expected a name or a mapping, got {in_short(value)}")
     values = dict(value)
     name = values.get("name")
     if name in CATALOGUE:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -145,7 +146,7 @@ def test_a_cluster_with_tls_and_a_file_that_says_where_it_is(tmp_path: Path) -> 
 
 
 def test_files_that_are_not_there_are_named(tmp_path: Path) -> None:
-    with pytest.raises(ParameterError, match=r"scheduler_file: .*nothing.json: No such file"):
+    with pytest.raises(ParameterError, match=rf"scheduler_file: .*nothing.json: {os.strerror(errno.ENOENT)}"):
         run(experiment("asp", None, 1, connection={"scheduler_file": str(tmp_path / "nothing.json")}))
     missing = dict.fromkeys(("tls_ca_file", "tls_cert", "tls_key"), str(tmp_path / "none.pem"))
     with pytest.raises(ParameterError, match=r"connection.tls_ca_file: there is no file .*none.pem"):
