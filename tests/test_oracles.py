@@ -13,8 +13,10 @@ import torch
 from torch.nn import functional
 
 from psbench.checkpoints.file import Checkpoint
+from psbench.core.arithmetic import Pushed
 from psbench.core.log import Kind
 from psbench.runs.execution import run
+from psbench.strategies.aggregation import ModelAverage
 from psbench.testing import toy_experiment
 from psbench.testing.toys import toy_cluster
 from psbench.training.batches import Batches
@@ -205,31 +207,42 @@ def server(buffers, batch=12):
     return Server(torch.zeros(1), torch.tensor(buffers), SGD(), batch)
 
 
+def merge(one, buffers, samples, **how):
+    one.apply(
+        [
+            Pushed(torch.zeros(1), torch.tensor(theirs), samples=count, weight=how.pop("weight", 1.0))
+            for theirs, count in zip(buffers, samples, strict=True)
+        ],
+        **how,
+    )
+
+
 class TestBuffers:
     def test_a_full_barrier_takes_the_mean_of_its_workers_by_samples(self):
         one = server([8.0, 0.0])
-        one.merge_buffers([torch.tensor([1.0, 3.0]), torch.tensor([4.0, 6.0])], [8, 4])
+        merge(one, [[1.0, 3.0], [4.0, 6.0]], [8, 4])
         torch.testing.assert_close(one.buffers, torch.tensor([2.0, 4.0]))
 
     def test_a_push_alone_moves_them_by_its_share_of_the_global_batch(self):
         one = server([8.0])
-        one.merge_buffers([torch.tensor([4.0])], [3])
+        merge(one, [[4.0]], [3])
         torch.testing.assert_close(one.buffers, torch.tensor([7.0]))
 
     def test_they_stay_between_the_values_seen_when_a_commit_exceeds_the_batch(self):
         one = server([8.0])
-        one.merge_buffers([torch.tensor([4.0]), torch.tensor([2.0])], [12, 12])
+        merge(one, [[4.0], [2.0]], [12, 12])
         torch.testing.assert_close(one.buffers, torch.tensor([3.0]))
 
     def test_where_models_are_averaged_they_are_mixed_as_the_models(self):
         one = server([8.0])
-        one.merge_buffers([torch.tensor([4.0])], [1200], rule="average", weights=[0.25], keep=0.75)
+        one.use(ModelAverage())
+        merge(one, [[4.0]], [1200], weight=0.25, numbers={"keep": 0.75})
         torch.testing.assert_close(one.buffers, torch.tensor([7.0]))
 
     def test_equal_statistics_are_a_fixed_point(self):
         one = server([0.5])
         for samples in ([4], [4, 4, 4], [12, 12]):
-            one.merge_buffers([torch.tensor([0.5])] * len(samples), samples)
+            merge(one, [[0.5]] * len(samples), samples)
         torch.testing.assert_close(one.buffers, torch.tensor([0.5]))
 
     NORMED = {
@@ -308,9 +321,11 @@ def test_the_checkpoint_of_a_switch_is_the_model_that_is_handed_over(tmp_path):
     before = run(toy_experiment("all_reduce", optimizer=momentum, stop={"updates": int(handed)}))
     assert torch.equal(saved.tensors["parameters"], before.parameters)
     fresh = Workload.build(done.experiment).server()
-    saved.restore(fresh)
+    fresh.load(saved.tensors)
     assert torch.equal(fresh.parameters, before.parameters)
-    assert torch.equal(fresh.optimizer_state()["momentum_buffer"], saved.tensors["optimizer/momentum_buffer"])
+    assert torch.equal(
+        fresh.tensors()["optimizer/momentum_buffer"], saved.tensors["optimizer/momentum_buffer"]
+    )
     assert saved.state["engine"]["view"]["version"] == handed
 
 

@@ -13,6 +13,7 @@ import pytest
 import torch
 from draws import kinds
 from toybox import take_out
+from vectors import pushed
 
 from psbench.backends.control import Control
 from psbench.backends.simulated.simulation import Simulation
@@ -278,14 +279,14 @@ def test_interrupted_overlap():
 
 def averaged(aggregation, versions):
     """Two workers, at 1 and at 3, whose models arrive in as many commits as `versions`."""
-    server = Server(torch.zeros(1), torch.zeros(0), SGD(lr=0.1), 8)
     part = make_part("aggregation", aggregation)
+    server = Server(torch.zeros(1), torch.zeros(0), SGD(lr=0.1), 8, part)
     view = ClusterView(2, 1, 1, num_active=2, num_computing=versions - 1)
     models, pushes = [torch.tensor([1.0]), torch.tensor([3.0])], [Push(n, n, 1, 0, samples=4) for n in (0, 1)]
     size = 2 // versions
     for at in range(0, 2, size):
         (apply,) = part.on_commit(pushes[at : at + size], view)
-        server.apply(models[at : at + size], apply.weights, rule=apply.rule, keep=apply.keep)
+        server.apply(pushed(models[at : at + size], apply.weights), numbers=apply.numbers)
     return server.parameters.item()
 
 

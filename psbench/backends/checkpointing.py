@@ -85,12 +85,18 @@ def with_current_names(checkpoint: Checkpoint) -> Checkpoint:
 
 
 def _current_tensor(name: str) -> str:
-    if name.startswith("wire/"):
-        name = "codecs/" + name.removeprefix("wire/")
+    for former, now in _FORMER_TENSORS.items():
+        if name.startswith(former):
+            name = now + name.removeprefix(former)
     return name.removesuffix("/unsaid") + "/residual" if name.endswith("/unsaid") else name
 
 
-#: names in the state of checkpoints that older versions wrote, and today's
+#: how tensors and names in the state of checkpoints that older versions wrote begin, and today's
+_FORMER_TENSORS = {
+    "wire/": "codecs/",
+    "optimizer/block_momentum": "aggregation/block_momentum/momentum",
+    "optimizer/stage_": "aggregation/dyn_sgd_versioned/stage_",
+}
 _FORMER_STATE = {"agenda": "events", "ending": "stop_rules", "wire": "codecs"}
 
 

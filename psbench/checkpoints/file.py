@@ -26,8 +26,8 @@ class Checkpoint:
     """A model with all that is needed to go on from it.
 
     `state` is plain data: the engine's state, the time, the specification. `tensors` holds `parameters`,
-    `buffers`, the optimizer's state under `optimizer/...`, and what a backend needs to go on
-    (`backends.checkpointing`). Equal tensors, such as the models that workers hold, are stored once.
+    `buffers`, the states under `optimizer/...` and `aggregation/<part>/...`, and what a backend needs to go
+    on (`backends.checkpointing`). Equal tensors, such as the models that workers hold, are stored once.
     """
 
     tensors: dict[str, Tensor]
@@ -36,18 +36,7 @@ class Checkpoint:
     @classmethod
     def of(cls, server: Server, state: dict[str, Any]) -> Checkpoint:
         """Take a checkpoint of a server; its tensors are copied."""
-        tensors = {"parameters": server.parameters, "buffers": server.buffers}
-        tensors |= {f"optimizer/{name}": value for name, value in server.optimizer_state().items()}
-        return cls({name: value.detach().clone() for name, value in tensors.items()}, state)
-
-    def restore(self, server: Server) -> None:
-        """Set a server to this checkpoint."""
-        server.parameters.copy_(self.tensors["parameters"])
-        server.buffers.copy_(self.tensors["buffers"])
-        prefix = "optimizer/"
-        server.load_optimizer_state(
-            {n.removeprefix(prefix): t for n, t in self.tensors.items() if n.startswith(prefix)}
-        )
+        return cls({name: value.detach().clone() for name, value in server.tensors().items()}, state)
 
     def save(self, path: Path) -> Path:
         """Write to `path` (`.npz`), whole or not at all.

@@ -17,6 +17,7 @@ from psbench.core.log import ROW, EventLog, Kind
 from psbench.core.specification import problem
 from psbench.errors import DataError, SpecError, in_short
 from psbench.experiment import Experiment
+from psbench.training.server import AGGREGATION, OPTIMIZER
 from psbench.training.workload import Workload
 
 #: what may change from one part of a run to the next
@@ -159,11 +160,13 @@ def _check_tensors(path: Path, tensors: Mapping[str, Tensor], workload: Workload
 
 def _check_tensor(path: Path, name: str, tensor: Tensor, model: tuple[int, ...]) -> None:
     expected = {"log": torch.uint8, "samples": torch.int64}.get(name.rpartition("/")[2], torch.float32)
+    if name.startswith(AGGREGATION) and not tensor.dim():
+        expected = torch.float64
     if tensor.dtype != expected:
         raise DataError(f"{path}: tensor {name!r} has numbers of type {tensor.dtype}, expected {expected}")
     if name == "log" and (tensor.dim() != 1 or tensor.numel() % ROW.itemsize):
         raise DataError(f"{path}: its log has {tensor.numel()} bytes, not whole rows of {ROW.itemsize}")
-    if name.startswith("optimizer/") and tensor.shape not in (model, torch.Size([])):
+    if name.startswith((OPTIMIZER, AGGREGATION)) and tensor.shape not in (model, torch.Size([])):
         raise DataError(
             f"{path}: tensor {name!r} has shape {tuple(tensor.shape)}, and the model's is {tuple(model)}"
         )

@@ -19,6 +19,7 @@ from psbench.core.actions import (
     SwitchTo,
     Tell,
 )
+from psbench.core.arithmetic import Pushed, State, Step, Vector
 from psbench.core.engine import Engine
 from psbench.core.events import Evaluated, Push, Report, Vote
 from psbench.core.log import EventLog, Kind
@@ -50,17 +51,21 @@ __all__ = [
     "Note",
     "Placement",
     "Push",
+    "Pushed",
     "Readmit",
     "Release",
     "Report",
     "SetTimer",
+    "State",
     "Status",
+    "Step",
     "Stragglers",
     "Strategy",
     "SwitchTo",
     "Switching",
     "SwitchingStrategy",
     "Tell",
+    "Vector",
     "Vote",
     "WorkerPolicy",
     "parameter",

@@ -25,17 +25,17 @@ class Commit:
 
 @dataclass(slots=True)
 class Apply:
-    """Make the next version: own state times `keep`, plus the weighted payloads, by `rule` (aggregation).
+    """Make the next version of these pushes, by the part's `update` (aggregation).
 
-    `rule` names a function of `training.server`. `lr_scale` multiplies the optimizer's rate,
-    `momentum_scale` its momentum (a switch may reduce it), and `epoch` is where the update
-    is in the rate's schedule; the engine sets these, and `version`, the one that this update makes.
+    `weights` and `numbers` are for that method: what the part has decided of each push, and beside.
+    `lr_scale` multiplies the optimizer's rate, `momentum_scale` its momentum (a switch may
+    reduce it), and `epoch` is where the update is in the rate's schedule; the engine sets these, and
+    `version`, the one that this update makes.
     """
 
     pushes: Sequence[Push]
     weights: Sequence[float]
-    rule: str = "gradient"
-    keep: float = 1.0
+    numbers: dict[str, float] = field(default_factory=dict)
     lr_scale: float = 1.0
     version: int = -1
     epoch: float = 0.0

@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, get_args
 
-from psbench.core.parts import Aggregation, Communication, Consistency, Placement, Stragglers
+from psbench.core.parts import (
+    Aggregation,
+    Communication,
+    Consistency,
+    PayloadKind,
+    Placement,
+    ReplyKind,
+    Stragglers,
+)
+from psbench.errors import UnknownName
 
 
 class Composition(Protocol):
@@ -30,6 +39,10 @@ def misfits(strategy: Composition) -> list[str]:
     """Return why the parts cannot work together, from declared properties alone; empty if they can."""
     c, a, m = strategy.consistency, strategy.aggregation, strategy.communication
     s, p = strategy.stragglers, strategy.placement
+    declared = (("payload", a.payload, get_args(PayloadKind)), ("reply", a.reply, get_args(ReplyKind)))
+    for what, value, known in declared:
+        if value not in known:
+            raise UnknownName(f"{what} of aggregation {a.name!r}", str(value), known)
     checks = [
         (
             m.pushes == "alone" and c.waits_for != "none",
@@ -45,8 +58,16 @@ def misfits(strategy: Composition) -> list[str]:
             f"{m.name} with {a.name}: steps kept on the worker would be lost",
         ),
         (
-            a.payload == "parameters" and not m.local,
+            a.payload != "gradient" and not m.local,
             f"{a.name} with {m.name}: a worker that does not step by itself has no model of its own to send",
+        ),
+        (
+            a.payload == "parameters" and type(a).update is Aggregation.update,
+            f"{a.name}: pushes carry models, and the weighted sum of models is no direction; define 'update'",
+        ),
+        (
+            p.collective and not a.linear,
+            f"{p.name}: pushes are added up on their way, and {a.name} looks at each",
         ),
         (
             a.reply == "aggregate" and not m.local,

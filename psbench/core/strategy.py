@@ -100,6 +100,11 @@ class Strategy(Specification):
         return tuple(sorted({name for part in self.parts for name in part.measures}))
 
     @property
+    def holds_versions(self) -> bool:
+        """Whether servers keep the versions that workers and pending pushes started from."""
+        return "distance_sq" in self.measures or self.aggregation.needs_base
+
+    @property
     def own_steps(self) -> bool:
         """Whether a worker moves a model of its own between pushes, or votes on its steps."""
         m = self.communication

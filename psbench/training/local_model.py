@@ -90,8 +90,12 @@ class _Stepping(LocalModel):
     def __init__(self, composition: Strategy, optimizer: Optimizer) -> None:
         super().__init__(composition, optimizer)
         self._update: Update | None = None
+        self._sends_difference = composition.aggregation.payload == "difference"
+        self._received = torch.zeros(0)
 
     def load(self, parameters: Tensor, buffers: Tensor, lr: float) -> None:
+        if self._sends_difference:
+            self._received = parameters.clone()
         if self._update is None or self.forgets_momentum:
             self.parameters = parameters.clone()
             self._update = self.spec.update(self.parameters)
@@ -104,17 +108,21 @@ class _Stepping(LocalModel):
         self._apply(step.gradient, lr)
 
     def payload(self) -> Tensor:
-        return self.parameters.clone()
+        return self._received - self.parameters if self._sends_difference else self.parameters.clone()
 
     def state_dict(self) -> dict[str, Tensor]:
+        state = super().state_dict()
+        if self._sends_difference:
+            state["received"] = self._received.clone()
         own = {} if self._update is None else self._update.state()
-        return super().state_dict() | {f"optimizer/{name}": value.clone() for name, value in own.items()}
+        return state | {f"optimizer/{name}": value.clone() for name, value in own.items()}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         super().load_state_dict(state)
         if not len(self.parameters):
             return  # it has not been sent a model yet
         self._update = self.spec.update(self.parameters)
+        self._received = state.get("received", self._received)
         prefix = "optimizer/"
         own = {n.removeprefix(prefix): t.clone() for n, t in state.items() if n.startswith(prefix)}
         if own:

@@ -169,7 +169,10 @@ class Workload:
     def server(self) -> Server:
         """Return a new server at the model's starting point."""
         experiment = self.experiment
-        return Server(self.parameters, self.buffers, experiment.optimizer, experiment.batch_size)
+        aggregation = experiment.strategy.compositions[0].aggregation
+        return Server(
+            *(self.parameters, self.buffers, experiment.optimizer, experiment.batch_size, aggregation)
+        )
 
     @cached_property
     def computing(self) -> FlatModel:

@@ -93,8 +93,11 @@ def _own_modules() -> list[ModuleType]:
 
 
 def _objects(experiment: Experiment) -> Iterator[tuple[str, Part]]:
-    """Return the parts that stand for objects of Python, and where they are in the experiment."""
+    """Return the parts that stand for objects of Python or are a person's own, and where they are."""
     names = ("model", "data", "sharding", "loss")
     parts = {name: getattr(experiment, name) for name in names}
     parts |= {f"metrics.{name}": metric for name, metric in experiment.metrics.items()}
-    return ((where, part) for where, part in parts.items() if part is not None and not part.registered)
+    yield from ((where, part) for where, part in parts.items() if part is not None and not part.registered)
+    deciding: list[Part] = [part for each in experiment.strategy.compositions for part in each.parts]
+    deciding += [] if experiment.rule is None else [experiment.rule]
+    yield from ((p.domain, p) for p in deciding if type(p).__module__.partition(".")[0] != "psbench")

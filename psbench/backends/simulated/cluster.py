@@ -31,6 +31,7 @@ from psbench.checkpoints.file import Checkpoint
 from psbench.clusters import StepTimes
 from psbench.core import actions as act
 from psbench.core import events as ev
+from psbench.core.arithmetic import Pushed
 from psbench.core.events import Push
 from psbench.core.strategy import Strategy
 from psbench.core.view import ClusterView, Status
@@ -173,22 +174,17 @@ class SimulatedCluster:
         if self._collective:
             self.transfers.collect([push.worker for push in apply.pushes], now)
         if self.trainer is not None:
-            payloads = [self.payloads.pop(push.id) for push in apply.pushes]
+            take, base = self.payloads.pop, self._measurements.held.get
+            pushes = [
+                Pushed(*take(p.id), p.worker, p.samples, p.steps, base(p.base_version), weight)
+                for p, weight in zip(apply.pushes, apply.weights, strict=True)
+            ]
             self.server.apply(
-                [gradient for gradient, _ in payloads],
-                apply.weights,
+                pushes,
                 lr_scale=apply.lr_scale,
                 epoch=apply.epoch,
-                rule=apply.rule,
-                keep=apply.keep,
                 momentum_scale=apply.momentum_scale,
-            )
-            self.server.merge_buffers(
-                [buffers for _, buffers in payloads],
-                [push.samples for push in apply.pushes],
-                rule=apply.rule,
-                weights=apply.weights,
-                keep=apply.keep,
+                numbers=apply.numbers,
             )
         if not self.workers.keeps_steps:
             self._on_update()
@@ -224,7 +220,7 @@ class SimulatedCluster:
         transfers = self.transfers = Transfers(composition, resources, ranges)
         # a job has read its whole partition before the step
         resources.step_times.reads = not placement.stateless_workers
-        self.server.keeps_aggregate = composition.aggregation.reply == "aggregate"
+        self.server.use(composition.aggregation)
         if self.trainer is not None:
             self.trainer.unassign()
         self._measurements = Measurements(composition, resources, transfers.network.server_loads)
@@ -272,7 +268,7 @@ class SimulatedCluster:
         if view.ranges != transfers.ranges:
             transfers.use_ranges(view.ranges)
             self._repartition()
-        checkpoint.restore(self.server)
+        self.server.load(tensors)
         self.server.aggregate, self.server.movement = tensors.get("aggregate"), state["movement"]
         self.payloads = payloads_in(tensors, view.pending)
         self._measurements.held = versions_in(tensors)

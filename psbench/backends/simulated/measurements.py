@@ -38,7 +38,7 @@ class Measurements:
     ) -> None:
         self._resources, self._server_loads = resources, server_loads
         self.held: dict[int, Tensor] = {}  #: versions that workers or pushes started from
-        self.holds_versions = "distance_sq" in composition.measures
+        self.holds_versions = composition.holds_versions
 
     def hold(self, version: int) -> None:
         """Keep the version that a worker starts from; call if the composition `holds_versions`."""

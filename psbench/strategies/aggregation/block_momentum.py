@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from collections.abc import Sequence
+from typing import ClassVar
 
 from psbench.core.actions import Action, Apply
+from psbench.core.arithmetic import Pushed, State, Step, Vector
 from psbench.core.events import Push
-from psbench.core.parts import Aggregation
 from psbench.core.specification import parameter
 from psbench.core.view import ClusterView
 from psbench.strategies.aggregation.mean import sample_shares
+from psbench.strategies.aggregation.model_average import MovesToMean
 
 SOURCE = "Wang and Joshi 2019 (AdaComm), eqs. 7-8; Chen and Huo 2016"
 
 
-class BlockMomentum(Aggregation):
+class BlockMomentum(MovesToMean):
     """Take all steps since the last averaging as one big gradient step, and give that a momentum.
 
     u <- beta u + G with G = (w - mean_i w_i)/lr, then w <- w - lr u.
@@ -36,15 +38,14 @@ class BlockMomentum(Aggregation):
 
     Examples
     --------
-    >>> apply = BlockMomentum().on_commit([Push(0, 0, 1, 0, samples=8)], ClusterView(1, 1, 1))[0]
-    >>> apply.rule, apply.keep
-    ('block_momentum', 0.3)
+    >>> BlockMomentum().on_commit([Push(0, 0, 1, 0, samples=8)], ClusterView(1, 1, 1))[0].weights
+    [1.0]
     """
 
     name: ClassVar[str] = "block_momentum"
     source: ClassVar[str] = SOURCE
-    payload: ClassVar[Literal["parameters"]] = "parameters"
     needs_barrier: ClassVar[bool] = True
+    linear: ClassVar[bool] = True
 
     block_momentum: float = parameter(
         0.3, "momentum of whole blocks of local steps; 0 averages plainly", source=SOURCE, ge=0, lt=1
@@ -52,4 +53,14 @@ class BlockMomentum(Aggregation):
 
     def on_commit(self, pushes: list[Push], view: ClusterView) -> list[Action]:
         """Weigh each model by its samples."""
-        return [Apply(pushes, sample_shares(pushes), rule="block_momentum", keep=self.block_momentum)]
+        return [Apply(pushes, sample_shares(pushes))]
+
+    def update(self, x: Vector, pushes: Sequence[Pushed], state: State, step: Step) -> None:
+        """Go to the mean m, less lr beta times the momentum before: that is w - lr u with G = (w - m)/lr."""
+        mean, beta = step.sum(pushes), self.block_momentum
+        before, way = state.get("momentum"), (x - mean) / step.lr
+        if before is not None:
+            way.add_(before, alpha=beta)
+            mean = mean.sub(before, alpha=step.lr * beta)
+        state["momentum"] = way
+        x.copy_(mean)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 from pydantic import PrivateAttr
 
 from psbench.core.actions import Action, Apply
+from psbench.core.arithmetic import Pushed, State, Step, Vector
 from psbench.core.events import Push
 from psbench.core.parts import Aggregation
 from psbench.core.view import ClusterView
@@ -59,4 +61,16 @@ class DynSGDVersioned(Aggregation):
         closes = view.min_clock > stage
         if closes:
             self._pushes = {key: d for key, d in self._pushes.items() if int(key) > stage}
-        return [Apply(pushes, [1.0 / count], "last_of_stage" if closes else "stage_mean", keep=float(stage))]
+        return [Apply(pushes, [1.0 / count], {"stage": float(stage), "closes": float(closes)})]
+
+    def update(self, x: Vector, pushes: Sequence[Pushed], state: State, step: Step) -> None:
+        """Step along (g - m)/d, m being the mean of the stage's d - 1 gradients before; the weight is 1/d."""
+        (push,), stage = pushes, int(step.numbers["stage"])
+        name = f"stage_{stage}"
+        before = state.get(name)
+        change = (push.vector if before is None else push.vector - before) * push.weight
+        step.move(change)
+        state[name] = change if before is None else before + change
+        if step.numbers["closes"]:
+            for old in [each for each in state if int(each.removeprefix("stage_")) <= stage]:
+                del state[old]

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar, Literal
 
 from psbench.core.actions import Action, Apply
+from psbench.core.arithmetic import Pushed, State, Step, Vector
 from psbench.core.events import Push
-from psbench.core.parts import Aggregation
+from psbench.core.parts import Aggregation, PayloadKind, ReplyKind
 from psbench.core.specification import parameter
 from psbench.core.view import ClusterView
 from psbench.strategies.aggregation.mean import sample_shares
-from psbench.strategies.aggregation.model_average import average
+from psbench.strategies.aggregation.model_average import MovesToMean, average
 
 SOURCE = "Tyagi and Swany 2023 (SelSync)"
 
 
-class Exchange(Aggregation):
+class Exchange(MovesToMean):
     """Average the workers' models, or have each apply the mean of their last gradients to its own.
 
     Parameters
@@ -41,18 +43,19 @@ class Exchange(Aggregation):
 
     name: ClassVar[str] = "exchange"
     source: ClassVar[str] = SOURCE
+    linear: ClassVar[bool] = True
 
     aggregate: Literal["parameters", "gradient"] = parameter(
         "parameters", "what is averaged at a synchronisation", source=SOURCE
     )
 
     @property
-    def payload(self) -> Literal["gradient", "parameters"]:
+    def payload(self) -> PayloadKind:  # type: ignore[override]
         """What is averaged."""
         return self.aggregate
 
     @property
-    def reply(self) -> Literal["model", "aggregate"]:
+    def reply(self) -> ReplyKind:  # type: ignore[override]
         """The mean model, or the mean gradient."""
         return "model" if self.aggregate == "parameters" else "aggregate"
 
@@ -61,3 +64,19 @@ class Exchange(Aggregation):
         if self.aggregate == "parameters":
             return [average(pushes, view)]
         return [Apply(pushes, sample_shares(pushes))]
+
+    def update(self, x: Vector, pushes: Sequence[Pushed], state: State, step: Step) -> None:
+        """Move to the mean of the models; or along the mean gradient, which is sent to the workers too."""
+        if self.aggregate == "parameters":
+            super().update(x, pushes, state, step)
+        else:
+            gradient = step.sum(pushes)
+            step.reply(gradient)
+            step.move(gradient)
+
+    def update_buffers(self, buffers: Vector, pushes: Sequence[Pushed], step: Step) -> None:
+        """Take the same mean of the running statistics as of models."""
+        if self.aggregate == "parameters":
+            super().update_buffers(buffers, pushes, step)
+        else:
+            Aggregation.update_buffers(self, buffers, pushes, step)

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from math import isfinite
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 from pydantic import PrivateAttr
 
 from psbench.core.actions import Action, Apply, Measure
 from psbench.core.events import Push
-from psbench.core.parts import Aggregation
 from psbench.core.specification import parameter
 from psbench.core.view import ClusterView
+from psbench.strategies.aggregation.model_average import MovesToMean
 
 
-class LossWeighted(Aggregation):
+class LossWeighted(MovesToMean):
     """Take the mean of the model and of a worker's, each weighted by 1 / its test loss.
 
     w <- (W1 w + W2 w_i) / (W1 + W2) with W1 = 1 / L(w) and W2 = 1 / L(w_i). The first push becomes the model.
@@ -62,11 +62,6 @@ class LossWeighted(Aggregation):
     _has_model: bool = PrivateAttr(False)  # whether a push has become the model
     _asked_for: int = PrivateAttr(-1)  # the push whose loss is being measured
 
-    @property
-    def payload(self) -> Literal["gradient", "parameters"]:
-        """A push carries the worker's model."""
-        return "parameters"
-
     def on_commit(self, pushes: list[Push], view: ClusterView) -> list[Action]:
         """Take the first push as it is; of later ones ask the loss first."""
         (push,) = pushes
@@ -98,4 +93,4 @@ def worker_share(model_loss: float, worker_loss: float) -> float:
 
 
 def _mix(push: Push, share: float) -> Apply:
-    return Apply([push], [share], "average", 1.0 - share)
+    return Apply([push], [share], {"keep": 1.0 - share})

@@ -2,18 +2,38 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from collections.abc import Sequence
+from typing import ClassVar
 
 from psbench.core.actions import Action, Apply
+from psbench.core.arithmetic import Pushed, State, Step, Vector
 from psbench.core.events import Push
-from psbench.core.parts import Aggregation
+from psbench.core.parts import Aggregation, PayloadKind
 from psbench.core.view import ClusterView, Status
 from psbench.strategies.aggregation.mean import sample_shares
 
 SOURCE = "Wang and Joshi 2019 (AdaComm), eq. 1"
 
 
-class ModelAverage(Aggregation):
+class MovesToMean(Aggregation):
+    """What parts share whose workers push models: w <- keep w + sum_i weight_i w_i, statistics likewise."""
+
+    payload: ClassVar[PayloadKind] = "parameters"
+    linear: ClassVar[bool] = True
+
+    def update(self, x: Vector, pushes: Sequence[Pushed], state: State, step: Step) -> None:
+        """Move to the mean, of the own model the number `keep`."""
+        mean, keep = step.sum(pushes), step.numbers["keep"]
+        x.copy_(mean.add(x, alpha=keep) if keep else mean)
+
+    def update_buffers(self, buffers: Vector, pushes: Sequence[Pushed], step: Step) -> None:
+        """Take the same mean of the running statistics; only of the pushers' without a `keep`."""
+        buffers.mul_(step.numbers.get("keep", 0.0))
+        for push in pushes:
+            buffers.add_(push.buffers, alpha=push.weight)
+
+
+class ModelAverage(MovesToMean):
     """Take the mean of the models pushed, each by its share of the samples, for the next version.
 
     Notes
@@ -32,13 +52,12 @@ class ModelAverage(Aggregation):
     >>> from psbench.core.view import WorkerView
     >>> view = ClusterView(4, 1, 1, num_active=4, num_computing=3)
     >>> apply = ModelAverage().on_commit([Push(0, 0, 1, 0, samples=8)], view)[0]
-    >>> apply.rule, apply.keep, apply.weights
-    ('average', 0.75, [0.25])
+    >>> apply.numbers, apply.weights
+    ({'keep': 0.75}, [0.25])
     """
 
     name: ClassVar[str] = "model_average"
     source: ClassVar[str] = SOURCE
-    payload: ClassVar[Literal["parameters"]] = "parameters"
 
     def on_commit(self, pushes: list[Push], view: ClusterView) -> list[Action]:
         """Weigh each model by its samples, and the old one by those who are missing."""
@@ -48,8 +67,7 @@ class ModelAverage(Aggregation):
 def average(pushes: list[Push], view: ClusterView) -> Apply:
     """Return the move of the server's model towards the mean of those pushed."""
     share = _share_of_all(pushes, view)
-    weights = [share * own for own in sample_shares(pushes)]
-    return Apply(pushes, weights, rule="average", keep=1.0 - share)
+    return Apply(pushes, [share * own for own in sample_shares(pushes)], {"keep": 1.0 - share})
 
 
 def _share_of_all(pushes: list[Push], view: ClusterView) -> float:

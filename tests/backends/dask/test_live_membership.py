@@ -82,7 +82,7 @@ def test_a_newcomer_of_all_reduce_is_given_the_state_first() -> None:
     there = last["worker"][last["version"] == version]
     assert len(there) == 3
     assert all(torch.equal(replica.parameters, replicas[0].parameters) for replica in replicas)
-    momenta = [replica.optimizer_state()["momentum_buffer"] for replica in replicas]
+    momenta = [replica.tensors()["optimizer/momentum_buffer"] for replica in replicas]
     assert all(torch.equal(momentum, momenta[0]) for momentum in momenta)
 
 

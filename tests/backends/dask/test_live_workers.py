@@ -265,8 +265,8 @@ def test_slices_of_a_distance_add_up_to_the_whole() -> None:
             one = ParameterSlice(state, optimizer, 4, composition, Streams(0), shard)
             one.hold(0, {0})
             one.receive((0, 1), gradient[part])
-            update = Update(lr_scale=1.0, epoch=0.0, rule="gradient", keep=1.0, momentum_scale=1.0)
-            one.apply(ApplyUpdate([(0, 1)], [4], [1.0], update))
+            update = Update(lr_scale=1.0, epoch=0.0, momentum_scale=1.0, numbers={})
+            one.apply(ApplyUpdate([(0, 1)], [1.0], [4], [1], [0], update))
             total += one.distance_sq(0)
             one.hold(1, {1})
             with pytest.raises(KeyError):  # nobody starts from version 0 any more

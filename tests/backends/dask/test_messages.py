@@ -19,7 +19,7 @@ from psbench.clusters import make_cluster
 from psbench.core import events as ev
 from psbench.core.log import ROW
 
-UPDATE = msg.Update(0.5, 1.25, "gradient", 1.0, 0.9)
+UPDATE = msg.Update(0.5, 1.25, 0.9, {"keep": 0.25})
 TENSORS = {"parameters": torch.arange(6.0).view(2, 3), "step": torch.tensor(2.0), "buffers": torch.empty(0)}
 #: a value of each type that a field may have
 VALUES: dict[str, Any] = {

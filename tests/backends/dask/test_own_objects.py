@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import importlib
 import threading
+from pathlib import Path
 
 import pytest
 import torch
 from models.networks import Encoder, Net, Recurrent, Words
+from strategies.aggregation import own_arithmetic
 from torch import nn
 from torch.nn import functional
+from toybox import take_out
 
 from psbench.errors import ParameterError, SpecError
 from psbench.runs.execution import resume, run
@@ -88,6 +91,20 @@ def test_other_machines_need_not_have_the_file(scheduler: str, tmp_path, monkeyp
     for model in (make, make()):
         live, simulated = both(scheduler, model)
         assert torch.equal(live.parameters, simulated.parameters)
+
+
+def test_nor_the_file_of_a_part_with_arithmetic_of_its_own(scheduler: str, tmp_path, monkeypatch) -> None:
+    source = Path(own_arithmetic.__file__).read_text()
+    (tmp_path / "parts_only_here.py").write_text(source.replace('"own_', '"own_here_'))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    importlib.import_module("parts_only_here")
+    placement = {"name": "parameter_server", "servers": 2}
+    local = {"name": "local_sgd", "local_steps": 3}
+    for name, communication in (("own_here_median", "every_step"), ("own_here_diloco", local)):
+        strategy = {"consistency": "bsp", "aggregation": name, "communication": communication}
+        live, simulated = both(scheduler, {"name": "mlp", "hidden": [4]}, strategy | {"placement": placement})
+        assert live.meta["params_digest"] == simulated.meta["params_digest"]
+    take_out("own_here_")
 
 
 def test_a_live_run_goes_on_from_a_checkpoint(scheduler: str, tmp_path) -> None:

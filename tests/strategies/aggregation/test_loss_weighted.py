@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from vectors import pushed
 
 from psbench import strategies
 from psbench.core import actions as act
@@ -124,7 +125,7 @@ class Run:
 
 def test_the_first_push_becomes_the_model():
     apply, release = Run().push(0, worker=1)
-    assert (apply.rule, apply.keep, apply.weights) == ("average", 0.0, [1.0])
+    assert (apply.numbers, apply.weights) == ({"keep": 0.0}, [1.0])
     assert (release.worker, release.load, release.send) == (1, 1, True)
 
 
@@ -135,7 +136,7 @@ def test_later_ones_are_weighed_by_both_losses_and_only_the_pusher_is_answered()
     assert measure.needs == {"model_loss": None, "candidate_loss": 1}
     apply, release = run.measured(model_loss=0.5, candidate_loss=0.25)
     assert apply.weights == pytest.approx([2 / 3])
-    assert apply.keep == pytest.approx(1 / 3)
+    assert apply.numbers["keep"] == pytest.approx(1 / 3)
     assert release.worker == 1
 
 
@@ -151,11 +152,11 @@ def test_a_push_that_arrives_during_the_measurement_is_weighed_after_it():
 
 
 def test_a_server_takes_the_worker_wholly_and_then_the_mixture():
-    server = Server(torch.tensor([1.0]), torch.zeros(0), SGD(lr=0.1), global_batch=1)
-    server.apply([torch.tensor([0.8])], [1.0], rule="average", keep=0.0)
+    server = Server(torch.tensor([1.0]), torch.zeros(0), SGD(lr=0.1), 1, LossWeighted())
+    server.apply(pushed([torch.tensor([0.8])]), numbers={"keep": 0.0})
     assert server.parameters.item() == pytest.approx(0.8)
     share = worker_share(0.5, 0.25)
-    server.apply([torch.tensor([0.6])], [share], rule="average", keep=1 - share)
+    server.apply(pushed([torch.tensor([0.6])], [share]), numbers={"keep": 1 - share})
     assert server.parameters.item() == pytest.approx(2 / 3)
 
 

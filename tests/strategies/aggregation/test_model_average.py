@@ -4,6 +4,7 @@ import json
 
 import pytest
 import torch
+from vectors import pushed
 
 from psbench import strategies
 from psbench.core.events import Push
@@ -34,7 +35,7 @@ NEW, COMPUTING, PUSHED, GONE = Status.NEW, Status.COMPUTING, Status.PUSHED, Stat
 
 def test_a_full_barrier_takes_the_mean_by_samples():
     apply = answer(ModelAverage(), [0, 1], [PUSHED, PUSHED], samples=[24, 8])
-    assert (apply.rule, apply.keep, apply.weights) == ("average", 0.0, [0.75, 0.25])
+    assert (apply.numbers, apply.weights) == ({"keep": 0.0}, [0.75, 0.25])
 
 
 @pytest.mark.parametrize(
@@ -48,7 +49,7 @@ def test_a_full_barrier_takes_the_mean_by_samples():
     ids=["a newcomer waits", "one has gone", "one has gone after its push", "all have"],
 )
 def test_who_has_nothing_to_contribute_is_not_missed(statuses, pushers):
-    assert answer(ModelAverage(), pushers, statuses).keep == 0.0
+    assert answer(ModelAverage(), pushers, statuses).numbers == {"keep": 0.0}
 
 
 @pytest.mark.parametrize(
@@ -66,32 +67,32 @@ def test_who_has_nothing_to_contribute_is_not_missed(statuses, pushers):
 )
 def test_without_a_barrier_pushes_count_as_the_share_of_their_workers(statuses, pushers, keep):
     apply = answer(ModelAverage(), pushers, statuses)
-    assert apply.keep == keep
+    assert apply.numbers == {"keep": keep}
     assert sum(apply.weights) == pytest.approx(1.0 - keep)
 
 
 def test_an_exchange_of_gradients_is_their_mean():
     apply = answer(Exchange(aggregate="gradient"), [0, 1], [PUSHED, PUSHED], samples=[24, 8])
-    assert (apply.rule, apply.weights) == ("gradient", [0.75, 0.25])
+    assert (apply.numbers, apply.weights) == ({}, [0.75, 0.25])
     apply = answer(Exchange(), [0, 1], [PUSHED, PUSHED], samples=[24, 8])
-    assert (apply.rule, apply.keep, apply.weights) == ("average", 0.0, [0.75, 0.25])
+    assert (apply.numbers, apply.weights) == ({"keep": 0.0}, [0.75, 0.25])
 
 
 # -------------------------------------------------------------------- the server's arithmetic
 
 
-def server(start=(1.0, 2.0), lr=0.5, **values):
-    return Server(torch.tensor(start), torch.zeros(0), SGD(lr=lr, **values), 8)
+def server(part, start=(1.0, 2.0), lr=0.5):
+    return Server(torch.tensor(start), torch.zeros(0), SGD(lr=lr), 8, part)
 
 
 def test_the_average_keeps_a_share_of_the_old_model():
-    ours = server()
+    ours = server(ModelAverage())
     models = [torch.tensor([3.0, 0.0]), torch.tensor([5.0, 2.0])]
-    ours.apply(models, [0.25, 0.25], rule="average", keep=0.5)
+    ours.apply(pushed(models, [0.25, 0.25]), numbers={"keep": 0.5})
     assert ours.parameters.tolist() == [2.5, 1.5]
-    ours.apply(models, [0.5, 0.5], rule="average", keep=0.0)
+    ours.apply(pushed(models, [0.5, 0.5]), numbers={"keep": 0.0})
     assert ours.parameters.tolist() == [4.0, 1.0]
-    ours.apply([models[0]], [1.0], rule="average", keep=0.0)
+    ours.apply(pushed(models[:1]), numbers={"keep": 0.0})
     assert ours.parameters.tolist() == models[0].tolist() == [3.0, 0.0]
     ours.parameters.add_(1.0)
     assert models[0].tolist() == [3.0, 0.0]  # it is a copy
@@ -99,48 +100,49 @@ def test_the_average_keeps_a_share_of_the_old_model():
 
 def test_block_momentum_follows_eqs_7_and_8():
     generator = torch.Generator().manual_seed(0)
-    ours, lr, beta = server(start=torch.randn(5, generator=generator).tolist()), 0.5, 0.3
+    lr, beta = 0.5, 0.3
+    ours = server(BlockMomentum(), start=torch.randn(5, generator=generator).tolist())
     x, u = ours.parameters.clone(), torch.zeros(5)
     for _ in range(4):
         models = [x + torch.randn(5, generator=generator) for _ in range(3)]
         u = beta * u + (x - sum(models) / 3) / lr
         x = x - lr * u
-        ours.apply(models, [1 / 3] * 3, rule="block_momentum", keep=beta)
+        ours.apply(pushed(models, [1 / 3] * 3))
         torch.testing.assert_close(ours.parameters, x)
-    torch.testing.assert_close(ours.optimizer_state()["block_momentum"], u)
+    torch.testing.assert_close(ours.state["momentum"], u)
 
 
 def test_block_momentum_0_is_the_average_exactly():
-    ours, theirs = server(), server()
+    ours, theirs = server(BlockMomentum(block_momentum=0.0)), server(ModelAverage())
     for shift in (0.1, 0.7, -0.3):
         models = [ours.parameters + shift, ours.parameters * shift]
-        ours.apply(models, [0.5, 0.5], rule="block_momentum", keep=0.0)
-        theirs.apply(models, [0.5, 0.5], rule="average", keep=0.0)
+        ours.apply(pushed(models, [0.5, 0.5]))
+        theirs.apply(pushed(models, [0.5, 0.5]), numbers={"keep": 0.0})
         assert torch.equal(ours.parameters, theirs.parameters)
 
 
 def test_a_lower_rate_counts_the_momentum_so_far_for_less():
-    ours = Server(torch.zeros(1), torch.zeros(0), SGD(lr=1.0, milestones=(1.0,), gamma=0.1), 8)
-    ours.apply([torch.ones(1)], [1.0], rule="block_momentum", keep=0.5)  # u = -1
-    ours.apply([torch.ones(1)], [1.0], rule="block_momentum", keep=0.5, epoch=1.0)  # u = -1/2, all of lr 0.1
+    rates, part = SGD(lr=1.0, milestones=(1.0,), gamma=0.1), BlockMomentum(block_momentum=0.5)
+    ours = Server(torch.zeros(1), torch.zeros(0), rates, 8, part)
+    ours.apply(pushed([torch.ones(1)]))  # u = -1
+    ours.apply(pushed([torch.ones(1)]), epoch=1.0)  # u = -1/2, all of lr 0.1
     assert ours.parameters.tolist() == pytest.approx([1.05])
 
 
 def test_block_momentum_survives_a_checkpoint_in_slices_and_is_forgotten_on_request():
     models = [torch.tensor([3.0, 1.0]), torch.tensor([0.5, -1.0])]
-    whole = server()
-    parts = [server(start=(value,)) for value in (1.0, 2.0)]
+    whole = server(BlockMomentum())
+    parts = [server(BlockMomentum(), start=(value,)) for value in (1.0, 2.0)]
     for target, cut in ((whole, slice(None)), (parts[0], slice(0, 1)), (parts[1], slice(1, 2))):
         for model in models:
-            target.apply([model[cut]], [1.0], rule="block_momentum", keep=0.3)
+            target.apply(pushed([model[cut]]))
     assert torch.equal(torch.cat([part.parameters for part in parts]), whole.parameters)
-    copy = server(start=whole.parameters.tolist())
-    copy.load_optimizer_state({name: t.clone() for name, t in whole.optimizer_state().items()})
-    forgetful = server(start=whole.parameters.tolist())
-    forgetful.load_optimizer_state(whole.optimizer_state())
+    copy, forgetful = server(BlockMomentum()), server(BlockMomentum())
+    copy.load(whole.tensors())
+    forgetful.load(whole.tensors())
     forgetful.forget_momentum()
     for target in (whole, copy, forgetful):
-        target.apply([models[0]], [1.0], rule="block_momentum", keep=0.3)
+        target.apply(pushed(models[:1]))
     assert torch.equal(copy.parameters, whole.parameters)
     assert forgetful.parameters.tolist() == models[0].tolist()
 

@@ -5,6 +5,7 @@ from itertools import pairwise
 
 import pytest
 import torch
+from vectors import pushed
 
 import psbench as ps
 from psbench import strategies
@@ -13,7 +14,7 @@ from psbench.core.log import Kind
 from psbench.core.part import make_part
 from psbench.core.view import ClusterView
 from psbench.strategies import make_strategy
-from psbench.strategies.aggregation import DynSGD, StalenessWeighted
+from psbench.strategies.aggregation import DynSGD, DynSGDVersioned, StalenessWeighted
 from psbench.testing import check_strategy, toy_experiment
 from psbench.training.server import Server
 
@@ -107,21 +108,22 @@ def versioned(**values):
 
 
 def test_the_versions_of_a_stage_come_to_the_mean_of_its_pushes():
-    server = Server(torch.zeros(2), torch.zeros(0), make_part("optimizer", {"name": "sgd", "lr": 1.0}), 1)
+    spec, part = make_part("optimizer", {"name": "sgd", "lr": 1.0}), DynSGDVersioned()
+    server = Server(torch.zeros(2), torch.zeros(0), spec, 1, part)
     first, second, third = (torch.tensor(g) for g in ([3.0, 0.0], [0.0, 3.0], [9.0, 9.0]))
-    server.apply([first], [1.0], rule="stage_mean", keep=0.0)
+    server.apply(pushed([first]), numbers={"stage": 0.0, "closes": 0.0})
     assert server.parameters.tolist() == [-3.0, 0.0]  # alone it counts wholly
-    server.apply([second], [0.5], rule="stage_mean", keep=0.0)
+    server.apply(pushed([second], [0.5]), numbers={"stage": 0.0, "closes": 0.0})
     assert server.parameters.tolist() == [-1.5, -1.5]
-    server.apply([third], [1.0], rule="stage_mean", keep=1.0)  # of the next stage
-    assert set(server.optimizer_state()) == {"stage_0", "stage_1"}
-    server.apply([third], [1 / 3], rule="last_of_stage", keep=0.0)
+    server.apply(pushed([third]), numbers={"stage": 1.0, "closes": 0.0})  # of the next stage
+    assert set(server.state) == {"stage_0", "stage_1"}
+    server.apply(pushed([third], [1 / 3]), numbers={"stage": 0.0, "closes": 1.0})
     assert server.parameters.tolist() == pytest.approx([-4.0 - 9.0, -4.0 - 9.0])
-    assert set(server.optimizer_state()) == {"stage_1"}
-    again = Server(server.parameters, torch.zeros(0), server.spec, 1)
-    again.load_optimizer_state(server.optimizer_state())
+    assert set(server.state) == {"stage_1"}
+    again = Server(torch.zeros(2), torch.zeros(0), spec, 1, part)
+    again.load(server.tensors())
     for one in (server, again):
-        one.apply([first], [0.5], rule="last_of_stage", keep=1.0)
+        one.apply(pushed([first], [0.5]), numbers={"stage": 1.0, "closes": 1.0})
     assert torch.equal(server.parameters, again.parameters)
 
 

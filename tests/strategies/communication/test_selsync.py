@@ -133,7 +133,7 @@ def test_one_flag_suffices(who):
     answer = script.pushed(2)
     assert [type(a) for a in answer] == [Apply, Release, Release, Release]
     assert [push.worker for push in answer[0].pushes] == [0, 1, 2]
-    assert (answer[0].rule, answer[0].keep) == ("average", 0.0)
+    assert answer[0].numbers == {"keep": 0.0}
     assert script.engine.view.samples == 3
     # the flags of this round are forgotten
     assert [script.votes(worker, 0.0) for worker in (0, 1, 2)][-1] == [(0, "step"), (1, "step"), (2, "step")]

@@ -6,6 +6,7 @@ from itertools import pairwise
 
 import pytest
 import torch
+from vectors import pushed
 
 from psbench import strategies
 from psbench.backends.partition import gather, partitions
@@ -114,9 +115,9 @@ def test_an_optimizer_that_works_entry_by_entry_works_alike_on_each_server(assig
     whole = Server(start, torch.empty(0), spec, 4)
     shards = [Server(cut.of(start), torch.empty(0), spec, 4) for cut in own]
     for gradient in gradients:
-        whole.apply([gradient], [1.0])
+        whole.apply(pushed([gradient]))
         for shard, cut in zip(shards, own, strict=True):
-            shard.apply([cut.of(gradient)], [1.0])
+            shard.apply(pushed([cut.of(gradient)]))
     assert torch.equal(gather([shard.parameters for shard in shards], own), whole.parameters)
 
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from vectors import pushed
 
 from psbench import strategies
 from psbench.clusters import Custom
@@ -313,6 +314,10 @@ def test_what_an_optimizer_keeps_of_an_entry(optimizer, bytes_each):
 
     workload = Workload.build(toy_experiment(optimizer=optimizer))
     server = workload.server()
-    server.apply([torch.ones_like(server.parameters)], [1.0])
-    kept = [t for t in server.optimizer_state().values() if t.shape == server.parameters.shape]
+    server.apply(pushed([torch.ones_like(server.parameters)]))
+    kept = [
+        t
+        for n, t in server.tensors().items()
+        if n.startswith("optimizer/") and t.shape == server.parameters.shape
+    ]
     assert workload.entry_bytes == 4 + 4 * len(kept) == bytes_each

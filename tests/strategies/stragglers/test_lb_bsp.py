@@ -9,6 +9,7 @@ from torch.nn import functional
 
 import psbench as ps
 from psbench import strategies
+from psbench.core.arithmetic import weighted_sum
 from psbench.core.events import Push
 from psbench.core.log import Kind
 from psbench.core.view import ClusterView
@@ -16,7 +17,6 @@ from psbench.errors import ParameterError
 from psbench.strategies.aggregation import Mean
 from psbench.strategies.stragglers import LBBSP
 from psbench.strategies.stragglers.lb_bsp import cut
-from psbench.training.server import weighted_sum
 
 
 def experiment(strategy, speed=(4, 3, 2, 1), cluster=None, **values):

@@ -8,6 +8,7 @@ from typing import ClassVar
 import pytest
 import torch
 from toybox import put_in, take_out
+from vectors import pushed
 
 from psbench import strategies
 from psbench.core.actions import Apply, Handover
@@ -123,7 +124,7 @@ def test_a_scaled_update_is_that_of_an_optimizer_with_the_smaller_coefficient(ne
     )
     w, v = 1.0, 0.0
     for gradient, scale in [(1.0, 1.0), (2.0, 0.25), (-1.0, 0.25), (0.5, 0.5), (1.0, 1.0)]:
-        server.apply([torch.tensor([gradient])], [1.0], momentum_scale=scale)
+        server.apply(pushed([torch.tensor([gradient])]), momentum_scale=scale)
         v = 0.8 * scale * v + gradient
         w -= 0.5 * (gradient + 0.8 * scale * v if nesterov else v)
         assert server.parameters.item() == pytest.approx(w)
@@ -131,10 +132,10 @@ def test_a_scaled_update_is_that_of_an_optimizer_with_the_smaller_coefficient(ne
 
 def test_a_new_optimizer_has_its_own_coefficient():
     server = Server(torch.ones(1), torch.zeros(0), SGD(lr=0.5, momentum=0.8), global_batch=1)
-    server.apply([torch.ones(1)], [1.0], momentum_scale=0.5)
-    server.load_optimizer_state(server.optimizer_state())
+    server.apply(pushed([torch.ones(1)]), momentum_scale=0.5)
+    server.load(server.tensors())
     before = server.parameters.item()
-    server.apply([torch.zeros(1)], [1.0])
+    server.apply(pushed([torch.zeros(1)]))
     assert before - server.parameters.item() == pytest.approx(0.5 * 0.8)
 
 

@@ -17,7 +17,7 @@ from psbench.backends.dask.protocol.roles import worker_name
 from psbench.backends.dask.protocol.transport import ServerSocket
 from psbench.backends.dask.server.all_reduce import AllReduceStore
 from psbench.backends.dask.server.parameter_server import ParameterServerStore, as_lists
-from psbench.backends.dask.server.store import ParameterStore, key_of, state_of, without_optimizer
+from psbench.backends.dask.server.store import ParameterStore, key_of, model_of, state_of
 from psbench.core import actions as act
 from psbench.core import events as ev
 from psbench.core.actions import Action
@@ -94,13 +94,13 @@ class ActionPerformer:
         workload = self._workload
         composition = self.composition = workload.experiment.strategy.compositions[index]
         self.pushes_raw_gradients = composition.pushes_raw_gradients
-        self._holds_versions = "distance_sq" in composition.measures
+        self._holds_versions = composition.holds_versions
         self._evaluation.compose(composition)
         if composition.placement.collective:
             workers = self._peers.workers()
             self.store = AllReduceStore(self._socket, workers, state, self._numbers)
         else:
-            state = state or state_of(workload.server(), optimizer=True)
+            state = state or state_of(workload.server(), states=True)
             ranges = None if codec_counters is None else self._view.ranges
             self.store = ParameterServerStore(
                 self._socket, workload, index, state, self._numbers, ranges, codec_counters
@@ -158,7 +158,7 @@ class ActionPerformer:
         """Move the model from its old store to a new one, while everybody is idle."""
         state = self._evaluation.await_state(lambda then: self.store.gather(True, then))
         if handover.forgets_momentum:
-            state = without_optimizer(state)
+            state = model_of(state)
         self._send_workers(msg.ChangeComposition(handover.to))
         self.use(handover.to, state)
         self._pause(handover.cost_s)

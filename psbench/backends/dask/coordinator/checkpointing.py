@@ -33,6 +33,7 @@ from psbench.core.actions import Action
 from psbench.core.engine import Engine
 from psbench.core.view import ClusterView
 from psbench.training.batches import Position
+from psbench.training.server import AGGREGATION, OPTIMIZER
 
 #: seconds that a checkpoint waits for the workers' parts of it when the run ends
 _PARTS_S = 2.0
@@ -257,7 +258,7 @@ def store_state(checkpoint: Checkpoint) -> State:
     """Return what a store begins with, named as it names it."""
     tensors = checkpoint.tensors
     plain = {"parameters", "buffers", "aggregate"}
-    state = {n: t for n, t in tensors.items() if n in plain or n.startswith("optimizer/")}
+    state = {n: t for n, t in tensors.items() if n in plain or n.startswith((OPTIMIZER, AGGREGATION))}
     state |= named("held/", under("version/", tensors))
     if "codecs/residual" in tensors:
         state["residual"] = tensors["codecs/residual"]

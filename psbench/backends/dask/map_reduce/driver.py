@@ -19,6 +19,7 @@ from psbench.backends.dask.map_reduce import tasks
 from psbench.backends.dask.objects import check_objects, sent
 from psbench.backends.dask.placement import find_room, place_with_resources
 from psbench.backends.dask.protocol.roles import EVALUATOR, worker_name
+from psbench.backends.dask.protocol.update import Update
 from psbench.backends.dask.shipping import Shipping, bare
 from psbench.backends.outcome import Outcome
 from psbench.backends.pushes import why_diverged, with_stats
@@ -28,6 +29,7 @@ from psbench.checkpoints.folder import CheckpointFolder
 from psbench.core import actions as act
 from psbench.core import events as ev
 from psbench.core.actions import Action
+from psbench.core.arithmetic import Pushed
 from psbench.core.log import EventLog, Kind, plain_json
 from psbench.errors import BackendError, ParameterError, ProtocolError, WorkerLost
 from psbench.experiment import Experiment
@@ -262,18 +264,11 @@ class _Driver:
         assert self._sum is not None
         if list(apply.weights) != self._weights:
             raise ProtocolError(f"the job used the weights {self._weights}, and now they are {apply.weights}")
-        self.server.apply(
-            [torch.from_numpy(self._sum.gradient)],
-            [1.0],
-            lr_scale=apply.lr_scale,
-            epoch=apply.epoch,
-            rule=apply.rule,
-            keep=apply.keep,
-            momentum_scale=apply.momentum_scale,
-        )
         samples = sum(push.samples for push in apply.pushes)
         share = samples / self.workload.experiment.batch_size
-        self.server.merge_buffers([torch.from_numpy(self._sum.buffers / share)], [samples])
+        gradient, buffers = map(torch.from_numpy, (self._sum.gradient, self._sum.buffers / share))
+        pushed = Pushed(gradient, buffers=buffers, samples=samples)
+        self.server.apply([pushed], **vars(Update.of(apply)))
         self._after_update()
 
     def _after_update(self) -> None:

@@ -224,12 +224,13 @@ class UsageReport(Message, kind=41):
 
 # -------------------------------------------------------------------- All-Reduce
 class StartRing(Message, kind=50):
-    """The members add up their payloads in this order, and each makes the version."""
+    """The members add up their payloads in this order, and each makes the version; `steps` is the most."""
 
     ring: int
     members: list[int]
     weights: list[float]
     samples: list[int]
+    steps: int
     version: int
     update: Update
 
@@ -256,10 +257,10 @@ class LoadReplica(Message, kind=53):
 
 # -------------------------------------------------------------------- requests to servers and replicas
 class SendState(Message, kind=60):
-    """Asks for the current version, with the optimizer's tensors if wanted."""
+    """Asks for the current version, with the states that updates go on from if wanted."""
 
     tag: int
-    optimizer: bool
+    states: bool
 
 
 class SendPayload(Message, kind=61):
@@ -314,11 +315,13 @@ class BeginSlice(Message, kind=70):
 
 
 class ApplyUpdate(Message, kind=71):
-    """Make the next version from these pushes, in this order."""
+    """Make the next version from these pushes, in this order; `bases` are the versions they started from."""
 
     keys: list[PushKey]
-    samples: list[int]
     weights: list[float]
+    samples: list[int]
+    steps: list[int]
+    bases: list[int]
     update: Update
 
 

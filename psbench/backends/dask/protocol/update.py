@@ -13,17 +13,16 @@ from psbench.core.actions import Apply
 
 @dataclass
 class Update:
-    """How a version is made, the weights of its pushes aside; see `Server.apply`."""
+    """How a version is made, its pushes aside; see `Server.apply`."""
 
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
 
     lr_scale: float
     epoch: float
-    rule: str
-    keep: float
     momentum_scale: float
+    numbers: dict[str, float]
 
     @classmethod
     def of(cls, apply: Apply) -> Update:
         """Return how the engine wants a version to be made."""
-        return cls(apply.lr_scale, apply.epoch, apply.rule, apply.keep, apply.momentum_scale)
+        return cls(apply.lr_scale, apply.epoch, apply.momentum_scale, apply.numbers)

@@ -103,6 +103,7 @@ class AllReduceStore:
                 members=[apply.pushes[i].worker for i in there],
                 weights=[weight * scale for weight in weights],
                 samples=[apply.pushes[i].samples for i in there],
+                steps=max(apply.pushes[i].steps for i in there),
                 version=apply.version,
                 update=msg.Update.of(apply),
             )
@@ -136,9 +137,9 @@ class AllReduceStore:
 
     # ---------------------------------------------------------------- states and measurements
 
-    def gather(self, optimizer: bool, then: Then) -> None:
+    def gather(self, states: bool, then: Then) -> None:
         """Ask a worker for its replica."""
-        self._request(_Request(lambda tag: msg.SendState(tag, optimizer), then))
+        self._request(_Request(lambda tag: msg.SendState(tag, states), then))
 
     def checkpoint(self, keys: Sequence[PushKey], then: Then) -> None:
         """Ask a worker for its replica; at a barrier no push waits when there is a new version."""
@@ -258,6 +259,7 @@ class AllReduceStore:
                 members=members,
                 weights=[weight * scale for weight in weights],
                 samples=[old[worker][1] for worker in members],
+                steps=order.steps,
                 version=order.version,
                 update=order.update,
             )

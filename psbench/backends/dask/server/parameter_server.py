@@ -99,8 +99,15 @@ class ParameterServerStore:
 
     def apply(self, apply: act.Apply) -> None:
         """Make the next version here, and have the other servers make it."""
-        keys, samples = [key_of(push) for push in apply.pushes], [push.samples for push in apply.pushes]
-        order = msg.ApplyUpdate(keys, samples, list(apply.weights), msg.Update.of(apply))
+        pushes = apply.pushes
+        order = msg.ApplyUpdate(
+            [key_of(push) for push in pushes],
+            list(apply.weights),
+            [push.samples for push in pushes],
+            [push.steps for push in pushes],
+            [push.base_version for push in pushes],
+            msg.Update.of(apply),
+        )
         self._own.apply(order)
         self._order(order)
 
@@ -141,10 +148,10 @@ class ParameterServerStore:
 
     # ---------------------------------------------------------------- states and measurements
 
-    def gather(self, optimizer: bool, then: Then) -> None:
+    def gather(self, states: bool, then: Then) -> None:
         """Put the slices together; with one server at once."""
-        own = state_of(self._own.server, optimizer)
-        self._ask(lambda tag: msg.SendState(tag, optimizer), own, self._joined(then))
+        own = state_of(self._own.server, states)
+        self._ask(lambda tag: msg.SendState(tag, states), own, self._joined(then))
 
     def checkpoint(self, keys: Sequence[PushKey], then: Then) -> None:
         """Put together what the servers' checkpoints hold of the current version, and of those pushes."""

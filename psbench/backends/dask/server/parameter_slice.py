@@ -12,13 +12,16 @@ from psbench.backends.dask.protocol.decoder import MessageRefused
 from psbench.backends.dask.protocol.framing import State, is_bare, split, with_buffers
 from psbench.backends.dask.protocol.messages import ApplyUpdate, PushKey
 from psbench.backends.dask.protocol.payloads import ZERO_COPY_BYTES
-from psbench.backends.dask.server.store import NO_CODEC, OPTIMIZER, restore, state_of
+from psbench.backends.dask.server.store import NO_CODEC, state_of
+from psbench.core.arithmetic import Pushed
 from psbench.core.strategy import Strategy
 from psbench.errors import CodecError
 from psbench.seeds import Streams
 from psbench.strategies.codecs import ServerCodecState
 from psbench.training.optim import Optimizer
 from psbench.training.server import Server
+
+_NO_BUFFERS = torch.zeros(0)
 
 
 def _name(key: PushKey, kind: str = "payload") -> str:
@@ -80,10 +83,10 @@ class ParameterSlice:
         number: int,
         codec_counters: dict[str, int] | None = None,
     ) -> None:
-        self.server = Server(state["parameters"], state["buffers"], optimizer, global_batch)
-        restore(self.server, state)
-        self.server.keeps_aggregate = composition.aggregation.reply == "aggregate"
-        self._sends_parameters = composition.aggregation.payload == "parameters"
+        aggregation = composition.aggregation
+        self.server = Server(state["parameters"], state["buffers"], optimizer, global_batch, aggregation)
+        self.server.load_states(state)
+        self._sends_parameters = aggregation.payload == "parameters"
         self._length = len(self.server.parameters)
         self.is_shared = is_bare(composition)
         self._codec_of = composition, streams, number
@@ -124,7 +127,7 @@ class ParameterSlice:
 
     def checkpoint(self, keys: Sequence[PushKey]) -> State:
         """Return copies of all that a checkpoint holds of this slice, and of these pushes."""
-        state = state_of(self.server, optimizer=True)
+        state = state_of(self.server, states=True)
         state |= {name: each.clone() for name, each in self.vectors(keys).items() if name not in state}
         if len(self.server.buffers):
             state |= {_name(key, "buffers"): self.payloads[key][self._length :].clone() for key in keys}
@@ -165,15 +168,21 @@ class ParameterSlice:
     def apply(self, order: ApplyUpdate) -> None:
         """Make the next version from the named payloads, in the order of the commit."""
         with self.busy:
-            payloads = [self.payloads.pop(key) for key in order.keys]
-            how = vars(order.update)
-            if not self._num_buffers:
-                self.server.apply(payloads, order.weights, **how)
-                return
-            self.server.apply([payload[: self._length] for payload in payloads], order.weights, **how)
-            mixing = {"rule": how["rule"], "weights": order.weights, "keep": how["keep"]}
-            buffers = [payload[self._length :] for payload in payloads]
-            self.server.merge_buffers(buffers, order.samples, **mixing)
+            facts = zip(order.keys, order.weights, order.samples, order.steps, order.bases, strict=True)
+            pushes = [
+                Pushed(*self._take(key), key[0], samples, steps, self._held.get(base), weight=weight)
+                for key, weight, samples, steps, base in facts
+            ]
+            self.server.apply(pushes, **vars(order.update))
+
+    def _take(self, key: PushKey) -> tuple[Tensor, Tensor]:
+        payload = self.payloads.pop(key)
+        # views cost as much as the update of a small model
+        return (
+            (payload[: self._length], payload[self._length :])
+            if self._num_buffers
+            else (payload, _NO_BUFFERS)
+        )
 
     def discard(self, key: PushKey) -> bool:
         """Drop a payload; False if it is not here."""
@@ -221,8 +230,9 @@ class ParameterSlice:
         payloads of the pushes named.
         """
         server, length = self.server, self._length
-        found = {"parameters": server.parameters}
-        found |= {OPTIMIZER + n: t for n, t in server.optimizer_state().items() if t.shape == (length,)}
+        found = {
+            name: t for name, t in server.tensors().items() if t.shape == (length,) and name != "buffers"
+        }
         found |= {} if server.aggregate is None else {"aggregate": server.aggregate}
         found |= {f"held/{version}": tensor for version, tensor in self._held.items()}
         found |= {_name(key): self.payloads[key][:length] for key in keys}
@@ -232,11 +242,11 @@ class ParameterSlice:
     def hold_vectors(self, vectors: State) -> None:
         """Hold other entries from now on, with these vectors; each worker is sent the next model whole."""
         before, length = self.server, self._length
-        server = Server(vectors["parameters"], before.buffers, before.spec, before.global_batch)
-        optimizer = before.optimizer_state()
-        optimizer |= {n.removeprefix(OPTIMIZER): t for n, t in vectors.items() if n.startswith(OPTIMIZER)}
-        server.load_optimizer_state(optimizer)
-        server.keeps_aggregate, server.aggregate = before.keeps_aggregate, vectors.get("aggregate")
+        server = Server(
+            *(vectors["parameters"], before.buffers, before.spec, before.global_batch, before.aggregation)
+        )
+        server.load_states(before.tensors() | vectors)
+        server.aggregate = vectors.get("aggregate")
         self.server, self._length = server, len(server.parameters)
         self._held = {version: vectors[f"held/{version}"] for version in self._held}
         for key, payload in self.payloads.items():

@@ -181,7 +181,7 @@ class ServerProcess:
         self.coordinator.send(msg.StateReply(tag, state))
 
     def _send_state(self, order: msg.SendState) -> None:
-        self._reply(order.tag, state_of(self._slice.server, order.optimizer))
+        self._reply(order.tag, state_of(self._slice.server, order.states))
 
     def _send_slice_state(self, order: msg.SendSliceState) -> bool:
         arrived = self._has(order.keys)

@@ -22,7 +22,7 @@ ThenNumber: TypeAlias = Callable[[float], None]
 #: what answers a store's own requests
 StoreReply: TypeAlias = StateReply | NumberReply | RingVerdict
 
-OPTIMIZER = "optimizer/"
+_MODEL = ("parameters", "buffers")
 #: codec counters of a store without codecs
 NO_CODEC = {"draws": -1, "aggregates": 0}
 
@@ -55,7 +55,7 @@ class ParameterStore(Protocol):
     def discard(self, key: PushKey) -> None:
         """Drop the payload of a push."""
 
-    def gather(self, optimizer: bool, then: Then) -> None:
+    def gather(self, states: bool, then: Then) -> None:
         """Call `then` with the current version's state, at once or when it has arrived."""
 
     def checkpoint(self, keys: Sequence[PushKey], then: Then) -> None:
@@ -100,25 +100,16 @@ class ParameterStore(Protocol):
         """Reckon with a worker that was dead or missing; it has no model yet."""
 
 
-def state_of(server: Server, optimizer: bool) -> State:
-    """Return a copy of a server's model, and of its optimizer's tensors if wanted."""
-    state = {"parameters": server.parameters, "buffers": server.buffers}
-    if optimizer:
-        state |= {OPTIMIZER + name: value for name, value in server.optimizer_state().items()}
-    return {name: value.detach().clone() for name, value in state.items()}
+def state_of(server: Server, states: bool) -> State:
+    """Return a copy of a server's model, and of what its next update goes on from if wanted."""
+    found = server.tensors()
+    kept = found if states else {name: found[name] for name in _MODEL}
+    return {name: value.detach().clone() for name, value in kept.items()}
 
 
-def restore(server: Server, state: State) -> None:
-    """Set a server to a state; an optimizer whose tensors are missing starts afresh."""
-    server.parameters.copy_(state["parameters"])
-    server.buffers.copy_(state["buffers"])
-    own = {n.removeprefix(OPTIMIZER): t for n, t in state.items() if n.startswith(OPTIMIZER)}
-    server.load_optimizer_state(own)
-
-
-def without_optimizer(state: State) -> State:
+def model_of(state: State) -> State:
     """Return the model alone."""
-    return {name: value for name, value in state.items() if not name.startswith(OPTIMIZER)}
+    return {name: state[name] for name in _MODEL}
 
 
 def slice_of(state: State, part: Partition, first: bool) -> State:

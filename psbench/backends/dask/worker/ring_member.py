@@ -13,9 +13,10 @@ from psbench.backends.dask.protocol.framing import State
 from psbench.backends.dask.protocol.messages import RingPiece, StartRing
 from psbench.backends.dask.protocol.roles import Address, worker_name
 from psbench.backends.dask.protocol.transport import ClientSocket, Received, ServerSocket
-from psbench.backends.dask.server.store import restore, state_of
+from psbench.backends.dask.server.store import state_of
 from psbench.backends.dask.worker.mailbox import LOOK_S, Mailbox
 from psbench.backends.dask.worker.ring_all_reduce import all_reduce
+from psbench.core.arithmetic import Pushed
 from psbench.strategies.codecs import decode, encode, over_the_wire
 from psbench.training.server import Server
 
@@ -99,7 +100,7 @@ class RingMember:
             handler(message)
 
     def _send_state(self, order: msg.SendState) -> None:
-        self._reply(order.tag, state_of(self.replica, order.optimizer))
+        self._reply(order.tag, state_of(self.replica, order.states))
 
     def _send_payload(self, order: msg.SendPayload) -> None:
         assert self.contribution is not None
@@ -109,7 +110,7 @@ class RingMember:
         self.mailbox.send(msg.StateReply(tag, state))
 
     def _take_over(self, order: msg.LoadReplica) -> None:
-        restore(self.replica, order.tensors)
+        self.replica.load(order.tensors)
         self._finished = order.ring
 
     def _give_verdict(self, number: int) -> None:
@@ -130,9 +131,8 @@ class RingMember:
                 order = repeated
             else:
                 break
-        update = vars(order.update)
-        self.replica.apply([payload], [1.0], **update)
-        self.replica.merge_buffers([buffers], [sum(order.samples)])
+        pushed = Pushed(payload, buffers, self.worker, sum(order.samples), order.steps)
+        self.replica.apply([pushed], **vars(order.update))
         self._finished = order.ring
 
     def _add_up(self, order: StartRing) -> tuple[Tensor, Tensor]:

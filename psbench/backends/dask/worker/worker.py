@@ -300,7 +300,7 @@ class Worker:
         if composition.placement.collective:
             assert self.member is not None
             replica = self.workload.server()  # a later composition's is sent
-            replica.keeps_aggregate = composition.aggregation.reply == "aggregate"
+            replica.use(composition.aggregation)
             self.member.begin(replica, composition.communication.codec.name)
 
     def _restart(self, residual: Tensor | None) -> None:

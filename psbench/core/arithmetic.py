@@ -1,0 +1,164 @@
+"""What the arithmetic of a part is handed: the pushes of a commit, its own named state, and the step.
+
+Vectors are tensors that a backend owns, one entry for each parameter that this process holds: all of them in
+virtual time and in a member of a ring, a slice on a parameter server. A part calls their methods and imports
+nothing for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    Vector: TypeAlias = Tensor
+else:
+    Vector: TypeAlias = Any
+
+
+@dataclass(slots=True)
+class Pushed:
+    """A push as an update finds it.
+
+    Where a ring or a job adds up the pushes on their way, an update finds one: their weighted sum, with
+    weight 1 and the samples of all.
+
+    Attributes
+    ----------
+    vector : float32 tensor, (entries,)
+        What it carries, of the kind that the part declares as its `payload`; not to be changed.
+    buffers : float32 tensor, (num_buffers,)
+        The pusher's running statistics; empty on all servers but the first.
+    worker, samples, steps : int
+    base : float32 tensor, (entries,), or None
+        The version that the worker started from, where the part declares `needs_base`.
+    weight : float
+        As in `Apply`.
+    """
+
+    vector: Vector
+    buffers: Vector = None  # type: ignore[assignment]
+    worker: int = 0
+    samples: int = 1
+    steps: int = 1
+    base: Vector | None = None
+    weight: float = 1.0
+
+
+@dataclass(slots=True)
+class Step:
+    """The update under way: its rate, and what a part can have done in one call.
+
+    Attributes
+    ----------
+    lr : float
+        The optimizer's rate at this epoch, scaled as the strategy's `lr_scaling` says.
+    epoch : float, epochs
+    numbers : mapping of name to float
+        Those of the `Apply`: what the part has decided beside the weights.
+    answer : tensor or None
+        What workers are sent in the place of the model, if the part's `reply` is "aggregate".
+    """
+
+    lr: float
+    epoch: float
+    numbers: Mapping[str, float]
+    global_batch: int
+    _optimizer_step: Callable[[Any, float], None]
+    answer: Vector | None = field(default=None)
+
+    def move(self, direction: Vector) -> None:
+        """Take a step of the experiment's optimizer along a descent direction, such as a gradient."""
+        self._optimizer_step(direction, self.lr)
+
+    def sum(self, pushes: Sequence[Pushed]) -> Vector:
+        """Return sum_i weight_i vector_i, added up in that order; do not change it in place."""
+        return weighted_sum([push.vector for push in pushes], [push.weight for push in pushes])
+
+    def stack(self, pushes: Sequence[Pushed]) -> Vector:
+        """Return the vectors as the rows of a new matrix, (pushes, entries)."""
+        first = pushes[0].vector
+        rows = first.new_empty((len(pushes), len(first)))
+        for row, push in zip(rows, pushes, strict=True):
+            row.copy_(push.vector)
+        return rows
+
+    def reply(self, answer: Vector) -> None:
+        """Have this sent to the workers in the place of the model; for parts whose `reply` is "aggregate"."""
+        self.answer = answer
+
+
+def weighted_sum(vectors: Sequence[Vector], weights: Sequence[float]) -> Vector:
+    """Return sum_i weight_i v_i as a new vector, or the only vector itself if its weight is 1."""
+    if len(vectors) == 1 and weights[0] == 1.0:
+        return vectors[0]
+    total = vectors[0] * weights[0]
+    for vector, weight in zip(vectors[1:], weights[1:], strict=True):
+        total.add_(vector, alpha=weight)
+    return total
+
+
+class State(MutableMapping[str, Any]):
+    """A part's vectors and numbers by name, which last from one update to the next.
+
+    Every backend has them sliced, moved with their entries, replicated, written in checkpoints and forks,
+    and cleared at a hand-over as the momentum is. A vector has an entry for each parameter that this process
+    holds; a number must come out alike in every process.
+
+    Parameters
+    ----------
+    like : float32 tensor, (entries,)
+
+    Raises
+    ------
+    TypeError, ValueError
+        If what is assigned is neither a number nor such a vector.
+    """
+
+    def __init__(self, like: Vector) -> None:
+        self._like = like
+        self._values: dict[str, Any] = {}
+        #: pushes of the update under way, whose vectors are not the part's
+        self.lent: Sequence[Pushed] = ()
+
+    def vector(self, name: str, start: Vector | None = None) -> Vector:
+        """Return a vector, which on first use is a copy of `start`, or zeros; it may be changed in place."""
+        if name not in self._values:
+            self._values[name] = self._like.new_zeros(self._like.shape) if start is None else start.clone()
+        found: Vector = self._values[name]
+        return found
+
+    def number(self, name: str, start: float = 0.0) -> float:
+        """Return a number, which on first use is `start`."""
+        return float(self._values.get(name, start))
+
+    def __getitem__(self, name: str) -> Any:
+        return self._values[name]
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        if isinstance(value, (int, float)):
+            self._values[name] = float(value)
+            return
+        shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
+        if shape is None:
+            raise TypeError(f"state {name!r}: is a {type(value).__name__}, neither a vector nor a number")
+        if shape != self._like.shape or dtype != self._like.dtype:
+            raise ValueError(
+                f"state {name!r}: is of shape {tuple(shape)} and {dtype}; a vector here is of shape "
+                f"{tuple(self._like.shape)} and {self._like.dtype}"
+            )
+        others = (self._like, *(push.vector for push in self.lent))  # which somebody else changes
+        is_lent = any(value.data_ptr() == other.data_ptr() for other in others)
+        self._values[name] = value.clone() if is_lent else value
+
+    def __delitem__(self, name: str) -> None:
+        del self._values[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)

@@ -1,0 +1,200 @@
+"""Arithmetic of somebody's own: simulated, live on two servers, in replay, after a resume, in a fork."""
+
+import numpy as np
+import pytest
+import torch
+from strategies.aggregation.own_arithmetic import DelayCompensated, DiLoCo, Median
+from threaded_run import ThreadedRun
+from toybox import put_in, take_out
+from vectors import pushed
+
+import psbench as ps
+from psbench.backends.replay import replay
+from psbench.checkpoints.file import Checkpoint
+from psbench.core import Aggregation, Apply, Strategy
+from psbench.core.arithmetic import State
+from psbench.errors import ParameterError, UnknownName
+from psbench.runs.execution import resume, run
+from psbench.runs.fork import Fork, fork
+from psbench.strategies import local_sgd
+from psbench.testing import toy_experiment
+from psbench.training.optim import SGD
+from psbench.training.server import Server
+
+OWN = take_out("own_")
+LOCAL = {"name": "local_sgd", "local_steps": 3}
+STRATEGIES = {
+    "own_median": {"consistency": "bsp", "aggregation": "own_median"},
+    "own_dc_asgd": {"consistency": "asp", "aggregation": "own_dc_asgd"},
+    "own_diloco": {"consistency": "bsp", "communication": LOCAL, "aggregation": "own_diloco"},
+}
+
+
+@pytest.fixture(autouse=True)
+def _known():
+    put_in(OWN)
+    yield
+    take_out("own_")
+
+
+def experiment(name, servers=2, **changes):
+    placement = {"name": "parameter_server", "servers": servers}
+    settings = {"cluster": {"workers": 2, "step_time": "constant"}, "stop": {"updates": 12}, "batch_size": 8}
+    return toy_experiment(STRATEGIES[name] | {"placement": placement}, **settings | changes)
+
+
+# -------------------------------------------------------------------- formulas
+
+
+def test_a_median_ignores_one_liar():
+    server = Server(torch.zeros(2), torch.zeros(0), SGD(lr=0.5), 1, Median())
+    server.apply(pushed([torch.tensor(v) for v in ([1.0, 2.0], [1.0, 4.0], [-900.0, 3.0])]))
+    assert server.parameters.tolist() == [-0.5, -1.5]
+
+
+def test_delay_compensation_by_hand():
+    server = Server(torch.tensor([2.0]), torch.zeros(0), SGD(lr=0.1), 1, DelayCompensated(compensation=0.5))
+    (push,) = pushed([torch.tensor([3.0])], base=torch.tensor([1.0]))
+    server.apply([push])
+    assert server.parameters.item() == pytest.approx(2 - 0.1 * (3 + 0.5 * 9 * (2 - 1)))
+
+
+def test_the_first_outer_step_is_longer_by_the_momentum_and_constant_ones_come_to_a_geometric_sum():
+    server = Server(torch.zeros(1), torch.zeros(0), SGD(), 1, DiLoCo(outer_lr=0.5))
+    way = []
+    for _ in range(200):
+        before = server.parameters.item()
+        server.apply(pushed([torch.ones(1)]), numbers={"round": 0.0})
+        way.append(before - server.parameters.item())
+    assert way[0] == pytest.approx(0.5 * 1.9)
+    assert way[-1] == pytest.approx(0.5 / (1 - 0.9), rel=1e-3)
+
+
+def test_an_outer_step_of_1_without_momentum_is_local_sgd():
+    plain = DiLoCo(outer_lr=1.0, outer_momentum=0.0)
+    ours, theirs = (
+        run(toy_experiment(local_sgd(local_steps=3, aggregation=part), stop={"updates": 12}))
+        for part in (plain, "model_average")
+    )
+    torch.testing.assert_close(ours.parameters, theirs.parameters, rtol=1e-5, atol=1e-6)
+
+
+# -------------------------------------------------------------------- everywhere
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_slices_make_the_version_of_one_server(name):
+    one, three = (run(experiment(name, servers)) for servers in (1, 3))
+    assert torch.equal(one.parameters, three.parameters)
+
+
+@pytest.mark.parametrize("name", ["own_median", "own_diloco"])
+def test_a_live_run_on_two_servers_has_the_bits_of_virtual_time(name):
+    done = experiment(name)
+    live = ThreadedRun(done).run()
+    assert live.error is None
+    assert np.array_equal(live.parameters.numpy(), run(done).parameters.numpy())
+
+
+def test_live_a_stale_gradient_comes_with_the_version_it_was_computed_on():
+    live = ThreadedRun(experiment("own_dc_asgd")).run()
+    assert live.error is None
+    assert live.coordinator.engine.view.version == 12
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_replays_and_forks(name):
+    done = run(experiment(name))
+    assert replay(done) == len(done.log)
+    other = run(fork(done.experiment, Fork(at_s=done.meta["time_s"] / 2, worker=1, speed=0.5)))
+    assert other.log.digest() != done.log.digest()
+
+
+@pytest.mark.parametrize("name", ["own_median", "own_diloco"])
+def test_a_resumed_run_goes_on_from_vectors_and_numbers(name, tmp_path):
+    whole = run(experiment(name, checkpoint_every=0.1))
+    run(experiment(name, checkpoint_every=0.1, stop={"updates": 7}), folder=tmp_path)
+    again = resume(tmp_path, {"stop": {"updates": 12}})
+    assert torch.equal(again.parameters, whole.parameters)
+
+
+def test_a_resumed_run_has_the_versions_that_pushes_started_from(tmp_path):
+    run(experiment("own_dc_asgd", checkpoint_every=0.1, stop={"updates": 7}), folder=tmp_path)
+    assert resume(tmp_path, {"stop": {"updates": 12}}).meta["reason"] == "12 updates are done"
+
+
+def test_a_checkpoint_names_the_part(tmp_path):
+    done = run(experiment("own_diloco", checkpoint_every=0.1), folder=tmp_path)
+    saved = Checkpoint.load(done.meta["checkpoints"][-1]).tensors
+    assert saved["aggregation/own_diloco/velocity"].shape == saved["parameters"].shape
+    assert saved["aggregation/own_diloco/rounds"].dtype == torch.float64
+
+
+def test_a_ring_takes_what_is_linear_and_refuses_the_rest():
+    ring = {"placement": "all_reduce"}
+    ours = run(toy_experiment(STRATEGIES["own_diloco"] | ring, stop={"updates": 6}))
+    assert torch.isfinite(ours.parameters).all()
+    with pytest.raises(ParameterError, match="added up on their way, and own_median looks at each"):
+        ps.Experiment(strategy=STRATEGIES["own_median"] | ring)
+
+
+def test_the_state_begins_anew_under_another_part():
+    server = Server(torch.zeros(1), torch.zeros(0), SGD(), 1, DiLoCo())
+    server.apply(pushed([torch.ones(1)]), numbers={"round": 3.0})
+    assert dict(server.state) == {"velocity": torch.ones(1), "rounds": 4.0}
+    server.use(DiLoCo(outer_lr=0.1))
+    assert "velocity" in server.state  # the same part goes on
+    server.use(Median())
+    assert not server.state
+
+
+# -------------------------------------------------------------------- the state
+
+
+def test_a_state_refuses_what_no_backend_could_carry():
+    state = State(torch.zeros(3))
+    with pytest.raises(ValueError, match=r"'m': is of shape \(2,\).*of shape \(3,\)"):
+        state["m"] = torch.zeros(2)
+    with pytest.raises(ValueError, match="float64"):
+        state["m"] = torch.zeros(3, dtype=torch.float64)
+    with pytest.raises(TypeError, match="'m': is a list"):
+        state["m"] = [0.0, 0.0, 0.0]
+
+
+def test_a_state_is_not_changed_with_the_model_or_a_push():
+    class Keeps(Median):
+        name = ""
+
+        def update(self, x, pushes, state, step):
+            state["model"], state["pushed"] = x, pushes[0].vector
+            state["pushed"].add_(1.0)
+            x.add_(1.0)
+
+    server = Server(torch.zeros(1), torch.zeros(0), SGD(), 1, Keeps())
+    (push,) = pushed([torch.zeros(1)])
+    server.apply([push])
+    assert (server.state["model"].item(), push.vector.item()) == (0.0, 0.0)
+
+
+# -------------------------------------------------------------------- what does not exist
+
+
+def test_what_does_not_exist_is_refused_when_the_strategy_is_made():
+    class Odd(Median):
+        name = "own_odd"
+        payload = "difference_"
+
+    take_out("own_odd")
+    with pytest.raises(UnknownName, match=r"payload of aggregation 'own_odd' .*did you mean 'difference'\?"):
+        Strategy(consistency="bsp", aggregation=Odd())
+
+    class Models(Aggregation):
+        name = "own_models"
+        payload = "parameters"
+
+        def on_commit(self, pushes, view):
+            return [Apply(pushes, [1.0] * len(pushes))]
+
+    take_out("own_models")
+    with pytest.raises(ParameterError, match=r"own_models: pushes carry models, .*; define 'update'"):
+        Strategy(consistency="bsp", communication=LOCAL, aggregation=Models())
