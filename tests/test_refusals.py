@@ -12,12 +12,14 @@ import numpy as np
 import pytest
 import torch
 from draws import kinds
+from strategies.aggregation.own_arithmetic import Median
 from toybox import take_out
 from vectors import pushed
 
 from psbench.backends.control import Control
 from psbench.backends.simulated.simulation import Simulation
 from psbench.core.actions import Apply, Release
+from psbench.core.aggregation import PayloadKind
 from psbench.core.compatibility import misfits
 from psbench.core.events import Push
 from psbench.core.log import EventLog, Kind
@@ -27,6 +29,7 @@ from psbench.core.strategy import DOMAINS, Strategy
 from psbench.core.view import ClusterView
 from psbench.errors import ParameterError
 from psbench.runs.execution import run
+from psbench.strategies.aggregation import Mean
 from psbench.testing import ScriptedCluster, toy_experiment
 from psbench.testing.toys import toy_cluster
 from psbench.training.local_model import local_model
@@ -43,6 +46,13 @@ class Stateless(Placement):
     stateless_workers: ClassVar[bool] = True
 
 
+class BareModels(Mean):
+    """Has workers send models, and does not say what to do with them."""
+
+    name: ClassVar[str] = "refused_bare_models"
+    payload: ClassVar[PayloadKind] = "parameters"
+
+
 take_out("refused_")
 
 #: each row of `misfits` by the name of its test below
@@ -56,6 +66,8 @@ ROWS = {
     "interrupted_overlap": "cannot be interrupted",
     "sums_taken_for_means": "a push of several steps would count as one",
     "means_taken_for_sums": "each push is a mean already, not a sum",
+    "models_added_up_as_directions": "the weighted sum of models is no direction",
+    "pushes_that_only_their_sum_is_left_of": "pushes are added up on their way",
     "blocks_of_all": "takes a commit for the work of all since the last",
     "one_push_against_a_state": "weighs one push against its own state",
     "replicas_that_overlap": "its workers are not at one model",
@@ -97,7 +109,7 @@ def refused(row, **parts):
 @pytest.mark.slow
 def test_every_reason_is_in_the_list_and_all_of_the_list_occur():
     known = {domain: [kind() for kind in kinds(domain)] for domain in DOMAINS}
-    known["aggregation"].append(make_part("aggregation", GRADIENTS))
+    known["aggregation"] += [make_part("aggregation", GRADIENTS), BareModels()]
     known["placement"].append(Stateless())
     known["communication"].append(make_part("communication", {"name": "every_step", "codec": "top_k"}))
     seen = set()
@@ -288,6 +300,24 @@ def averaged(aggregation, versions):
         (apply,) = part.on_commit(pushes[at : at + size], view)
         server.apply(pushed(models[at : at + size], apply.weights), numbers=apply.numbers)
     return server.parameters.item()
+
+
+def test_models_added_up_as_directions():
+    """The model of a worker at 1 would be stepped along, to the other side of 0."""
+    refused("models_added_up_as_directions", communication=LOCAL, aggregation=BareModels())
+    server = Server(torch.zeros(1), torch.zeros(0), SGD(lr=0.1), 8, BareModels())
+    server.apply(pushed([torch.ones(1)]))
+    assert server.parameters.item() == pytest.approx(-0.1)
+
+
+def test_pushes_that_only_their_sum_is_left_of():
+    """Of the sum a median is the mean: one liar among three takes the model with it."""
+    refused("pushes_that_only_their_sum_is_left_of", aggregation=Median(), placement="all_reduce")
+    vectors = [torch.tensor([value]) for value in (1.0, 1.0, -8.0)]
+    servers = [Server(torch.zeros(1), torch.zeros(0), SGD(lr=1.0), 8, Median()) for _ in range(2)]
+    servers[0].apply(pushed(vectors, [1 / 3] * 3))
+    servers[1].apply(pushed([sum(vectors) / 3]))
+    assert [server.parameters.item() for server in servers] == [-1.0, 2.0]
 
 
 def test_blocks_of_all():

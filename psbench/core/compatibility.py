@@ -4,15 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol, get_args
 
-from psbench.core.parts import (
-    Aggregation,
-    Communication,
-    Consistency,
-    PayloadKind,
-    Placement,
-    ReplyKind,
-    Stragglers,
-)
+from psbench.core.aggregation import Aggregation, PayloadKind, ReplyKind
+from psbench.core.parts import Communication, Consistency, Placement, Stragglers
 from psbench.errors import UnknownName
 
 

@@ -12,14 +12,11 @@ from typing import Any, ClassVar, Literal, Protocol, TypeAlias
 from pydantic import Field, SerializeAsAny, field_validator
 
 from psbench.core.actions import Action, Commit, Hold, Orders, Release, SwitchTo
-from psbench.core.arithmetic import Pushed, State, Step, Vector
+from psbench.core.aggregation import Aggregation as Aggregation
 from psbench.core.events import Evaluated, Push, Report, SwitchRequested, Vote
 from psbench.core.part import Part, make_part
 from psbench.core.view import ClusterView
 from psbench.core.worker_policy import WorkerPolicy
-
-PayloadKind: TypeAlias = Literal["gradient", "parameters", "difference"]
-ReplyKind: TypeAlias = Literal["model", "aggregate"]
 
 
 class Consistency(Part):
@@ -63,85 +60,6 @@ class Consistency(Part):
     def on_drained(self, view: ClusterView) -> list[Action]:
         """Empty the buffer before a switch; by default its pushes are committed together."""
         return [Commit(view.buffered())] if view.pending else []
-
-
-class Aggregation(Part):
-    """How pushes become the next model: which make a version and how much each counts, and the arithmetic.
-
-    `on_commit` decides, once, from plain data. `update` computes, in every process that holds parameters, on
-    the entries that it holds. It uses the fields of the part and what it is handed; private attributes are of
-    the deciding side and not there.
-
-    Properties that decide what fits: `one_at_a_time`: weighs a single push against the part's state;
-    `needs_barrier`: a commit must take a push of every worker; `takes_sums`: a push carries the sum of its
-    steps' gradients, as workers that overlap push it, rather than their mean; `linear`: the update depends on
-    the pushes through their weighted sum alone, so that a ring may add them up on their way (false for a part
-    that defines `update`, unless it says so).
-    """
-
-    domain: ClassVar[str] = "aggregation"
-    one_at_a_time: ClassVar[bool] = False
-    #: whether a push is weighted by its samples, so that batches of different sizes add up to a global one
-    weighs_samples: ClassVar[bool] = True
-    takes_sums: ClassVar[bool] = False
-    needs_barrier: ClassVar[bool] = False
-    linear: ClassVar[bool] = True
-    #: whether `update` is given the version that each push started from (`Pushed.base`)
-    needs_base: ClassVar[bool] = False
-    #: what a push carries: a gradient, the worker's parameters, or the difference that its steps made, which
-    #: is the model that it received less the one that it has now: like a gradient, a direction of descent
-    payload: ClassVar[PayloadKind] = "gradient"
-    #: what a released worker receives: the model, or what `update` has given to `Step.reply`
-    reply: ClassVar[ReplyKind] = "model"
-
-    @classmethod
-    def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
-        super().__pydantic_init_subclass__(**kwargs)
-        if "update" in cls.__dict__ and "linear" not in cls.__dict__:
-            cls.linear = False
-
-    def on_commit(self, pushes: list[Push], view: ClusterView) -> list[Action]:
-        """Answer with `Apply`, or with `Measure` if numbers from tensors are needed first."""
-        raise NotImplementedError(f"{type(self).__name__} must define on_commit")
-
-    def on_measured(self, facts: dict[str, Any], view: ClusterView) -> list[Action]:
-        """Answer the part's own `Measure`, with `Apply`."""
-        return []
-
-    def update(self, x: Vector, pushes: Sequence[Pushed], state: State, step: Step) -> None:
-        """Make the next version of the parameters held here, in place; by default an optimizer's step.
-
-        Entry by entry: servers with slices, and members of a ring, compute the same.
-
-        Parameters
-        ----------
-        x : float32 tensor, (entries,)
-            The parameters that this process holds.
-        pushes : sequence of Pushed
-            In the order of the commit.
-        state : State
-            The part's vectors and numbers, kept from one update to the next.
-        step : Step
-            The rate, the numbers of `Apply`, and a step of the optimizer.
-        """
-        step.move(step.sum(pushes))
-
-    def update_buffers(self, buffers: Vector, pushes: Sequence[Pushed], step: Step) -> None:
-        """Move the running statistics towards the pushers', each by its share of the global batch, in place.
-
-        r <- (1 - sum_i s_i) r + sum_i s_i r_i with s_i = b_i/B, the s_i scaled down should they exceed 1
-        together. A full barrier thus takes the mean of its workers' running statistics, and one of n
-        asynchronous pushes moves the server by 1/n: after one global batch the statistics have moved about
-        as far in either, and they always stay between the values seen. Papers are silent; this is our rule.
-        """
-        of_one_step = self.payload == "difference"  # of many, whose samples would come to more than all
-        samples = [push.samples / push.steps if of_one_step else push.samples for push in pushes]
-        shares = [count / step.global_batch for count in samples]
-        excess = max(1.0, sum(shares))
-        shares = [share / excess for share in shares]
-        buffers.mul_(1.0 - sum(shares))
-        for share, push in zip(shares, pushes, strict=True):
-            buffers.add_(push.buffers, alpha=share)
 
 
 class Codec(Part):

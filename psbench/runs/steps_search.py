@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from psbench.strategies.communication import AdaComm
 from psbench.core.strategy import Strategy
 from psbench.errors import Diverged, ParameterError
 from psbench.metrics import evaluations, interval
+from psbench.strategies.communication import AdaComm
 
 if TYPE_CHECKING:
     from psbench.experiment import Experiment

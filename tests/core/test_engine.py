@@ -137,12 +137,12 @@ class TestMeasure:
         assert engine.view.version == 0
         assert engine.view.workers[0].status == Status.PUSHED
         assert engine.handle(Measured({"model_loss": 0.25}), 3.0) == [
-            Apply([first], [0.25], keep=0.5, version=1),
+            Apply([first], [0.25], numbers={"keep": 0.5}, version=1),
             Release(0, load=1, ticket=2),
             Measure("aggregation", {"model_loss": None, "distance_sq": 1}),
         ]
         assert engine.handle(Measured({"model_loss": 0.75}), 4.0) == [
-            Apply([second], [0.75], keep=0.5, version=2, epoch=0.1),
+            Apply([second], [0.75], numbers={"keep": 0.5}, version=2, epoch=0.1),
             Release(1, load=2, ticket=2),
         ]
         assert engine.view.workers[0].status == Status.GONE

@@ -170,9 +170,9 @@ def test_every_gradient_reaches_the_server_once(monkeypatch):
     sums: list[torch.Tensor] = []
     plain = Server.apply
 
-    def apply(server, payloads, *args, **options):
-        sums.extend(payload.clone() for payload in payloads)
-        plain(server, payloads, *args, **options)
+    def apply(server, pushes, **options):
+        sums.extend(push.vector.clone() for push in pushes)
+        plain(server, pushes, **options)
 
     monkeypatch.setattr(Server, "apply", apply)
     rule = {"name": "toy_at_versions", "at": (4,)}

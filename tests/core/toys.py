@@ -109,7 +109,7 @@ class Weighing(Aggregation):
 
     def on_measured(self, facts: dict[str, Any], view: ClusterView) -> list[Action]:
         pushes = [view.pending[number] for number in self._pushes]
-        return [Apply(pushes, [facts["model_loss"]] * len(pushes), keep=0.5)]
+        return [Apply(pushes, [facts["model_loss"]] * len(pushes), numbers={"keep": 0.5})]
 
 
 class Alarm(ASP):

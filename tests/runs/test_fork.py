@@ -5,8 +5,8 @@ import pytest
 from psbench import Experiment
 from psbench.core.log import EventLog, Kind
 from psbench.errors import ParameterError
-from psbench.runs.fork import Fork, common_prefix, fork
 from psbench.runs.execution import run
+from psbench.runs.fork import Fork, common_prefix, fork
 
 BASE = {
     "data": {"name": "mixture", "num_samples": 240},

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import ClassVar, Literal
 
 from psbench.core.actions import Action, Apply
+from psbench.core.aggregation import Aggregation, PayloadKind, ReplyKind
 from psbench.core.arithmetic import Pushed, State, Step, Vector
 from psbench.core.events import Push
-from psbench.core.parts import Aggregation, PayloadKind, ReplyKind
 from psbench.core.specification import parameter
 from psbench.core.view import ClusterView
 from psbench.strategies.aggregation.mean import sample_shares

@@ -122,7 +122,7 @@ def test_nobody_is_released_before_all_servers_hold_their_entries() -> None:
             return True
 
     socket: Any = Socket()
-    state = state_of(workload.server(), optimizer=True)
+    state = state_of(workload.server(), states=True)
     store, done = ParameterServerStore(socket, workload, 0, state, itertools.count(1)), list[bool]()
     store.reassign(after, lambda: done.append(True))
     theirs = {name: partitions_of(before)[1].of(vector) for name, vector in state.items() if len(vector)}

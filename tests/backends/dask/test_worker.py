@@ -113,7 +113,7 @@ def test_a_server_answers_a_worker_that_connects_after_the_order_for_it() -> Non
         thread = threading.Thread(target=_raised_by, args=[server.run], daemon=True)
         thread.start()
         coordinator.receive(10)
-        state = state_of(workload.server(), optimizer=True)
+        state = state_of(workload.server(), states=True)
         ParameterServerStore(coordinator, workload, 0, state, itertools.count())
         for worker in (0, 1):
             coordinator.send("server 1", msg.AnswerWorker(worker, 7, 0, False))
@@ -135,7 +135,7 @@ def test_a_server_keeps_a_push_that_it_finds_together_with_its_first_order() -> 
         ClientSocket(own.address, KEY, "worker 0") as worker,
     ):
         coordinator.receive(10)
-        state = state_of(workload.server(), optimizer=True)
+        state = state_of(workload.server(), states=True)
         ParameterServerStore(coordinator, workload, 0, state, itertools.count())
         pushed = partition_of(workload.experiment.strategy, workload, None)[1].of(workload.parameters)
         worker.send(PushMessage(1, 0, 4, 1, 0.1, 0.2, 0.3, payload=pushed))
@@ -158,7 +158,7 @@ def test_a_server_drops_a_push_that_is_discarded_before_it_arrives() -> None:
         thread = threading.Thread(target=_raised_by, args=[server.run], daemon=True)
         thread.start()
         coordinator.receive(10)
-        state = state_of(workload.server(), optimizer=True)
+        state = state_of(workload.server(), states=True)
         store = ParameterServerStore(coordinator, workload, 0, state, itertools.count())
         store.discard((0, 1))
         coordinator.send("server 1", msg.SendState(5, False))  # is answered after it

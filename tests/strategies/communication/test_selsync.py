@@ -157,7 +157,7 @@ def test_a_newcomer_makes_the_others_synchronise():
     script.pushed(0)
     answer = script.pushed(1)
     assert script.simplified(answer) == [(0, "step"), (1, "step"), (2, "step")]
-    assert answer[0].keep == 0.0  # the newcomer has no model to be missed
+    assert answer[0].numbers["keep"] == 0.0  # the newcomer has no model to be missed
     assert next(a for a in answer if isinstance(a, Release) and a.worker == 2).orders == {"smoothing": 0.03}
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from sklearn.linear_model import LogisticRegression
+from vectors import pushed
 
 from psbench.checkpoints.file import Checkpoint
 from psbench.errors import ParameterError
@@ -138,7 +139,7 @@ def test_a_rule_that_is_met_sooner_ends_the_run_sooner():
 
 def test_without_it_nothing_is_measured():
     server = Workload.build(descent("bsp")).server()
-    server.apply([torch.ones(15)], [1.0])
+    server.apply(pushed([torch.ones(15)]))
     assert server.movement == float("inf")
 
 
@@ -146,9 +147,9 @@ def test_the_movement_of_one_update_by_hand():
     server = Workload.build(descent("bsp")).server()
     server.measures_movement = True
     server.parameters.copy_(torch.tensor([3.0, 4.0] + [0.0] * 13))
-    server.apply([torch.tensor([6.0, 0.0] + [0.0] * 13)], [1.0])  # lr 0.5: to (0, 4)
+    server.apply(pushed([torch.tensor([6.0, 0.0] + [0.0] * 13)]))  # lr 0.5: to (0, 4)
     assert server.movement == 3 / 4
-    server.apply([torch.tensor([0.0, 7.5] + [0.0] * 13)], [1.0])  # to (0, 0.25), whose norm is below 1
+    server.apply(pushed([torch.tensor([0.0, 7.5] + [0.0] * 13)]))  # to (0, 0.25), whose norm is below 1
     assert server.movement == 3.75
 
 
