@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from statistics import fmean
 from typing import Any
 
+import numpy as np
+import pandas as pd
 from oracles.story import (
     PHASES,
     Row,
@@ -38,6 +40,34 @@ Table = list[dict[str, Any]]
 AXES = ("time_s", "epoch", "updates", "bytes")
 #: pieces that a chart shows: spans of a timeline, bars of a histogram, versions of a sequence diagram
 SPANS, BARS, VERSIONS = 400, 40, 5
+
+
+def plain(value: Any) -> Any:
+    """Return what is missing as None, and numbers as Python's."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    return None if value is None or value is pd.NA or value != value else value
+
+
+def same(found: Sequence[dict[str, Any]], expected: Table, digits: float) -> None:
+    """Compare rows in any order; columns that are not expected must be empty."""
+
+    def key(row: dict[str, Any]) -> Any:
+        texts = [str(row.get(name)) for name in ("label", "phase", "reason", "what", "part", "event")]
+        numbers = [row.get(name) for name in ("worker", "server", "value", "start_s", "from_s", "time_s")]
+        return [*texts, *(-1.0 if number is None else round(float(number), 5) for number in numbers)]
+
+    found = sorted(({name: plain(v) for name, v in row.items()} for row in found), key=key)
+    expected = sorted(expected, key=key)
+    assert len(found) == len(expected)
+    for ours, theirs in zip(expected, found, strict=True):
+        for name, value in ours.items():
+            other = theirs.get(name)
+            if isinstance(value, float) and isinstance(other, float | int):
+                least = 1e-12 if digits < 1e-6 else 1e-6
+                assert math.isclose(value, other, rel_tol=digits, abs_tol=least), (name, ours, theirs)
+            else:
+                assert other == value, (name, ours, theirs)
 
 
 # -------------------------------------------------------------------- curves

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-import pandas as pd
 import pytest
 from oracles import drawings
 from oracles.small_runs import NAMES
@@ -22,41 +19,13 @@ from psbench.training.workload import Workload
 LABEL = "mine"
 
 
-def plain(value: Any) -> Any:
-    """Return what is missing as None, and numbers as Python's."""
-    if isinstance(value, np.generic):
-        value = value.item()
-    return None if value is None or value is pd.NA or value != value else value
-
-
-def same(found: Sequence[dict[str, Any]], expected: drawings.Table, digits: float) -> None:
-    """Compare rows in any order; columns that are not expected must be empty."""
-
-    def key(row: dict[str, Any]) -> Any:
-        texts = [str(row.get(name)) for name in ("label", "phase", "reason", "what", "part", "event")]
-        numbers = [row.get(name) for name in ("worker", "server", "value", "start_s", "from_s", "time_s")]
-        return [*texts, *(-1.0 if number is None else round(float(number), 5) for number in numbers)]
-
-    found = sorted(({name: plain(v) for name, v in row.items()} for row in found), key=key)
-    expected = sorted(expected, key=key)
-    assert len(found) == len(expected)
-    for ours, theirs in zip(expected, found, strict=True):
-        for name, value in ours.items():
-            other = theirs.get(name)
-            if isinstance(value, float) and isinstance(other, float | int):
-                least = 1e-12 if digits < 1e-6 else 1e-6
-                assert math.isclose(value, other, rel_tol=digits, abs_tol=least), (name, ours, theirs)
-            else:
-                assert other == value, (name, ours, theirs)
-
-
 def check(figure: Figure, expected: drawings.Table, drawn: drawings.Table | None = None) -> None:
     """Check the table of a figure to nine digits, and the rows of its chart to those that are drawn."""
     columns = set(figure.table)
-    same(figure.table.to_dict("records"), [_of(row, columns) for row in expected], 1e-9)
+    drawings.same(figure.table.to_dict("records"), [_of(row, columns) for row in expected], 1e-9)
     values = figure.chart.data.values
     known = {name for row in values for name in row}
-    same(values, [_of(row, known) for row in (expected if drawn is None else drawn)], 1e-5)
+    drawings.same(values, [_of(row, known) for row in (expected if drawn is None else drawn)], 1e-5)
 
 
 def _of(row: dict[str, Any], columns: set[str]) -> dict[str, Any]:
@@ -121,7 +90,7 @@ def test_the_whole_timeline_and_the_shares_of_waiting(runs: dict[str, list[Run]]
         | {"start_s": s.start_s, "end_s": s.end_s}
         for s in spans_of(rows_of(run.log))
     ]
-    same(metrics.timeline(run.log).to_dict("records"), spans, 1e-9)
+    drawings.same(metrics.timeline(run.log).to_dict("records"), spans, 1e-9)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -149,9 +118,11 @@ def test_curves_of_a_run_and_over_its_seeds(runs: dict[str, list[Run]], name: st
 def test_the_training_loss_at_each_push(runs: dict[str, list[Run]], name: str) -> None:
     for run in runs[name]:
         found = metrics.training_loss(run.log, run.meta["dataset_size"])
-        same(found.assign(label=LABEL).to_dict("records"), drawings.trained(LABEL, run), 1e-6)
+        drawings.same(found.assign(label=LABEL).to_dict("records"), drawings.trained(LABEL, run), 1e-6)
         bins = 7
-        same(metrics.throughput(run.log, bins).to_dict("records"), drawings.throughput(run, bins), 1e-9)
+        drawings.same(
+            metrics.throughput(run.log, bins).to_dict("records"), drawings.throughput(run, bins), 1e-9
+        )
 
 
 def test_labels_of_each_shard(runs: dict[str, list[Run]]) -> None:

@@ -22,7 +22,8 @@ def best_of(
 ) -> pd.DataFrame:
     """Return the row of each value of `by` whose result is the best; see `Sweep.best`.
 
-    A setting without a mean, because a seed diverged or failed, was tried and is worse than any other.
+    A setting of which a seed diverged or failed was tried and is worse than any other, whatever the value: a
+    run that diverges is soon over.
 
     Raises
     ------
@@ -41,7 +42,9 @@ def best_of(
             "best; try equally many of each, or allow it with unequal=True"
         )
     table = table.reset_index(drop=True)
-    places = [_place(rows[value], smaller) for _, rows in table.groupby(by, sort=False, dropna=False)]
+    worked = (table["diverged"] == 0) & (table["failed"] == 0)
+    values = table[value].where(worked).groupby(table[by], sort=False, dropna=False)
+    places = [_place(own, smaller) for _, own in values]
     chosen = table.loc[places, [by, *(path for path in paths if path != by)]]
     measured = table.loc[places, [value, f"{value}_ci", f"{value}_sd", "n"]]
     return chosen.join(measured).assign(trials=trials.to_numpy()).reset_index(drop=True)

@@ -78,7 +78,7 @@ class Sweep:
             "failed", "not run"), `error`, and the results: `val_accuracy`, `train_accuracy`, `val_loss`,
             `train_loss` at the end (missing if the run diverged), own metrics, `best_val_accuracy`, `time_s`,
             `time_to_target_s` (infinite if never), `epochs`, `updates`, `staleness_mean`, `idle_fraction`,
-            `megabytes` sent up and down (1e6 bytes), and `wall_s`, the seconds that the run took here.
+            `megabytes` sent (1e6 bytes: up, down, data), and `wall_s`, the seconds that the run took here.
         """
         return table.frame_of(self.outcomes, self.target if target is None else target)
 
