@@ -143,9 +143,9 @@ class Comparison:
         are missing with one seed. What is not the same for all (`differences`) has a column in words.
         `speed_up` is missing where backend, cluster, data or model are not the baseline's.
 
-        Times are in seconds, `bytes` in MB (1e6, with the data that workers are sent), fractions 0 to 1. Where
-        some runs are simulated and some live, `virtual_time_s` and `wall_time_s` stand in the place of `time_s`, and likewise for
-        `time_to_target_s`.
+        Times are in seconds, `bytes` in MB (1e6, with the data that workers are sent), fractions 0 to 1.
+        Where some runs are simulated and some live, `virtual_time_s` and `wall_time_s` stand in the place of
+        `time_s`, and likewise for `time_to_target_s`.
         """
         return table_of(self.groups, self.summaries, self.baseline, self.target)
 

@@ -272,6 +272,39 @@ def batch_sizes(run: Run) -> Table:
     return found
 
 
+def of_run(run: Run, label: str) -> dict[str, list[Table]]:
+    """Return the tables of all figures of what a run's workers, servers and rules did."""
+    rows = rows_of(run.log)
+    names = [composition.name for composition in run.experiment.strategy.compositions]
+    at = [switch["time_s"] for switch in switches_of(rows, run.meta["dataset_size"], names)]
+    found = {
+        "timeline": [timeline(run)],
+        "switch": [around(run, time_s) for time_s in at],
+        "time_use": [worker_time_use(run)],
+        "idle": [worker_idle(run)],
+        "steps": [steps(run)],
+        "share": [shares(run, label)],
+        "staleness": [counted(staleness(run), label)],
+        "lead": [counted(leads(run), label)],
+        "batch_size": [batch_sizes(run)],
+        "rule": [rule(run)],
+        "server_load": [loads(run)],
+    }
+    if not any(row["ms"] for row in found["steps"][0] if row["part"] == "reading"):
+        del found["steps"]
+    for name in ("staleness", "lead"):  # one bar says nothing
+        if len(found[name][0]) == 1:
+            del found[name]
+    sizes: dict[int, set[float]] = {}
+    for row in found["batch_size"][0]:
+        sizes.setdefault(row["worker"], set()).add(row["batch_size"])
+    if all(len(own) == 1 for own in sizes.values()):
+        del found["batch_size"]
+    if not any(row["value"] is not None for row in found["rule"][0]):
+        del found["rule"]
+    return {name: tables for name, tables in found.items() if tables and tables[0]}
+
+
 # -------------------------------------------------------------------- rules, servers, labels
 
 

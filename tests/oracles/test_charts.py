@@ -9,7 +9,7 @@ import pytest
 from oracles import drawings
 from oracles.small_runs import NAMES
 from oracles.story import end_of, rows_of, spans_of
-from oracles.summaries import switches_of
+from oracles.summaries import QUALITY
 
 from psbench import charts, metrics
 from psbench.charts import Figure
@@ -39,43 +39,10 @@ def by_name(figures: Sequence[Figure]) -> dict[str, list[Figure]]:
     return found
 
 
-def expected_of(run: Run) -> dict[str, list[drawings.Table]]:
-    """Return the tables of all figures of what a run's workers, servers and rules did."""
-    rows = rows_of(run.log)
-    names = [composition.name for composition in run.experiment.strategy.compositions]
-    at = [switch["time_s"] for switch in switches_of(rows, run.meta["dataset_size"], names)]
-    found = {
-        "timeline": [drawings.timeline(run)],
-        "switch": [drawings.around(run, time_s) for time_s in at],
-        "time_use": [drawings.worker_time_use(run)],
-        "idle": [drawings.worker_idle(run)],
-        "steps": [drawings.steps(run)],
-        "share": [drawings.shares(run, LABEL)],
-        "staleness": [drawings.counted(drawings.staleness(run), LABEL)],
-        "lead": [drawings.counted(drawings.leads(run), LABEL)],
-        "batch_size": [drawings.batch_sizes(run)],
-        "rule": [drawings.rule(run)],
-        "server_load": [drawings.loads(run)],
-    }
-    if not any(row["ms"] for row in found["steps"][0] if row["part"] == "reading"):
-        del found["steps"]
-    for name in ("staleness", "lead"):  # one bar says nothing
-        if len(found[name][0]) == 1:
-            del found[name]
-    sizes: dict[int, set[float]] = {}
-    for row in found["batch_size"][0]:
-        sizes.setdefault(row["worker"], set()).add(row["batch_size"])
-    if all(len(own) == 1 for own in sizes.values()):
-        del found["batch_size"]
-    if not any(row["value"] is not None for row in found["rule"][0]):
-        del found["rule"]
-    return {name: tables for name, tables in found.items() if tables and tables[0]}
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_figures_of_what_workers_did(runs: dict[str, list[Run]], name: str) -> None:
     for run in runs[name]:
-        found, expected = by_name(charts.worker_figures(run, LABEL, "asp")), expected_of(run)
+        found, expected = by_name(charts.worker_figures(run, LABEL, "asp")), drawings.of_run(run, LABEL)
         assert {*found} - {"servers"} == {*expected}
         for figures, tables in ((found[figure], expected[figure]) for figure in expected):
             for figure, table in zip(figures, tables, strict=True):
@@ -106,7 +73,7 @@ def test_curves_of_a_run_and_over_its_seeds(runs: dict[str, list[Run]], name: st
     of_name = runs[name]
     found = by_name(charts.curves(of_name, [LABEL] * len(of_name), {LABEL: "asp"}))
     marks = drawings.switched(LABEL, of_name)
-    names = [value for value in drawings.QUALITY if name not in ("timing",)]
+    names = () if name == "timing" else QUALITY
     assert {*found} == {*names}
     for value in names:
         (figure,) = found[value]
