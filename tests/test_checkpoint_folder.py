@@ -5,10 +5,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from psbench import Control, Run, resume
-from psbench.checkpoints.chain import find
-from psbench.core.log import Kind
+from psbench.checkpoints.chain import find, log_of
+from psbench.checkpoints.file import Checkpoint
+from psbench.checkpoints.folder import CheckpointFolder
+from psbench.core.log import EventLog, Kind
 from psbench.runs.execution import run
 from psbench.testing import toy_experiment
 
@@ -36,6 +39,38 @@ def test_so_many_checkpoints_are_kept_and_a_run_goes_on_from_each(keep, undistur
     assert done.meta["incidents"] == []
     for number, file in enumerate(files):
         assert same(resume(file, folder=tmp_path / f"again {number}"), undisturbed)
+
+
+@pytest.mark.parametrize("keep", [None, 2])
+def test_each_checkpoint_has_the_rows_and_texts_of_the_log_until_then(keep, tmp_path):
+    done = run(toy_experiment("ssp", checkpoint_every=0.1, recovery={"keep": keep}), folder=tmp_path)
+    whole = (done.log.rows().tobytes(), list(done.log.texts))
+    paths = [Path(path) for path in done.meta["checkpoints"]]
+    assert len(paths) == keep or len(paths) > 10
+    for path in paths:
+        log = log_of(path, Checkpoint.load(path))
+        rows, texts = log.rows(), list(log.texts)
+        assert rows.tobytes() == whole[0][: rows.nbytes]
+        assert texts == whole[1][: len(texts)]
+        assert int(rows["text"].max()) < len(texts)
+        assert [log.text(number) for number in rows["text"]] == done.log.texts_of(0, len(rows))
+    assert len(log.rows()) > 0.8 * len(done.log)
+
+
+def test_a_checkpoint_leaves_out_what_was_logged_after_its_moment(tmp_path):
+    """A live run's arrives while training goes on: it says how much of the log belongs to it."""
+    log = EventLog()
+    folder = CheckpointFolder(tmp_path, "one", log)
+    for number, (rows, texts) in enumerate([(2, 2), (5, 4), (9, 6)]):
+        while len(log) < rows + 3:
+            log.add(Kind.HOLD, float(len(log)), text=f"reason {len(log) // 2}")
+        state = {"logged": (rows, texts)}
+        folder.write(f"epoch-{number}", Checkpoint({"parameters": torch.zeros(2)}, state))
+    parts = [Checkpoint.load(path).state["log"] for path in folder.paths]
+    assert [part["rows"] for part in parts] == [2, 5, 9]
+    assert [part["after"] for part in parts] == ["", "epoch-0.npz", "epoch-1.npz"]
+    assert [text for part in parts for text in part["texts"]] == ["", *(f"reason {n}" for n in range(5))]
+    assert [len(part["texts"]) for part in parts] == [2, 2, 2]
 
 
 def test_a_resumed_run_prunes_what_the_first_part_has_left(undisturbed, tmp_path):

@@ -60,6 +60,7 @@ def test_never_is_at_most_a_direction():
     """However good the seeds were that reached the target."""
     assert judge(row("2", better="higher"), point(5.0, 1.0, never=1)) == "direction only"
     assert judge(row("2", better="higher"), point(5.0, 1.0, never=2)) == "not reproduced"
+    assert judge(row("2", better="higher"), point(5.0, 1.0, seeds=2, never=1)) == "not reproduced"  # half
     assert judge(row("1", relation="<"), point(0.0, never=3)) == "reproduced"  # slower, as was said
 
 

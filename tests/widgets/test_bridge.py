@@ -221,3 +221,30 @@ def test_a_real_run_is_shown_whole(ear: Ear, experiment: Experiment) -> None:
     assert job.run is not None
     np.testing.assert_array_equal(ear.ids[1], job.run.log.rows()["id"])
     assert job.meta["dataset_size"] == job.run.meta["dataset_size"]
+
+
+def test_a_log_that_goes_back_is_sent_from_its_beginning(ear: Ear, experiment: Experiment) -> None:
+    """A live run that loses a server is cut off at a checkpoint, and goes on otherwise."""
+    seen = threading.Event()
+
+    def work(job: Job) -> Run:
+        log = EventLog()
+        write(job, log, range(30))
+        assert seen.wait(10)
+        log.truncate(10, 1)
+        write(job, log, range(100, 110))
+        return over(job, log)
+
+    def heard(job: Job, log: EventLog, start: int, stop: int) -> None:
+        ear.ids.setdefault(job.number, []).extend(log.rows(start, stop)["id"].tolist())
+        if len(ear.ids[job.number]) >= 30:
+            seen.set()
+
+    ear.on_rows = heard  # type: ignore[method-assign]
+    bridge = Bridge(ear, work)
+    bridge.submit(experiment)
+    bridge.wait()
+    bridge.close()
+    assert ear.trouble == []
+    assert ear.ids[1][:30] == list(range(30))
+    assert ear.ids[1][-20:] == [*range(10), *range(100, 110)]

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import base64
 from typing import Any
 
+import numpy as np
 import pytest
 
 from psbench.core.log import EventLog
 from psbench.experiment import Experiment
+from psbench.metrics.recording import recording
 from psbench.metrics.rows import end_of
+from psbench.progress import RunProgress
 from psbench.runs.execution import run
 from psbench_widgets import run_view
 from psbench_widgets.bridge import Job
@@ -78,3 +82,78 @@ def test_drawing_takes_its_share_of_the_time_and_no_more(
     assert drawn[1] - drawn[0] <= run_view.SECOND_S + 0.11  # the first is not held against the rest for long
     assert 3 * cost_s <= clock["spent"] <= 100 * run_view.SHARE + 2 * cost_s
     figures.close()
+
+
+def test_a_log_that_goes_back_to_a_checkpoint_is_shown_from_its_beginning(
+    done: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A live run that loses a server is cut off there, and goes on otherwise."""
+    monkeypatch.setattr(run_view, "LEAST_S", 0.0)
+    sent: list[dict[str, Any]] = []
+    figures = Figures()
+    view, log = RunView(figures, sent.append), EventLog()
+    job = Job(1, done.experiment, status="running", meta=done.meta, began_s=0.0)
+    other = run(done.experiment.but(seed=1, stop={"epochs": 1})).log
+    for begun in (done.log, other):
+        log.truncate(0, 1)
+        log.extend(begun.rows(), begun.texts[1:])
+        view.read_rows(job, log, 0, len(log))
+        view._affordable = 0.0
+        view.refresh()
+    assert view._progress is not None
+    expected = RunProgress(done.experiment.stop, done.meta)
+    expected.read(log, 0, len(log))
+    assert (view._progress.samples, view._progress.updates) == (expected.samples, expected.updates)
+    assert view._progress._clocks.of == expected._clocks.of
+    rows = log.rows()
+    assert sum(row["applied"] for row in figures.charts["share"].rows()) == (rows["kind"] == 9).sum()
+    times = [row["time_s"] for row in figures.charts["train_loss"].rows()]
+    assert times[-1] == pytest.approx(rows["time_s"][rows["kind"] == 2][-1], rel=1e-5)
+    figures.close()
+
+
+CHANGING = {
+    "workers": 4,
+    "speed": [1, 1, 0.5, 0.25],
+    "failures": [{"worker": 1, "at_s": 0.3, "rejoin_s": 0.6}],
+    "joins": [{"worker": 2, "at_s": 0.2}],
+}
+
+
+@pytest.mark.parametrize("strategy", ["ssp", {"name": "strategy_switch", "rule": {"name": "after"}}], ids=str)
+def test_clocks_in_the_moving_picture_are_those_of_the_whole_log(
+    strategy: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_view, "LEAST_S", 0.0)
+    monkeypatch.setattr(run_view, "NEWEST", 60)
+    played = run(Experiment(strategy=strategy, cluster=CHANGING, stop={"epochs": 4}))
+    sent: list[dict[str, Any]] = []
+    figures = Figures()
+    view = RunView(figures, sent.append)
+    seen = 0
+    for log in grow(played, 9, view):
+        sent.clear()
+        view._affordable = 0.0
+        view.refresh()
+        if not sent:
+            continue
+        seen += 1
+        (film,) = sent[-1]["films"]
+        assert newest(film["tables"], "clocks", "clock") == newest_of(recording(log).clocks, "clock")
+        (*_, composition) = unpacked(film["tables"]["compositions"]["index"])
+        assert composition == recording(log).compositions["index"][-1]
+    assert seen > 5
+    figures.close()
+
+
+def unpacked(column: dict[str, str]) -> Any:
+    return np.frombuffer(base64.b64decode(column["data"]), dtype=f"<{column['as']}").tolist()
+
+
+def newest(tables: dict[str, Any], name: str, column: str) -> dict[int, int]:
+    """Return the last value of each worker in a table as it is sent."""
+    return dict(zip(unpacked(tables[name]["worker"]), unpacked(tables[name][column]), strict=True))
+
+
+def newest_of(table: dict[str, Any], column: str) -> dict[int, int]:
+    return dict(zip(table["worker"].tolist(), table[column].tolist(), strict=True))

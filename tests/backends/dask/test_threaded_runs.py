@@ -148,6 +148,26 @@ def test_a_lost_worker_is_done_without(strategy: Any) -> None:
     assert kinds(done).count(Kind.LEAVE) == 1
 
 
+class DiesWhenACheckpointIsWritten(Worker):
+    """Worker 1 is lost when it is asked for its part of one."""
+
+    def _send_state(self, order: Any) -> None:
+        if self.worker == 1:
+            raise Killed
+        super()._send_state(order)
+
+
+def test_a_checkpoint_waits_no_longer_for_a_worker_that_is_lost() -> None:
+    spec = experiment("asp", stop={"updates": 10**9}, checkpoint_every=0.5)
+    three = stop_when(lambda done: len(done.checkpoints) >= 3)
+    done = ThreadedRun(spec, DiesWhenACheckpointIsWritten).run(three)
+    assert done.error is None
+    epochs = [float(label.removeprefix("epoch-")) for label in done.checkpoints[:3]]
+    assert [int(2 * epoch) / 2 for epoch in epochs] == [0.5, 1.0, 1.5]
+    assert done.outcome.facts["lost_workers"] == [1]
+    assert [sorted(part.state["workers"]) for part in list(done.stored.values())[:2]] == [["0", "2"]] * 2
+
+
 class SendsWhatIsNoMessage(Worker):
     """Worker 1 sends the last server what nobody can decode, and stays."""
 

@@ -137,6 +137,8 @@ class TestTheNetwork:
     def test_a_move_takes_as_long_as_the_slower_of_both_links(self):
         assert self.network().move([1e6, 0], [0, 1e6]) == pytest.approx(2.0 + 0.25)
         assert self.network((8, 4, 8)).move([1e6, 0, 0], [0, 0, 1e6]) == pytest.approx(1.0 + 0.25)
+        both_ways = self.network().move([1e6, 1e6], [1e6, 1e6])  # a link carries both at once
+        assert both_ways == pytest.approx(2.0 + 0.25)
 
     def test_another_assignment_changes_the_pace_from_then_on(self):
         net = self.network()
