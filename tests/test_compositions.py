@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import json
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+import yaml
 from draws import SHARDINGS, draw_experiment, draw_strategy, kinds
+from toybox import take_out
 
 from psbench import strategies
 from psbench.backends.replay import replay
@@ -19,8 +22,12 @@ from psbench.core.compatibility import doubts
 from psbench.core.log import Kind
 from psbench.core.strategy import DOMAINS, Strategy
 from psbench.errors import DoubtfulComposition
+from psbench.experiment import Experiment
 from psbench.metrics import conservation
 from psbench.runs.execution import run
+from psbench.strategies import CATALOGUE
+from psbench.strategies.catalogue.composition import Published
+from psbench.strategies.consistency import ASP
 from psbench.testing import random_cluster, toy_experiment
 from psbench.testing.invariants import Invariants
 
@@ -158,3 +165,87 @@ class TestBatchesOfDifferentSizesThatCountAlike:
         assert not torch.allclose(doubtful.parameters, right.parameters, rtol=1e-3)
         once = {"stop": {"updates": 1}}
         torch.testing.assert_close(run(by_sum.but(**once)).parameters, run(by_samples.but(**once)).parameters)
+
+
+class TestTheLearningRateOfAComposition:
+    """Composed of the same parts, a strategy trains at the rate of the published one."""
+
+    OLD = Path(__file__).parent / "golden" / "saved"
+
+    @pytest.mark.parametrize("name", [n for n, entry in CATALOGUE.items() if isinstance(entry, Published)])
+    def test_it_is_that_of_the_published_strategy_of_these_parts(self, name):
+        named = CATALOGUE[name]()
+        composed = Strategy(**{domain: getattr(named, domain) for domain in DOMAINS})
+        assert composed.lr_scaling == named.lr_scaling
+        assert named.lr_scaling == ("by_share" if name in self.BY_SHARE else "none")
+
+    #: at lr/n for each push; all others take the rate as it is, or share it out themselves
+    BY_SHARE = (
+        *("asp", "ssp", "dssp", "elastic_bsp", "con_sgd", "bounded_step", "early_epoch_stop", "dbs_sgd"),
+    )
+
+    @pytest.mark.parametrize(
+        ("parts", "expected"),
+        [
+            ({"consistency": "asp", "aggregation": "sum"}, "by_share"),
+            ({"consistency": "ssp", "aggregation": "dyn_sgd"}, "none"),
+            ({"consistency": "ssp", "aggregation": "dyn_sgd_versioned"}, "none"),
+            ({"consistency": "asp", "aggregation": "staleness_weighted"}, "none"),
+            (
+                {"consistency": "asp", "aggregation": {"name": "staleness_weighted", "rate": "fixed"}},
+                "by_share",
+            ),
+            ({"consistency": "asp", "communication": "local_sgd", "aggregation": "model_average"}, "none"),
+            ({"consistency": "asp", "communication": "osp", "aggregation": "accumulated"}, "by_share"),
+            ({"name": "bsp", "consistency": "asp"}, "by_share"),
+            ({"name": "asp", "consistency": "bsp"}, "none"),
+        ],
+        ids=str,
+    )
+    def test_the_parts_declare_it(self, parts, expected):
+        assert strategies.make_strategy(parts).lr_scaling == expected
+
+    def test_what_is_written_says_which_it_is(self):
+        for value in ("asp", "bsp", {"consistency": "asp"}, "strategy_switch", {"consistency": "bsp"}):
+            spec = strategies.make_strategy(value).spec()
+            for composition in (spec,) if "consistency" in spec else (spec["first"], spec["second"]):
+                assert composition["lr_scaling"] in ("none", "by_share")
+
+    def test_an_old_file_keeps_its_meaning(self, tmp_path):
+        """Files have always said it, so what one meant by `none` is what it means."""
+        for folder in self.OLD.iterdir():
+            spec = Experiment.from_yaml(folder / "experiment.yaml").spec()["strategy"]
+            assert (
+                spec["lr_scaling"]
+                == yaml.safe_load((folder / "experiment.yaml").read_text())["strategy"]["lr_scaling"]
+            ), folder
+        old = yaml.safe_load((self.OLD / "ssp_top_k" / "experiment.yaml").read_text())
+        old["strategy"] |= {"name": "custom", "lr_scaling": "none"}
+        (tmp_path / "old.yaml").write_text(yaml.safe_dump(old))
+        with pytest.warns(DoubtfulComposition, match="ssp commits every push by itself, and each at the wh"):
+            read = Experiment.from_yaml(tmp_path / "old.yaml")
+        assert read.strategy.lr_scaling == "none"
+        assert read.spec()["strategy"] == old["strategy"]
+
+    def test_a_rate_that_is_divided_twice_is_doubtful(self):
+        with pytest.warns(DoubtfulComposition, match="dyn_sgd shares the learning rate out among pushes"):
+            Strategy(consistency="ssp", aggregation="dyn_sgd", lr_scaling="by_share")
+
+    def test_a_part_that_does_not_declare_singly_is_found_by_its_run(self):
+        class Undeclared(ASP):
+            name = "toy_undeclared"
+            singly = False
+
+        take_out("toy_undeclared")
+        for workers, expected in ((3, 1), (1, 0)):
+            done = run(toy_experiment(Strategy(consistency=Undeclared()), cluster={"workers": workers}))
+            found = [text for text in done.summary()["warnings"] if "at the whole learning rate" in text]
+            assert len(found) == expected
+        for declared in ("asp", "bsp", "k_asp", "dyn_sgd", "hermes"):
+            assert not [w for w in run(toy_experiment(declared)).summary()["warnings"] if "rate" in w]
+
+    def test_a_switch_is_judged_composition_by_composition(self):
+        whole = Strategy(name="whole", consistency="asp", lr_scaling="none")
+        switch = strategies.strategy_switch(second=whole, rule={"name": "after", "fraction": 0.5})
+        (found,) = [w for w in run(toy_experiment(switch)).summary()["warnings"] if "rate" in w]
+        assert found.startswith("every update of whole is of one push, at the whole learning rate")

@@ -89,6 +89,13 @@ class Part(ASP):
     name: ClassVar[str] = "broken_not_yet"
 
 
+class Undeclared(Part):
+    """Commits every push by itself, which decides of the learning rate, and does not say so."""
+
+    name: ClassVar[str] = "broken_undeclared"
+    singly: ClassVar[bool] = False
+
+
 class Silent(Part):
     name: ClassVar[str] = "broken_silent"
 
@@ -280,6 +287,7 @@ class DroppingApply(Mean):
 
 
 BROKEN = {
+    Undeclared: r"every version was made of one push.*`singly: ClassVar\[bool\] = True`",
     Silent: r"neither released nor held .* Most likely on_push or on_join returns too little",
     Stalling: r"no worker can ever go on; worker .*: barrier.*on_leave, does not release",
     Twice: r"answered more than once: hold \(wait\), release",

@@ -67,16 +67,12 @@ WORK = (Kind.PUSH, Kind.APPLY, Kind.RELEASE)
     ("left", "right"),
     [
         (strategies.ssp(staleness_bound=10**6), strategies.asp()),
-        (strategies.k_asp(k=1), strategies.asp(lr_scaling="none")),
-        (strategies.k_batch_asp(k=1), strategies.asp(lr_scaling="none")),
         (strategies.k_asp(k=1, lr_scaling="by_share"), strategies.asp()),
         (strategies.k_batch_asp(k=1, lr_scaling="by_share"), strategies.asp()),
         (strategies.all_reduce(placement="parameter_server"), strategies.bsp()),
     ],
     ids=[
         "ssp(inf) = asp",
-        "k_asp(1) = asp at rate lr",
-        "k_batch_asp(1) = asp at rate lr",
         "k_asp(1) = asp at rate lr/n",
         "k_batch_asp(1) = asp at rate lr/n",
         "all_reduce = bsp but for the placement",

@@ -15,6 +15,8 @@ import yaml
 
 from psbench.cli import main
 from psbench.experiment import Experiment
+from psbench.results.run import Run
+from psbench.runs.execution import run
 from psbench.strategies import CATALOGUE
 
 ROOT = Path(__file__).parent.parent
@@ -32,6 +34,24 @@ def lines_of(language: str, program: str) -> list[list[str]]:
     return [words for words in lines if words[:1] == [program]]
 
 
+def judge(run: Run) -> str:
+    """Refuse an example that did not learn; of two classes half would be right by chance, of ten a tenth."""
+    accuracy = run.summary()["best_val_accuracy"]
+    assert accuracy > (0.9 if run.experiment.data.name == "digits" else 0.75), (run, accuracy)
+    assert not [text for text in run.summary()["warnings"] if "rate" in text], run
+    return run.experiment.title
+
+
+@pytest.mark.slow
+def test_what_its_yaml_composes_learns() -> None:
+    """Two examples name no data: the default experiment, and the strategy that is composed of parts."""
+    examples = [Experiment.from_spec(yaml.safe_load(body)) for body in blocks("yaml")]
+    learns = [each for each in examples if each.data.name == "digits" and each.backend == "simulated"]
+    assert [each.title for each in learns] == ["strategy-switch-on-c2", "custom"]
+    for each in learns:
+        judge(run(each.but(stop={"epochs": 12})))
+
+
 @pytest.mark.slow
 def test_python_blocks_run_in_order_and_print_what_is_shown(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -42,10 +62,13 @@ def test_python_blocks_run_in_order_and_print_what_is_shown(
     # a class of this module cannot be found by other processes, as one of a script can
     monkeypatch.setattr("psbench.runs.sweeps.pool.cores", lambda: 1)
     space = vars(module)
-    printed = []
+    printed, judged = [], set()
     for body in blocks("python"):
         exec(compile(body, "README.md", "exec"), space)
         printed.append(capsys.readouterr().out)
+        judged |= {judge(run) for run in [space["runs"][-1], space.get("mine")] if isinstance(run, Run)}
+        judged |= {judge(run) for run in space["comparison"].runs}
+    assert {"asp", "bsp", "ssp", "all_reduce", "custom"} <= judged
     # virtual times, staleness and bytes depend on no CPU's arithmetic; accuracies may, in the last digit
     shown = blocks("text")[0]
     for name in ("time (s)", "speed-up", "updates", "staleness mean", "staleness max", "idle", "MB sent"):

@@ -50,6 +50,11 @@ class Aggregation(Part):
         if "update" in cls.__dict__ and "linear" not in cls.__dict__:
             cls.linear = False
 
+    @property
+    def shares_rate(self) -> bool:
+        """Whether its weights share the learning rate out among the pushes, as 1/staleness does."""
+        return False
+
     def on_commit(self, pushes: list[Push], view: ClusterView) -> list[Action]:
         """Answer with `Apply`, or with `Measure` if numbers from tensors are needed first."""
         raise NotImplementedError(f"{type(self).__name__} must define on_commit")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol, get_args
+from typing import Literal, Protocol, get_args
 
 from psbench.core.aggregation import Aggregation, PayloadKind, ReplyKind
 from psbench.core.parts import Communication, Consistency, Placement, Stragglers
@@ -26,6 +26,15 @@ class Composition(Protocol):
 
     @property
     def placement(self) -> Placement: ...  # noqa: D102
+
+    @property
+    def lr_scaling(self) -> Literal["none", "by_share"]: ...  # noqa: D102
+
+
+def usual_lr_scaling(consistency: Consistency, aggregation: Aggregation) -> Literal["none", "by_share"]:
+    """Return how the rate is scaled where a composition does not say it: see `Strategy`."""
+    singly = consistency.singly and aggregation.payload == "gradient"
+    return "by_share" if singly and not aggregation.shares_rate else "none"
 
 
 def misfits(strategy: Composition) -> list[str]:
@@ -121,6 +130,16 @@ def doubts(strategy: Composition) -> list[str]:
             c.barrier and s.varies_batch and not a.weighs_samples,
             f"{s.name} gives workers batches of different sizes, and {a.name} weighs them equally: the "
             "update is no longer the gradient of the global batch; use aggregation 'mean'",
+        ),
+        (
+            strategy.lr_scaling == "none" and usual_lr_scaling(c, a) == "by_share",
+            f"{c.name} commits every push by itself, and each at the whole learning rate: the pushes of n "
+            "workers move the model n times as far as one update of a barrier; use lr_scaling 'by_share'",
+        ),
+        (
+            strategy.lr_scaling == "by_share" and a.shares_rate,
+            f"{a.name} shares the learning rate out among pushes already, and lr_scaling 'by_share' would "
+            "do so once more; use lr_scaling 'none'",
         ),
     ]
     return [doubt for doubtful, doubt in checks if doubtful]

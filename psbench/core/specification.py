@@ -14,7 +14,8 @@ from psbench.errors import ParameterError, UnknownName, in_short
 def parameter(default: Any, description: str, *, unit: str = "", source: str = "", **limits: Any) -> Any:
     """Declare a hyper-parameter: default, meaning, unit, source, and limits.
 
-    `limits` are pydantic's (`ge`, `gt`, `le`, `lt`). `unit` and `source` show up in tooltips and tables.
+    `limits` are pydantic's (`ge`, `gt`, `le`, `lt`, and `validate_default` for a default that a validator
+    completes). `unit` and `source` show up in tooltips and tables.
     """
     extra: dict[str, Any] = {"unit": unit, "source": source}
     return Field(default, description=description, json_schema_extra=extra, **limits)

@@ -8,7 +8,7 @@ from typing import Any, Literal, Self, TypeAlias
 
 from pydantic import Field, PrivateAttr, ValidationError, field_validator, model_validator
 
-from psbench.core.compatibility import doubts, misfits
+from psbench.core.compatibility import doubts, misfits, usual_lr_scaling
 from psbench.core.part import Part, make_part
 from psbench.core.parts import Aggregation, Communication, Consistency, Placement, Stragglers, Switching
 from psbench.core.specification import Specification, explain, parameter
@@ -36,16 +36,30 @@ class Strategy(Specification):
         Name in charts and tables.
     consistency, aggregation, communication, stragglers, placement : Part
         A part, its name, or a mapping with its name and parameters.
-    lr_scaling : "none" or "by_share"
+    lr_scaling : "auto", "none" or "by_share"
         The optimizer's rate for an update of k pushes in a cluster of n workers: the single-node rate, or
         that rate times k/n. With `by_share` a sample moves the model by the same amount in every strategy:
         ASP and SSP use lr/n, k-ASP lr k/n, a full barrier lr (thesis 2.1.2, eqs. 2.1-2.3; our reading for
         1 < k < n, which both k = 1 and k = n imply).
+        "auto" takes what the parts declare: `by_share` where the consistency commits every push by itself
+        (`singly`), pushes are gradients (`payload`), and the aggregation's weights do not share the rate out
+        already (`shares_rate`, as division by staleness does); else `none`. What is written down always says
+        which of the two it is.
 
     Raises
     ------
     ParameterError
         If the parts do not fit together.
+
+    Warns
+    -----
+    DoubtfulComposition
+        If they fit, and are probably not meant so: such as whole rates for pushes that are committed singly.
+
+    Examples
+    --------
+    >>> [Strategy(consistency=name).lr_scaling for name in ("asp", "bsp", "k_asp")]
+    ['by_share', 'none', 'none']
     """
 
     name: str = "custom"
@@ -55,7 +69,10 @@ class Strategy(Specification):
     stragglers: Stragglers = Field(default_factory=lambda: _default("stragglers", "fixed"))
     placement: Placement = Field(default_factory=lambda: _default("placement", "parameter_server"))
     lr_scaling: Literal["none", "by_share"] = parameter(
-        "none", "learning rate of an update of k pushes: as given, or times k/n", source="thesis 2.1.2"
+        "auto",
+        "learning rate of an update of k pushes: as given, or times k/n; auto: as the parts declare",
+        source="thesis 2.1.2",
+        validate_default=True,
     )
     _rule_reads: tuple[str, ...] = PrivateAttr(default=())
 
@@ -71,6 +88,15 @@ class Strategy(Specification):
     @classmethod
     def _part(cls, value: Any, info: Any) -> Part:
         return make_part(info.field_name, value)
+
+    @field_validator("lr_scaling", mode="before")
+    @classmethod
+    def _usual(cls, value: Any, info: Any) -> Any:
+        if value != "auto":
+            return value
+        known = [info.data[domain] for domain in ("consistency", "aggregation") if domain in info.data]
+        # without one of the two that is the error to report
+        return usual_lr_scaling(*known) if len(known) == 2 else "none"
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
@@ -141,6 +167,12 @@ class Strategy(Specification):
     def sends_differences(self) -> bool:
         """Whether a worker that sends its model sends what has changed since the model it was sent."""
         return self.aggregation.payload == "parameters" and not self.communication.codec.entrywise
+
+    @property
+    def whole_rate(self) -> bool:
+        """Whether every push is a gradient, and an update's rate is the optimizer's however many it is of."""
+        a = self.aggregation
+        return self.lr_scaling == "none" and a.payload == "gradient" and not a.shares_rate
 
     def forgets_residual(self, before: Strategy) -> bool:
         """Whether codec residuals of the composition `before` cannot be sent in the pushes of this one.

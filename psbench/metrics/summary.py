@@ -19,7 +19,7 @@ from psbench.metrics.spans import idle_fraction
 from psbench.metrics.switches import switches
 from psbench.metrics.traffic import conservation, messages, total_bytes
 from psbench.metrics.votes import local_steps_ratio
-from psbench.metrics.warnings import never_switched
+from psbench.metrics.warnings import never_switched, whole_rates
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -36,7 +36,7 @@ def summarise(log: EventLog, meta: Mapping[str, Any], target: float | None = Non
         `backend`, `num_workers`, `status`, `reason`, `compositions` (their names, for the switches),
         `lost_workers`, `lr_convention`, `params_digest`, `versions`, `time_s`, `wall_s`, `target_accuracy`,
         `servers`, `entry_bytes`, `sample_bytes`, `usage`, `unanswered`, `global_batch`; for the
-        warning of a switch rule that never fired, `rule` and `planned_epochs` (`metrics.never_switched`).
+        warnings, `rule`, `planned_epochs` and `whole_rate` (`metrics.warnings`).
     target : float, optional
         Validation accuracy, 0 to 1, for `time_to_target_s`; `meta["target_accuracy"]` if not given.
 
@@ -111,7 +111,8 @@ def summarise(log: EventLog, meta: Mapping[str, Any], target: float | None = Non
     summary |= {"reassignments": moved} if moved else {}
     used = usage(meta)
     summary |= {"usage": used} if used else {}
-    return summary | {"warnings": never_switched(log, meta) + _warnings(summary, shares)}
+    found = [*never_switched(log, meta), *whole_rates(log, meta), *_warnings(summary, shares)]
+    return summary | {"warnings": found}
 
 
 def usage(meta: Mapping[str, Any]) -> list[dict[str, float | int | None]]:

@@ -13,7 +13,7 @@ from psbench.core.events import Evaluated
 from psbench.core.log import EventLog, Kind
 from psbench.core.part import make_part
 from psbench.core.parts import Switching
-from psbench.metrics.rows import pick, trained
+from psbench.metrics.rows import pick, positions, trained
 
 
 def never_switched(log: EventLog, meta: Mapping[str, Any]) -> list[str]:
@@ -37,6 +37,42 @@ def never_switched(log: EventLog, meta: Mapping[str, Any]) -> list[str]:
     samples = trained(log.rows())["samples"].sum(dtype=np.int64)
     why = rule.why_not(_shown(log), float(samples) / meta["dataset_size"], meta.get("planned_epochs"))
     return [f"never switched: {why}"] if why else []
+
+
+def whole_rates(log: EventLog, meta: Mapping[str, Any]) -> list[str]:
+    """Return which compositions made every version of one push, at the whole learning rate.
+
+    Parameters
+    ----------
+    log : EventLog
+    meta : mapping
+        If there: `whole_rate`, for each composition whether its pushes are gradients whose rate nothing
+        divides; and with it `compositions`, their names.
+
+    Returns
+    -------
+    list of str
+        A warning for each; none where a single worker pushed.
+    """
+    whole, names = meta.get("whole_rate", ()), meta.get("compositions", ())
+    if not any(whole):
+        return []
+    rows = log.rows()
+    handed_over = positions(rows, Kind.HANDOVER)
+    in_force = [0, *rows["id"][handed_over].tolist()]
+    pushers: dict[int, set[int]] = {}
+    several = set()
+    for index, part in zip(in_force, np.split(rows, handed_over), strict=True):
+        applied = pick(part, Kind.APPLY)
+        pushers.setdefault(index, set()).update(applied["worker"].tolist())
+        if (np.diff(applied["version"]) == 0).any():
+            several.add(index)
+    return [
+        f"every update of {names[index]} is of one push, at the whole learning rate: the pushes of n workers "
+        "move the model n times as far as one update of a barrier; use lr_scaling: by_share"
+        for index, workers in sorted(pushers.items())
+        if whole[index] and len(workers) > 1 and index not in several
+    ]
 
 
 def _shown(log: EventLog) -> list[Evaluated]:

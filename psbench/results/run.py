@@ -63,14 +63,15 @@ class Run:
         """Return the run's measured quantities as plain data."""
         from psbench.metrics import summarise
 
-        return summarise(self.log, self._rule_facts() | self.meta)
+        return summarise(self.log, self._specified() | self.meta)
 
-    def _rule_facts(self) -> dict[str, Any]:
-        """Return what explains why a switch rule did not fire."""
-        rule = self.experiment.rule
+    def _specified(self) -> dict[str, Any]:
+        """Return what warnings need of the specification."""
+        rule, compositions = self.experiment.rule, self.experiment.strategy.compositions
+        found: dict[str, Any] = {"whole_rate": [each.whole_rate for each in compositions]}
         if rule is None:
-            return {}
-        return {"rule": rule.model_dump(mode="json"), "planned_epochs": self.experiment.stop.epochs}
+            return found
+        return found | {"rule": rule.model_dump(mode="json"), "planned_epochs": self.experiment.stop.epochs}
 
     def frame(self, table: str = "curves") -> DataFrame:
         """Return a table of the run.

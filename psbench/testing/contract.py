@@ -70,6 +70,7 @@ def check_strategy(strategy: Any, *, clusters: int = 30, events: int = 80, seed:
         _check_repeats(made, number, events)
         _check_resumes(made, number, events)
     _check_commits(made, seed)
+    _check_singly(made, seed, events)
     for variant in variants(made):
         for number in range(seed, seed + min(_CLUSTERS_AT_ENDS, clusters)):
             _check_run(variant, number, events)
@@ -219,6 +220,29 @@ def _check_commits(strategy: AnyStrategy, seed: int) -> None:
             f"{_title(strategy)}: {view.pushes} pushes and not one commit. Most likely on_push never returns "
             "a Commit"
         )
+
+
+def _check_singly(strategy: AnyStrategy, seed: int, events: int) -> None:
+    """Find out a part that commits every push by itself and does not declare it: the rate goes by that."""
+    part = strategy.compositions[0].consistency
+    if isinstance(strategy, SwitchingStrategy) or part.singly or part.barrier:
+        return
+    for each in (strategy, *variants(strategy)):
+        size = _largest(each)
+        if size < 3:  # such as the second of two, when there are but two
+            continue
+        cluster = ScriptedCluster(
+            each, lambda worker, _: 1.0 + 0.1 * worker, num_workers=size, epochs=20, seed=seed
+        )
+        _guard(_title(each), lambda cluster=cluster: cluster.run(events=events))
+        versions = cluster.log.of_kind(Kind.APPLY)["version"]
+        if len(versions) > len(set(versions.tolist())):
+            return
+    raise BrokenContract(
+        f"{_title(strategy)}: every version was made of one push, and {part.name} does not declare it. Add "
+        "`singly: ClassVar[bool] = True` to its class: pushes then take their share of the learning rate, "
+        "lr/n, where a strategy does not say otherwise"
+    )
 
 
 # -------------------------------------------------------------------- tools

@@ -6,6 +6,9 @@ import pytest
 
 from psbench.testing.fuzz import Schedule, play
 
+# what is drawn at random is seldom what anybody would train with
+pytestmark = pytest.mark.filterwarnings("ignore::psbench.errors.DoubtfulComposition")
+
 EARLY_STOP = {
     "name": "custom",
     "consistency": {"name": "early_epoch_stop", "fraction": 0.6040070493754041},

@@ -46,6 +46,8 @@ SEEDS = {
     **{"unit": "runs", "source": "", "kind": "integer", "optional": False},
     **{"min": 1, "max": MOST_SEEDS, "default": 1},
 }
+#: the convention of the learning rate that the parts declare
+AUTO = Strategy.model_fields["lr_scaling"].default
 _LIMITS = {"ge": "min", "gt": "above", "le": "max", "lt": "below"}
 
 
@@ -60,11 +62,17 @@ def form(own: Mapping[str, Own] | None = None) -> dict[str, Any]:
             for domain, parts in REGISTRY.items()
         },
         "compose": list(DOMAINS),
-        "lr_scaling": control("lr_scaling", Strategy.model_fields["lr_scaling"]),
+        "lr_scaling": _lr_scaling(),
         "strategies": [published(entry) for entry in CATALOGUE.values()],
         "stop": fields(Stop.model_fields),
         "rest": [*fields(rest), SEEDS],
     }
+
+
+def _lr_scaling() -> dict[str, Any]:
+    """Return the control of the rate's convention, with what the parts declare as its first choice."""
+    found = control("lr_scaling", Strategy.model_fields["lr_scaling"])
+    return found | {"choices": [AUTO, *found["choices"]]}
 
 
 def published(entry: Any) -> dict[str, Any]:
@@ -84,7 +92,7 @@ def published(entry: Any) -> dict[str, Any]:
         "fields": offered,
         "parts": parts,
         "domain": domain_of(entry()),
-        "lr_scaling": getattr(entry, "lr_scaling", None),
+        "lr_scaling": AUTO,
     }
 
 

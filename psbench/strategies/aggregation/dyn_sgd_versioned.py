@@ -50,6 +50,7 @@ class DynSGDVersioned(Aggregation):
     source: ClassVar[str] = "Jiang et al. 2017, several versions; unverified"
     one_at_a_time: ClassVar[bool] = True
     weighs_samples: ClassVar[bool] = False
+    shares_rate: ClassVar[bool] = True
 
     _pushes: dict[str, int] = PrivateAttr(default_factory=dict)  # by stage, of those that are open
 

@@ -71,6 +71,11 @@ class StalenessWeighted(_ByStaleness):
     _pushes: int = PrivateAttr(0)
     _staleness: int = PrivateAttr(0)  # summed over those pushes
 
+    @property
+    def shares_rate(self) -> bool:
+        """Whether staleness divides the rate."""
+        return self.rate != "fixed"
+
     def _divisors(self, staleness: list[int]) -> list[float]:
         if self.rate == "fixed":
             return [1.0] * len(staleness)
@@ -108,6 +113,7 @@ class DynSGD(_ByStaleness):
 
     name: ClassVar[str] = "dyn_sgd"
     source: ClassVar[str] = "Jiang et al. 2017"
+    shares_rate: ClassVar[bool] = True
 
     def _divisors(self, staleness: list[int]) -> list[float]:
         return [s + 1.0 for s in staleness]

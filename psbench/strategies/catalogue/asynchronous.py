@@ -10,7 +10,6 @@ asp = Published(
     "nobody waits",
     "thesis eq. 2.3",
     {"consistency": consistency.ASP},
-    lr_scaling="by_share",
     notebook="02_consistency",
 )
 
@@ -19,7 +18,6 @@ ssp = Published(
     "a worker may lead the slowest by a bounded number of steps",
     "Ho et al. 2013",
     {"consistency": consistency.SSP},
-    lr_scaling="by_share",
     notebook="02_consistency",
 )
 
@@ -44,7 +42,6 @@ dssp = Published(
     "ssp whose fastest worker is granted more steps where that shortens its wait",
     "Zhao et al. 2019, DSSP",
     {"consistency": consistency.DSSP},
-    lr_scaling="by_share",
     notebook="13_late_gradients",
 )
 
@@ -53,7 +50,6 @@ elastic_bsp = Published(
     "barriers where the workers' pushes are predicted to fall together, and asp in between",
     "Zhao et al. 2019, ElasticBSP; Zhao et al. 2021",
     {"consistency": consistency.ElasticBSP},
-    lr_scaling="by_share",
     notebook="13_late_gradients",
 )
 
@@ -70,7 +66,6 @@ con_sgd = Published(
     "ssp in which every push moves the model by its n-th part",
     "Jiang et al. 2017",
     {"consistency": consistency.SSP},
-    lr_scaling="by_share",
     notebook="13_late_gradients",
 )
 
@@ -87,7 +82,6 @@ bounded_step = Published(
     "asp in which a push counts for less the further the model has moved meanwhile",
     "Dutta et al. 2018; thesis 3.2.2",
     {"consistency": consistency.ASP, "aggregation": aggregation.BoundedStep},
-    lr_scaling="by_share",
     notebook="13_late_gradients",
 )
 
@@ -96,6 +90,5 @@ early_epoch_stop = Published(
     "asp that meets at the end of every epoch, which is when most workers have done their share",
     "Chilimbi et al. 2014, Project Adam; thesis 3.2.5",
     {"consistency": consistency.EarlyEpochStop},
-    lr_scaling="by_share",
     notebook="13_late_gradients",
 )

@@ -10,7 +10,6 @@ dbs_sgd = Published(
     "asp in which every worker's batch follows its speed",
     "DBS-SGD, AEJ 2022",
     {"consistency": consistency.ASP, "stragglers": stragglers.DBS},
-    lr_scaling="by_share",
     notebook="10_batch_sizes",
 )
 

@@ -36,14 +36,11 @@ class Published(Entry):
     ----------
     parts : dict
         The part, or part class, of each domain that differs from a plain parameter server.
-    lr_scaling : str
-        See `Strategy`.
     defaults : dict
         Parameters whose default differs from that of their part.
     """
 
     parts: Mapping[str, type[Part]] = field(default_factory=dict)
-    lr_scaling: str = "none"
     defaults: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -73,7 +70,7 @@ class Published(Entry):
         UnknownName, ParameterError
         """
         settings: dict[str, Any] = {"name": values.pop("name", self.name)}
-        settings["lr_scaling"] = values.pop("lr_scaling", self.lr_scaling)
+        settings["lr_scaling"] = values.pop("lr_scaling", "auto")
         replaced = {domain: make_part(domain, values.pop(domain)) for domain in DOMAINS if domain in values}
         for domain, part in self.part_classes.items():
             own = {name: values.pop(name) for name in part.model_fields if name in values}
