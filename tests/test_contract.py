@@ -67,15 +67,8 @@ def test_every_pair_of_strategies_under_a_switch(first):
 
 @pytest.mark.slow
 def test_it_takes_strategies_mappings_parts_and_classes():
-    for value in (
-        "ssp",
-        {"name": "ssp", "staleness_bound": 1},
-        strategies.ssp(),
-        SSP,
-        SSP(staleness_bound=0),
-        Empirical,
-        Mean,
-    ):
+    mapping = {"name": "ssp", "staleness_bound": 1}
+    for value in ("ssp", mapping, strategies.ssp(), SSP, SSP(staleness_bound=0), Empirical, Mean):
         check_strategy(value, clusters=2, events=20)
 
 
@@ -90,8 +83,6 @@ class Part(ASP):
 
 
 class Undeclared(Part):
-    """Commits every push by itself, which decides of the learning rate, and does not say so."""
-
     name: ClassVar[str] = "broken_undeclared"
     singly: ClassVar[bool] = False
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import pickle
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from psbench.core.engine import Engine
@@ -234,7 +235,7 @@ def _check_singly(strategy: AnyStrategy, seed: int, events: int) -> None:
         cluster = ScriptedCluster(
             each, lambda worker, _: 1.0 + 0.1 * worker, num_workers=size, epochs=20, seed=seed
         )
-        _guard(_title(each), lambda cluster=cluster: cluster.run(events=events))
+        _guard(_title(each), partial(cluster.run, events=events))
         versions = cluster.log.of_kind(Kind.APPLY)["version"]
         if len(versions) > len(set(versions.tolist())):
             return

@@ -137,12 +137,12 @@ class TestMeasure:
         assert engine.view.version == 0
         assert engine.view.workers[0].status == Status.PUSHED
         assert engine.handle(Measured({"model_loss": 0.25}), 3.0) == [
-            Apply([first], [0.25], numbers={"keep": 0.5}, version=1),
+            Apply([first], [0.25], numbers={"keep": 0.5}, version=1, lr_scale=0.5),
             Release(0, load=1, ticket=2),
             Measure("aggregation", {"model_loss": None, "distance_sq": 1}),
         ]
         assert engine.handle(Measured({"model_loss": 0.75}), 4.0) == [
-            Apply([second], [0.75], numbers={"keep": 0.5}, version=2, epoch=0.1),
+            Apply([second], [0.75], numbers={"keep": 0.5}, version=2, epoch=0.1, lr_scale=0.5),
             Release(1, load=2, ticket=2),
         ]
         assert engine.view.workers[0].status == Status.GONE
@@ -237,7 +237,7 @@ def test_a_wake_comes_back_as_a_timer():
     engine = start(composed(Alarm()))
     first = push(0, 0)
     assert engine.handle(first, 1.0) == [
-        Apply([first], [1.0], version=1),
+        Apply([first], [1.0], version=1, lr_scale=0.5),
         Hold(0, "alarm"),
         SetTimer(3.0, "0"),
     ]

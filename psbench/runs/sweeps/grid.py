@@ -70,7 +70,9 @@ def _seeds(experiment: Experiment, seeds: Any) -> list[int]:
         return list(range(experiment.seed, experiment.seed + seeds))
     listed = list(seeds) if isinstance(seeds, (list, tuple, range)) else []
     if not listed or not all(type(seed) is int and seed >= 0 for seed in listed):
-        raise ParameterError(f"sweep: seeds: give how many, at least 1, or a list of seeds; got {in_short(seeds)}")
+        raise ParameterError(
+            f"sweep: seeds: give how many, at least 1, or a list of seeds; got {in_short(seeds)}"
+        )
     if len(set(listed)) < len(listed):
         raise ParameterError(f"sweep: seeds: one is given twice in {listed}")
     return listed
