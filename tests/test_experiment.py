@@ -96,7 +96,7 @@ def test_a_catalogue_entry_is_refined_by_its_parameters_and_by_parts():
     )
     assert refined.strategy.consistency.staleness_bound == 7
     assert refined.strategy.placement.servers == 3
-    assert refined.strategy.lr_scaling == CATALOGUE["ssp"].lr_scaling
+    assert refined.strategy.lr_scaling == "by_share"
 
 
 @pytest.mark.parametrize("name", CATALOGUE)
