@@ -101,6 +101,10 @@ class ReplayMismatch(ProtocolError):
     """A replayed run decides differently from the recorded one."""
 
 
+class ForkDiffers(PsbenchError):
+    """The beginning of a fork is not that of the run it was forked from."""
+
+
 class Diverged(PsbenchError):
     """The loss or a gradient is NaN or infinite; the message names the push."""
 

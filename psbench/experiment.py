@@ -24,7 +24,7 @@ from psbench.errors import ParameterError, UnknownName, in_short
 from psbench.models import Model, as_model
 from psbench.sharding import Sharding, as_sharding
 from psbench.specfile import read_yaml, set_path
-from psbench.strategies import make_strategy
+from psbench.strategies import later_switches, make_strategy
 from psbench.training.losses import Loss
 from psbench.training.optim import Optimizer
 from psbench.training.own_functions import as_loss, as_metrics
@@ -79,9 +79,6 @@ class Experiment(Specification):
         What happens when Dask workers are lost or missing, and how many checkpoints are kept.
     timing_only : bool
         Decide and time, but compute no gradient (simulated only): for studies of thousands of workers.
-    switch_at_s : float or None, seconds
-        When to switch as if somebody had pressed "switch now" (simulated only; needs a strategy with two
-        compositions).
     threads : int
         Torch threads of each worker. Results may differ in the last bit between numbers of threads.
     processes : int or "auto"
@@ -120,9 +117,6 @@ class Experiment(Specification):
     scheduler: str | None = parameter(None, "address of a running Dask scheduler, as tcp://host:8786")
     evaluate_every: float = parameter(1.0, "epochs between evaluations", unit="epochs", ge=1e-4)
     checkpoint_every: float | None = parameter(None, "epochs between checkpoints", unit="epochs", ge=1e-4)
-    switch_at_s: float | None = parameter(
-        None, "switch at this time of the run, as if asked by hand (simulated)", unit="s", ge=0
-    )
     connection: Connection = Field(default_factory=Connection)
     recovery: Recovery = Field(default_factory=Recovery)
     timing_only: bool = parameter(False, "time the run without computing gradients")
@@ -141,6 +135,9 @@ class Experiment(Specification):
             values["data"] = as_data(values["data"])
             if values["data"].num_shards is not None:
                 values.setdefault("sharding", "given")
+        switch_at_s = values.pop("switch_at_s", None)
+        if switch_at_s is not None:
+            values["strategy"] = _switched_at(values.get("strategy", _STRATEGY), switch_at_s)
         try:
             super().__init__(**values)
         except ValidationError as error:
@@ -227,11 +224,12 @@ class Experiment(Specification):
                 "connection.scheduler_file: takes the place of `scheduler`, and needs backend: dask"
             )
         self.recovery.check(workers, self.backend, self.strategy.compositions)
-        if self.rule is not None and self.rule.needs_epochs and self.stop.epochs is None:
-            raise ParameterError(
-                f"switch rule {self.rule.name!r} needs to know the number of epochs: set stop.epochs, "
-                "or use the rule 'empirical'"
-            )
+        for rule in self.rules:
+            if rule.needs_epochs and self.stop.epochs is None:
+                raise ParameterError(
+                    f"switch rule {rule.name!r} needs to know the number of epochs: set stop.epochs, "
+                    "or use the rule 'empirical'"
+                )
         self.sharding.check_data(self.data.name, self.data.num_shards, workers)
         self._has_momentum_to_reduce()
         for composition in self.strategy.compositions:
@@ -247,15 +245,7 @@ class Experiment(Specification):
             self._can_see_the_model_move()
         if self.timing_only:
             self._can_do_without_gradients()
-        if self.switch_at_s is not None:
-            self._can_switch_by_the_clock()
         return self
-
-    def _can_switch_by_the_clock(self) -> None:
-        if self.backend != "simulated":
-            raise ParameterError("switch_at_s: only a simulated run can be switched at a set moment")
-        if not isinstance(self.strategy, SwitchingStrategy):
-            raise ParameterError(f"switch_at_s: strategy {self.strategy.name!r} has nothing to switch to")
 
     def _can_see_the_model_move(self) -> None:
         for composition in self.strategy.compositions:
@@ -268,11 +258,12 @@ class Experiment(Specification):
 
     def _has_momentum_to_reduce(self) -> None:
         strategy, optimizer = self.strategy, self.optimizer
-        reduced = isinstance(strategy, SwitchingStrategy) and strategy.momentum in strategy.REDUCED
+        switches = strategy.switches if isinstance(strategy, SwitchingStrategy) else ()
+        reduced = [switch.momentum for switch in switches if switch.reduces_momentum]
         if reduced and not optimizer.coefficient:
             what = "whose momentum is 0" if "momentum" in type(optimizer).model_fields else "which has none"
             raise ParameterError(
-                f"strategy {strategy.name!r}: momentum {strategy.momentum!r} uses a part of the optimizer's "
+                f"strategy {strategy.name!r}: momentum {reduced[0]!r} uses a part of the optimizer's "
                 f"momentum, but the optimizer is {optimizer.name!r}, {what}; use 'zero' or 'keep'"
             )
 
@@ -291,15 +282,16 @@ class Experiment(Specification):
                 )
 
     @property
-    def rule(self) -> Switching | None:
-        """The rule that changes the strategy; None if it never changes."""
-        return self.strategy.rule if isinstance(self.strategy, SwitchingStrategy) else None
+    def rules(self) -> tuple[Switching, ...]:
+        """The rules that change the strategy, in their order; none if it never changes."""
+        return self.strategy.rules if isinstance(self.strategy, SwitchingStrategy) else ()
 
     @property
     def reads_validation(self) -> str:
         """What needs validation data, in words; empty if nothing does."""
-        if self.rule is not None and self.rule.needs_validation:
-            return f"switch rule {self.rule.name!r}"
+        for rule in self.rules:
+            if rule.needs_validation:
+                return f"switch rule {rule.name!r}"
         for composition in self.strategy.compositions:
             if composition.reads_validation:
                 return f"strategy {composition.name!r}"
@@ -364,7 +356,7 @@ class Experiment(Specification):
             if below and values.get(field) is None:
                 values[field] = {} if below == "name" else cls().spec().get(field)
             set_path(values, path, value)
-        for unknown in (name for name in values if name not in cls.model_fields):
+        for unknown in (name for name in values if name not in cls.model_fields and name != "switch_at_s"):
             raise UnknownName(f"field of {where}", str(unknown), cls.model_fields)
         return cls(**values)
 
@@ -382,6 +374,14 @@ def _plain(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: _plain(each) for name, each in value.items()}
     return value.model_dump(mode="json", exclude_none=True) if isinstance(value, BaseModel) else value
+
+
+def _switched_at(strategy: Any, at_s: Any) -> AnyStrategy:
+    """Return the strategy with a switch by hand at that time: what files of older versions say beside it."""
+    made = make_strategy(strategy)
+    if not isinstance(made, SwitchingStrategy):
+        raise ParameterError(f"switch_at_s: strategy {made.name!r} has nothing to switch to")
+    return made.with_switches((*made.then, *later_switches([{"rule": {"name": "at_time", "at_s": at_s}}])))
 
 
 def _made(domain: str, name: Any) -> Any:

@@ -133,7 +133,7 @@ IMPOSSIBLE = [
         *("'noise_adaptive' needs validation data", "'digits'"),
     ),
     bad("after without epochs", ("strategy.rule=after", "stop={updates: 5}"), "'after'", "set stop.epochs"),
-    bad("a switch inside a switch", "strategy.first=strategy_switch", "cannot themselves switch"),
+    bad("a switch inside a switch", "strategy.first=strategy_switch", "cannot itself switch"),
     bad("three speeds for four workers", "cluster={workers: 4, speed: [1, 1, 1]}", "3 values for 4 workers"),
     bad("two latencies for nine workers", "cluster.latency_s=[0.1, 0.2]", "latency_s", "2", "9"),
     bad("a failure of nobody", "cluster.failures=[{worker: 9, at_s: 1}]", "worker 9", "0 to 8"),

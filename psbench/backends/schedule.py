@@ -195,7 +195,7 @@ class CheckpointSchedule:
         the next one. That of a stop waits for one that makes a version.
         """
         view = self._view
-        if view.composition != self.composition:
+        if view.in_force != self.composition:
             return f"switch-version-{view.version}"
         if view.samples < self.from_samples or measuring or (self.stopping and not makes_version):
             return ""
@@ -203,7 +203,7 @@ class CheckpointSchedule:
 
     def advance(self) -> None:
         """Plan the next checkpoint, after one was written or the run was resumed from one."""
-        self.composition = self._view.composition
+        self.composition = self._view.in_force
         self._plan(self._view.epoch)
 
     def _plan(self, epoch: float) -> None:

@@ -33,15 +33,14 @@ class ActionProcessor:
     """Performs the actions with which parts answer an event.
 
     One object serves a whole run; its queues are empty after each event. A method that takes an action
-    completes it, updates the view, and writes its row in the log.
+    completes it, updates the view, and writes its row in the log. Over 25 methods because each kind of action
+    has one.
 
     Parameters
     ----------
     view : ClusterView
     wire_size : WireSize
         Size of the encoded model, for the log's bytes.
-    rule : Switching or None
-        The switch rule, which is asked after every update.
     log : EventLog or None
 
     Attributes
@@ -69,10 +68,9 @@ class ActionProcessor:
         The version at the last hand-over.
     """
 
-    def __init__(
-        self, view: ClusterView, wire_size: WireSize, rule: Switching | None, log: EventLog | None
-    ) -> None:
-        self.view, self.rule, self.log = view, rule, log
+    def __init__(self, view: ClusterView, wire_size: WireSize, log: EventLog | None) -> None:
+        self.view, self.log = view, log
+        self.rule: Switching | None = None
         self._wire_size = wire_size
         self.todo: deque[Action] = deque()
         self.out: list[Action] = []
@@ -113,12 +111,14 @@ class ActionProcessor:
         self.set_ranges(now.placement.ranges(self._wire_size.layout))
         own_rate = type(now.communication).rate_epoch is not Communication.rate_epoch
         self._rate_epoch = now.communication.rate_epoch if own_rate else None
-        watchers: list[Part] = [now.communication, now.stragglers]
-        if self.rule is not None:
-            watchers.append(self.rule)
+        self._order_hooks: list[Any] = defined("on_release", now.communication, now.stragglers)
+
+    def watch(self, rule: Switching | None) -> None:
+        """Ask this switch rule after every update, if there is one, beside the composition's parts."""
+        self.rule, now = rule, self.composition
+        watchers: list[Part] = [now.communication, now.stragglers, *([] if rule is None else [rule])]
         movers = [now.placement] if now.placement.moves else []
         self._after_apply: list[Hook] = defined("on_applied", *watchers, *movers)
-        self._order_hooks: list[Any] = defined("on_release", now.communication, now.stragglers)
 
     def commit(self, commit: act.Commit) -> None:
         """Ask the aggregation part how these pushes become the next version."""

@@ -25,8 +25,8 @@ from psbench.core.hooks import Hook, Performers, defined
 from psbench.core.log import EventLog, Kind, pack_row, plain_json, push_text
 from psbench.core.membership import Membership
 from psbench.core.part import Part
-from psbench.core.parts import Switching
 from psbench.core.strategy import Strategy
+from psbench.core.switch_rules import SwitchRules
 from psbench.core.switching_strategy import AnyStrategy, SwitchingStrategy
 from psbench.core.view import ClusterView, Status
 from psbench.core.wire_size import WireSize
@@ -38,7 +38,7 @@ _PUSH = int(Kind.PUSH)
 
 
 class Engine:
-    """One run's decisions.
+    """One run's decisions. Over 25 methods because each kind of event has one.
 
     Parameters
     ----------
@@ -93,10 +93,8 @@ class Engine:
         if rng is not None:
             view.rng = rng
         self.log = log
-        self.rule: Switching | None = None
-        if isinstance(strategy, SwitchingStrategy):
-            self.rule = strategy.rule.fresh()
-        self._processor = processor = ActionProcessor(view, size, self.rule, log)
+        self._rules = SwitchRules(strategy) if isinstance(strategy, SwitchingStrategy) else None
+        self._processor = processor = ActionProcessor(view, size, log)
         # never replaced; looked up once because every push needs them
         self._todo, self._unanswered = processor.todo, processor.unanswered
         first_batches = list(batch_sizes) or [max(1, global_batch // num_workers)] * num_workers
@@ -132,8 +130,6 @@ class Engine:
         self.view.now = now
         for worker in sorted(workers):
             self._members.admit(worker)
-        if self.rule is not None:
-            self._todo.extend(self.rule.start(self.view))
         self._start_parts()
         return self._finish()
 
@@ -178,7 +174,7 @@ class Engine:
         """
         view, own = self.view, set(spared)
         void = self._processor.migration is not None or self._members.any_under_way(own)
-        other_epochs = epochs != view.epochs and self.rule is not None and self.rule.needs_epochs
+        other_epochs = epochs != view.epochs and any(rule.needs_epochs for rule in self._rules or ())
         if void or other_epochs:
             text = {"spared": sorted(own), "epochs": [view.epochs, epochs]}
             self._processor.record(Kind.RESUME, version=view.version, text=plain_json(text))
@@ -208,19 +204,20 @@ class Engine:
         return {
             "view": self.view.state_dict(),
             "parts": {p.domain: p.state_dict() for p in self.composition.parts},
-            "rule": self.rule.state_dict() if self.rule is not None else None,
+            "rule": self._rules.state_dict() if self._rules is not None else None,
         } | self._processor.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Load a state of `state_dict`, written by an engine of the same strategy."""
         self.view.load_state_dict(state["view"])
         ranges = self.view.ranges
-        self._install(self.view.composition)
+        self._install(self.view.in_force)
         self._processor.set_ranges(ranges)
         for part in self.composition.parts:
             part.load_state_dict(state["parts"][part.domain])
-        if self.rule is not None:
-            self.rule.load_state_dict(state["rule"])
+        if self._rules is not None:
+            self._rules.load_state_dict(state["rule"], self.view.in_force)
+            self._use_rule()
         self._processor.load_state_dict(state)
 
     # ---------------------------------------------------------------- events
@@ -301,15 +298,11 @@ class Engine:
 
     def _switch_requested(self, event: ev.SwitchRequested) -> None:
         self._processor.record(Kind.SWITCH_REQUESTED, id=-1 if event.to is None else event.to)
-        last = len(self.strategy.compositions) - 1
-        if self.rule is None:
+        if self._rules is None:
             self._todo.append(act.Note("asked to switch, but this strategy has nothing to switch to"))
-        elif event.to is not None and not 0 <= event.to <= last:
-            self._todo.append(act.Note(f"asked to switch to {event.to}, but there are only 0 to {last}"))
-        elif self._processor.drain is not None:
-            self._todo.append(act.Note("asked to switch, but a switch is under way"))
         else:
-            self._todo.extend(self.rule.on_switch_requested(event, self.view))
+            self._todo.extend(self._rules.requested(event, self.view, self._processor.drain))
+            self._use_rule()
 
     def _is_void(self, message: ev.Push | ev.Vote | ev.Report, kind: str) -> bool:
         """Whether a message is void because its work was cancelled or its worker left; recorded if it is."""
@@ -350,10 +343,10 @@ class Engine:
 
     def _switch(self, switch: act.SwitchTo) -> None:
         """Begin to drain: withhold steps from now on; ignored in a drain, or if `to` is in force."""
-        if not 0 <= switch.to < len(self.strategy.compositions):
-            last = len(self.strategy.compositions) - 1
-            raise ProtocolError(f"cannot switch to composition {switch.to}; this strategy has 0 to {last}")
-        if self._processor.drain is None and switch.to != self.view.composition:
+        if self._rules is None:
+            raise ProtocolError(f"cannot switch to composition {switch.to}; this strategy has 0 alone")
+        switch = self._rules.numbered(switch)
+        if self._processor.drain is None and switch.to != self.view.in_force:
             self._processor.end_migration()  # the next composition has an assignment of its own
             self._processor.drain = Drain(switch)
 
@@ -365,11 +358,8 @@ class Engine:
             self._hand_over(drain.switch)
 
     def _hand_over(self, switch: act.SwitchTo) -> None:
-        view, strategy = self.view, self.strategy
-        assert isinstance(strategy, SwitchingStrategy)
-        forgets = strategy.momentum == "zero"
-        handover = act.Handover(view.composition, switch.to, switch.reason, forgets, strategy.cost_s)
-        self._processor.hand_over(handover)
+        assert self._rules is not None
+        self._processor.hand_over(self._rules.handover(self.view.in_force, switch))
         before = self.composition
         self._install(switch.to)
         if self.composition.forgets_residual(before):
@@ -385,16 +375,26 @@ class Engine:
     def _install(self, index: int) -> None:
         """Create the parts of a composition and bind the hooks that they define, once."""
         given: Strategy = self.strategy.compositions[index]
-        self.composition = given.model_copy(update={p.domain: p.fresh() for p in given.parts})
-        self.view.composition = index
-        now = self.composition
+        self.composition = now = given.model_copy(update={p.domain: p.fresh() for p in given.parts})
+        self.view.in_force = index
         self._processor.install(now, self.strategy.momentum_scale_of(index))
         self._on_push: Hook = now.consistency.on_push
-        asked: list[Part] = [now.communication, now.stragglers]
-        asked += [] if self.rule is None else [self.rule]
+        if self._rules is not None:
+            self._rules.reach(index)
+        self._use_rule()
+
+    def _use_rule(self) -> None:
+        """Ask the rule that decides now, and no other."""
+        rules, now = self._rules, self.composition
+        self.rule = rules.deciding if rules else None
+        self.view.composition = rules.seen(self.view.in_force) if rules else 0
+        self._processor.watch(self.rule)
+        asked: list[Part] = [now.communication, now.stragglers, *([] if self.rule is None else [self.rule])]
         self._before_push: list[Hook] = defined("on_push", *asked)
 
     def _start_parts(self) -> None:
+        if self._rules is not None:
+            self._todo.extend(self._rules.start(self.view))
         for part in self.composition.parts:
             self._todo.extend(part.start(self.view))
         self._todo.extend(self.composition.consistency.on_start(self.view))

@@ -288,7 +288,10 @@ class Placement(Part):
 
 
 class Switching(Part):
-    """When to switch to another composition; on request, every rule switches.
+    """When to switch from one composition to the next; on request, every rule switches.
+
+    A rule knows two compositions, whichever the run has beside them: 0, before its switch, and 1, after it;
+    `SwitchTo`, `SwitchRequested` and `view.composition` name them so.
 
     `needs_epochs`: uses the run's number of epochs; `needs_validation`: reads the validation loss.
     """
@@ -296,6 +299,11 @@ class Switching(Part):
     domain: ClassVar[str] = "switching"
     needs_epochs: ClassVar[bool] = False
     needs_validation: ClassVar[bool] = False
+
+    @property
+    def moment_s(self) -> float | None:
+        """The time of the run, in seconds, at which backends request the switch; None without one."""
+        return None
 
     @property
     def awaits_evaluation(self) -> bool:

@@ -199,6 +199,11 @@ class Strategy(Specification):
         """The compositions that may be in force: this one."""
         return (self,)
 
+    @property
+    def requests(self) -> tuple[tuple[float, int | None], ...]:
+        """The switches at set times: none."""
+        return ()
+
     def check(self, num_workers: int, global_batch: int) -> None:
         """Raise ParameterError if a part cannot work on a cluster of that size."""
         for part in self.parts:

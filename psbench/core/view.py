@@ -91,7 +91,8 @@ class ClusterView:
     cancelled: int = 0  #: steps made void before they became a push
     min_clock: int = 0  #: clock of the slowest active worker
     min_clock_rose: bool = False  #: whether the event being handled raised `min_clock`
-    composition: int = 0  #: index of the strategy in force (more than one under a switch)
+    in_force: int = 0  #: number of the composition in force (more than one in a run that switches)
+    composition: int = 0  #: the same as the switch rule sees it: 0 before its switch, 1 after it
     rng: np.random.Generator = field(default_factory=lambda: np.random.Generator(np.random.PCG64(0)))
     #: how many active workers stand at each clock; keeps `min_clock` without scanning
     clock_counts: dict[int, int] = field(default_factory=dict)
@@ -182,6 +183,7 @@ class ClusterView:
     def state_dict(self) -> dict[str, Any]:
         """Return the view as plain data."""
         state = {name: getattr(self, name) for name in _SAVED}
+        state |= {"in_force": self.in_force} if self.in_force != self.composition else {}
         state["workers"] = [asdict(w) | {"status": int(w.status)} for w in self.workers.values()]
         state["pending"] = [asdict(p) for p in self.pending.values()]
         state["clock_counts"] = sorted(self.clock_counts.items())
@@ -193,6 +195,7 @@ class ClusterView:
         """Load a state of `state_dict`."""
         for name in _SAVED:
             setattr(self, name, state[name])
+        self.in_force = state.get("in_force", self.composition)
         workers = [current_names(worker, _RENAMED) for worker in state["workers"]]
         pending = [current_names(push, _RENAMED) for push in state["pending"]]
         self.workers = {w["id"]: WorkerView(**w | {"status": Status(w["status"])}) for w in workers}

@@ -36,7 +36,7 @@ def summarise(log: EventLog, meta: Mapping[str, Any], target: float | None = Non
         `backend`, `num_workers`, `status`, `reason`, `compositions` (their names, for the switches),
         `lost_workers`, `lr_convention`, `params_digest`, `versions`, `time_s`, `wall_s`, `target_accuracy`,
         `servers`, `entry_bytes`, `sample_bytes`, `usage`, `unanswered`, `global_batch`; for the
-        warnings, `rule`, `planned_epochs` and `whole_rate` (`metrics.warnings`).
+        warnings, `rules`, `planned_epochs` and `whole_rate` (`metrics.warnings`).
     target : float, optional
         Validation accuracy, 0 to 1, for `time_to_target_s`; `meta["target_accuracy"]` if not given.
 

@@ -23,20 +23,29 @@ def never_switched(log: EventLog, meta: Mapping[str, Any]) -> list[str]:
     ----------
     log : EventLog
     meta : mapping
-        `dataset_size`; and, if there, `rule` (the switch rule as plain data) and `planned_epochs`.
+        `dataset_size`; and, if there, `rules` (the switch rules as plain data, in order) and
+        `planned_epochs`.
 
     Returns
     -------
     list of str
-        One warning; none if the run switched, has no rule, or its rule was not to switch.
+        One warning, of the first rule whose composition, and none after it, was ever in force; none if there
+        is no such rule, or if it was not to switch.
     """
-    if not meta.get("rule") or Kind.HANDOVER in log.rows()["kind"]:
+    rows = log.rows()
+    changes = pick(rows, Kind.HANDOVER, Kind.SWITCH_REQUESTED)  # what is asked for may be in force already
+    reached = max((0, *changes["id"].tolist()))
+    rules = meta.get("rules") or ()
+    if reached >= len(rules):
         return []
-    rule = make_part("switching", meta["rule"])
+    rule = make_part("switching", rules[reached])
     assert isinstance(rule, Switching)
-    samples = trained(log.rows())["samples"].sum(dtype=np.int64)
+    samples = trained(rows)["samples"].sum(dtype=np.int64)
     why = rule.why_not(_shown(log), float(samples) / meta["dataset_size"], meta.get("planned_epochs"))
-    return [f"never switched: {why}"] if why else []
+    never = (
+        "never switched" if not reached else f"never switched to strategy {reached + 2} of {len(rules) + 1}"
+    )
+    return [f"{never}: {why}"] if why else []
 
 
 def whole_rates(log: EventLog, meta: Mapping[str, Any]) -> list[str]:

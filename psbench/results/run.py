@@ -67,11 +67,10 @@ class Run:
 
     def _specified(self) -> dict[str, Any]:
         """Return what warnings need of the specification."""
-        rule, compositions = self.experiment.rule, self.experiment.strategy.compositions
-        found: dict[str, Any] = {"whole_rate": [each.whole_rate for each in compositions]}
-        if rule is None:
-            return found
-        return found | {"rule": rule.model_dump(mode="json"), "planned_epochs": self.experiment.stop.epochs}
+        experiment = self.experiment
+        found: dict[str, Any] = {"whole_rate": [each.whole_rate for each in experiment.strategy.compositions]}
+        rules = [rule.model_dump(mode="json") for rule in experiment.rules]
+        return found | ({"rules": rules, "planned_epochs": experiment.stop.epochs} if rules else {})
 
     def frame(self, table: str = "curves") -> DataFrame:
         """Return a table of the run.

@@ -30,6 +30,7 @@ from psbench.errors import ParameterError
 from psbench.experiment import Experiment
 from psbench.results.identity import check_folder, new_run_id, remove_files_of_others, resumed_run_id
 from psbench.results.run import Run
+from psbench.runs.forked import BeginningCheck, ForkedExperiment
 from psbench.training.workload import Workload
 
 
@@ -73,6 +74,8 @@ def run(
     ------
     SpecError, DataError
         Before anything is computed.
+    ForkDiffers
+        If the experiment is a fork whose run does not begin as it must; see `psbench.runs.fork`.
     """
     if client is not None and experiment.backend != "dask":
         raise ParameterError("client: only the dask backend has one; set backend: dask")
@@ -92,10 +95,16 @@ def run(
         remove_files_of_others(target, run_id)
         if path is not None:
             remove_later(path, target / "checkpoints")
+    check = None
+    if isinstance(experiment, ForkedExperiment):
+        recorded = experiment.beginning.recorded(lambda origin: run(origin, control=control).log)
+        observer = check = BeginningCheck(experiment.beginning, recorded, observer)
     began = time.perf_counter()
     with stop_on_signals(control):
         more = {} if client is None else {"client": client}
         outcome = _backend(experiment)(workload, log, control, observer, checkpoints, begin, **more)
+    if check is not None:
+        check.compare(log)
     if checkpoints is not None:
         outcome.facts["incidents"] = [*outcome.facts.get("incidents", ()), *checkpoints.incidents]
     meta = {"run_id": run_id} | _meta(experiment, workload, outcome, time.perf_counter() - began)

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
-
-import numpy as np
+from itertools import takewhile
+from typing import Any, Literal
 
 from psbench.clusters import Cluster
 from psbench.clusters.faults import Failure, Slowdown
-from psbench.core.log import EventLog
-from psbench.core.switching_strategy import AnyStrategy, SwitchingStrategy
+from psbench.core.log import EventLog, Kind
+from psbench.core.strategy import Strategy
+from psbench.core.switching_strategy import LaterSwitch, Switch, SwitchingStrategy
 from psbench.errors import ParameterError
 from psbench.experiment import Experiment
-from psbench.strategies import make_strategy
+from psbench.metrics.rows import pick
+from psbench.results.run import Run
+from psbench.runs.forked import Beginning, ForkedExperiment, common_prefix
+from psbench.strategies import later_switches, make_strategy
+from psbench.strategies.switching import AtTime
+
+__all__ = ["Fork", "common_prefix", "fork"]
 
 #: later than any run ends, in seconds, and still a number that a file can hold
 FOREVER_S = 1e12
@@ -28,7 +35,9 @@ class Fork:
     at_s : float, seconds
         The moment from which on the futures differ.
     strategy : str, mapping, Strategy or None
-        What to change to then, as at any switch: work under way ends, and the model is handed over.
+        What to change to then, as at any switch: work under way ends, and the model is handed over. It stays
+        until the end: the run's own switches that were still to come do not. If it is in force already,
+        nothing is handed over.
     worker : int or None
         Whose speed is changed, or who is lost.
     speed : float or None, > 0
@@ -36,7 +45,10 @@ class Fork:
     kill : bool
         Whether the worker is lost.
     switch : bool
-        Whether a strategy with two compositions switches then.
+        Whether a strategy that switches does so then, as if asked by hand, in its own way.
+    momentum : "keep" or "zero"
+        What becomes of the optimizer's momentum when `strategy` is changed: whatever the run was before, it
+        is kept, or reset.
     """
 
     at_s: float
@@ -45,16 +57,17 @@ class Fork:
     speed: float | None = None
     kill: bool = False
     switch: bool = False
+    momentum: Literal["keep", "zero"] = "keep"
 
     def words(self) -> str:
         """Say what is different.
 
         >>> Fork(1.5, worker=3, kill=True).words(), Fork(0.25, strategy="asp").words()
-        ('worker 3 lost at 1.5 s', 'asp from 0.25 s on')
+        ('worker 3 lost at 1.5 s', 'asp from 0.25 s on, momentum kept')
         """
         when = f"{self.at_s:.4g} s"
         if self.strategy is not None:
-            return f"{_named(self.strategy)} from {when} on"
+            return f"{_named(self.strategy)} from {when} on, momentum {_MOMENTUM[self.momentum]}"
         if self.kill:
             return f"worker {self.worker} lost at {when}"
         if self.speed is not None:
@@ -62,11 +75,22 @@ class Fork:
         return f"switched at {when}"
 
 
-def fork(experiment: Experiment, change: Fork) -> Experiment:
+_MOMENTUM = {"keep": "kept", "zero": "reset"}
+
+
+def fork(origin: Run | Experiment, change: Fork) -> Experiment:
     """Return the experiment whose run is the same until a moment, and differs in one thing from then on.
 
     The beginning is simulated again from the same seed: every row of the log before that moment is the same,
-    byte for byte. Only a simulated run can be forked.
+    byte for byte. Whoever runs the experiment has that compared, and a run whose beginning differs is refused
+    (`psbench.errors.ForkDiffers`). Only a simulated run can be forked.
+
+    Parameters
+    ----------
+    origin : Run or Experiment
+        With a run, its log is what the beginning is compared with, and switches by hand are part of it. The
+        beginning of an experiment is run first, to have something to compare with.
+    change : Fork
 
     Raises
     ------
@@ -76,27 +100,21 @@ def fork(experiment: Experiment, change: Fork) -> Experiment:
     Examples
     --------
     >>> other = fork(Experiment(strategy="bsp"), Fork(0.5, strategy="asp"))
-    >>> [composition.name for composition in other.strategy.compositions], other.switch_at_s
-    (['bsp', 'asp'], 0.5)
+    >>> [composition.name for composition in other.strategy.compositions], other.strategy.requests
+    (['bsp', 'asp'], [(0.5, 1)])
     """
+    experiment, log = (origin.experiment, origin.log) if isinstance(origin, Run) else (origin, None)
     _check(experiment, change)
+    if isinstance(origin, Run):
+        _lasted_until(change.at_s, origin)
+        experiment = _with_switches_by_hand(experiment, origin.log)
     if change.strategy is not None:
-        return _other_strategy(experiment, change)
-    if change.switch:
-        return experiment.but(switch_at_s=change.at_s)
-    return experiment.but(cluster=_other_cluster(experiment.cluster, change))
-
-
-def common_prefix(log: EventLog, other: EventLog) -> int:
-    """Return how many rows two logs have in common from the start, texts included."""
-    mine, theirs = log.rows(), other.rows()
-    length = min(len(mine), len(theirs))
-    mine, theirs = mine[:length].copy(), theirs[:length].copy()
-    texts, others = np.array(log.texts, dtype=object), np.array(other.texts, dtype=object)
-    same = texts[mine["text"]] == others[theirs["text"]]
-    mine["text"] = theirs["text"] = 0
-    differs = np.flatnonzero((mine != theirs) | ~same)
-    return int(differs[0]) if len(differs) else length
+        other = experiment.but(strategy=_other_strategy(experiment.strategy, change))
+    elif change.switch:
+        other = experiment.but(switch_at_s=change.at_s)
+    else:
+        other = experiment.but(cluster=_other_cluster(experiment.cluster, change))
+    return ForkedExperiment.of(other, Beginning(change.at_s, experiment, log))
 
 
 def _check(experiment: Experiment, change: Fork) -> None:
@@ -107,26 +125,82 @@ def _check(experiment: Experiment, change: Fork) -> None:
         raise ParameterError("fork: change exactly one of strategy, speed, kill and switch")
     if change.at_s < 0:
         raise ParameterError(f"fork: at_s must be zero or more, got {change.at_s:g}")
+    if change.momentum not in _MOMENTUM:
+        raise ParameterError(f"fork: momentum is 'keep' or 'zero', got {change.momentum!r}")
     if (change.kill or change.speed is not None) and change.worker is None:
         raise ParameterError("fork: say which worker")
     if change.speed is not None and change.speed <= 0:
         raise ParameterError(f"fork: speed must be positive, got {change.speed:g}")
 
 
-def _other_strategy(experiment: Experiment, change: Fork) -> Experiment:
-    """Return the experiment that changes to another strategy, of which it has had none before."""
-    now: AnyStrategy = experiment.strategy
+def _lasted_until(at_s: float, run: Run) -> None:
+    times = run.log.rows()["time_s"]
+    end_s = max(0.0, run.meta.get("time_s", 0.0), *times[-1:].tolist())
+    if at_s > end_s:
+        raise ParameterError(f"fork: the run ended at {end_s:.4g} s, before {at_s:g} s")
+
+
+# -------------------------------------------------------------------- strategies in a row
+
+
+def _with_switches_by_hand(experiment: Experiment, log: EventLog) -> Experiment:
+    """Return the experiment with the switches at set times that its run was asked for by hand."""
+    strategy = experiment.strategy
+    if not isinstance(strategy, SwitchingStrategy):
+        return experiment
+    asked = pick(log.rows(), Kind.SWITCH_REQUESTED)
+    found = [(at_s, None if to < 0 else to) for at_s, to in zip(*_columns(asked), strict=True)]
+    for planned in strategy.requests:
+        if planned in found:
+            found.remove(planned)
+    if not found:
+        return experiment
+    pressed = [{"to": to, "rule": _at(at_s)} for at_s, to in found]
+    return experiment.but(strategy=strategy.with_switches((*strategy.then, *later_switches(pressed))))
+
+
+def _columns(rows: Any) -> tuple[list[float], list[int]]:
+    return rows["time_s"].tolist(), rows["id"].tolist()
+
+
+def _other_strategy(now: Strategy | SwitchingStrategy, change: Fork) -> SwitchingStrategy:
+    """Return the strategies of a run and a last one from the fork on, in the place of any that come later."""
     then = make_strategy(change.strategy)
     if isinstance(then, SwitchingStrategy):
-        raise ParameterError(f"fork: change to a single strategy, not to {then.name!r}, which is a pair")
-    if isinstance(now, SwitchingStrategy):
-        if experiment.switch_at_s is not None:
-            raise ParameterError("fork: this run is a fork already, and changes its strategy once")
-        other: AnyStrategy = now.model_copy(update={"second": then})
+        raise ParameterError(f"fork: change to a single strategy, not to {then.name!r}, which switches")
+    last = {"to": then, "rule": _at(change.at_s), "momentum": change.momentum}
+    if isinstance(now, Strategy) or (_is_due(now, change.at_s) and not _by_hand(now)):
+        first = now if isinstance(now, Strategy) else now.first
+        return SwitchingStrategy(first=first, second=then, rule=last["rule"], momentum=change.momentum)
+    if _by_hand(now):  # to which of the strategies these led is not known here: all stay
+        now = _postponed(now, change.at_s)
+        earlier: Iterable[LaterSwitch] = now.then
     else:
-        pair = {"first": now.spec(), "second": then.spec(), "rule": "manual", "momentum": "keep"}
-        other = make_strategy({"name": "strategy_switch", **pair})
-    return experiment.but(strategy=other, switch_at_s=change.at_s)
+        earlier = takewhile(lambda switch: not _is_due(switch, change.at_s), now.then)
+    return now.with_switches((*earlier, *later_switches([last])))
+
+
+def _by_hand(strategy: SwitchingStrategy) -> bool:
+    return not all(isinstance(switch.to, Strategy) for switch in strategy.then)
+
+
+def _postponed(strategy: SwitchingStrategy, at_s: float) -> SwitchingStrategy:
+    """Return the strategy without the switches that are due from that time on; its strategies stay."""
+    never = {"rule": AtTime(at_s=FOREVER_S)}
+    first = {name: getattr(strategy, name) for name in type(strategy).model_fields}
+    then = [switch.model_copy(update=never) if _is_due(switch, at_s) else switch for switch in strategy.then]
+    return type(strategy)(**first | (never if _is_due(strategy, at_s) else {}) | {"then": tuple(then)})
+
+
+def _is_due(switch: Switch, at_s: float) -> bool:
+    return switch.rule.moment_s is not None and switch.rule.moment_s >= at_s
+
+
+def _at(at_s: float) -> dict[str, Any]:
+    return {"name": "at_time", "at_s": at_s}
+
+
+# -------------------------------------------------------------------- cluster and words
 
 
 def _other_cluster(cluster: Cluster, change: Fork) -> Cluster:

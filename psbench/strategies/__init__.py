@@ -28,7 +28,7 @@ from psbench.strategies.catalogue.composition import Published
 from psbench.strategies.catalogue.entry import Entry
 from psbench.strategies.catalogue.local_updates import adacomm, hermes, local_sgd, osp, selsync
 from psbench.strategies.catalogue.make import CATALOGUE, make_strategy
-from psbench.strategies.catalogue.switch import PublishedSwitch
+from psbench.strategies.catalogue.switch import PublishedSwitch, later_switches
 from psbench.strategies.catalogue.switching import strategy_switch, sync_switch
 from psbench.strategies.catalogue.synchronous import backup_workers, bsp, k_batch_bsp, k_bsp
 from psbench.strategies.catalogue.transport import all_reduce, double_squeeze, map_reduce
@@ -70,6 +70,7 @@ __all__ = [
     "k_batch_asp",
     "k_batch_bsp",
     "k_bsp",
+    "later_switches",
     "lb_bsp",
     "local_sgd",
     "make_strategy",

@@ -144,7 +144,8 @@ class ScriptedCluster:
         self._busy: dict[int, _Step] = {}
         self._taken = [0] * num_workers
         self.history: list[tuple[float, ev.Event | None, list[Action]]] = []
-        late = self._schedule_changes(changes)
+        requests = ((at_s, ev.SwitchRequested(to)) for at_s, to in self.strategy.requests)
+        late = self._schedule_changes([*changes, *requests])
         self.starters = [worker for worker in range(num_workers) if worker not in late]
         self._perform(None, self.engine.begin(self.starters))
 

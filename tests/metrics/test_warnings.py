@@ -26,7 +26,9 @@ def log_of(losses, every=1.0, samples=100):
 
 
 def warning(log, rule, planned=None):
-    found = never_switched(log, {"dataset_size": 100, "rule": rule, "planned_epochs": planned})
+    found = never_switched(
+        log, {"dataset_size": 100, "rules": [rule] if rule else [], "planned_epochs": planned}
+    )
     return found[0] if found else ""
 
 

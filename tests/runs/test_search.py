@@ -116,7 +116,8 @@ def test_a_search_over_runs_on_sync_switch():
     assert found.fraction == 0.25
     for point in found.points:
         assert [run.experiment.seed for run in found.runs[point.fraction]] == [4, 5]
-        assert [run.experiment.rule.fraction for run in found.runs[point.fraction]] == [point.fraction] * 2
+        tried = [run.experiment.strategy.rule.fraction for run in found.runs[point.fraction]]
+        assert tried == [point.fraction] * 2
         last = tuple(run.summary()["final"]["val_accuracy"] for run in found.runs[point.fraction])
         assert point.accuracies == last
     assert found.table()["speed_up"][2] > 1  # ASP does not wait for the slowest
@@ -157,7 +158,7 @@ def test_the_command_prints_a_table_and_saves_the_runs(tmp_path, capsys):
     assert "target: accuracy" in out
     assert "saved in" in err
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["100%-seed0", "50%-seed0"]
-    assert Run.load(tmp_path / "out/50%-seed0").experiment.rule.fraction == 0.5
+    assert Run.load(tmp_path / "out/50%-seed0").experiment.strategy.rule.fraction == 0.5
 
 
 def test_the_command_as_json(tmp_path, capsys):
@@ -176,7 +177,7 @@ def test_the_command_refuses_before_the_first_run(capsys):
 def test_a_search_that_is_stopped_shows_what_it_has(capsys, monkeypatch):
     def stopped(experiment, folder, label="", **options):
         done, _ = run_one(experiment, folder, label, **options)
-        return done, 130 if experiment.rule.fraction == 0.5 else 0
+        return done, 130 if experiment.strategy.rule.fraction == 0.5 else 0
 
     run_one = comparisons.run_with_progress
     monkeypatch.setattr(comparisons, "run_with_progress", stopped)

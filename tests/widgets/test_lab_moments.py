@@ -63,9 +63,25 @@ def test_a_run_is_forked_and_both_futures_are_shown_at_that_moment(panel: Panel)
     first, other = panel.finished
     assert common_prefix(first.log, other.log) >= int((first.log.rows()["time_s"] < 0.25).sum())
     message = panel.last("films")
-    assert [film["about"]["label"] for film in message["films"]] == ["ssp", "ssp: asp from 0.25 s on"]
+    assert [film["about"]["label"] for film in message["films"]] == [
+        "ssp",
+        "ssp: asp from 0.25 s on, momentum kept",
+    ]
     assert message["at"] == 0.25
-    assert {row["label"] for row in rows(panel, "val_accuracy")} == {"ssp", "ssp: asp from 0.25 s on"}
+    assert {row["label"] for row in rows(panel, "val_accuracy")} == {
+        "ssp",
+        "ssp: asp from 0.25 s on, momentum kept",
+    }
+    panel.say("show", number=2)
+    panel.say("fork", at=0.3, strategy="k_asp", momentum="zero")  # a fork of the fork
+    assert panel.wait(120)
+    assert {tuple(change["to"] for change in each.summary()["switches"]) for each in panel.finished} == {
+        (),
+        ("asp",),
+        ("asp", "k_asp"),
+    }
+    panel.say("settings", number=3)
+    assert panel.experiment.strategy.requests == [(0.25, 1), (0.3, 2)]
     panel.say("fork", at=0.25, worker=99, kill=True)
     assert panel.last("answer")["text"] == "fork: there is no worker 99; the workers are 0 to 8"
 

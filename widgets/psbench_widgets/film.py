@@ -75,7 +75,7 @@ def about(experiment: Experiment, label: str, key: str, workers: Sequence[int]) 
         "workers": list(workers),
         "compositions": [_composition(each) for each in strategy.compositions],
         "can_fork": experiment.backend == "simulated",
-        "can_switch": len(strategy.compositions) > 1 and experiment.switch_at_s is None,
+        "can_switch": len(strategy.compositions) > 1,
         "bounded": isinstance(strategy, Strategy) and bounds_of(experiment) != [None],
     }
 

@@ -97,7 +97,7 @@ class Lab(Panel):
         number = self._view.shown_number
         given = {
             name: message[name]
-            for name in ("strategy", "worker", "speed", "kill", "switch")
+            for name in ("strategy", "worker", "speed", "kill", "switch", "momentum")
             if name in message
         }
         if "bound" in message:

@@ -147,7 +147,7 @@ class Panel(PanelPage):
         """
         entry = self._table[number]
         other = Fork(at_s, **change)
-        experiment = fork(entry.experiment, other)
+        experiment = fork(entry.experiment if entry.run is None else entry.run, other)
         return self._bridge.submit(experiment, f"{entry.label}: {other.words()}", fork_of=(number, at_s))
 
     def stop(self, number: int | None = None) -> None:

@@ -99,5 +99,5 @@ def _objects(experiment: Experiment) -> Iterator[tuple[str, Part]]:
     parts |= {f"metrics.{name}": metric for name, metric in experiment.metrics.items()}
     yield from ((where, part) for where, part in parts.items() if part is not None and not part.registered)
     deciding: list[Part] = [part for each in experiment.strategy.compositions for part in each.parts]
-    deciding += [] if experiment.rule is None else [experiment.rule]
+    deciding += experiment.rules
     yield from ((p.domain, p) for p in deciding if type(p).__module__.partition(".")[0] != "psbench")

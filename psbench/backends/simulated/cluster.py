@@ -263,7 +263,7 @@ class SimulatedCluster:
     def restore(self, checkpoint: Checkpoint) -> None:
         """Restore the state of another cluster; the engine is restored already."""
         state, tensors, view = checkpoint.state, checkpoint.tensors, self._view
-        self._compose(self._workload.experiment.strategy.compositions[view.composition], {})
+        self._compose(self._workload.experiment.strategy.compositions[view.in_force], {})
         transfers = self.transfers
         if view.ranges != transfers.ranges:
             transfers.use_ranges(view.ranges)

@@ -11,8 +11,9 @@ from typing import Any, TypeAlias
 
 from psbench.core import events as ev
 
-#: order of events at one instant: who leaves or joins, then work, then timers, then who computes on
-MEMBERSHIP, WORK, TIMER, LATE = 0, 1, 2, 3
+#: order of events at one instant: who leaves or joins, then work, then timers, then who computes on, then
+#: requests to switch, so that one by hand and one at a set time come at the same place
+MEMBERSHIP, WORK, TIMER, LATE, REQUEST = 0, 1, 2, 3, 4
 #: orders events of workers with equal time after pushes, whose place is their ticket
 _AFTER_TICKETS = 1 << 40
 #: events that a checkpoint holds; all others belong to steps that are void

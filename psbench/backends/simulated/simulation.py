@@ -30,7 +30,7 @@ from psbench.backends.pushes import why_diverged, with_stats
 from psbench.backends.schedule import CheckpointSchedule, StopRules, UpdateSchedule, membership_events
 from psbench.backends.simulated.cluster import PERFORM, SimulatedCluster
 from psbench.backends.simulated.evaluation import Evaluation
-from psbench.backends.simulated.event_queue import TIMER, EventQueue
+from psbench.backends.simulated.event_queue import REQUEST, EventQueue
 from psbench.backends.simulated.workers import WorkerEvent
 from psbench.checkpoints.file import Checkpoint
 from psbench.checkpoints.folder import CheckpointFolder
@@ -197,7 +197,7 @@ class Simulation:
 
     def _handle_requests(self) -> None:
         for request in self.control.take():
-            self._perform(self.engine.handle(request, self.now))
+            self.queue.add(self.now, REQUEST, 0, request)
         if self.control.stopping:
             self._stop()
 
@@ -220,7 +220,7 @@ class Simulation:
 
     def _perform(self, actions: Sequence[Action]) -> None:
         view, checkpoints = self.engine.view, self._checkpoints
-        if view.samples >= checkpoints.from_samples or view.composition != checkpoints.composition:
+        if view.samples >= checkpoints.from_samples or view.in_force != checkpoints.composition:
             actions = self._store(actions)
             if self.status:
                 return
@@ -258,8 +258,8 @@ class Simulation:
     def _begin(self) -> None:
         profile = self.workload.profile
         self.queue.add_membership(membership_events(profile))
-        if self.workload.experiment.switch_at_s is not None:
-            self.queue.add(self.workload.experiment.switch_at_s, TIMER, 0, ev.SwitchRequested())
+        for at_s, to in self.workload.experiment.strategy.requests:
+            self.queue.add(at_s, REQUEST, 0, ev.SwitchRequested(to))
         self._evaluate(0)
         self._perform(self.engine.begin(profile.starters))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,7 +11,7 @@ from pydantic.fields import FieldInfo
 
 from psbench.core.parts import Switching
 from psbench.core.strategy import Strategy
-from psbench.core.switching_strategy import SwitchingStrategy
+from psbench.core.switching_strategy import LaterSwitch, SwitchingStrategy
 from psbench.errors import ParameterError, UnknownName
 from psbench.strategies.catalogue.entry import Entry
 from psbench.strategies.catalogue.make import make_strategy
@@ -37,7 +38,8 @@ class PublishedSwitch(Entry):
     @property
     def parameters(self) -> dict[str, FieldInfo]:
         """The hyper-parameters by name."""
-        own = {n: f for n, f in SwitchingStrategy.model_fields.items() if n != "name"}
+        names = dict.fromkeys(("first", "second", *SwitchingStrategy.model_fields))
+        own = {n: SwitchingStrategy.model_fields[n] for n in names if n != "name"}
         for name, value in self.defaults.items():
             own[name] = copy(own[name])
             own[name].default = value
@@ -53,6 +55,8 @@ class PublishedSwitch(Entry):
         of_rule = {name: values.pop(name) for name in [*values] if name not in SwitchingStrategy.model_fields}
         first, second = (_single(values.pop(key, default)) for key, default in self._pair())
         rule = self._rule(values.pop("rule", None), of_rule)
+        if "then" in values:
+            values["then"] = later_switches(values["then"])
         settings = {"name": self.name, "first": first, "second": second, "rule": rule}
         return SwitchingStrategy(**settings | self.defaults | values)
 
@@ -74,8 +78,34 @@ class PublishedSwitch(Entry):
         return [("first", self.first), ("second", self.second)]
 
 
+def later_switches(value: Any) -> tuple[LaterSwitch, ...]:
+    """Return the switches after the first from what a person may write for them.
+
+    Raises
+    ------
+    UnknownName, ParameterError
+    """
+    if not isinstance(value, Sequence) or isinstance(value, str):
+        raise ParameterError(
+            f"then: expected a list of switches such as {{to: asp, rule: ...}}, got {value!r}"
+        )
+    return tuple(map(_later_switch, value))
+
+
+def _later_switch(value: Any) -> LaterSwitch:
+    if isinstance(value, LaterSwitch):
+        return value
+    if not isinstance(value, Mapping):
+        raise ParameterError(f"then: expected a mapping such as {{to: asp, rule: ...}}, got {value!r}")
+    to = value.get("to")
+    return LaterSwitch(**dict(value) | {"to": to if to is None or isinstance(to, int) else _single(to)})
+
+
 def _single(value: Any) -> Strategy:
     strategy = make_strategy(value)
     if not isinstance(strategy, Strategy):
-        raise ParameterError("strategy_switch: its first and second strategy cannot themselves switch")
+        raise ParameterError(
+            "strategy_switch: a strategy to switch from or to cannot itself switch; list further switches "
+            "under `then`"
+        )
     return strategy

@@ -281,13 +281,13 @@ def resume_workers(
     for worker in workers:
         own = under(f"worker/{worker}/", checkpoint.tensors)
         state = checkpoint.state["workers"].get(str(worker))
-        socket.send(worker_name(worker), msg.ResumeWorker(view.composition, ranges, state, own))
+        socket.send(worker_name(worker), msg.ResumeWorker(view.in_force, ranges, state, own))
 
 
 def admit_worker(socket: ServerSocket, worker: int, position: Position, view: ClusterView) -> None:
     """Have a worker that took another's place go on where that one was in its data."""
     ranges = None if view.ranges is None else as_lists(view.ranges)
-    socket.send(worker_name(worker), msg.ResumeWorker(view.composition, ranges, *part_at(position)))
+    socket.send(worker_name(worker), msg.ResumeWorker(view.in_force, ranges, *part_at(position)))
 
 
 def first_actions(
@@ -300,8 +300,9 @@ def first_actions(
 
 
 def timers_to_plain(entries: Sequence[tuple[float, ev.Event]]) -> list[list[Any]]:
-    """Return the parts' timers as checkpoints hold them; joins and failures are the profile's."""
-    return [[at, 2, 0, "Timer", asdict(event)] for at, event in entries if isinstance(event, ev.Timer)]
+    """Return timers and requests as checkpoints hold them; joins and failures are the profile's."""
+    kept = [(at, event) for at, event in entries if isinstance(event, (ev.Timer, ev.SwitchRequested))]
+    return [[at, 2, 0, type(event).__name__, asdict(event)] for at, event in kept]
 
 
 def events_from_plain(plain: Sequence[Sequence[Any]]) -> tuple[list[tuple[float, ev.Event]], list[ev.Event]]:

@@ -87,12 +87,12 @@ class Coordinator:
         self.events: deque[ev.Event] = deque()
         self.ending, self.peers = Ending(), Peers(socket, expected)
         self.replacements = Replacements(experiment, socket, expected)
-        self.timers, self.log_stream = Timers(workload.profile), LogStream(socket, self.log)
+        self.timers = Timers(workload.profile, experiment.strategy.requests)
+        self.log_stream = LogStream(socket, self.log)
         self.rules = StopRules(experiment.stop, experiment.evaluate_every)
         self._begin_s = time.monotonic()
         self._next_tick = self._next_log = self._next_ping = 0.0
-        self._stop_by = math.inf  # when a stop waits no longer for a version
-        self._unanswered = False
+        self._stop_by, self._unanswered = math.inf, False  # when a stop waits no longer for a version
         self._retired = ""  # the server whose Dask worker is: the run goes on elsewhere
         self.averaging = ReplicaAveraging(socket, numbers)
         self.evaluation = Evaluation(
@@ -209,7 +209,7 @@ class Coordinator:
         for worker, own in state["workers"].items():
             if own["position"] is not None:
                 self.pushes.set_position(int(worker), *own["position"][:2])
-        self.actions.use(view.composition, store_state(checkpoint), state.get("codecs") or NO_CODEC)
+        self.actions.use(view.in_force, store_state(checkpoint), state.get("codecs") or NO_CODEC)
         self.checkpoints.resume()
         self.rules.load_state_dict(state["stop_rules"], view.epoch)
         self._start_workers(state["time_s"])

@@ -1,9 +1,9 @@
-"""Events at known times of the run: joins and failures of the profile, and timers that parts set."""
+"""Events at known times of the run: joins and failures, switches, and timers that parts set."""
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from itertools import count
 
 from psbench.backends.schedule import membership_events
@@ -18,15 +18,19 @@ class Timers:
     ----------
     profile : Profile
         Whose joins, failures and returns are emulated.
+    requests : iterable of (seconds, int or None)
+        Switches at set times; see `SwitchingStrategy.requests`.
     """
 
-    def __init__(self, profile: Profile) -> None:
+    def __init__(self, profile: Profile, requests: Iterable[tuple[float, int | None]] = ()) -> None:
         self._heap: list[tuple[float, int, ev.Event]] = []
         self._order = count()
         #: workers that the profile has fail: those that are gone may be so for this reason
         self.failing = {failure.worker for failure in profile.failures}
         for at, event in membership_events(profile):
             self.add(at, event)
+        for at, to in requests:
+            self.add(at, ev.SwitchRequested(to))
 
     def entries(self) -> list[tuple[float, ev.Event]]:
         """Return the events to come with their times, in order."""

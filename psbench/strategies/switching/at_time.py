@@ -1,0 +1,37 @@
+"""Switch at a set time of the run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from psbench.core.events import Evaluated
+from psbench.core.parts import Switching
+from psbench.core.specification import parameter
+
+
+class AtTime(Switching):
+    """Switch at a set time of the run, as if somebody asked for it then.
+
+    The backend reports the time as a request to switch, and no row of the log before it tells that it was
+    planned: a run that is forked is the same until then, row by row.
+
+    Examples
+    --------
+    >>> AtTime(at_s=2.5).moment_s
+    2.5
+    """
+
+    name: ClassVar[str] = "at_time"
+    source: ClassVar[str] = "by hand, at a set time"
+
+    at_s: float = parameter(10.0, "time of the run at which to switch", unit="s", ge=0)
+
+    @property
+    def moment_s(self) -> float:
+        """The time of the run at which to switch."""
+        return self.at_s
+
+    def why_not(self, evaluations: Sequence[Evaluated], trained: float, planned: float | None) -> str:
+        """Say that the run ended before that time."""
+        return f"the run ended before the switch at {self.at_s:g} s"
