@@ -14,7 +14,7 @@ from distributed import Client, Future
 
 from psbench.backends.control import Control
 from psbench.backends.dask import tasks
-from psbench.backends.dask.coordinator.handlers import PeerFailed
+from psbench.backends.dask.coordinator.live_run import PeerFailed
 from psbench.backends.dask.dashboard import DashboardPage
 from psbench.backends.dask.demand import Demand
 from psbench.backends.dask.keys import give_key
@@ -154,7 +154,9 @@ class Attempt:
         give_key(self.client, self._key, name, address)
         self._futures[role] = self.client.submit(
             task,
-            *(self._experiment, self._shipping.to(role), *arguments),
+            self._experiment,
+            self._shipping.to(role),
+            *arguments,
             key=name,
             workers=[address],
             allow_other_workers=False,
@@ -174,7 +176,9 @@ class Attempt:
             names = [role for role in others if self.placed[role] == address]
             self._warming.append(
                 self.client.submit(
-                    *(tasks.warm_up, self._topic, names),
+                    tasks.warm_up,
+                    self._topic,
+                    names,
                     workers=[address],
                     pure=False,
                     key=f"{self._topic}-warm-{i}",

@@ -278,7 +278,8 @@ def place(roles: Sequence[str], threads: Mapping[str, int], hosts: str = "any") 
     if len(roles) > len(threads):
         logger.warning(
             "the Dask cluster has %d workers for %d roles: some share a process and slow each other down",
-            *(len(threads), len(roles)),
+            len(threads),
+            len(roles),
         )
     order = _by_hosts(sorted(threads, key=lambda address: threads[address]), hosts)  # most threads last
     load = dict.fromkeys(order, 0)

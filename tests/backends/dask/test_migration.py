@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from threaded_run import ThreadedRun
 
 from psbench.backends.control import Control
-from psbench.backends.dask.protocol.messages import MeasureLoad, StateReply, TakeEntries
+from psbench.backends.dask.protocol.instructions import Outbox
+from psbench.backends.dask.protocol.messages import GiveEntries, MeasureLoad, StateReply, TakeEntries
 from psbench.backends.dask.server.parameter_server import ParameterServerStore
 from psbench.backends.dask.server.store import state_of
 from psbench.backends.partition import Partition, gather, partitions_of
@@ -55,7 +56,7 @@ def lame_first_server(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def loads(self: ParameterServerStore, then: Any) -> None:
         entries = [part.size for part in self._parts]
-        self._ask(MeasureLoad, 0.0, lambda _: then([3.0 * entries[0], *map(float, entries[1:])]))
+        self._ask(MeasureLoad, lambda _: then([3.0 * entries[0], *map(float, entries[1:])]))
 
     monkeypatch.setattr(ParameterServerStore, "loads", loads)
 
@@ -112,24 +113,23 @@ def test_nobody_is_released_before_all_servers_hold_their_entries() -> None:
     workload = Workload.build(spec)
     before = spec.strategy.placement.ranges(workload.model.layout)
     after = [*before[::-1]]
-    sent: list[Any] = []
-
-    class Socket:
-        keep_payload = None
-
-        def send(self, name: str, message: Any) -> bool:
-            sent.append(message)
-            return True
-
-    socket: Any = Socket()
+    out = Outbox()
     state = state_of(workload.server(), states=True)
-    store, done = ParameterServerStore(socket, workload, 0, state, itertools.count(1)), list[bool]()
+    store, done = ParameterServerStore(out, workload, 0, state, itertools.count(1)), list[bool]()
+    out.take()
     store.reassign(after, lambda: done.append(True))
-    theirs = {name: partitions_of(before)[1].of(vector) for name, vector in state.items() if len(vector)}
-    store.reply("server 1", StateReply(sent[-1].tag, theirs))
-    assert isinstance(sent[-1], TakeEntries)
-    assert not done
-    store.reply("server 1", StateReply(sent[-1].tag, {}))
+    asked, servers = out.take(), ["server 0", "server 1"]
+    assert [type(order.message) for order in asked] == [GiveEntries] * 2
+    for number, order in enumerate(asked):
+        own = {
+            name: partitions_of(before)[number].of(vector) for name, vector in state.items() if len(vector)
+        }
+        store.reply(servers[number], StateReply(order.message.tag, own))
+    moved = out.take()
+    assert [(order.to, type(order.message)) for order in moved] == [(name, TakeEntries) for name in servers]
+    for order in moved:
+        assert not done
+        store.reply(order.to, StateReply(order.message.tag, {}))
     assert done == [True]
 
 

@@ -10,10 +10,9 @@ import torch
 from threaded_run import Killed, ThreadedRun
 
 from psbench.backends.control import Control
-from psbench.backends.dask.coordinator.handlers import PeerFailed
+from psbench.backends.dask.coordinator.live_run import PeerFailed
 from psbench.backends.dask.coordinator.peers import Peers
 from psbench.backends.dask.protocol.messages import RequestStop, RequestSwitch
-from psbench.backends.dask.protocol.transport import ServerSocket
 from psbench.backends.dask.protocol.wire import Frame
 from psbench.backends.dask.worker.ring_member import RingMember
 from psbench.backends.dask.worker.worker import Worker
@@ -93,7 +92,7 @@ def test_running_statistics_are_averaged_alike_under_bsp_and_all_reduce() -> Non
     assert len(statistics[0])
     assert torch.equal(*statistics)
     torch.testing.assert_close(
-        statistics[0], server.coordinator.store._own.server.buffers, rtol=1e-4, atol=1e-5
+        statistics[0], server.coordinator.first_server.slice.server.buffers, rtol=1e-4, atol=1e-5
     )
 
 
@@ -187,13 +186,12 @@ def test_a_message_that_cannot_be_decoded_costs_the_run_its_sender_only(strategy
 
 
 def test_a_worker_that_was_dismissed_is_not_taken_for_dead() -> None:
-    with ServerSocket("127.0.0.1", b"k" * 32) as socket:  # to which nothing is connected any more
-        peers = Peers(socket, ["worker 0", "evaluator"])
-        for name in ("worker 0", "evaluator"):
-            peers.connect(name)
-        assert peers.find_dead() == ["evaluator", "worker 0"]
-        peers.dismiss_workers()
-        assert peers.find_dead() == ["evaluator"]
+    peers = Peers(["worker 0", "evaluator"])
+    for name in ("worker 0", "evaluator"):
+        peers.connect(name)
+    assert peers.to_look_at == ("evaluator", "worker 0")
+    peers.dismiss("worker 0")
+    assert peers.to_look_at == ("evaluator",)
 
 
 class DiesInTheRing(RingMember):

@@ -14,6 +14,8 @@ import torch
 
 from psbench.backends.dask.protocol import messages as msg
 from psbench.backends.dask.protocol.decoder import Message
+from psbench.backends.dask.protocol.framing import State
+from psbench.backends.dask.protocol.instructions import Outbox, Send
 from psbench.backends.dask.protocol.messages import PushMessage, ReleaseMessage
 from psbench.backends.dask.protocol.transport import Abandoned, ClientSocket, ServerSocket
 from psbench.backends.dask.server.parameter_server import ParameterServerStore, partition_of
@@ -107,6 +109,15 @@ def second_server() -> Iterator[tuple[Workload, ServerSocket, ServerSocket, Serv
         yield workload, coordinator, own, ServerProcess(workload, own, client, 1)
 
 
+def begin(coordinator: ServerSocket, workload: Workload, state: State) -> None:
+    """Send the second server its slice."""
+    out = Outbox()
+    ParameterServerStore(out, workload, 0, state, itertools.count())
+    for instruction in out.take():
+        assert isinstance(instruction, Send)
+        coordinator.send(instruction.to, instruction.message)
+
+
 def test_a_server_answers_a_worker_that_connects_after_the_order_for_it() -> None:
     """A worker is ready when its greeting is sent, and the server may not have read that yet."""
     with second_server() as (workload, coordinator, own, server):
@@ -114,7 +125,7 @@ def test_a_server_answers_a_worker_that_connects_after_the_order_for_it() -> Non
         thread.start()
         coordinator.receive(10)
         state = state_of(workload.server(), states=True)
-        ParameterServerStore(coordinator, workload, 0, state, itertools.count())
+        begin(coordinator, workload, state)
         for worker in (0, 1):
             coordinator.send("server 1", msg.AnswerWorker(worker, 7, 0, False))
         coordinator.send("server 1", msg.WorkerGone(0, False))  # the other one need not wait for it
@@ -136,7 +147,7 @@ def test_a_server_keeps_a_push_that_it_finds_together_with_its_first_order() -> 
     ):
         coordinator.receive(10)
         state = state_of(workload.server(), states=True)
-        ParameterServerStore(coordinator, workload, 0, state, itertools.count())
+        begin(coordinator, workload, state)
         pushed = partition_of(workload.experiment.strategy, workload, None)[1].of(workload.parameters)
         worker.send(PushMessage(1, 0, 4, 1, 0.1, 0.2, 0.3, payload=pushed))
         coordinator.send("server 1", msg.SendPayload(5, (0, 1)))
@@ -159,8 +170,8 @@ def test_a_server_drops_a_push_that_is_discarded_before_it_arrives() -> None:
         thread.start()
         coordinator.receive(10)
         state = state_of(workload.server(), states=True)
-        store = ParameterServerStore(coordinator, workload, 0, state, itertools.count())
-        store.discard((0, 1))
+        begin(coordinator, workload, state)
+        coordinator.send("server 1", msg.DiscardPush((0, 1)))
         coordinator.send("server 1", msg.SendState(5, False))  # is answered after it
         coordinator.receive(10)
         time.sleep(0.1)

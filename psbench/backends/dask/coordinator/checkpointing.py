@@ -5,8 +5,7 @@ Servers and workers send their parts of one version while training goes on; the 
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
@@ -19,13 +18,14 @@ from psbench.backends.checkpointing import (
     released,
     under,
 )
+from psbench.backends.dask.coordinator.run_state import RunState, Script, Wait
 from psbench.backends.dask.protocol import messages as msg
 from psbench.backends.dask.protocol.framing import State
+from psbench.backends.dask.protocol.instructions import Outbox
 from psbench.backends.dask.protocol.messages import PushKey
 from psbench.backends.dask.protocol.roles import CLIENT, worker_name
-from psbench.backends.dask.protocol.transport import ServerSocket
 from psbench.backends.dask.server.parameter_server import as_lists
-from psbench.backends.dask.server.store import ParameterStore, key_of
+from psbench.backends.dask.server.store import key_of
 from psbench.backends.schedule import CheckpointSchedule
 from psbench.checkpoints.file import Checkpoint
 from psbench.core import events as ev
@@ -70,18 +70,12 @@ class CheckpointWriter:
 
     Parameters
     ----------
-    socket : ServerSocket
-    engine : Engine
-    every : float or None, epochs
-    numbers : iterator of int
-        Numbers for requests that nobody had before in this run.
+    run : RunState
     """
 
-    def __init__(
-        self, socket: ServerSocket, engine: Engine, every: float | None, numbers: Iterator[int]
-    ) -> None:
-        self._socket, self._engine, self._numbers = socket, engine, numbers
-        self._schedule = CheckpointSchedule(engine.view, every)
+    def __init__(self, run: RunState) -> None:
+        self._run, self._engine = run, run.engine
+        self._schedule = CheckpointSchedule(run.view, run.workload.experiment.checkpoint_every)
         self._unfinished: dict[int, _Unfinished] = {}
 
     def __len__(self) -> int:
@@ -96,22 +90,23 @@ class CheckpointWriter:
         """Whether the run ends with the next checkpoint."""
         return self._schedule.stopping
 
-    def complete(
-        self, until: Callable[[Callable[[], bool]], None], position: Callable[[int], Position]
-    ) -> None:
+    def complete(self, position: Callable[[int], Position]) -> Script[None]:
         """Have what is under way sent to the client, at the latest without the parts of some workers.
 
         Parameters
         ----------
-        until : callable
-            Handles messages until a condition holds.
         position : callable
             Returns where a worker's last push was in its data: without its part, it goes on there.
         """
-        latest = time.monotonic() + _PARTS_S
-        until(lambda: not self or time.monotonic() > latest)
+        latest = self._run.clock_s + _PARTS_S
+        yield Wait(lambda: not self or self._run.clock_s > latest, self._whom)
         self._give_up(position)
-        until(lambda: not self)
+        yield Wait(lambda: not self, self._whom)
+
+    def _whom(self) -> str:
+        missing = {who for checkpoint in self._unfinished.values() for who in checkpoint.missing}
+        named = ["the servers" if who == _STORE else worker_name(who) for who in sorted(missing)]
+        return f"{', '.join(named)} (a checkpoint)"
 
     def _give_up(self, position: Callable[[int], Position]) -> None:
         """Wait no longer for workers' parts."""
@@ -127,37 +122,27 @@ class CheckpointWriter:
         """Return the name of the checkpoint that is due with an answer; empty if none is."""
         return self._schedule.label(self._engine.measuring, makes_version(actions))
 
-    def write(
-        self,
-        label: str,
-        rest: Sequence[Action],
-        store: ParameterStore,
-        present: Collection[int],
-        run_state: dict[str, Any],
-    ) -> None:
+    def write(self, label: str, rest: Sequence[Action], run_state: dict[str, Any]) -> None:
         """Ask the store and the workers for their parts.
 
         Parameters
         ----------
         rest : sequence of Action
             What is still to be performed of the answer.
-        present : collection of int
-            Workers that can be asked.
         run_state : dict
             What the checkpoint holds of the coordinator beside engine and store.
         """
         self._schedule.advance()
-        view = self._engine.view
-        waits = {w: idle for w, idle in idle_workers(view, released(rest)).items() if w in present}
-        self.capture(rest, store, run_state, waits, lambda *found: self._store_as(label, *found))
+        present = self._run.peers.workers()
+        waits = {w: idle for w, idle in idle_workers(self._run.view, released(rest)).items() if w in present}
+        self.capture(rest, run_state, waits, lambda *found: self._store_as(label, *found))
 
     def _store_as(self, label: str, state: dict[str, Any], tensors: State) -> None:
-        self._socket.send(CLIENT, msg.StoreCheckpoint(label, state, tensors))
+        self._run.out.send(CLIENT, msg.StoreCheckpoint(label, state, tensors))
 
     def capture(
         self,
         rest: Sequence[Action],
-        store: ParameterStore,
         run_state: dict[str, Any],
         waits: Mapping[int, bool],
         then: Callable[[dict[str, Any], State], None],
@@ -167,32 +152,35 @@ class CheckpointWriter:
 
         Parameters
         ----------
-        rest, store, run_state
+        rest, run_state
             See `write`.
         waits : mapping of worker to bool
             The workers to ask, and whether each waits.
         others : callable or None
             Returns the parts of the other workers, as far as they are known.
         """
-        tag, view = next(self._numbers), self._engine.view
-        state = run_state | self._own_state(rest, store)
+        tag, view = next(self._run.numbers), self._run.view
+        state = run_state | self._own_state(rest)
         known = {w: others(w) for w in view.workers if w not in waits} if others else {}
         state["workers"] = {str(w): part.state for w, part in known.items()}
         tensors = {n: t for w, part in known.items() for n, t in named(f"worker/{w}/", part.tensors).items()}
         self._unfinished[tag] = _Unfinished(then, state, tensors, {_STORE, *waits})
         for worker, idle in waits.items():
-            self._socket.send(worker_name(worker), msg.SendWorkerState(tag, idle))
+            self._run.out.send(worker_name(worker), msg.SendWorkerState(tag, idle))
         ids = {key_of(push): push.id for push in view.pending.values()}
-        store.checkpoint(list(ids), lambda found: self._add(tag, _STORE, _named_for_file(found, ids), None))
 
-    def _own_state(self, rest: Sequence[Action], store: ParameterStore) -> dict[str, Any]:
+        def take_store(found: State, codec_counters: dict[str, int]) -> None:
+            state["codecs"] = codec_counters
+            self._add(tag, _STORE, _named_for_file(found, ids), None)
+
+        self._run.store.checkpoint(list(ids), take_store)
+
+    def _own_state(self, rest: Sequence[Action]) -> dict[str, Any]:
         engine = self._engine
         return {
             "engine": None if engine.measuring else engine.state_dict(),
             "rest": actions_to_plain(rest),
             "workers": {},
-            "codecs": store.codec_counters,
-            "movement": store.movement,
             # what only the simulated backend knows
             "ring_ends_s": 0.0,
             "handed_over_s": 0.0,
@@ -273,21 +261,19 @@ def store_state(checkpoint: Checkpoint) -> State:
     return state
 
 
-def resume_workers(
-    socket: ServerSocket, workers: Collection[int], checkpoint: Checkpoint, view: ClusterView
-) -> None:
+def resume_workers(out: Outbox, workers: Collection[int], checkpoint: Checkpoint, view: ClusterView) -> None:
     """Send each worker its part of a checkpoint."""
     ranges = None if view.ranges is None else as_lists(view.ranges)
     for worker in workers:
         own = under(f"worker/{worker}/", checkpoint.tensors)
         state = checkpoint.state["workers"].get(str(worker))
-        socket.send(worker_name(worker), msg.ResumeWorker(view.in_force, ranges, state, own))
+        out.send(worker_name(worker), msg.ResumeWorker(view.in_force, ranges, state, own))
 
 
-def admit_worker(socket: ServerSocket, worker: int, position: Position, view: ClusterView) -> None:
+def admit_worker(out: Outbox, worker: int, position: Position, view: ClusterView) -> None:
     """Have a worker that took another's place go on where that one was in its data."""
     ranges = None if view.ranges is None else as_lists(view.ranges)
-    socket.send(worker_name(worker), msg.ResumeWorker(view.in_force, ranges, *part_at(position)))
+    out.send(worker_name(worker), msg.ResumeWorker(view.in_force, ranges, *part_at(position)))
 
 
 def first_actions(

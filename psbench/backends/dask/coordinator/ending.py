@@ -29,5 +29,5 @@ class Ending:
         self.end("finished", reason)
 
     def stop(self) -> None:
-        """End the run as somebody wants it to."""
+        """End the run as the user asked."""
         self.end("stopped", "stopped by hand")

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections import deque
+import math
 from collections.abc import Callable, Sequence
 
-from psbench.backends.dask.coordinator.ending import Ending
 from psbench.backends.dask.coordinator.evaluation_queue import EvaluationQueue
 from psbench.backends.dask.coordinator.replica_averaging import ReplicaAveraging
+from psbench.backends.dask.coordinator.run_state import RunState, Script, Wait
 from psbench.backends.dask.protocol import messages as msg
 from psbench.backends.dask.protocol.framing import State
-from psbench.backends.dask.server.store import ParameterStore, Then
-from psbench.backends.schedule import StopRules, UpdateSchedule
+from psbench.backends.dask.protocol.roles import EVALUATOR
+from psbench.backends.dask.server.store import Then
+from psbench.backends.schedule import UpdateSchedule
 from psbench.core import actions as act
 from psbench.core import events as ev
 from psbench.core.actions import Action
-from psbench.core.log import EventLog, Kind, plain_json
+from psbench.core.log import Kind, plain_json
 from psbench.core.strategy import Strategy
-from psbench.core.view import ClusterView, Status
+from psbench.core.view import Status
 
 
 class Evaluation:
@@ -28,46 +29,22 @@ class Evaluation:
 
     Parameters
     ----------
-    rules : StopRules
-    view : ClusterView
-        The engine's.
-    queue : EvaluationQueue
+    run : RunState
     averaging : ReplicaAveraging
-    log : EventLog
-    events : deque
-        Where evaluations wait for the engine.
-    ending : Ending
-    store : callable
-        Returns the parameter store of the current composition.
-    until : callable
-        Handles messages until a condition holds.
     """
 
-    def __init__(
-        self,
-        rules: StopRules,
-        view: ClusterView,
-        queue: EvaluationQueue,
-        averaging: ReplicaAveraging,
-        log: EventLog,
-        events: deque[ev.Event],
-        *,
-        ending: Ending,
-        store: Callable[[], ParameterStore],
-        until: Callable[[Callable[[], bool]], None],
-    ) -> None:
-        self._rules, self._view, self._queue, self._averaging = rules, view, queue, averaging
-        self._log, self._events = log, events
-        self._ending, self._store, self._until = ending, store, until
+    def __init__(self, run: RunState, averaging: ReplicaAveraging) -> None:
+        self._run, self._view, self._averaging = run, run.view, averaging
+        self._queue = EvaluationQueue(run.out, run.workload.model_bytes)
+        #: how far the last update moved the model, if a rule reads that
+        self.movement = math.inf
         self._schedule = UpdateSchedule(
-            rules,
-            view,
+            run.rules,
+            run.view,
             evaluate=self.evaluate,
-            movement=lambda: store().movement,
-            end=ending.finish,
+            movement=lambda: self.movement,
+            end=run.ending.finish,
         )
-        #: evaluates or ends the run if the current version makes that due
-        self.after_update = self._schedule.after_update
         self._averages = False  # whether the model is the mean of the workers' models
         self._asked: int | None = None  # the request for the models of the answer being performed
         self._evaluated = -1, -1  # the last version, and its samples, that were sent to the evaluator
@@ -81,12 +58,32 @@ class Evaluation:
     def before_answer(self, actions: Sequence[Action]) -> None:
         """Ask for the workers' own models as they will be when these actions are performed, if needed."""
         if self._averages and self._schedule.may_be_due:
-            going = {a.worker for a in actions if type(a) is act.Release and a.then == "step"}
+            here = self._run.peers.workers()
+            going = {a.worker for a in actions if type(a) is act.Release and a.then == "step"} & {*here}
             self._asked = self._averaging.ask(self._with_models() - going, going)
 
     def after_answer(self) -> None:
         """Forget the models that were asked for an answer that is performed."""
         self._asked = None
+
+    @property
+    def may_be_due(self) -> bool:
+        """Whether an evaluation or the end of the run may be due at this version."""
+        return self._schedule.may_be_due
+
+    def after_update(self) -> Script[None]:
+        """Evaluate or end the run if the current version makes that due; wait if the evaluator is late."""
+        if self._run.rules.sees_movement and self._schedule.may_be_due:
+            yield from self._await_movement()
+        self._schedule.after_update()
+        if self._queue.is_full:
+            yield Wait(lambda: not self._queue.is_full, lambda: EVALUATOR)
+
+    def _await_movement(self) -> Script[None]:
+        found: list[float] = []
+        self._run.store.ask_movement(found.append)
+        yield Wait(lambda: bool(found), lambda: "the parameter server")
+        self.movement = found[0]
 
     # ---------------------------------------------------------------- evaluations
 
@@ -95,40 +92,41 @@ class Evaluation:
         self._evaluated = self._progress
         key = self._queue.expect(number, self._view)
         self.gather(lambda state: self._queue.send(key, state))
-        if self._queue.is_full:
-            self._until(lambda: not self._queue.is_full)
 
-    def evaluate_start(self) -> None:
+    def evaluate_start(self) -> Script[None]:
         """Have the model evaluated that training starts from, and wait for that."""
         self.evaluate(0)
-        self._until(lambda: not self._queue)
+        yield from self._await_all()
 
-    def evaluate_last(self, state: State) -> None:
+    def evaluate_last(self, state: State) -> Script[None]:
         """Have the model of the end evaluated, unless it was; wait for all evaluations."""
-        if self._evaluated != self._progress and self._ending.status != "diverged":
+        if self._evaluated != self._progress and self._run.ending.status != "diverged":
             self._queue.send(self._queue.expect(-1, self._view), state)
-        self._until(lambda: not self._queue)
+        yield from self._await_all()
 
-    def take(self, message: msg.Evaluated, now: float) -> None:
+    def _await_all(self) -> Script[None]:
+        yield Wait(lambda: not self._queue, lambda: f"{EVALUATOR} ({len(self._queue)} evaluations)")
+
+    def take(self, message: msg.Evaluated) -> None:
         """Take an evaluation: an event, unless it is before the first step or after the last."""
         found = self._queue.take(message.key)
         if found is None:
             return  # of an evaluator that was given up
         number, version, epoch = found
         values = {"epoch": epoch} | message.values
-        if number and self._ending:
+        if number and self._run.ending:
             number = -1
         if number > 0:
-            self._events.append(ev.Evaluated(number, version, values))
+            self._run.events.append(ev.Evaluated(number, version, values))
         else:
-            at = now if number else 0.0
-            self._log.add(Kind.EVALUATED, at, id=number, version=version, text=plain_json(values))
+            at = self._run.now if number else 0.0
+            self._run.log.add(Kind.EVALUATED, at, id=number, version=version, text=plain_json(values))
 
     def end_after(self, values: dict[str, float]) -> None:
         """End the run if a rule says so after an evaluation."""
-        reason = self._rules.after_evaluation(values)
+        reason = self._run.rules.after_evaluation(values)
         if reason:
-            self._ending.finish(reason)
+            self._run.ending.finish(reason)
 
     def begin_again(self) -> None:
         """Have another evaluator go on where the one before was lost."""
@@ -156,7 +154,7 @@ class Evaluation:
 
     def gather(self, then: Then) -> None:
         """Call `then` with the model that a person would take away."""
-        store = self._store()
+        store = self._run.store
         if not self._averages:
             store.gather(False, then)
             return
@@ -164,13 +162,15 @@ class Evaluation:
         self._averaging.mean(asked, lambda mean: then(mean) if mean else store.gather(False, then))
 
     def _with_models(self) -> set[int]:
-        """Return the workers that have been released under this composition."""
-        workers = self._view.workers.values()
-        return {w.id for w in workers if w.status not in (Status.NEW, Status.GONE)}
+        """Return the workers that are here and have been released under this composition."""
+        workers = self._view.workers
+        here = [workers[w] for w in self._run.peers.workers() if w in workers]
+        return {w.id for w in here if w.status not in (Status.NEW, Status.GONE)}
 
-    def await_state(self, gather: Callable[[Then], None]) -> State:
-        """Return the state that is gathered, waiting for it."""
-        found: list[State] = []
-        gather(found.append)
-        self._until(lambda: bool(found))
-        return found[0]
+
+def await_state(gather: Callable[[Then], None]) -> Script[State]:
+    """Return the state that is gathered, waiting for it."""
+    found: list[State] = []
+    gather(found.append)
+    yield Wait(lambda: bool(found), lambda: "whoever holds the model")
+    return found[0]

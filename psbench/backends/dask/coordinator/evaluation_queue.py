@@ -6,9 +6,9 @@ from itertools import count
 from typing import NamedTuple
 
 from psbench.backends.dask.protocol.framing import State
+from psbench.backends.dask.protocol.instructions import Outbox
 from psbench.backends.dask.protocol.messages import EvaluateModel
 from psbench.backends.dask.protocol.roles import EVALUATOR
-from psbench.backends.dask.protocol.transport import ServerSocket
 from psbench.core.view import ClusterView
 
 #: bytes of models that may wait for the evaluator; beyond, training waits for it
@@ -29,12 +29,12 @@ class EvaluationQueue:
 
     Parameters
     ----------
-    socket : ServerSocket
+    out : Outbox
     model_bytes : int
     """
 
-    def __init__(self, socket: ServerSocket, model_bytes: int) -> None:
-        self._socket = socket
+    def __init__(self, out: Outbox, model_bytes: int) -> None:
+        self._out = out
         self._room = max(_WAITING_AT_LEAST, _WAITING_BYTES // max(1, model_bytes))
         self._pending: dict[int, PendingEvaluation] = {}
         self._sent: dict[int, State] = {}  # what another evaluator is sent again
@@ -64,7 +64,7 @@ class EvaluationQueue:
         """Send the model that was expected."""
         if key in self._pending:
             self._sent[key] = state
-            self._socket.send(EVALUATOR, EvaluateModel(key, state))
+            self._out.send(EVALUATOR, EvaluateModel(key, state))
 
     def take(self, key: int) -> PendingEvaluation | None:
         """Return which evaluation has come; None if it is not awaited."""
@@ -75,7 +75,7 @@ class EvaluationQueue:
         """Send another evaluator what the one before has not answered."""
         self._is_off = False
         for key, state in self._sent.items():
-            self._socket.send(EVALUATOR, EvaluateModel(key, state))
+            self._out.send(EVALUATOR, EvaluateModel(key, state))
 
     def do_without(self) -> None:
         """Evaluate nothing until there is an evaluator again."""

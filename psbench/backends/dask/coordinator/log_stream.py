@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from psbench.backends.dask.protocol.instructions import Outbox
 from psbench.backends.dask.protocol.messages import LogRows
 from psbench.backends.dask.protocol.roles import CLIENT
-from psbench.backends.dask.protocol.transport import ServerSocket
 from psbench.core.log import EventLog
 
 
@@ -15,7 +15,7 @@ class LogStream:
 
     Parameters
     ----------
-    socket : ServerSocket
+    out : Outbox
     log : EventLog
     to : str
         The peer.
@@ -26,8 +26,8 @@ class LogStream:
         Whether nothing is sent, as the last rows are of an update that the replica does not have yet.
     """
 
-    def __init__(self, socket: ServerSocket, log: EventLog, to: str = CLIENT) -> None:
-        self._socket, self._log, self._to = socket, log, to
+    def __init__(self, out: Outbox, log: EventLog, to: str = CLIENT) -> None:
+        self._out, self._log, self._to = out, log, to
         self._rows_before = self._sent_rows = self._sent_texts = 0
         self.held = False
 
@@ -61,4 +61,4 @@ class LogStream:
             return
         self._sent_rows += len(rows)
         self._sent_texts += len(texts)
-        self._socket.send(self._to, LogRows(list(texts), rows.tobytes()))
+        self._out.send(self._to, LogRows(list(texts), rows.tobytes()))

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Mapping
 from functools import partial
 from typing import Literal
 
 from psbench.backends.dask.protocol.framing import State
+from psbench.backends.dask.protocol.instructions import Outbox
 from psbench.backends.dask.protocol.messages import MeasureLoss
 from psbench.backends.dask.protocol.roles import EVALUATOR
-from psbench.backends.dask.protocol.transport import ServerSocket
 from psbench.backends.dask.server.store import ParameterStore
 from psbench.core.actions import Measure
-from psbench.core.events import Push
+from psbench.core.events import Event, Measured, Push
 
 
 class Measurements:
@@ -20,13 +21,13 @@ class Measurements:
 
     Parameters
     ----------
-    socket : ServerSocket
-    then : callable
-        Called with the numbers by name when all are there.
+    out : Outbox
+    events : deque
+        Where the numbers, when all are there, go before all other events.
     """
 
-    def __init__(self, socket: ServerSocket, then: Callable[[dict[str, float]], None]) -> None:
-        self._socket, self._then = socket, then
+    def __init__(self, out: Outbox, events: deque[Event]) -> None:
+        self._out, self._events = out, events
         self._missing: set[str] = set()
         self._asked: dict[str, MeasureLoss] = {}  # of the evaluator
         self._numbers: dict[str, float] = {}
@@ -63,7 +64,7 @@ class Measurements:
             return
         tensors = {part: state[part] for part in ("parameters", "buffers")}
         self._asked[name] = MeasureLoss(name, which, self._samples, tensors)
-        self._socket.send(EVALUATOR, self._asked[name])
+        self._out.send(EVALUATOR, self._asked[name])
 
     def take(self, name: str, number: float) -> None:
         """Take one of the numbers, if it is awaited."""
@@ -73,9 +74,9 @@ class Measurements:
         self._numbers[name] = number
         self._missing.discard(name)
         if not self._missing:
-            self._then(self._numbers)
+            self._events.appendleft(Measured(self._numbers))
 
     def begin_again(self) -> None:
         """Ask another evaluator for what the one before has not answered."""
         for message in self._asked.values():
-            self._socket.send(EVALUATOR, message)
+            self._out.send(EVALUATOR, message)

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable
-
 from psbench.backends.dask.coordinator.checkpointing import CheckpointWriter, admit_worker
 from psbench.backends.dask.coordinator.evaluation import Evaluation
 from psbench.backends.dask.coordinator.measurements import Measurements
-from psbench.backends.dask.coordinator.peers import Peers
 from psbench.backends.dask.coordinator.pushes import PushIntake
 from psbench.backends.dask.coordinator.replacements import Replacements
 from psbench.backends.dask.coordinator.replica_averaging import ReplicaAveraging
 from psbench.backends.dask.coordinator.replication import Replication
-from psbench.backends.dask.coordinator.timers import Timers
+from psbench.backends.dask.coordinator.run_state import RunState
+from psbench.backends.dask.protocol.instructions import Forget
 from psbench.backends.dask.protocol.messages import Ready, StartTraining, Stop
 from psbench.backends.dask.protocol.roles import CLIENT, EVALUATOR, REPLICA, worker_name, worker_number
-from psbench.backends.dask.protocol.transport import ServerSocket
-from psbench.backends.dask.server.store import ParameterStore
 from psbench.core import events as ev
-from psbench.core.view import ClusterView, Status
+from psbench.core.view import Status
 from psbench.errors import Cancelled, ServerLost, WorkerLost
 
 #: roles that training goes on without, while another process is found for them
@@ -31,74 +26,44 @@ class Membership:
 
     Parameters
     ----------
-    socket : ServerSocket
-    view : ClusterView
-        The engine's.
-    events : deque
-        Where joins and losses wait for the engine.
-    peers : Peers
-    replacements : Replacements
-    timers : Timers
+    run : RunState
     pushes : PushIntake
     averaging : ReplicaAveraging
     checkpoints : CheckpointWriter
     evaluation : Evaluation
     measurements : Measurements
     replication : Replication
-    store : callable
-        Returns the parameter store of the current composition.
-    now : callable
-        Returns the seconds of the run.
-
-    Attributes
-    ----------
-    training : bool
-        Whether training has begun.
     """
 
     def __init__(
         self,
-        socket: ServerSocket,
-        view: ClusterView,
-        events: deque[ev.Event],
-        peers: Peers,
-        replacements: Replacements,
-        timers: Timers,
+        run: RunState,
         pushes: PushIntake,
         averaging: ReplicaAveraging,
         checkpoints: CheckpointWriter,
         evaluation: Evaluation,
         measurements: Measurements,
         replication: Replication,
-        *,
-        store: Callable[[], ParameterStore],
-        now: Callable[[], float],
     ) -> None:
-        self._socket, self._view, self._events, self._peers = socket, view, events, peers
-        self._replacements, self._timers, self._pushes = replacements, timers, pushes
+        self._run, self._peers, self._timers, self._pushes = run, run.peers, run.timers, pushes
         self._averaging, self._checkpoints = averaging, checkpoints
         self._evaluation, self._measurements, self._replication = evaluation, measurements, replication
-        self._store, self._now = store, now
-        self._failing = timers.failing
-        self._begin_s = 0.0
-        self.training = False
+        self._replacements = Replacements(run.workload.experiment, run.out, run.peers.known)
 
     def begin(self, begin_s: float) -> None:
         """Let training begin, at that time of this process's clock."""
-        self._begin_s, self.training = begin_s, True
+        self._run.begin_s, self._run.training = begin_s, True
         rings = self._peers.rings
         for worker in self._peers.workers():
-            self._socket.send(worker_name(worker), StartTraining(begin_s, rings))
+            self._run.out.send(worker_name(worker), StartTraining(begin_s, rings))
 
     def let_go(self, name: str) -> bool:
         """Do without a peer whose Dask worker is being retired; False if it cannot be done without."""
-        for dead in self._peers.find_dead():
-            self.lose(dead)
         if name in self._peers.gone:
             return True
         if worker_number(name) is None and name not in _HELPERS:
             return False
-        self._socket.send(name, Stop())
+        self._run.out.send(name, Stop())
         self.lose(name, "left, as its Dask worker is being retired,")
         return True
 
@@ -112,46 +77,51 @@ class Membership:
         ServerLost, Cancelled
             If it is a server, or the client.
         """
-        self._peers.lose(name)
+        self.close(name)
         worker = worker_number(name)
         if worker is not None:
             self._lose_worker(worker, how)
         elif name == CLIENT:
-            self._peers.lose(REPLICA)  # it keeps what it has, as the client may only be cut off
+            self.close(REPLICA)  # it keeps what it has, as the client may only be cut off
             raise Cancelled("the client is gone")
         elif name not in _HELPERS:
             raise ServerLost(f"{name} is gone: its process was killed or its machine is unreachable")
         else:
-            self._replacements.lose(name, self._now(), how)
+            self._replacements.lose(name, self._run.now, how)
             self._expect_again(name)
             if name == REPLICA:
                 self._replication.lose()
 
+    def close(self, name: str) -> None:
+        """Close the connection of a peer, and count it as gone."""
+        self._peers.lose(name)
+        self._run.out.add(Forget(name))
+
     def _lose_worker(self, worker: int, how: str) -> None:
         name = worker_name(worker)
-        self._replacements.lose(name, self._now(), how)
-        if not self.training:
+        self._replacements.lose(name, self._run.now, how)
+        if not self._run.training:
             if not self._replacements.awaits_worker:
                 raise WorkerLost(f"{name} {how} before training began")
             self._expect_again(name)
             return
-        self._store().leave(worker)
+        self._run.store.leave(worker)
         self._averaging.leave(worker)
         self._checkpoints.leave(worker)
-        self._events.append(ev.Leave(worker, "lost"))
+        self._run.events.append(ev.Leave(worker, "lost"))
 
     def _expect_again(self, name: str) -> None:
         """Begin only when another process has taken that role."""
-        if not self.training:
+        if not self._run.training:
             self._peers.expect_again(name)
 
     def set_ready(self, name: str, ready: Ready) -> None:
         """Take note that a role is ready, and begin with one that was lost or missing."""
         self._peers.set_ready(name, ready)
         self._peers.admit(name)
-        self._replacements.find(name, self._now())
+        self._replacements.find(name, self._run.now)
         worker = worker_number(name)
-        if worker is not None and self.training:
+        if worker is not None and self._run.training:
             self._admit(worker)
         elif name == EVALUATOR:
             self._evaluation.begin_again()
@@ -161,11 +131,11 @@ class Membership:
 
     def _admit(self, worker: int) -> None:
         """Let a process join that has taken a worker's place."""
-        admit_worker(self._socket, worker, self._pushes.position_after(worker), self._view)
-        self._store().join(worker)
-        self.begin(self._begin_s)
+        admit_worker(self._run.out, worker, self._pushes.position_after(worker), self._run.view)
+        self._run.store.join(worker)
+        self.begin(self._run.begin_s)
         if not self._timers.expects(worker):
-            self._events.append(ev.Join(worker))
+            self._run.events.append(ev.Join(worker))
 
     def find_no_place(self, name: str) -> None:
         """Do without a role for which there is no Dask worker."""
@@ -175,10 +145,11 @@ class Membership:
 
     def changes_since_checkpoint(self) -> list[ev.Event]:
         """Return what a resumed run must know: workers that took part and are missing, or that are back."""
-        here, there = self._peers.workers(), self._view.workers
+        here, there = self._peers.workers(), self._run.view.workers
         gone = {w.id for w in there.values() if w.status == Status.GONE and not w.dropped}
         lost = sorted(there.keys() - gone - {*here})
-        back = [w for w in here if w in gone and w not in self._failing and not self._timers.expects(w)]
+        timers = self._timers
+        back = [w for w in here if w in gone and w not in timers.failing and not timers.expects(w)]
         return [*(ev.Leave(worker, "lost") for worker in lost), *map(ev.Join, back)]
 
     @property
@@ -190,4 +161,4 @@ class Membership:
         """Return whether a join or failure of the profile is possible: a dead process does not come back."""
         if type(event) is ev.Join:
             return event.worker in self._peers.workers()
-        return type(event) is not ev.Leave or event.worker in self._view.workers
+        return type(event) is not ev.Leave or event.worker in self._run.view.workers

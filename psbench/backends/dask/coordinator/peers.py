@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from psbench.backends.dask.protocol.messages import Ping, Ready, Stop, UsageReport
+from psbench.backends.dask.protocol.messages import Ready, UsageReport
 from psbench.backends.dask.protocol.roles import Address, worker_name, worker_number
-from psbench.backends.dask.protocol.transport import ServerSocket
 
 
 class Peers:
@@ -15,14 +14,12 @@ class Peers:
 
     Parameters
     ----------
-    socket : ServerSocket
-        Where they connect.
     expected : sequence of str
         The names of all.
     """
 
-    def __init__(self, socket: ServerSocket, expected: Sequence[str]) -> None:
-        self._socket, self._expected = socket, list(expected)
+    def __init__(self, expected: Sequence[str]) -> None:
+        self._expected = list(expected)
         self.known = set(expected)  #: names of all that have taken part
         self._ready: dict[str, Ready] = {}
         self._connected: set[str] = set()
@@ -47,6 +44,10 @@ class Peers:
         """Take note that a peer is gone, and another is to be ready in its place."""
         self._ready.pop(name, None)
 
+    def do_without(self, name: str) -> None:
+        """Take note that no other takes the place of a peer that is gone."""
+        self._expected.remove(name)
+
     def set_ready(self, name: str, ready: Ready) -> None:
         """Take note that a peer can begin."""
         self._ready[name] = ready
@@ -59,6 +60,11 @@ class Peers:
     def present(self) -> list[str]:
         """Names of those that are connected."""
         return sorted(self._connected - self.gone)
+
+    @property
+    def to_look_at(self) -> tuple[str, ...]:
+        """Names of those whose death would be a loss: workers that were dismissed may be gone."""
+        return tuple(name for name in self.present if name not in self._dismissed)
 
     @property
     def missing(self) -> list[str]:
@@ -81,22 +87,15 @@ class Peers:
         return {worker: self._ready[worker_name(worker)].ring for worker in self.workers()}
 
     @property
-    def all_usage_reported(self) -> bool:
-        """Whether each worker that is not gone has said what it used."""
-        return all(worker_name(worker) in self.usage for worker in self.workers())
+    def without_usage(self) -> list[str]:
+        """Names of the workers that are not gone and have not said what they used."""
+        names = map(worker_name, self.workers())
+        return [name for name in names if name not in self.usage]
 
-    def dismiss_workers(self) -> None:
-        """Tell the workers that the run is over; they report what they used, and may then be gone."""
-        for worker in self.workers():
-            self._dismissed.add(worker_name(worker))
-            self._socket.send(worker_name(worker), Stop())
-
-    def find_dead(self) -> list[str]:
-        """Return the peers that are newly gone: a message to a dead process cannot be sent."""
-        expected = [name for name in self.present if name not in self._dismissed]
-        return [name for name in expected if not self._socket.send(name, Ping())]
+    def dismiss(self, name: str) -> None:
+        """Take note that a worker was told that the run is over: it reports what it used, and may be gone."""
+        self._dismissed.add(name)
 
     def lose(self, name: str) -> None:
         """Do without a peer."""
         self.gone.add(name)
-        self._socket.forget(name)

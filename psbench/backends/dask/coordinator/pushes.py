@@ -6,17 +6,13 @@ discards the push, or when the engine has found the push void.
 
 from __future__ import annotations
 
-import time
-from collections import deque
-from collections.abc import Callable, Sequence
-from itertools import count
+from collections.abc import Sequence
 
-from psbench.backends.dask.coordinator.ending import Ending
+from psbench.backends.dask.coordinator.run_state import RunState
 from psbench.backends.dask.protocol.messages import PushMessage
-from psbench.backends.dask.server.store import ParameterStore, key_of
+from psbench.backends.dask.server.store import key_of
 from psbench.backends.pushes import why_diverged, with_stats
 from psbench.core import events as ev
-from psbench.core.engine import Engine
 from psbench.core.view import Status
 from psbench.training.batches import Position
 
@@ -26,27 +22,17 @@ class PushIntake:
 
     Parameters
     ----------
-    engine : Engine
-    events : deque
-        Where events wait for the engine.
-    ending : Ending
-    store : callable
-        Returns the parameter store of the current composition.
-    now : callable
-        Returns the seconds of the run.
+    run : RunState
+
+    Attributes
+    ----------
+    next_number : int
+        Of the next push.
     """
 
-    def __init__(
-        self,
-        engine: Engine,
-        events: deque[ev.Event],
-        ending: Ending,
-        store: Callable[[], ParameterStore],
-        now: Callable[[], float],
-    ) -> None:
-        self._engine, self._events, self._ending = engine, events, ending
-        self._store, self._now = store, now
-        self._numbers = count()
+    def __init__(self, run: RunState) -> None:
+        self._run = run
+        self.next_number = 0
         #: samples and steps of each worker's pushes
         self._done: dict[int, tuple[int, int]] = {}
         self._reads: Sequence[str] = ()
@@ -56,17 +42,6 @@ class PushIntake:
     def compose(self, bytes_up: int, reads: Sequence[str]) -> None:
         """Take pushes of so many bytes, with the statistics that parts of a composition read."""
         self.bytes_up, self._reads = bytes_up, reads
-
-    @property
-    def next_number(self) -> int:
-        """The number of the next push."""
-        number = next(self._numbers)
-        self._numbers = count(number)
-        return number
-
-    @next_number.setter
-    def next_number(self, number: int) -> None:
-        self._numbers = count(number)
 
     def set_position(self, worker: int, samples: int, steps: int) -> None:
         """Set how far a worker has come in its data, at the beginning."""
@@ -79,7 +54,7 @@ class PushIntake:
     def handled_position(self, worker: int) -> Position:
         """Return where to go on after the last push of a worker that the engine has taken."""
         after = self.position_after(worker)
-        queued = [event for event in self._events if type(event) is ev.Push and event.worker == worker]
+        queued = [event for event in self._run.events if type(event) is ev.Push and event.worker == worker]
         samples, steps = sum(push.samples for push in queued), sum(push.steps for push in queued)
         return after._replace(taken=after.taken - samples, steps=after.steps - steps)
 
@@ -87,35 +62,38 @@ class PushIntake:
         """Take a push to the engine's queue."""
         samples, steps = self._done.get(worker, (0, 0))
         self._done[worker] = samples + message.samples, steps + message.steps
-        send_s = max(0.0, time.monotonic() - message.sent_s)
+        send_s = max(0.0, self._run.clock_s - message.sent_s)
+        # fmt: off
         push = ev.Push(
-            *(next(self._numbers), worker, message.ticket, message.version, message.samples, message.steps),
-            *(self.bytes_up, message.compute_s, send_s, message.loss, message.stats, message.overlapping),
+            self.next_number, worker, message.ticket, message.version, message.samples, message.steps,
+            self.bytes_up, message.compute_s, send_s, message.loss, message.stats, message.overlapping,
         )
-        if message.is_finite:
-            self._store().arrived(push)
-        elif self._is_current(push):
+        # fmt: on
+        self.next_number += 1
+        self._run.store.arrived(push)
+        if not message.is_finite and self._is_current(push):
             self._diverge(push)
             return
-        self._events.append(with_stats(push, self._reads) if self._reads else push)
+        self._run.events.append(with_stats(push, self._reads) if self._reads else push)
 
     def _is_current(self, push: ev.Push) -> bool:
-        worker = self._engine.view.workers[push.worker]
+        worker = self._run.view.workers[push.worker]
         return push.ticket == worker.ticket and worker.status is Status.COMPUTING
 
     def _diverge(self, push: ev.Push) -> None:
-        if not self._ending:
-            now = self._now()
-            self._engine.handle(push, now)
+        if not self._run.ending:
+            now = self._run.now
+            self._run.engine.handle(push, now)
             self.diverged = True
-            self._ending.end("diverged", why_diverged(push, now))
+            self._run.ending.end("diverged", why_diverged(push, now))
 
     def discard_void(self) -> None:
         """Drop the payloads of pushes that the engine was given and has found void."""
-        waiting, pending = self._store().waiting, self._engine.view.pending
-        if len(waiting) <= len(pending) or self._engine.measuring:
+        run = self._run
+        waiting, pending = run.store.waiting, run.view.pending
+        if len(waiting) <= len(pending) or run.engine.measuring:
             return
         needed = {key_of(push) for push in pending.values()}
-        needed |= {key_of(event) for event in self._events if type(event) is ev.Push}
+        needed |= {key_of(event) for event in run.events if type(event) is ev.Push}
         for key in [key for key in waiting if key not in needed]:
-            self._store().discard(key)
+            run.store.discard(key)

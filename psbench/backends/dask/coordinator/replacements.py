@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from psbench.backends.dask.protocol.instructions import Outbox
 from psbench.backends.dask.protocol.messages import Incident, RoleLost
 from psbench.backends.dask.protocol.roles import CLIENT, EVALUATOR, REPLICA, worker_name, worker_number
-from psbench.backends.dask.protocol.transport import ServerSocket
 from psbench.errors import BackendError
 from psbench.experiment import Experiment
 
@@ -20,13 +20,13 @@ class Replacements:
     Parameters
     ----------
     experiment : Experiment
-    socket : ServerSocket
+    out : Outbox
     expected : iterable of str
         The roles that there is a Dask worker for at the beginning.
     """
 
-    def __init__(self, experiment: Experiment, socket: ServerSocket, expected: Iterable[str]) -> None:
-        self._socket = socket
+    def __init__(self, experiment: Experiment, out: Outbox, expected: Iterable[str]) -> None:
+        self._out = out
         self._of_workers = experiment.recovery.lets_workers_join
         self._needs_evaluator = _evaluator_is_needed(experiment)
         names = map(worker_name, range(experiment.num_workers))
@@ -34,7 +34,7 @@ class Replacements:
         self._awaited = set(self._missing)
 
     def _tell(self, text: str) -> None:
-        self._socket.send(CLIENT, Incident(text))
+        self._out.send(CLIENT, Incident(text))
 
     def lose(self, name: str, now: float, how: str) -> None:
         """Have another Dask worker found for evaluator or replica, or for a worker if that is wanted."""
@@ -43,7 +43,7 @@ class Replacements:
         if name in (EVALUATOR, REPLICA) or self._of_workers:
             self._missing.add(name)
             self._awaited.add(name)
-            self._socket.send(CLIENT, RoleLost(name))
+            self._out.send(CLIENT, RoleLost(name))
 
     def find(self, name: str, now: float) -> None:
         """Take note that a role has a process; worth a word if it was sought."""

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from psbench.backends.dask.protocol.framing import State
+from psbench.backends.dask.protocol.instructions import Outbox
 from psbench.backends.dask.protocol.messages import SendModel
 from psbench.backends.dask.protocol.roles import worker_name
-from psbench.backends.dask.protocol.transport import ServerSocket
 from psbench.backends.dask.server.store import Then
 from psbench.backends.local_steps import mean_model
 
@@ -37,13 +37,13 @@ class ReplicaAveraging:
 
     Parameters
     ----------
-    socket : ServerSocket
+    out : Outbox
     numbers : iterator of int
         Numbers for requests that nobody had before in this run.
     """
 
-    def __init__(self, socket: ServerSocket, numbers: Iterator[int]) -> None:
-        self._socket, self._numbers = socket, numbers
+    def __init__(self, out: Outbox, numbers: Iterator[int]) -> None:
+        self._out, self._numbers = out, numbers
         self._requests: dict[int, _Request] = {}
         self._last = -1
 
@@ -54,8 +54,7 @@ class ReplicaAveraging:
         going = set(released)
         request = self._requests[tag] = _Request({*workers, *going})
         for worker in sorted(request.expected):
-            if not self._socket.send(worker_name(worker), SendModel(tag, worker in going)):
-                request.expected.discard(worker)
+            self._out.send(worker_name(worker), SendModel(tag, worker in going))
         return tag
 
     def mean(self, tag: int, then: Then) -> None:

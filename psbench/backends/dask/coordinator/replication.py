@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Any
 
 from psbench.backends.checkpointing import idle_workers, released, under
 from psbench.backends.dask.coordinator.checkpointing import CheckpointWriter, WorkerPart, part_at
 from psbench.backends.dask.coordinator.log_stream import LogStream
+from psbench.backends.dask.coordinator.run_state import RunState, Script, Wait
 from psbench.backends.dask.protocol.framing import State
 from psbench.backends.dask.protocol.messages import KeepState
 from psbench.backends.dask.protocol.roles import REPLICA
-from psbench.backends.dask.protocol.transport import ServerSocket
-from psbench.backends.dask.server.store import ParameterStore, key_of
+from psbench.backends.dask.server.store import key_of
 from psbench.core.actions import Action, Release
 from psbench.core.compatibility import keeps_on_workers
-from psbench.core.log import EventLog
-from psbench.core.strategy import Strategy
-from psbench.core.view import ClusterView
 from psbench.training.batches import Position
 
 
@@ -31,22 +28,13 @@ class Replication:
 
     Parameters
     ----------
-    socket : ServerSocket
+    run : RunState
     checkpoints : CheckpointWriter
         Puts states together.
-    log : EventLog
     to_client : LogStream
         Which sends the client nothing that the replica does not have.
-    view : ClusterView
-        The engine's.
-    numbers : iterator of int
-        Numbers for requests that nobody had before in this run.
     position : callable
         Returns where a worker was in its data after the last of its pushes that the engine has taken.
-    until : callable
-        Handles messages until a condition holds.
-    compositions : sequence of Strategy
-        Of the experiment: workers are asked if any of them has more on its workers than places in the data.
 
     Attributes
     ----------
@@ -56,20 +44,15 @@ class Replication:
 
     def __init__(
         self,
-        socket: ServerSocket,
+        run: RunState,
         checkpoints: CheckpointWriter,
-        log: EventLog,
         to_client: LogStream,
-        view: ClusterView,
-        numbers: Iterator[int],
-        *,
         position: Callable[[int], Position],
-        until: Callable[[Callable[[], bool]], None],
-        compositions: Sequence[Strategy],
     ) -> None:
-        self._socket, self._checkpoints, self._log, self._to_client = socket, checkpoints, log, to_client
-        self._view, self._numbers, self._position, self._until = view, numbers, position, until
-        self._asks = any(map(keeps_on_workers, compositions))  # a residual outlives its composition
+        self._run, self._checkpoints, self._to_client = run, checkpoints, to_client
+        self._position = position
+        # whether workers are asked for more than places in the data; a residual outlives its composition
+        self._asks = any(map(keeps_on_workers, run.workload.experiment.strategy.compositions))
         self._parts: dict[int, WorkerPart] = {}  # of workers that were asked: as of their release then
         self.is_there = False
         self._stream: LogStream | None = None  # None while it has nothing
@@ -94,29 +77,25 @@ class Replication:
         """Whether the replica is to have one as soon as it comes, in the middle of the workers' steps."""
         return self.is_there and not self._asks
 
-    def keep(
-        self,
-        rest: Sequence[Action],
-        store: ParameterStore,
-        present: Collection[int],
-        run_state: dict[str, Any],
-    ) -> None:
+    def keep(self, rest: Sequence[Action], run_state: dict[str, Any]) -> Script[None]:
         """Wait until the replica has this moment; `rest` is what is still to be performed of the answer.
 
         While pushes wait for a ring it has what they started from: their payloads are with the workers.
         """
-        if any(key_of(push) not in store.waiting for push in self._view.pending.values()):
+        run = self._run
+        if any(key_of(push) not in run.store.waiting for push in run.view.pending.values()):
             return
         if self._stream is None:
-            self._stream = LogStream(self._socket, self._log, REPLICA)
+            self._stream = LogStream(run.out, run.log, REPLICA)
             self._stream.begin_where(self._to_client)
             self._since = self._stream.sent
-        self._awaited = tag = next(self._numbers)
+        self._awaited = tag = next(run.numbers)
         self._to_client.held = True
-        idle = idle_workers(self._view, released(rest)) if self._asks else {}
+        idle = idle_workers(run.view, released(rest)) if self._asks else {}
+        present = run.peers.workers()
         waits = {worker: True for worker, waits in idle.items() if waits and worker in present}
-        self._checkpoints.capture(rest, store, run_state, waits, partial(self._send, tag, waits), self._known)
-        self._until(lambda: self._awaited is None)
+        self._checkpoints.capture(rest, run_state, waits, partial(self._send, tag, waits), self._known)
+        yield Wait(lambda: self._awaited is None, lambda: f"{REPLICA} (to keep the state)")
 
     def _known(self, worker: int) -> WorkerPart:
         return self._parts.get(worker) or part_at(self._position(worker))
@@ -127,7 +106,7 @@ class Replication:
             self._parts[worker] = part.as_of_release()
         if self._stream is not None and tag == self._awaited:  # else it was lost meanwhile
             self._stream.send()
-            self._socket.send(REPLICA, KeepState(tag, *self._since, state, tensors))
+            self._run.out.send(REPLICA, KeepState(tag, *self._since, state, tensors))
 
     def take_receipt(self, tag: int) -> None:
         """Take note that the replica has a state."""

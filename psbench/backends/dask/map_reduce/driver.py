@@ -71,7 +71,11 @@ def run_map_reduce(
         wait_s, uses = experiment.recovery.wait_for_workers, experiment.connection
         with demand(client) as wanted:
             room = find_room(
-                *(client, roles, len(roles), wait_s, control.check),
+                client,
+                roles,
+                len(roles),
+                wait_s,
+                control.check,
                 resources=uses.resources,
                 ask=wanted.ask,
             )
@@ -170,7 +174,7 @@ class _Driver:
         for worker in range(last + 1):  # the last is the evaluator's
             role = worker_name(worker) if worker < last else EVALUATOR
             self._partitions[worker] = self._submit(
-                *(tasks.load, experiment, shipping.to(role), min(worker, last - 1)), on=role
+                tasks.load, experiment, shipping.to(role), min(worker, last - 1), on=role
             )
         for worker, partition in self._partitions.items():
             self._result(partition, f"partition {worker}", _LOAD_S)
@@ -203,7 +207,12 @@ class _Driver:
             spread = self.client.scatter([model], broadcast=True, hash=False)[0]
             maps = [
                 self._submit(
-                    *(tasks.map_step, self._partitions[w], spread, job, push.samples, weight),
+                    tasks.map_step,
+                    self._partitions[w],
+                    spread,
+                    job,
+                    push.samples,
+                    weight,
                     on=worker_name(w),
                 )
                 for w, push, weight in zip(workers, pushes, self._weights, strict=True)

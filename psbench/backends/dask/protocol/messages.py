@@ -284,6 +284,12 @@ class MeasureDistance(Message, kind=63):
     version: int
 
 
+class MeasureMovement(Message, kind=79):
+    """Asks the only server how far the last update moved the model; it measures that of all that follow."""
+
+    tag: int
+
+
 class MeasureLoad(Message, kind=64):
     """Asks a server for the seconds that it was busy serving since it was asked last."""
 
@@ -291,10 +297,11 @@ class MeasureLoad(Message, kind=64):
 
 
 class StateReply(Message, kind=65):
-    """Tensors that were asked for."""
+    """Tensors that were asked for; of a checkpoint the first server says its codecs' counters too."""
 
     tag: int
     tensors: Tensors
+    codec_counters: dict[str, int] | None = None
 
 
 class NumberReply(Message, kind=66):

@@ -51,15 +51,30 @@ class PushMessage(Message, kind=1):
     def of(cls, push: Push, sent_s: float, is_finite: bool, payload: Tensor | None = None) -> PushMessage:
         """Return the message of a push."""
         return cls(
-            *(push.ticket, push.base_version, push.samples, push.steps, push.compute_s, sent_s, push.loss),
-            *(is_finite, push.overlapping, push.stats, payload),
+            push.ticket,
+            push.base_version,
+            push.samples,
+            push.steps,
+            push.compute_s,
+            sent_s,
+            push.loss,
+            is_finite,
+            push.overlapping,
+            push.stats,
+            payload,
         )
 
     def encode(self) -> tuple[bytes, Tensor | None]:
         """Pack the body."""
         flags = self.is_finite * _IS_FINITE + self.overlapping * _OVERLAPPING
         body = _PUSH.pack(
-            *(self.ticket, self.version, self.samples, self.steps, self.compute_s, self.sent_s, self.loss),
+            self.ticket,
+            self.version,
+            self.samples,
+            self.steps,
+            self.compute_s,
+            self.sent_s,
+            self.loss,
             flags,
         )
         return body + json.dumps(self.stats).encode() if self.stats else body, self.payload
@@ -70,8 +85,17 @@ class PushMessage(Message, kind=1):
         ticket, version, samples, steps, compute_s, sent_s, loss, flags = _PUSH.unpack_from(body)
         stats = _STATISTICS.validate_json(body[_PUSH.size :]) if len(body) > _PUSH.size else None
         return cls(
-            *(ticket, version, samples, steps, compute_s, sent_s, loss),
-            *(bool(flags & _IS_FINITE), bool(flags & _OVERLAPPING), stats, payload),
+            ticket,
+            version,
+            samples,
+            steps,
+            compute_s,
+            sent_s,
+            loss,
+            bool(flags & _IS_FINITE),
+            bool(flags & _OVERLAPPING),
+            stats,
+            payload,
         )
 
 
@@ -96,8 +120,15 @@ class ReleaseMessage(Message, kind=2):
     def of(cls, release: Release, samples: int, payload: Tensor | None = None) -> ReleaseMessage:
         """Return the message of a release, under which the worker takes steps of so many samples."""
         return cls(
-            *(release.ticket, release.load, samples, release.send, release.aggregate),
-            *(release.then, release.epoch, release.orders, payload),
+            release.ticket,
+            release.load,
+            samples,
+            release.send,
+            release.aggregate,
+            release.then,
+            release.epoch,
+            release.orders,
+            payload,
         )
 
     def encode(self) -> tuple[bytes, Tensor | None]:

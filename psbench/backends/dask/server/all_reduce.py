@@ -10,17 +10,16 @@ by another before it goes on.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from psbench.backends.dask.protocol import messages as msg
 from psbench.backends.dask.protocol.decoder import Message
 from psbench.backends.dask.protocol.framing import State
+from psbench.backends.dask.protocol.instructions import Outbox
 from psbench.backends.dask.protocol.messages import PushKey, ReleaseMessage, StartRing
 from psbench.backends.dask.protocol.roles import worker_name, worker_number
-from psbench.backends.dask.protocol.transport import ServerSocket
-from psbench.backends.dask.server.store import NO_CODEC, StoreReply, Then, ThenNumber, key_of
+from psbench.backends.dask.server.store import NO_CODEC, StoreReply, Then, ThenCheckpoint, ThenNumber, key_of
 from psbench.core import actions as act
 from psbench.core.events import Push
 from psbench.core.migration import Ranges
@@ -53,7 +52,7 @@ class AllReduceStore:
 
     Parameters
     ----------
-    socket : ServerSocket
+    out : Outbox
     workers : list of int
         Those that are connected.
     state : State or None
@@ -64,13 +63,9 @@ class AllReduceStore:
 
     updates_itself = True
     waiting: Collection[PushKey] = ()  #: payloads stay with the workers
-    movement = math.inf  #: not measured; an experiment that asks for it is refused
 
-    def __init__(
-        self, socket: ServerSocket, workers: list[int], state: State | None, numbers: Iterator[int]
-    ) -> None:
-        self._socket = socket
-        socket.keep_payload = None
+    def __init__(self, out: Outbox, workers: list[int], state: State | None, numbers: Iterator[int]) -> None:
+        self._out = out
         self._alive = sorted(workers)
         self._current = set(workers)  # those whose replica is of the current version
         self._ring: _Ring | None = None
@@ -141,19 +136,17 @@ class AllReduceStore:
         """Ask a worker for its replica."""
         self._request(_Request(lambda tag: msg.SendState(tag, states), then))
 
-    def checkpoint(self, keys: Sequence[PushKey], then: Then) -> None:
-        """Ask a worker for its replica; at a barrier no push waits when there is a new version."""
-        self.gather(True, then)
+    def checkpoint(self, keys: Sequence[PushKey], then: ThenCheckpoint) -> None:
+        """Ask a worker for its replica; at a barrier no push waits when there is a new version.
+
+        Replicas share no stochastic codecs.
+        """
+        self.gather(True, lambda state: then(state, dict(NO_CODEC)))
 
     def payload(self, push: Push, then: Then) -> None:
         """Ask the pusher for what it adds to the next ring; `then` is given nothing if it is lost."""
         key = key_of(push)
         self._request(_Request(lambda tag: msg.SendPayload(tag, key), then, push.worker))
-
-    @property
-    def codec_counters(self) -> dict[str, int]:
-        """Replicas share no stochastic codecs."""
-        return dict(NO_CODEC)
 
     def hold(self, version: int, in_use: Iterable[int]) -> None:
         """Do nothing: at a barrier everybody starts from the current version."""
@@ -170,8 +163,9 @@ class AllReduceStore:
         """Refuse: there are no servers."""
         raise ProtocolError("All-Reduce has no servers between which entries could move")
 
-    def measure_movement(self) -> None:
-        """Do nothing: an experiment that asks for it is refused."""
+    def ask_movement(self, then: ThenNumber) -> None:
+        """Refuse: there is no server that measures it."""
+        raise ProtocolError("All-Reduce has no server that could measure the movement of an update")
 
     # ---------------------------------------------------------------- requests
 
@@ -266,4 +260,4 @@ class AllReduceStore:
         )
 
     def _send(self, worker: int, message: Message) -> None:
-        self._socket.send(worker_name(worker), message)
+        self._out.send(worker_name(worker), message)

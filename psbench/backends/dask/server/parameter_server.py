@@ -1,4 +1,4 @@
-"""Parameter servers: the coordinator's own slice, and the orders to the other servers."""
+"""Parameter servers: the orders to them, and what they answer."""
 
 from __future__ import annotations
 
@@ -6,24 +6,29 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from torch import Tensor
-
 from psbench.backends.dask.protocol import messages as msg
 from psbench.backends.dask.protocol.decoder import Message
 from psbench.backends.dask.protocol.framing import State
-from psbench.backends.dask.protocol.messages import EntryRanges, PushKey, ReleaseMessage
+from psbench.backends.dask.protocol.instructions import Outbox
+from psbench.backends.dask.protocol.messages import (
+    EntryRanges,
+    NumberReply,
+    PushKey,
+    ReleaseMessage,
+    StateReply,
+)
 from psbench.backends.dask.protocol.roles import server_name, worker_name
-from psbench.backends.dask.protocol.transport import ServerSocket
-from psbench.backends.dask.server.migration import SliceMigration, exchange
+from psbench.backends.dask.server.migration import exchange
 from psbench.backends.dask.server.parameter_slice import ParameterSlice
 from psbench.backends.dask.server.store import (
+    NO_CODEC,
     StoreReply,
     Then,
+    ThenCheckpoint,
     ThenNumber,
     join,
     key_of,
     slice_of,
-    state_of,
 )
 from psbench.backends.partition import Partition, partitions, partitions_of
 from psbench.core import actions as act
@@ -35,18 +40,18 @@ from psbench.training.workload import Workload
 
 @dataclass
 class _Request:
-    """What every server is asked for: their parts by name, and what to do when all are there."""
+    """What every server is asked for: their answers by name, and what to do when all are there."""
 
-    then: Callable[[list[State | float]], None]
-    parts: dict[str, State | float] = field(default_factory=dict)
+    then: Callable[[list[StateReply | NumberReply]], None]
+    answers: dict[str, StateReply | NumberReply] = field(default_factory=dict)
 
 
 class ParameterServerStore:
-    """The store of one or more parameter servers, of which the first is in this process.
+    """The orders to one or more parameter servers; the first is in this process, and answers like the others.
 
     Parameters
     ----------
-    socket : ServerSocket
+    out : Outbox
     workload : Workload
     index : int
         Which of the experiment's compositions this is.
@@ -64,7 +69,7 @@ class ParameterServerStore:
 
     def __init__(
         self,
-        socket: ServerSocket,
+        out: Outbox,
         workload: Workload,
         index: int,
         state: State,
@@ -72,70 +77,64 @@ class ParameterServerStore:
         ranges: Ranges | None = None,
         codec_counters: dict[str, int] | None = None,
     ) -> None:
-        self._socket = socket
+        self._out, self._numbers = out, numbers
         composition = workload.experiment.strategy.compositions[index]
-        self._others = [server_name(number) for number in range(1, composition.placement.num_servers)]
+        self._servers = [server_name(number) for number in range(composition.placement.num_servers)]
         self._parts = parts = partition_of(composition, workload, ranges)
-        own = slice_of(state, parts[0], first=True)
-        self._own = new_slice(own, workload, composition, 0, codec_counters)
-        socket.keep_payload = self._own.receive
         told_ranges = None if ranges is None else as_lists(ranges)
-        for name, part in zip(self._others, parts[1:], strict=True):
-            theirs = slice_of(state, part, first=False)
-            socket.send(name, msg.BeginSlice(index, told_ranges, codec_counters, theirs))
+        for number, (name, part) in enumerate(zip(self._servers, parts, strict=True)):
+            own = slice_of(state, part, first=not number)
+            out.send(name, msg.BeginSlice(index, told_ranges, codec_counters, own))
+        #: pushes of which the servers have payloads, in the order of their arrival
+        self._waiting = {_key_in(name): None for name in state if name.startswith("payload/")}
         self._requests: dict[int, _Request] = {}
-        self._numbers = numbers
-        self._snapshot: tuple[int, Tensor] | None = None
 
     # ---------------------------------------------------------------- pushes and versions
 
     @property
     def waiting(self) -> Collection[PushKey]:
-        """The pushes whose payloads are kept; the other servers keep their slices of the same."""
-        return self._own.payloads.keys()
+        """The pushes whose payloads are kept; every server keeps its slice of the same."""
+        return self._waiting.keys()
 
     def arrived(self, push: Push) -> None:
-        """Do nothing: every server's socket gives its slice of the push to `ParameterSlice.receive`."""
+        """Take note of a push; every server's socket gives its slice of it to `ParameterSlice.receive`."""
+        self._waiting[key_of(push)] = None
 
     def apply(self, apply: act.Apply) -> None:
-        """Make the next version here, and have the other servers make it."""
+        """Have the servers make the next version."""
         pushes = apply.pushes
-        order = msg.ApplyUpdate(
-            [key_of(push) for push in pushes],
-            list(apply.weights),
-            [push.samples for push in pushes],
-            [push.steps for push in pushes],
-            [push.base_version for push in pushes],
-            msg.Update.of(apply),
+        keys = [key_of(push) for push in pushes]
+        for key in keys:
+            del self._waiting[key]
+        self._order(
+            msg.ApplyUpdate(
+                keys,
+                list(apply.weights),
+                [push.samples for push in pushes],
+                [push.steps for push in pushes],
+                [push.base_version for push in pushes],
+                msg.Update.of(apply),
+            )
         )
-        self._own.apply(order)
-        self._order(order)
 
     def discard(self, key: PushKey) -> None:
         """Drop a push's slices."""
-        self._own.discard(key)
+        self._waiting.pop(key, None)
         self._order(msg.DiscardPush(key))
 
     def release(self, release: act.Release, samples: int) -> None:
         """Answer a worker, with the model if it has not got this version, or with the aggregate."""
-        with self._own.busy:
-            payload = self._answer(release) if release.send else None
-            self._socket.send(worker_name(release.worker), ReleaseMessage.of(release, samples, payload))
-        if release.send:
-            stamp = release.worker, release.ticket, release.load
-            self._order(msg.AnswerWorker(*stamp, release.aggregate))
-
-    def _answer(self, release: act.Release) -> Tensor:
-        worker, ticket, version = release.worker, release.ticket, release.load
-        if release.aggregate or not self._own.is_shared:
-            return self._own.answer(worker, ticket, version, release.aggregate)
-        if self._snapshot is None or self._snapshot[0] != version:
-            self._snapshot = version, self._own.answer(worker, ticket, version, False)
-        return self._snapshot[1]
+        name, message = worker_name(release.worker), ReleaseMessage.of(release, samples)
+        if not release.send:
+            self._out.send(name, message)
+            return
+        self._out.answer(name, message)
+        for other in self._servers[1:]:
+            stamp = release.worker, release.ticket
+            self._out.send(other, msg.AnswerWorker(*stamp, release.load, release.aggregate))
 
     def forget(self, worker: int) -> None:
         """Forget which model a worker holds."""
-        self._own.forget(worker)
         self._order(msg.ForgetWorker(worker))
 
     def leave(self, worker: int) -> None:
@@ -149,41 +148,36 @@ class ParameterServerStore:
     # ---------------------------------------------------------------- states and measurements
 
     def gather(self, states: bool, then: Then) -> None:
-        """Put the slices together; with one server at once."""
-        own = state_of(self._own.server, states)
-        self._ask(lambda tag: msg.SendState(tag, states), own, self._joined(then))
+        """Put the slices together."""
+        self._ask(lambda tag: msg.SendState(tag, states), self._joined(then))
 
-    def checkpoint(self, keys: Sequence[PushKey], then: Then) -> None:
+    def checkpoint(self, keys: Sequence[PushKey], then: ThenCheckpoint) -> None:
         """Put together what the servers' checkpoints hold of the current version, and of those pushes."""
-        own = self._own.checkpoint(keys)
-        self._ask(lambda tag: msg.SendSliceState(tag, list(keys)), own, self._joined(then))
+        now = self._parts
+
+        def put_together(answers: list[StateReply | NumberReply]) -> None:
+            counters = answers[0].codec_counters if isinstance(answers[0], StateReply) else None
+            then(join(_states(answers), now), counters or dict(NO_CODEC))
+
+        self._ask(lambda tag: msg.SendSliceState(tag, list(keys)), put_together)
 
     def payload(self, push: Push, then: Then) -> None:
         """Put a push's slices together."""
         key = key_of(push)
-        self._ask(lambda tag: msg.SendPayload(tag, key), self._own.payload(key), self._joined(then))
+        self._ask(lambda tag: msg.SendPayload(tag, key), self._joined(then))
 
-    def _joined(self, then: Then) -> Callable[[list[State | float]], None]:
+    def _joined(self, then: Then) -> Callable[[list[StateReply | NumberReply]], None]:
         now = self._parts
-        return lambda parts: then(join([part for part in parts if isinstance(part, dict)], now))
-
-    @property
-    def codec_counters(self) -> dict[str, int]:
-        """How many models and aggregates stochastic codecs have encoded."""
-        return self._own.codec_counters
+        return lambda answers: then(join(_states(answers), now))
 
     def hold(self, version: int, in_use: Iterable[int]) -> None:
         """Keep the current version in every server."""
-        self._own.hold(version, in_use)
         self._order(msg.HoldVersion(version, sorted(in_use)))
 
     def distance_sq(self, push: Push, then: ThenNumber) -> None:
         """Add up the servers' squared distances."""
         version = push.base_version
-        own = self._own.distance_sq(version)
-        self._ask(
-            lambda tag: msg.MeasureDistance(tag, version), own, lambda parts: then(sum(_numbers(parts)))
-        )
+        self._ask(lambda tag: msg.MeasureDistance(tag, version), lambda answers: then(sum(_numbers(answers))))
 
     def loads(self, then: Callable[[list[float]], None]) -> None:
         """Call `then` with the seconds that each server was busy serving since this was asked last.
@@ -191,16 +185,11 @@ class ParameterServerStore:
         That is decoding, adding up, encoding and handing to the socket; the coordinator's decisions are not
         in it.
         """
-        self._ask(msg.MeasureLoad, self._own.take_load(), lambda parts: then(_numbers(parts)))
+        self._ask(msg.MeasureLoad, lambda answers: then(_numbers(answers)))
 
-    def measure_movement(self) -> None:
-        """Measure the movement of every update; the first server must be the only one."""
-        self._own.server.measures_movement = True
-
-    @property
-    def movement(self) -> float:
-        """How far the last update moved the model, if that is measured."""
-        return self._own.server.movement
+    def ask_movement(self, then: ThenNumber) -> None:
+        """Ask the first server, which must be the only one."""
+        self._ask(msg.MeasureMovement, lambda answers: then(_numbers(answers)[0]))
 
     # ---------------------------------------------------------------- migration
 
@@ -210,63 +199,59 @@ class ParameterServerStore:
         Calls `then` when all servers hold theirs: a worker may push as soon as it is released.
         """
         before, self._parts = self._parts, partitions_of(ranges)
-        keys = list(self._own.payloads)
-        migration = SliceMigration(self._own, before[0], self._parts[0], keys)
-        self._snapshot = None
+        keys = list(self._waiting)
         self._ask(
             lambda tag: msg.GiveEntries(tag, keys, as_lists(ranges)),
-            migration.given,
-            partial(self._hand_out, migration, before, then),
+            partial(self._hand_out, before, then),
         )
 
     def _hand_out(
-        self,
-        migration: SliceMigration,
-        before: list[Partition],
-        then: Callable[[], None],
-        given: list[State | float],
+        self, before: list[Partition], then: Callable[[], None], given: list[StateReply | NumberReply]
     ) -> None:
-        states = [part for part in given if isinstance(part, dict)]
-        first, *others = exchange(states, before, self._parts)
-        migration.take(first)
         tag = next(self._numbers)
-        self._requests[tag] = _Request(lambda _: then(), {"": {}})
-        for name, received in zip(self._others, others, strict=True):
-            self._socket.send(name, msg.TakeEntries(tag, received))
+        self._requests[tag] = _Request(lambda _: then())
+        for name, received in zip(self._servers, exchange(_states(given), before, self._parts), strict=True):
+            self._out.send(name, msg.TakeEntries(tag, received))
 
-    # ---------------------------------------------------------------- the other servers
+    # ---------------------------------------------------------------- the servers
 
     def _ask(
         self,
         request: Callable[[int], Message],
-        own: State | float,
-        then: Callable[[list[State | float]], None],
+        then: Callable[[list[StateReply | NumberReply]], None],
     ) -> None:
-        """Ask the other servers for their part of something, of which the first server has its own."""
-        if not self._others:
-            then([own])
-            return
+        """Ask the servers for their parts of something."""
         tag = next(self._numbers)
-        self._requests[tag] = _Request(then, {"": own})
+        self._requests[tag] = _Request(then)
         self._order(request(tag))
 
     def reply(self, sender: str, reply: StoreReply) -> None:
-        """Take another server's part."""
+        """Take a server's part."""
         if isinstance(reply, msg.RingVerdict) or reply.tag not in self._requests:
             return  # an answer to the store before this one
         request = self._requests[reply.tag]
-        request.parts[sender] = reply.number if isinstance(reply, msg.NumberReply) else reply.tensors
-        if len(request.parts) == 1 + len(self._others):
+        request.answers[sender] = reply
+        if len(request.answers) == len(self._servers):
             del self._requests[reply.tag]
-            request.then([request.parts[name] for name in ("", *self._others)])
+            request.then([request.answers[name] for name in self._servers])
 
     def _order(self, message: Message) -> None:
-        for name in self._others:
-            self._socket.send(name, message)
+        for name in self._servers:
+            self._out.send(name, message)
 
 
-def _numbers(parts: Iterable[State | float]) -> list[float]:
-    return [part for part in parts if not isinstance(part, dict)]
+def _states(answers: Iterable[StateReply | NumberReply]) -> list[State]:
+    return [answer.tensors for answer in answers if isinstance(answer, StateReply)]
+
+
+def _numbers(answers: Iterable[StateReply | NumberReply]) -> list[float]:
+    return [answer.number for answer in answers if isinstance(answer, NumberReply)]
+
+
+def _key_in(name: str) -> PushKey:
+    """Return the push that a tensor of a checkpoint belongs to; see `ParameterSlice.checkpoint`."""
+    worker, ticket = name.split("/")[1:]
+    return int(worker), int(ticket)
 
 
 def as_lists(ranges: Ranges) -> EntryRanges:
@@ -290,7 +275,9 @@ def new_slice(
 ) -> ParameterSlice:
     """Return a server's slice of the model under a composition."""
     experiment = workload.experiment
+    # fmt: off
     return ParameterSlice(
-        *(state, experiment.optimizer, experiment.batch_size, composition),
-        *(workload.streams, number, codec_counters),
+        state, experiment.optimizer, experiment.batch_size, composition,
+        workload.streams, number, codec_counters,
     )
+    # fmt: on

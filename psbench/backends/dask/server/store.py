@@ -18,6 +18,7 @@ from psbench.core.migration import Ranges
 from psbench.training.server import Server
 
 Then: TypeAlias = Callable[[State], None]
+ThenCheckpoint: TypeAlias = Callable[[State, dict[str, int]], None]
 ThenNumber: TypeAlias = Callable[[float], None]
 #: what answers a store's own requests
 StoreReply: TypeAlias = StateReply | NumberReply | RingVerdict
@@ -41,7 +42,7 @@ class ParameterStore(Protocol):
 
     @property
     def waiting(self) -> Collection[PushKey]:
-        """The pushes whose payloads are kept here: arrived, and neither applied nor discarded."""
+        """The pushes whose payloads the servers keep: arrived, and neither applied nor discarded."""
 
     def arrived(self, push: Push) -> None:
         """Take note of a push; its payload is where it is to be applied."""
@@ -58,12 +59,11 @@ class ParameterStore(Protocol):
     def gather(self, states: bool, then: Then) -> None:
         """Call `then` with the current version's state, at once or when it has arrived."""
 
-    def checkpoint(self, keys: Sequence[PushKey], then: Then) -> None:
-        """Call `then` with all that a checkpoint holds of the current version, and of those pushes."""
+    def checkpoint(self, keys: Sequence[PushKey], then: ThenCheckpoint) -> None:
+        """Call `then` with all that a checkpoint holds of the current version, and of those pushes.
 
-    @property
-    def codec_counters(self) -> dict[str, int]:
-        """How many models (`draws`) and `aggregates` stochastic codecs have encoded."""
+        Its other argument says how many models (`draws`) and `aggregates` stochastic codecs have encoded.
+        """
 
     def payload(self, push: Push, then: Then) -> None:
         """Call `then` with what a push carries: parameters (or a gradient) and buffers."""
@@ -80,12 +80,11 @@ class ParameterStore(Protocol):
     def reassign(self, ranges: Ranges, then: Callable[[], None]) -> None:
         """Move entries to the servers that are to hold them, and call `then`; no message is under way."""
 
-    def measure_movement(self) -> None:
-        """Measure how far every update moves the model from now on."""
+    def ask_movement(self, then: ThenNumber) -> None:
+        """Call `then` with how far the last update moved the model; see `Server.movement`.
 
-    @property
-    def movement(self) -> float:
-        """How far the last update moved the model, if that is measured; see `Server.movement`."""
+        What an update moves is measured from the first call on.
+        """
 
     def reply(self, sender: str, reply: StoreReply) -> None:
         """Take the answer to a request of this store or of one before it."""

@@ -148,7 +148,9 @@ class RingMember:
         self._pieces = {key: piece for key, piece in self._pieces.items() if key[0] >= number}
         codec = self._codec
         all_reduce(
-            *(vector, place, size),
+            vector,
+            place,
+            size,
             lambda step, piece: following.send(RingPiece(number, step, encode(piece, codec))),
             lambda step: decode(self._await_piece(number, step)),
             None if codec == "none" else lambda piece: over_the_wire(piece, codec),

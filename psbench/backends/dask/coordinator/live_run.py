@@ -1,0 +1,504 @@
+"""A live run as a state machine: messages and the time go in, instructions come out.
+
+It has no socket, thread or clock, so the same inputs give the same instructions: faults are tests of lists of
+messages, and a fuzzer can play whole runs. `coordinator` owns the sockets and performs what this says.
+
+What has an order (begin, train, end; a hand-over; an answer of the engine) is a script: a generator that
+yields where it has to wait. Messages are taken meanwhile, and their events wait for their turn.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+from psbench.backends.checkpointing import split_at_model
+from psbench.backends.dask.coordinator.actions import ActionPerformer
+from psbench.backends.dask.coordinator.checkpointing import (
+    CheckpointWriter,
+    Start,
+    events_from_plain,
+    first_actions,
+    resume_workers,
+    store_state,
+    timers_to_plain,
+)
+from psbench.backends.dask.coordinator.evaluation import Evaluation, await_state
+from psbench.backends.dask.coordinator.log_stream import LogStream
+from psbench.backends.dask.coordinator.measurements import Measurements
+from psbench.backends.dask.coordinator.membership import Membership
+from psbench.backends.dask.coordinator.peers import Peers
+from psbench.backends.dask.coordinator.pushes import PushIntake
+from psbench.backends.dask.coordinator.replica_averaging import ReplicaAveraging
+from psbench.backends.dask.coordinator.replication import Replication
+from psbench.backends.dask.coordinator.run_state import RunState, Script, Wait
+from psbench.backends.dask.coordinator.timers import Timers
+from psbench.backends.dask.protocol import messages as msg
+from psbench.backends.dask.protocol.decoder import Message, MessageRefused
+from psbench.backends.dask.protocol.instructions import End, Input, Instruction, Look, Looked, Refused
+from psbench.backends.dask.protocol.roles import CLIENT, REPLICA, worker_name, worker_number
+from psbench.backends.dask.protocol.transport import Received
+from psbench.backends.dask.server.store import NO_CODEC
+from psbench.backends.schedule import StopRules
+from psbench.core import events as ev
+from psbench.core.actions import Action
+from psbench.core.log import EventLog
+from psbench.core.view import Status
+from psbench.errors import BackendError, Cancelled, Deadlock, ServerLost, WorkerLost
+from psbench.training.workload import Workload
+
+_Handler: TypeAlias = Callable[[str, Any], None]
+_WorkerHandler: TypeAlias = Callable[[int, Any], None]
+
+#: seconds between looks at what is due, at the client's share of the log, and at which peers are dead
+_DUE_S, _LOG_S, _LOOK_S = 0.02, 0.1, 0.25
+#: seconds that processes may take to load torch and the data
+_START_S = 180.0
+#: seconds that the last step of a worker may take before the run ends without what it used
+_USAGE_S = 5.0
+#: seconds that a stop waits for a version to write a checkpoint of, before it waits for the workers' parts
+_STOP_S = 1.5
+_RETIRED = "a server's Dask worker is being retired before training began"
+_NOT_BEGUN = "stopped by hand before training began"
+
+
+class PeerFailed(BackendError):
+    """A task raised; the message is its traceback."""
+
+    def __init__(self, name: str, traceback: str) -> None:
+        self.name, self.traceback = name, traceback
+        super().__init__(f"{name} failed:\n{traceback}")
+
+    def __reduce__(self) -> tuple[type[PeerFailed], tuple[str, str]]:
+        return PeerFailed, (self.name, self.traceback)
+
+
+class LiveRun:
+    """The coordinator's decisions of one run.
+
+    Parameters
+    ----------
+    workload : Workload
+    expected : sequence of str
+        The names of all peers; training begins when each is ready.
+    start : Start or None
+        Where to resume.
+
+    Attributes
+    ----------
+    run : RunState
+        What its sections share.
+    wait : Wait or None
+        What the run waits for now.
+    """
+
+    def __init__(self, workload: Workload, expected: Sequence[str], start: Start | None = None) -> None:
+        experiment, log = workload.experiment, EventLog()
+        self._start = start
+        self.run = run = RunState(
+            workload,
+            log,
+            workload.engine(log),
+            StopRules(experiment.stop, experiment.evaluate_every),
+            Peers(expected),
+            Timers(workload.profile, experiment.strategy.requests),
+            clock_s=math.nan,
+        )
+        self.log_stream = LogStream(run.out, log)
+        self.averaging = ReplicaAveraging(run.out, run.numbers)
+        self.evaluation = Evaluation(run, self.averaging)
+        self.measurements = Measurements(run.out, run.events)
+        self.pushes = PushIntake(run)
+        self.actions = ActionPerformer(run, self.measurements, self.averaging, self.evaluation, self.pushes)
+        self.checkpoints = CheckpointWriter(run)
+        self.replication = Replication(run, self.checkpoints, self.log_stream, self.pushes.handled_position)
+        # fmt: off
+        self.membership = Membership(
+            run, self.pushes, self.averaging, self.checkpoints, self.evaluation, self.measurements,
+            self.replication,
+        )
+        # fmt: on
+        self._next_due = self._next_log = self._next_look = -math.inf
+        self._stop_by = math.inf  # when a stop waits no longer for a version
+        self._unanswered = False
+        self._retired = ""  # the server whose Dask worker is: the run goes on elsewhere
+        self._leaving: list[str] = []  # roles that are to leave once it is known who is dead
+        self._looks = 0  # answers to `Look` so far
+        self._client_has_outcome = False
+        self._of_workers = self._worker_handlers()
+        self._of_anyone = self._handlers()
+        self._script = self._whole()
+        self.wait: Wait | None = None
+        self._training_wait = Wait(self._is_something_due, self._computing)
+
+    # ---------------------------------------------------------------- what goes in and comes out
+
+    def handle(self, given: Input, now: float) -> list[Instruction]:
+        """Take an input, and return what is to be done now, in this order; the last `End` ends the run.
+
+        Parameters
+        ----------
+        given : Received, Refused, Looked or Tick
+        now : float
+            Seconds of a clock that only goes on; its zero is of no importance.
+        """
+        run = self.run
+        if math.isnan(run.clock_s):
+            run.begin_s = now
+        run.clock_s = now
+        try:
+            self._take(given)
+            if now >= self._next_due:
+                self._do_what_is_due()
+            if now >= self._next_log and not self.log_stream.held:
+                self._next_log = now + _LOG_S
+                self.log_stream.send()
+            while self.wait is None or self.wait.done():
+                self.wait = next(self._script)
+        except StopIteration:
+            self._end(None)
+        except Exception as error:
+            if isinstance(error, ServerLost):
+                self.membership.close(REPLICA)  # it keeps what it has, for the client to take
+            self._end(error)
+        return run.out.take()
+
+    def _end(self, error: Exception | None) -> None:
+        self.log_stream.send()
+        for name in self.run.peers.present:
+            self.run.out.send(name, msg.Stop())
+        self.run.out.add(End(error))
+
+    # ---------------------------------------------------------------- the run
+
+    def _whole(self) -> Script[None]:
+        run = self.run
+        yield from self._await_peers()
+        if self._start is None:
+            yield from self._begin()
+        else:
+            yield from self._resume(self._start)
+        while not run.ending:
+            yield self._training_wait
+            while run.events and not run.ending:
+                yield from self._handle(run.events.popleft())
+            yield from self._stop_without_version()
+        if self._retired and run.ending.status == "stopped":
+            yield from self.checkpoints.complete(self.pushes.position_after)
+            run.out.send(CLIENT, msg.RunMoves(self._retired))
+        else:
+            yield from self._finish()
+
+    def _await_peers(self) -> Script[None]:
+        run = self.run
+
+        def is_over() -> bool:
+            return not run.peers.missing or bool(run.ending) or run.now > _START_S
+
+        yield Wait(is_over, lambda: ", ".join(run.peers.missing))
+        if run.ending:
+            raise ServerLost(_RETIRED) if self._retired else Cancelled(_NOT_BEGUN)
+        if missing := run.peers.missing:
+            raise BackendError(
+                f"{', '.join(missing)} did not report within {_START_S:.0f} s: are the Dask workers busy?"
+            )
+
+    def _begin(self) -> Script[None]:
+        self.actions.use(0, None)
+        yield from self.evaluation.evaluate_start()
+        self._start_workers(0.0)
+        starters = self.run.workload.profile.starters
+        here = self.run.peers.workers()
+        yield from self._perform(self.run.engine.begin(worker for worker in here if worker in starters))
+
+    def _resume(self, start: Start) -> Script[None]:
+        """Restore what a checkpoint holds, and perform the rest of its answer, unless the run ends there."""
+        run, checkpoint = self.run, start.checkpoint
+        state, view, workers = checkpoint.state, run.view, run.peers.workers()
+        self.log_stream.resume(start.rows, start.texts)
+        self.pushes.next_number = state["next_push"]
+        run.engine.load_state_dict(state["engine"])
+        resume_workers(run.out, workers, checkpoint, view)
+        for worker, own in state["workers"].items():
+            if own["position"] is not None:
+                self.pushes.set_position(int(worker), *own["position"][:2])
+        self.actions.use(view.in_force, store_state(checkpoint), state.get("codecs") or NO_CODEC)
+        self.checkpoints.resume()
+        run.rules.load_state_dict(state["stop_rules"], view.epoch)
+        self._start_workers(state["time_s"])
+        run.timers.due(state["time_s"])  # earlier joins and failures are in the engine's state
+        timers, evaluations = events_from_plain(state["events"])
+        for at, event in timers:
+            run.timers.add(at, event)
+        for number in state.get("awaited", ()):
+            self.evaluation.evaluate(number)
+        run.events.extend(evaluations)
+        reason = run.rules.after_update(view, state["movement"])
+        if not (reason and self.actions.pushes_raw_gradients):
+            epochs = run.workload.experiment.stop.epochs
+            yield from self._perform(first_actions(run.engine, checkpoint, run.peers.workers(), epochs))
+            run.events.extend(self.membership.changes_since_checkpoint())
+        if reason:  # where models diverge, the last answer says first which steps the workers keep
+            run.ending.finish(reason)
+
+    def _start_workers(self, time_s: float) -> None:
+        """Let training begin, at that time of the run."""
+        self.membership.begin(self.run.clock_s - time_s)
+
+    # ---------------------------------------------------------------- messages
+
+    def _worker_handlers(self) -> dict[type[Message], _WorkerHandler]:
+        events, averaging = self.run.events, self.averaging
+        return {
+            msg.PushMessage: self.pushes.take,
+            msg.VoteMessage: lambda worker, vote: events.append(
+                ev.Vote(worker, vote.ticket, vote.value, vote.samples, vote.compute_s)
+            ),
+            msg.ReportMessage: lambda worker, report: events.append(
+                ev.Report(worker, report.ticket, report.stats)
+            ),
+            msg.WorkerModel: lambda worker, sent: averaging.answer(worker, sent.tag, sent.tensors),
+            msg.WorkerState: self.checkpoints.take_worker,
+        }
+
+    def _handlers(self) -> dict[type[Message], _Handler]:
+        run, members = self.run, self.membership
+        return {
+            msg.Hello: lambda name, _: run.peers.connect(name),
+            msg.Ready: members.set_ready,
+            msg.RoleLost: lambda _, lost: members.find_no_place(lost.name),
+            msg.RoleLeaves: lambda _, leaving: self._leaving.append(leaving.name),
+            msg.AskClock: lambda name, _: run.out.send(name, msg.Clock(run.clock_s)),
+            msg.Failed: self._fail,
+            msg.PeerRefused: self._lose_refused,
+            msg.UsageReport: run.peers.set_usage,
+            msg.StateReply: lambda name, reply: run.store.reply(name, reply),
+            msg.NumberReply: lambda name, reply: run.store.reply(name, reply),
+            msg.RingVerdict: lambda name, reply: run.store.reply(name, reply),
+            msg.LossMeasured: lambda _, loss: self.measurements.take(loss.name, loss.number),
+            msg.Evaluated: lambda _, evaluation: self.evaluation.take(evaluation),
+            msg.RequestStop: lambda _, request: self._stop(request.checkpoint),
+            msg.RequestSwitch: lambda _, request: run.events.append(ev.SwitchRequested(request.to)),
+            msg.OutcomeReceived: self._note_receipt,
+            msg.StateKept: lambda _, receipt: self.replication.take_receipt(receipt.tag),
+        }
+
+    def _take(self, given: Input) -> None:
+        if type(given) is Received:
+            try:
+                self._read(*given)
+            except MessageRefused as error:  # whoever sends such things is done without
+                self.membership.lose(error.sender)
+        elif type(given) is Refused:
+            self.membership.lose(given.sender)
+        elif type(given) is Looked:
+            self._take_look(given)
+
+    def _read(self, sender: str, message: Message) -> None:
+        kind = type(message)
+        of_worker = self._of_workers.get(kind)
+        if of_worker is None:
+            handler = self._of_anyone.get(kind)
+            if handler is None:
+                raise MessageRefused(f"{kind.__name__} is not for the coordinator", sender)
+            handler(sender, message)
+            return
+        worker = worker_number(sender)
+        if worker is None or sender not in self.run.peers.known:
+            raise MessageRefused(f"{kind.__name__} is for workers of the run to send", sender)
+        of_worker(worker, message)
+
+    def _note_receipt(self, name: str, _: msg.OutcomeReceived) -> None:
+        self._client_has_outcome = True
+
+    def _fail(self, name: str, failed: msg.Failed) -> None:
+        raise PeerFailed(name, failed.traceback)
+
+    def _lose_refused(self, name: str, refused: msg.PeerRefused) -> None:
+        if worker_number(refused.name) is not None and refused.name not in self.run.peers.gone:
+            self.membership.lose(refused.name)
+
+    # ---------------------------------------------------------------- the clock
+
+    def _do_what_is_due(self) -> None:
+        run = self.run
+        now = run.clock_s
+        self._next_due = now + _DUE_S
+        if run.training:
+            run.events.extend(run.timers.due(run.now))
+        if now >= self._next_look:
+            self._next_look = now + _LOOK_S
+            run.out.add(Look(run.peers.to_look_at))
+            self._check_progress()
+        if run.now >= run.rules.deadline_s and not run.ending and run.training:
+            self._end_in_time()
+
+    def _take_look(self, looked: Looked) -> None:
+        """Do without those who are dead, and then let go whoever is to leave and is still there."""
+        self._looks += 1
+        self.run.strangers = looked.strangers
+        for name in looked.dead:
+            if name not in self.run.peers.gone:
+                self.membership.lose(name)
+        leaving, self._leaving = self._leaving, []
+        for name in leaving:
+            self._leave(name)
+
+    def _check_progress(self) -> None:
+        """Raise Deadlock if nothing that is under way can release a worker again."""
+        run, view = self.run, self.run.view
+        if self.wait is not self._training_wait:
+            return
+        busy = view.num_computing or run.ending or run.events or run.timers or run.engine.measuring
+        if view.num_active and not (busy or self.evaluation.under_way):  # a rule may act on one
+            raise Deadlock(f"at {run.now:.3f} s no worker can ever go on; {view.waits()}")
+
+    def _is_something_due(self) -> bool:
+        run = self.run
+        return bool(run.events) or bool(run.ending) or run.now >= self._stop_by
+
+    def _computing(self) -> str:
+        return ", ".join(map(worker_name, self.run.view.computing)) or "the workers"
+
+    def _stop(self, with_checkpoint: bool) -> None:
+        """End the run, with a checkpoint of its next version if one is wanted and comes soon."""
+        if with_checkpoint and self.run.training:
+            self.checkpoints.stop()
+            self._stop_by = self.run.now + _STOP_S
+        else:
+            self.run.ending.stop()
+
+    def _leave(self, name: str) -> None:
+        """Let a role go whose Dask worker is being retired; a server's run goes on elsewhere."""
+        if self.run.ending or self.membership.let_go(name):
+            return
+        self._retired = name
+        self._stop(with_checkpoint=True)
+
+    def _stop_without_version(self) -> Script[None]:
+        """End a run that was asked to stop with a checkpoint of this moment, if no version came in time."""
+        run = self.run
+        if run.now >= self._stop_by and not run.ending and not run.engine.measuring:
+            self.checkpoints.write("stopped", (), self._run_state())
+            run.ending.stop()
+        elif run.now >= self._stop_by and not run.ending:  # until what is measured has come
+            yield Wait(lambda: bool(run.events) or bool(run.ending), self._computing)
+
+    def _end_in_time(self) -> None:
+        run = self.run
+        run.view.now = run.rules.deadline_s
+        run.ending.finish(run.rules.at(run.rules.deadline_s))
+
+    # ---------------------------------------------------------------- events and actions
+
+    def _handle(self, event: ev.Event) -> Script[None]:
+        run = self.run
+        now = run.now
+        if now >= run.rules.deadline_s:
+            self._end_in_time()
+            return
+        if not self.membership.is_possible(event):
+            return
+        actions = run.engine.handle(event, now)
+        if type(event) is ev.Leave:
+            self.actions.halt(event.worker)
+        yield from self._perform(actions)
+        self.pushes.discard_void()
+        if type(event) is ev.Evaluated:
+            self.evaluation.end_after(event.values)
+            if self.replication.keeps_evaluations:
+                yield from self.replication.keep((), self._run_state())
+        elif not (run.view.num_active or self.membership.awaits_worker):
+            raise WorkerLost(f"every worker is gone at {now:.3f} s; nobody is left to train")
+
+    def _perform(self, actions: Sequence[Action]) -> Script[None]:
+        """Perform an answer of the engine; a checkpoint falls between the model it makes and its releases."""
+        ending, evaluation = self.run.ending, self.evaluation
+        evaluation.before_answer(actions)
+        label, replicates = self.checkpoints.due(actions), self.replication.due(actions)
+        if label or replicates:
+            make, actions = split_at_model(actions)
+            if (yield from self._perform_each(make)) or ending.status == "finished":
+                if replicates:
+                    yield from self.replication.keep(actions, self._run_state())
+                if label:
+                    self._write(label, actions)
+        if ending or not (yield from self._perform_each(actions)):
+            return
+        if not self.actions.pushes_raw_gradients:  # steps that are kept after a vote count too
+            yield from evaluation.after_update()
+        if not ending:
+            evaluation.after_answer()
+
+    def _write(self, label: str, rest: Sequence[Action]) -> None:
+        """Write a checkpoint; `rest` is what is still to be performed of the answer."""
+        run = self.run
+        self.log_stream.send()
+        self.checkpoints.write(label, rest, self._run_state())
+        if self.checkpoints.stopping and not run.ending:
+            self._unanswered = not run.store.updates_itself
+            run.ending.stop()
+
+    def _perform_each(self, actions: Sequence[Action]) -> Script[bool]:
+        """Perform actions, and return whether the run goes on."""
+        run = self.run
+        for action in actions:
+            script = self.actions.perform(action)
+            if script is not None:
+                yield from script
+            if run.ending:
+                self._unanswered = not run.store.updates_itself
+                return False  # the run ended with this version; nobody starts another step
+        return True
+
+    def _run_state(self) -> dict[str, Any]:
+        """Return what a checkpoint holds of the coordinator itself."""
+        run = self.run
+        now = run.now
+        return {
+            "time_s": now,
+            "logged": list(self.log_stream.logged),
+            "events": timers_to_plain(run.timers.entries()),
+            "network": {"up_free_s": now, "down_free_s": now, "carried_bytes": 0.0},
+            "stop_rules": run.rules.state_dict(),
+            "next_push": self.pushes.next_number,
+            "awaited": self.evaluation.awaited,
+            "movement": self.evaluation.movement,
+        }
+
+    # ---------------------------------------------------------------- the end
+
+    def _finish(self) -> Script[None]:
+        """Have the last version evaluated, and send the client what the run leaves."""
+        run = self.run
+        for event in run.events:
+            if type(event) is ev.Leave and self.membership.is_possible(event):
+                run.engine.handle(event, run.now)
+        run.events.clear()
+        time_s = min(run.now, run.rules.deadline_s)
+        state = yield from await_state(self.evaluation.gather)
+        yield from self.checkpoints.complete(self.pushes.position_after)
+        for worker in run.peers.workers():
+            run.peers.dismiss(worker_name(worker))
+            run.out.send(worker_name(worker), msg.Stop())
+        yield from self.evaluation.evaluate_last(state)
+        yield from self._await_usage()
+        self.log_stream.send()
+        facts = {
+            "time_s": time_s,
+            "lost_workers": [w.id for w in run.view.workers.values() if w.status == Status.GONE],
+            "strangers": run.strangers,
+            "usage": sorted(run.peers.usage.values(), key=lambda used: used["worker"]),
+            "unanswered": self._unanswered or self.pushes.diverged,
+        }
+        run.out.send(CLIENT, msg.RunOutcome(run.ending.status, run.ending.reason, facts, state))
+        yield Wait(lambda: self._client_has_outcome, lambda: CLIENT)
+
+    def _await_usage(self) -> Script[None]:
+        """Wait for what the workers used; one whose last step takes long is not waited for."""
+        run, latest, looks = self.run, self.run.clock_s + _USAGE_S, self._looks
+        yield Wait(
+            lambda: self._looks > looks and (run.clock_s > latest or not run.peers.without_usage),
+            lambda: ", ".join(run.peers.without_usage),
+        )

@@ -1,0 +1,89 @@
+"""What the decisions of a live run share, as plain data, and how they wait."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass, field
+from itertools import count
+from typing import TypeAlias, TypeVar
+
+from psbench.backends.dask.coordinator.ending import Ending
+from psbench.backends.dask.coordinator.peers import Peers
+from psbench.backends.dask.coordinator.timers import Timers
+from psbench.backends.dask.protocol.instructions import Outbox
+from psbench.backends.dask.server.store import ParameterStore
+from psbench.backends.schedule import StopRules
+from psbench.core import events as ev
+from psbench.core.engine import Engine
+from psbench.core.log import EventLog
+from psbench.core.strategy import Strategy
+from psbench.core.view import ClusterView
+from psbench.training.workload import Workload
+
+T = TypeVar("T")
+
+
+@dataclass
+class RunState:
+    """One live run, as the coordinator knows it.
+
+    Attributes
+    ----------
+    out : Outbox
+        Takes what the process of the run is to do.
+    events : deque
+        Where events wait for the engine.
+    numbers : iterator of int
+        Numbers for rings and requests that no other had before in this run.
+    clock_s, begin_s : float
+        The clock of this process, in seconds, as of the last input, and when the run began on it.
+    training : bool
+        Whether training has begun.
+    strangers : int
+        Connections that were refused because they did not begin with the run's key.
+    store : ParameterStore
+        Of the current composition.
+    """
+
+    workload: Workload
+    log: EventLog
+    engine: Engine
+    rules: StopRules
+    peers: Peers
+    timers: Timers
+    out: Outbox = field(default_factory=Outbox)
+    events: deque[ev.Event] = field(default_factory=deque)
+    ending: Ending = field(default_factory=Ending)
+    numbers: Iterator[int] = field(default_factory=lambda: count(1))
+    clock_s: float = 0.0
+    begin_s: float = 0.0
+    training: bool = False
+    strangers: int = 0
+    store: ParameterStore = field(init=False)
+    composition: Strategy = field(init=False)
+
+    @property
+    def now(self) -> float:
+        """Seconds of the run."""
+        return self.clock_s - self.begin_s
+
+    @property
+    def view(self) -> ClusterView:
+        """The engine's."""
+        return self.engine.view
+
+
+@dataclass(slots=True)
+class Wait:
+    """What a script of the run waits for, before it goes on.
+
+    `whom` says, in words and as of now, who is waited for, for the user.
+    """
+
+    done: Callable[[], bool]
+    whom: Callable[[], str]
+
+
+#: steps of a run in their order; it yields where it has to wait, and is resumed when the wait is over
+Script: TypeAlias = Generator[Wait, None, T]

@@ -1,0 +1,103 @@
+"""What goes into a live run, and what comes out: inputs, and instructions for the process that it is in.
+
+Both are plain data, so a test can write the ones and compare the others, with `==`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
+
+from psbench.backends.dask.protocol.decoder import Message
+from psbench.backends.dask.protocol.messages import ReleaseMessage
+from psbench.backends.dask.protocol.roles import server_name
+from psbench.backends.dask.protocol.transport import Received
+
+#: the parameter server in the coordinator's process: it is sent messages and answers them as the others do
+FIRST_SERVER = server_name(0)
+
+
+# -------------------------------------------------------------------- inputs
+class Refused(NamedTuple):
+    """A peer has sent what cannot be decoded; its connection is closed."""
+
+    sender: str
+
+
+class Looked(NamedTuple):
+    """The answer to `Look`: the peers that are gone, and how many connections of strangers were refused."""
+
+    dead: tuple[str, ...]
+    strangers: int = 0
+
+
+class Tick(NamedTuple):
+    """Time has passed."""
+
+
+Input: TypeAlias = Received | Refused | Looked | Tick
+
+
+# -------------------------------------------------------------------- instructions
+@dataclass(slots=True)
+class Send:
+    """Send a message to a peer; nothing happens if it is gone."""
+
+    to: str
+    message: Message
+
+
+@dataclass(slots=True)
+class Answer:
+    """Send a worker its release, with the first server's slice of what it is sent."""
+
+    to: str
+    message: ReleaseMessage
+
+
+@dataclass(slots=True)
+class Forget:
+    """Close the connection of a peer."""
+
+    name: str
+
+
+@dataclass(slots=True)
+class Look:
+    """Find out which of these peers are gone, and say so with `Looked`."""
+
+    names: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class End:
+    """The run is over; `error` is what the coordinator's task raises."""
+
+    error: BaseException | None = None
+
+
+Instruction: TypeAlias = Send | Answer | Forget | Look | End
+
+
+class Outbox:
+    """The instructions of one call, in order."""
+
+    def __init__(self) -> None:
+        self._instructions: list[Instruction] = []
+
+    def send(self, name: str, message: Message) -> None:
+        """Send a message to a peer."""
+        self._instructions.append(Send(name, message))
+
+    def answer(self, name: str, message: ReleaseMessage) -> None:
+        """Send a worker its release with the first server's slice."""
+        self._instructions.append(Answer(name, message))
+
+    def add(self, instruction: Instruction) -> None:
+        """Give another instruction."""
+        self._instructions.append(instruction)
+
+    def take(self) -> list[Instruction]:
+        """Return the instructions since the last call."""
+        taken, self._instructions = self._instructions, []
+        return taken
