@@ -243,7 +243,7 @@ class ParameterSlice:
         """Hold other entries from now on, with these vectors; each worker is sent the next model whole."""
         before, length = self.server, self._length
         server = Server(
-            *(vectors["parameters"], before.buffers, before.spec, before.global_batch, before.aggregation)
+            vectors["parameters"], before.buffers, before.spec, before.global_batch, before.aggregation
         )
         server.load_states(before.tensors() | vectors)
         server.aggregate = vectors.get("aggregate")
