@@ -28,6 +28,9 @@ class Connection(Specification):
         for each server, and under All-Reduce one for each worker.
     hosts : "any", "spread" or "pack"
         Whether neighbouring roles are placed on different machines, as far as possible, or on few.
+    answer_within_s : float, seconds
+        What a Dask worker may take to answer before it counts as frozen. One that was started a moment ago on
+        a busy machine is still importing.
     resources : dict of name to number
         What each training worker uses of what its Dask worker has (`dask worker --resources "GPU=1"`).
     """
@@ -38,6 +41,7 @@ class Connection(Specification):
     tls_key: str | None = parameter(None, "this client's private key, in PEM format")
     ports: str | None = parameter(None, "ports that the run may listen on, as 40000-40100")
     hosts: Literal["any", "spread", "pack"] = parameter("any", "on how many machines to place roles")
+    answer_within_s: float = parameter(60.0, "what a Dask worker may take to answer", unit="s", gt=0)
 
     resources: dict[str, Annotated[float, Field(gt=0)]] = parameter(
         {}, "what each training worker uses of its Dask worker's resources, as GPU: 1"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import glob
 import math
-import os
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -19,12 +18,13 @@ from psbench.data.location import nearest_file
 from psbench.data.scaling import Numbers
 from psbench.errors import DataError
 from psbench.progress_events import tell
+from psbench.system.cores import cores
 
 #: how a compressed file begins, and what unpacks it; such a file can only be read from its beginning
 _PACKED = {b"\x1f\x8b": "gunzip", b"PK": "unzip", b"BZ": "bunzip2", b"\xfd7": "xz -d", b"\x28\xb5": "unzstd"}
 
 #: blocks that are read at once
-THREADS = min(os.cpu_count() or 1, 4)
+THREADS = min(cores(), 4)
 
 #: bytes looked at in each of three places of a file, to estimate how many rows it has
 _SAMPLE = 2**16

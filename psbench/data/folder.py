@@ -19,6 +19,7 @@ from psbench.data.location import VARIABLE
 from psbench.data.split import Indices, stratified_split
 from psbench.errors import DataError
 from psbench.seeds import Streams
+from psbench.system.cores import cores
 from psbench.system.limits import check_memory
 
 #: what counts as an image; other files, and whatever begins with a dot, are passed over
@@ -125,7 +126,7 @@ class Folder(ImageSource):
                     )
                 pixels[index] = image
 
-        with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+        with ThreadPoolExecutor(cores()) as pool:
             deque(pool.map(fill, range(0, len(paths), BLOCK)), maxlen=0)
         return pixels
 

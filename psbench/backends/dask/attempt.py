@@ -97,6 +97,7 @@ class Attempt:
         self._topic = f"psbench-{title}-{secrets.token_hex(8)}"
         self._resources = workload.experiment.connection.resources or None
         self._experiment: Any = workload.experiment  # or a future of it
+        self._answer_s = workload.experiment.connection.answer_within_s
         self._futures: dict[str, Future] = {}
         self._addresses: dict[str, Address] = {}
         self._announced: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
@@ -151,7 +152,7 @@ class Attempt:
         name = f"{self._topic}-{secrets.token_hex(2)}-{role.replace(' ', '-')}"
         address = self.placed[role]
         self._leavers.watch(role, address)
-        give_key(self.client, self._key, name, address)
+        give_key(self.client, self._key, name, address, self._answer_s)
         self._futures[role] = self.client.submit(
             task,
             self._experiment,

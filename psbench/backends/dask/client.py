@@ -132,7 +132,7 @@ def _placed(
         check_replica(placed)
         start_progress().place(placed)
         if not is_local:
-            check_versions(client, placed.values())
+            check_versions(client, placed.values(), experiment.connection.answer_within_s)
         attempt = Attempt(workload, record, control, client, placed, roles)
         wanted.end()  # from here on the cluster sees the roles themselves
         attempt.start()

@@ -162,7 +162,7 @@ class _Doctor:
 
     def _compare_versions(self) -> None:
         try:
-            check_versions(self._client, self._found.workers)
+            check_versions(self._client, self._found.workers, self._experiment.connection.answer_within_s)
         except BackendError as error:
             self._found.problems.append(f"versions: {error}")
 
@@ -208,7 +208,7 @@ class _Doctor:
     def _start(self, worker: str, task: Callable[..., Any], *arguments: Any) -> Future:
         """Start a task that talks to others over the run's own connections."""
         name = f"psbench-doctor-{secrets.token_hex(8)}"
-        give_key(self._client, self._key, name, worker)
+        give_key(self._client, self._key, name, worker, self._experiment.connection.answer_within_s)
         return self._client.submit(task, *arguments, workers=[worker], pure=False, key=name)
 
     @contextmanager

@@ -16,7 +16,7 @@ from psbench.errors import BackendError
 _WAITING = "_psbench_keys"
 
 
-def give_key(client: Client, key: RunKey, task: str, address: str) -> None:
+def give_key(client: Client, key: RunKey, task: str, address: str, within_s: float) -> None:
     """Have a Dask worker keep a key for a task that will be submitted.
 
     Parameters
@@ -27,13 +27,15 @@ def give_key(client: Client, key: RunKey, task: str, address: str) -> None:
         The key of the task, as Dask calls its name.
     address : str
         Of the Dask worker.
+    within_s : float, seconds
+        What it may take to answer.
 
     Raises
     ------
     BackendError, ServerLost
         If the Dask worker does not answer, or is gone.
     """
-    ask(client, _keep, task, key, of=[address])
+    ask(client, _keep, task, key, of=[address], within_s=within_s)
 
 
 def _keep(task: str, key: RunKey, dask_worker: Worker) -> None:

@@ -3,24 +3,16 @@
 from __future__ import annotations
 
 import pickle
-import sys
-import sysconfig
 from collections.abc import Collection, Iterator
-from contextlib import ExitStack
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
-import cloudpickle
 from distributed import Client
 
 from psbench.core.part import Part
 from psbench.errors import ParameterError
 from psbench.experiment import Experiment
 from psbench.models.construction import one_line
-
-#: every process of a run has psbench; what a script defines is sent with its code anyway
-_NOT_OWN = ("psbench", "psbench_widgets", "__main__", "__mp_main__")
+from psbench.system.by_value import dumps_by_value
 
 
 def check_objects(experiment: Experiment) -> None:
@@ -68,28 +60,11 @@ class _Parcel:
 def _packed(value: Any) -> tuple[bytes, list[pickle.PickleBuffer]]:
     """Return a value as bytes, and the arrays in it, which are not copied."""
     buffers: list[pickle.PickleBuffer] = []
-    with ExitStack() as registered:
-        for module in _own_modules():
-            cloudpickle.register_pickle_by_value(module)
-            registered.callback(cloudpickle.unregister_pickle_by_value, module)
-        return cloudpickle.dumps(value, protocol=5, buffer_callback=buffers.append), buffers
+    return dumps_by_value(value, buffers.append), buffers
 
 
 def _unpacked(content: bytes, *buffers: Any) -> Any:
     return pickle.loads(content, buffers=buffers)
-
-
-def _own_modules() -> list[ModuleType]:
-    """Return the loaded modules that are a person's own files: not installed, not Python's, not psbench's."""
-    installed = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
-    return [
-        module
-        for name, module in list(sys.modules.items())
-        if getattr(module, "__name__", None) == name
-        and name.partition(".")[0] not in _NOT_OWN
-        and (path := getattr(module, "__file__", None)) is not None
-        and not any(Path(path).is_relative_to(folder) for folder in installed)
-    ]
 
 
 def _objects(experiment: Experiment) -> Iterator[tuple[str, Part]]:

@@ -32,8 +32,8 @@ def versions_here() -> dict[str, str]:
     return _versions(_COMPARED)
 
 
-def check_versions(client: Client, addresses: Iterable[str]) -> None:
-    """Compare what Dask workers have installed with what is here.
+def check_versions(client: Client, addresses: Iterable[str], within_s: float) -> None:
+    """Compare what Dask workers have installed with what is here; one may take so many seconds to answer.
 
     Raises
     ------
@@ -42,7 +42,7 @@ def check_versions(client: Client, addresses: Iterable[str]) -> None:
     """
     own, wanted = versions_here(), sorted(set(addresses))
     try:
-        theirs = ask(client, _versions, _COMPARED, of=wanted)
+        theirs = ask(client, _versions, _COMPARED, of=wanted, within_s=within_s)
     except ModuleNotFoundError as error:
         raise BackendError(f"a Dask worker has no {error.name}: install psbench there, as here") from None
     for name, version in own.items():

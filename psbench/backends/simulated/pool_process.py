@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from psbench.data import Dataset
 from psbench.seeds import Streams
 from psbench.system.allocator import keep_freed_memory
+from psbench.system.parent import end_with_parent
 from psbench.training.evaluator import Evaluator, Part, Scores
 from psbench.training.losses import Loss
 from psbench.training.model import FlatModel
@@ -79,6 +80,7 @@ def serve(pipe: Connection, packed: bytes, tensors: tuple[Tensor, ...], memory: 
         Parameters of the model.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the simulation, which ends this process
+    end_with_parent()
     keep_freed_memory()
     built: tuple[Trainer, Evaluator] | None = None
     while True:

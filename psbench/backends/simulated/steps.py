@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import multiprocessing
-import os
 import time
 from typing import Literal, Protocol
 
@@ -18,6 +17,7 @@ from torch import Tensor
 from psbench.backends.simulated.pool import CannotShare, Pool
 from psbench.errors import ParameterError
 from psbench.system import fork_server
+from psbench.system.cores import cores
 from psbench.training.evaluator import Evaluator
 from psbench.training.trainer import Job, StepResult, Trainer
 from psbench.training.workload import Workload
@@ -157,9 +157,4 @@ def _number(workload: Workload, asked: int | Literal["auto"]) -> int:
         return 1
     if asked != "auto":
         return asked
-    return max(1, min(_cores() // workload.experiment.threads, workload.profile.num_workers))
-
-
-def _cores() -> int:
-    """Return how many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min(cores() // workload.experiment.threads, workload.profile.num_workers))

@@ -62,7 +62,7 @@ def reproduce_command(
     from psbench.papers.page import write_page
     from psbench.papers.records import write_records
     from psbench.papers.session import plan, reproduce
-    from psbench.runs.sweeps.pool import cores
+    from psbench.system.cores import cores
 
     if data is not None:
         os.environ["PSBENCH_DATA"] = str(data)

@@ -11,6 +11,7 @@ from typing import Any
 
 from psbench.errors import ParameterError
 from psbench.runs.sweeps.cells import Cell, Outcome
+from psbench.system.cores import cores
 
 
 @dataclass(frozen=True)
@@ -113,7 +114,7 @@ def _answers(
     cells: Sequence[Cell], missing: Sequence[int], processes: int | None, client: Any, folder: Path | None
 ) -> Generator[tuple[int, Any], None, None]:
     """Yield what is heard of the missing cells: the place of a cell, and an answer as in `worker`."""
-    from psbench.runs.sweeps.pool import cores, in_processes
+    from psbench.runs.sweeps.pool import in_processes
     from psbench.runs.sweeps.worker import packed
 
     live = [place for place in missing if cells[place].experiment.backend == "dask"]
@@ -123,7 +124,7 @@ def _answers(
     if client is not None:
         from psbench.runs.sweeps.tasks import on_cluster
 
-        contents = [packed(cells[place], None) for place in others]
+        contents = [packed(cells[place], None, by_value=True) for place in others]
         answers = on_cluster(contents, client)
     elif at_once > 1:
         answers = in_processes([packed(cells[place], folder) for place in others], at_once)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import multiprocessing
-import os
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -19,13 +18,6 @@ from psbench.system.fork_server import without_main
 
 #: seconds that a process may take to end after it was asked to
 _END_S = 5.0
-
-
-def cores() -> int:
-    """Return how many cores this process may use."""
-    with suppress(AttributeError):  # not every system has an affinity
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def in_processes(packed: Sequence[bytes], processes: int) -> Iterator[tuple[int, Answer]]:

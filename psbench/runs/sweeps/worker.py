@@ -26,6 +26,8 @@ from psbench.progress import RunProgress
 from psbench.results.run import Run
 from psbench.runs.execution import run
 from psbench.runs.sweeps.cells import Cell, Outcome
+from psbench.system.by_value import dumps_by_value
+from psbench.system.parent import end_with_parent
 from psbench.training.workload import Workload
 
 #: seconds between two reports of how far a run has come
@@ -37,8 +39,8 @@ Tell: TypeAlias = Callable[[float], None]
 Answer: TypeAlias = tuple[Literal["progress"], float] | tuple[Literal["done"], dict[str, Any]]
 
 
-def packed(cell: Cell, folder: Path | None) -> bytes:
-    """Return a cell as bytes, to be run elsewhere.
+def packed(cell: Cell, folder: Path | None, *, by_value: bool = False) -> bytes:
+    """Return a cell as bytes, to be run elsewhere; by value where a person's own modules may not be.
 
     Raises
     ------
@@ -47,7 +49,7 @@ def packed(cell: Cell, folder: Path | None) -> bytes:
     """
     own = None if folder is None else folder.absolute() / cell.folder_name
     try:
-        content: bytes = cloudpickle.dumps((cell.experiment, own))
+        content: bytes = (dumps_by_value if by_value else cloudpickle.dumps)((cell.experiment, own))
     except Exception as error:  # an object of somebody's own may refuse in any way
         reason = " ".join(f"{type(error).__name__}: {error}".split())
         raise SpecError(
@@ -132,6 +134,7 @@ def serve(connection: Connection) -> None:
     Ctrl-C reaches every process of a terminal's group; here it is ignored, as the process that asked decides.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    end_with_parent()
     while True:
         try:
             content = connection.recv_bytes()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import multiprocessing
-import os
 import time
 import warnings
 from collections import Counter
@@ -19,6 +18,8 @@ from psbench.core.switching_strategy import AnyStrategy
 from psbench.errors import DoubtfulComposition
 from psbench.seeds import Streams
 from psbench.strategies import make_strategy
+from psbench.system.cores import cores
+from psbench.system.parent import end_with_parent
 from psbench.testing.fuzz.compositions import draw_strategy, fitting_sizes
 from psbench.testing.fuzz.differential import PAIRS, Pair, differ
 from psbench.testing.fuzz.explore import explore
@@ -241,7 +242,7 @@ def run_campaign(
     blocks = range(-(-schedules // BLOCK))
     tasks = [blocks[i : i + _BLOCKS_PER_TASK] for i in range(0, len(blocks), _BLOCKS_PER_TASK)]
     done, began = Campaign(), time.perf_counter()
-    for part in _parts(tasks, (seed, events, names), processes or os.cpu_count() or 1):
+    for part in _parts(tasks, (seed, events, names), processes or cores()):
         done.add(part)
         done.seconds = time.perf_counter() - began
         if progress is not None:
@@ -254,7 +255,7 @@ def _parts(tasks: list[range], about: tuple[int, int, tuple[str, ...]], processe
         yield from (_run_task(task, *about) for task in tasks)
         return
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(min(processes, len(tasks)), mp_context=context) as pool:
+    with ProcessPoolExecutor(min(processes, len(tasks)), context, end_with_parent) as pool:
         futures = [pool.submit(_run_task, task, *about) for task in tasks]
         try:
             for future in as_completed(futures):

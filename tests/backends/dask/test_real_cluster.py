@@ -209,7 +209,7 @@ def test_a_second_client_of_the_scheduler_finds_the_key_nowhere(
 def test_a_task_that_dask_starts_once_more_gets_no_key(scheduler: str) -> None:
     with Client(scheduler, set_as_default=False) as client:
         (address, *_) = client.nthreads()
-        give_key(client, RunKey(b"k" * 32), "takes", address)
+        give_key(client, RunKey(b"k" * 32), "takes", address, 60.0)
         assert client.submit(lambda: take_key() == b"k" * 32, workers=[address], key="takes").result()
         with pytest.raises(BackendError, match="has no key of its run"):
             client.submit(take_key, workers=[address], key="takes again").result()

@@ -190,7 +190,7 @@ def test_a_run_grows_when_it_has_shown_that_it_is_worth_it(monkeypatch: pytest.M
     """In the middle of steps that were begun before."""
     for name in ("_WORTH_SERVER_S", "_WORTH_PROCESSES_S", "_WORTH_STEP_S"):
         monkeypatch.setattr(steps, name, 1e-9)
-    monkeypatch.setattr(steps, "_cores", lambda: 2)
+    monkeypatch.setattr(steps, "cores", lambda: 2)
     began = []
     monkeypatch.setattr(
         Pool, "begin", lambda pool, *given, _of=Pool.begin: (began.append(1), _of(pool, *given))[1]

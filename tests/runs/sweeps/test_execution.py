@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
 import threading
@@ -269,9 +270,14 @@ def test_as_tasks_the_same_runs_come_back_and_are_saved_here(tmp_path):
 
 @pytest.mark.dask
 @pytest.mark.timeout(120)
-def test_tasks_of_a_cluster_take_networks_of_ones_own(scheduler, tmp_path):
-    """The cluster's processes cannot import this class, and each takes one run at a time."""
-    experiment = TOY.but(model=nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3)), loss=half)
+def test_tasks_of_a_cluster_take_networks_of_ones_own(scheduler, tmp_path, monkeypatch):
+    """The cluster's processes cannot import this module, and each takes one run at a time."""
+    (tmp_path / "swept_network.py").write_text(
+        "from torch import nn\n\n\nclass Block(nn.Linear):\n    pass\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    block = importlib.import_module("swept_network").Block
+    experiment = TOY.but(model=nn.Sequential(block(4, 6), nn.Tanh(), block(6, 3)), loss=half)
     with distributed.Client(scheduler) as client:
         found = ps.sweep(experiment, GRID, seeds=2, client=client, folder=tmp_path)
         again = ps.sweep(experiment, GRID, seeds=2, client=client, folder=tmp_path)
