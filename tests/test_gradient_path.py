@@ -3,7 +3,8 @@
 A file counts if a function of it is given a vector, returns one, or calls a function that does, between the
 end of a step and `Server.apply`. A codec counts as one file, whatever it is made of, and so does the protocol
 that carries messages between processes. `partition` does not count, which only cuts vectors and joins them,
-as a slice or `torch.cat` does, and neither does `update`, which is torch's optimizer or stands for it.
+as a slice or `torch.cat` does, and neither does `update`, which is torch's optimizer or stands for it, nor
+what a part computes: that is the algorithm.
 """
 
 import dataclasses
@@ -46,6 +47,8 @@ def file_of(frame):
     """Return the file of a function of psbench, "codec" for all that a codec is made of, else None."""
     path = Path(frame.f_code.co_filename)
     if ROOT not in path.parents or path.stem in ("partition", "update"):
+        return None
+    if path.is_relative_to(ROOT / "core") or path.parent.name in ("aggregation", "communication"):
         return None
     if path.parent.name == "protocol":
         return "protocol"

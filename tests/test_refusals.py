@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 import torch
 from draws import kinds
-from strategies.aggregation.own_arithmetic import Median
+from strategies.aggregation.own_arithmetic import Elastic, Median
 from toybox import take_out
 from vectors import pushed
 
+from psbench.backends.compression import Compression
 from psbench.backends.control import Control
 from psbench.backends.simulated.simulation import Simulation
 from psbench.core.actions import Apply, Release
@@ -30,9 +31,10 @@ from psbench.core.view import ClusterView
 from psbench.errors import ParameterError
 from psbench.runs.execution import run
 from psbench.strategies.aggregation import Mean
+from psbench.strategies.communication import EveryStep
 from psbench.testing import ScriptedCluster, toy_experiment
 from psbench.testing.toys import toy_cluster
-from psbench.training.local_model import local_model
+from psbench.training.local_model import LocalModel
 from psbench.training.optim import SGD
 from psbench.training.server import Server
 from psbench.training.workload import Workload
@@ -53,6 +55,13 @@ class BareModels(Mean):
     payload: ClassVar[PayloadKind] = "parameters"
 
 
+class BareLocal(EveryStep):
+    """Says that steps stay on the worker, and not what becomes of them."""
+
+    name: ClassVar[str] = "refused_bare_local"
+    local: ClassVar[bool] = True
+
+
 take_out("refused_")
 
 #: each row of `misfits` by the name of its test below
@@ -61,6 +70,9 @@ ROWS = {
     "all_push_together": "all push together, which needs a barrier",
     "missed_aggregates": "would miss its aggregate",
     "lost_steps": "steps kept on the worker would be lost",
+    "answers_to_others": "answers the pushers of a commit, of which",
+    "answers_in_part": "is no difference from the one before",
+    "steps_without_a_half": "does not say how; derive it from OwnSteps",
     "no_model_to_send": "has no model of its own to send",
     "no_model_to_apply_to": "cannot apply an aggregate",
     "interrupted_overlap": "cannot be interrupted",
@@ -109,9 +121,13 @@ def refused(row, **parts):
 @pytest.mark.slow
 def test_every_reason_is_in_the_list_and_all_of_the_list_occur():
     known = {domain: [kind() for kind in kinds(domain)] for domain in DOMAINS}
-    known["aggregation"] += [make_part("aggregation", GRADIENTS), BareModels()]
+    known["aggregation"] += [make_part("aggregation", GRADIENTS), BareModels(), Elastic()]
     known["placement"].append(Stateless())
-    known["communication"].append(make_part("communication", {"name": "every_step", "codec": "top_k"}))
+    known["communication"] += [
+        make_part("communication", {"name": name, "codec": "top_k", "codec_down": "top_k"})
+        for name in ("every_step", "local_sgd")
+    ]
+    known["communication"].append(BareLocal())
     seen = set()
     for parts in itertools.product(*known.values()):
         for reason in misfits(unchecked(**dict(zip(DOMAINS, parts, strict=True)))):
@@ -210,15 +226,55 @@ def test_missed_aggregates():
     assert list(receivers(fits).values()) == [{0, 1, 2}] * 3
 
 
+ELASTIC = {"communication": LOCAL, "aggregation": Elastic()}
+
+
+def test_answers_to_others():
+    """A worker that waited is sent what was meant for the one whose push has set it free."""
+    ssp = {"name": "ssp", "staleness_bound": 1}
+    apart = ScriptedCluster(refused("answers_to_others", consistency=ssp, **ELASTIC), [1, 1, 3])
+    fits = ScriptedCluster(unchecked(consistency="asp", **ELASTIC), [1, 1, 3])
+    for cluster in (apart, fits):
+        cluster.run(until=40)
+        pushers = {
+            action.version: {push.worker for push in action.pushes}
+            for *_, actions in cluster.history
+            for action in actions
+            if isinstance(action, Apply)
+        }
+        strangers = [workers - pushers[version] for version, workers in receivers(cluster).items()]
+        assert any(strangers) == (cluster is apart)
+
+
+def test_answers_in_part():
+    """Ten entries in a hundred of a model are no model."""
+    sparse = {"name": "local_sgd", "codec_down": {"name": "top_k", "ratio": 0.1}}
+    kept = refused("answers_in_part", communication=sparse, aggregation=Elastic())
+    compression = Compression(kept, Workload.build(toy_experiment()), {})
+    arrived = compression.aggregate(0, 1, torch.ones(15))
+    assert 0 < arrived.count_nonzero() < 3
+
+
+def test_steps_without_a_half():
+    """The gradient would be taken for a model, as by a worker that has none."""
+    nonsense = refused("steps_without_a_half", communication=BareLocal(), aggregation="model_average")
+    experiment = toy_experiment(nonsense, stop={"updates": 1}, **ALONE)
+    stepped = run(experiment.but(strategy="bsp")).parameters
+    gradient = (Workload.build(experiment).parameters - stepped) / 0.1
+    torch.testing.assert_close(run(experiment).parameters, gradient)
+
+
 ALONE = {"cluster": toy_cluster([1.0]), "batch_size": 8}
 
 
 def test_lost_steps():
-    """The worker's model would be taken for a gradient, and its four steps forgotten with the next model."""
+    """Of four steps the last one's gradient would reach the server, and three be forgotten."""
     lost = toy_experiment(refused("lost_steps", communication=LOCAL), stop={"updates": 1}, **ALONE)
-    four_steps = run(toy_experiment("bsp", stop={"updates": 4}, **ALONE)).parameters
-    start = Workload.build(lost).parameters
-    torch.testing.assert_close(run(lost).parameters, start - 0.1 * four_steps)
+    three_steps, four_steps = (
+        run(toy_experiment("bsp", stop={"updates": steps}, **ALONE)).parameters for steps in (3, 4)
+    )
+    last_step = four_steps - three_steps
+    torch.testing.assert_close(run(lost).parameters, Workload.build(lost).parameters + last_step)
     kept = unchecked(communication=LOCAL, aggregation="model_average")
     torch.testing.assert_close(run(lost.but(strategy=kept)).parameters, four_steps)
 
@@ -236,7 +292,7 @@ def test_no_model_to_apply_to():
     """A worker that is sent a model for every step has none between them."""
     nowhere = refused("no_model_to_apply_to", aggregation=GRADIENTS)
     with pytest.raises(NotImplementedError, match="is sent models only"):
-        local_model(nowhere, SGD()).receive(torch.ones(3), lr=0.1)
+        LocalModel(nowhere, SGD()).receive(torch.ones(3), lr=0.1)
 
 
 def test_sums_taken_for_means():

@@ -160,7 +160,7 @@ def _check_tensors(path: Path, tensors: Mapping[str, Tensor], workload: Workload
 
 def _check_tensor(path: Path, name: str, tensor: Tensor, model: tuple[int, ...]) -> None:
     expected = {"log": torch.uint8, "samples": torch.int64}.get(name.rpartition("/")[2], torch.float32)
-    if name.startswith(AGGREGATION) and not tensor.dim():
+    if not tensor.dim() and (name.startswith(AGGREGATION) or "/state/" in name):
         expected = torch.float64
     if tensor.dtype != expected:
         raise DataError(f"{path}: tensor {name!r} has numbers of type {tensor.dtype}, expected {expected}")

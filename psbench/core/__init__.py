@@ -19,10 +19,11 @@ from psbench.core.actions import (
     SwitchTo,
     Tell,
 )
-from psbench.core.arithmetic import Pushed, State, Step, Vector
+from psbench.core.arithmetic import Pushed, State, Step, Vector, WorkerStep
 from psbench.core.engine import Engine
 from psbench.core.events import Evaluated, Push, Report, Vote
 from psbench.core.log import EventLog, Kind
+from psbench.core.own_steps import OwnSteps
 from psbench.core.parts import Aggregation, Communication, Consistency, Placement, Stragglers, Switching
 from psbench.core.specification import parameter
 from psbench.core.strategy import Strategy
@@ -49,6 +50,7 @@ __all__ = [
     "Kind",
     "Measure",
     "Note",
+    "OwnSteps",
     "Placement",
     "Push",
     "Pushed",
@@ -68,5 +70,6 @@ __all__ = [
     "Vector",
     "Vote",
     "WorkerPolicy",
+    "WorkerStep",
     "parameter",
 ]

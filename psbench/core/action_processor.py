@@ -107,7 +107,7 @@ class ActionProcessor:
         self._momentum_scale = momentum_scale
         self._own_steps = now.own_steps
         self._always_send = now.placement.collective or self._own_steps
-        self._replies_aggregate = now.aggregation.reply == "aggregate"
+        self._replies_aggregate = now.aggregation.reply != "model"
         self.set_ranges(now.placement.ranges(self._wire_size.layout))
         own_rate = type(now.communication).rate_epoch is not Communication.rate_epoch
         self._rate_epoch = now.communication.rate_epoch if own_rate else None

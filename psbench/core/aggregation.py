@@ -12,7 +12,7 @@ from psbench.core.part import Part
 from psbench.core.view import ClusterView
 
 PayloadKind: TypeAlias = Literal["gradient", "parameters", "difference"]
-ReplyKind: TypeAlias = Literal["model", "aggregate"]
+ReplyKind: TypeAlias = Literal["model", "aggregate", "answer"]
 
 
 class Aggregation(Part):
@@ -41,7 +41,8 @@ class Aggregation(Part):
     #: what a push carries: a gradient, the worker's parameters, or the difference that its steps made, which
     #: is the model that it received less the one that it has now: like a gradient, a direction of descent
     payload: ClassVar[PayloadKind] = "gradient"
-    #: what a released worker receives: the model, or what `update` has given to `Step.reply`
+    #: what a released worker receives: the model, or what `update` has given to `Step.reply`: an aggregate,
+    #: which every worker must have of every commit, or an answer to those who pushed, as a model is
     reply: ClassVar[ReplyKind] = "model"
 
     @classmethod
@@ -79,7 +80,10 @@ class Aggregation(Part):
         step : Step
             The rate, the numbers of `Apply`, and a step of the optimizer.
         """
-        step.move(step.sum(pushes))
+        direction = step.sum(pushes)
+        if self.reply != "model":
+            step.reply(direction)
+        step.move(direction)
 
     def update_buffers(self, buffers: Vector, pushes: Sequence[Pushed], step: Step) -> None:
         """Move the running statistics towards the pushers', each by its share of the global batch, in place.

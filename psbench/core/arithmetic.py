@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -91,6 +91,30 @@ class Step:
         self.answer = answer
 
 
+class WorkerStep(Protocol):
+    """What a worker's half is handed beside its vectors.
+
+    Attributes
+    ----------
+    lr : float
+        The rate at the epoch of the last release.
+    samples : int
+        Of the last step.
+    kind : "gradient", "parameters" or "difference"
+        What the aggregation part says that a push carries.
+    """
+
+    lr: float
+    samples: int
+    kind: str
+
+    def move(self, direction: Vector) -> None:
+        """Take a step of the worker's own optimizer along a descent direction, such as a gradient."""
+
+    def forget(self) -> None:
+        """Reset the state of the worker's own optimizer."""
+
+
 def weighted_sum(vectors: Sequence[Vector], weights: Sequence[float]) -> Vector:
     """Return sum_i weight_i v_i as a new vector, or the only vector itself if its weight is 1."""
     if len(vectors) == 1 and weights[0] == 1.0:
@@ -119,7 +143,7 @@ class State(MutableMapping[str, Any]):
     """
 
     def __init__(self, like: Vector) -> None:
-        self._like = like
+        self.like = like
         self._values: dict[str, Any] = {}
         #: pushes of the update under way, whose vectors are not the part's
         self.lent: Sequence[Pushed] = ()
@@ -127,13 +151,23 @@ class State(MutableMapping[str, Any]):
     def vector(self, name: str, start: Vector | None = None) -> Vector:
         """Return a vector, which on first use is a copy of `start`, or zeros; it may be changed in place."""
         if name not in self._values:
-            self._values[name] = self._like.new_zeros(self._like.shape) if start is None else start.clone()
+            self._values[name] = self.like.new_zeros(self.like.shape) if start is None else start.clone()
         found: Vector = self._values[name]
         return found
 
     def number(self, name: str, start: float = 0.0) -> float:
         """Return a number, which on first use is `start`."""
         return float(self._values.get(name, start))
+
+    def tensors(self) -> dict[str, Vector]:
+        """Return all as tensors, not copied: those of numbers have no dimension."""
+        wide = self.like.new_zeros(0).double()
+        return {n: wide.new_tensor(v) if isinstance(v, float) else v for n, v in self._values.items()}
+
+    def load(self, tensors: Mapping[str, Vector]) -> None:
+        """Set what `tensors` returned; not copied."""
+        for name, tensor in tensors.items():
+            self[name] = tensor if tensor.dim() else tensor.item()
 
     def __getitem__(self, name: str) -> Any:
         return self._values[name]
@@ -145,12 +179,12 @@ class State(MutableMapping[str, Any]):
         shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
         if shape is None:
             raise TypeError(f"state {name!r}: is a {type(value).__name__}, neither a vector nor a number")
-        if shape != self._like.shape or dtype != self._like.dtype:
+        if shape != self.like.shape or dtype != self.like.dtype:
             raise ValueError(
                 f"state {name!r}: is of shape {tuple(shape)} and {dtype}; a vector here is of shape "
-                f"{tuple(self._like.shape)} and {self._like.dtype}"
+                f"{tuple(self.like.shape)} and {self.like.dtype}"
             )
-        others = (self._like, *(push.vector for push in self.lent))  # which somebody else changes
+        others = (self.like, *(push.vector for push in self.lent))  # which somebody else changes
         is_lent = any(value.data_ptr() == other.data_ptr() for other in others)
         self._values[name] = value.clone() if is_lent else value
 

@@ -56,7 +56,19 @@ def misfits(strategy: Composition) -> list[str]:
             f"{a.name}: a worker that is not in a commit would miss its aggregate; needs a barrier",
         ),
         (
-            m.local and a.payload == "gradient" and a.reply != "aggregate",
+            a.reply == "answer" and not (c.barrier or (c.singly and c.waits_for == "none")),
+            f"{a.name}: answers the pushers of a commit, of which {c.name} may release one after the next",
+        ),
+        (
+            a.reply == "answer" and not m.codec_down.entrywise,
+            f"{a.name}: an answer is no difference from the one before; codec {m.codec_down.name} needs one",
+        ),
+        (
+            m.local and type(m).step is Communication.step,
+            f"{m.name}: keeps steps on the worker and does not say how; derive it from OwnSteps",
+        ),
+        (
+            m.local and a.payload == "gradient" and a.reply == "model",
             f"{m.name} with {a.name}: steps kept on the worker would be lost",
         ),
         (
@@ -72,7 +84,7 @@ def misfits(strategy: Composition) -> list[str]:
             f"{p.name}: pushes are added up on their way, and {a.name} looks at each",
         ),
         (
-            a.reply == "aggregate" and not m.local,
+            a.reply != "model" and not m.local,
             f"{a.name} with {m.name}: a worker that does not step by itself cannot apply an aggregate",
         ),
         (

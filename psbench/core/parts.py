@@ -13,6 +13,7 @@ from pydantic import Field, SerializeAsAny, field_validator
 
 from psbench.core.actions import Action, Commit, Hold, Orders, Release, SwitchTo
 from psbench.core.aggregation import Aggregation as Aggregation
+from psbench.core.arithmetic import State, Vector, WorkerStep
 from psbench.core.events import Evaluated, Push, Report, SwitchRequested, Vote
 from psbench.core.part import Part, make_part
 from psbench.core.view import ClusterView
@@ -135,11 +136,6 @@ class Communication(Part):
         return False
 
     @property
-    def forgets_momentum(self) -> bool:
-        """Whether a worker that is sent the model resets the state of its own optimizer."""
-        return True
-
-    @property
     def evaluated_samples(self) -> int:
         """Samples that a worker takes the statistic `test_loss` over; 0 leaves it to the backend."""
         return 0
@@ -147,6 +143,36 @@ class Communication(Part):
     def worker_policy(self) -> WorkerPolicy:
         """Return a new worker policy."""
         raise NotImplementedError(f"{type(self).__name__} must define worker_policy")
+
+    # the worker's half: what it makes of models and gradients; `own_steps` has that of workers with a model
+
+    def begin(self, w: Vector, model: Vector, state: State, own: WorkerStep) -> None:
+        """Start from a model that was received, in place; `w` is the worker's own if it has one, else that.
+
+        A part that is `local` or `overlaps` has the worker keep a vector of its own, with the entries of the
+        whole model, and in `state` whatever it names; `own` has the rate and steps of the worker's optimizer.
+        """
+        state.clear()
+
+    def step(self, w: Vector, gradient: Vector, state: State, own: WorkerStep) -> None:
+        """Take the gradient of a step; by default it is added to the mean of those that no push carries."""
+        before = state.number("samples")
+        if before:
+            gradient = (state["gradient"] * before + gradient * own.samples) / (before + own.samples)
+        state["gradient"], state["samples"] = gradient, before + own.samples
+
+    def keep(self, w: Vector, state: State, own: WorkerStep) -> None:
+        """Keep the last step, which is neither pushed nor replaced by an answer."""
+
+    def payload(self, w: Vector, state: State, own: WorkerStep) -> Vector:
+        """Return what a push carries, a vector that nothing changes later; by default the mean gradient."""
+        state["samples"] = 0
+        gradient: Vector = state["gradient"]
+        return gradient
+
+    def receive(self, w: Vector, answer: Vector, state: State, own: WorkerStep) -> None:
+        """Take an answer that is no model; see `Aggregation.reply`."""
+        raise NotImplementedError(f"{type(self).__name__} is sent models only; define 'receive'")
 
     def rate_epoch(self, view: ClusterView) -> float:
         """Return the epoch at which the rate's schedule is read."""

@@ -1,4 +1,4 @@
-"""The model that a worker computes on between two answers, for each way of working.
+"""The model that a worker computes on between two answers.
 
 Every backend uses it alike: `load` what was sent, compute a step from `parameters` and `buffers`, tell it
 with `stepped`, and then either `keep` the step or push the `payload`.
@@ -11,168 +11,129 @@ from collections.abc import Callable, Iterator, Mapping
 import torch
 from torch import Tensor
 
+from psbench.core.arithmetic import State
 from psbench.core.strategy import Strategy
 from psbench.training.evaluator import Evaluator
 from psbench.training.optim import Optimizer
+from psbench.training.server import OPTIMIZER, under
 from psbench.training.trainer import StepResult
 from psbench.training.update import Update
 
+#: prefix of the part's vectors and numbers, among a worker's tensors
+STATE = "state/"
+
 
 class LocalModel:
-    """A worker that sends the mean gradient of its steps from the model it was given.
+    """A worker's vectors: what the worker's half of a communication part computes with.
 
     Parameters
     ----------
     composition : Strategy
     optimizer : Optimizer
-        For those that step by themselves.
+        For workers that step by themselves.
 
     Attributes
     ----------
     parameters : float32 tensor, (num_params,)
     buffers : float32 tensor, (num_buffers,)
-        What the next step computes from; not changed in place unless the worker steps by itself.
+        What the next step computes from. The parameters are the worker's own, and changed in place, if it
+        keeps a model; else they are those received.
+    state : State
+        The part's.
     """
 
     def __init__(self, composition: Strategy, optimizer: Optimizer) -> None:
-        self.spec = optimizer
-        self.forgets_momentum = composition.communication.forgets_momentum
+        self._part = part = composition.communication
+        self._keeps_model = part.local or part.overlaps
+        self._own = _OwnStep(optimizer, composition.aggregation.payload)
         #: samples that the worker takes a test loss over
-        self.test_samples = composition.communication.evaluated_samples
+        self.test_samples = part.evaluated_samples
         self.parameters = self.buffers = torch.zeros(0)
-        self._gradient = torch.zeros(0)
-        self._samples = 0
+        self.state = State(self.parameters)
 
     def load(self, parameters: Tensor, buffers: Tensor, lr: float) -> None:
         """Start from a model that was received; `lr` is the rate of the steps to come."""
-        self.parameters, self.buffers = parameters, buffers
-        self._samples = 0
+        if not self._keeps_model:
+            self.parameters = self.state.like = parameters
+        elif not len(self.parameters):
+            self._take(parameters.clone())
+        self.buffers, self._own.lr = buffers, lr
+        self._part.begin(self.parameters, parameters, self.state, self._own)
 
-    def receive(self, aggregate: Tensor, lr: float) -> None:
-        """Apply the mean gradient of a commit, received instead of a model."""
-        raise NotImplementedError(f"{type(self).__name__} is sent models only")
+    def receive(self, answer: Tensor, lr: float) -> None:
+        """Take an answer that is no model."""
+        self._own.lr = lr
+        self._part.receive(self.parameters, answer, self.state, self._own)
 
     def stepped(self, step: StepResult, samples: int, lr: float) -> None:
         """Add the result of a step."""
-        self.buffers = step.buffers
-        if not self._samples:
-            self._gradient = step.gradient
-        else:
-            self._gradient = (self._gradient * self._samples + step.gradient * samples) / (
-                self._samples + samples
-            )
-        self._samples += samples
+        self.buffers, self._own.samples, self._own.lr = step.buffers, samples, lr
+        self._part.step(self.parameters, step.gradient, self.state, self._own)
 
     def keep(self, lr: float) -> None:
         """Keep the last step without pushing it."""
+        self._own.lr = lr
+        self._part.keep(self.parameters, self.state, self._own)
 
     def payload(self) -> Tensor:
-        """Return the vector that a push carries, and reset the accumulated steps."""
-        self._samples = 0
-        return self._gradient
+        """Return the vector that a push carries."""
+        return self._part.payload(self.parameters, self.state, self._own)
+
+    def _take(self, own: Tensor) -> None:
+        self.parameters = self.state.like = own
+        self._own.of(own)
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return the state of a worker that waits, as copies."""
-        state = {"parameters": self.parameters, "buffers": self.buffers, "gradient": self._gradient}
-        return {name: value.clone() for name, value in state.items()} | {
-            "samples": torch.tensor(self._samples)
-        }
+        found = {"parameters": self.parameters, "buffers": self.buffers}
+        found |= {STATE + name: tensor for name, tensor in self.state.tensors().items()}
+        found |= {OPTIMIZER + name: tensor for name, tensor in self._own.tensors().items()}
+        return {name: tensor.clone() for name, tensor in found.items()}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Restore what `state_dict` returned."""
-        self.parameters, self.buffers = state["parameters"].clone(), state["buffers"].clone()
-        self._gradient, self._samples = state["gradient"].clone(), int(state["samples"])
-
-
-class _Stepping(LocalModel):
-    """A worker with an optimizer of its own that sends its parameters."""
-
-    def __init__(self, composition: Strategy, optimizer: Optimizer) -> None:
-        super().__init__(composition, optimizer)
-        self._update: Update | None = None
-        self._sends_difference = composition.aggregation.payload == "difference"
-        self._received = torch.zeros(0)
-
-    def load(self, parameters: Tensor, buffers: Tensor, lr: float) -> None:
-        if self._sends_difference:
-            self._received = parameters.clone()
-        if self._update is None or self.forgets_momentum:
-            self.parameters = parameters.clone()
-            self._update = self.spec.update(self.parameters)
-        else:
-            self.parameters.copy_(parameters)
-        self.buffers = buffers
-
-    def stepped(self, step: StepResult, samples: int, lr: float) -> None:
-        self.buffers = step.buffers
-        self._apply(step.gradient, lr)
-
-    def payload(self) -> Tensor:
-        return self._received - self.parameters if self._sends_difference else self.parameters.clone()
-
-    def state_dict(self) -> dict[str, Tensor]:
-        state = super().state_dict()
-        if self._sends_difference:
-            state["received"] = self._received.clone()
-        own = {} if self._update is None else self._update.state()
-        return state | {f"optimizer/{name}": value.clone() for name, value in own.items()}
-
-    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        super().load_state_dict(state)
-        if not len(self.parameters):
+        self.buffers = state["buffers"].clone()
+        if not len(state["parameters"]):
             return  # it has not been sent a model yet
-        self._update = self.spec.update(self.parameters)
-        self._received = state.get("received", self._received)
-        prefix = "optimizer/"
-        own = {n.removeprefix(prefix): t.clone() for n, t in state.items() if n.startswith(prefix)}
-        if own:
-            self._update.load_state(own)
-
-    def _apply(self, gradient: Tensor, lr: float) -> None:
-        assert self._update is not None
-        self._update.step(gradient, lr)
+        self._take(state["parameters"].clone())
+        self.state.load(under(STATE, state))
+        if len(gradient := state.get("gradient", torch.zeros(0))):  # as older versions name it
+            self.state["gradient"] = gradient.clone()
+        if own := under(OPTIMIZER, state):
+            self._own.load(own)
 
 
-class _Replying(_Stepping):
-    """A worker that applies its own gradient, or the aggregate where it sent its own."""
+class _OwnStep:
+    """The steps of a worker's own optimizer; see `WorkerStep`."""
 
-    def receive(self, aggregate: Tensor, lr: float) -> None:
-        self._apply(aggregate, lr)
+    def __init__(self, optimizer: Optimizer, kind: str) -> None:
+        self._spec, self.kind = optimizer, kind
+        self.lr, self.samples = 0.0, 0
+        self._parameters = torch.zeros(0)
+        self._update: Update | None = None
 
-    def stepped(self, step: StepResult, samples: int, lr: float) -> None:
-        self.buffers = step.buffers
-        self._gradient = step.gradient
+    def of(self, parameters: Tensor) -> None:
+        """Step on this vector from now on."""
+        self._parameters, self._update = parameters, None
 
-    def keep(self, lr: float) -> None:
-        self._apply(self._gradient, lr)
+    def move(self, direction: Tensor) -> None:
+        """See `WorkerStep`."""
+        if self._update is None:
+            self._update = self._spec.update(self._parameters)
+        self._update.step(direction, self.lr)
 
-    def payload(self) -> Tensor:
-        return self._gradient
+    def forget(self) -> None:
+        """See `WorkerStep`."""
+        self._update = None
 
+    def tensors(self) -> dict[str, Tensor]:
+        """Return the optimizer's tensors; not copied."""
+        return {} if self._update is None else self._update.state()
 
-class _Overlapping(LocalModel):
-    """A worker that steps on while its push is under way, and steps again from the answer what is unpushed.
-
-    w <- w_answer - lr a, with a the sum of the gradients that no push has carried.
-    """
-
-    def load(self, parameters: Tensor, buffers: Tensor, lr: float) -> None:
-        self.buffers = buffers
-        if self._samples:
-            self.parameters = parameters - lr * self._gradient
-        else:
-            self.parameters, self._gradient = parameters.clone(), torch.zeros_like(parameters)
-
-    def stepped(self, step: StepResult, samples: int, lr: float) -> None:
-        self.buffers = step.buffers
-        self.parameters.sub_(step.gradient, alpha=lr)
-        self._gradient.add_(step.gradient)
-        self._samples += samples
-
-    def payload(self) -> Tensor:
-        accumulated, self._gradient = self._gradient, torch.zeros_like(self._gradient)
-        self._samples = 0
-        return accumulated
+    def load(self, tensors: Mapping[str, Tensor]) -> None:
+        """Go on from tensors that `tensors` returned; not copied."""
+        self._update = self._spec.update(self._parameters)
+        self._update.load_state(tensors)
 
 
 class StepStatistics(Mapping[str, float]):
@@ -221,13 +182,3 @@ _STATISTICS: dict[str, Callable[[StepStatistics], float]] = {
     "grad_norm_sq": StepStatistics._grad_norm_sq,
     "test_loss": StepStatistics._test_loss,
 }
-
-
-def local_model(composition: Strategy, optimizer: Optimizer) -> LocalModel:
-    """Return the model of a worker under a composition."""
-    communication, aggregation = composition.communication, composition.aggregation
-    if communication.overlaps:
-        return _Overlapping(composition, optimizer)
-    if not communication.local:
-        return LocalModel(composition, optimizer)
-    return (_Replying if aggregation.reply == "aggregate" else _Stepping)(composition, optimizer)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -109,7 +108,7 @@ class Server:
         found = {"parameters": self.parameters, "buffers": self.buffers}
         found |= {OPTIMIZER + name: value for name, value in self._update.state().items()}
         prefix = f"{AGGREGATION}{self.aggregation.name}/"
-        return found | {prefix + name: _tensor(value) for name, value in self.state.items()}
+        return found | {prefix + name: tensor for name, tensor in self.state.tensors().items()}
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
         """Go on from copies of what `tensors` returned; what is missing of the states starts afresh."""
@@ -120,10 +119,9 @@ class Server:
     def load_states(self, tensors: Mapping[str, Tensor]) -> None:
         """Load the states of optimizer and part alone."""
         self.forget_momentum()
-        if own := _under(OPTIMIZER, tensors):
+        if own := under(OPTIMIZER, tensors):
             self._update.load_state(own)
-        for name, value in _under(f"{AGGREGATION}{self.aggregation.name}/", tensors).items():
-            self.state[name] = value if value.dim() else value.item()
+        self.state.load(under(f"{AGGREGATION}{self.aggregation.name}/", tensors))
 
 
 def _movement(before: Tensor, after: Tensor) -> float:
@@ -132,11 +130,8 @@ def _movement(before: Tensor, after: Tensor) -> float:
     return float(torch.linalg.vector_norm(new - old)) / max(float(torch.linalg.vector_norm(new)), 1.0)
 
 
-def _tensor(value: Any) -> Tensor:
-    return value if isinstance(value, Tensor) else torch.tensor(value, dtype=torch.float64)
-
-
-def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return copies of the tensors whose names begin so, by the rest of the name."""
     return {name.removeprefix(prefix): t.clone() for name, t in tensors.items() if name.startswith(prefix)}
 
 

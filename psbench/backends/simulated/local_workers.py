@@ -26,7 +26,7 @@ from psbench.core.strategy import Strategy
 from psbench.core.worker_loop import WorkerLoop
 from psbench.core.worker_policy import Directive
 from psbench.errors import CodecError
-from psbench.training.local_model import LocalModel, StepStatistics, local_model
+from psbench.training.local_model import LocalModel, StepStatistics
 from psbench.training.trainer import Job
 
 _UNKNOWN: Mapping[str, float] = {}  # without gradients nothing is known of a step
@@ -314,7 +314,7 @@ class LocalWorkers:
 
     def _enter(self, number: int) -> _Worker:
         loop = WorkerLoop(self._composition, number, self._resources.view.workers[number].batch_size)
-        worker = _Worker(number, loop, local_model(self._composition, self._optimizer))
+        worker = _Worker(number, loop, LocalModel(self._composition, self._optimizer))
         self._workers[number] = worker
         self.without_model.discard(number)
         return worker

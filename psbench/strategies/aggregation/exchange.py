@@ -70,9 +70,7 @@ class Exchange(MovesToMean):
         if self.aggregate == "parameters":
             super().update(x, pushes, state, step)
         else:
-            gradient = step.sum(pushes)
-            step.reply(gradient)
-            step.move(gradient)
+            Aggregation.update(self, x, pushes, state, step)
 
     def update_buffers(self, buffers: Vector, pushes: Sequence[Pushed], step: Step) -> None:
         """Take the same mean of the running statistics as of models."""

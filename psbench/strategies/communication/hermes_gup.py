@@ -10,7 +10,8 @@ import numpy as np
 from pydantic import PrivateAttr, SerializeAsAny, model_validator
 
 from psbench.core.actions import Orders
-from psbench.core.parts import Codec, Communication, codec_field
+from psbench.core.own_steps import OwnSteps
+from psbench.core.parts import Codec, codec_field
 from psbench.core.specification import parameter
 from psbench.core.worker_policy import Directive, WorkerPolicy
 from psbench.errors import ParameterError
@@ -84,7 +85,7 @@ def z_score(losses: list[float]) -> float:
     return (losses[-1] - float(np.mean(losses))) / sigma if len(set(losses)) > 1 and sigma else inf
 
 
-class HermesGUP(Communication):
+class HermesGUP(OwnSteps):
     """A worker trains on chunks of data by itself and pushes when that has made a clear difference.
 
     At the end of a chunk it takes the loss of its model on test samples. If that is so far below the losses
@@ -141,7 +142,6 @@ class HermesGUP(Communication):
     source: ClassVar[str] = SOURCE
     reads: ClassVar[tuple[str, ...]] = ("test_loss",)
     pushes: ClassVar[Literal["always", "alone", "together"]] = "alone"
-    local: ClassVar[bool] = True
     chunks: ClassVar[bool] = True
 
     alpha: float = parameter(

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import ClassVar, Literal
 
 from psbench.core.actions import Orders
-from psbench.core.parts import Communication
+from psbench.core.own_steps import OwnSteps
 from psbench.core.specification import parameter
 from psbench.core.view import ClusterView
 from psbench.core.worker_policy import Directive, WorkerPolicy
@@ -31,7 +31,7 @@ class LocalSteps(WorkerPolicy):
         return "push" if self.made >= self.local_steps else "continue"
 
 
-class Local(Communication):
+class Local(OwnSteps):
     """A worker takes steps with an optimizer of its own, and pushes its parameters after some of them.
 
     Parameters
@@ -39,8 +39,6 @@ class Local(Communication):
     local_momentum : "cleared" or "kept"
         Whether a worker's optimizer keeps its momentum when it takes over an averaged model.
     """
-
-    local: ClassVar[bool] = True
 
     local_momentum: Literal["cleared", "kept"] = parameter(
         "cleared", "a worker's own momentum when it is sent the mean model", source=SOURCE

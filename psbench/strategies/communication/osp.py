@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
+from psbench.core.arithmetic import State, Vector, WorkerStep
 from psbench.core.parts import Communication
 from psbench.core.specification import parameter
 from psbench.core.worker_policy import Directive, WorkerPolicy
@@ -83,3 +84,18 @@ class OSP(Communication):
     def worker_policy(self) -> WorkerPolicy:
         """Return the worker policy that continues while it pushes."""
         return Overlapping(local_steps=self.local_steps)
+
+    def begin(self, w: Vector, model: Vector, state: State, own: WorkerStep) -> None:
+        """Step from the answer along what no push has carried: w <- w_answer - lr a."""
+        unpushed = state.get("gradient")
+        w.copy_(model if unpushed is None else model - own.lr * unpushed)
+
+    def step(self, w: Vector, gradient: Vector, state: State, own: WorkerStep) -> None:
+        """Step along the gradient, and add it to those that the next push carries."""
+        w.sub_(gradient, alpha=own.lr)
+        state.vector("gradient").add_(gradient)
+
+    def payload(self, w: Vector, state: State, own: WorkerStep) -> Vector:
+        """Return the sum of the gradients since the last push."""
+        gradient: Vector = state.pop("gradient")
+        return gradient

@@ -10,7 +10,7 @@ from pydantic import PrivateAttr
 
 from psbench.core.actions import Action, Hold, Orders, Release
 from psbench.core.events import Vote
-from psbench.core.parts import Communication
+from psbench.core.own_steps import OwnSteps
 from psbench.core.specification import parameter
 from psbench.core.view import ClusterView, Status
 from psbench.core.worker_policy import Directive, WorkerPolicy
@@ -72,7 +72,7 @@ def injected_samples(batch_size: int, shared_fraction: float, sharing: int) -> i
     return math.floor(shared_fraction * batch_size / (1.0 + shared_fraction * sharing))
 
 
-class SelSync(Communication):
+class SelSync(OwnSteps):
     """Step locally, and synchronise all workers as soon as the gradients of one of them change.
 
     After every step each worker compares the smoothed squared norm of its gradients, E, with that one step
@@ -126,7 +126,6 @@ class SelSync(Communication):
     source: ClassVar[str] = SOURCE
     reads: ClassVar[tuple[str, ...]] = ("grad_norm_sq",)
     pushes = "together"
-    local: ClassVar[bool] = True
 
     delta: float = parameter(
         0.3, "relative change of a gradient's norm that synchronises", source=SOURCE, ge=0

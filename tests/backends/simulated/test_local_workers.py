@@ -14,6 +14,7 @@ from toybox import take_out
 from psbench.core.actions import Action, Hold, Measure, Release, Tell
 from psbench.core.events import Push, Vote
 from psbench.core.log import Kind
+from psbench.core.own_steps import OwnSteps
 from psbench.core.parts import Communication, Stragglers
 from psbench.core.specification import parameter
 from psbench.core.strategy import Strategy
@@ -63,12 +64,11 @@ class VoterHalf(WorkerPolicy):
         return self.norm
 
 
-class Votes(Communication):
+class Votes(OwnSteps):
     """Everybody pushes at every `period`-th round of votes; 0 is never."""
 
     name: ClassVar[str] = "virtual_votes"
     pushes: ClassVar[Literal["always", "alone", "together"]] = "together"
-    local: ClassVar[bool] = True
     reads: ClassVar[tuple[str, ...]] = ("grad_norm_sq",)
     period: int = parameter(0, "rounds of votes from one push to the next", ge=0)
     _round: int = PrivateAttr(0)

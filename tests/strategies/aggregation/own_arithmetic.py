@@ -1,6 +1,6 @@
 """Aggregations as somebody writes them who has the README: what they compute is theirs."""
 
-from psbench.core import Aggregation, Apply, parameter
+from psbench.core import Aggregation, Apply, OwnSteps, WorkerPolicy, parameter
 
 
 class Median(Aggregation):
@@ -50,3 +50,46 @@ class DiLoCo(Aggregation):
         velocity.mul_(self.outer_momentum).add_(mean)
         state["rounds"] = step.numbers["round"] + 1
         x.sub_(mean + self.outer_momentum * velocity, alpha=self.outer_lr)
+
+
+class Elastic(Aggregation):
+    """EASGD (Zhang et al. 2015), the centre: w_i and x move towards each other by the same amount."""
+
+    name = "own_elastic"
+    payload = "parameters"
+    reply = "answer"
+    alpha: float = parameter(0.2, "share of the distance", ge=0, le=1)
+
+    def on_commit(self, pushes, view):
+        return [Apply(pushes, [self.alpha] * len(pushes))]
+
+    def update(self, x, pushes, state, step):
+        before = x.clone()
+        for push in pushes:
+            x.add_(push.vector - before, alpha=push.weight)
+        step.reply(before)
+
+
+class Steps(WorkerPolicy):
+    """A worker that pushes after so many steps."""
+
+    period: int = 1
+    made: int = 0
+
+    def after_step(self, stats):
+        self.made += 1
+        return "continue" if self.made % self.period else "push"
+
+
+class ElasticSteps(OwnSteps):
+    """EASGD, the worker: it goes on from its own model, which the centre's draws nearer."""
+
+    name = "own_elastic_steps"
+    alpha: float = parameter(0.2, "share of the distance", ge=0, le=1)
+    period: int = parameter(3, "steps between two exchanges", ge=1)
+
+    def worker_policy(self):
+        return Steps(period=self.period)
+
+    def receive(self, w, answer, state, own):
+        w.sub_(w - answer, alpha=self.alpha)

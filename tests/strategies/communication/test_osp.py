@@ -91,7 +91,8 @@ def test_the_server_moves_by_all_that_was_computed_and_no_more(monkeypatch):
     begun = simulation.cluster.server.parameters.clone()
     simulation.run()
     applied = (begun - simulation.cluster.server.parameters) * 3 / RATE
-    kept = [worker.model._gradient for worker in simulation.cluster.workers._workers.values()]
+    workers = simulation.cluster.workers._workers.values()
+    kept = [worker.model.state.vector("gradient") for worker in workers]
     under_way = [
         payload
         for payload, _ in (

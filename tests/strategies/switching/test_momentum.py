@@ -14,6 +14,7 @@ from psbench import strategies
 from psbench.core.actions import Apply, Handover
 from psbench.core.events import SwitchRequested
 from psbench.core.log import Kind
+from psbench.core.own_steps import OwnSteps
 from psbench.errors import ParameterError
 from psbench.experiment import Experiment
 from psbench.runs.execution import run
@@ -27,11 +28,10 @@ from psbench.training.server import Server
 MOMENTUM = {"name": "sgd", "lr": 0.1, "momentum": 0.9}
 
 
-class Stepping(EveryStep):
+class Stepping(EveryStep, OwnSteps):
     """Toy: workers with optimizers of their own."""
 
     name: ClassVar[str] = "toy_stepping"
-    local: ClassVar[bool] = True
 
 
 PARTS = take_out("toy_stepping")

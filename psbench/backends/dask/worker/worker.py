@@ -26,7 +26,7 @@ from psbench.core.strategy import Strategy
 from psbench.core.worker_loop import WorkerLoop
 from psbench.core.worker_policy import Directive
 from psbench.training.batches import Position
-from psbench.training.local_model import LocalModel, StepStatistics, local_model
+from psbench.training.local_model import LocalModel, StepStatistics
 from psbench.training.workload import Workload
 
 
@@ -306,7 +306,7 @@ class Worker:
     def _restart(self, residual: Tensor | None) -> None:
         """Forget what was concluded and computed since the last push."""
         self.loop = self._overlapped = self._model_tag = self._released_at = None
-        self.model = local_model(self.composition, self._optimizer)
+        self.model = LocalModel(self.composition, self._optimizer)
         common = self.mailbox, self._clock, residual
         if self.composition.placement.collective:
             assert self.member is not None

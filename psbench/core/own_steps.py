@@ -1,0 +1,54 @@
+"""What workers have in common that step by themselves between two pushes."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from psbench.core.arithmetic import State, Vector, WorkerStep
+from psbench.core.parts import Communication
+
+
+class OwnSteps(Communication):
+    """A worker has a model and an optimizer of its own; what it pushes is as the aggregation part says.
+
+    Its model; what its steps have moved it by since it received one; or, where gradients are exchanged, that
+    of the last step, which the answer stands in for.
+    """
+
+    local: ClassVar[bool] = True
+
+    @property
+    def forgets_momentum(self) -> bool:
+        """Whether a worker that is sent the model resets the state of its own optimizer."""
+        return True
+
+    def begin(self, w: Vector, model: Vector, state: State, own: WorkerStep) -> None:
+        """Go on from the model."""
+        w.copy_(model)
+        if self.forgets_momentum:
+            own.forget()
+        if own.kind == "difference":
+            state.vector("received", model).copy_(model)
+
+    def step(self, w: Vector, gradient: Vector, state: State, own: WorkerStep) -> None:
+        """Step along the gradient; where gradients are exchanged, not until it is known along which."""
+        if own.kind == "gradient":
+            state["gradient"] = gradient
+        else:
+            own.move(gradient)
+
+    def keep(self, w: Vector, state: State, own: WorkerStep) -> None:
+        """Step along the own gradient, where it was not exchanged."""
+        if own.kind == "gradient":
+            own.move(state["gradient"])
+
+    def payload(self, w: Vector, state: State, own: WorkerStep) -> Vector:
+        """Return the gradient, the way since the last model, or the own model."""
+        if own.kind == "parameters":
+            return w.clone()
+        gradient: Vector = state["received"] - w if own.kind == "difference" else state["gradient"]
+        return gradient
+
+    def receive(self, w: Vector, answer: Vector, state: State, own: WorkerStep) -> None:
+        """Step along the gradient that the exchange has brought."""
+        own.move(answer)
