@@ -27,6 +27,17 @@ from psbench.strategies.catalogue.batch_sizes import dbs_sgd, drop_stragglers, f
 from psbench.strategies.catalogue.composition import Published
 from psbench.strategies.catalogue.entry import Entry
 from psbench.strategies.catalogue.local_updates import adacomm, hermes, local_sgd, osp, selsync
+from psbench.strategies.catalogue.low_communication import (
+    async_local_sgd,
+    dc_asgd,
+    diloco,
+    fedadam,
+    fedasync,
+    fedavgm,
+    fedbuff,
+    lookahead,
+    slowmo,
+)
 from psbench.strategies.catalogue.make import CATALOGUE, make_strategy
 from psbench.strategies.catalogue.switch import PublishedSwitch, later_switches
 from psbench.strategies.catalogue.switching import strategy_switch, sync_switch
@@ -41,6 +52,8 @@ _ORDER: tuple[Entry, ...] = (
     *(dbs_sgd, lb_bsp, drop_stragglers, flex_rr),
     *(local_sgd, adacomm, selsync),
     *(hermes, double_squeeze),
+    *(diloco, fedavgm, fedadam, slowmo, lookahead),
+    *(async_local_sgd, fedbuff, fedasync, dc_asgd),
     *(all_reduce, map_reduce, strategy_switch, sync_switch),
 )
 CATALOGUE.update({entry.name: entry for entry in _ORDER})
@@ -53,17 +66,24 @@ __all__ = [
     "adacomm",
     "all_reduce",
     "asp",
+    "async_local_sgd",
     "backup_workers",
     "bounded_step",
     "bsp",
     "con_sgd",
     "dbs_sgd",
+    "dc_asgd",
+    "diloco",
     "double_squeeze",
     "drop_stragglers",
     "dssp",
     "dyn_sgd",
     "early_epoch_stop",
     "elastic_bsp",
+    "fedadam",
+    "fedasync",
+    "fedavgm",
+    "fedbuff",
     "flex_rr",
     "hermes",
     "k_asp",
@@ -73,11 +93,13 @@ __all__ = [
     "later_switches",
     "lb_bsp",
     "local_sgd",
+    "lookahead",
     "make_strategy",
     "map_reduce",
     "n_softsync",
     "osp",
     "selsync",
+    "slowmo",
     "ssp",
     "strategy_switch",
     "sync_switch",

@@ -3,11 +3,16 @@
 from psbench.strategies.aggregation.accumulated import Accumulated
 from psbench.strategies.aggregation.block_momentum import BlockMomentum
 from psbench.strategies.aggregation.bounded_step import BoundedStep, BoundedStepByMean
+from psbench.strategies.aggregation.delay_compensated import DelayCompensated
+from psbench.strategies.aggregation.delayed_nesterov import DelayedNesterov
 from psbench.strategies.aggregation.dyn_sgd_versioned import DynSGDVersioned
 from psbench.strategies.aggregation.exchange import Exchange
+from psbench.strategies.aggregation.federated import FedAsync, FedBuff
 from psbench.strategies.aggregation.loss_weighted import LossWeighted
 from psbench.strategies.aggregation.mean import Mean, Sum
 from psbench.strategies.aggregation.model_average import ModelAverage
+from psbench.strategies.aggregation.outer import Outer
+from psbench.strategies.aggregation.robust import Median, TrimmedMean
 from psbench.strategies.aggregation.staleness import DynSGD, StalenessWeighted
 
 __all__ = [
@@ -15,12 +20,19 @@ __all__ = [
     "BlockMomentum",
     "BoundedStep",
     "BoundedStepByMean",
+    "DelayCompensated",
+    "DelayedNesterov",
     "DynSGD",
     "DynSGDVersioned",
     "Exchange",
+    "FedAsync",
+    "FedBuff",
     "LossWeighted",
     "Mean",
+    "Median",
     "ModelAverage",
+    "Outer",
     "StalenessWeighted",
     "Sum",
+    "TrimmedMean",
 ]

@@ -5,6 +5,7 @@ from psbench.strategies.consistency.bsp import BSP
 from psbench.strategies.consistency.dssp import DSSP
 from psbench.strategies.consistency.early_epoch_stop import EarlyEpochStop
 from psbench.strategies.consistency.elastic_bsp import ElasticBSP
+from psbench.strategies.consistency.grace import Grace
 from psbench.strategies.consistency.k_async import KASP, KBatchASP, NSoftsync
 from psbench.strategies.consistency.k_sync import KBSP, BackupWorkers, KBatchBSP
 from psbench.strategies.consistency.ssp import SSP
@@ -19,6 +20,7 @@ __all__ = [
     "BackupWorkers",
     "EarlyEpochStop",
     "ElasticBSP",
+    "Grace",
     "KBatchASP",
     "KBatchBSP",
     "NSoftsync",

@@ -1,0 +1,87 @@
+"""Delayed Nesterov: asynchronous differences are applied at once, their momentum after every N of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from psbench.core.actions import Action, Apply
+from psbench.core.aggregation import Aggregation, PayloadKind
+from psbench.core.arithmetic import Pushed, State, Step, Vector
+from psbench.core.events import Push
+from psbench.core.specification import parameter
+from psbench.core.view import ClusterView
+
+SOURCE = "Liu et al. 2024 (Async Local-SGD)"
+
+
+class DelayedNesterov(Aggregation):
+    """Apply each worker's difference D when it arrives, and the momentum m once in N arrivals.
+
+    Every push: total <- total + D. If it is the N-th: m <- beta m + total / N;
+    x <- x - lr ((1 - c N + c) beta m + D / N); total <- 0. Otherwise: x <- x - lr (c beta m + D / N).
+
+    Parameters
+    ----------
+    outer_lr : float, > 0
+    outer_momentum : float, 0 <= beta < 1
+    momentum_every : int, pushes, >= 0
+        N; 0 is the number of workers. The paper asks for at least as many.
+    momentum_between : float, 0 <= c <= 1
+        How much of the momentum the other pushes get, times N: c = momentum_between / N.
+
+    Notes
+    -----
+    Reduces to: Nesterov's step at every push with N = 1, and then DiLoCo with one worker; ASP with N = 1, no
+    momentum, a rate of 1 and one plain step a push. Over N pushes with c = 0 the model moves by -lr (mean D +
+    beta m).
+    Our reading: c is between 0 and 1/N in the paper; as a share of 1/N it does not depend on the number of
+    workers.
+
+    Source
+    ------
+    Liu et al. (2024), "Asynchronous Local-SGD Training for Language Modeling", Alg. 3. N and c are those of
+    re-implementations, not checked in the paper.
+
+    Examples
+    --------
+    >>> DelayedNesterov().on_commit([Push(0, 0, 1, 0, samples=8)], ClusterView(4, 1, 1))[0].numbers
+    {'every': 4.0}
+    """
+
+    name: ClassVar[str] = "delayed_nesterov"
+    source: ClassVar[str] = SOURCE
+    payload: ClassVar[PayloadKind] = "difference"
+    weighs_samples: ClassVar[bool] = False
+
+    outer_lr: float = parameter(0.7, "rate of the outer step", source=SOURCE, gt=0)
+    outer_momentum: float = parameter(0.9, "momentum of the outer step", source=SOURCE, ge=0, lt=1)
+    momentum_every: int = parameter(
+        0,
+        "pushes between two updates of the momentum; 0: as many as workers",
+        unit="pushes",
+        source=SOURCE,
+        ge=0,
+    )
+    momentum_between: float = parameter(
+        0.0, "share of the momentum that the other pushes get", source=SOURCE, ge=0, le=1
+    )
+
+    def on_commit(self, pushes: list[Push], view: ClusterView) -> list[Action]:
+        """Take each push wholly; the update is told how many make one of the momentum."""
+        return [Apply(pushes, [1.0] * len(pushes), {"every": float(self.momentum_every or view.num_workers)})]
+
+    def update(self, x: Vector, pushes: Sequence[Pushed], state: State, step: Step) -> None:
+        """Take the differences one after the other."""
+        every, beta = step.numbers["every"], self.outer_momentum
+        between = self.momentum_between / every
+        total, momentum = state.vector("total"), state.vector("momentum")
+        for push in pushes:
+            state["pushes"] = state.number("pushes") + 1
+            total.add_(push.vector)
+            share = between
+            if state["pushes"] % every == 0:
+                momentum.mul_(beta).add_(total, alpha=1 / every)
+                total.zero_()
+                share = 1 - between * every + between
+            x.sub_(push.vector / every + share * beta * momentum, alpha=self.outer_lr)

@@ -1,0 +1,120 @@
+"""Asynchronous federated averaging: FedAsync takes a model at a time, FedBuff several differences."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from psbench.core.actions import Action, Apply
+from psbench.core.aggregation import Aggregation, PayloadKind
+from psbench.core.arithmetic import Pushed, State, Step, Vector
+from psbench.core.events import Push
+from psbench.core.specification import parameter
+from psbench.core.view import ClusterView
+from psbench.strategies.aggregation.model_average import MovesToMean
+
+FEDASYNC, FEDBUFF = "Xie et al. 2019 (FedAsync)", "Nguyen et al. 2022 (FedBuff)"
+
+
+def staleness_weight(staleness: int, exponent: float) -> float:
+    """Return (1 + staleness)^-exponent, s(tau) of both papers; an exponent of 0 ignores staleness.
+
+    Examples
+    --------
+    >>> staleness_weight(3, 0.5), staleness_weight(3, 0)
+    (0.5, 1.0)
+    """
+    return float((1 + staleness) ** -exponent)
+
+
+class FedAsync(MovesToMean):
+    """Move the model towards a worker's: x <- (1 - a) x + a w with a = alpha (1 + staleness)^-exponent.
+
+    Parameters
+    ----------
+    mixing : float, 0 < alpha <= 1
+        The share of a fresh model.
+    staleness_exponent : float, >= 0
+        0 ignores staleness.
+
+    Notes
+    -----
+    Reduces to: SGD with one worker and alpha = 1.
+    Left out: the proximal term of the workers' loss, and the hinge form of the weight.
+
+    Source
+    ------
+    Xie, Koyejo, Gupta (2019), "Asynchronous Federated Optimization", Alg. 1.
+
+    Examples
+    --------
+    >>> view = ClusterView(2, 1, 1, version=3)
+    >>> FedAsync().on_commit([Push(0, 0, 1, base_version=0, samples=8)], view)[0].weights
+    [0.3]
+    """
+
+    name: ClassVar[str] = "fedasync"
+    source: ClassVar[str] = FEDASYNC
+    one_at_a_time: ClassVar[bool] = True
+
+    mixing: float = parameter(0.6, "share of a fresh model", source=FEDASYNC, gt=0, le=1)
+    staleness_exponent: float = parameter(0.5, "how fast staleness lowers the share", source=FEDASYNC, ge=0)
+
+    def on_commit(self, pushes: list[Push], view: ClusterView) -> list[Action]:
+        """Take the push's model by its share, and the own one by the rest."""
+        (push,) = pushes
+        share = self.mixing * staleness_weight(view.version - push.base_version, self.staleness_exponent)
+        return [Apply(pushes, [share], {"keep": 1.0 - share})]
+
+
+class FedBuff(Aggregation):
+    """Take the mean of buffered differences, each weighted by its staleness: x <- x - lr mean_j s(tau_j) D_j.
+
+    Parameters
+    ----------
+    outer_lr : float, > 0
+        lr, the rate of the server.
+    staleness_exponent : float, >= 0
+        Of s(tau) = (1 + tau)^-exponent; 0 ignores staleness.
+    normalise : bool
+        Divide by the sum of the weights and not by their number, as the authors' FLSim does.
+
+    Notes
+    -----
+    Reduces to: `outer` with plain under a barrier, with an exponent of 0; asynchronous local SGD with a
+    buffer of one. The buffer is the consistency part's: `k_batch_asp` makes a version of every k pushes while
+    nobody waits.
+    Left out: secure aggregation and noise.
+
+    Source
+    ------
+    Nguyen et al. (2022), "Federated Learning with Buffered Asynchronous Aggregation", AISTATS, Alg. 1; the
+    weight is that of Xie et al. 2019.
+
+    Examples
+    --------
+    >>> pushes = [Push(0, 0, 1, base_version=3, samples=8), Push(1, 1, 1, base_version=0, samples=8)]
+    >>> FedBuff().on_commit(pushes, ClusterView(2, 1, 1, version=3))[0].weights
+    [0.5, 0.25]
+    """
+
+    name: ClassVar[str] = "fedbuff"
+    source: ClassVar[str] = FEDBUFF
+    payload: ClassVar[PayloadKind] = "difference"
+    linear: ClassVar[bool] = True
+    weighs_samples: ClassVar[bool] = False
+
+    outer_lr: float = parameter(1.0, "rate of the server", source=FEDBUFF, gt=0)
+    staleness_exponent: float = parameter(0.5, "how fast staleness lowers a weight", source=FEDBUFF, ge=0)
+    normalise: bool = parameter(False, "divide by the weights' sum, not their number", source=FEDBUFF)
+
+    def on_commit(self, pushes: list[Push], view: ClusterView) -> list[Action]:
+        """Weigh each difference by its staleness."""
+        stale = [view.version - push.base_version for push in pushes]
+        weights = [staleness_weight(each, self.staleness_exponent) for each in stale]
+        total = sum(weights) if self.normalise else len(weights)
+        return [Apply(pushes, [weight / total for weight in weights])]
+
+    def update(self, x: Vector, pushes: Sequence[Pushed], state: State, step: Step) -> None:
+        """Step along the weighted mean."""
+        x.sub_(step.sum(pushes), alpha=self.outer_lr)

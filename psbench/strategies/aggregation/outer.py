@@ -1,0 +1,104 @@
+"""Outer optimizers: what the workers' local steps did is one step of an optimizer on the server."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar, Literal
+
+from psbench.core.actions import Action, Apply
+from psbench.core.aggregation import Aggregation, PayloadKind
+from psbench.core.arithmetic import Pushed, State, Step, Vector
+from psbench.core.events import Push
+from psbench.core.specification import parameter
+from psbench.core.view import ClusterView
+from psbench.strategies.aggregation.mean import sample_shares
+
+SOURCE = "Douillard et al. 2023 (DiLoCo); Reddi et al. 2021 (FedOpt)"
+
+
+class Outer(Aggregation):
+    """Take the mean difference D of the workers' local steps as the gradient of an outer optimizer.
+
+    D = sum_i p_i (x - w_i), where x is the model that the workers started from, w_i what worker i has now and
+    p_i its share of the samples. With v (and s) starting at 0:
+
+    - plain: x <- x - lr D
+    - nesterov: v <- beta v + D; x <- x - lr (D + beta v)
+    - heavy_ball: v <- beta v + D; x <- x - lr v
+    - adam: v <- beta v + (1 - beta) D; s <- beta_2 s + (1 - beta_2) D^2; x <- x - lr v / (sqrt(s) + tau)
+    - yogi: as adam, with s <- s - (1 - beta_2) D^2 sign(s - D^2)
+
+    Parameters
+    ----------
+    outer_optimizer : "nesterov", "heavy_ball", "adam", "yogi" or "plain"
+    outer_lr : float, > 0
+        lr, the rate of the outer step. The experiment's optimizer and rate are those of the workers' steps.
+    outer_momentum : float, 0 <= beta < 1
+        beta; beta_1 of adam and yogi. A momentum of .9 makes the first step 1.9 times, and a constant D 10
+        times as large as without: comparing it with none at one rate compares two rates.
+    outer_second_momentum, outer_epsilon : float
+        beta_2 and tau of adam and yogi.
+
+    Notes
+    -----
+    Reduces to: `model_average` with plain and a rate of 1; `block_momentum` with heavy_ball and a rate of 1,
+    at a constant rate of the workers (whose momentum is v times that rate); Lookahead with one worker and
+    plain.
+    Our reading: adam and yogi have no bias correction and s starts at 0, as in the paper's Alg. 2 with the
+    initial value it leaves open; where workers' batches differ, differences are weighted by samples.
+
+    Source
+    ------
+    Douillard et al. (2023), DiLoCo, Alg. 1; Reddi et al. (2021), "Adaptive Federated Optimization", Alg. 2.
+
+    Examples
+    --------
+    >>> Outer().payload, Outer().outer_optimizer
+    ('difference', 'nesterov')
+    """
+
+    name: ClassVar[str] = "outer"
+    source: ClassVar[str] = SOURCE
+    payload: ClassVar[PayloadKind] = "difference"
+    needs_barrier: ClassVar[bool] = True
+    linear: ClassVar[bool] = True
+
+    outer_optimizer: Literal["nesterov", "heavy_ball", "adam", "yogi", "plain"] = parameter(
+        "nesterov", "what takes the step along the workers' mean difference", source=SOURCE
+    )
+    outer_lr: float = parameter(0.7, "rate of the outer step", source="Douillard et al. 2023", gt=0)
+    outer_momentum: float = parameter(
+        0.9, "momentum of the outer step", source="Douillard et al. 2023", ge=0, lt=1
+    )
+    outer_second_momentum: float = parameter(
+        0.99, "decay of the mean square (adam, yogi)", source="Reddi et al. 2021", ge=0, lt=1
+    )
+    outer_epsilon: float = parameter(
+        1e-3, "added to the root of the mean square (adam, yogi)", source="Reddi et al. 2021", gt=0
+    )
+
+    def on_commit(self, pushes: list[Push], view: ClusterView) -> list[Action]:
+        """Weigh each difference by its samples."""
+        return [Apply(pushes, sample_shares(pushes))]
+
+    def update(self, x: Vector, pushes: Sequence[Pushed], state: State, step: Step) -> None:
+        """Take the outer step along the mean difference."""
+        x.sub_(self._direction(step.sum(pushes), state), alpha=self.outer_lr)
+
+    def _direction(self, mean: Vector, state: State) -> Vector:
+        beta = self.outer_momentum
+        if self.outer_optimizer == "plain":
+            return mean
+        velocity = state.vector("velocity")
+        if self.outer_optimizer in ("adam", "yogi"):
+            velocity.mul_(beta).add_(mean, alpha=1 - beta)
+            return velocity / self._mean_square(mean, state).sqrt().add_(self.outer_epsilon)
+        velocity.mul_(beta).add_(mean)
+        return mean.add(velocity, alpha=beta) if self.outer_optimizer == "nesterov" else velocity
+
+    def _mean_square(self, mean: Vector, state: State) -> Vector:
+        square, decay = state.vector("mean_square"), self.outer_second_momentum
+        if self.outer_optimizer == "adam":
+            return square.mul_(decay).addcmul_(mean, mean, value=1 - decay)
+        new = mean * mean
+        return square.addcmul_(new, (square - new).sign(), value=decay - 1)

@@ -1,0 +1,99 @@
+"""Robust aggregation, entry by entry: what few workers send cannot take the model anywhere alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from psbench.core.actions import Action, Apply
+from psbench.core.aggregation import Aggregation
+from psbench.core.arithmetic import Pushed, State, Step, Vector
+from psbench.core.events import Push
+from psbench.core.specification import parameter
+from psbench.core.view import ClusterView
+
+SOURCE = "Yin et al. 2018"
+
+
+class _Robust(Aggregation):
+    """Step along what `centre` makes of the rows; every push counts alike."""
+
+    weighs_samples: ClassVar[bool] = False
+
+    def on_commit(self, pushes: list[Push], view: ClusterView) -> list[Action]:
+        """Weigh all alike."""
+        return [Apply(pushes, [1.0 / len(pushes)] * len(pushes))]
+
+    def update(self, x: Vector, pushes: Sequence[Pushed], state: State, step: Step) -> None:
+        """Step along the robust centre of the gradients."""
+        rows = step.stack(pushes).sort(dim=0).values
+        step.move(self.centre(rows))
+
+    def centre(self, rows: Vector) -> Vector:
+        """Return one row from sorted columns, (pushes, entries)."""
+        raise NotImplementedError
+
+
+class Median(_Robust):
+    """Step along the median of each entry; of an even number, the mean of the two in the middle.
+
+    Notes
+    -----
+    Reduces to: the mean with one or two pushes. Withstands fewer than half of the pushes being anything, NaN
+    too. An honest minority is not heard either: with non-IID data the median is biased.
+
+    Source
+    ------
+    Yin et al. (2018), "Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates", ICML, Alg.
+    1, option I.
+
+    Examples
+    --------
+    >>> Median().name
+    'median'
+    """
+
+    name: ClassVar[str] = "median"
+    source: ClassVar[str] = SOURCE
+
+    def centre(self, rows: Vector) -> Vector:
+        """Return the row in the middle."""
+        count = len(rows)
+        if count % 2:
+            return rows[count // 2]
+        return (rows[count // 2 - 1] + rows[count // 2]) / 2
+
+
+class TrimmedMean(_Robust):
+    """Step along the mean of each entry without the largest and the smallest values.
+
+    Parameters
+    ----------
+    trim : float, 0 <= trim < 0.5
+        Share of the pushes that is left out at either end, rounded down.
+
+    Notes
+    -----
+    Reduces to: the plain mean with 0; the median with as much as can be trimmed. Withstands as many wrong
+    pushes as are trimmed at one end.
+
+    Source
+    ------
+    Yin et al. (2018), "Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates", ICML, Alg.
+    1, option II.
+
+    Examples
+    --------
+    >>> TrimmedMean(trim=0.25).trim
+    0.25
+    """
+
+    name: ClassVar[str] = "trimmed_mean"
+    source: ClassVar[str] = SOURCE
+
+    trim: float = parameter(0.2, "share left out at either end", source=SOURCE, ge=0, lt=0.5)
+
+    def centre(self, rows: Vector) -> Vector:
+        """Return the mean of the rows that stay."""
+        left_out = int(self.trim * len(rows) + 1e-9)  # .07 * 100 is a little above 7
+        return rows[left_out : len(rows) - left_out].mean(dim=0)

@@ -1,0 +1,124 @@
+"""Strategies whose workers step by themselves for long, and a server that makes one step of all that.
+
+Their papers take hundreds of local steps on large models; the defaults here are for runs of 500 to 2,000
+steps. The paper's number stands beside each.
+"""
+
+from __future__ import annotations
+
+from psbench.strategies import aggregation, communication, consistency
+from psbench.strategies.catalogue.composition import Published
+
+#: workers keep the state of their own optimizers; only the model is replaced
+_KEPT = {"local_momentum": "kept"}
+
+diloco = Published(
+    "diloco",
+    "every worker takes many steps by itself; their mean difference is a Nesterov step of the model",
+    "Douillard et al. 2023 (DiLoCo)",
+    {
+        "consistency": consistency.BSP,
+        "aggregation": aggregation.Outer,
+        "communication": communication.LocalSGD,
+    },
+    defaults=_KEPT | {"local_steps": 20},  # the paper: 500, with AdamW inside
+    notebook="16_low_communication",
+)
+
+fedavgm = Published(
+    "fedavgm",
+    "federated averaging whose server takes the mean difference as a step with momentum",
+    "Hsu et al. 2019 (FedAvgM)",
+    {
+        "consistency": consistency.BSP,
+        "aggregation": aggregation.Outer,
+        "communication": communication.LocalSGD,
+    },
+    defaults={"outer_optimizer": "heavy_ball", "outer_lr": 1.0, "outer_momentum": 0.9, "local_steps": 10},
+    notebook="16_low_communication",
+)
+
+fedadam = Published(
+    "fedadam",
+    "federated averaging whose server takes the mean difference as a step of Adam",
+    "Reddi et al. 2021 (FedOpt)",
+    {
+        "consistency": consistency.BSP,
+        "aggregation": aggregation.Outer,
+        "communication": communication.LocalSGD,
+    },
+    defaults={"outer_optimizer": "adam", "outer_lr": 0.1, "outer_momentum": 0.9, "local_steps": 10},
+    notebook="16_low_communication",
+)
+
+slowmo = Published(
+    "slowmo",
+    "local steps, an average, and a slow momentum of what all averages together did",
+    "Wang et al. 2020 (SlowMo)",
+    {
+        "consistency": consistency.BSP,
+        "aggregation": aggregation.BlockMomentum,
+        "communication": communication.LocalSGD,
+    },
+    defaults={"block_momentum": 0.7, "local_steps": 12, "local_momentum": "cleared"},
+    notebook="16_low_communication",
+)
+
+lookahead = Published(
+    "lookahead",
+    "k steps forward, then a step back towards where they began",
+    "Zhang et al. 2019 (Lookahead)",
+    {
+        "consistency": consistency.BSP,
+        "aggregation": aggregation.Outer,
+        "communication": communication.LocalSGD,
+    },
+    defaults=_KEPT | {"outer_optimizer": "plain", "outer_lr": 0.5, "outer_momentum": 0.0, "local_steps": 5},
+    notebook="16_low_communication",
+)
+
+async_local_sgd = Published(
+    "async_local_sgd",
+    "workers push what many steps did whenever they have done it; the momentum waits for several pushes",
+    "Liu et al. 2024 (Async Local-SGD)",
+    {
+        "consistency": consistency.Grace,
+        "aggregation": aggregation.DelayedNesterov,
+        "communication": communication.DynamicLocalSGD,
+    },
+    defaults=_KEPT | {"local_steps": 20},
+    notebook="16_low_communication",
+)
+
+fedbuff = Published(
+    "fedbuff",
+    "differences of many steps are buffered, and every k of them make a version; nobody waits",
+    "Nguyen et al. 2022 (FedBuff)",
+    {
+        "consistency": consistency.KBatchASP,
+        "aggregation": aggregation.FedBuff,
+        "communication": communication.LocalSGD,
+    },
+    notebook="16_low_communication",
+)
+
+fedasync = Published(
+    "fedasync",
+    "the model moves towards each worker's when it arrives, the less the staler it is",
+    "Xie et al. 2019 (FedAsync)",
+    {
+        "consistency": consistency.ASP,
+        "aggregation": aggregation.FedAsync,
+        "communication": communication.LocalSGD,
+    },
+    notebook="16_low_communication",
+)
+
+dc_asgd = Published(
+    "dc_asgd",
+    "asp in which a stale gradient is corrected by how far the model has moved since",
+    "Zheng et al. 2017 (DC-ASGD)",
+    {"consistency": consistency.ASP, "aggregation": aggregation.DelayCompensated},
+    lr_scaling="by_share",
+    notebook="13_late_gradients",
+)

@@ -1,0 +1,70 @@
+"""Local SGD whose workers take as many steps as they have time for while the fastest takes its own."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from pydantic import PrivateAttr
+
+from psbench.core.actions import Action, Orders
+from psbench.core.events import Push
+from psbench.core.specification import parameter
+from psbench.core.view import ClusterView, Status
+from psbench.strategies.communication.local_sgd import Local
+
+SOURCE = "Liu et al. 2024 (Async Local-SGD)"
+
+
+class DynamicLocalSGD(Local):
+    """Order each worker h_i = max(1, floor(v_i / v_max * H)) steps, v_i its measured speed in steps a second.
+
+    All workers so need about the same time between two pushes (dynamic local updates, DyLU).
+
+    Parameters
+    ----------
+    local_steps : int, steps, >= 1
+        H, the steps of the fastest worker; of every worker until its speed is known.
+    local_momentum : "cleared" or "kept"
+
+    Notes
+    -----
+    Reduces to: `local_sgd` when all workers are equally fast.
+    Our reading: the speed is that of the last push, computing only; the reference is the fastest worker.
+
+    Source
+    ------
+    Liu et al. (2024), "Asynchronous Local-SGD Training for Language Modeling", sec. 5 (dynamic local
+    updates), known from accounts of others.
+
+    Examples
+    --------
+    >>> DynamicLocalSGD(local_steps=30).local_steps
+    30
+    """
+
+    name: ClassVar[str] = "dynamic_local_sgd"
+    source: ClassVar[str] = SOURCE
+    reads: ClassVar[tuple[str, ...]] = ("compute_s",)
+
+    local_steps: int = parameter(20, "steps of the fastest worker", unit="steps", source=SOURCE, ge=1)
+
+    _step_s: dict[str, float] = PrivateAttr(default_factory=dict)  # seconds of a step, by worker
+
+    def on_push(self, push: Push, view: ClusterView) -> list[Action]:
+        """Note how long a step took."""
+        assert push.stats is not None  # the backend sends what `reads` declares
+        self._step_s[str(push.worker)] = push.stats["compute_s"] / push.steps
+        return []
+
+    def on_leave(self, worker: int, view: ClusterView) -> list[Action]:
+        """Forget the speed of a worker that may come back as another machine."""
+        self._step_s.pop(str(worker), None)
+        return []
+
+    def on_release(self, worker: int, view: ClusterView) -> Orders:
+        """Order the steps until the next push, by the worker's speed beside that of the fastest."""
+        own = self._step_s.get(str(worker), 0.0)
+        if view.workers[worker].status is Status.NEW or own <= 0:
+            return {"local_steps": self.local_steps}
+        share = min(self._step_s.values()) / own
+        return {"local_steps": max(1, int(share * self.local_steps))}

@@ -1,0 +1,77 @@
+"""ASP with a grace period: pushes that arrive soon after one another are applied together, then all go on."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from pydantic import PrivateAttr
+
+from psbench.core.actions import Action, Commit, Hold, Release, SetTimer
+from psbench.core.events import Push
+from psbench.core.parts import Consistency
+from psbench.core.specification import parameter
+from psbench.core.view import ClusterView
+
+SOURCE = "Liu et al. 2024 (Async Local-SGD)"
+_KEY = "grace"
+
+
+class Grace(Consistency):
+    """Wait `grace_s` after a first push, then commit what has arrived, one push after the other.
+
+    Workers that finish almost together so begin their next steps from one model.
+
+    Parameters
+    ----------
+    grace_s : float, seconds, >= 0
+        0 commits each push at once.
+
+    Notes
+    -----
+    Reduces to: ASP with a grace of 0.
+    Our reading: a push that arrives at the very end of the period is of the next one if the timer came first;
+    before a switch the period ends at once.
+
+    Source
+    ------
+    Liu et al. (2024), "Asynchronous Local-SGD Training for Language Modeling", sec. 3 (grace period).
+
+    Examples
+    --------
+    >>> Grace(grace_s=0.5).grace_s
+    0.5
+    """
+
+    name: ClassVar[str] = "grace"
+    source: ClassVar[str] = SOURCE
+    singly: ClassVar[bool] = True
+
+    grace_s: float = parameter(
+        0.0, "time that the first push waits for others", unit="s", source=SOURCE, ge=0
+    )
+
+    _waiting: bool = PrivateAttr(False)  # whether a period is under way
+
+    def on_push(self, push: Push, view: ClusterView) -> list[Action]:
+        """Commit at once without a grace; else wait for the end of the period that the first begins."""
+        if not self.grace_s:
+            return [Commit([push]), Release(push.worker)]
+        begins = [] if self._waiting else [SetTimer(view.now + self.grace_s, _KEY)]
+        self._waiting = True
+        return [*begins, Hold(push.worker, "grace period")]
+
+    def on_timer(self, key: str, view: ClusterView) -> list[Action]:
+        """Commit what is there in the order of arrival, and release all who wait."""
+        if key != _KEY:
+            return []
+        self._waiting = False
+        return [*self.on_drained(view), *(Release(worker) for worker in view.waiting)]
+
+    def on_join(self, worker: int, view: ClusterView) -> list[Action]:
+        """Begin at once, unless an earlier push of the worker is still to be committed."""
+        pending = any(push.worker == worker for push in view.pending.values())
+        return [Hold(worker, "grace period") if pending else Release(worker)]
+
+    def on_drained(self, view: ClusterView) -> list[Action]:
+        """Commit each push alone, in the order of arrival."""
+        return [Commit([push]) for push in view.pending.values()]

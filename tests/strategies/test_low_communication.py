@@ -1,0 +1,270 @@
+"""Outer optimizers and asynchronous local SGD: the formulas of the papers by hand, and what equals what."""
+
+import numpy as np
+import pytest
+import torch
+from vectors import pushed
+
+import psbench as ps
+from psbench.core import ClusterView, Commit, Engine, Hold, Push, Release, SetTimer, Strategy
+from psbench.core.events import Timer
+from psbench.core.view import Status, WorkerView
+from psbench.strategies.aggregation import (
+    DelayCompensated,
+    DelayedNesterov,
+    FedAsync,
+    FedBuff,
+    Median,
+    Outer,
+    TrimmedMean,
+)
+from psbench.strategies.communication import DynamicLocalSGD
+from psbench.strategies.consistency import Grace
+from psbench.training.optim import SGD
+from psbench.training.server import Server
+
+TWO = torch.tensor([1.0, -2.0])
+
+
+def server(part, start=(0.0, 0.0), lr=0.1):
+    return Server(torch.tensor(start), torch.zeros(0), SGD(lr=lr, momentum=0.0), 8, part)
+
+
+def moved(part, *differences, weights=(1.0,), **values):
+    """Return where commits of one difference each take a model that begins at 0."""
+    own = server(part)
+    for difference in differences:
+        own.apply(pushed([difference], list(weights)), **values)
+    return own.parameters
+
+
+# -------------------------------------------------------------------- outer optimizers
+
+
+def test_a_first_nesterov_step_is_one_plus_beta_times_the_plain_one():
+    plain = moved(Outer(outer_optimizer="plain", outer_lr=0.7), TWO)
+    nesterov = moved(Outer(outer_lr=0.7, outer_momentum=0.9), TWO)
+    torch.testing.assert_close(plain, -0.7 * TWO)
+    torch.testing.assert_close(nesterov, 1.9 * plain)
+
+
+@pytest.mark.parametrize("optimizer", ["nesterov", "heavy_ball"])
+def test_under_a_constant_difference_a_step_tends_to_lr_over_one_minus_beta(optimizer):
+    part = Outer(outer_optimizer=optimizer, outer_lr=0.7, outer_momentum=0.9)
+    own = server(part)
+    for _ in range(300):
+        before = own.parameters.clone()
+        own.apply(pushed([TWO], [1.0]))
+    torch.testing.assert_close(own.parameters - before, -7 * TWO, rtol=1e-3, atol=1e-3)
+
+
+def test_nesterov_is_that_of_torch():
+    x = torch.zeros(2, requires_grad=True)
+    optimizer = torch.optim.SGD([x], lr=0.7, momentum=0.9, nesterov=True)
+    directions = [TWO, -0.5 * TWO, torch.tensor([0.3, 0.1])]
+    for direction in directions:
+        x.grad = direction.clone()
+        optimizer.step()
+    torch.testing.assert_close(moved(Outer(), *directions), x.detach())
+
+
+def test_adam_and_yogi_are_the_formulas_of_the_paper():
+    for name in ("adam", "yogi"):
+        x = m = s = np.zeros(2)
+        for d in (np.array([1.0, -2.0]), np.array([0.5, 1.0])):
+            m = 0.9 * m + 0.1 * d
+            s = 0.99 * s + 0.01 * d**2 if name == "adam" else s - 0.01 * d**2 * np.sign(s - d**2)
+            x = x - 0.1 * m / (np.sqrt(s) + 1e-3)
+        part = Outer(outer_optimizer=name, outer_lr=0.1)
+        found = moved(part, TWO, torch.tensor([0.5, 1.0]))
+        np.testing.assert_allclose(found.numpy(), x, rtol=1e-5)
+
+
+TINY = {"data": "digits", "cluster": {"workers": 3}, "stop": {"epochs": 2}, "batch_size": 96, "seed": 3}
+
+
+def trained(**changes):
+    run = ps.run(ps.Experiment(**TINY | {"optimizer": {"name": "sgd", "lr": 0.1}} | changes))
+    return run.model(), run
+
+
+def vector(model):
+    return torch.cat([p.detach().reshape(-1) for p in model.parameters()])
+
+
+def equal(left, right, **tolerance):
+    one, other = (vector(trained(strategy=strategy)[0]) for strategy in (left, right))
+    torch.testing.assert_close(one, other, **tolerance)
+
+
+ROUNDING = {"rtol": 1e-4, "atol": 1e-5}
+
+
+def test_diloco_with_a_plain_outer_step_of_rate_1_is_local_sgd():
+    plain = {"outer_optimizer": "plain", "outer_lr": 1.0, "local_steps": 4, "local_momentum": "cleared"}
+    equal({"name": "diloco"} | plain, {"name": "local_sgd", "local_steps": 4}, **ROUNDING)
+
+
+def test_diloco_of_one_plain_step_is_bsp():
+    plain = {"outer_optimizer": "plain", "outer_lr": 1.0, "local_steps": 1}
+    equal({"name": "diloco"} | plain, "bsp", **ROUNDING)
+
+
+def test_heavy_ball_of_rate_1_is_block_momentum():
+    equal(
+        {"name": "fedavgm", "outer_momentum": 0.3, "local_steps": 4},
+        {"name": "slowmo", "block_momentum": 0.3, "local_steps": 4},
+        **ROUNDING,
+    )
+
+
+def test_diloco_learns_digits():
+    _, run = trained(strategy="diloco", stop={"epochs": 12})
+    assert run.frame()["val_accuracy"].iloc[-1] > 0.9
+
+
+# -------------------------------------------------------------------- asynchronous
+
+
+def test_over_n_pushes_the_delayed_momentum_moves_by_mean_and_momentum():
+    """Sum over N pushes with c = 0: -lr (mean D + beta m), m the momentum after them."""
+    part = DelayedNesterov(momentum_every=2, outer_lr=0.7, outer_momentum=0.9)
+    first, second = TWO, torch.tensor([3.0, 0.0])
+    found = moved(part, first, second, numbers={"every": 2.0})
+    momentum = (first + second) / 2
+    torch.testing.assert_close(found, -0.7 * ((first + second) / 2 + 0.9 * momentum))
+
+
+def test_a_delayed_momentum_of_every_push_is_nesterovs():
+    directions = [TWO, torch.tensor([0.3, 0.1]), -TWO]
+    delayed = moved(DelayedNesterov(), *directions, numbers={"every": 1.0})
+    torch.testing.assert_close(delayed, moved(Outer(), *directions))
+
+
+def test_momentum_between_pushes_is_shared_out_evenly():
+    """c = 1/N: every push gets the same share of a momentum that does not change."""
+    part = DelayedNesterov(momentum_between=1.0, outer_lr=1.0, outer_momentum=0.5)
+    own = server(part)
+    own.state["momentum"] = TWO.clone()
+    zero = torch.zeros(2)
+    steps = []
+    for _ in range(2):
+        before = own.parameters.clone()
+        own.apply(pushed([zero], [1.0]), numbers={"every": 2.0})
+        steps.append(own.parameters - before)
+    # m falls to beta m at the second push, whose share is c beta m as well
+    torch.testing.assert_close(steps[0], -0.25 * TWO)
+    torch.testing.assert_close(steps[1], -0.125 * TWO)
+
+
+def test_asynchronous_local_sgd_of_one_plain_step_is_asp():
+    plain = {"outer_lr": 1.0, "outer_momentum": 0.0, "momentum_every": 1, "local_steps": 1}
+    equal({"name": "async_local_sgd"} | plain, {"name": "asp", "lr_scaling": "none"}, **ROUNDING)
+
+
+def test_fedasync_takes_a_stale_model_by_less():
+    view = ClusterView(2, 1, 1, version=8)
+    commit = FedAsync(mixing=0.8).on_commit([Push(0, 0, 1, base_version=5, samples=4)], view)[0]
+    assert commit.weights == pytest.approx([0.4])
+    assert commit.numbers["keep"] == pytest.approx(0.6)
+
+
+def test_fedasync_with_one_worker_that_counts_wholly_is_sgd():
+    one = {"cluster": {"workers": 1}}
+    found, _ = trained(strategy={"name": "fedasync", "mixing": 1.0, "local_steps": 1}, **one)
+    expected, _ = trained(strategy="asp", **one)
+    torch.testing.assert_close(vector(found), vector(expected), **ROUNDING)
+
+
+def test_fedbuff_divides_by_count_or_by_weights():
+    pushes = [Push(0, 0, 1, base_version=3, samples=8), Push(1, 1, 1, base_version=0, samples=8)]
+    view = ClusterView(2, 1, 1, version=3)
+    assert FedBuff().on_commit(pushes, view)[0].weights == [0.5, 0.25]
+    assert FedBuff(normalise=True).on_commit(pushes, view)[0].weights == pytest.approx([2 / 3, 1 / 3])
+
+
+def test_dc_asgd_without_compensation_is_asp():
+    equal({"name": "dc_asgd", "compensation": 0.0}, "asp", rtol=0, atol=0)
+
+
+def test_dc_asgd_corrects_by_the_way_from_the_base():
+    own = server(DelayCompensated(compensation=0.5), start=(1.0, 1.0), lr=1.0)
+    push = pushed([torch.tensor([2.0, -1.0])], [1.0])
+    push[0].base = torch.tensor([0.0, 1.0])
+    own.apply(push)
+    # g + .5 g^2 (x - b) = (2 + .5 * 4 * 1, -1 + .5 * 1 * 0)
+    torch.testing.assert_close(own.parameters, torch.tensor([-3.0, 2.0]))
+
+
+def test_an_adaptive_compensation_follows_the_gradients():
+    own = server(DelayCompensated(compensation=2.0, form="adaptive"), start=(1.0, 1.0), lr=1.0)
+    push = pushed([torch.tensor([2.0, -1.0])], [1.0])
+    push[0].base = torch.zeros(2)
+    own.apply(push)
+    g = np.array([2.0, -1.0])
+    expected = 1 - (g + 2.0 / np.sqrt(0.05 * g**2 + 1e-7) * g * g)
+    np.testing.assert_allclose(own.parameters.numpy(), expected, rtol=1e-5)
+
+
+# -------------------------------------------------------------------- decisions
+
+
+def push_of(worker, ticket, **values):
+    return Push(worker, worker=worker, ticket=ticket, base_version=0, samples=8, **values)
+
+
+def test_a_grace_period_collects_pushes_and_applies_them_in_order():
+    engine = Engine(Strategy(consistency=Grace(grace_s=0.5)), num_workers=3)
+    engine.begin([0, 1, 2])
+    first = engine.handle(push_of(1, 1), now=1.0)
+    assert first[:2] == [SetTimer(1.5, "grace"), Hold(1, "grace period")]
+    assert engine.handle(push_of(0, 1), now=1.2) == [Hold(0, "grace period")]
+    answer = engine.handle(Timer("grace"), now=1.5)
+    applied = [action.pushes[0].worker for action in answer if hasattr(action, "weights")]
+    assert applied == [1, 0]
+    assert [a.worker for a in answer if isinstance(a, Release)] == [0, 1]
+    assert engine.view.version == 2
+
+
+def test_no_grace_is_asp():
+    part = Grace()
+    assert part.on_push(push := push_of(0, 1), ClusterView(1, 1, 1)) == [Commit([push]), Release(0)]
+
+
+def test_a_worker_of_half_the_speed_takes_half_the_steps():
+    part = DynamicLocalSGD(local_steps=20)
+    workers = {w: WorkerView(w, status=Status.PUSHED) for w in (0, 1)}
+    view = ClusterView(2, 1, 1, workers=workers)
+    assert part.on_release(0, view) == {"local_steps": 20}
+    part.on_push(push_of(0, 1, steps=20, stats={"compute_s": 2.0}), view)
+    part.on_push(push_of(1, 1, steps=20, stats={"compute_s": 4.2}), view)
+    assert [part.on_release(worker, view)["local_steps"] for worker in (0, 1)] == [20, 9]
+    part.on_leave(0, view)
+    assert part.on_release(1, view) == {"local_steps": 20}
+
+
+# -------------------------------------------------------------------- robust
+
+
+def test_the_median_of_an_even_number_is_the_mean_of_the_two_in_the_middle():
+    own = server(Median(), lr=1.0)
+    rows = [torch.tensor([v, -v]) for v in (1.0, 2.0, 10.0, 4.0)]
+    own.apply(pushed(rows, [0.25] * 4))
+    torch.testing.assert_close(own.parameters, torch.tensor([-3.0, 3.0]))
+
+
+def test_a_trimmed_mean_leaves_out_either_end():
+    own = server(TrimmedMean(trim=0.25), lr=1.0)
+    own.apply(pushed([torch.tensor([v, v]) for v in (1.0, 2.0, 100.0, 4.0)], [0.25] * 4))
+    torch.testing.assert_close(own.parameters, torch.tensor([-3.0, -3.0]))
+
+
+@pytest.mark.parametrize("part", [Median(), TrimmedMean(trim=0.34)])
+def test_one_push_of_nan_in_three_does_no_harm(part):
+    own = server(part)
+    own.apply(pushed([TWO, TWO * float("nan"), TWO], [1 / 3] * 3))
+    assert torch.isfinite(own.parameters).all()
+
+
+def test_a_trimmed_mean_of_nothing_left_out_is_bsp():
+    equal({"name": "bsp", "aggregation": {"name": "trimmed_mean", "trim": 0.0}}, "bsp", **ROUNDING)
