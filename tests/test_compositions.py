@@ -181,6 +181,7 @@ class TestTheLearningRateOfAComposition:
 
     #: at lr/n for each push; all others take the rate as it is, or share it out themselves
     BY_SHARE = (
+        "dc_asgd",
         *("asp", "ssp", "dssp", "elastic_bsp", "con_sgd", "bounded_step", "early_epoch_stop", "dbs_sgd"),
     )
 

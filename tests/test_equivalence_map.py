@@ -229,8 +229,17 @@ def test_also_where_workers_fail_and_come_and_go(left, right, seed):
 # -------------------------------------------------------------------- one worker
 
 ONE = World(speeds=(1.0,), step_time="constant", seed=0, updates=12)
-#: parameters that a single worker needs, of whatever has them
-SMALLEST = {"k": 1, "n": 1, "spares": 0}
+#: parameters that a single worker needs, of whatever has them, and that have a server take its model as it is
+SMALLEST = {
+    **{"k": 1, "n": 1, "spares": 0},
+    **{
+        "outer_optimizer": "plain",
+        "outer_lr": 1.0,
+        "outer_momentum": 0.0,
+        "block_momentum": 0.0,
+        "mixing": 1.0,
+    },
+}
 #: those whose steps are not the mini-batches of a single process
 OTHER_BATCHES = {"hermes"}
 #: those that lose something on the wire on purpose; without the codec it is bsp (tests/strategies/codecs)

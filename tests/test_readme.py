@@ -104,12 +104,15 @@ def test_make_lines_are_targets() -> None:
 
 
 def test_the_table_of_strategies_is_the_catalogue() -> None:
-    row = r"^\| `(\w+)` \| (.+) \| (.+) \| (?:`(\w+)`|–) \| ([\d.]+) \| ([\d.]+) \|$"
+    row = r"^\| `(\w+)` \| (.+) \| (.+) \| (?:`(\w+)`|–) \| ([\d.]+|–) \| ([\d.]+|–) \|$"
     rows = re.findall(row, TEXT, re.MULTILINE)
     assert [found[:4] for found in rows] == [
         (e.name, e.summary, e.source, e.notebook) for e in CATALOGUE.values()
     ]
-    measured = {name: (float(accuracy), float(speed_up)) for name, _, _, _, accuracy, speed_up in rows}
+    numbers = {
+        name: found for name, *_, accuracy, speed_up in rows if "–" not in (found := (accuracy, speed_up))
+    }
+    measured = {name: (float(accuracy), float(speed_up)) for name, (accuracy, speed_up) in numbers.items()}
     assert measured["bsp"][1] == 1.0  # what the others are compared with
     assert all(90 < accuracy <= 100 for accuracy, _ in measured.values())
 

@@ -46,8 +46,8 @@ READS_PRIVATES = {
     *("psbench/training/buffers.py", "psbench/training/dense_gradient.py", "psbench/training/dry_run.py"),
     "psbench/training/own_functions.py",
 }
-#: attributes of named tuples, which are public in spite of their names
-OF_NAMED_TUPLES = {"_asdict", "_fields", "_replace"}
+#: public in spite of their names: attributes of named tuples, and the exit without clean-up
+PUBLIC = {"_asdict", "_fields", "_replace", "_exit"}
 LONG_CONSTRUCTORS = {"LocalWorkers", "Engine", "Decoder", "ScriptedCluster"}
 
 
@@ -99,7 +99,7 @@ def foreign_privates(tree):
                 own.add(node.attr)
             elif not (itself or ast.unparse(node.value) == "super()"):
                 others.append(node)
-    return [ast.unparse(each) for each in others if each.attr not in own | OF_NAMED_TUPLES]
+    return [ast.unparse(each) for each in others if each.attr not in own | PUBLIC]
 
 
 # -------------------------------------------------------------------- the package

@@ -22,7 +22,6 @@ diloco = Published(
         "communication": communication.LocalSGD,
     },
     defaults=_KEPT | {"local_steps": 20},  # the paper: 500, with AdamW inside
-    notebook="16_low_communication",
 )
 
 fedavgm = Published(
@@ -35,7 +34,6 @@ fedavgm = Published(
         "communication": communication.LocalSGD,
     },
     defaults={"outer_optimizer": "heavy_ball", "outer_lr": 1.0, "outer_momentum": 0.9, "local_steps": 10},
-    notebook="16_low_communication",
 )
 
 fedadam = Published(
@@ -48,7 +46,6 @@ fedadam = Published(
         "communication": communication.LocalSGD,
     },
     defaults={"outer_optimizer": "adam", "outer_lr": 0.1, "outer_momentum": 0.9, "local_steps": 10},
-    notebook="16_low_communication",
 )
 
 slowmo = Published(
@@ -61,7 +58,6 @@ slowmo = Published(
         "communication": communication.LocalSGD,
     },
     defaults={"block_momentum": 0.7, "local_steps": 12, "local_momentum": "cleared"},
-    notebook="16_low_communication",
 )
 
 lookahead = Published(
@@ -74,7 +70,6 @@ lookahead = Published(
         "communication": communication.LocalSGD,
     },
     defaults=_KEPT | {"outer_optimizer": "plain", "outer_lr": 0.5, "outer_momentum": 0.0, "local_steps": 5},
-    notebook="16_low_communication",
 )
 
 async_local_sgd = Published(
@@ -87,7 +82,6 @@ async_local_sgd = Published(
         "communication": communication.DynamicLocalSGD,
     },
     defaults=_KEPT | {"local_steps": 20},
-    notebook="16_low_communication",
 )
 
 fedbuff = Published(
@@ -99,7 +93,6 @@ fedbuff = Published(
         "aggregation": aggregation.FedBuff,
         "communication": communication.LocalSGD,
     },
-    notebook="16_low_communication",
 )
 
 fedasync = Published(
@@ -111,7 +104,6 @@ fedasync = Published(
         "aggregation": aggregation.FedAsync,
         "communication": communication.LocalSGD,
     },
-    notebook="16_low_communication",
 )
 
 dc_asgd = Published(
@@ -119,6 +111,4 @@ dc_asgd = Published(
     "asp in which a stale gradient is corrected by how far the model has moved since",
     "Zheng et al. 2017 (DC-ASGD)",
     {"consistency": consistency.ASP, "aggregation": aggregation.DelayCompensated},
-    lr_scaling="by_share",
-    notebook="13_late_gradients",
 )
