@@ -13,7 +13,7 @@ export OMP_NUM_THREADS ?= 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test quick lint types unit notebooks nightly lab pictures docs bench clean
+.PHONY: help demo test quick lint types unit notebooks nightly lowest prerelease lock lab pictures docs bench clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -71,8 +71,32 @@ notebooks: $(VENV)/.dev  ## the notebooks alone
 	@echo '== notebooks'
 	@$(SMALL) $(PYTEST) -p smoke_sizes --dist loadfile --nbval-lax notebooks
 
+$(VENV)/.uv: $(VENV)/.python
+	@$(BIN)/python -m pip install --disable-pip-version-check -q 'uv>=0.5' && touch $@
+
+# other versions than pip would choose, in an environment of their own under build/; UV_TORCH_BACKEND=cpu has uv
+# take a torch without CUDA from PyTorch's own index, where that can be reached
+lowest: CHOICE := --resolution lowest-direct
+prerelease: CHOICE := --prerelease allow
+LANE = build/$@/bin
+lowest prerelease: $(VENV)/.uv  ## tests with the lowest versions that are allowed, or with pre-releases
+	@echo '== an environment with $@ versions'
+	@rm -rf build/$@ && $(BIN)/uv venv -q --python '$(PYTHON)' build/$@
+	@$(BIN)/uv pip install -q --python $(LANE)/python $(CHOICE) -e '.[test]'
+	@echo '== $@: quick tests, the demo with a live run, the command line, the widgets in a browser'
+	@$(LANE)/python -m pytest -q -n 2 -p no:nbval -m 'not (slow or nightly or dask)' $(filter-out %structure.py,$(QUICK)) tests/test_cli.py
+	@cd build/$@ && bin/psbench demo
+	@$(LANE)/python -m pytest -q -p no:nbval -n 0 $(LIVE) $(BROWSER)
+	@rm -rf build/$@
+LIVE := tests/backends/dask/test_zeromq.py tests/backends/dask/test_own_objects.py
+BROWSER := tests/widgets/test_browser_chart.py
+
+lock: $(VENV)/.uv  ## write constraints.txt anew: the newest version of everything, for any platform
+	@$(BIN)/uv pip compile -q --universal --upgrade --no-header --no-annotate --no-emit-index-url \
+	  --no-emit-find-links --extra dev -o constraints.txt pyproject.toml
+
 TODAY := $(shell date +%Y%m%d)
-nightly: test  ## and the tests that are long and rarely find anything
+nightly: test lowest prerelease  ## and the tests that are long and rarely find anything
 	@echo '== long tests'
 	@$(PYTEST) -m nightly tests
 	@echo '== property tests, with other examples every time'

@@ -19,7 +19,6 @@ defer_grammar()
 if TYPE_CHECKING:
     from psbench import strategies as strategies
     from psbench.backends.control import Control as Control
-    from psbench.backends.replay import replay as replay
     from psbench.core.log import EventLog as EventLog
     from psbench.core.stop import Stop as Stop
     from psbench.core.strategy import Strategy as Strategy
@@ -37,6 +36,7 @@ if TYPE_CHECKING:
     from psbench.results.run import Run as Run
     from psbench.runs.execution import resume as resume
     from psbench.runs.execution import run as run
+    from psbench.runs.replaying import replay as replay
     from psbench.runs.sweeps.sweep import Sweep as Sweep
     from psbench.runs.sweeps.sweep import sweep as sweep
 
@@ -60,7 +60,7 @@ _HOMES = {
     "Sweep": "psbench.runs.sweeps.sweep",
     "SwitchingStrategy": "psbench.core.switching_strategy",
     "compare": "psbench.results.comparison",
-    "replay": "psbench.backends.replay",
+    "replay": "psbench.runs.replaying",
     "resume": "psbench.runs.execution",
     "run": "psbench.runs.execution",
     "sweep": "psbench.runs.sweeps.sweep",

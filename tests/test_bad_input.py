@@ -221,6 +221,8 @@ COMMANDS = {
     "no such kind": (["list", "stratgies"], ("stratgies", "did you mean 'strategies'?")),
     "no such strategy to list": (["list", "strategies", "spp"], ("unknown strategy 'spp'", "'ssp'")),
     "no such model to list": (["list", "models", "ressnet20"], ("unknown model", "'resnet20'")),
+    "no such loss to list": (["list", "losses", "huper"], ("unknown loss 'huper'", "'huber'")),
+    "no such metric to list": (["list", "metrics", "perplexty"], ("unknown metric", "'perplexity'")),
     "nothing to export": (["export", "nowhere"], ("nothing to write", "--csv FILE")),
     "export of no run": (["export", "nowhere", "--csv", "a.csv"], ("nowhere", "run.json")),
     "no such table": (["export", "a", "--csv", "a.csv", "--table", "event"], ("did you mean 'events'?",)),

@@ -109,7 +109,7 @@ def test_nobody_left_to_train_is_exit_code_1(capsys):
 
 
 def endless(out, **options) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "psbench.cli", "run", "--set", "stop={epochs: 1000000}"]
+    command = [sys.executable, "-m", "psbench", "run", "--set", "stop={epochs: 1000000}"]
     command += ["--set", "strategy=asp", "--set", "cluster={workers: 2}", "--json", "--out", str(out)]
     return subprocess.Popen(command, text=True, **options)
 
@@ -300,6 +300,7 @@ def test_a_list_fits_a_screen(capsys, monkeypatch):
         ("strategies", "dyn_sgd", ("aggregation dyn_sgd", "consistency ssp")),
         ("clusters", "c2", ("seconds_per_sample", "Strategy-Switch")),
         ("models", "mlp", ("hidden",)),
+        ("losses", "huber", ("delta",)),
     ],
 )
 def test_one_entry_is_shown_in_full(kind, name, says, capsys):
@@ -326,6 +327,19 @@ def test_help_gives_examples(command, capsys):
     out, _ = ok(capsys, command, "--help")
     assert f"psbench {command}" in out
     assert "Example" in out
+
+
+def test_help_is_shown_as_it_is_written(capsys, monkeypatch):
+    """Rich takes square brackets for its own markup."""
+    monkeypatch.setenv("COLUMNS", "200")
+    shown = " ".join(re.sub("[│╭╰─╮╯]", " ", ok(capsys, "sweep", "--help")[0]).split())
+    assert "--grid 'strategy=[bsp, asp]' --grid 'optimizer.lr=[0.05, 0.1]' --seeds 3" in shown
+    assert "For example strategy=[bsp, asp], optimizer.lr=[0.05, 0.1]." in shown
+
+
+def test_help_of_list_names_every_kind(capsys):
+    words = set(re.findall("[a-z]+", ok(capsys, "list", "--help")[0]))
+    assert words >= {*KINDS}
 
 
 def test_no_command_shows_the_help(capsys):

@@ -173,7 +173,7 @@ def test_a_run_that_was_killed_goes_on_from_what_it_has_written(tmp_path, capsys
     folder = tmp_path / "run"
     settings = ["strategy=bsp", "cluster={workers: 3}", "stop={epochs: 100000}", "checkpoint_every=1"]
     chosen = [text for setting in settings for text in ("--set", setting)]
-    command = [sys.executable, "-m", "psbench.cli", "run", *chosen, "--out", str(folder)]
+    command = [sys.executable, "-m", "psbench", "run", *chosen, "--out", str(folder)]
     with subprocess.Popen(command, stderr=subprocess.DEVNULL, cwd=Path(__file__).parents[1]) as process:
         until = time.monotonic() + 60
         while len(checkpoints(folder)) < 4 and time.monotonic() < until:

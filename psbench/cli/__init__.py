@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import traceback
 import warnings
@@ -13,13 +14,16 @@ import typer
 
 # commands register themselves, and the help lists them in this order
 # isort: off
-from psbench.cli.app import FAILED, INTERNAL, INTERRUPTED, USAGE, app
+from psbench.cli.app import FAILED, INTERNAL, INTERRUPTED, TERMINATED, USAGE, app
 from psbench.cli.commands import runs, comparisons, sweeps, saved, exports, tools, fuzz, papers, doctor  # noqa: F401
 
 # isort: on
 from psbench.cli.file_progress import shown_progress
+from psbench.cli.stopping import Terminated
 from psbench.errors import Cancelled, DataError, DoubtfulComposition, PsbenchError, SpecError
 
+#: what Rich takes for the beginning of its markup
+_MARKUP = re.compile(r"\[(?=[a-z#/@])")
 #: characters of a name that a message repeats
 _SHOWN = 200
 
@@ -44,12 +48,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     argv = list(sys.argv[1:] if argv is None else argv)
     try:
         with _warnings_in_a_line(), shown_progress():
-            code = typer.main.get_command(app).main(argv, prog_name="psbench", standalone_mode=False)
+            code = _command().main(argv, prog_name="psbench", standalone_mode=False)
     except _Usage as error:
         if not error.format_message():  # there was no command, and the help has been shown
             return USAGE
         context = error.ctx.command_path if error.ctx else "psbench"
         return _fail(f"{error.format_message().rstrip('.')}; see {context} --help", USAGE)
+    except Terminated:
+        return _fail("ended by SIGTERM", TERMINATED)
     except (KeyboardInterrupt, typer.Abort):
         return _fail("interrupted", INTERRUPTED)
     except BrokenPipeError:  # the reader of our output has gone, as `| head` does
@@ -72,6 +78,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
         return _fail(f"internal: {what} (use --debug for the traceback)", INTERNAL)
     return code if isinstance(code, int) else 0
+
+
+def _command() -> Any:
+    """Return the command with help that is shown as it is written: Rich takes [a, b] for its own markup."""
+    command: Any = typer.main.get_command(app)
+    for each in (command, *command.commands.values()):
+        for part in (each, *each.params):
+            if text := getattr(part, "help", None):
+                part.help = _MARKUP.sub(r"\\[", text)
+    return command
 
 
 def _shortened(name: str) -> str:

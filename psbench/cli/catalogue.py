@@ -40,6 +40,8 @@ _ONE = {
     "models": "model",
     "clusters": "cluster",
     "optimizers": "optimizer",
+    "losses": "loss",
+    "metrics": "metric",
 }
 #: parts that a strategy has unless something else sets it apart
 _USUAL = ("mean", "every_step", "fixed", "parameter_server")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 
 from psbench import Run, replay
 from psbench.core.log import EventLog, Kind
-from psbench.errors import ReplayMismatch
+from psbench.errors import ParameterError, ReplayMismatch
 from psbench.runs.execution import run
 from psbench.testing import toy_experiment
 
@@ -17,6 +18,13 @@ from psbench.testing import toy_experiment
 @pytest.fixture(scope="module")
 def recorded() -> Run:
     return run(toy_experiment("ssp", stop={"updates": 12}))
+
+
+def test_the_folder_of_a_saved_run_is_replayed(recorded: Run, tmp_path: Path) -> None:
+    folder = recorded.save(tmp_path / "run")
+    assert replay(folder) == replay(str(folder)) == replay(recorded) == len(recorded.log)
+    with pytest.raises(ParameterError, match="expected a run or the folder of a saved one, got 3"):
+        replay(3)  # type: ignore[arg-type]
 
 
 def with_log(recorded: Run, rows: np.ndarray[Any, Any], texts: list[str] | None = None) -> Run:

@@ -10,7 +10,7 @@ import time
 from tests.benchmarks.measure import Row, Rows, in_turns
 
 #: a run that is under way for longer than it takes to see that it is
-RUN = ("-m", "psbench.cli", "run", "--set", "strategy=asp", "--set", "stop.epochs=2000")
+RUN = ("-m", "psbench", "run", "--set", "strategy=asp", "--set", "stop.epochs=2000")
 #: what a terminal shows of a run that makes progress: its share
 PROGRESS = b"%"
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from psbench.cli.app import FAILED, Debug, Json, app, as_json_text, say, table_width
+from psbench.cli.stopping import terminable
 
 if TYPE_CHECKING:
     from psbench.papers.outcome import Reproduction
@@ -71,7 +72,8 @@ def reproduce_command(
     for planned in plans:
         for line in planned.words(at_once):
             say(line)
-    found = [reproduce(planned, out, at_once, _progress(planned.paper.name)) for planned in plans]
+    with terminable():
+        found = [reproduce(planned, out, at_once, _progress(planned.paper.name)) for planned in plans]
     for each in found:
         write_records(out / f"{each.paper.name}-{scale}.parquet", each.records.values())
     report = write_page(out / "report.html", found)

@@ -43,8 +43,7 @@ def replay_command(
     Example:
       psbench replay runs/first
     """  # noqa: D301
-    from psbench.backends.replay import replay
-    from psbench.results.run import Run
+    from psbench.runs.replaying import replay
 
-    rows = replay(Run.load(folder))
+    rows = replay(folder)
     print(f"{rows} rows compared: every decision is the same")

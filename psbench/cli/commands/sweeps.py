@@ -10,6 +10,7 @@ import typer
 from psbench.cli.app import (
     FAILED,
     INTERRUPTED,
+    TERMINATED,
     Debug,
     Json,
     Settings,
@@ -20,6 +21,7 @@ from psbench.cli.app import (
     table_width,
 )
 from psbench.cli.starting import starting
+from psbench.cli.stopping import terminable
 
 if TYPE_CHECKING:
     from psbench.runs.sweeps.sweep import Sweep
@@ -74,7 +76,7 @@ def sweep_command(
 ) -> int:
     """Run an experiment with every combination of some values, on all cores, and print one table.
 
-    Ctrl-C stops and keeps the runs that are done. A run that fails ends no other.
+    Ctrl-C and SIGTERM stop and keep the runs that are done. A run that fails ends no other.
 
     \b
     Examples:
@@ -88,7 +90,8 @@ def sweep_command(
         experiment, grids, chosen = read_sweep(spec, read_settings(settings), grid, seeds)
         best_by = check_choice(experiment, grids, by, value)
     options: dict[str, Any] = {"seeds": chosen, "folder": out}
-    found = swept(experiment, grids, processes=processes, scheduler=scheduler, **options)
+    with terminable() as came:
+        found = swept(experiment, grids, processes=processes, scheduler=scheduler, **options)
     if as_json:
         print(as_json_text(found.to_dict()))
     else:
@@ -98,7 +101,7 @@ def sweep_command(
         out.mkdir(parents=True, exist_ok=True)  # where no run has been saved there is no folder
         found.frame().to_csv(out / "sweep.csv", index=False)
         say(f"saved in {out}; the table is {out / 'sweep.csv'}")
-    return _verdict(found)
+    return _verdict(found, terminated=bool(came))
 
 
 def _print_best(found: Sweep, by: str | None, value: str) -> None:
@@ -111,11 +114,11 @@ def _print_best(found: Sweep, by: str | None, value: str) -> None:
     print(found.comparison(by, value).text(table_width()), end="")
 
 
-def _verdict(found: Sweep) -> int:
+def _verdict(found: Sweep, terminated: bool) -> int:
     """Say how the sweep ended if not as it should, and return the exit code."""
     if found.interrupted:
-        say("stopped by Ctrl-C; what was computed is kept")
-        return INTERRUPTED
+        say(f"stopped by {'SIGTERM' if terminated else 'Ctrl-C'}; what was computed is kept")
+        return TERMINATED if terminated else INTERRUPTED
     bad = sum(outcome.status in ("failed", "diverged") for outcome in found.outcomes)
     if bad:
         say(f"error: {bad} of {len(found.outcomes)} runs failed or diverged")

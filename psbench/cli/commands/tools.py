@@ -16,7 +16,8 @@ def list_command(
         str,
         typer.Argument(
             metavar="KIND",
-            help="strategies, parts, sharding, rules, datasets, models, clusters or optimizers.",
+            help="strategies, parts, sharding, rules, datasets, models, clusters, optimizers, losses or "
+            "metrics.",
         ),
     ],
     name: Annotated[

@@ -307,7 +307,7 @@ def test_a_run_between_two_machines_as_two_network_namespaces(tmp_path: Path) ->
         for number, within in enumerate(enter, 1):
             options = ("--host", f"tcp://10.213.0.{number}", "--nthreads", "2", "--no-dashboard")
             stack.enter_context(program("worker", address, *options, within=within))
-        command = [*enter[0], sys.executable, "-m", "psbench.cli", "run", "spec.yaml", "--out", "run"]
+        command = [*enter[0], sys.executable, "-m", "psbench", "run", "spec.yaml", "--out", "run"]
         done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=200, check=False)
         assert done.returncode == 0, done.stderr
     assert Run.load(tmp_path / "run").meta["params_digest"] == simulated(spec).meta["params_digest"]

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import signal
 
 import pytest
 from test_cli import ok
 
 from psbench.cli import main
+from psbench.runs.execution import run
 
 SWEPT = """
 strategy: bsp
@@ -58,10 +60,21 @@ def test_sweep_with_runs_that_diverge_is_exit_code_1(sweeping, capsys):
     assert "error: 2 of 2 runs failed or diverged" in err
 
 
-def test_sweep_after_ctrl_c_is_exit_code_130(sweeping, capsys, monkeypatch):
-    def interrupt(*_, **__):
-        raise KeyboardInterrupt
+@pytest.mark.parametrize(
+    ("number", "name", "code"), [(signal.SIGINT, "Ctrl-C", 130), (signal.SIGTERM, "SIGTERM", 143)]
+)
+def test_sweep_after_a_signal_says_what_there_is(number, name, code, sweeping, capsys, monkeypatch):
+    made = []
 
-    monkeypatch.setattr("psbench.runs.sweeps.worker.run", interrupt)
-    assert main(["sweep", *sweeping]) == 130
-    assert "stopped: 8 of 8 runs were not made" in capsys.readouterr().out
+    def second_is_interrupted(experiment, **options):
+        if made:
+            signal.raise_signal(number)
+        made.append(run(experiment, **options))
+        return made[0]
+
+    monkeypatch.setattr("psbench.runs.sweeps.worker.run", second_is_interrupted)
+    assert main(["sweep", *sweeping]) == code
+    out, err = capsys.readouterr()
+    assert "stopped: 7 of 8 runs were not made" in out
+    assert f"stopped by {name}; what was computed is kept" in err
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL

@@ -1,7 +1,0 @@
-"""`python -m psbench.cli`, where the `psbench` command is not on the path."""
-
-import sys
-
-from psbench.cli import main
-
-sys.exit(main())
