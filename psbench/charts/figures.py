@@ -11,7 +11,6 @@ from psbench import metrics
 from psbench.charts import tables
 from psbench.charts.display import Sheet, stack
 from psbench.charts.distributions import (
-    counts,
     histogram,
     load_chart,
     rule_chart,
@@ -20,6 +19,7 @@ from psbench.charts.distributions import (
     traffic_chart,
 )
 from psbench.charts.figure import Figure
+from psbench.charts.growing import GrowingTables, tables_of
 from psbench.charts.learning import curves
 from psbench.charts.names import TITLES
 from psbench.charts.sequence import sequence_chart, sequence_table
@@ -96,16 +96,17 @@ def _chosen(figures: Sequence[Figure], names: Sequence[str], width: int) -> Shee
 def worker_figures(run: RunRecord, label: str | None = None, strategy: str | None = None) -> list[Figure]:
     """Return what a run's workers did: timeline, time use, waiting, shares, staleness, lead, batch sizes."""
     label = label or tables.label_of(run)
-    spans = metrics.timeline(run.log)
-    figures = [*_timelines(run, spans), *_times(run, spans)]
-    figures += _counted(run, label, strategy or label)
+    grown = tables_of(run, label)
+    figures = [*_timelines(run), *_times(run, grown)]
+    figures += _counted(grown, label, strategy or label)
     sizes = metrics.batch_sizes(run.log)
     if (sizes.groupby("worker")["batch_size"].nunique() > 1).any():
         figures.append(Figure(batch_size_chart(sizes), sizes, name="batch_size"))
-    return figures + switch_figures(run) + server_figures(run)
+    return figures + _rule(grown) + server_figures(run)
 
 
-def _timelines(run: RunRecord, spans: pd.DataFrame) -> list[Figure]:
+def _timelines(run: RunRecord) -> list[Figure]:
+    spans = metrics.timeline(run.log)
     begin = window(spans)
     note = "Phases differ in thickness too; a thin grey line is a wait. Point at a span to see why."
     figures = [Figure(timeline_chart(begin, f"{TITLES['timeline']}: the beginning"), begin, note, "timeline")]
@@ -116,10 +117,10 @@ def _timelines(run: RunRecord, spans: pd.DataFrame) -> list[Figure]:
     return figures
 
 
-def _times(run: RunRecord, spans: pd.DataFrame) -> list[Figure]:
-    use = tables.worker_time_table(spans)
+def _times(run: RunRecord, grown: GrowingTables) -> list[Figure]:
+    use = pd.DataFrame(grown.totals("time_use"))
     figures = [Figure(time_use_chart(use), use, "From joining to leaving or the end.", "time_use")]
-    idle = tables.waiting_table(run.log, spans)
+    idle = pd.DataFrame(grown.totals("idle"))
     if len(idle):
         figures.append(Figure(idle_chart(idle), idle, name="idle"))
     return figures + _steps(run)
@@ -135,8 +136,8 @@ def _steps(run: RunRecord) -> list[Figure]:
     return [Figure(step_chart(table), table, note, "steps")]
 
 
-def _counted(run: RunRecord, label: str, strategy: str) -> list[Figure]:
-    shares = tables.share_table(run, label)
+def _counted(grown: GrowingTables, label: str, strategy: str) -> list[Figure]:
+    shares = pd.DataFrame(grown.totals("share"))
     figures = [
         Figure(
             share_chart(shares, strategies=[strategy]),
@@ -145,11 +146,8 @@ def _counted(run: RunRecord, label: str, strategy: str) -> list[Figure]:
             "share",
         )
     ]
-    for quantity, values in (
-        ("staleness", metrics.staleness(run.log)),
-        ("lead", metrics.clock_lead(run.log)),
-    ):
-        table = counts(values[quantity].to_numpy(), label)
+    for quantity in ("staleness", "lead"):
+        table = pd.DataFrame(grown.totals(quantity))
         if len(table) > 1:  # one bar says nothing
             figures.append(Figure(histogram(table, quantity, strategies=[strategy]), table, name=quantity))
     return figures
@@ -157,8 +155,12 @@ def _counted(run: RunRecord, label: str, strategy: str) -> list[Figure]:
 
 def switch_figures(run: RunRecord) -> list[Figure]:
     """Return the switch rule's value against its threshold, if it computes one."""
-    table = tables.rule_table(run)
-    return [Figure(rule_chart(table), table, name="rule")] if table["value"].notna().any() else []
+    return _rule(tables_of(run, tables.label_of(run)))
+
+
+def _rule(grown: GrowingTables) -> list[Figure]:
+    table = pd.DataFrame(grown.totals("rule"), dtype=object)
+    return [Figure(rule_chart(table), table, name="rule")] if len(table) else []
 
 
 def server_figures(run: RunRecord) -> list[Figure]:

@@ -11,7 +11,6 @@ import pandas as pd
 from psbench import metrics
 from psbench.charts.curves import AXES
 from psbench.charts.source import RunRecord
-from psbench.core.log import EventLog
 
 EVALUATED = ("val_accuracy", "train_accuracy", "val_loss", "train_loss")
 
@@ -47,29 +46,25 @@ def training_table(run: RunRecord, label: str) -> pd.DataFrame:
 def switch_table(run: RunRecord, label: str) -> pd.DataFrame:
     """Return a run's switches as rows that mark an event: `label`, the axes, `event`."""
     found = metrics.switches(run.log, run.meta["dataset_size"], run.meta.get("compositions", ()))
-    sent = _bytes_at(run, [switch["time_s"] for switch in found])
-    rows = [
-        {"label": label, "time_s": s["time_s"], "epoch": s["epoch"], "updates": s["version"], "bytes": b}
-        | {"event": f"switch to {s['to']}"}
-        for s, b in zip(found, sent, strict=True)
-    ]
-    return pd.DataFrame(rows, columns=["label", *AXES, "event"])
+    return pd.DataFrame([mark_of(switch, label) for switch in found], columns=["label", *AXES, "event"])
+
+
+def mark_of(switch: Mapping[str, Any], label: str) -> dict[str, Any]:
+    """Return the row that marks a switch (of `metrics.switches`)."""
+    axes = {name: switch["version" if name == "updates" else name] for name in AXES}
+    return {"label": label, **axes, "event": f"switch to {switch['to']}"}
 
 
 def time_use_table(runs: Iterable[RunRecord], **row: object) -> pd.DataFrame:
     """Return the share of time in each phase over all workers and runs: `phase`, `fraction`, and `row`."""
-    spans = pd.concat([metrics.timeline(run.log) for run in runs])
-    lasted = (spans["end_s"] - spans["start_s"]).groupby(spans["phase"], observed=False).sum()
+    seconds = dict.fromkeys(metrics.PHASES, 0.0)
+    for run in runs:
+        for (_, phase), lasted in metrics.time_use(run.log).items():
+            seconds[phase] += lasted
+    whole = sum(seconds.values())
     return pd.DataFrame(
-        {**row, "phase": lasted.index.astype(str), "fraction": lasted.to_numpy() / lasted.sum()}
+        [{**row, "phase": phase, "fraction": lasted / whole} for phase, lasted in seconds.items()]
     )
-
-
-def worker_time_table(spans: pd.DataFrame) -> pd.DataFrame:
-    """Return the share of time in each phase by worker: `worker`, `phase`, `fraction`."""
-    lasted = (spans["end_s"] - spans["start_s"]).groupby([spans["worker"], spans["phase"].astype(str)]).sum()
-    share = lasted / lasted.groupby(level="worker").transform("sum")
-    return share.rename("fraction").reset_index()
 
 
 def step_table(run: RunRecord) -> pd.DataFrame:
@@ -83,18 +78,6 @@ def step_table(run: RunRecord) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["worker", "part", "ms", "cpu"])
 
 
-def waiting_table(log: EventLog, spans: pd.DataFrame) -> pd.DataFrame:
-    """Return the share of time each worker waited, by reason: `worker`, `reason`, `fraction`.
-
-    A worker that never waited has a row with 0, so that it is seen not to; empty if none did.
-    """
-    found = metrics.idle(log, spans)[["worker", "reason", "fraction"]]
-    never = sorted(set(spans["worker"]) - set(found["worker"])) if len(found) else []
-    rest = pd.DataFrame({"worker": never, "reason": found["reason"].head(1).tolist() * len(never)})
-    parts = [found, rest.assign(fraction=0.0)] if never else [found]
-    return pd.concat(parts, ignore_index=True).sort_values(["worker", "reason"], ignore_index=True)
-
-
 def idle_table(runs: Sequence[RunRecord], label: str) -> pd.DataFrame:
     """Return the mean share of time spent waiting, by reason: `label`, `reason`, `fraction`."""
     parts = [
@@ -104,26 +87,11 @@ def idle_table(runs: Sequence[RunRecord], label: str) -> pd.DataFrame:
     return pd.DataFrame({"label": label, "reason": mean.index, "fraction": mean.to_numpy()})
 
 
-def share_table(run: RunRecord, label: str) -> pd.DataFrame:
-    """Return the share of applied pushes: `label`, `worker`, `applied`, `share`, `equal`."""
-    frame = metrics.share_of_applied(run.log)
-    frame.insert(0, "label", label)
-    frame["equal"] = 1 / max(len(frame), 1)
-    return frame
-
-
 def spread_table(values: pd.Series[int], label: str) -> pd.DataFrame:
     """Return the 5th and 95th percentile, mean and largest value: `label`, `low`, `high`, `mean`, `max`."""
     low, high = (float(values.quantile(q)) for q in (0.05, 0.95))
     row = {"label": label, "low": low, "high": high, "mean": float(values.mean()), "max": int(values.max())}
     return pd.DataFrame([row])
-
-
-def rule_table(run: RunRecord) -> pd.DataFrame:
-    """Return what the switch rule saw, and the switches: `epoch`, `value`, `threshold`, `event`."""
-    seen = metrics.rule_values(run.log)[["epoch", "value", "threshold"]].assign(event=None)
-    marks = switch_table(run, "")[["epoch", "event"]]
-    return pd.concat([seen.astype(object), marks.astype(object)], ignore_index=True)
 
 
 def server_tables(run: RunRecord) -> dict[str, pd.DataFrame]:
@@ -171,9 +139,3 @@ def label_table_of(meta: Mapping[str, Any]) -> pd.DataFrame | None:
         return None
     rows = [(w, c, n) for w, row in enumerate(counts) for c, n in zip(meta["classes"], row, strict=True)]
     return pd.DataFrame(rows, columns=["worker", "class", "samples"])
-
-
-def _bytes_at(run: RunRecord, times: Sequence[float]) -> list[int]:
-    rows = run.log.rows()
-    sent = np.append(0, np.cumsum(rows["bytes"], dtype=np.int64))
-    return [int(sent[np.searchsorted(rows["time_s"], at, side="right")]) for at in times]

@@ -12,10 +12,11 @@ from psbench.metrics.interval import interval, standard_deviation
 from psbench.metrics.pushes import batch_sizes, pushes, share_of_applied, staleness, unused_workers
 from psbench.metrics.rows import end_of
 from psbench.metrics.servers import reassignments, server_loads
-from psbench.metrics.spans import PHASES, idle, idle_fraction, timeline
+from psbench.metrics.spans import PHASES, timeline
 from psbench.metrics.summary import summarise, usage
 from psbench.metrics.switches import rule_values, switches
 from psbench.metrics.timebase import clock_of, repeatability
+from psbench.metrics.totals import idle, idle_fraction, time_use
 from psbench.metrics.traffic import conservation, messages, total_bytes
 from psbench.metrics.votes import local_steps_ratio
 from psbench.metrics.warnings import never_switched
@@ -50,6 +51,7 @@ __all__ = [
     "switches",
     "throughput",
     "time_to_target",
+    "time_use",
     "timeline",
     "total_bytes",
     "training_loss",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from psbench.core.log import EventLog, Kind
-from psbench.metrics.rows import Array, Rows, pick, positions, with_membership
+from psbench.metrics.rows import Array, Rows, pick, positions
 from psbench.metrics.table import table
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def clock_lead(log: EventLog) -> pd.DataFrame:
     See `Clocks` for joining, leaving and hand-overs. Between such changes the slowest clock is c from where
     the last worker reached c: no row is visited one by one.
     """
-    return _frame(_leads(with_membership(log.rows()), Clocks()))
+    return _frame(_leads(log.rows(), Clocks()))
 
 
 def leads(rows: Rows, clocks: Clocks) -> Array:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import json
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from psbench.core.log import EventLog, Kind
+from psbench.metrics.axes import Axes, Position
 from psbench.metrics.rows import Array, Rows, end_of, positions, trained
 from psbench.metrics.table import table
 
 if TYPE_CHECKING:
     import pandas as pd
+
+_EVALUATED_AT = ("epoch", "time_s", "updates", "bytes")
 
 
 def evaluations(log: EventLog) -> pd.DataFrame:
@@ -24,10 +28,20 @@ def evaluations(log: EventLog) -> pd.DataFrame:
         column for each evaluated value, such as `train_loss`, `val_loss`, `val_accuracy` (0 to 1).
     """
     rows = log.rows()
-    frame = table(log.evaluations(), columns=_evaluated(log))
-    frame = frame.rename(columns={"version": "updates"})
-    frame.insert(3, "bytes", _sent_until(rows)[positions(rows, Kind.EVALUATED)])
-    return frame
+    found = evaluated(log, rows, Axes().read(rows))
+    names = dict.fromkeys([*_EVALUATED_AT, *(name for row in found for name in row)])
+    return table(found, columns=list(names))
+
+
+def evaluated(log: EventLog, rows: Rows, at: Position) -> list[dict[str, Any]]:
+    """Return the evaluations among rows of a log: where each is on the axes, and its values."""
+    found = []
+    for place in positions(rows, Kind.EVALUATED).tolist():
+        row = rows[place]
+        facts = int(row["id"]), float(row["time_s"]), int(row["version"]), int(at.bytes[place])
+        axes = dict(zip(_EVALUATED_AT, facts, strict=True))
+        found.append(axes | json.loads(log.text(int(row["text"]))))
+    return found
 
 
 def training_loss(log: EventLog, dataset_size: int, smooth_epochs: float = 0.25) -> pd.DataFrame:
@@ -52,21 +66,45 @@ def training_loss(log: EventLog, dataset_size: int, smooth_epochs: float = 0.25)
     The loss of a push is that of the version it was computed on, so it is older than the push itself.
     """
     rows = log.rows()
-    place = positions(rows, Kind.PUSH)
-    place = place[np.isfinite(rows["loss"][place])]
-    progress = (rows["kind"] == Kind.APPLY) | (rows["kind"] == Kind.RELEASE)
-    applied = np.where(progress, rows["samples"], 0)
-    version = np.maximum.accumulate(np.where(rows["kind"] == Kind.APPLY, rows["version"], 0))
-    push = rows[place]
-    return table(
-        {
+    return table(TrainingLoss(dataset_size, smooth_epochs).read(rows, Axes().read(rows)))
+
+
+class TrainingLoss:
+    """The smoothed training loss along a log that grows; see `training_loss`."""
+
+    def __init__(self, dataset_size: int, smooth_epochs: float = 0.25) -> None:
+        self._size, self._window = dataset_size, smooth_epochs * dataset_size
+        # of the pushes in the window: samples before each, with it, and loss by samples
+        self._known = np.array([[-np.inf], [0.0], [0.0]])
+
+    def read(self, rows: Rows, at: Position) -> dict[str, Array]:
+        """Return the columns for new rows of a log."""
+        place = positions(rows, Kind.PUSH)
+        place = place[np.isfinite(rows["loss"][place])]
+        push = rows[place]
+        return {
             "time_s": push["time_s"],
-            "epoch": np.cumsum(applied, dtype=np.int64)[place] / dataset_size,
-            "updates": version[place],
-            "bytes": _sent_until(rows)[place],
-            "train_loss": _running_mean(push["loss"], push["samples"], smooth_epochs * dataset_size),
+            "epoch": at.samples[place] / self._size,
+            "updates": at.version[place],
+            "bytes": at.bytes[place],
+            "train_loss": self._running_mean(push["loss"], push["samples"]),
         }
-    )
+
+    def _running_mean(self, values: Array, samples: Array) -> Array:
+        """Return for each push the mean over it and those before it that fit into the window."""
+        if not len(values):
+            return np.zeros(0)
+        samples = samples.astype(np.float64)
+        begin, until, total = self._known
+        known = len(until)
+        until = np.append(until, np.cumsum(np.append(until[-1], samples))[1:])
+        total = np.append(total, np.cumsum(np.append(total[-1], values.astype(np.float64) * samples))[1:])
+        begin = np.append(begin, until[known:] - samples)
+        first = np.searchsorted(begin, until[known:] - self._window)
+        before = np.minimum(first, np.arange(known, len(until))) - 1
+        self._known = np.array([begin, until, total])[:, before[-1] :]
+        mean: Array = (total[known:] - total[before]) / np.maximum(until[known:] - until[before], 1.0)
+        return mean
 
 
 def throughput(log: EventLog, bins: int = 50) -> pd.DataFrame:
@@ -96,25 +134,3 @@ def time_to_target(log: EventLog, target: float, value: str = "val_accuracy") ->
         return None
     reached = frame[value] <= target if value.endswith("loss") else frame[value] >= target
     return float(frame.loc[reached, "time_s"].iloc[0]) if reached.any() else None
-
-
-def _evaluated(log: EventLog) -> list[str]:
-    values = {name: None for row in log.evaluations() for name in row}
-    return list(dict.fromkeys(["epoch", "time_s", "version", *values]))
-
-
-def _sent_until(rows: Rows) -> Array:
-    """Return the bytes sent up and down until and including each row (other kinds have none)."""
-    return np.cumsum(rows["bytes"], dtype=np.int64)
-
-
-def _running_mean(values: Array, samples: Array, window: float) -> Array:
-    """Return for each push the mean over it and those before it that fit into a window of samples."""
-    samples = samples.astype(np.float64)
-    until = np.cumsum(samples)
-    total = np.cumsum(values.astype(np.float64) * samples)
-    first = np.minimum(np.searchsorted(until - samples, until - window), np.arange(len(until)))
-    before = np.where(first > 0, first - 1, 0)
-    since = np.where(first > 0, total[before], 0.0), np.where(first > 0, until[before], 0.0)
-    mean: Array = (total - since[0]) / np.maximum(until - since[1], 1.0)
-    return mean

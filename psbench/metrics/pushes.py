@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,6 +15,8 @@ from psbench.metrics.table import table
 if TYPE_CHECKING:
     import pandas as pd
 
+#: in the place of the base version of a push that has not arrived
+_NEVER = np.iinfo(np.int64).min
 FATES = ("committed", "discarded", "buffered")
 
 
@@ -76,16 +79,35 @@ def staleness(log: EventLog) -> pd.DataFrame:
         `time_s` (applied), `worker`, `version` (made), `staleness` (versions).
     """
     rows = log.rows()
-    push, apply = pick(rows, Kind.PUSH), pick(rows, Kind.APPLY)
-    base = push["version"][_index_of(push["id"], apply["id"])]
-    return table(
-        {
-            "time_s": apply["time_s"],
-            "worker": apply["worker"],
-            "version": apply["version"],
-            "staleness": apply["version"] - 1 - base,
-        }
-    )
+    apply = pick(rows, Kind.APPLY)
+    columns = {name: apply[name] for name in ("time_s", "worker", "version")}
+    return table(columns | {"staleness": Staleness().read(rows)})
+
+
+class Staleness:
+    """The staleness of committed pushes along a log that grows."""
+
+    def __init__(self) -> None:
+        self._bases = np.zeros(0, dtype=np.int64)  # version that each push started from, by its number
+
+    def read(self, rows: Rows) -> Array:
+        """Return that of the pushes applied in new rows, in the order applied.
+
+        Raises
+        ------
+        DataError
+            If a push is applied that never arrived.
+        """
+        push, apply = pick(rows, Kind.PUSH), pick(rows, Kind.APPLY)
+        most = int(max(push["id"].max(initial=-1), apply["id"].max(initial=-1))) + 1
+        if most > len(self._bases):
+            self._bases = np.concatenate([self._bases, np.full(most, _NEVER)])
+        self._bases[push["id"]] = push["version"]
+        base = self._bases[apply["id"]]
+        if (base == _NEVER).any():
+            raise _never_arrived(int(apply["id"][base == _NEVER][0]))
+        found: Array = apply["version"] - 1 - base
+        return found
 
 
 def share_of_applied(log: EventLog) -> pd.DataFrame:
@@ -98,19 +120,43 @@ def share_of_applied(log: EventLog) -> pd.DataFrame:
         (in applied pushes), `share` (of all applied pushes, 0 to 1; NaN when none was).
     """
     rows = log.rows()
-    workers = workers_of(rows)
-    push, apply = pick(rows, Kind.PUSH), pick(rows, Kind.APPLY)
-    applied = _per_worker(apply, workers)
-    total = applied.sum()
-    return table(
-        {
-            "worker": workers,
-            "pushes": _per_worker(push, workers),
-            "applied": applied,
-            "samples": _per_worker(apply, workers, apply["samples"]),
-            "share": applied / total if total else np.full(len(workers), np.nan),
-        }
-    )
+    counts = PushCounts()
+    counts.read(rows)
+    return table(counts.columns(workers_of(rows)))
+
+
+class PushCounts:
+    """How many pushes of each worker arrived and were applied, along a log that grows."""
+
+    def __init__(self) -> None:
+        self._counts = np.zeros((3, 0), dtype=np.int64)  # pushes, applied, samples applied; by worker
+
+    def read(self, rows: Rows) -> None:
+        """Count new rows."""
+        push, apply = pick(rows, Kind.PUSH), pick(rows, Kind.APPLY)
+        most = int(max(push["worker"].max(initial=0), apply["worker"].max(initial=0))) + 1
+        self._reach(most)
+        for place, (part, weights) in enumerate(((push, None), (apply, None), (apply, apply["samples"]))):
+            self._counts[place] += np.bincount(
+                part["worker"], weights=weights, minlength=self._counts.shape[1]
+            ).astype(np.int64)
+
+    def _reach(self, workers: int) -> None:
+        more = max(workers - self._counts.shape[1], 0)
+        self._counts = np.pad(self._counts, ((0, 0), (0, more)))
+
+    def subtract(self, earlier: PushCounts) -> None:
+        """Leave out what an earlier state of the same log had counted."""
+        self._counts[:, : earlier._counts.shape[1]] -= earlier._counts
+
+    def columns(self, workers: Sequence[int]) -> dict[str, Any]:
+        """Return the columns of `share_of_applied` for these workers."""
+        self._reach(max(workers, default=0) + 1)
+        pushed, applied, samples = self._counts[:, list(workers)]
+        total = applied.sum()
+        share = applied / total if total else np.full(len(workers), np.nan)
+        counts = {"pushes": pushed, "applied": applied, "samples": samples}
+        return {"worker": list(workers), **counts, "share": share}
 
 
 def unused_workers(shares: pd.DataFrame) -> list[str]:
@@ -129,21 +175,44 @@ def batch_sizes(log: EventLog) -> pd.DataFrame:
     DataFrame
         `time_s` (arrival of the push), `worker`, `batch_size` (samples a step).
     """
-    push = pick(log.rows(), Kind.PUSH)
-    push = push[np.argsort(push["worker"], kind="stable")]
-    batch = push["samples"] / np.maximum(push["steps"], 1)
-    worker = push["worker"]
-    first = np.append(True, worker[1:] != worker[:-1])
-    last = np.append(worker[1:] != worker[:-1], True)
-    changed = np.append(True, batch[1:] != batch[:-1])
-    keep = (first | last | changed)[: len(push)]
-    columns = {"time_s": push["time_s"], "worker": worker, "batch_size": batch}
-    return table({name: column[keep] for name, column in columns.items()})
+    sizes = BatchSizes()
+    sizes.read(log.rows())
+    return table(sizes.seen(), columns=("time_s", "worker", "batch_size"))
 
 
-def _per_worker(rows: Rows, workers: list[int], weights: Array | None = None) -> Array:
-    counts = np.bincount(rows["worker"], weights=weights, minlength=max(workers, default=0) + 1)
-    return counts[workers].astype(np.int64)
+class BatchSizes:
+    """The workers' batch sizes along a log that grows.
+
+    Attributes
+    ----------
+    changes : list of (seconds, worker, samples a step)
+        Where a batch size was seen first, or changed.
+    """
+
+    def __init__(self) -> None:
+        self._last: dict[int, tuple[float, float]] = {}  # of each worker: time and batch size
+        self.changes: list[tuple[float, int, float]] = []
+
+    def read(self, rows: Rows) -> None:
+        """Take note of the pushes among new rows."""
+        push = pick(rows, Kind.PUSH)
+        push = push[np.argsort(push["worker"], kind="stable")]
+        size, worker = push["samples"] / np.maximum(push["steps"], 1), push["worker"]
+        first = np.append(True, worker[1:] != worker[:-1])[: len(push)]
+        last = np.append(first[1:], True)[: len(push)]
+        changed = np.append(True, size[1:] != size[:-1])[: len(push)] & ~first
+        for place in np.flatnonzero(first | changed).tolist():
+            row = float(push["time_s"][place]), int(worker[place]), float(size[place])
+            if changed[place] or self._last.get(row[1], (0.0, None))[1] != row[2]:
+                self.changes.append(row)
+        for place in np.flatnonzero(last).tolist():
+            self._last[int(worker[place])] = float(push["time_s"][place]), float(size[place])
+
+    def seen(self, most: int | None = None) -> list[tuple[float, int, float]]:
+        """Return the rows of `batch_sizes`, by worker, then by time; of very many changes some, evenly."""
+        step = 1 if most is None else len(self.changes) // most + 1
+        last = [(time_s, worker, size) for worker, (time_s, size) in self._last.items()]
+        return sorted({*self.changes[::step], *last}, key=lambda row: (row[1], row[0]))
 
 
 def _index_of(known: Array, wanted: Array) -> Array:
@@ -155,7 +224,9 @@ def _index_of(known: Array, wanted: Array) -> Array:
     place = np.searchsorted(ordered, wanted)
     lost = np.append(ordered, -1)[place] != wanted
     if lost.any():
-        raise DataError(
-            f"this log uses push {wanted[lost][0]}, which never arrived: is its beginning missing?"
-        )
+        raise _never_arrived(int(wanted[lost][0]))
     return order[place]
+
+
+def _never_arrived(push: int) -> DataError:
+    return DataError(f"this log uses push {push}, which never arrived: is its beginning missing?")

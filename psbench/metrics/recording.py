@@ -1,7 +1,7 @@
 """A run as tables from which the state at any moment follows: what the rewinding panel reads.
 
-The tables hold intervals and instants, so that "what was at time t" is a search in sorted columns; see
-`moment`. They are plain arrays, and travel to a page or into a file as such.
+The tables hold intervals and instants, so that "what was at time t" is a search in sorted columns, which the
+page makes (`js/recording.js`). They are plain arrays, and travel to a page or into a file as such.
 """
 
 from __future__ import annotations

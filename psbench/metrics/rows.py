@@ -39,30 +39,34 @@ def kept_steps(rows: Rows) -> int:
     return int(np.count_nonzero(pick(rows, Kind.RELEASE)["samples"]))
 
 
-def with_membership(rows: Rows) -> Rows:
-    """Return the rows with a worker that is dropped leaving, once, and one that is readmitted joining."""
-    dropped, readmitted = positions(rows, Kind.DROP), positions(rows, Kind.READMIT)
-    if len(dropped):
+class Absences:
+    """Has a worker that is dropped leave, once, and one that is readmitted join, along a log that grows."""
+
+    def __init__(self) -> None:
+        self._gone: set[int] = set()
+
+    def read(self, rows: Rows) -> Rows:
+        """Return new rows of a log so."""
+        dropped, readmitted = positions(rows, Kind.DROP), positions(rows, Kind.READMIT)
+        if not (len(dropped) or len(readmitted) or self._gone):
+            return rows  # nobody leaves twice who was not dropped
         rows = rows.copy()
         rows["kind"][dropped] = Kind.LEAVE
         rows["kind"][readmitted] = Kind.JOIN
-        rows["kind"][_left_twice(rows)] = Kind.NOTE
-    return rows
+        for place in positions(rows, Kind.JOIN, Kind.LEAVE).tolist():
+            worker = int(rows["worker"][place])
+            if rows["kind"][place] == Kind.JOIN:
+                self._gone.discard(worker)
+            elif worker in self._gone:
+                rows["kind"][place] = Kind.NOTE
+            else:
+                self._gone.add(worker)
+        return rows
 
 
-def _left_twice(rows: Rows) -> list[int]:
-    """Return where workers leave that had been dropped before."""
-    gone: set[int] = set()
-    twice = []
-    for place in positions(rows, Kind.JOIN, Kind.LEAVE).tolist():
-        worker = int(rows["worker"][place])
-        if rows["kind"][place] == Kind.JOIN:
-            gone.discard(worker)
-        elif worker in gone:
-            twice.append(place)
-        else:
-            gone.add(worker)
-    return twice
+def with_membership(rows: Rows) -> Rows:
+    """Return the rows of a whole log so that all who are absent have left; see `Absences`."""
+    return Absences().read(rows)
 
 
 def categorical(codes: Array, names: Sequence[str]) -> pd.Categorical[str]:

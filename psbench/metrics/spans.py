@@ -16,7 +16,6 @@ from psbench.metrics.rows import (
     pick,
     positions,
     with_membership,
-    workers_of,
 )
 from psbench.metrics.table import table
 
@@ -354,42 +353,3 @@ def _with_handover(rows: Rows, place: int, handed: Array) -> Rows:
     end = row.copy()
     end["kind"] = Kind.EVALUATED  # an event that has no span
     return np.concatenate([rows[before[-1] : before[-1] + 1], row, end])
-
-
-def idle(log: EventLog, spans: pd.DataFrame | None = None) -> pd.DataFrame:
-    """Return for how long each worker waited, by reason.
-
-    Parameters
-    ----------
-    log : EventLog
-    spans : DataFrame, optional
-        `timeline(log)`, if it is at hand.
-
-    Returns
-    -------
-    DataFrame
-        `worker`, `reason`, `idle_s` and `fraction` (of the time the worker was present); a worker that
-        never waited has no row.
-    """
-    spans = timeline(log) if spans is None else spans
-    waits = spans[spans["phase"] == "wait"]
-    lasted = (waits["end_s"] - waits["start_s"]).rename("idle_s")
-    found = lasted.groupby([waits["worker"], waits["reason"].astype(str)]).sum().reset_index()
-    found["fraction"] = found["idle_s"] / found["worker"].map(_present(log))
-    return found
-
-
-def idle_fraction(log: EventLog, spans: pd.DataFrame | None = None) -> dict[int, float]:
-    """Return the share of its time, 0 to 1, that each worker waited; keys are the worker ids."""
-    found = idle(log, spans).groupby("worker")["fraction"].sum()
-    return {worker: float(found.get(worker, 0.0)) for worker in workers_of(log.rows())}
-
-
-def _present(log: EventLog) -> dict[int, float]:
-    """Return the seconds that each worker was there."""
-    rows = with_membership(log.rows())
-    end, seconds = end_of(rows), dict.fromkeys(workers_of(rows), 0.0)
-    for row in pick(rows, Kind.JOIN, Kind.LEAVE):
-        left = end - float(row["time_s"])
-        seconds[int(row["worker"])] += left if row["kind"] == Kind.JOIN else -left
-    return seconds

@@ -15,8 +15,8 @@ from psbench.metrics.independence import mean_independence
 from psbench.metrics.pushes import share_of_applied, staleness, unused_workers
 from psbench.metrics.rows import end_of, finite, kept_steps, pick, trained
 from psbench.metrics.servers import reassignments
-from psbench.metrics.spans import idle_fraction
 from psbench.metrics.switches import switches
+from psbench.metrics.totals import idle_fraction
 from psbench.metrics.traffic import conservation, messages, total_bytes
 from psbench.metrics.votes import local_steps_ratio
 from psbench.metrics.warnings import never_switched, whole_rates

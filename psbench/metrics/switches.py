@@ -6,10 +6,9 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from psbench.core.log import EventLog, Kind
-from psbench.metrics.rows import pick, positions
+from psbench.metrics.axes import Axes, Position
+from psbench.metrics.rows import Rows, pick, positions
 from psbench.metrics.table import table
 
 if TYPE_CHECKING:
@@ -33,20 +32,26 @@ def switches(log: EventLog, dataset_size: int, names: Sequence[str] = ()) -> lis
     Returns
     -------
     list of dict
-        `epoch` (samples applied over the size of the data), `time_s`, `version`, `from`, `to`, `reason`,
-        `cost_s` (of the hand-over itself).
+        `epoch` (samples applied over the size of the data), `time_s`, `version`, `bytes` (up and down, sent
+        until then), `from`, `to`, `reason`, `cost_s` (of the hand-over itself).
     """
     rows = log.rows()
-    progress = (rows["kind"] == Kind.APPLY) | (rows["kind"] == Kind.RELEASE)
-    samples = np.cumsum(np.where(progress, rows["samples"], 0), dtype=np.int64)
+    return switched(log, rows, Axes().read(rows), dataset_size, names)
+
+
+def switched(
+    log: EventLog, rows: Rows, at: Position, dataset_size: int, names: Sequence[str]
+) -> list[dict[str, Any]]:
+    """Return the hand-overs among rows of a log; see `switches`."""
     found = []
     for place in positions(rows, Kind.HANDOVER).tolist():
-        row, time_s = rows[place], float(rows["time_s"][place])
+        row = rows[place]
         found.append(
             {
-                "epoch": float(samples[place]) / dataset_size,
-                "time_s": time_s,
+                "epoch": float(at.samples[place]) / dataset_size,
+                "time_s": float(row["time_s"]),
                 "version": int(row["version"]),
+                "bytes": int(at.bytes[place]),
                 "from": _name(names, int(row["steps"])),
                 "to": _name(names, int(row["id"])),
                 "reason": log.text(int(row["text"])),

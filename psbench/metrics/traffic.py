@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from psbench.core.log import EventLog, Kind
-from psbench.metrics.rows import pick, sent, with_membership
+from psbench.metrics.rows import Rows, pick, sent, with_membership
 
 _MESSAGES = {
     "push": Kind.PUSH,
@@ -27,7 +27,11 @@ def total_bytes(log: EventLog, unanswered: bool = False) -> dict[str, int]:
         Whether the run ended in the midst of its last answer, as `meta` says: the log has the whole decision,
         but the releases after the last update, or after a push that diverged, were not sent.
     """
-    rows = sent(log.rows(), unanswered)
+    return bytes_of(sent(log.rows(), unanswered))
+
+
+def bytes_of(rows: Rows) -> dict[str, int]:
+    """Return the payload bytes of rows of a log, `up` and `down`."""
     return {
         "up": int(pick(rows, Kind.PUSH)["bytes"].sum(dtype=np.int64)),
         "down": int(pick(rows, Kind.RELEASE)["bytes"].sum(dtype=np.int64)),

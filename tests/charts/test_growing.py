@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from psbench import charts, metrics
+from psbench import charts
 from psbench.charts import tables
 from psbench.charts.growing import GrowingTables
 from psbench.experiment import Experiment
@@ -35,36 +35,25 @@ def columns(table: pd.DataFrame) -> dict[str, list[Any]]:
     return {name: [row[name] for row in rows] for name in table}
 
 
-@pytest.mark.parametrize("pieces", [1, 7, 400])
-def test_tables_of_a_log_that_grows_are_those_of_the_whole(done: Run, pieces: int) -> None:
-    found = grown(done, pieces)
-    spans = metrics.timeline(done.log)
-    whole = {
-        "time_use": tables.worker_time_table(spans),
-        "idle": tables.waiting_table(done.log, spans),
-        "share": tables.share_table(done, "own")[["label", "worker", "applied", "share", "equal"]],
-        "staleness": charts.counts(metrics.staleness(done.log)["staleness"].to_numpy(), "own"),
-        "lead": charts.counts(metrics.clock_lead(done.log)["lead"].to_numpy(), "own"),
-    }
-    for name, table in whole.items():
-        if table.empty:  # nobody waits
-            assert found.totals(name) == {}
-            continue
-        ours, theirs = pd.DataFrame(found.totals(name)), pd.DataFrame(columns(table))
-        by = [name for name in ("worker", "phase", "reason", "value") if name in theirs]
-        theirs = theirs.sort_values(by, ignore_index=True)
-        pd.testing.assert_frame_equal(ours.sort_values(by, ignore_index=True), theirs, check_dtype=False)
-    rule = tables.rule_table(done)
-    if rule["value"].notna().any():
-        assert found.totals("rule") == columns(rule)
+@pytest.mark.parametrize("pieces", [7, 400])
+def test_tables_do_not_depend_on_how_a_log_is_divided(done: Run, pieces: int) -> None:
+    found, whole = grown(done, pieces), grown(done, 1)
+    for name in ("time_use", "idle", "share", "staleness", "lead", "bytes", "batch_size", "rule"):
+        ours, theirs = found.totals(name), whole.totals(name)
+        assert {column: charts.plain(ours[column]) for column in ours} == {
+            column: charts.plain(theirs[column]) for column in theirs
+        }
+    for name, line in whole.curves.lines.items():
+        assert found.curves.lines[name].columns == line.columns
+    assert found.curves.marks == whole.curves.marks
+
+
+def test_curves_of_a_whole_log_are_its_metrics(done: Run) -> None:
+    lines = grown(done, 1).curves.lines
     evaluated = tables.evaluation_table(done, "own")
     for name in ("val_accuracy", "train_accuracy", "val_loss"):
-        expected = evaluated[["label", *charts.AXES, name]]
-        assert found.curves.lines[name].columns == columns(expected)
-    training = tables.training_table(done, "own")
-    assert found.curves.lines["train_loss"].columns == columns(training)
-    marks = pd.DataFrame(found.curves.marks, columns=["label", *charts.AXES, "event"])
-    assert columns(marks) == columns(tables.switch_table(done, "own"))
+        assert lines[name].columns == columns(evaluated[["label", *charts.AXES, name]])
+    assert lines["train_loss"].columns == columns(tables.training_table(done, "own"))
 
 
 def test_a_long_curve_is_thinned_and_keeps_its_ends(done: Run, monkeypatch: pytest.MonkeyPatch) -> None:

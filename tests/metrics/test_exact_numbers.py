@@ -184,6 +184,7 @@ def test_a_wait_is_cut_where_its_reason_changes_and_a_hand_over_that_costs_is_a_
             "epoch": 1.0,
             "time_s": 4.0,
             "version": 1,
+            "bytes": 0,
             "from": "all_reduce",
             "to": "asp",
             "reason": "asked by hand",

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from psbench import metrics
 from psbench.core.log import EventLog
-from psbench.metrics.growing import PushTotals, SpanTotals
+from psbench.metrics.totals import PushTotals, SpanTotals
 from psbench.strategies import CATALOGUE
 
 from .test_growing_logs import CUTS, cluster_of
@@ -29,27 +28,20 @@ def pieces(log: EventLog, cuts: list[float]) -> list[tuple[int, int]]:
 @settings(max_examples=40)
 def test_a_log_that_grows_gives_the_totals_of_the_whole(strategy, seed, cuts):
     log = cluster_of(strategy, seed).log
+    found, whole = totals(log, pieces(log, cuts)), totals(log, [(0, len(log))])
+    assert found[2:] == whole[2:]
+    for ours, theirs in zip(found[:2], whole[:2], strict=True):
+        assert ours == pytest.approx(theirs, rel=1e-9, abs=1e-12)
+
+
+def totals(log: EventLog, parts: list[tuple[int, int]]) -> list[Any]:
     spans, pushes = SpanTotals(), PushTotals()
-    for start, stop in pieces(log, cuts):
+    for start, stop in parts:
         spans.read(log, log.rows(start, stop))
         pushes.read(log.rows(start, stop))
-
-    whole = metrics.timeline(log)
-    lasted = (whole["end_s"] - whole["start_s"]).groupby([whole["worker"], whole["phase"].astype(str)]).sum()
-    shares = lasted / lasted.groupby(level=0).transform("sum")
-    assert spans.phases() == pytest.approx(shares.to_dict(), rel=1e-9, abs=1e-12)
-    idle = metrics.idle(log).set_index(["worker", "reason"])["fraction"]
-    assert spans.waits(log) == pytest.approx(idle.to_dict(), rel=1e-9, abs=1e-12)
-
-    applied = metrics.share_of_applied(log)
-    assert spans.workers == applied["worker"].tolist()
-    assert [pushes.applied.get(w, 0) for w in spans.workers] == applied["applied"].tolist()
-    for counted, values in (
-        (pushes.staleness, metrics.staleness(log)["staleness"]),
-        (pushes.lead, metrics.clock_lead(log)["lead"]),
-    ):
-        np.testing.assert_array_equal(counted, np.bincount(values.to_numpy(), minlength=len(counted)))
-    assert pushes.bytes == metrics.total_bytes(log)
-    sizes = metrics.batch_sizes(log)
-    ours = {*pushes.batches, *pushes.last_batches()}
-    assert ours == set(sizes[["worker", "time_s", "batch_size"]].itertuples(index=False, name=None))
+    counts = pushes.counts.columns(spans.workers)
+    return [
+        *(spans.phases(), spans.waits(log), pushes.bytes, spans.workers),
+        *(pushes.staleness.tolist(), pushes.lead.tolist(), sorted(pushes.batches.seen())),
+        *(counts[name].tolist() for name in ("pushes", "applied", "samples")),
+    ]

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from oracles.moment import moment
 
 from psbench import Experiment
 from psbench.core.log import EventLog, Kind
 from psbench.metrics import timeline
-from psbench.metrics.moment import moment
 from psbench.metrics.recording import recording
 from psbench.runs.execution import run
 

@@ -127,7 +127,6 @@ def switched(label: str, runs: Sequence[Run]) -> Table:
         rows, names = rows_of(run.log), [c.name for c in run.experiment.strategy.compositions]
         own = switches_of(rows, len(data_of(run).train_y), names)
         for switch in own:
-            switch["bytes"] = sum(row.bytes for row in rows if row.time_s <= switch["time_s"])
             switch["updates"] = switch["version"]
         of_each.append(own)
     found = []

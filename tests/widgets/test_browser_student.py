@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from oracles.moment import moment
 from PIL import Image
 
-from psbench.metrics.moment import moment
 from psbench.metrics.recording import recording
 from psbench_widgets import Lab
 
@@ -131,7 +131,7 @@ def test_no_text_overlaps_is_cut_off_or_hard_to_read(
 
 
 def test_the_page_finds_the_same_state_as_python(panel: Direct) -> None:
-    """The stage's own search against `psbench.metrics.moment`, at many moments."""
+    """The stage's own search against `oracles.moment`, at many moments."""
     run = panel.lab.finished[0]
     recorded = recording(run.log, [3])
     times = [float(t) for t in np.linspace(0, recorded.end_s * 0.999, 60)]

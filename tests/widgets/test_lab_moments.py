@@ -13,7 +13,7 @@ from psbench import metrics
 from psbench.core.log import EventLog, Kind
 from psbench.errors import ParameterError, UnknownName
 from psbench.experiment import Experiment
-from psbench.metrics.growing import SpanTotals
+from psbench.metrics.totals import SpanTotals
 from psbench.runs.execution import run
 from psbench.runs.fork import common_prefix
 from psbench_widgets import Lab

@@ -248,7 +248,8 @@ class Figures:
 
     def _replace(self, figure: FigureSpec, now: GrowingTables) -> None:
         """Redraw sums or counts if they have changed."""
-        columns = _labels(self._shown[0].meta) if figure.key == "labels" else now.totals(figure.key)
+        found = _labels(self._shown[0].meta) if figure.key == "labels" else now.totals(figure.key)
+        columns = {name: charts.plain(values) for name, values in found.items()}
         if not columns or columns == self._sent.get(figure.key):
             return
         self._sent[figure.key] = columns

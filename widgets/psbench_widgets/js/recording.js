@@ -1,5 +1,5 @@
 // A run as tables (psbench.metrics.recording), and the state at any of its moments, which is a search in them.
-// The same rules as psbench.metrics.moment; a test compares the two.
+// The same rules as tests/oracles/moment.py; a test compares the two.
 
 const TYPES = { f8: Float64Array, u1: Uint8Array, u2: Uint16Array, i4: Int32Array };
 

@@ -1,7 +1,7 @@
 """Sums and counts of a log that grows, kept up to date from its new rows alone.
 
-They are those of `timeline`, `idle`, `staleness`, `clock_lead` and the like of the whole log, at a cost that
-depends on how much is new. A live picture reads them many times in a run.
+What is said of a whole log is the same, read at once; a live picture reads them many times in a run, at a
+cost that depends on how much is new.
 """
 
 from __future__ import annotations
@@ -9,45 +9,25 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
 from psbench.core.log import ROW, EventLog, Kind
 from psbench.metrics.clocks import Clocks, leads
-from psbench.metrics.rows import Array, Rows, pick, positions
+from psbench.metrics.pushes import BatchSizes, PushCounts, Staleness
+from psbench.metrics.rows import Absences, Array, Rows, pick
 from psbench.metrics.spans import PHASES, Spans, continuing, reason_text, spans_of
+from psbench.metrics.table import table
+from psbench.metrics.traffic import bytes_of
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 #: seconds by worker and by a phase or reason, each by its number
 _Sums: TypeAlias = dict[tuple[int, int], float]
 
 _WAIT, _SHIFT = PHASES.index("wait"), 1 << 16
-
-
-class Membership:
-    """Has a worker that is dropped leave, once, and one that is readmitted join."""
-
-    def __init__(self) -> None:
-        self._gone: set[int] = set()
-
-    def convert(self, rows: Rows) -> Rows:
-        """Return new rows of a log so; see `rows.with_membership`."""
-        dropped, readmitted = positions(rows, Kind.DROP), positions(rows, Kind.READMIT)
-        changes = positions(rows, Kind.DROP, Kind.READMIT, Kind.JOIN, Kind.LEAVE)
-        if not len(changes):
-            return rows
-        rows = rows.copy()
-        rows["kind"][dropped] = Kind.LEAVE
-        rows["kind"][readmitted] = Kind.JOIN
-        for place in changes.tolist():
-            worker = int(rows["worker"][place])
-            if rows["kind"][place] == Kind.JOIN:
-                self._gone.discard(worker)
-            elif worker in self._gone:
-                rows["kind"][place] = Kind.NOTE
-            else:
-                self._gone.add(worker)
-        return rows
 
 
 @dataclass
@@ -78,7 +58,7 @@ class SpanTotals:
     """
 
     def __init__(self) -> None:
-        self._membership = Membership()
+        self._absences = Absences()
         self._open = np.zeros(0, dtype=ROW)  # rows whose spans are not over
         self._over, self._now = _Seconds(), _Seconds()
         self._present: dict[int, float] = {}  # seconds that were over when somebody left last
@@ -90,7 +70,7 @@ class SpanTotals:
         """Read new rows of a log."""
         if not len(rows):
             return
-        rows = self._membership.convert(rows)
+        rows = self._absences.read(rows)
         self.end_s = float(rows["time_s"][-1])
         self._count_presence(rows)
         rows = np.concatenate([self._open, rows])
@@ -133,21 +113,31 @@ class SpanTotals:
         sums = _added(of(self._over), of(self._now))
         return sums if self._earlier is None else _added(sums, self._earlier._sums(of), -1.0)
 
+    def phases_s(self) -> dict[tuple[int, str], float]:
+        """Return each worker's seconds in each phase, by worker and phase."""
+        sums = self._sums(lambda seconds: seconds.phases)
+        return {(worker, PHASES[phase]): seconds for (worker, phase), seconds in sorted(sums.items())}
+
     def phases(self) -> dict[tuple[int, str], float]:
         """Return the share of each worker's time in each phase, 0 to 1, by worker and phase."""
-        sums = self._sums(lambda seconds: seconds.phases)
-        whole: dict[int, float] = defaultdict(float)
+        sums, whole = self.phases_s(), defaultdict[int, float](float)
         for (worker, _), seconds in sums.items():
             whole[worker] += seconds
-        return {(w, PHASES[p]): seconds / whole[w] for (w, p), seconds in sorted(sums.items()) if whole[w]}
+        return {(worker, phase): seconds / whole[worker] for (worker, phase), seconds in sums.items()}
 
-    def waits(self, log: EventLog) -> dict[tuple[int, str], float]:
-        """Return the share of its time that each worker waited, 0 to 1, by worker and reason."""
+    def waits_s(self, log: EventLog) -> dict[tuple[int, str], float]:
+        """Return the seconds that each worker waited, by worker and reason."""
         sums: dict[tuple[int, str], float] = defaultdict(float)
         for (worker, number), seconds in self._sums(lambda seconds: seconds.waits).items():
             sums[worker, reason_text(log, number)] += seconds
+        return dict(sorted(sums.items()))
+
+    def waits(self, log: EventLog) -> dict[tuple[int, str], float]:
+        """Return the share of its time that each worker waited, 0 to 1, by worker and reason."""
         there = self._there
-        return {(w, why): seconds / there[w] for (w, why), seconds in sorted(sums.items()) if there[w]}
+        return {
+            (worker, why): seconds / there[worker] for (worker, why), seconds in self.waits_s(log).items()
+        }
 
 
 def _added(first: _Sums, second: _Sums, factor: float = 1.0) -> _Sums:
@@ -163,68 +153,32 @@ class PushTotals:
     ----------
     staleness, lead : int64 arrays
         How many applied pushes had that staleness, and how many steps began with that lead.
-    applied : dict of worker to int
+    counts : PushCounts
     bytes : dict
         `up` and `down`.
-    batches : list of (worker, seconds, samples a step)
-        Where a batch size was seen first, or changed.
+    batches : BatchSizes
     """
 
     def __init__(self) -> None:
-        self._bases = np.zeros(0, dtype=np.int64)  # version that each push started from, by its number
-        self._clocks = Clocks()
-        self._batch: dict[int, tuple[float, float]] = {}
+        self._staleness, self._clocks = Staleness(), Clocks()
         self.staleness, self.lead = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
-        self.applied: dict[int, int] = defaultdict(int)
+        self.counts, self.batches = PushCounts(), BatchSizes()
         self.bytes = {"up": 0, "down": 0}
-        self.batches: list[tuple[int, float, float]] = []
 
     def read(self, rows: Rows) -> None:
         """Read new rows of a log."""
-        push, apply = pick(rows, Kind.PUSH), pick(rows, Kind.APPLY)
-        self._note_bases(push)
-        self.staleness = _tally(self.staleness, apply["version"] - 1 - self._bases[apply["id"]])
+        self.staleness = _tally(self.staleness, self._staleness.read(rows))
         self.lead = _tally(self.lead, leads(rows, self._clocks))
-        workers, counts = np.unique(apply["worker"], return_counts=True)
-        for worker, count in zip(workers.tolist(), counts.tolist(), strict=True):
-            self.applied[worker] += count
-        self.bytes["up"] += int(push["bytes"].sum(dtype=np.int64))
-        self.bytes["down"] += int(pick(rows, Kind.RELEASE)["bytes"].sum(dtype=np.int64))
-        self._note_batches(push)
+        self.counts.read(rows)
+        self.batches.read(rows)
+        self.bytes = {way: self.bytes[way] + sent for way, sent in bytes_of(rows).items()}
 
     def count_from(self, earlier: PushTotals) -> None:
         """Count from where an earlier state of the same log was: both are read no further."""
         self.staleness[: len(earlier.staleness)] -= earlier.staleness
         self.lead[: len(earlier.lead)] -= earlier.lead
-        for worker, count in earlier.applied.items():
-            self.applied[worker] -= count
+        self.counts.subtract(earlier.counts)
         self.bytes = {way: sent - earlier.bytes[way] for way, sent in self.bytes.items()}
-
-    def last_batches(self) -> list[tuple[int, float, float]]:
-        """Return the newest batch size of each worker, as `batches`."""
-        return [(worker, time_s, size) for worker, (time_s, size) in sorted(self._batch.items())]
-
-    def _note_bases(self, push: Rows) -> None:
-        if not len(push):
-            return
-        most = int(push["id"].max()) + 1
-        if most > len(self._bases):
-            self._bases = np.concatenate([self._bases, np.zeros(most, dtype=np.int64)])
-        self._bases[push["id"]] = push["version"]
-
-    def _note_batches(self, push: Rows) -> None:
-        push = push[np.argsort(push["worker"], kind="stable")]
-        size = push["samples"] / np.maximum(push["steps"], 1)
-        worker = push["worker"]
-        first = np.append(True, worker[1:] != worker[:-1])[: len(push)]
-        last = np.append(first[1:], True)[: len(push)]
-        changed = np.append(True, size[1:] != size[:-1])[: len(push)] & ~first
-        for place in np.flatnonzero(first | changed).tolist():
-            row = int(worker[place]), float(push["time_s"][place]), float(size[place])
-            if changed[place] or self._batch.get(row[0], (0.0, None))[1] != row[2]:
-                self.batches.append(row)
-        for place in np.flatnonzero(last).tolist():
-            self._batch[int(worker[place])] = float(push["time_s"][place]), float(size[place])
 
 
 def _tally(counts: Array, values: Array) -> Array:
@@ -232,3 +186,38 @@ def _tally(counts: Array, values: Array) -> Array:
     new = np.bincount(values, minlength=len(counts)).astype(np.int64)
     new[: len(counts)] += counts
     return new
+
+
+def time_use(log: EventLog) -> dict[tuple[int, str], float]:
+    """Return each worker's seconds in each phase, by worker and phase (one of `PHASES`)."""
+    return _totals_of(log).phases_s()
+
+
+def idle(log: EventLog) -> pd.DataFrame:
+    """Return for how long each worker waited, by reason.
+
+    Returns
+    -------
+    DataFrame
+        `worker`, `reason`, `idle_s` and `fraction` (of the time the worker was present); a worker that
+        never waited has no row.
+    """
+    totals = _totals_of(log)
+    seconds, shares = totals.waits_s(log), totals.waits(log)
+    rows = [(worker, why, seconds[worker, why], share) for (worker, why), share in shares.items()]
+    return table(rows, columns=("worker", "reason", "idle_s", "fraction"))
+
+
+def idle_fraction(log: EventLog) -> dict[int, float]:
+    """Return the share of its time, 0 to 1, that each worker waited; keys are the worker ids."""
+    totals = _totals_of(log)
+    found = dict.fromkeys(totals.workers, 0.0)
+    for (worker, _), share in totals.waits(log).items():
+        found[worker] += share
+    return found
+
+
+def _totals_of(log: EventLog) -> SpanTotals:
+    totals = SpanTotals()
+    totals.read(log, log.rows())
+    return totals

@@ -1,0 +1,40 @@
+"""Where the rows of a log stand on the axes that curves are drawn against."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from psbench.core.log import Kind
+from psbench.metrics.rows import Array, Rows
+
+
+class Position(NamedTuple):
+    """For each row what was so with it: samples trained on, newest version, bytes sent up and down."""
+
+    samples: Array
+    version: Array
+    bytes: Array
+
+
+class Axes:
+    """Counts along a log that grows."""
+
+    def __init__(self) -> None:
+        self._samples = self._version = self._bytes = 0
+
+    def read(self, rows: Rows) -> Position:
+        """Return the positions of new rows."""
+        kind = rows["kind"]
+        is_progress = (kind == Kind.APPLY) | (kind == Kind.RELEASE)
+        samples = self._samples + np.cumsum(np.where(is_progress, rows["samples"], 0), dtype=np.int64)
+        made = np.where(kind == Kind.APPLY, rows["version"], self._version)
+        found = Position(
+            samples,
+            np.maximum.accumulate(np.maximum(made, self._version)),
+            self._bytes + np.cumsum(rows["bytes"], dtype=np.int64),
+        )
+        if len(rows):
+            self._samples, self._version, self._bytes = (int(column[-1]) for column in found)
+        return found
