@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 from oracles.story import (
     PHASES,
+    ROUNDING_S,
     Row,
     Span,
     end_of,
@@ -187,7 +188,8 @@ def worker_time_use(run: Run) -> Table:
     for worker in sorted({span.worker for span in spans}):
         own = [span for span in spans if span.worker == worker]
         for phase in PHASES:
-            if lasted := sum(span.lasted for span in own if span.phase == phase):
+            lasted = sum(span.lasted for span in own if span.phase == phase)
+            if lasted > ROUNDING_S:
                 share = lasted / sum(span.lasted for span in own)
                 found.append({"worker": worker, "phase": phase, "fraction": share})
     return found

@@ -17,6 +17,8 @@ NAMES = {int(kind): kind.name for kind in Kind}
 EVENTS = ("JOIN", "LEAVE", "PUSH", "VOTE", "REPORT", "TIMER", "EVALUATED", "SWITCH_REQUESTED")
 SAID_BY_A_WORKER = ("JOIN", "LEAVE", "PUSH", "VOTE", "REPORT")
 #: rows after which a worker does something else
+#: sums of seconds that are no longer than this are nothing
+ROUNDING_S = 1e-12
 #: what a worker may be doing
 PHASES = ("pull", "compute", "send", "wait", "cancelled")
 TURNS = ("JOIN", "LEAVE", "PUSH", "VOTE", "RELEASE", "HOLD", "CANCEL")
@@ -238,7 +240,7 @@ def waits_of(rows: Rows) -> dict[tuple[int, str], float]:
     for span in spans_of(rows):
         if span.phase == "wait":
             found[span.worker, span.reason] += span.lasted
-    return dict(found)
+    return {key: seconds for key, seconds in found.items() if seconds > ROUNDING_S}
 
 
 def idle_of(rows: Rows) -> dict[tuple[int, str], float]:
