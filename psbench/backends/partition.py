@@ -62,6 +62,20 @@ class Partition:
             ]
         return Partition(tuple(slice(*piece) for piece in left))
 
+    def holding(self, start: int, stop: int) -> list[slice]:
+        """Return where in this part the entries of the whole vector from start to stop lie.
+
+        >>> Partition((slice(0, 4), slice(6, 9))).holding(2, 7)
+        [slice(2, 4, None), slice(4, 5, None)]
+        """
+        found, begin = [], 0
+        for own in self.ranges:
+            first, last = max(own.start, start), min(own.stop, stop)
+            if first < last:
+                found.append(slice(begin + first - own.start, begin + last - own.start))
+            begin += own.stop - own.start
+        return found
+
 
 def partitions(placement: Placement, layout: Layout) -> list[Partition]:
     """Return each server's partition at the start.

@@ -119,8 +119,11 @@ class Measure:
 
     Names: `model_loss` and `train_loss` (of the current version, on fixed samples of the validation and
     the training set), `candidate_loss` (of the model that a push proposes), `distance_sq` (squared
-    distance from the current version to the one that a push started from) and `server_load` (seconds that a
-    server was busy since the last question, or since parameters moved; its number follows a colon). In other
+    distance from the current version to the one that a push started from), `dot` (the scalar product of two
+    vectors, whose names follow colons: the id of a push for what it carries, `x` for the parameters, or that
+    of a vector in the aggregation's state, which is 0 before its first use; `dot:3:7:0` takes the entries of
+    the first tensor of `ClusterView.layout` alone) and `server_load` (seconds that a server was busy since
+    the last question, or since parameters moved; its number follows a colon). In other
     names a colon and a suffix distinguish several of a kind (`distance_sq:7`). A part declares the kinds in
     `measures`. `domain` is that of the asking part, whose `on_measured` is called with the numbers. A loss is
     taken over so many `samples`, chosen once; 0 leaves the number to the backend.

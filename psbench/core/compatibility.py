@@ -80,7 +80,7 @@ def misfits(strategy: Composition) -> list[str]:
             f"{a.name}: pushes carry models, and the weighted sum of models is no direction; define 'update'",
         ),
         (
-            p.collective and not a.linear,
+            p.collective and (not a.linear or "dot" in a.measures),
             f"{p.name}: pushes are added up on their way, and {a.name} looks at each",
         ),
         (

@@ -22,7 +22,7 @@ MomentumScale: TypeAlias = Callable[[int, int], float]
 #: the statistics of a step, push or report that backends know
 STATISTICS = ("compute_s", "send_s", "loss", "first_loss", "grad_norm_sq", "test_loss")
 #: the kinds of numbers that backends measure
-MEASURES = ("model_loss", "train_loss", "candidate_loss", "distance_sq", "server_load")
+MEASURES = ("model_loss", "train_loss", "candidate_loss", "distance_sq", "dot", "server_load")
 
 DOMAINS = ("consistency", "aggregation", "communication", "stragglers", "placement")
 

@@ -13,6 +13,7 @@ from psbench.backends.simulated.workers import Resources
 from psbench.clusters import Profile
 from psbench.core import actions as act
 from psbench.core.strategy import Strategy
+from psbench.training.products import add_up, product_of, share_of
 
 #: a forward pass takes about a third of a training step, which is forward, backward and backward again
 _FORWARD = 1 / 3
@@ -59,6 +60,9 @@ class Measurements:
                 loads = loads or self._server_loads()
                 facts[name] = loads[int(which_server)]
                 continue
+            if kind == "dot":
+                facts[name] = self._dot(name, payloads)
+                continue
             if kind == "distance_sq":
                 facts[name] = self._distance_sq(push)
                 continue
@@ -70,6 +74,15 @@ class Measurements:
             size = evaluator.sample_size(which, measure.samples)
             seconds += forward_s(self._resources.workload.profile, size)
         return facts, seconds
+
+    def _dot(self, name: str, payloads: Mapping[int, Model]) -> float:
+        resources, view = self._resources, self._resources.view
+        product = product_of(name, view.layout, resources.server.aggregation.name, view.pending)
+        vectors = resources.server.tensors()
+        for number, push in view.pending.items():
+            if number in payloads:
+                vectors[f"payload/{push.worker}/{push.ticket}"] = payloads[number][0]
+        return add_up([share_of(product, vectors, [slice(product.start, product.stop)])])
 
     def _distance_sq(self, push: int | None) -> float:
         assert push is not None

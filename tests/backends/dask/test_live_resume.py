@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from strategies.aggregation.own_arithmetic import DiLoCo, Elastic, ElasticSteps
 from test_live_workers import HALFWAY, SERVERS, experiment, simulated
 from threaded_run import Killed, ThreadedRun
 
@@ -18,6 +19,7 @@ from psbench.backends.dask.worker.worker import Worker
 from psbench.checkpoints.chain import log_of
 from psbench.checkpoints.file import Checkpoint
 from psbench.core.log import EventLog, Kind
+from psbench.core.strategy import Strategy
 from psbench.errors import ParameterError
 from psbench.runs.execution import run
 
@@ -91,6 +93,21 @@ def test_under_a_barrier_a_live_run_goes_on_bit_by_bit(strategy: Any) -> None:
         under_way = {version for version in expected_at if version < version_at(done, label)}
         assert found_at.items() <= expected_at.items()
         assert expected_at.keys() - found_at.keys() <= under_way
+
+
+OWN_PARTS = {
+    "vector and number": Strategy(
+        consistency="bsp", communication="local_sgd", aggregation=DiLoCo(), placement=SERVERS
+    ),
+    "model of a worker": Strategy(
+        consistency="bsp", communication=ElasticSteps(), aggregation=Elastic(), placement=SERVERS
+    ),
+}
+
+
+@pytest.mark.parametrize("strategy", OWN_PARTS.values(), ids=OWN_PARTS)
+def test_it_does_with_what_parts_of_a_persons_own_keep(strategy: Strategy) -> None:
+    test_under_a_barrier_a_live_run_goes_on_bit_by_bit(strategy)
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,12 @@ from psbench.core import events as ev
 from psbench.core.log import ROW
 
 UPDATE = msg.Update(0.5, 1.25, 0.9, {"keep": 0.25})
-TENSORS = {"parameters": torch.arange(6.0).view(2, 3), "step": torch.tensor(2.0), "buffers": torch.empty(0)}
+TENSORS = {
+    "count": torch.tensor(2.0**53 - 1, dtype=torch.float64),
+    "parameters": torch.arange(6.0).view(2, 3),
+    "step": torch.tensor(2.0),
+    "buffers": torch.empty(0),
+}
 #: a value of each type that a field may have
 VALUES: dict[str, Any] = {
     "int": 7,
@@ -30,6 +35,7 @@ VALUES: dict[str, Any] = {
     "str": "text \u20ac",
     "bool": True,
     "list[int]": [3, 1],
+    "list[tuple[str, str, int, int]]": [("payload/0/1", "parameters", 0, 7)],
     "list[float]": [1 / 3, math.nan],
     "dict[str, float]": {"loss": 1e-300},
     "dict[str, int]": {"draws": -1},

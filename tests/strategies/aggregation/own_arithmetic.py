@@ -1,6 +1,8 @@
 """Aggregations as somebody writes them who has the README: what they compute is theirs."""
 
-from psbench.core import Aggregation, Apply, OwnSteps, WorkerPolicy, parameter
+from pydantic import PrivateAttr
+
+from psbench.core import Aggregation, Apply, Measure, OwnSteps, WorkerPolicy, parameter
 
 
 class Median(Aggregation):
@@ -93,3 +95,31 @@ class ElasticSteps(OwnSteps):
 
     def receive(self, w, answer, state, own):
         w.sub_(w - answer, alpha=self.alpha)
+
+
+class Steadied(Aggregation):
+    """Turns the part of a gradient that goes against the last one around; by the cosine of each tensor."""
+
+    name = "own_steadied"
+    measures = ("dot",)
+    one_at_a_time = True
+
+    _asked: int = PrivateAttr(-1)
+
+    def on_commit(self, pushes, view):
+        (push,) = pushes
+        self._asked = push.id
+        names = [f"dot:{push.id}:last", "dot:last:last", f"dot:{push.id}:x"]
+        names += [f"dot:{push.id}:{push.id}:{tensor}" for tensor in range(len(view.layout))]
+        return [Measure("aggregation", dict.fromkeys(names))]
+
+    def on_measured(self, facts, view):
+        against, last = facts[f"dot:{self._asked}:last"], facts["dot:last:last"]
+        turned = against / last if against < 0 else 0.0
+        return [Apply([view.pending[self._asked]], [1.0], {"turned": turned})]
+
+    def update(self, x, pushes, state, step):
+        (push,) = pushes
+        direction = push.vector - step.numbers["turned"] * state.vector("last")
+        step.move(direction)
+        state["last"] = direction

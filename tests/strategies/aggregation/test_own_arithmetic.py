@@ -1,5 +1,7 @@
 """Arithmetic of somebody's own: simulated, live on two servers, in replay, after a resume, in a fork."""
 
+import json
+
 import numpy as np
 import pytest
 import torch
@@ -29,6 +31,7 @@ STRATEGIES = {
     "own_median": {"consistency": "bsp", "aggregation": "own_median"},
     "own_dc_asgd": {"consistency": "asp", "aggregation": "own_dc_asgd"},
     "own_diloco": {"consistency": "bsp", "communication": LOCAL, "aggregation": "own_diloco"},
+    "own_steadied": {"consistency": "asp", "aggregation": "own_steadied"},
     "own_easgd": {
         "consistency": "bsp",
         "communication": "own_elastic_steps",
@@ -125,6 +128,25 @@ def test_live_a_worker_that_pushed_alone_is_answered_alone(servers):
     live = ThreadedRun(done).run()
     assert live.error is None
     assert np.array_equal(live.parameters.numpy(), run(done).parameters.numpy())
+
+
+def test_sums_over_all_entries_are_the_same_number_however_many_servers_have_a_share():
+    """Alone, so that the live run has the virtual one's order; with tensors that borders of slices cut."""
+    alone = {"cluster": {"workers": 1, "step_time": "constant"}, "stop": {"updates": 8}}
+    found = [measured(run(experiment("own_steadied", servers, **alone)).log) for servers in (1, 2, 3)]
+    live = ThreadedRun(experiment("own_steadied", 2, **alone)).run()
+    assert live.error is None
+    assert found[0] == found[1] == found[2] == measured(live.log)
+    first, last = found[0][0], found[0][-1]
+    assert (first["dot:last:last"], first["dot:0:x"] != 0) == (0, True)
+    assert last["dot:last:last"] > 0
+    tensors = [last[name] for name in last if name.startswith("dot:7:7:")]
+    assert len(tensors) == 2
+    assert min(tensors) > 0
+
+
+def measured(log):
+    return [json.loads(log.texts[row]) for row in log.of_kind(Kind.MEASURED)["text"]]
 
 
 def test_live_a_stale_gradient_comes_with_the_version_it_was_computed_on():

@@ -40,9 +40,11 @@ class Measurements:
         loads = [name for name in needs if name.startswith("server_load:")]
         if loads:
             store.loads(partial(self._take_loads, loads))
+        if products := [name for name in needs if name.startswith("dot:")]:
+            store.products(products, pending, self.take)
         for name, number in needs.items():
             kind = name.split(":")[0]
-            if kind == "server_load":
+            if kind in ("server_load", "dot"):
                 continue
             push = pending[number] if number is not None else None
             if kind == "train_loss":

@@ -290,6 +290,14 @@ class MeasureMovement(Message, kind=79):
     tag: int
 
 
+class MeasureProducts(Message, kind=67):
+    """Asks a server for its shares of scalar products: of two vectors by name, from start to stop."""
+
+    tag: int
+    keys: list[PushKey]
+    products: list[tuple[str, str, int, int]]
+
+
 class MeasureLoad(Message, kind=64):
     """Asks a server for the seconds that it was busy serving since it was asked last."""
 

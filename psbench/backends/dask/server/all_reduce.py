@@ -10,7 +10,7 @@ by another before it goes on.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from psbench.backends.dask.protocol import messages as msg
@@ -154,6 +154,12 @@ class AllReduceStore:
     def distance_sq(self, push: Push, then: ThenNumber) -> None:
         """Call `then` with 0: the push started from the current version."""
         then(0.0)
+
+    def products(
+        self, names: Sequence[str], pending: Mapping[int, Push], then: Callable[[str, float], None]
+    ) -> None:
+        """Refuse: pushes are added up on their way."""
+        raise ProtocolError("All-Reduce has nobody who sees each push")
 
     def loads(self, then: Callable[[list[float]], None]) -> None:
         """Refuse: there are no servers."""

@@ -18,6 +18,7 @@ from psbench.backends.dask.server.parameter_server import new_slice, partition_o
 from psbench.backends.dask.server.parameter_slice import ParameterSlice
 from psbench.backends.dask.server.store import state_of
 from psbench.backends.partition import Partition, partitions_of
+from psbench.training.products import Product
 from psbench.training.workload import Workload
 
 
@@ -55,6 +56,7 @@ class FirstServer:
             msg.SendSliceState: self._send_slice_state,
             msg.SendPayload: lambda order: _state(order.tag, self._own.payload(order.key)),
             msg.MeasureDistance: self._measure_distance,
+            msg.MeasureProducts: self._measure_products,
             msg.MeasureLoad: lambda order: msg.NumberReply(order.tag, self._own.take_load()),
             msg.MeasureMovement: self._measure_movement,
             msg.GiveEntries: self._give,
@@ -103,6 +105,10 @@ class FirstServer:
 
     def _measure_distance(self, order: msg.MeasureDistance) -> Message:
         return msg.NumberReply(order.tag, self._own.distance_sq(order.version))
+
+    def _measure_products(self, order: msg.MeasureProducts) -> Message:
+        asked = [Product(*product) for product in order.products]
+        return _state(order.tag, self._own.products(order.keys, asked, self._part))
 
     def _measure_movement(self, order: msg.MeasureMovement) -> Message:
         server = self._own.server

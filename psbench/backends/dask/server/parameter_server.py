@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -35,6 +35,7 @@ from psbench.core import actions as act
 from psbench.core.events import Push
 from psbench.core.migration import Ranges
 from psbench.core.strategy import Strategy
+from psbench.training.products import add_up, product_of
 from psbench.training.workload import Workload
 
 
@@ -79,6 +80,7 @@ class ParameterServerStore:
     ) -> None:
         self._out, self._numbers = out, numbers
         composition = workload.experiment.strategy.compositions[index]
+        self._layout, self._aggregation = workload.model.layout, composition.aggregation.name
         self._servers = [server_name(number) for number in range(composition.placement.num_servers)]
         self._parts = parts = partition_of(composition, workload, ranges)
         told_ranges = None if ranges is None else as_lists(ranges)
@@ -178,6 +180,21 @@ class ParameterServerStore:
         """Add up the servers' squared distances."""
         version = push.base_version
         self._ask(lambda tag: msg.MeasureDistance(tag, version), lambda answers: then(sum(_numbers(answers))))
+
+    def products(
+        self, names: Sequence[str], pending: Mapping[int, Push], then: Callable[[str, float], None]
+    ) -> None:
+        """Add up the servers' shares of scalar products."""
+        asked: list[tuple[str, str, int, int]] = [
+            product_of(name, self._layout, self._aggregation, pending) for name in names
+        ]
+
+        def take(answers: list[StateReply | NumberReply]) -> None:
+            for i, name in enumerate(names):
+                then(name, add_up(state[str(i)] for state in _states(answers)))
+
+        keys = [key_of(push) for push in pending.values()]
+        self._ask(lambda tag: msg.MeasureProducts(tag, keys, asked), take)
 
     def loads(self, then: Callable[[list[float]], None]) -> None:
         """Call `then` with the seconds that each server was busy serving since this was asked last.

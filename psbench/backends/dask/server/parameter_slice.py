@@ -13,12 +13,14 @@ from psbench.backends.dask.protocol.framing import State, is_bare, split, with_b
 from psbench.backends.dask.protocol.messages import ApplyUpdate, PushKey
 from psbench.backends.dask.protocol.payloads import ZERO_COPY_BYTES
 from psbench.backends.dask.server.store import NO_CODEC, state_of
+from psbench.backends.partition import Partition
 from psbench.core.arithmetic import Pushed
 from psbench.core.strategy import Strategy
 from psbench.errors import CodecError
 from psbench.seeds import Streams
 from psbench.strategies.codecs import ServerCodecState
 from psbench.training.optim import Optimizer
+from psbench.training.products import Product, share_of
 from psbench.training.server import Server
 
 _NO_BUFFERS = torch.zeros(0)
@@ -266,6 +268,12 @@ class ParameterSlice:
     def take_load(self) -> float:
         """Return the seconds that went into serving since this was asked last."""
         return self.busy.take()
+
+    def products(self, keys: Sequence[PushKey], asked: Sequence[Product], part: Partition) -> State:
+        """Return this slice's shares of scalar products; the pushes named must have arrived."""
+        vectors = self.vectors(keys)
+        cuts = [part.holding(product.start, product.stop) for product in asked]
+        return {str(i): share_of(each, vectors, cuts[i]) for i, each in enumerate(asked)}
 
     def payload(self, key: PushKey) -> State:
         """Return what a push carries for this slice."""

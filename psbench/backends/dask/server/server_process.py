@@ -24,6 +24,7 @@ from psbench.backends.dask.server.parameter_server import new_slice, partition_o
 from psbench.backends.dask.server.parameter_slice import ParameterSlice
 from psbench.backends.dask.server.store import state_of
 from psbench.backends.partition import Partition, partitions_of
+from psbench.training.products import Product
 from psbench.training.workload import Workload
 
 _POLL_MS = 50
@@ -70,6 +71,7 @@ class ServerProcess:
             msg.SendSliceState: self._send_slice_state,
             msg.SendPayload: self._send_payload,
             msg.MeasureDistance: self._measure_distance,
+            msg.MeasureProducts: self._measure_products,
             msg.MeasureLoad: self._measure_load,
             msg.GiveEntries: self._give,
             msg.TakeEntries: self._take,
@@ -198,6 +200,13 @@ class ServerProcess:
     def _measure_distance(self, order: msg.MeasureDistance) -> None:
         number = self._slice.distance_sq(order.version)
         self.coordinator.send(msg.NumberReply(order.tag, number))
+
+    def _measure_products(self, order: msg.MeasureProducts) -> bool:
+        arrived = self._has(order.keys)
+        if arrived:
+            asked = [Product(*product) for product in order.products]
+            self._reply(order.tag, self._slice.products(order.keys, asked, self._part))
+        return arrived
 
     def _measure_load(self, order: msg.MeasureLoad) -> None:
         self.coordinator.send(msg.NumberReply(order.tag, self._slice.take_load()))

@@ -6,7 +6,7 @@ stores are `parameter_server` and `all_reduce`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Protocol, TypeAlias
 
 from psbench.backends.dask.protocol.framing import State
@@ -73,6 +73,11 @@ class ParameterStore(Protocol):
 
     def distance_sq(self, push: Push, then: ThenNumber) -> None:
         """Call `then` with the squared distance from the current version to the one a push started from."""
+
+    def products(
+        self, names: Sequence[str], pending: Mapping[int, Push], then: Callable[[str, float], None]
+    ) -> None:
+        """Call `then` with the name and the number of each scalar product."""
 
     def loads(self, then: Callable[[list[float]], None]) -> None:
         """Call `then` with the seconds that each server was busy serving since this was asked last."""
