@@ -242,6 +242,8 @@ SMALLEST = {
 }
 #: those whose steps are not the mini-batches of a single process
 OTHER_BATCHES = {"hermes"}
+#: those whose server has another model than the worker, on purpose
+OTHER_MODELS = {"easgd"}
 #: those that lose something on the wire on purpose; without the codec it is bsp (tests/strategies/codecs)
 LOSSY = {"double_squeeze"}
 
@@ -252,7 +254,7 @@ def alone(entry):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", sorted(set(strategies.CATALOGUE) - OTHER_BATCHES - LOSSY))
+@pytest.mark.parametrize("name", sorted(set(strategies.CATALOGUE) - OTHER_BATCHES - OTHER_MODELS - LOSSY))
 @given(seed=st.integers(0, 10_000))
 @settings(BRIEF, max_examples=3)
 def test_one_worker_is_plain_sgd_whatever_the_protocol(name, seed):

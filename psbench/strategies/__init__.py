@@ -31,6 +31,7 @@ from psbench.strategies.catalogue.low_communication import (
     async_local_sgd,
     dc_asgd,
     diloco,
+    easgd,
     fedadam,
     fedasync,
     fedavgm,
@@ -53,7 +54,7 @@ _ORDER: tuple[Entry, ...] = (
     *(local_sgd, adacomm, selsync),
     *(hermes, double_squeeze),
     *(diloco, fedavgm, fedadam, slowmo, lookahead),
-    *(async_local_sgd, fedbuff, fedasync, dc_asgd),
+    *(async_local_sgd, fedbuff, fedasync, easgd, dc_asgd),
     *(all_reduce, map_reduce, strategy_switch, sync_switch),
 )
 CATALOGUE.update({entry.name: entry for entry in _ORDER})
@@ -79,6 +80,7 @@ __all__ = [
     "dssp",
     "dyn_sgd",
     "early_epoch_stop",
+    "easgd",
     "elastic_bsp",
     "fedadam",
     "fedasync",

@@ -20,6 +20,7 @@ from psbench.strategies.aggregation import (
 )
 from psbench.strategies.communication import DynamicLocalSGD
 from psbench.strategies.consistency import Grace
+from psbench.training.local_model import LocalModel
 from psbench.training.optim import SGD
 from psbench.training.server import Server
 
@@ -206,6 +207,44 @@ def test_an_adaptive_compensation_follows_the_gradients():
     g = np.array([2.0, -1.0])
     expected = 1 - (g + 2.0 / np.sqrt(0.05 * g**2 + 1e-7) * g * g)
     np.testing.assert_allclose(own.parameters.numpy(), expected, rtol=1e-5)
+
+
+def exchanged(alpha, centre, *models):
+    """Let workers with these models exchange one after the other; return the centre and their models."""
+    strategy = ps.strategies.easgd(elastic_rate=alpha)
+    own, after = server(strategy.aggregation, start=centre), []
+    for model in models:
+        worker = LocalModel(strategy, SGD(lr=0.1))
+        worker.load(torch.tensor(model), torch.zeros(0), 0.1)  # of its own, as if it had stepped there
+        sent = worker.payload()
+        own.apply(pushed([sent], [alpha]), numbers={"keep": 1 - alpha})
+        worker.load(own.parameters.clone(), torch.zeros(0), 0.1)
+        after.append(worker.parameters)
+    return own.parameters, after
+
+
+def test_an_elastic_move_is_the_papers():
+    centre, (worker,) = exchanged(0.25, (0.0, 8.0), (4.0, 0.0))
+    torch.testing.assert_close(centre, torch.tensor([1.0, 6.0]))  # x + alpha (w - x)
+    torch.testing.assert_close(worker, torch.tensor([3.0, 2.0]))  # w - alpha (w - x)
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.1, 0.5, 0.9])
+def test_elastic_moves_keep_the_sum_of_models_and_centre(alpha):
+    models = [(4.0, 0.0), (-1.0, 3.0), (2.5, 2.5)]
+    centre, after = exchanged(alpha, (1.0, -2.0), *models)
+    before = torch.tensor([(1.0, -2.0), *models]).sum(0)
+    torch.testing.assert_close(centre + sum(after), before)
+
+
+def test_easgd_gives_a_rate_to_both_halves():
+    made = ps.strategies.easgd(elastic_rate=0.3)
+    assert made.aggregation.elastic_rate == made.communication.elastic_rate == 0.3
+
+
+def test_easgd_learns_digits():
+    _, run = trained(strategy={"name": "easgd", "local_steps": 4}, stop={"epochs": 12})
+    assert run.frame()["val_accuracy"].iloc[-1] > 0.9
 
 
 # -------------------------------------------------------------------- decisions

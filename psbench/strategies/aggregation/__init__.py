@@ -6,6 +6,7 @@ from psbench.strategies.aggregation.bounded_step import BoundedStep, BoundedStep
 from psbench.strategies.aggregation.delay_compensated import DelayCompensated
 from psbench.strategies.aggregation.delayed_nesterov import DelayedNesterov
 from psbench.strategies.aggregation.dyn_sgd_versioned import DynSGDVersioned
+from psbench.strategies.aggregation.elastic import ElasticCentre
 from psbench.strategies.aggregation.exchange import Exchange
 from psbench.strategies.aggregation.federated import FedAsync, FedBuff
 from psbench.strategies.aggregation.loss_weighted import LossWeighted
@@ -24,6 +25,7 @@ __all__ = [
     "DelayedNesterov",
     "DynSGD",
     "DynSGDVersioned",
+    "ElasticCentre",
     "Exchange",
     "FedAsync",
     "FedBuff",

@@ -72,15 +72,17 @@ class Published(Entry):
         settings: dict[str, Any] = {"name": values.pop("name", self.name)}
         settings["lr_scaling"] = values.pop("lr_scaling", "auto")
         replaced = {domain: make_part(domain, values.pop(domain)) for domain in DOMAINS if domain in values}
+        taken: set[str] = set()  # a parameter that several parts have is one, which each of them gets
         for domain, part in self.part_classes.items():
-            own = {name: values.pop(name) for name in part.model_fields if name in values}
+            own = {name: values[name] for name in part.model_fields if name in values}
+            taken |= own.keys()
             if domain in replaced and own:
                 raise ParameterError(
                     f"strategy {self.name!r}: give {', '.join(own)} inside {domain}, which you replace"
                 )
             usual = {name: value for name, value in self.defaults.items() if name in part.model_fields}
             settings[domain] = replaced.get(domain) or part(**usual | own)
-        for unknown in values:
+        for unknown in sorted(values.keys() - taken):
             raise UnknownName(
                 f"parameter of strategy {self.name!r}", unknown, [*self.parameters, *DOMAINS, "lr_scaling"]
             )

@@ -112,3 +112,15 @@ dc_asgd = Published(
     "Zheng et al. 2017 (DC-ASGD)",
     {"consistency": consistency.ASP, "aggregation": aggregation.DelayCompensated},
 )
+
+easgd = Published(
+    "easgd",
+    "workers keep models of their own, and springs hold them to a centre that follows them",
+    "Zhang et al. 2015 (EASGD)",
+    {
+        "consistency": consistency.ASP,
+        "aggregation": aggregation.ElasticCentre,
+        "communication": communication.Elastic,
+    },
+    defaults=_KEPT,
+)

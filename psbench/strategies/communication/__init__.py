@@ -3,6 +3,7 @@
 import psbench.strategies.codecs  # noqa: F401  (so that codecs are known by name)
 from psbench.strategies.communication.adacomm import AdaComm
 from psbench.strategies.communication.dynamic_local_sgd import DynamicLocalSGD
+from psbench.strategies.communication.elastic import Elastic
 from psbench.strategies.communication.every_step import EveryStep
 from psbench.strategies.communication.hermes_gup import HermesGUP
 from psbench.strategies.communication.local_sgd import LocalSGD
@@ -10,4 +11,14 @@ from psbench.strategies.communication.micro_steps import MicroSteps
 from psbench.strategies.communication.osp import OSP
 from psbench.strategies.communication.selsync import SelSync
 
-__all__ = ["OSP", "AdaComm", "DynamicLocalSGD", "EveryStep", "HermesGUP", "LocalSGD", "MicroSteps", "SelSync"]
+__all__ = [
+    "OSP",
+    "AdaComm",
+    "DynamicLocalSGD",
+    "Elastic",
+    "EveryStep",
+    "HermesGUP",
+    "LocalSGD",
+    "MicroSteps",
+    "SelSync",
+]

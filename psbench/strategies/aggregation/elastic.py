@@ -1,0 +1,50 @@
+"""The server's half of elastic averaging: the centre is drawn towards each worker's model."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from psbench.core.actions import Action, Apply
+from psbench.core.events import Push
+from psbench.core.specification import parameter
+from psbench.core.view import ClusterView
+from psbench.strategies.aggregation.model_average import MovesToMean
+
+SOURCE = "Zhang et al. 2015 (EASGD)"
+
+
+class ElasticCentre(MovesToMean):
+    """Move the centre towards a worker's model, x <- x + alpha (w - x); the worker moves as far towards it.
+
+    Parameters
+    ----------
+    elastic_rate : float, 0 <= alpha < 1
+        The same as of the communication part `elastic`, which has the worker's half.
+
+    Notes
+    -----
+    Reduces to: workers that never hear of each other with alpha = 0. Moves keep the sum of all models and the
+    centre. The paper takes alpha = .9/n.
+
+    Source
+    ------
+    Zhang, Choromanska, LeCun (2015), "Deep Learning with Elastic Averaging SGD", NIPS, Alg. 1.
+
+    Examples
+    --------
+    >>> part = ElasticCentre(elastic_rate=0.25)
+    >>> part.on_commit([Push(0, 0, 1, 0, samples=8)], ClusterView(2, 1, 1))[0].weights
+    [0.25]
+    """
+
+    name: ClassVar[str] = "elastic_centre"
+    source: ClassVar[str] = SOURCE
+    one_at_a_time: ClassVar[bool] = True
+
+    elastic_rate: float = parameter(
+        0.1, "share of the distance that centre and worker move", source=SOURCE, ge=0, lt=1
+    )
+
+    def on_commit(self, pushes: list[Push], view: ClusterView) -> list[Action]:
+        """Take the worker's model by alpha, the centre by the rest."""
+        return [Apply(pushes, [self.elastic_rate], {"keep": 1.0 - self.elastic_rate})]

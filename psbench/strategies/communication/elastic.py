@@ -1,0 +1,65 @@
+"""The worker's half of elastic averaging: it goes on from its own model, drawn towards the centre."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from psbench.core.arithmetic import State, Vector, WorkerStep
+from psbench.core.specification import parameter
+from psbench.strategies.communication.local_sgd import LocalSGD
+
+SOURCE = "Zhang et al. 2015 (EASGD)"
+
+
+class Elastic(LocalSGD):
+    """Keep the own model after an exchange, moved towards the centre: w <- w - alpha (w - x).
+
+    x is the centre before it moved towards w. The worker is sent the centre afterwards, x' = x + alpha (w -
+    x), so that alpha (w - x) = alpha / (1 - alpha) (w - x').
+
+    Parameters
+    ----------
+    local_steps : int, steps, >= 1
+        tau, steps between two exchanges.
+    elastic_rate : float, 0 <= alpha < 1
+        The same as of the aggregation part `elastic_centre`.
+    local_momentum : "cleared" or "kept"
+        Kept, with the Nesterov momentum of the experiment's optimizer, is EAMSGD.
+
+    Notes
+    -----
+    Reduces to: workers that never hear of each other with alpha = 0. With a rate of 0 and equal starts
+    nothing moves.
+    Our reading: a worker that comes back without a push under way begins from the centre.
+
+    Source
+    ------
+    Zhang, Choromanska, LeCun (2015), "Deep Learning with Elastic Averaging SGD", NIPS, Alg. 1 and 2.
+
+    Examples
+    --------
+    >>> Elastic(local_steps=10).elastic_rate
+    0.1
+    """
+
+    name: ClassVar[str] = "elastic"
+    source: ClassVar[str] = SOURCE
+
+    elastic_rate: float = parameter(
+        0.1, "share of the distance that centre and worker move", source=SOURCE, ge=0, lt=1
+    )
+
+    def begin(self, w: Vector, model: Vector, state: State, own: WorkerStep) -> None:
+        """Move towards the centre; without an own model to go on from, take it."""
+        if state.number("pushed"):
+            w.sub_(w - model, alpha=self.elastic_rate / (1.0 - self.elastic_rate))
+            if self.forgets_momentum:
+                own.forget()
+        else:
+            super().begin(w, model, state, own)
+        state["pushed"] = 0
+
+    def payload(self, w: Vector, state: State, own: WorkerStep) -> Vector:
+        """Return the own model, from which the worker will go on."""
+        state["pushed"] = 1
+        return super().payload(w, state, own)
