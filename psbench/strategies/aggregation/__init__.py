@@ -3,6 +3,7 @@
 from psbench.strategies.aggregation.accumulated import Accumulated
 from psbench.strategies.aggregation.block_momentum import BlockMomentum
 from psbench.strategies.aggregation.bounded_step import BoundedStep, BoundedStepByMean
+from psbench.strategies.aggregation.by_distance import ClippedMean, GeometricMedian, Krum
 from psbench.strategies.aggregation.delay_compensated import DelayCompensated
 from psbench.strategies.aggregation.delayed_nesterov import DelayedNesterov
 from psbench.strategies.aggregation.dyn_sgd_versioned import DynSGDVersioned
@@ -21,6 +22,7 @@ __all__ = [
     "BlockMomentum",
     "BoundedStep",
     "BoundedStepByMean",
+    "ClippedMean",
     "DelayCompensated",
     "DelayedNesterov",
     "DynSGD",
@@ -29,6 +31,8 @@ __all__ = [
     "Exchange",
     "FedAsync",
     "FedBuff",
+    "GeometricMedian",
+    "Krum",
     "LossWeighted",
     "Mean",
     "Median",

@@ -1,0 +1,228 @@
+"""Robust aggregation by distances between pushes: Krum, the geometric median, and clipped norms.
+
+All of them are weights of a weighted sum. The scalar products of the pushes are measured first; distances,
+norms and weights follow from them, so that any number of servers decides alike.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import combinations_with_replacement
+from statistics import median
+from typing import Any, ClassVar
+
+from pydantic import PrivateAttr
+
+from psbench.core.actions import Action, Apply, Measure
+from psbench.core.aggregation import Aggregation
+from psbench.core.arithmetic import Pushed, State, Step, Vector
+from psbench.core.events import Push
+from psbench.core.specification import parameter
+from psbench.core.view import ClusterView
+from psbench.errors import ParameterError
+from psbench.strategies.aggregation.mean import sample_shares
+
+KRUM, RFA, CLIP = "Blanchard et al. 2017", "Pillutla et al. 2022", "Karimireddy et al. 2021; our variant"
+
+#: G[i][j] is the scalar product of pushes i and j; NaN where one of them is no number
+Gram = list[list[float]]
+
+
+class _ByProducts(Aggregation):
+    """Measure the pushes' scalar products, and weigh each by them; what holds NaN or infinity is left out."""
+
+    measures: ClassVar[tuple[str, ...]] = ("dot",)
+    linear: ClassVar[bool] = True
+
+    _asked: list[int] = PrivateAttr(default_factory=list)  # pushes of the commit that is being measured
+
+    def on_commit(self, pushes: list[Push], view: ClusterView) -> list[Action]:
+        """Ask for the scalar product of every two pushes."""
+        self._asked = [push.id for push in pushes]
+        pairs = combinations_with_replacement(self._asked, 2)
+        return [Measure("aggregation", {f"dot:{one}:{other}": None for one, other in pairs})]
+
+    def on_measured(self, facts: dict[str, Any], view: ClusterView) -> list[Action]:
+        """Weigh the pushes by their scalar products."""
+        pushes = [view.pending[number] for number in self._asked]
+        finite = [push for push in pushes if math.isfinite(facts[f"dot:{push.id}:{push.id}"])]
+        if not finite:  # then the model becomes no number either, and the run ends as diverged
+            return [Apply(pushes, sample_shares(pushes))]
+        gram = [[_product(facts, one.id, other.id) for other in finite] for one in finite]
+        weights = dict(zip((push.id for push in finite), self.weights(finite, gram), strict=True))
+        return [Apply(pushes, [weights.get(push.id, 0.0) for push in pushes])]
+
+    def update(self, x: Vector, pushes: Sequence[Pushed], state: State, step: Step) -> None:
+        """Step along the weighted sum of those that count: 0 times infinity is no number."""
+        step.move(step.sum(_counting(pushes)))
+
+    def update_buffers(self, buffers: Vector, pushes: Sequence[Pushed], step: Step) -> None:
+        """Take the running statistics of those that count."""
+        super().update_buffers(buffers, _counting(pushes), step)
+
+    def weights(self, pushes: Sequence[Push], gram: Gram) -> list[float]:
+        """Return the weight of each push; one of 0 is left out."""
+        raise NotImplementedError
+
+
+class Krum(_ByProducts):
+    """Step along the push whose nearest neighbours are nearest, or along the mean of the best few.
+
+    The score of a push is the sum of its squared distances to the n - f - 2 others that are nearest to it.
+
+    Parameters
+    ----------
+    faulty : int, pushes, >= 0
+        f, how many wrong pushes a commit may hold; it must take at least 2 f + 3.
+    chosen : int, pushes, >= 1
+        m of multi-Krum: the mean of so many pushes with the lowest scores.
+
+    Notes
+    -----
+    Reduces to: the mean with m = n.
+    Our reading: of equal scores the lower worker is taken. When fewer than 2 f + 3 pushes are there, because
+    workers have left, as many neighbours count as there are, at least one.
+
+    Source
+    ------
+    Blanchard et al. (2017), "Machine Learning with Adversaries: Byzantine Tolerant Gradient Descent", NIPS,
+    sec. 4.
+
+    Examples
+    --------
+    >>> near = [[1.0, 1.0, -9.0], [1.0, 1.0, -9.0], [-9.0, -9.0, 81.0]]
+    >>> Krum(faulty=0).weights([Push(i, i, 1, 0, samples=1) for i in range(3)], near)
+    [1.0, 0.0, 0.0]
+    """
+
+    name: ClassVar[str] = "krum"
+    source: ClassVar[str] = KRUM
+    weighs_samples: ClassVar[bool] = False
+
+    faulty: int = parameter(0, "wrong pushes that a commit may hold", unit="pushes", source=KRUM, ge=0)
+    chosen: int = parameter(1, "pushes of lowest score to average", unit="pushes", source=KRUM, ge=1)
+
+    def check(self, num_workers: int, global_batch: int) -> None:
+        """Require as many workers as the paper's guarantee needs."""
+        if self.faulty and num_workers < 2 * self.faulty + 3:
+            raise ParameterError(
+                f"krum: {self.faulty} wrong pushes can be told from others among at least "
+                f"{2 * self.faulty + 3} workers, not among {num_workers}"
+            )
+
+    def weights(self, pushes: Sequence[Push], gram: Gram) -> list[float]:
+        """Share the weight among those with the lowest scores."""
+        count = len(pushes)
+        neighbours = max(1, count - self.faulty - 2)
+        scores = [
+            sum(sorted(_distance_sq(gram, i, j) for j in range(count) if j != i)[:neighbours])
+            for i in range(count)
+        ]
+        best = sorted(range(count), key=lambda i: (scores[i], i))[: self.chosen]
+        return [1.0 / len(best) if i in best else 0.0 for i in range(count)]
+
+
+class GeometricMedian(_ByProducts):
+    """Step along the point whose distances to the pushes have the smallest sum, by Weiszfeld's algorithm.
+
+    Parameters
+    ----------
+    iterations : int, >= 1
+    smoothing : float, > 0
+        nu: the smallest distance that a weight is divided by.
+
+    Notes
+    -----
+    Reduces to: the mean, when all pushes are at the same distance from it. Withstands fewer than half of the
+    pushes, by weight, being anything.
+    Our reading: the iteration begins at the weighted mean. All points that it visits are weighted means of
+    the pushes, so that it runs on their scalar products.
+
+    Source
+    ------
+    Pillutla, Kakade, Harchaoui (2022), "Robust Aggregation for Federated Learning" (RFA), IEEE TSP, Alg. 2.
+
+    Examples
+    --------
+    >>> part = GeometricMedian(iterations=50)
+    >>> three = [Push(i, i, 1, 0, samples=1) for i in range(3)]
+    >>> found = part.weights(three, [[0, 0, 0], [0, 1, 100], [0, 100, 1e4]])  # of 0, 1 and 100
+    >>> round(sum(w * x for w, x in zip(found, (0, 1, 100))), 2)
+    1.0
+    """
+
+    name: ClassVar[str] = "geometric_median"
+    source: ClassVar[str] = RFA
+
+    iterations: int = parameter(10, "steps of Weiszfeld's algorithm", source="our choice", ge=1, le=1000)
+    smoothing: float = parameter(1e-6, "smallest distance that is divided by", source=RFA, gt=0)
+
+    def weights(self, pushes: Sequence[Push], gram: Gram) -> list[float]:
+        """Weigh each push by its share of the samples over its distance from the point before."""
+        shares = found = sample_shares(list(pushes))
+        for _ in range(self.iterations):
+            inverse = [
+                share / max(self.smoothing, distance)
+                for share, distance in zip(shares, _distances_from(found, gram), strict=True)
+            ]
+            found = [each / sum(inverse) for each in inverse]
+        return found
+
+
+class ClippedMean(_ByProducts):
+    """Step along the mean of the pushes, each shortened to a norm of at most `norm`.
+
+    Parameters
+    ----------
+    norm : float, >= 0
+        0 is the median of the commit's norms.
+
+    Notes
+    -----
+    Reduces to: the mean with a large norm. Bounds how far one push moves the model; it does not tell wrong
+    from right.
+    Our reading: norms are clipped around 0; the paper clips around the last aggregate.
+
+    Source
+    ------
+    Karimireddy, He, Jaggi (2021), "Learning from History for Byzantine Robust Optimization", ICML, sec. 4.
+
+    Examples
+    --------
+    >>> ClippedMean(norm=1.0).weights([Push(i, i, 1, 0, samples=1) for i in range(2)], [[1.0, 0], [0, 16.0]])
+    [0.5, 0.125]
+    """
+
+    name: ClassVar[str] = "clipped_mean"
+    source: ClassVar[str] = CLIP
+
+    norm: float = parameter(0.0, "largest norm of a push; 0: the median norm", source="our choice", ge=0)
+
+    def weights(self, pushes: Sequence[Push], gram: Gram) -> list[float]:
+        """Weigh each push by its share of the samples, times what shortens it."""
+        norms = [math.sqrt(max(0.0, row[i])) for i, row in enumerate(gram)]
+        most = self.norm or median(norms)
+        factors = [1.0 if norm <= most else most / norm for norm in norms]
+        return [share * by for share, by in zip(sample_shares(list(pushes)), factors, strict=True)]
+
+
+def _counting(pushes: Sequence[Pushed]) -> list[Pushed]:
+    return [push for push in pushes if push.weight]
+
+
+def _product(facts: dict[str, Any], one: int, other: int) -> float:
+    """Return a scalar product, which was asked for in one order of the two."""
+    key = f"dot:{one}:{other}"
+    return float(facts[key] if key in facts else facts[f"dot:{other}:{one}"])
+
+
+def _distance_sq(gram: Gram, i: int, j: int) -> float:
+    return max(0.0, gram[i][i] - 2 * gram[i][j] + gram[j][j])
+
+
+def _distances_from(weights: Sequence[float], gram: Gram) -> list[float]:
+    """Return the distance of each vector from the weighted mean of all."""
+    with_each = [sum(w * g for w, g in zip(weights, row, strict=True)) for row in gram]
+    own = sum(w * each for w, each in zip(weights, with_each, strict=True))
+    return [math.sqrt(max(0.0, own - 2 * each + gram[i][i])) for i, each in enumerate(with_each)]

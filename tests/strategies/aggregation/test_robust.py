@@ -1,0 +1,102 @@
+"""Robust aggregation: worked numbers, what each withstands, the same decision on any number of servers."""
+
+import numpy as np
+import pytest
+import torch
+from vectors import pushed
+
+import psbench as ps
+from psbench.core import ClusterView, Push
+from psbench.errors import ParameterError
+from psbench.strategies.aggregation import ClippedMean, GeometricMedian, Krum
+from psbench.testing import check_strategy
+from psbench.training.optim import SGD
+from psbench.training.server import Server
+
+GOOD = np.array([[1.0, 0.0], [0.9, 0.1], [1.1, -0.1], [1.0, 0.1]])
+
+
+def weights(part, rows):
+    rows = np.asarray(rows, dtype=float)
+    pushes = [Push(i, worker=i, ticket=1, base_version=0, samples=8) for i in range(len(rows))]
+    return np.array(part.weights(pushes, (rows @ rows.T).tolist()))
+
+
+def test_krum_is_its_definition():
+    rows = np.vstack([GOOD, [[-50.0, 3.0]]])
+    distances = ((rows[:, None] - rows[None]) ** 2).sum(-1)
+    scores = [np.sort(np.delete(row, i))[: len(rows) - 1 - 2].sum() for i, row in enumerate(distances)]
+    assert weights(Krum(faulty=1), rows).argmax() == int(np.argmin(scores))
+
+
+def test_multi_krum_of_all_is_the_mean():
+    np.testing.assert_allclose(weights(Krum(chosen=4), GOOD), 0.25)
+
+
+def test_a_geometric_median_has_the_smallest_sum_of_distances():
+    rows = np.vstack([GOOD, [[-50.0, 3.0]]])
+    found = weights(GeometricMedian(iterations=500), rows) @ rows
+
+    def total(point):
+        return np.linalg.norm(rows - point, axis=1).sum()
+
+    near = [found + 0.01 * np.array([np.cos(a), np.sin(a)]) for a in np.linspace(0, 6.28, 30)]
+    assert all(total(found) < total(point) for point in near)
+
+
+def test_a_clipped_mean_shortens_to_the_median_norm():
+    np.testing.assert_allclose(weights(ClippedMean(), [[1, 0], [0, 2], [0, 8]]), [1 / 3, 1 / 3, 1 / 12])
+
+
+@pytest.mark.parametrize("part", [Krum(faulty=1), GeometricMedian()])
+@pytest.mark.parametrize("wrong", [(-1.0, 0.0), (1e3, 0.0), (-50.0, 3.0)], ids=str)
+def test_one_wrong_push_in_five_takes_the_model_nowhere(part, wrong):
+    rows = np.vstack([GOOD, [wrong]])
+    np.testing.assert_allclose(weights(part, rows) @ rows, [1.0, 0.0], atol=0.25)
+
+
+@pytest.mark.parametrize("part", [Krum, GeometricMedian, ClippedMean])
+def test_they_keep_the_contract(part):
+    check_strategy(part)
+
+
+def test_too_few_workers_for_krum_are_refused():
+    with pytest.raises(ParameterError, match="at least 5 workers, not among 4"):
+        ps.Experiment(
+            strategy={"consistency": "bsp", "aggregation": {"name": "krum", "faulty": 1}},
+            cluster={"workers": 4},
+        )
+
+
+TINY = {"data": "digits", "stop": {"epochs": 1}, "batch_size": 100, "cluster": {"workers": 5}}
+
+
+@pytest.mark.parametrize("name", ["krum", "geometric_median", "clipped_mean"])
+def test_three_servers_decide_as_one(name):
+    one, three = (
+        ps.run(
+            ps.Experiment(
+                strategy={
+                    "consistency": "bsp",
+                    "aggregation": name,
+                    "placement": {"name": "parameter_server", "servers": servers},
+                },
+                **TINY,
+            )
+        )
+        for servers in (1, 3)
+    )
+    for left, right in zip(one.model().parameters(), three.model().parameters(), strict=True):
+        assert left.equal(right)
+
+
+def test_a_push_of_nan_is_left_out():
+    part = ClippedMean()
+    own = Server(torch.zeros(2), torch.zeros(0), SGD(lr=1.0), 8, part)
+    own.apply(pushed([torch.tensor([2.0, 0.0]), torch.tensor([float("nan"), 0.0])], [1.0, 0.0]))
+    assert own.parameters.tolist() == [-2.0, 0.0]
+    pushes = [Push(i, worker=i, ticket=1, base_version=0, samples=8) for i in range(2)]
+    view = ClusterView(2, 1, 1, pending={push.id: push for push in pushes})
+    part.on_commit(pushes, view)
+    (apply,) = part.on_measured({"dot:0:0": 4.0, "dot:0:1": float("nan"), "dot:1:1": float("nan")}, view)
+    assert apply.weights == [1.0, 0.0]
