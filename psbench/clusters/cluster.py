@@ -7,9 +7,16 @@ from dataclasses import dataclass
 from numbers import Real
 from typing import Annotated, Any, ClassVar, Self, cast
 
-from pydantic import AllowInfNan, SerializeAsAny, ValidationInfo, field_validator, model_validator
+from pydantic import (
+    AllowInfNan,
+    SerializeAsAny,
+    ValidationInfo,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
 
-from psbench.clusters.faults import Failure, LateJoin, Slowdown
+from psbench.clusters.faults import Corruption, Failure, LateJoin, Slowdown
 from psbench.clusters.profile import Profile
 from psbench.clusters.step_time import ShiftedExponential, StepTime
 from psbench.core.part import Part, make_part
@@ -56,7 +63,7 @@ class Cluster(Part):
         worker's link a single server would be the bottleneck of nearly every asynchronous run.
     server_latency_s : float, seconds
         One way between two servers.
-    slowdowns, failures, joins : list of Slowdown, Failure, LateJoin, or mappings
+    slowdowns, failures, joins, corruptions : list of Slowdown, Failure, LateJoin, Corruption, or mappings
         What happens to workers during the run.
 
     Raises
@@ -94,6 +101,9 @@ class Cluster(Part):
     slowdowns: tuple[Slowdown, ...] = parameter((), "transient stragglers: worker, from_s, to_s, factor")
     failures: tuple[Failure, ...] = parameter((), "lost workers: worker, at_s, rejoin_s (may be left out)")
     joins: tuple[LateJoin, ...] = parameter((), "workers that arrive late: worker, at_s")
+    corruptions: tuple[Corruption, ...] = parameter(
+        (), "workers that push what is wrong: worker, how, factor, after"
+    )
 
     @field_validator("step_time", mode="before")
     @classmethod
@@ -109,6 +119,13 @@ class Cluster(Part):
             return None
         each = "server" if str(info.field_name).startswith("server") else "worker"
         return per_worker(value, f"cluster {cls.name!r}: {info.field_name}", each)
+
+    @model_serializer(mode="wrap")
+    def _with_name(self, handler: Any) -> dict[str, Any]:
+        values = {"name": self.name, **handler(self)}
+        if not self.corruptions:  # specifications stay as they were before there were any
+            values.pop("corruptions", None)
+        return values
 
     @model_validator(mode="after")
     def _possible(self) -> Self:
@@ -146,6 +163,7 @@ class Cluster(Part):
             slowdowns=self.slowdowns,
             failures=self.failures,
             joins=self.joins,
+            corruptions=self.corruptions,
             read_seconds_per_sample=self.read_seconds_per_sample,
         )
 

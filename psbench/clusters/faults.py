@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field, ValidationError
 
@@ -86,15 +86,38 @@ class LateJoin(Incident):
         return "late join"
 
 
+class Corruption(Incident):
+    """A worker whose pushes are wrong after its first `after` releases (a Byzantine fault).
+
+    `how`: sign_flipped sends -factor times what it has computed, scaled sends factor times that, noise sends
+    Gaussian numbers of factor times its root mean square, nan sends NaN. The worker does not know: it
+    computes, waits and is counted like any other.
+
+    Source
+    ------
+    Blanchard et al. (2017), sec. 5: its Gaussian and omniscient adversaries are noise and sign_flipped.
+
+    Examples
+    --------
+    >>> Corruption(worker=2, how="sign_flipped").factor
+    1.0
+    """
+
+    how: Literal["sign_flipped", "scaled", "noise", "nan"] = Field(description="what is sent instead")
+    factor: float = Field(1.0, gt=0, description="how large it is")
+    after: int = Field(0, ge=0, description="releases of the worker before it goes wrong")
+
+
 def check_incidents(
     where: str,
     num_workers: int,
     slowdowns: Sequence[Slowdown],
     failures: Sequence[Failure],
     joins: Sequence[LateJoin],
+    corruptions: Sequence[Corruption] = (),
 ) -> None:
     """Raise ParameterError unless the incidents are possible on a cluster of that size."""
-    for incident in (*slowdowns, *failures, *joins):
+    for incident in (*slowdowns, *failures, *joins, *corruptions):
         if incident.worker >= num_workers:
             raise ParameterError(
                 f"{where}: {incident.kind()} of worker {incident.worker}, "

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, fields
 from math import isfinite
 from typing import Any
 
-from psbench.clusters.faults import Failure, LateJoin, Slowdown, check_incidents
+from psbench.clusters.faults import Corruption, Failure, Incident, LateJoin, Slowdown, check_incidents
 from psbench.clusters.step_time import StepTime
 from psbench.core.part import make_part
 from psbench.errors import ParameterError, UnknownName
@@ -48,7 +48,7 @@ class Profile:
         Virtual CPUs; None where not known.
     flavour : (num_workers,)
         What the machines are called; may be empty.
-    slowdowns, failures, joins : tuple of Slowdown, Failure, LateJoin
+    slowdowns, failures, joins, corruptions : tuple of Slowdown, Failure, LateJoin, Corruption
     read_seconds_per_sample : float, seconds at speed 1
         Time to read a sample of a batch; a placement that scans whole partitions charges its own instead.
     bandwidth_down_mbit_s : (num_workers,) or None, megabits per second
@@ -74,6 +74,7 @@ class Profile:
     slowdowns: tuple[Slowdown, ...] = ()
     failures: tuple[Failure, ...] = ()
     joins: tuple[LateJoin, ...] = ()
+    corruptions: tuple[Corruption, ...] = ()
     read_seconds_per_sample: float = 0.0
     bandwidth_down_mbit_s: tuple[float, ...] | None = None
 
@@ -94,7 +95,7 @@ class Profile:
             _number(f"{where}: server_bandwidth_mbit_s{of}", mbit_s, positive=True)
         for key in (*_POSITIVE, *_NOT_NEGATIVE):
             _number(f"{where}: {key}", getattr(self, key), positive=key in _POSITIVE)
-        check_incidents(where, self.num_workers, self.slowdowns, self.failures, self.joins)
+        check_incidents(where, self.num_workers, self.slowdowns, self.failures, self.joins, self.corruptions)
 
     @property
     def num_workers(self) -> int:
@@ -152,8 +153,10 @@ class Profile:
             key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self).items()
         }
         plain["step_time"] = self.step_time.model_dump(mode="json")
-        for key in ("slowdowns", "failures", "joins"):
+        for key in _INCIDENTS:
             plain[key] = [incident.model_dump(mode="json") for incident in getattr(self, key)]
+        if not plain["corruptions"]:  # as files were before there were any
+            del plain["corruptions"]
         return plain
 
     @classmethod
@@ -172,9 +175,17 @@ class Profile:
             key: tuple(value) if isinstance(value, list) else value for key, value in plain.items()
         }
         values["step_time"] = make_part("step_time", values["step_time"])
-        for key, kind in (("slowdowns", Slowdown), ("failures", Failure), ("joins", LateJoin)):
+        for key, kind in _INCIDENTS.items():
             values[key] = tuple(kind(**incident) for incident in plain.get(key, ()))
         return cls(**values)
+
+
+_INCIDENTS: dict[str, type[Incident]] = {
+    "slowdowns": Slowdown,
+    "failures": Failure,
+    "joins": LateJoin,
+    "corruptions": Corruption,
+}
 
 
 def _same_length(where: str, key: str, values: tuple[Any, ...], num_workers: int) -> None:

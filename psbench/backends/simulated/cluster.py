@@ -35,6 +35,7 @@ from psbench.core.arithmetic import Pushed
 from psbench.core.events import Push
 from psbench.core.strategy import Strategy
 from psbench.core.view import ClusterView, Status
+from psbench.training.corruption import Corruptions
 from psbench.training.server import finite
 from psbench.training.workload import Workload
 
@@ -89,6 +90,7 @@ class SimulatedCluster:
         self.resources = Resources(
             *(workload, view, self.server, StepTimes(workload.profile, workload.streams)),
             *(self.trainer, self.evaluator, self.steps),
+            Corruptions(workload.profile, workload.streams),
         )
         self.under_way: dict[int, Push] = {}
         self.payloads: dict[int, Model] = {}

@@ -360,7 +360,8 @@ class LocalWorkers:
     def _push(self, worker: _Worker, overlapping: bool, now: float) -> None:
         push = worker.loop.push(-1, bytes=self.bytes_up, overlapping=overlapping)
         if self._trainer is not None:
-            payload = self.compression.push(worker.number, push.ticket, worker.model.payload())
+            sent = self._resources.corruptions.of(worker.number, push.ticket, worker.model.payload())
+            payload = self.compression.push(worker.number, push.ticket, sent)
             self._carried[worker.number] = payload, worker.model.buffers.clone()
         self._send(push, now)
         worker.computes_on = overlapping

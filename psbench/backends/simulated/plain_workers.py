@@ -98,7 +98,8 @@ class PlainWorkers:
         self.snapshots.drop(push.base_version)
         push.loss = step.loss
         residual = self._residuals.pop(push.worker, None)
-        return step.gradient if residual is None else step.gradient + residual, step.buffers
+        gradient = step.gradient if residual is None else step.gradient + residual
+        return self._resources.corruptions.of(push.worker, push.ticket, gradient), step.buffers
 
     def handle(self, event: WorkerEvent, now: float) -> None:
         """Do nothing: these workers have no events, so this one is of before a hand-over."""

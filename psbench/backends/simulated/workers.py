@@ -15,6 +15,7 @@ from psbench.core import actions as act
 from psbench.core.events import Push
 from psbench.core.migration import Ranges
 from psbench.core.view import ClusterView
+from psbench.training.corruption import Corruptions
 from psbench.training.evaluator import Evaluator
 from psbench.training.server import Server
 from psbench.training.trainer import Trainer
@@ -35,6 +36,7 @@ class Resources:
     trainer: Trainer | None
     evaluator: Evaluator | None
     steps: Steps | None
+    corruptions: Corruptions
 
     @property
     def computing(self) -> tuple[Steps, Evaluator]:

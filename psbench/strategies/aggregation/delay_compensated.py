@@ -65,6 +65,7 @@ class DelayCompensated(Aggregation):
         """Correct each gradient by the way from its base to the model, and step along it."""
         for push in pushes:
             gradient = push.vector
+            assert push.base is not None  # as the part declares that it needs it
             correction = gradient * gradient * (x - push.base)
             if self.form == "adaptive":
                 square = state.vector("mean_square").mul_(_DECAY)

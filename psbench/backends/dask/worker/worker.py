@@ -26,6 +26,7 @@ from psbench.core.strategy import Strategy
 from psbench.core.worker_loop import WorkerLoop
 from psbench.core.worker_policy import Directive
 from psbench.training.batches import Position
+from psbench.training.corruption import Corruptions
 from psbench.training.local_model import LocalModel, StepStatistics
 from psbench.training.workload import Workload
 
@@ -77,6 +78,7 @@ class Worker:
         self._halted = False
         self._model_tag: int | None = None  # of a request for the model after the next release
         self._clock, self._machine = CoordinatorClock(), EmulatedMachine(workload.profile, worker)
+        self._corruptions = Corruptions(workload.profile, workload.streams)
         self._next_check = 0.0
         self._usage = Usage(worker)
         self._handlers: dict[type[Message], Callable[..., None]] = {
@@ -225,7 +227,8 @@ class Worker:
     def _push(self, overlapping: bool) -> None:
         assert self.loop is not None
         push = self.loop.push(-1, bytes=0, overlapping=overlapping)
-        self.exchange.push(push, self.model.payload(), self.model.buffers)
+        payload = self._corruptions.of(self.worker, push.ticket, self.model.payload())
+        self.exchange.push(push, payload, self.model.buffers)
 
     # ---------------------------------------------------------------- messages of the coordinator
 

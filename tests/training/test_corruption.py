@@ -1,0 +1,82 @@
+"""Workers that push what is wrong: what each fault sends, and what each aggregation makes of it."""
+
+import pytest
+import torch
+
+import psbench as ps
+from psbench.clusters import Corruption
+from psbench.clusters.generic import Custom
+from psbench.errors import ParameterError, PsbenchError
+from psbench.seeds import Streams
+from psbench.training.corruption import Corruptions
+
+VECTOR = torch.tensor([3.0, -4.0])
+
+
+def sent(ticket=1, worker=0, seed=0, **values):
+    profile = Custom(workers=2, corruptions=[Corruption(worker=0, **values)]).profile()
+    return Corruptions(profile, Streams(seed)).of(worker, ticket, VECTOR)
+
+
+def test_each_fault_sends_what_it_says():
+    assert sent(how="sign_flipped", factor=2.0).tolist() == [-6.0, 8.0]
+    assert sent(how="scaled", factor=100.0).tolist() == [300.0, -400.0]
+    assert sent(how="nan").isnan().all()
+    noise = sent(how="noise")
+    assert noise.isfinite().all()
+    assert not noise.equal(VECTOR)
+
+
+def test_noise_depends_on_seed_and_push_alone():
+    assert sent(how="noise").equal(sent(how="noise"))
+    others = (sent(how="noise", ticket=2), sent(how="noise", seed=1))
+    assert not any(sent(how="noise").equal(other) for other in others)
+
+
+def test_others_and_earlier_pushes_are_sound():
+    assert sent(how="nan", worker=1) is VECTOR
+    assert sent(how="nan", after=3, ticket=3) is VECTOR
+    assert sent(how="nan", after=3, ticket=4).isnan().all()
+
+
+def test_a_profile_keeps_them_and_one_without_looks_as_before():
+    made = Custom(workers=3, corruptions=[{"worker": 1, "how": "noise", "factor": 2.0}])
+    assert type(made.profile()).from_dict(made.profile().as_dict()) == made.profile()
+    assert "corruptions" not in Custom(workers=3).model_dump()
+    assert "corruptions" not in Custom(workers=3).profile().as_dict()
+
+
+def test_a_fault_of_nobody_is_refused():
+    with pytest.raises(ParameterError, match="corruption of worker 5, but the workers are 0 to 2"):
+        Custom(workers=3, corruptions=[{"worker": 5, "how": "nan"}])
+    with pytest.raises(PsbenchError, match="sign_flipped"):
+        Corruption(worker=0, how="sign_fliped")
+
+
+def accuracy(aggregation, how, factor):
+    experiment = ps.Experiment(
+        strategy={"consistency": "bsp", "aggregation": aggregation},
+        cluster={"workers": 5, "corruptions": [{"worker": 2, "how": how, "factor": factor}]},
+        data="digits",
+        optimizer={"name": "sgd", "lr": 0.1},
+        batch_size=100,
+        stop={"epochs": 4},
+    )
+    run = ps.run(experiment)
+    return run.frame()["val_accuracy"].iloc[-1] if run.summary()["status"] == "finished" else 0.0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("how", "factor"), [("sign_flipped", 20.0), ("noise", 1000.0)])
+def test_a_mean_is_led_astray_and_robust_aggregations_are_not(how, factor):
+    robust = ("median", "trimmed_mean", {"name": "krum", "faulty": 1}, "geometric_median")
+    assert all(accuracy(each, how, factor) > 0.6 for each in robust)
+    assert accuracy("mean", how, factor) < 0.4
+
+
+@pytest.mark.parametrize("strategy", ["bsp", "local_sgd"])
+def test_workers_of_every_kind_are_corrupted(strategy):
+    sound = ps.Experiment(strategy=strategy, cluster={"workers": 2}, stop={"updates": 2})
+    wrong = sound.but(cluster={"workers": 2, "corruptions": [{"worker": 1, "how": "nan"}]})
+    assert ps.run(sound).summary()["status"] == "finished"
+    assert ps.run(wrong).summary()["status"] == "diverged"
