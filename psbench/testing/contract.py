@@ -11,6 +11,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from psbench.core.actions import Apply
 from psbench.core.engine import Engine
 from psbench.core.events import Join, Leave
 from psbench.core.log import Kind
@@ -39,8 +40,10 @@ def check_strategy(strategy: Any, *, clusters: int = 30, events: int = 80, seed:
     stalls, whichever workers fail, rejoin or join late; gives the same log for the same seed; decides
     identically from a state written as JSON at any event; pickles; reads only the statistics it declares;
     runs with its parameters at both ends of their ranges; and does what its class says: `barrier`, `singly`,
-    `waits_for`, `cancels`, `staleness_bound`. At every event pushes = committed + discarded + pending,
-    no push counts twice, versions rise by one and no staleness is negative.
+    `waits_for`, `cancels`, `staleness_bound`. A person's own arithmetic is tried on vectors: it gives the
+    same on one server and on three, again, after its state was saved and loaded, and, if it is `linear`, of
+    the sum of the pushes; changes nothing but its slice; and makes no NaN of zeros. At every event pushes =
+    committed + discarded + pending, no push counts twice, versions rise by one and no staleness is negative.
 
     Parameters
     ----------
@@ -72,12 +75,21 @@ def check_strategy(strategy: Any, *, clusters: int = 30, events: int = 80, seed:
         _check_resumes(made, number, events)
     _check_commits(made, seed)
     _check_singly(made, seed, events)
+    _check_arithmetic(made, seed, events)
     for variant in variants(made):
         for number in range(seed, seed + min(_CLUSTERS_AT_ENDS, clusters)):
             _check_run(variant, number, events)
 
 
 # -------------------------------------------------------------------- what is checked
+
+
+#: parts that a part may need beside it: no barrier, workers with steps of their own
+_OTHERS: tuple[dict[str, str], ...] = (
+    *({}, {"consistency": "asp"}, {"communication": "local_sgd"}),
+    *({"consistency": "asp", "communication": "local_sgd"}, {"aggregation": "model_average"}),
+    {"aggregation": "accumulated"},
+)
 
 
 def _as_strategy(value: Any) -> AnyStrategy:
@@ -92,10 +104,13 @@ def _as_strategy(value: Any) -> AnyStrategy:
         return SwitchingStrategy(name=value.name, first=first, second=second, rule=value)
     if isinstance(value, Consistency):
         return Strategy(name=value.name, consistency=value)
-    try:
-        return Strategy(**{"name": value.name, "consistency": "bsp", value.domain: value})
-    except ParameterError:
-        return Strategy(**{"name": value.name, "consistency": "asp", value.domain: value})
+    refusals = []
+    for others in _OTHERS:
+        try:
+            return Strategy(**{"name": value.name, "consistency": "bsp"} | others | {value.domain: value})
+        except ParameterError as error:
+            refusals.append(error)
+    raise refusals[0]
 
 
 def _check_plain_data(strategy: AnyStrategy) -> None:
@@ -244,6 +259,27 @@ def _check_singly(strategy: AnyStrategy, seed: int, events: int) -> None:
         "`singly: ClassVar[bool] = True` to its class: pushes then take their share of the learning rate, "
         "lr/n, where a strategy does not say otherwise"
     )
+
+
+def _check_arithmetic(strategy: AnyStrategy, seed: int, events: int) -> None:
+    """Try what a person's own parts compute; that of psbench's is tested, and takes torch to try."""
+    if isinstance(strategy, SwitchingStrategy):
+        return
+    updates = _is_own(strategy.aggregation, "update", "update_buffers")
+    works = _is_own(strategy.communication, "begin", "step", "keep", "payload", "receive")
+    if not (updates or works):
+        return
+    from psbench.testing.arithmetic import check_half, check_update
+
+    if updates:
+        history = _played(strategy, seed, events).history
+        check_update(strategy, [a for *_, actions in history for a in actions if isinstance(a, Apply)])
+    if works:
+        check_half(strategy)
+
+
+def _is_own(part: Part, *methods: str) -> bool:
+    return any(not getattr(type(part), name).__module__.startswith("psbench.") for name in methods)
 
 
 # -------------------------------------------------------------------- tools

@@ -1,0 +1,239 @@
+"""The arithmetic of a strategy, tried on a few entries: alike in slices, in a ring, after save and load."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from zlib import crc32
+
+import torch
+from torch import Tensor
+
+from psbench.core.actions import Apply
+from psbench.core.arithmetic import Pushed
+from psbench.core.strategy import Strategy
+from psbench.seeds import Streams
+from psbench.testing.invariants import BrokenContract
+from psbench.training.local_model import LocalModel
+from psbench.training.optim import SGD
+from psbench.training.server import Server
+from psbench.training.trainer import StepResult
+
+_ENTRIES = 7
+_WHOLE = (slice(0, _ENTRIES),)
+_SLICES = (slice(0, 2), slice(2, 3), slice(3, _ENTRIES))
+#: of a run, as each checks every one of them
+_UPDATES = 30
+_RATE = 0.1
+_OPTIMIZER = SGD(lr=_RATE, momentum=0.5)
+_NONE = torch.zeros(0)
+
+#: makes the vector of a name
+_Draw = Callable[[str], Tensor]
+
+
+def check_update(strategy: Strategy, updates: Sequence[Apply]) -> None:
+    """Check what an aggregation part's `update` makes of the commits that it has decided.
+
+    Parameters
+    ----------
+    strategy : Strategy
+    updates : sequence of Apply
+        In order; as an engine hands them to a backend.
+
+    Raises
+    ------
+    BrokenContract
+        Names the method, the commit and the likely cause.
+    """
+    part, updates = strategy.aggregation, updates[:_UPDATES]
+    who = f"{type(part).__name__}.update"
+    plain, before = _updated(strategy, updates, _WHOLE, _drawn), part.state_dict()
+    if not _same(plain, _updated(strategy, updates, _WHOLE, _drawn)):
+        raise BrokenContract(
+            f"{who}: the same pushes give other parameters the second time. Most likely it draws numbers, or "
+            "keeps something outside of `state`"
+        )
+    if updates and torch.equal(plain[-1], _drawn("start")):
+        raise BrokenContract(
+            f"{who}: the parameters never move. Change `x` in place: x.add_(...), x.copy_(...)"
+        )
+    if not _same(plain, _updated(strategy, updates, _SLICES, _drawn)):
+        raise BrokenContract(
+            f"{who}: on three servers, each with a slice, the parameters are not those of one. Most likely "
+            "it adds up over entries (a norm, a mean); ask for scalar products instead: `measures = ('dot',)`"
+        )
+    if not _same(plain, _updated(strategy, updates, _WHOLE, _drawn, reloads=True)):
+        raise BrokenContract(
+            f"{who}: with its state saved and loaded before every commit the parameters are others. Most "
+            "likely it keeps something outside of `state`"
+        )
+    if part.linear and not _same(plain, _updated(strategy, updates, _WHOLE, _drawn, added_up=True)):
+        raise BrokenContract(
+            f"{who}: of the weighted sum of the pushes it makes other parameters than of the pushes, and "
+            "declares `linear`, on which a ring relies"
+        )
+    for vector in _updated(strategy, updates, _WHOLE, lambda name: torch.zeros(_ENTRIES)):
+        if not bool(vector.isfinite().all()):
+            raise BrokenContract(f"{who}: pushes of zeros give NaN or infinity: does it divide by a norm?")
+    if part.state_dict() != before:
+        raise BrokenContract(f"{who}: changes a private attribute, which servers do not have; use `state`")
+
+
+def _updated(
+    strategy: Strategy,
+    updates: Sequence[Apply],
+    slices: Sequence[slice],
+    draw: _Draw,
+    *,
+    reloads: bool = False,
+    added_up: bool = False,
+) -> list[Tensor]:
+    """Return the parameters after each commit, as so many servers make them."""
+    part, versions = strategy.aggregation, [draw("start")]
+    servers = [Server(versions[0][cut], _NONE, _OPTIMIZER, 1, part) for cut in slices]
+    for number, apply in enumerate(updates):
+        pushes = _pushes(strategy, apply, draw, versions)
+        if added_up and len(pushes) > 1:
+            total = sum((push.vector * push.weight for push in pushes), torch.zeros(_ENTRIES))
+            pushes = [Pushed(total, _NONE, samples=sum(push.samples for push in pushes))]
+        for place, cut in enumerate(slices):
+            if reloads:
+                saved = servers[place].tensors()
+                servers[place] = Server(versions[0][cut], _NONE, _OPTIMIZER, 1, part.fresh())
+                servers[place].load(saved)
+            own = [replace(p, vector=p.vector[cut].clone(), base=_cut(p.base, cut)) for p in pushes]
+            _apply(servers[place], own, apply, f"{type(part).__name__}.update, commit {number}")
+        versions.append(torch.cat([server.parameters for server in servers]))
+    return versions[1:]
+
+
+def _pushes(strategy: Strategy, apply: Apply, draw: _Draw, versions: Sequence[Tensor]) -> list[Pushed]:
+    return [
+        Pushed(
+            *(draw(f"push {push.id}"), _NONE, push.worker, push.samples, push.steps),
+            versions[min(push.base_version, len(versions) - 1)] if strategy.aggregation.needs_base else None,
+            weight,
+        )
+        for push, weight in zip(apply.pushes, apply.weights, strict=True)
+    ]
+
+
+def _cut(vector: Tensor | None, cut: slice) -> Tensor | None:
+    return None if vector is None else vector[cut].clone()
+
+
+def _apply(server: Server, pushes: list[Pushed], apply: Apply, where: str) -> None:
+    before = [push.vector.clone() for push in pushes]
+    with _named(where):
+        server.apply(pushes, epoch=apply.epoch, numbers=dict(apply.numbers))
+    if not all(torch.equal(push.vector, same) for push, same in zip(pushes, before, strict=True)):
+        raise BrokenContract(f"{where}: changes the vector of a push; make a new one: push.vector * 2")
+    answer = server.aggregate
+    if (answer is None) == (server.aggregation.reply != "model"):
+        does, says = ("never calls", "is not") if answer is None else ("calls", "is")
+        raise BrokenContract(f"{where}: {does} step.reply, and the part's `reply` {says} 'model'")
+    if answer is not None and answer.shape != server.parameters.shape:
+        raise BrokenContract(
+            f"{where}: replies with {tuple(answer.shape)} entries; `x` has as many as to send"
+        )
+
+
+# -------------------------------------------------------------------- the worker's half
+
+
+def check_half(strategy: Strategy) -> None:
+    """Check what a communication part's worker's half makes of models and gradients.
+
+    Raises
+    ------
+    BrokenContract
+        Names the method and the likely cause.
+    """
+    who = type(strategy.communication).__name__
+    plain = _payloads(strategy, _drawn)
+    if not _same(plain, _payloads(strategy, _drawn)):
+        raise BrokenContract(
+            f"{who}: the same gradients give other pushes the second time. Most likely it draws numbers, or "
+            "keeps something outside of `state`"
+        )
+    if strategy.own_steps and not _same(plain, _payloads(strategy, _drawn, reloads=True)):
+        raise BrokenContract(
+            f"{who}: with a worker's state saved and loaded after every push the next ones are others. Most "
+            "likely it keeps something outside of `state`"
+        )
+    for payload in _payloads(strategy, lambda name: torch.zeros(_ENTRIES)):
+        if not bool(payload.isfinite().all()):
+            raise BrokenContract(f"{who}: models and gradients of zeros give pushes of NaN or infinity")
+
+
+def _payloads(strategy: Strategy, draw: _Draw, *, reloads: bool = False) -> list[Tensor]:
+    """Return the pushes of a worker that takes two steps for each, and is answered."""
+    who = type(strategy.communication).__name__
+    model, found, copies = LocalModel(strategy, _OPTIMIZER), [], []
+    answered = strategy.aggregation.reply != "model"
+    for push in range(4):
+        given = draw(f"answer {push}")
+        before = given.clone()
+        with _named(f"{who}.receive" if push and answered else f"{who}.begin"):
+            if push and answered:
+                model.receive(given, _RATE)
+            else:
+                model.load(given, _NONE, _RATE)
+        for number in range(2):
+            gradient = draw(f"gradient {push} {number}")
+            with _named(f"{who}.step"):
+                model.stepped(StepResult(gradient, _NONE, 0.0), 4, _RATE)
+            if not torch.equal(gradient, draw(f"gradient {push} {number}")):
+                raise BrokenContract(f"{who}.step: changes the gradient; make a new vector")
+            if not number:
+                with _named(f"{who}.keep"):
+                    model.keep(_RATE)
+        if not torch.equal(given, before):
+            raise BrokenContract(f"{who}: changes the model that it was sent, which others hold too; copy it")
+        with _named(f"{who}.payload"):
+            payload = model.payload()
+        if getattr(payload, "shape", None) != (_ENTRIES,):
+            raise BrokenContract(
+                f"{who}.payload: returns {type(payload).__name__}, not a vector as long as `w`"
+            )
+        found.append(payload)
+        copies.append(payload.clone())
+        if reloads:
+            saved = model.state_dict()
+            model = LocalModel(strategy, _OPTIMIZER)
+            model.load_state_dict(saved)
+    if not _same(found, copies):
+        raise BrokenContract(f"{who}.payload: what it returned is changed by later steps; return a copy")
+    return copies
+
+
+# -------------------------------------------------------------------- tools
+
+
+def _drawn(name: str) -> Tensor:
+    """Return the vector of a name: of numbers around 0, none of them 0."""
+    draws = Streams(0).generator("arithmetic", crc32(name.encode()))
+    return torch.from_numpy(draws.standard_normal(_ENTRIES)).float()
+
+
+def _same(left: Sequence[Tensor], right: Sequence[Tensor]) -> bool:
+    pairs = zip(left, right, strict=True)
+    return all(torch.allclose(a, b, rtol=1e-4, atol=1e-6, equal_nan=True) for a, b in pairs)
+
+
+@contextmanager
+def _named(where: str) -> Iterator[None]:
+    """Turn what a part's arithmetic raises into one line that names the method and the case."""
+    try:
+        yield
+    except BrokenContract:
+        raise
+    except KeyError as error:
+        raise BrokenContract(
+            f"{where}: there is no {error.args[0]!r}. A number is given to Apply(pushes, weights, "
+            "{'name': number}) by on_commit; a vector of the state begins with state.vector(name)"
+        ) from error
+    except Exception as error:
+        raise BrokenContract(f"{where}: raised {type(error).__name__}: {error}") from error
