@@ -112,9 +112,13 @@ def _updated(
 def _pushes(strategy: Strategy, apply: Apply, draw: _Draw, versions: Sequence[Tensor]) -> list[Pushed]:
     return [
         Pushed(
-            *(draw(f"push {push.id}"), _NONE, push.worker, push.samples, push.steps),
-            versions[min(push.base_version, len(versions) - 1)] if strategy.aggregation.needs_base else None,
-            weight,
+            vector=draw(f"push {push.id}"),
+            buffers=_NONE,
+            worker=push.worker,
+            samples=push.samples,
+            steps=push.steps,
+            base=versions[push.base_version] if strategy.aggregation.needs_base else None,
+            weight=weight,
         )
         for push, weight in zip(apply.pushes, apply.weights, strict=True)
     ]

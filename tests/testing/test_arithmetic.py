@@ -5,7 +5,7 @@ from typing import ClassVar
 import pytest
 from pydantic import PrivateAttr
 from strategies.aggregation import own_arithmetic
-from strategies.aggregation.own_arithmetic import DiLoCo, ElasticSteps, Median
+from strategies.aggregation.own_arithmetic import OWN, DiLoCo, ElasticSteps, Median
 from toybox import put_in, take_out
 
 from psbench.core.actions import Apply
@@ -131,7 +131,6 @@ class Numbers(ElasticSteps):
         return 1.0
 
 
-OWN = take_out("own_")
 FAULTY = take_out("faulty_")
 SAID = {
     Rebinds: r"Rebinds.update: the parameters never move. Change `x` in place",

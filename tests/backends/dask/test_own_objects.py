@@ -94,8 +94,8 @@ def test_other_machines_need_not_have_the_file(scheduler: str, tmp_path, monkeyp
 
 
 def test_nor_the_file_of_a_part_with_arithmetic_of_its_own(scheduler: str, tmp_path, monkeypatch) -> None:
-    source = Path(own_arithmetic.__file__).read_text()
-    (tmp_path / "parts_only_here.py").write_text(source.replace('"own_', '"own_here_'))
+    source = Path(own_arithmetic.__file__).read_text().replace('"own_', '"own_here_')
+    (tmp_path / "parts_only_here.py").write_text(source.replace("OWN = take_out", "# "))
     monkeypatch.syspath_prepend(str(tmp_path))
     importlib.import_module("parts_only_here")
     placement = {"name": "parameter_server", "servers": 2}

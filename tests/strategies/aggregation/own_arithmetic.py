@@ -1,6 +1,7 @@
 """Aggregations as somebody writes them who has the README: what they compute is theirs."""
 
 from pydantic import PrivateAttr
+from toybox import take_out
 
 from psbench.core import Aggregation, Apply, Measure, OwnSteps, WorkerPolicy, parameter
 
@@ -123,3 +124,7 @@ class Steadied(Aggregation):
         direction = push.vector - step.numbers["turned"] * state.vector("last")
         step.move(direction)
         state["last"] = direction
+
+
+#: known by name while `put_in(OWN)`
+OWN = take_out("own_")

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 import torch
-from strategies.aggregation.own_arithmetic import DelayCompensated, DiLoCo, Elastic, ElasticSteps, Median
+from strategies.aggregation.own_arithmetic import OWN, DelayCompensated, DiLoCo, Elastic, ElasticSteps, Median
 from threaded_run import ThreadedRun
 from toybox import put_in, take_out
 from vectors import pushed
@@ -25,7 +25,6 @@ from psbench.training.local_model import LocalModel
 from psbench.training.optim import SGD
 from psbench.training.server import Server
 
-OWN = take_out("own_")
 LOCAL = {"name": "local_sgd", "local_steps": 3}
 STRATEGIES = {
     "own_median": {"consistency": "bsp", "aggregation": "own_median"},
