@@ -80,3 +80,15 @@ def test_workers_of_every_kind_are_corrupted(strategy):
     wrong = sound.but(cluster={"workers": 2, "corruptions": [{"worker": 1, "how": "nan"}]})
     assert ps.run(sound).summary()["status"] == "finished"
     assert ps.run(wrong).summary()["status"] == "diverged"
+
+
+@pytest.mark.parametrize("name", ["median", "trimmed_mean", "krum", "geometric_median", "clipped_mean"])
+def test_robust_aggregations_do_without_pushes_of_nan(name):
+    experiment = ps.Experiment(
+        strategy={"consistency": "bsp", "aggregation": name},
+        cluster={"workers": 5, "corruptions": [{"worker": 1, "how": "nan"}]},
+        stop={"updates": 3},
+    )
+    run = ps.run(experiment)
+    assert run.summary()["status"] == "finished"
+    assert all(parameter.isfinite().all() for parameter in run.model().parameters())

@@ -141,9 +141,9 @@ class SimulatedCluster:
             insort(arriving, entry)
 
     def receive(self, push: Push) -> bool:
-        """Complete a push that has arrived; returns whether its loss and its vector are finite."""
+        """Complete a push that has arrived; returns whether the run goes on with it."""
         payload = self.payloads[push.id] = self.workers.payload(push)
-        return math.isfinite(push.loss) and finite(payload[0])
+        return math.isfinite(push.loss) and (self._withstands_nan or finite(payload[0]))
 
     def leave(self, action: act.Cancel | act.Drop | act.Readmit | ev.Leave, now: float) -> None:
         """Void what a worker has under way, and of one that leaves or is taken back all that it holds."""
@@ -213,6 +213,7 @@ class SimulatedCluster:
     def _compose(self, composition: Strategy, residuals: dict[int, Tensor]) -> None:
         """Take new workers and links for a composition."""
         resources, placement = self.resources, composition.placement
+        self._withstands_nan = composition.aggregation.withstands_nan
         self.reads, self._collective = composition.reads, placement.collective
         #: whether the workers' models drift apart, and their mean is the run's
         self.averages_models = composition.communication.pushes == "together"

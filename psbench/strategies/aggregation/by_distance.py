@@ -34,6 +34,7 @@ class _ByProducts(Aggregation):
 
     measures: ClassVar[tuple[str, ...]] = ("dot",)
     linear: ClassVar[bool] = True
+    withstands_nan: ClassVar[bool] = True
 
     _asked: list[int] = PrivateAttr(default_factory=list)  # pushes of the commit that is being measured
 

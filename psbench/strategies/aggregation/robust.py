@@ -19,6 +19,7 @@ class _Robust(Aggregation):
     """Step along what `centre` makes of the rows; every push counts alike."""
 
     weighs_samples: ClassVar[bool] = False
+    withstands_nan: ClassVar[bool] = True
 
     def on_commit(self, pushes: list[Push], view: ClusterView) -> list[Action]:
         """Weigh all alike."""

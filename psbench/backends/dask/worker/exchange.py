@@ -123,6 +123,7 @@ class ServerExchange(Exchange):
         residual: Tensor | None,
     ) -> None:
         coded = not is_bare(composition)
+        self._withstands_nan = composition.aggregation.withstands_nan
         super().__init__(mailbox, clock, None if coded else residual)
         self._parts = partitions(composition.placement, workload.model.layout)
         self._servers = servers[: servers_of(composition)]
@@ -146,8 +147,8 @@ class ServerExchange(Exchange):
         self._servers[0].send(PushMessage.of(push, sent_s, True, with_buffers(first, buffers)))
 
     def _slices(self, loss: float, payload: Tensor) -> list[Tensor]:
-        """Return the servers' slices, encoded; none if what is pushed is not finite or too large for it."""
-        if not (math.isfinite(loss) and finite(payload)):
+        """Return the servers' slices, encoded; none if the push ends the run."""
+        if not (math.isfinite(loss) and (self._withstands_nan or finite(payload))):
             return []
         if self._codecs is None:
             return [part.of(payload) for part in self._parts]
