@@ -58,6 +58,15 @@ class Aggregation(Part):
         """Whether its weights share the learning rate out among the pushes, as 1/staleness does."""
         return False
 
+    @property
+    def effective_outer_rate(self) -> float | None:
+        """How many times a constant difference moves the model in the long run; None if it varies.
+
+        lr/(1 - beta) of an outer step with momentum: at one outer rate, steps with and without a momentum are
+        not equally large, and a comparison of both compares two rates.
+        """
+        return None
+
     def on_commit(self, pushes: list[Push], view: ClusterView) -> list[Action]:
         """Answer with `Apply`, or with `Measure` if numbers from tensors are needed first."""
         raise NotImplementedError(f"{type(self).__name__} must define on_commit")

@@ -81,6 +81,21 @@ def test_adam_and_yogi_are_the_formulas_of_the_paper():
         np.testing.assert_allclose(found.numpy(), x, rtol=1e-5)
 
 
+@pytest.mark.parametrize("optimizer", ["plain", "heavy_ball", "nesterov"])
+def test_the_effective_outer_rate_is_what_a_constant_difference_moves_by(optimizer):
+    part = Outer(outer_optimizer=optimizer, outer_lr=0.7, outer_momentum=0.5)
+    own = server(part)
+    for _ in range(60):
+        before = own.parameters.clone()
+        own.apply(pushed([TWO], [1.0]))
+    torch.testing.assert_close(before - own.parameters, part.effective_outer_rate * TWO, rtol=1e-4, atol=1e-4)
+
+
+def test_a_comparison_says_the_effective_outer_rate():
+    run = ps.run(ps.Experiment(strategy="diloco", stop={"updates": 1}))
+    assert "effective outer rate 7" in run.summary()["lr_convention"]
+
+
 TINY = {"data": "digits", "cluster": {"workers": 3}, "stop": {"epochs": 2}, "batch_size": 96, "seed": 3}
 
 

@@ -51,6 +51,11 @@ class BlockMomentum(MovesToMean):
         0.3, "momentum of whole blocks of local steps; 0 averages plainly", source=SOURCE, ge=0, lt=1
     )
 
+    @property
+    def effective_outer_rate(self) -> float:
+        """1/(1 - beta)."""
+        return 1.0 / (1.0 - self.block_momentum)
+
     def on_commit(self, pushes: list[Push], view: ClusterView) -> list[Action]:
         """Weigh each model by its samples."""
         return [Apply(pushes, sample_shares(pushes))]

@@ -77,6 +77,13 @@ class Outer(Aggregation):
         1e-3, "added to the root of the mean square (adam, yogi)", source="Reddi et al. 2021", gt=0
     )
 
+    @property
+    def effective_outer_rate(self) -> float | None:
+        """lr/(1 - beta); of adam and yogi it follows the size of the differences."""
+        if self.outer_optimizer in ("adam", "yogi"):
+            return None
+        return self.outer_lr / (1.0 - (self.outer_momentum if self.outer_optimizer != "plain" else 0.0))
+
     def on_commit(self, pushes: list[Push], view: ClusterView) -> list[Action]:
         """Weigh each difference by its samples."""
         return [Apply(pushes, sample_shares(pushes))]
