@@ -19,6 +19,7 @@
       DataError                a data file is missing, truncated or not what it says
 
     DoubtfulComposition        a warning: a valid composition that is probably not intended
+    Interrupted                a KeyboardInterrupt: Ctrl-C has stopped a run, and what it has is kept
 
 A message says what, where, and the next thing to try.
 
@@ -83,6 +84,15 @@ class ParameterError(SpecError):
 
 class DoubtfulComposition(UserWarning):
     """A valid composition of parts that is probably not intended."""
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C has stopped a run, so that whatever began it ends too; `run`, a `Run`, is what was computed."""
+
+    def __init__(self, run: Any, where: str = "") -> None:
+        self.run = run
+        go_on = f"; it is saved, to go on: psbench.resume({where!r})" if where else ""
+        super().__init__(f"Ctrl-C stopped a run of {run.experiment.title}, which `.run` of this holds{go_on}")
 
 
 class ProtocolError(PsbenchError):

@@ -6,7 +6,7 @@ Wherever a function takes a table it also takes the name of a data set that is s
 
 from psbench.charts.colours import PHASES, REASONS, STRATEGIES, Look, looks, reason_colours
 from psbench.charts.curves import AXES, VALUES, axes_of, curve, with_seeds
-from psbench.charts.display import Sheet, stack
+from psbench.charts.display import Sheet, stack, with_warnings
 from psbench.charts.distributions import (
     counts,
     histogram,
@@ -93,5 +93,6 @@ __all__ = [
     "traffic_chart",
     "window",
     "with_seeds",
+    "with_warnings",
     "worker_figures",
 ]

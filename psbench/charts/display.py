@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from textwrap import wrap
 from typing import Any
 
 import altair as alt
@@ -45,7 +46,9 @@ class Sheet(alt.VConcatChart):
 
     def _words(self) -> str:
         descriptions = [str(chart.description) for chart in self.vconcat]
-        return "Charts:\n" + "\n".join(f"- {words}" for words in descriptions)
+        title = {} if self.title is alt.Undefined else self.title.to_dict()
+        above = [title["text"], *title["subtitle"]] if title else []
+        return "\n".join([*above, "Charts:", *(f"- {words}" for words in descriptions)])
 
 
 def stack(charts: Iterable[Any], width: int = 640) -> Sheet:
@@ -70,6 +73,17 @@ def stack(charts: Iterable[Any], width: int = 640) -> Sheet:
     )
     done: Sheet = sheet.configure(**theme(background=None), **_LEFT)
     return done
+
+
+def with_warnings(sheet: Sheet, warnings: Sequence[str], width: int = 640) -> Sheet:
+    """Return the sheet with what a reader must know of its runs above the charts."""
+    if not warnings:
+        return sheet
+    letters = max(40, width // 6)  # of the size that a subtitle has
+    lines = [line for text in warnings for line in wrap(text, letters, subsequent_indent="    ")]
+    title = alt.TitleParams("Warnings", subtitle=lines, anchor="start", subtitlePadding=4)
+    shown: Sheet = sheet.properties(title=title)
+    return shown
 
 
 def live(spec: dict[str, Any]) -> dict[str, Any]:

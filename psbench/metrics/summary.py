@@ -170,6 +170,8 @@ def _warnings(summary: Mapping[str, Any], shares: pd.DataFrame) -> list[str]:
     warnings = unused_workers(shares)
     if summary["status"] == "diverged":
         warnings.append(f"the run diverged: {summary['reason']}")
+    if summary["status"] == "stopped":
+        warnings.append(f"stopped before its end, after {summary['epochs']:.3g} epochs: {summary['reason']}")
     if summary["lost_workers"]:
         lost = ", ".join(str(worker) for worker in summary["lost_workers"])
         warnings.append(f"workers lost on the way: {lost}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -13,6 +12,8 @@ import pandas as pd
 
 from psbench.errors import ParameterError
 from psbench.metrics import clock_of, end_of, evaluations
+from psbench.results import remarks
+from psbench.results.budget import budgets, no_speed_up
 from psbench.results.comparison_table import cells_of, table_of
 from psbench.results.groups import differences, group
 from psbench.results.run import Run
@@ -28,6 +29,8 @@ _BASELINES = ("all_reduce", "bsp")
 _BUDGET = ("stop", "batch_size")
 #: fields that make accuracies and losses those of another task
 _TASK = ("data", "model")
+#: true of most first looks, so that charts leave it to the table
+_FEW = "fewer than three seeds: differences may be chance"
 
 
 @dataclass(frozen=True, repr=False)
@@ -73,13 +76,14 @@ class Comparison:
     @property
     def budget(self) -> str:
         """What every run was given, in words; says so if the budgets differ."""
-        budgets = {json.dumps(_budget(run), sort_keys=True) for run in self.runs}
-        if len(budgets) > 1:
-            return "unequal budgets: " + "; ".join(
-                f"{label}: {_in_words(_budget(runs[0]))}" for label, runs in self.groups.items()
-            )
-        words = _in_words(_budget(self.runs[0]))
-        return f"equal budget: {words}" if len(self.groups) > 1 else words
+        return budgets(self.groups)
+
+    @property
+    def no_speed_up(self) -> dict[str, str]:
+        """Why there is no speed-up of a group, by label; see `budget.no_speed_up`."""
+        base = self.groups[self.baseline]
+        found = {label: no_speed_up(runs, base) for label, runs in self.groups.items()}
+        return {label: reason for label, reason in found.items() if reason}
 
     @property
     def warnings(self) -> list[str]:
@@ -88,15 +92,16 @@ class Comparison:
         if task := [name for name in _TASK if name in self.differences]:
             found.append(f"not the same {' and '.join(task)}: accuracies and losses are of different tasks")
         if len(self.groups) > 1 and any(len(runs) < 3 for runs in self.groups.values()):
-            found.append("fewer than three seeds: differences may be chance")
+            found.append(_FEW)
         if self.target is not None and all(
             summary["best_val_accuracy"] is None for each in self.summaries.values() for summary in each
         ):
             found.append("no run has a validation accuracy, so none can reach the target")
-        for label, summaries in self.summaries.items():
-            for summary in summaries:
-                found += [f"{label}, seed {summary['seed']}: {text}" for text in summary["warnings"]]
-        return found
+        return found + remarks.of_runs(
+            (label, summary["seed"], summary["warnings"])
+            for label, summaries in self.summaries.items()
+            for summary in summaries
+        )
 
     @property
     def remarks(self) -> list[str]:
@@ -104,14 +109,11 @@ class Comparison:
         said = "unequal" in self.budget  # by a warning
         lines = [*([] if said else [self.budget]), *self._differing(), *self._clocks()]
         if len(self.groups) > 1:
-            lines.append(f"speed-up against {self.baseline}")
+            lines += self._speed_ups()
         if any(len(runs) > 1 for runs in self.groups.values()):
-            lines.append(
-                "± is the half-width of a 95 % interval over seeds (t distribution), in brackets the "
-                "standard deviation"
-            )
+            lines.append(remarks.of_interval(deviation=True))
         if self.target is not None:
-            lines.append(f"target: validation accuracy {self.target:.4g}")
+            lines += remarks.of_target(self.target, self.table().to_dict("records"))
         lines += [f"{label}: {text}" for label, texts in self.notes.items() for text in texts]
         rates = [rate for runs in self.groups.values() if (rate := runs[0].meta.get("lr_convention"))]
         # a switching strategy names those of its two strategies, so lines would repeat
@@ -128,6 +130,20 @@ class Comparison:
             if name not in _BUDGET
         ]
 
+    def _speed_ups(self) -> list[str]:
+        """Say what speed-ups refer to, and why some, or all, are missing."""
+        missing = self.no_speed_up
+        others = [label for label in self.groups if label != self.baseline]
+        lines = [] if all(label in missing for label in others) else [f"speed-up against {self.baseline}"]
+        reasons = {
+            reason: [label for label in others if missing.get(label) == reason] for reason in missing.values()
+        }
+        return lines + [
+            f"no speed-up of {', '.join(labels)} against {self.baseline}: {reason}"
+            for reason, labels in reasons.items()
+            if labels
+        ]
+
     def _clocks(self) -> list[str]:
         clocks = sorted({clock_of(run.meta) for run in self.runs} - {""})
         if len(clocks) > 1:
@@ -141,7 +157,10 @@ class Comparison:
 
         `{column}_ci` is the half-width of the 95 % interval and `{column}_sd` the standard deviation; both
         are missing with one seed. What is not the same for all (`differences`) has a column in words.
-        `speed_up` is missing where backend, cluster, data or model are not the baseline's.
+        `speed_up` is missing where backend, cluster, data, model or budget are not the baseline's, or runs
+        are not complete or ended because a time was over (`no_speed_up`). Where some seeds did not reach the
+        target, `time_to_target_s` is missing, `time_to_target_reached` says how many did, and
+        `time_to_target_at_least_s` is the least that the mean can be.
 
         Times are in seconds, `bytes` in MB (1e6, with the data that workers are sent), fractions 0 to 1.
         Where some runs are simulated and some live, `virtual_time_s` and `wall_time_s` stand in the place of
@@ -171,9 +190,10 @@ class Comparison:
 
     def chart(self, *names: str, x: str = "time_s", width: int = 640) -> Sheet:
         """Return the comparison's charts, as the report shows them; see `charts.comparison_chart`."""
-        from psbench.charts import comparison_chart
+        from psbench.charts import comparison_chart, with_warnings
 
-        return comparison_chart(self.groups, self.strategies, *names, x=x, width=width)
+        sheet = comparison_chart(self.groups, self.strategies, *names, x=x, width=width)
+        return with_warnings(sheet, [text for text in self.warnings if text != _FEW], width)
 
     def report(self, path: str | Path) -> Path:
         """Write a report that opens without internet; see `report.write_report`."""
@@ -302,13 +322,3 @@ def _by_value(values: Mapping[str, str]) -> str:
     """
     labels = {value: [label for label in values if values[label] == value] for value in values.values()}
     return ", ".join(f"{value} ({', '.join(its)})" for value, its in labels.items())
-
-
-def _budget(run: Run) -> dict[str, Any]:
-    spec = run.experiment.spec()
-    return {"stop": spec["stop"], "batch_size": spec["batch_size"], "data": spec["data"]["name"]}
-
-
-def _in_words(budget: Mapping[str, Any]) -> str:
-    stop = ", ".join(f"{name} {value:g}" for name, value in budget["stop"].items())
-    return f"{stop} on {budget['data']}, global batch {budget['batch_size']}"

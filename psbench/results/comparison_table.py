@@ -8,6 +8,7 @@ from typing import Any
 import pandas as pd
 
 from psbench.metrics import clock_of, interval, standard_deviation, time_to_target
+from psbench.results.budget import no_speed_up
 from psbench.results.groups import differences
 from psbench.results.run import Run
 
@@ -33,11 +34,19 @@ COLUMNS: dict[str, tuple[str, str, float, str]] = {
     "bytes": ("MB sent", ".4g", 1, ""),
     "switch_epoch": ("switch at epoch", ".1f", 1, ""),
 }
+#: the same, with what sweeps show beside them
+RESULTS = COLUMNS | {
+    "best_val_accuracy": ("best accuracy", ".1f", 100, " %"),
+    "train_loss": ("train. loss", ".4g", 1, ""),
+    "epochs": ("epochs", ".3g", 1, ""),
+    "megabytes": ("MB sent", ".4g", 1, ""),
+    "wall_s": ("took (s)", ".2g", 1, ""),
+}
 #: seconds, which are split where runs are on several clocks
-_SECONDS = ("time_s", "time_to_target_s")
-#: whose interval and standard deviation are shown in the table as text; the data frame has all
+_SECONDS = ("time_s", "time_to_target_s", "time_to_target_at_least_s")
+#: whose interval is shown in the table as text; the data frame has all
 _WITH_INTERVAL = (
-    *(name for name in COLUMNS if name.endswith(_SECONDS)),
+    *(name for name in COLUMNS if name.endswith("_s")),
     *("val_accuracy", "train_accuracy", "val_loss", "switch_epoch"),
 )
 
@@ -51,9 +60,7 @@ def table_of(
     """Return one row for each group; see `Comparison.table`."""
     frame = pd.DataFrame([_row(label, runs, summaries[label], target) for label, runs in groups.items()])
     own = frame.loc[frame["strategy"] == baseline, "time_s"].iloc[0]
-    # seconds of another cluster, task or clock are not the baseline's seconds
-    yardstick = _test_bed(groups[baseline][0])
-    alike = [_test_bed(runs[0]) == yardstick for runs in groups.values()]
+    alike = [not no_speed_up(runs, groups[baseline]) for runs in groups.values()]
     frame.insert(list(frame).index("time_s_sd") + 1, "speed_up", (own / frame["time_s"]).where(alike))
     for place, (name, values) in enumerate(differences(groups).items()):
         frame.insert(2 + place, name, [values[label] for label in groups])
@@ -71,7 +78,27 @@ def _row(
         complete = values if len(values) == len(runs) else []
         mean, half = interval(complete) if complete else (None, None)
         row |= {name: mean, f"{name}_ci": half, f"{name}_sd": standard_deviation(complete)}
+    times = [] if target is None else [each["time_to_target_s"] for each in measured]
+    row |= censored("time_to_target", times, [each["time_s"] for each in measured])
     return row | {"lr_convention": runs[0].meta.get("lr_convention") or ""}
+
+
+def censored(
+    name: str, times: Sequence[float | None], ends: Sequence[float | None]
+) -> dict[str, float | int | None]:
+    """Return how many seeds got there and, if some did not, what the mean is at least.
+
+    A seed that did not is censored at its end: it would have taken longer than it ran. So the mean over all
+    seeds is at least that of the times of those that did and of the ends of the others.
+
+    >>> censored("t", [2.0, None], [9.0, 10.0]), censored("t", [2.0], [9.0])
+    ({'t_reached': 1, 't_at_least_s': 6.0}, {'t_reached': 1, 't_at_least_s': None})
+    """
+    known = [end if time is None else time for time, end in zip(times, ends, strict=False)]
+    reached = sum(time is not None for time in times)
+    complete = reached == len(times) or None in known
+    least = None if complete else sum(each for each in known if each is not None) / len(known)
+    return {f"{name}_reached": reached if times else None, f"{name}_at_least_s": least}
 
 
 def _measured(run: Run, summary: Mapping[str, Any], target: float | None) -> dict[str, float | None]:
@@ -93,11 +120,6 @@ def _measured(run: Run, summary: Mapping[str, Any], target: float | None) -> dic
     }
 
 
-def _test_bed(run: Run) -> dict[str, Any]:
-    spec = run.experiment.spec()
-    return {name: spec[name] for name in ("backend", "cluster", "data", "model")}
-
-
 def _split(frame: pd.DataFrame, clocks: Sequence[str]) -> pd.DataFrame:
     """Give each clock columns of its own where there are several: one column has seconds of one clock."""
     if len(set(clocks)) == 1:
@@ -117,24 +139,62 @@ def _split(frame: pd.DataFrame, clocks: Sequence[str]) -> pd.DataFrame:
 
 def cells_of(frame: pd.DataFrame, differing: Sequence[str] = ()) -> tuple[list[str], list[list[str]]]:
     """Return headings and rows as text, without columns that are empty everywhere."""
-    names = [name for name in COLUMNS if name in frame and frame[name].notna().any()]
+    records = frame.to_dict("records")
+    names = [name for name in COLUMNS if any(as_text(record, name) != _NONE for record in records)]
     names = [name for name in names if name != "speed_up" or len(frame) > 1]
     if frame["val_accuracy"].notna().all():  # the loss is for what has no accuracy
         names = [name for name in names if name != "val_loss"]
     names = ["strategy", *differing, *names[1:]]
     headings = [COLUMNS[name][0] if name in COLUMNS else name.replace("_", " ") for name in names]
-    return headings, [[_cell(record, name) for name in names] for record in frame.to_dict("records")]
+    return headings, [[as_text(record, name) for name in names] for record in records]
 
 
-def _cell(record: Mapping[Any, Any], name: str) -> str:
-    value = record[name]
+def as_text(record: Mapping[Any, Any], name: str, *, deviation: bool = True) -> str:
+    """Return a result of a table's row as text, with its interval over seeds.
+
+    Parameters
+    ----------
+    record : mapping
+        A row of the table of a comparison or a sweep, which have `{name}_ci` and `{name}_sd`.
+    name : str
+        The result.
+    deviation : bool
+        Whether the standard deviation follows in brackets; without it no interval of 0 is shown.
+
+    Examples
+    --------
+    >>> as_text({"time_s": 2.5, "time_s_ci": 0.5, "time_s_sd": 0.2}, "time_s")
+    '2.5 ± 0.5 (0.2)'
+    >>> as_text({"n": 3, "time_to_target_reached": 1, "time_to_target_at_least_s": 9.0}, "time_to_target_s")
+    '1 of 3, ≥ 9'
+    """
+    value = record.get(name)
     if isinstance(value, str):
         return value
-    if value is None or value != value:
-        return "–"
-    _, form, factor, unit = COLUMNS[name]
+    _, form, factor, unit = RESULTS.get(name, (name, ".4g", 1, ""))
+    if value is None or not _is_known(value):
+        least = record.get(f"{name.removesuffix('_s')}_at_least_s")
+        if least is None or not _is_known(least):
+            return _NONE
+        return f"{record['time_to_target_reached']:g} of {record['n']}, ≥ {least:{form}}"
     text = format(value * factor if factor != 1 else value, form)
-    half, deviation = record.get(f"{name}_ci"), record.get(f"{name}_sd")
-    if name in _WITH_INTERVAL and half is not None and deviation is not None and half == half:
-        text += f" ± {half * factor:.2g} ({deviation * factor:.2g})"
+    half, spread = record.get(f"{name}_ci"), record.get(f"{name}_sd")
+    if deviation and name in _WITH_INTERVAL and _is_known(half) and _is_known(spread):
+        text += f" ± {_spread(half, value, factor)} ({_spread(spread, value, factor)})"
+    elif not deviation and _is_known(half) and (shown := _spread(half, value, factor)) != "0":
+        text += f" ± {shown}"
     return text + unit
+
+
+#: what stands where there is nothing
+_NONE = "–"
+#: parts of a value below which its spread is that of floating-point sums
+_NOISE = 1e-12
+
+
+def _is_known(value: Any) -> bool:
+    return value is not None and value == value and value != float("inf")
+
+
+def _spread(spread: Any, value: Any, factor: float) -> str:
+    return "0" if spread <= _NOISE * abs(value) else f"{spread * factor:.2g}"

@@ -7,10 +7,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from psbench.results.labels import differing, labels_of, leaves
 from psbench.results.run import Run
 
-#: fields of a specification that a group's label or its seeds stand for
-_NOT_COMPARED = ("name", "strategy", "seed", "scheduler", "checkpoint_every")
+#: fields of a specification that a group's label stands for
+_NOT_COMPARED = ("name", "strategy")
+#: what of a specification tells no group apart: the seed, and how and where a run is made
+_WITHOUT_EFFECT = {
+    *("seed", "scheduler", "processes", "checkpoint_every", "data.download", "data.root"),
+    *("recovery.keep", "recovery.wait_for_workers", "connection.scheduler_file", "connection.ports"),
+    *("connection.tls_ca_file", "connection.tls_cert", "connection.tls_key"),
+}
+#: settings of a live cluster, which a simulated run does not read
+_LIVE = ("recovery", "connection")
 
 
 @dataclass(frozen=True)
@@ -75,11 +84,10 @@ def group(runs: Iterable[Run]) -> Groups:
     """
     by_spec: dict[str, list[_Group]] = {}
     for run in runs:
-        _place(run, by_spec.setdefault(json.dumps(_identity(run), sort_keys=True), [_Group()]))
+        _place(run, by_spec.setdefault(json.dumps(compared_spec(run), sort_keys=True), [_Group()]))
     groups = [each for alternatives in by_spec.values() for each in alternatives]
     names = [_name(each.runs[0]) for each in groups]
-    specs = [dict(_leaves(_identity(each.runs[0]))) for each in groups]
-    labels = [_label(place, names, specs) for place in range(len(groups))]
+    labels = labels_of(names, [compared_spec(each.runs[0]) for each in groups])
     return Groups(
         {label: each.runs for label, each in zip(labels, groups, strict=True)},
         {label: notes for label, each in zip(labels, groups, strict=True) if (notes := each.notes())},
@@ -107,27 +115,21 @@ def _same_log(a: Run, b: Run) -> bool:
     return a.log is b.log or (len(a.log) == len(b.log) and a.log.digest() == b.log.digest())
 
 
-def _identity(run: Run) -> dict[str, Any]:
-    return {name: value for name, value in run.experiment.spec().items() if name not in ("seed", "scheduler")}
+def compared_spec(run: Run) -> dict[str, Any]:
+    """Return what of a run's specification may change its result, whatever its seed."""
+    live = run.experiment.backend == "dask"
+    spec = {name: value for name, value in run.experiment.spec().items() if live or name not in _LIVE}
+    return {name: _with_effect(value, name) for name, value in spec.items() if name not in _WITHOUT_EFFECT}
+
+
+def _with_effect(value: Any, field: str) -> Any:
+    if not isinstance(value, Mapping):
+        return value
+    return {name: below for name, below in value.items() if f"{field}.{name}" not in _WITHOUT_EFFECT}
 
 
 def _name(run: Run) -> str:
     return str(run.meta.get("name") or run.meta.get("strategy") or "run")
-
-
-def _label(place: int, names: Sequence[str], specs: Sequence[Mapping[str, Any]]) -> str:
-    """Return a group's name, followed by what differs if another group has the same."""
-    rivals = [i for i, name in enumerate(names) if name == names[place]]
-    if len(rivals) == 1:
-        return names[place]
-    own, flat = specs[place], [specs[i] for i in rivals]
-    keys = _differing(flat)
-    keys = [key for key in keys if key != "name" and not key.endswith(".name")] or keys
-    number = f"{names[place]} #{rivals.index(place) + 1}"
-    if not 0 < len(keys) <= 3 or sum(spec == own for spec in flat) > 1:
-        return number
-    values = ", ".join(f"{key.removesuffix('.name').rpartition('.')[2]}={own.get(key)}" for key in keys)
-    return f"{names[place]} ({values})"
 
 
 def differences(groups: Mapping[str, Sequence[Run]]) -> dict[str, dict[str, str]]:
@@ -136,7 +138,7 @@ def differences(groups: Mapping[str, Sequence[Run]]) -> dict[str, dict[str, str]
     Such as `{"cluster": {"bsp": "c1", "asp": "c2"}}`. Parts of the same name are distinguished by the
     parameters that differ.
     """
-    specs = {label: runs[0].experiment.spec() for label, runs in groups.items()}
+    specs = {label: compared_spec(runs[0]) for label, runs in groups.items()}
     fields = dict.fromkeys(name for spec in specs.values() for name in spec if name not in _NOT_COMPARED)
     found = {}
     for name in fields:
@@ -162,27 +164,14 @@ def _in_words(values: Sequence[Any]) -> list[str]:
 
 
 def _part_in_words(own: Mapping[str, Any], rivals: Sequence[Mapping[str, Any]]) -> str:
-    flat = [dict(_leaves(rival)) for rival in rivals]
-    known = dict(_leaves(own))
+    flat = [dict(leaves(rival)) for rival in rivals]
+    known = dict(leaves(own))
     shown = [
         f"{key} {value:g}" if isinstance(value := known[key], (int, float)) else f"{key} {value}"
-        for key in _differing(flat)
+        for key in differing(flat)
         if key in known
     ]
     name = str(own.get("name", ""))
     if not shown:
         return name
     return f"{name} ({', '.join(shown)})" if name else ", ".join(shown)
-
-
-def _differing(specs: Sequence[Mapping[str, Any]]) -> list[str]:
-    keys = sorted({key for spec in specs for key in spec})
-    return [key for key in keys if any(spec.get(key) != specs[0].get(key) for spec in specs)]
-
-
-def _leaves(value: Any, path: str = "") -> Iterable[tuple[str, Any]]:
-    if isinstance(value, Mapping):
-        for key, below in value.items():
-            yield from _leaves(below, f"{path}.{key}" if path else str(key))
-    else:
-        yield path, json.dumps(value) if isinstance(value, list) else value

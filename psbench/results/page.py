@@ -45,6 +45,10 @@ class Compared(Protocol):
         """What every run was given."""
 
     @property
+    def no_speed_up(self) -> dict[str, str]:
+        """Why there is no speed-up of a group."""
+
+    @property
     def remarks(self) -> list[str]:
         """What the numbers mean, and the warnings."""
 
@@ -142,7 +146,7 @@ def _overview(comparison: Compared, figures: FigureList) -> str:
 def _findings(comparison: Compared) -> str:
     """Return in sentences what the table says, each with its numbers."""
     found = [
-        _speed_sentence(record, comparison.baseline)
+        _speed_sentence(record, comparison.baseline, comparison.no_speed_up.get(record["strategy"], ""))
         for record in comparison.table().to_dict("records")
         if record["strategy"] != comparison.baseline
     ]
@@ -151,10 +155,10 @@ def _findings(comparison: Compared) -> str:
     return f"<ul class='findings'>{''.join(f'<li>{text}</li>' for text in found)}</ul>" if found else ""
 
 
-def _speed_sentence(record: dict[Any, Any], baseline: str) -> str:
+def _speed_sentence(record: dict[Any, Any], baseline: str, missing: str) -> str:
     ratio, other = record["speed_up"], html.escape(baseline)
-    if ratio != ratio:
-        than = f"not on {other}'s test bed, so not compared with it"
+    if missing:
+        than = f"not compared with {other}, {missing}"
     elif ratio >= 1:
         than = f"{ratio:.2f} times faster than {other}"
     else:

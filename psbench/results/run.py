@@ -100,9 +100,10 @@ class Run:
 
     def chart(self, *names: str, x: str = "time_s", width: int = 640) -> Sheet:
         """Return the run's charts, as the report and the panel show them; see `charts.run_chart`."""
-        from psbench.charts import run_chart
+        from psbench.charts import run_chart, with_warnings
 
-        return run_chart(self, *names, x=x, width=width)
+        sheet = run_chart(self, *names, x=x, width=width)
+        return with_warnings(sheet, self.summary()["warnings"], width)
 
     @property
     def metrics(self) -> DataFrame:

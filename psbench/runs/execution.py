@@ -26,7 +26,7 @@ from psbench.core.own import reunited
 from psbench.core.part import Part
 from psbench.core.strategy import Strategy
 from psbench.core.switching_strategy import AnyStrategy
-from psbench.errors import ParameterError
+from psbench.errors import Interrupted, ParameterError
 from psbench.experiment import Experiment
 from psbench.results.identity import check_folder, new_run_id, remove_files_of_others, resumed_run_id
 from psbench.results.run import Run
@@ -58,7 +58,8 @@ def run(
     control : Control or None
         Lets another thread stop the run or switch now. Ctrl-C and SIGTERM stop too, keeping what was computed
         and writing a checkpoint if there is a folder; the second one aborts. Without a control of the
-        caller's, the process exits with 143 when a run that SIGTERM stopped is saved.
+        caller's, the process exits with 143 when a run that SIGTERM stopped is saved, and after Ctrl-C
+        `Interrupted` is raised, so that a loop over runs ends.
     folder : path or None
         Where checkpoints are written, and where the run is saved when it has ended.
     overwrite : bool
@@ -76,6 +77,8 @@ def run(
         Before anything is computed.
     ForkDiffers
         If the experiment is a fork whose run does not begin as it must; see `psbench.runs.fork`.
+    Interrupted
+        After Ctrl-C, if there is no control; its `run` has what was computed.
     """
     if client is not None and experiment.backend != "dask":
         raise ParameterError("client: only the dask backend has one; set backend: dask")
@@ -113,6 +116,8 @@ def run(
         done.save(target)
     if exits and control.signal == signal.SIGTERM:
         raise SystemExit(128 + signal.SIGTERM)
+    if exits and control.signal == signal.SIGINT:
+        raise Interrupted(done, "" if target is None else str(target))
     return done
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from datasets import ClassLabel, Dataset, DatasetDict, DatasetInfo, Features
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import psbench as ps
@@ -37,23 +38,11 @@ class Pairs:
         return torch.from_numpy(self.x[place]), int(self.y[place])
 
 
-class Feature:
-    names = ["a", "b", "c"]
-
-
-class HuggingFace:
-    """What the library's Dataset has, as far as it is looked at."""
-
-    def __init__(self, **columns):
-        self.columns = columns
-        self.features = {name: Feature() if name == "label" else None for name in columns}
-        self.column_names = list(columns)
-
-    def __len__(self):
-        return len(next(iter(self.columns.values())))
-
-    def __getitem__(self, name):
-        return self.columns[name]
+def hugging_face(**columns):
+    """A real Dataset of Hugging Face, whose labels have names."""
+    made = Dataset.from_dict({name: np.asarray(values).tolist() for name, values in columns.items()})
+    kinds = made.features | {"label": ClassLabel(names=["a", "b", "c"])}
+    return Dataset(made.data.table, info=DatasetInfo(features=Features(kinds)))
 
 
 HALVES = (slice(40), slice(40, 60))
@@ -64,6 +53,14 @@ FRAME = pd.DataFrame(X, columns=list("wxyz")).assign(kind=KINDS[Y], site=np.aran
 def wrapped(loader):
     with pytest.warns(UserWarning, match="batch size and the order are the experiment's"):
         return as_data(loader)
+
+
+def first():
+    return hugging_face(x=X[:40], label=Y[:40])
+
+
+def second():
+    return hugging_face(x=X[40:], label=Y[40:])
 
 
 #: the same 60 samples of three classes
@@ -83,12 +80,20 @@ FORMS = {
     ),
     "frame": lambda: ps.data(FRAME, target="kind", keep=["site"]),
     "features": lambda: ps.data(FRAME, target="kind", features=list("wxyz")),
-    "Hugging Face": lambda: HuggingFace(x=list(X), label=Y.tolist()),
-    "columns": lambda: HuggingFace(**{name: X[:, i] for i, name in enumerate("wxyz")}, label=Y.tolist()),
-    "splits": lambda: {
-        "train": HuggingFace(x=X[:40], label=Y[:40]),
-        "test": HuggingFace(x=X[40:], label=Y[40:]),
-    },
+    "Hugging Face": lambda: hugging_face(x=X, label=Y),
+    "Hugging Face, target": lambda: ps.data(hugging_face(x=X, label=Y), target="label"),
+    "Hugging Face, torch": lambda: ps.data(hugging_face(x=X, label=Y).with_format("torch"), target="label"),
+    "columns": lambda: hugging_face(**{name: X[:, i] for i, name in enumerate("wxyz")}, label=Y),
+    "columns, target": lambda: ps.data(
+        hugging_face(**{name: X[:, i] for i, name in enumerate("wxyz")}, site=Y, label=Y),
+        target="label",
+        keep=["site"],
+    ),
+    "splits": lambda: {"train": first(), "test": second()},
+    "DatasetDict": lambda: DatasetDict(train=first(), test=second()),
+    "DatasetDict, target": lambda: ps.data(DatasetDict(train=first(), test=second()), target="label"),
+    "two of Hugging Face": lambda: (first(), second()),
+    "validation": lambda: ps.data(first(), target="label", validation=second()),
 }
 
 
@@ -138,12 +143,19 @@ def test_each_form_of_data_is_the_training_in_plain_torch(form):
         data=FORMS[form](), model="logistic", cluster=ALONE, sharding="modular", stop={"updates": 12}
     )
     data = experiment.data.load(Streams(0))
-    if form in ("splits", "two Datasets", "two DataLoaders"):
+    if form.startswith(("splits", "two ", "DatasetDict", "validation")):
         assert torch.equal(data.train_x, torch.from_numpy(X[:40]))
     else:
         assert sorted(torch.cat([data.train_x, data.val_x]).tolist()) == sorted(X.tolist())
     assert data.classes in [("0", "1", "2"), ("a", "b", "c")]
     assert torch.equal(ps.run(experiment).parameters, plainly(data))
+
+
+def test_a_list_of_hugging_face_datasets_has_one_for_each_worker():
+    for listed in ([first(), second()], ps.data([first(), second()], target="label")):
+        experiment = toy_experiment(data=listed, model="logistic", cluster={"workers": 2})
+        assert experiment.data.num_shards == 2
+        assert ps.run(experiment).meta["classes"] == ["a", "b", "c"]
 
 
 # ------------------------------------------------------------------ what y is, and options
@@ -281,8 +293,12 @@ BAD = {
     "iterable Dataset": (lambda: wrapped(DataLoader(Endless())), "is not map-style"),
     "iterable": (lambda: as_data(iter([1])), "has no length"),
     "number": (lambda: as_data(3), "got int: 3"),
-    "text in Hugging Face": (lambda: as_data(HuggingFace(t=["a"] * 3, label=Y[:3])), "'t' is not numeric"),
-    "no split": (lambda: as_data({"test": HuggingFace(x=X, label=Y)}), "none called 'train'"),
+    "text in Hugging Face": (lambda: as_data(hugging_face(t=["a"] * 3, label=Y[:3])), "'t' is not numeric"),
+    "a stream of Hugging Face": (
+        lambda: ps.data(first().to_iterable_dataset(), target="label"),
+        "data: IterableDataset has no length",
+    ),
+    "no split": (lambda: as_data({"test": hugging_face(x=X, label=Y)}), "none called 'train'"),
     "name": (lambda: as_data("digitts"), "did you mean 'digits'?"),
     "options of a name": (lambda: ps.data(Digits(), classes=3), "has options of its own"),
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from statistics import fmean
@@ -78,15 +79,23 @@ def table_of(groups: Mapping[str, Sequence[Run]], baseline: str, target: float |
             row[name], row[f"{name}_ci"], row[f"{name}_sd"] = mean([each[name] for each in numbers])
         found[label] = row
     for label, runs in groups.items():
-        alike = _test_bed(runs[0]) == _test_bed(groups[baseline][0])
+        pair = [*runs, *groups[baseline]]
+        alike = len({json.dumps(_given(run), sort_keys=True) for run in pair}) == 1
+        alike = alike and all(run.meta["status"] == "finished" for run in pair)
+        alike = alike and not any(numbers_of(run, None)["time_s"] >= _seconds(run) for run in pair)
         ratio = found[baseline]["time_s"] / found[label]["time_s"]
         found[label]["speed_up"] = ratio if alike else None
     return found
 
 
-def _test_bed(run: Run) -> list[Any]:
+def _given(run: Run) -> list[Any]:
+    """Return the test bed and the budget."""
     spec = run.experiment.spec()
-    return [spec["backend"], spec["cluster"], spec["data"], spec["model"]]
+    return [spec[name] for name in ("backend", "cluster", "data", "model", "stop", "batch_size")]
+
+
+def _seconds(run: Run) -> float:
+    return math.inf if run.experiment.stop.seconds is None else run.experiment.stop.seconds
 
 
 def slowest(groups: Mapping[str, Sequence[Run]], names: Sequence[str]) -> str:

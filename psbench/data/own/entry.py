@@ -14,6 +14,7 @@ from psbench.data.own.per_worker import PerWorker
 from psbench.data.own.readers import (
     Columns,
     Read,
+    is_array,
     is_frame,
     is_hugging_face,
     is_loader,
@@ -38,9 +39,9 @@ def as_data(value: Any) -> DataSource:
     Parameters
     ----------
     value : str, mapping, DataSource, tuple, torch Dataset or DataLoader, Hugging Face dataset, or list
-        (X, y) or (X, y, X_val, y_val) are NumPy arrays, torch tensors or lists; a pair of Datasets, or of
-        DataLoaders, is one to train on and one to validate on. A list holds a data set for
-        each worker. Whatever needs options is wrapped by `data`.
+        (X, y) or (X, y, X_val, y_val) are NumPy arrays, torch tensors or lists; a pair of Datasets (of torch
+        or of Hugging Face), or of DataLoaders, is one to train on and one to validate on. A list holds a data
+        set for each worker. Whatever needs options is wrapped by `data`.
 
     Raises
     ------
@@ -77,7 +78,7 @@ def _named(value: Any) -> DataSource:
 
 
 def _one_each(values: Sequence[Any]) -> PerWorker:
-    if len(values) == 2 and all(hasattr(value, "shape") and not is_frame(value) for value in values):
+    if len(values) == 2 and all(map(is_array, values)):
         raise DataError(
             "data: a list has one data set for each worker; give inputs and targets as a tuple (X, y)"
         )
@@ -164,7 +165,7 @@ def data(
         return PerWorker(data=tuple(parts))
     if isinstance(source, DataSource):
         raise ParameterError(f"data: {source.name!r} has options of its own; give them as a mapping")
-    if hasattr(source, "shape") and not is_frame(source) and target is not None:
+    if is_array(source) and target is not None:
         source, target = (source, target), None
     columns = Columns(_column_name(target), None if features is None else tuple(features), tuple(keep))
     train, val = _read(source, columns)
@@ -195,6 +196,13 @@ def _read(source: Any, columns: Columns) -> tuple[Read, Read | None]:
         return read_frame(source, columns), None
     if is_hugging_face(source):
         return read_hugging_face(source, columns), None
+    if isinstance(source, tuple) and len(source) == 2 and all(map(is_hugging_face, source)):
+        return read_hugging_face(source[0], columns), read_hugging_face(source[1], columns)
+    if hasattr(source, "column_names"):
+        raise DataError(
+            f"data: {type(source).__name__} has no length: samples must be there by number, so give a "
+            "Hugging Face Dataset that is no stream"
+        )
     if columns:
         raise ParameterError(
             "data: target, features and keep are for tables; arrays have no names of columns"
@@ -216,7 +224,7 @@ def _pairs(source: tuple[Any, ...]) -> tuple[Read, Read | None]:
 
 
 def _what(source: Any) -> str:
-    if hasattr(source, "shape"):
+    if is_array(source):
         return f"an array of shape {tuple(source.shape)} alone has no targets"
     if hasattr(source, "__iter__") and not hasattr(source, "__len__"):
         return (

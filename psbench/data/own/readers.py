@@ -75,6 +75,13 @@ class Columns:
         return found
 
 
+def is_array(value: Any) -> bool:
+    """Whether it is an array or a tensor; tables and mappings of splits have a shape too."""
+    return hasattr(value, "shape") and not (
+        is_frame(value) or is_hugging_face(value) or isinstance(value, Mapping)
+    )
+
+
 # ---------------------------------------------------------------- frames
 
 

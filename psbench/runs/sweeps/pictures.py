@@ -11,7 +11,8 @@ import pandas as pd
 from psbench.charts import looks
 from psbench.charts.display import Sheet, stack
 from psbench.errors import ParameterError
-from psbench.runs.sweeps.table import shown, smaller_is_better, title_of
+from psbench.results.comparison_table import as_text
+from psbench.runs.sweeps.table import smaller_is_better, title_of
 
 #: pixels of a row of a heat map
 _ROW = 34
@@ -126,7 +127,8 @@ def _curves(rows: pd.DataFrame, x: str, value: str, by: str | None, title: str) 
         base.mark_point(filled=True, size=60, opacity=1).encode(y=y, shape=shape, tooltip=tooltip),
     ]
     lost = len(every) - len(data)
-    said = [f"{lost} of {len(every)} settings failed, diverged or never got there"] if lost else []
+    said = [f"{lost} of {len(every)} settings failed, diverged or did not get there with every seed"]
+    said = said if lost else []
     return alt.LayerChart(
         layer=layers,
         data=data,
@@ -193,4 +195,4 @@ def _words(record: dict[Any, Any], value: str) -> str:
     if record["failed"] or record["diverged"] or record["not_run"]:
         worst = next(name for name in ("not_run", "failed", "diverged") if record[name])
         return worst.replace("_", " ")
-    return shown(record, value)
+    return as_text(record, value, deviation=False)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from psbench.errors import ParameterError, UnknownName
+from psbench.results import remarks
 from psbench.results.text import table_text
 from psbench.runs.sweeps import table
 from psbench.runs.sweeps.cells import Outcome
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from psbench.results.comparison import Comparison
     from psbench.results.run import Run
 
-#: failures that the remarks list; a table of all is `frame()`
+#: failures, and warnings of runs, that the remarks list; a table of all is `frame()`
 _LISTED = 3
 
 
@@ -87,7 +88,8 @@ class Sweep:
 
         `n` seeds, of which some `diverged`, `failed` or were `not_run`; for each result of `frame` its mean,
         `{result}_ci`, the half-width of the 95 % interval, and `{result}_sd`, the standard deviation. A mean
-        is missing unless every seed has the value, and infinite if one never reached the target.
+        is missing unless every seed has the value, and infinite if one never reached the target;
+        `time_to_target_reached` then says how many did, and `time_to_target_at_least_s` the least it can be.
         """
         return table.table_of(self.frame(target), self._paths)
 
@@ -129,10 +131,12 @@ class Sweep:
         width: int = 640,
     ) -> Sheet:
         """Return a chart of the mean of a result over two parameters; see `pictures.heatmap`."""
+        from psbench.charts import with_warnings
         from psbench.runs.sweeps.pictures import heatmap
 
         chosen = self._where(where or {})
-        return heatmap(chosen, self._paths, self.parameter(x), self.parameter(y), self.result(value), width)
+        sheet = heatmap(chosen, self._paths, self.parameter(x), self.parameter(y), self.result(value), width)
+        return with_warnings(sheet, self.warnings, width)
 
     def lines(
         self,
@@ -144,11 +148,13 @@ class Sweep:
         width: int = 640,
     ) -> Sheet:
         """Return a chart of a result against a parameter, with intervals; see `pictures.lines`."""
+        from psbench.charts import with_warnings
         from psbench.runs.sweeps.pictures import lines
 
         chosen = self._where(where or {})
         own = None if by is None else self.parameter(by)
-        return lines(chosen, self._paths, self.parameter(x), self.result(value), own, width)
+        sheet = lines(chosen, self._paths, self.parameter(x), self.result(value), own, width)
+        return with_warnings(sheet, self.warnings, width)
 
     def _where(self, values: Mapping[str, Any]) -> pd.DataFrame:
         """Return the rows of the table in which parameters have these values."""
@@ -219,12 +225,26 @@ class Sweep:
         return compare(runs, target=self.target if target is None else target)
 
     @property
+    def warnings(self) -> list[str]:
+        """What a reader must know of the runs: the first few of their warnings."""
+        return remarks.of_runs(
+            (
+                (each.cell.setting, each.cell.experiment.seed, each.summary["warnings"])
+                for each in self.outcomes
+                if not each.error
+            ),
+            most=_LISTED,
+        )
+
+    @property
     def remarks(self) -> list[str]:
         """What the table's numbers mean, and what went wrong."""
         target = table.target_of(self.outcomes, self.target)
-        lines = [] if target is None else [f"time to target: validation accuracy {target:.4g}"]
-        if any(len(rows) > 1 for _, rows in table.settings_of(self.frame(), self._paths)):
-            lines.append("± is the half-width of a 95 % interval over seeds (t distribution)")
+        means = self.table().to_dict("records")
+        lines = [] if target is None else remarks.of_target(target, means)
+        if any(row["n"] > 1 for row in means):
+            lines.append(remarks.of_interval())
+        lines += [f"warning: {text}" for text in self.warnings]
         failed = [outcome for outcome in self.failed if outcome.was_run]
         lines += [f"failed: {each.cell.label}: {each.error}" for each in failed[:_LISTED]]
         if len(failed) > _LISTED:

@@ -9,7 +9,8 @@ from typing import Any
 import pandas as pd
 
 from psbench.metrics import interval, standard_deviation
-from psbench.results.comparison_table import COLUMNS
+from psbench.results.comparison_table import RESULTS as COLUMNS
+from psbench.results.comparison_table import as_text, censored
 from psbench.runs.sweeps.cells import Outcome
 
 #: numbers of one run, in the order of the table; own metrics come after the losses
@@ -20,14 +21,6 @@ RESULTS = (
 )
 #: how far training got, which a run that diverged has nothing to say about
 _QUALITY = RESULTS[:5]
-#: as text: heading, number format, factor, unit
-_SHOWN = COLUMNS | {
-    "best_val_accuracy": ("best accuracy", ".1f", 100, " %"),
-    "train_loss": ("train. loss", ".4g", 1, ""),
-    "epochs": ("epochs", ".3g", 1, ""),
-    "megabytes": ("MB sent", ".4g", 1, ""),
-    "wall_s": ("took (s)", ".2g", 1, ""),
-}
 #: of the table as text; a data frame has all
 _TEXT = ("val_accuracy", "val_loss", "time_s", "time_to_target_s", "updates", "megabytes", "wall_s")
 _FACTS = ("seed", "status", "error")
@@ -122,7 +115,7 @@ def table_of(frame: pd.DataFrame, paths: Sequence[str]) -> pd.DataFrame:
         row["not_run"] = int(ended.get("not run", 0))
         for name in numbers:
             row |= _mean(name, rows[name].tolist())
-        found.append(row)
+        found.append(row | _reached(rows))
     return pd.DataFrame(found)
 
 
@@ -140,6 +133,13 @@ def _mean(name: str, values: Sequence[float]) -> dict[str, float | None]:
     return {name: mean, f"{name}_ci": half, f"{name}_sd": standard_deviation(values)}
 
 
+def _reached(rows: pd.DataFrame) -> dict[str, float | int | None]:
+    """Return how many seeds reached the target, of those that have a run."""
+    known = rows[rows["time_to_target_s"].notna()]
+    times = [None if value == float("inf") else value for value in known["time_to_target_s"]]
+    return censored("time_to_target", times, known["time_s"].tolist())
+
+
 def cells_as_text(
     table: pd.DataFrame, paths: Sequence[str], width: int | None = None
 ) -> tuple[list[str], list[list[str]]]:
@@ -148,13 +148,15 @@ def cells_as_text(
     With a width, in characters, the last results are left out until the rest fits; at least one stays.
     """
     known = [*_TEXT, *own_results(table, paths)]
-    names = [name for name in known if name in table and table[name].notna().any()]
+    records = table.to_dict("records")
+    names = [name for name in known if any(as_text(record, name) != "–" for record in records)]
     if "val_accuracy" in names:  # the loss is for what has no accuracy
         names = [name for name in names if name != "val_loss"]
     columns = [[path, *map(_parameter, table[path])] for path in paths]
-    records = table.to_dict("records")
     columns.append(["seeds", *map(_seeds, records)])
-    columns += [[title_of(name), *(shown(record, name) for record in records)] for name in names]
+    columns += [
+        [title_of(name), *(as_text(record, name, deviation=False) for record in records)] for name in names
+    ]
     while width is not None and len(columns) > len(paths) + 2 and _wide(columns) > width:
         columns.pop()
     headings, *rows = zip(*columns, strict=True)
@@ -168,7 +170,8 @@ def _wide(columns: Sequence[Sequence[str]]) -> int:
 def own_results(table: pd.DataFrame, paths: Sequence[str]) -> list[str]:
     """Return the columns that are own metrics of the experiment."""
     known = {*RESULTS, *paths, *_FACTS, "n", "diverged", "failed", "not_run"}
-    return [str(name) for name in table if name not in known and not str(name).endswith(("_ci", "_sd"))]
+    derived = ("_ci", "_sd", "_reached", "_at_least_s")
+    return [str(name) for name in table if name not in known and not str(name).endswith(derived)]
 
 
 def _parameter(value: Any) -> str:
@@ -182,22 +185,9 @@ def _seeds(record: Mapping[Any, Any]) -> str:
     return ", ".join([str(record["n"]), *(text for text in lost if not text.startswith("0 "))])
 
 
-def shown(record: Mapping[Any, Any], name: str) -> str:
-    """Return a mean as text, with its interval."""
-    value = record[name]
-    if value is None or value != value:
-        return "–"
-    if value == float("inf"):
-        return "never"
-    _, form, factor, unit = _SHOWN.get(name, (name, ".4g", 1, ""))
-    half = record.get(f"{name}_ci")
-    interval_text = f" ± {half * factor:.2g}" if half is not None and half == half and half > 0 else ""
-    return f"{format(value * factor, form)}{interval_text}{unit}"
-
-
 def title_of(name: str) -> str:
     """Return what charts and tables call a result."""
-    return _SHOWN.get(name, (name.replace("_", " "),))[0]
+    return COLUMNS.get(name, (name.replace("_", " "),))[0]
 
 
 def smaller_is_better(name: str) -> bool | None:

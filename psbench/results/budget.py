@@ -1,0 +1,71 @@
+"""What runs were given, how far they came, and whether their times may be divided by each other."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from psbench.metrics import end_of
+from psbench.results.run import Run
+
+#: what makes a test bed: seconds of one are not seconds of another
+_TEST_BED = ("backend", "cluster", "data", "model")
+
+
+def budget_of(run: Run) -> dict[str, Any]:
+    """Return what a run was given: its rules for the end, its batches and its data."""
+    spec = run.experiment.spec()
+    return {"stop": spec["stop"], "batch_size": spec["batch_size"], "data": spec["data"]["name"]}
+
+
+def in_words(budget: Mapping[str, Any]) -> str:
+    """Return a budget in words.
+
+    >>> in_words({"stop": {"epochs": 3.0}, "batch_size": 128, "data": "digits"})
+    'epochs 3 on digits, global batch 128'
+    """
+    stop = ", ".join(f"{name} {value:g}" for name, value in budget["stop"].items())
+    return f"{stop} on {budget['data']}, global batch {budget['batch_size']}"
+
+
+def budgets(groups: Mapping[str, Sequence[Run]]) -> str:
+    """Return what every run was given, in words; says so if the budgets differ."""
+    different = {json.dumps(budget_of(run), sort_keys=True) for runs in groups.values() for run in runs}
+    each = {label: in_words(budget_of(runs[0])) for label, runs in groups.items()}
+    if len(different) > 1:
+        return "unequal budgets: " + "; ".join(f"{label}: {words}" for label, words in each.items())
+    words = next(iter(each.values()))
+    return f"equal budget: {words}" if len(groups) > 1 else words
+
+
+def no_speed_up(runs: Sequence[Run], base: Sequence[Run]) -> str:
+    """Return why the time of some runs is not divided by that of others; empty if it may be.
+
+    Seconds are those of one test bed, and of equal work: of runs that were given the same, and ended neither
+    before it was done nor because a time was over.
+    """
+    if _test_bed(runs[0]) != _test_bed(base[0]):
+        return "on another test bed"
+    if budget_of(runs[0]) != budget_of(base[0]):
+        return "of another budget"
+    if not all(is_complete(run) for run in (*runs, *base)):
+        return "not all of these runs are complete"
+    if any(_ended_by_the_clock(run) for run in (*runs, *base)):
+        return "runs ended because their seconds had passed, with more or less done"
+    return ""
+
+
+def is_complete(run: Run) -> bool:
+    """Whether a run ended by one of its rules, neither by hand nor because it diverged."""
+    return bool(run.meta.get("status", "finished") == "finished")
+
+
+def _ended_by_the_clock(run: Run) -> bool:
+    seconds = run.experiment.stop.seconds
+    return seconds is not None and max(end_of(run.log.rows()), run.meta.get("time_s", 0.0)) >= seconds
+
+
+def _test_bed(run: Run) -> dict[str, Any]:
+    spec = run.experiment.spec()
+    return {name: spec[name] for name in _TEST_BED}

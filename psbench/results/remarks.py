@@ -1,0 +1,59 @@
+"""What stands below tables and above charts: what numbers mean, and what a reader must know of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+
+def of_interval(deviation: bool = False) -> str:
+    """Return what ± means."""
+    more = ", in brackets the standard deviation" if deviation else ""
+    return f"± is the half-width of a 95 % interval over seeds (t distribution){more}"
+
+
+def of_target(target: float, rows: Iterable[Mapping[Any, Any]]) -> list[str]:
+    """Return what times to target refer to, and what is said of seeds that did not reach it.
+
+    Parameters
+    ----------
+    target : float, validation accuracy
+    rows : iterable of mapping
+        Of a table of means, with `n` and `time_to_target_reached`.
+    """
+    lines = [f"target: validation accuracy {target:.4g}"]
+    if any(row["time_to_target_reached"] < row["n"] for row in rows):
+        lines.append(
+            "m of n, ≥ t: m of n seeds reached the target; the others did not in the time that they ran, so "
+            "the mean is at least t"
+        )
+    return lines
+
+
+def of_runs(found: Iterable[tuple[str, Any, Sequence[str]]], most: int | None = None) -> list[str]:
+    """Return the warnings of runs, each once for all seeds of a group that have it.
+
+    Parameters
+    ----------
+    found : iterable of (label, seed, warnings)
+    most : int, optional
+        Lines; the last says how many more there are.
+
+    Examples
+    --------
+    >>> of_runs([("asp", 0, ["lost"]), ("asp", 1, ["lost"]), ("bsp", 0, ["late"])])
+    ['asp, seeds 0, 1: lost', 'bsp, seed 0: late']
+    >>> of_runs([("asp", 0, ["lost", "late"]), ("bsp", 0, ["late"])], most=1)
+    ['asp, seed 0: lost', 'and 2 more warnings of runs']
+    """
+    seeds: dict[tuple[str, str], list[str]] = {}
+    for label, seed, texts in found:
+        for text in texts:
+            seeds.setdefault((label, text), []).append(str(seed))
+    lines = [
+        f"{label}, seed{'s' if len(own) > 1 else ''} {', '.join(own)}: {text}"
+        for (label, text), own in seeds.items()
+    ]
+    if most is None or len(lines) <= most:
+        return lines
+    return [*lines[:most], f"and {len(lines) - most} more warnings of runs"]

@@ -1,0 +1,197 @@
+"""What a comparison does not say: a speed-up of unequal work, and what only looks like a difference."""
+
+from __future__ import annotations
+
+import signal
+from typing import Any
+
+import pytest
+
+import psbench as ps
+from psbench.backends.control import Control
+from psbench.errors import Interrupted
+from psbench.results.comparison import Comparison
+from psbench.results.run import Run
+from psbench.testing import toy_experiment
+
+
+def made(strategy: Any = "bsp", seed: int = 0, control: Control | None = None, **changes: Any) -> Run:
+    return ps.run(toy_experiment(strategy, seed=seed, **changes), control=control)
+
+
+def stopped(strategy: str = "asp", seed: int = 0) -> Run:
+    """A run that was stopped by hand after some updates."""
+    control = Control()
+
+    def stop(log: Any) -> None:
+        if len(log) > 20:
+            control.stop()
+
+    return ps.run(toy_experiment(strategy, seed=seed), control=control, observer=stop)
+
+
+def views(compared: Comparison, tmp_path: Any) -> dict[str, str]:
+    """Everything that shows a comparison, as text."""
+    bundle, _ = compared.chart("val_accuracy")._repr_mimebundle_()
+    return {
+        "text": compared.text(200),
+        "notebook": compared._repr_html_(),
+        "report": compared.report(tmp_path / "report.html").read_text(),
+        "data": str(compared.to_dict()["warnings"]),
+        "chart": bundle["text/plain"],
+        "picture": str(compared.chart("val_accuracy").to_dict()["title"]),
+    }
+
+
+class TestSpeedUps:
+    def test_of_equal_work_there_is_one(self):
+        compared = ps.compare([made("bsp"), made("asp")])
+        table = compared.table().set_index("strategy")
+        assert table["speed_up"]["asp"] == table["time_s"]["bsp"] / table["time_s"]["asp"]
+        assert compared.no_speed_up == {}
+
+    @pytest.mark.parametrize(
+        ("other", "reason"),
+        [
+            ({"stop": {"epochs": 3}}, "of another budget"),
+            ({"batch_size": 24}, "of another budget"),
+            ({"cluster": {"workers": 4}}, "on another test bed"),
+            ({"data": {"name": "mixture", "separation": 2.0}}, "on another test bed"),
+        ],
+        ids=str,
+    )
+    def test_of_unequal_work_there_is_none(self, other, reason):
+        compared = ps.compare([made("bsp"), made("asp", **other)])
+        assert compared.table()["speed_up"].isna().tolist() == [False, True]
+        assert compared.no_speed_up == {"asp": reason}
+        assert f"no speed-up of asp against bsp: {reason}" in compared.remarks
+        assert not any(line.startswith("speed-up against") for line in compared.remarks)
+
+    def test_of_runs_that_end_by_the_clock_there_is_none(self):
+        """All of them take as long, whatever they have done by then."""
+        by_seconds = {"seconds": 0.1}
+        compared = ps.compare([made("bsp", stop=by_seconds), made("asp", stop=by_seconds)])
+        assert compared.table()["speed_up"].isna().all()
+        assert "speed-up" not in compared.cells()[0]
+        ended = {"epochs": 2, "seconds": 1000}  # a limit that no run came to
+        assert ps.compare([made("bsp", stop=ended), made("asp", stop=ended)]).no_speed_up == {}
+
+    @pytest.mark.parametrize("place", ["baseline", "other"])
+    def test_of_a_run_that_was_stopped_there_is_none_and_every_view_says_so(self, place, tmp_path):
+        runs = [stopped("bsp"), made("asp")] if place == "baseline" else [made("bsp"), stopped("asp")]
+        compared = ps.compare(runs, baseline="bsp")
+        assert compared.no_speed_up["asp"] == "not all of these runs are complete"
+        for name, shown in views(compared, tmp_path).items():
+            assert "stopped before its end, after" in shown, name
+        report = compared.report(tmp_path / "report.html").read_text()
+        assert "not compared with bsp, not all of these runs are complete" in report
+
+    def test_a_chart_of_a_stopped_run_says_so(self):
+        assert "stopped before its end" in str(stopped().chart("val_accuracy").to_dict()["title"])
+        assert "title" not in made().chart("val_accuracy").to_dict()
+
+
+class TestTargets:
+    def runs(self) -> list[Run]:
+        return [made("asp", seed) for seed in range(3)]
+
+    def test_one_seed_of_three_that_reaches_it_is_said(self):
+        runs = self.runs()
+        best = sorted(run.summary()["best_val_accuracy"] for run in runs)
+        compared = ps.compare(runs, target=best[-1])
+        reached = sum(value >= best[-1] for value in best)
+        assert 0 < reached < 3
+        (row,) = compared.table().to_dict("records")
+        assert row["time_to_target_s"] is None or row["time_to_target_s"] != row["time_to_target_s"]
+        assert row["time_to_target_reached"] == reached
+        times = [run.summary() for run in runs]
+        known = [
+            own["time_s"] if (at := ps.metrics.time_to_target(run.log, best[-1])) is None else at
+            for run, own in zip(runs, times, strict=True)
+        ]
+        assert row["time_to_target_at_least_s"] == pytest.approx(sum(known) / 3)
+        headings, ((*cells,),) = compared.cells()
+        assert cells[headings.index("time to target (s)")].startswith(f"{reached} of 3, ≥ ")
+        assert any(line.startswith("m of n, ≥ t: m of n seeds reached") for line in compared.remarks)
+
+    def test_a_sweep_says_the_same(self):
+        grid = {"strategy": ["asp"]}
+        swept = ps.sweep(toy_experiment(), grid, seeds=3, processes=1, progress=False)
+        best = max(run.summary()["best_val_accuracy"] for run in swept.runs)
+        told = ps.Sweep(swept.outcomes, target=best)
+        (row,) = told.table().to_dict("records")
+        compared = ps.compare(self.runs(), target=best).table().to_dict("records")[0]
+        for name in ("time_to_target_reached", "time_to_target_at_least_s"):
+            assert row[name] == compared[name]
+        assert f"{row['time_to_target_reached']} of 3, ≥ " in told.text(200)
+
+    def test_a_sweep_warns_as_a_comparison_does_and_shows_no_noise(self):
+        never = {"name": "strategy_switch", "rule": {"name": "empirical", "window": 50}}
+        swept = ps.sweep(toy_experiment(), {"strategy": [never]}, seeds=2, processes=1, progress=False)
+        shown = [
+            swept.text(200),
+            swept._repr_html_(),
+            str(swept.lines("strategy", "time_s").to_dict()["title"]),
+        ]
+        for text in shown:
+            assert "never switched" in text
+        (compared,) = [w for w in ps.compare(swept.runs).warnings if "never switched" in w]
+        assert compared.partition(": ")[2] in swept.text(400)
+        assert "e-1" not in swept.text(200)
+
+
+class TestGroups:
+    @pytest.mark.parametrize(
+        "change",
+        [
+            {"processes": 2},
+            {"checkpoint_every": 1.0},
+            {"recovery": {"keep": 1}},
+            {"recovery": {"replicas": 0}},
+        ],
+        ids=str,
+    )
+    def test_what_cannot_change_a_result_makes_no_group(self, change):
+        runs = [made("asp"), made("asp", 1, **change), made("asp", **change)]
+        assert runs[0].log.digest() == runs[2].log.digest()
+        compared = ps.compare(runs[:2])
+        assert {label: len(own) for label, own in compared.groups.items()} == {"asp": 2}
+        assert compared.differences == {}
+
+    @pytest.mark.parametrize("change", [{"batch_size": 24}, {"evaluate_every": 0.5}, {"stop": {"epochs": 3}}])
+    def test_what_can_makes_one(self, change):
+        assert len(ps.compare([made("asp"), made("asp", 1, **change)]).groups) == 2
+
+    def test_labels_say_what_differs(self):
+        base = toy_experiment().but(name="mine")
+        strategies: list[Any] = ["bsp", "asp", {"name": "ssp", "staleness_bound": 1}, "ssp", "k_asp"]
+        compared = ps.compare([base.but(strategy=strategy) for strategy in strategies])
+        assert list(compared.groups) == [
+            "mine (strategy=bsp)",
+            "mine (strategy=asp)",
+            "mine (strategy=ssp, staleness_bound=1)",
+            "mine (strategy=ssp, staleness_bound=3)",
+            "mine (strategy=k_asp)",
+        ]
+        assert "mine (strategy=k_asp)" in compared.chart("idle").to_dict()["datasets"].__repr__()
+
+
+def test_the_first_ctrl_c_ends_a_loop_over_runs(tmp_path):
+    begun, sent = [], []
+
+    def interrupt(log: Any) -> None:
+        if len(log) > 20 and not sent:  # a second one would abort
+            sent.append(signal.SIGINT)
+            signal.raise_signal(signal.SIGINT)
+
+    def one(seed: int) -> Run:
+        begun.append(seed)
+        return ps.run(toy_experiment("asp", seed=seed), observer=interrupt, folder=tmp_path / str(seed))
+
+    with pytest.raises(Interrupted, match="Ctrl-C stopped a run of asp") as ended:
+        [one(seed) for seed in range(3)]
+    assert begun == [0]
+    assert isinstance(ended.value, KeyboardInterrupt)
+    assert ended.value.run.meta["status"] == "stopped"
+    assert Run.load(tmp_path / "0").log.digest() == ended.value.run.log.digest()
+    assert ps.resume(tmp_path / "0").meta["status"] == "finished"
