@@ -35,7 +35,7 @@ COLUMNS: dict[str, tuple[str, str, float, str]] = {
     "switch_epoch": ("switch at epoch", ".1f", 1, ""),
 }
 #: the same, with what sweeps show beside them
-RESULTS = COLUMNS | {
+SHOWN = COLUMNS | {
     "best_val_accuracy": ("best accuracy", ".1f", 100, " %"),
     "train_loss": ("train. loss", ".4g", 1, ""),
     "epochs": ("epochs", ".3g", 1, ""),
@@ -171,7 +171,7 @@ def as_text(record: Mapping[Any, Any], name: str, *, deviation: bool = True) -> 
     value = record.get(name)
     if isinstance(value, str):
         return value
-    _, form, factor, unit = RESULTS.get(name, (name, ".4g", 1, ""))
+    _, form, factor, unit = SHOWN.get(name, (name, ".4g", 1, ""))
     if value is None or not _is_known(value):
         least = record.get(f"{name.removesuffix('_s')}_at_least_s")
         if least is None or not _is_known(least):

@@ -9,8 +9,7 @@ from typing import Any
 import pandas as pd
 
 from psbench.metrics import interval, standard_deviation
-from psbench.results.comparison_table import RESULTS as COLUMNS
-from psbench.results.comparison_table import as_text, censored
+from psbench.results.comparison_table import SHOWN, as_text, censored
 from psbench.runs.sweeps.cells import Outcome
 
 #: numbers of one run, in the order of the table; own metrics come after the losses
@@ -187,7 +186,7 @@ def _seeds(record: Mapping[Any, Any]) -> str:
 
 def title_of(name: str) -> str:
     """Return what charts and tables call a result."""
-    return COLUMNS.get(name, (name.replace("_", " "),))[0]
+    return SHOWN.get(name, (name.replace("_", " "),))[0]
 
 
 def smaller_is_better(name: str) -> bool | None:
