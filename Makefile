@@ -103,6 +103,8 @@ nightly: test lowest prerelease  ## and the tests that are long and rarely find 
 	@$(PYTEST) --hypothesis-profile=other -m 'hypothesis and not nightly' tests
 	@echo "== random schedules of events, other ones every day (seed $(TODAY))"
 	@$(BIN)/psbench fuzz --schedules 100000 --seed $(TODAY)
+	@echo "== mutants of what is derived and kept (sample $(TODAY))"
+	@$(BIN)/python -m tests.mutation --seed $(TODAY)
 	@echo '== signals at random to the processes of live runs'
 	@$(BIN)/python -m tests.chaos --minutes 20
 	@$(BIN)/python -m tests.chaos --minutes 10 --one

@@ -1,0 +1,125 @@
+"""Try a sample of mutants of some parts of the package against the tests of these parts."""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import tempfile
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from tests.mutation.mutants import Mutant, mutants_of
+from tests.mutation.runner import Mutations, Trial
+
+HERE = Path(__file__).parent
+ORACLES = "tests/oracles"
+#: by name: files, and the tests that look at them
+TARGETS: dict[str, tuple[str, list[str]]] = {
+    "metrics": (
+        "psbench/metrics",
+        [f"{ORACLES}/test_summary.py", f"{ORACLES}/test_charts.py"]
+        + [f"tests/metrics/test_{name}.py" for name in ("exact_numbers", "independence", "moment")]
+        + [f"tests/metrics/test_{name}.py" for name in ("table_of_chunks", "warnings", "against_engine")],
+    ),
+    "charts": (
+        "psbench/charts",
+        [f"{ORACLES}/test_charts.py", f"{ORACLES}/test_report.py"]
+        + [f"tests/charts/test_{name}.py" for name in ("charts", "growing", "servers")],
+    ),
+    "results": (
+        "psbench/results",
+        [
+            f"{ORACLES}/test_comparison.py",
+            f"{ORACLES}/test_report.py",
+            "tests/charts/test_report.py",
+            "tests/test_frames.py",
+        ],
+    ),
+    "sweeps": (
+        "psbench/runs/sweeps",
+        [f"{ORACLES}/test_comparison.py"]
+        + [f"tests/runs/sweeps/test_{name}.py" for name in ("tables", "grid")],
+    ),
+    "papers": ("psbench/papers", ["tests/papers"]),
+    "checkpoints": ("psbench/checkpoints", ["tests/test_checkpoint_folder.py", "tests/test_resume.py"]),
+    "coordinator": (
+        "psbench/backends/dask/coordinator",
+        [
+            f"tests/backends/dask/test_{name}.py"
+            for name in ("replacements", "pushes", "threaded_runs", "live_membership")
+        ],
+    ),
+}
+#: share of the mutants that are executed, and of which no reason is known, that tests must kill
+LEAST = 0.8
+#: marks of tests that need a cluster, a browser, or long
+_NOT = "not (dask or browser or nightly or gpu or slow)"
+
+
+def main() -> int:
+    asked = argparse.ArgumentParser(prog="python -m tests.mutation", description=__doc__)
+    asked.add_argument(
+        "targets", nargs="*", default=[], help=f"of {', '.join(TARGETS)}; all if none is named"
+    )
+    asked.add_argument("--sample", type=int, default=60, help="mutants of each target")
+    asked.add_argument("--seed", type=int, default=0, help="of the sample")
+    asked.add_argument("--without", default="", help="tests to leave out, by the beginning of their path")
+    options = asked.parse_args()
+    ok = True
+    for name in options.targets or TARGETS:
+        ok &= _try(name, options.sample, options.seed, options.without)
+    return 0 if ok else 1
+
+
+def _try(name: str, sample: int, seed: int, without: str) -> bool:
+    folder, tests = TARGETS[name]
+    mutants = [mutant for path in sorted(Path(folder).glob("*.py")) for mutant in mutants_of(path)]
+    chosen = random.Random(f"{name} {seed}").sample(mutants, min(sample, len(mutants)))
+    reasons = tomllib.loads((HERE / "reasons.toml").read_text()).get(name, {})
+    trials: list[Trial] = []
+
+    def done(trial: Trial) -> None:
+        trials.append(trial)
+        if not trial.killed_by:
+            why = reasons.get(trial.mutant.key) or ("survives" if trial.is_run else "no test executes it")
+            print(f"  {trial.mutant}: {why}", flush=True)
+
+    prepare = _make_runs if ORACLES in tests[0] and without != ORACLES else _nothing
+    plugin = Mutations(sorted(chosen, key=_place), prepare, done)
+    paths = [each for each in tests if not (without and each.startswith(without))]
+    without_output = ["-p", "no:terminal", "-o", "addopts=--import-mode=importlib"]
+    options = [*without_output, "-p", "no:nbval", "-p", "no:cacheprovider", "-n", "0", "-m", _NOT]
+    pytest.main([*options, *paths], plugins=[plugin])
+    if plugin.failed_before or len(trials) < len(chosen):
+        print(f"{name}: the tests fail without a fault: {plugin.failed_before}")
+        return False
+    killed = sum(bool(trial.killed_by) for trial in trials)
+    known = sum(not trial.killed_by and trial.mutant.key in reasons for trial in trials)
+    share = killed / max(len(trials) - known, 1)
+    print(
+        f"{name}: {killed} of {len(trials)} mutants killed, {known} with a reason; {len(mutants)} there are"
+    )
+    return share >= LEAST
+
+
+def _place(mutant: Mutant) -> tuple[str, int]:
+    return str(mutant.path), mutant.start
+
+
+def _nothing() -> None:
+    pass
+
+
+def _make_runs() -> None:
+    """Make the oracles' runs once: they are read, and what is tried has no part in making them."""
+    from oracles import small_runs
+
+    made = small_runs.make(Path(tempfile.mkdtemp()))
+    small_runs.make = lambda folder: made
+
+
+if __name__ == "__main__":
+    sys.exit(main())
