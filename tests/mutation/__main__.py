@@ -43,7 +43,7 @@ TARGETS: dict[str, tuple[str, list[str]]] = {
         [f"{ORACLES}/test_comparison.py"]
         + [f"tests/runs/sweeps/test_{name}.py" for name in ("tables", "grid")],
     ),
-    "papers": ("psbench/papers", ["tests/papers"]),
+    "papers": ("psbench/papers", [f"{ORACLES}/test_measures.py", "tests/papers"]),
     "checkpoints": ("psbench/checkpoints", ["tests/test_checkpoint_folder.py", "tests/test_resume.py"]),
     "coordinator": (
         "psbench/backends/dask/coordinator",

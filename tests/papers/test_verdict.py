@@ -49,6 +49,8 @@ def point(mean, half=0.0, seeds=3, **more):
         (row("1", relation=">"), point(1.2, 0.3), "direction only"),
         (row("1", relation=">"), point(0.9, 0.3), "not reproduced"),
         (row("1", relation="<"), point(0.8, 0.1), "reproduced"),
+        (row("2"), point(2.0, 3.5), "reproduced"),  # three effects wide, and what 2 was rounded by
+        (row("2"), point(2.0, 3.6), "direction only"),
         (row("2"), point(math.nan), "not reproduced"),  # a run that diverged
     ],
 )

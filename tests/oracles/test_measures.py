@@ -1,0 +1,123 @@
+"""What of a run is compared with a published number is what plain loops over its log give."""
+
+from __future__ import annotations
+
+import math
+from statistics import fmean, median
+
+import pytest
+from oracles.small_runs import NAMES
+from oracles.story import Row, end_of, idle_of, rows_of, stalenesses, workers_of
+from oracles.summaries import QUALITY, evaluations_of, independence_of, samples_until, sent
+
+from psbench.papers.measures import curve, measure, staleness_counts
+from psbench.results.run import Run
+
+
+def expected_of(run: Run, target_of: str, target: float) -> dict[str, float | None]:
+    """Return all measures but those of chunks."""
+    rows = rows_of(run.log)
+    meta, workers, time_s = run.meta, run.experiment.num_workers, max(end_of(rows), run.meta["time_s"])
+    evaluated, stale = evaluations_of(rows), stalenesses(rows)
+    last = evaluated[-1] if evaluated else {}
+    best = [row["val_accuracy"] for row in evaluated if "val_accuracy" in row]
+    samples = samples_until(rows, len(rows))
+    pushes = [row for row in rows if row.kind == "PUSH"]
+    steps = sum(row.steps for row in pushes)
+    steps += sum(row.kind == "RELEASE" and row.samples > 0 for row in rows)
+    updates = max((row.version for row in rows if row.kind == "APPLY"), default=0)
+    idle, ratios = idle_of(rows), independence_of(rows)
+    switches = [place for place, row in enumerate(rows) if row.kind == "HANDOVER"]
+    answered = sent(rows, bool(meta["unanswered"]))
+    computed = sum(row.compute_s for row in rows if row.kind in ("PUSH", "VOTE"))
+    reached = [
+        row
+        for row in evaluated
+        if target_of in row
+        and (row[target_of] <= target if target_of.endswith("loss") else row[target_of] >= target)
+    ]
+    has_target = any(target_of in row for row in evaluated)
+    return {
+        **{name: last.get(name) for name in QUALITY},
+        "time_s": time_s,
+        "epochs": samples / meta["dataset_size"],
+        "mini_batches": samples / run.experiment.batch_size,
+        "steps": steps,
+        "updates": updates,
+        "best_val_accuracy": max(best, default=None),
+        "independence": fmean(ratios.values()) if ratios else 1.0,
+        "staleness_mean": fmean(stale) if stale else None,
+        "staleness_max": max(stale, default=None),
+        "step_s": workers * time_s / steps,
+        "round_s": time_s / updates,
+        "steps_per_s": steps / time_s,
+        "busy": 1 - sum(idle.values()) / len(workers_of(rows)),
+        "mb_per_s": sum(row.bytes for row in answered) / 1e6 / workers / time_s,
+        "computing": computed / workers / time_s,
+        "pushes": len(pushes),
+        "switch_epoch": samples_until(rows, switches[0]) / meta["dataset_size"] if switches else None,
+    } | (
+        {
+            "time_to_target_s": reached[0]["time_s"] if reached else None,
+            "epochs_to_target": reached[0]["epoch"] if reached else None,
+        }
+        if has_target
+        else {}
+    )
+
+
+@pytest.mark.parametrize(("target_of", "target"), [("val_accuracy", 0.9), ("train_loss", 0.4)])
+@pytest.mark.parametrize("name", NAMES)
+def test_measures_of_a_run(runs: dict[str, list[Run]], name: str, target_of: str, target: float) -> None:
+    for run in runs[name]:
+        found = measure(run, run.summary(), target_of, target)
+        expected = expected_of(run, target_of, target)
+        chunks = {"chunk_s": found.pop("chunk_s"), "chunk_batch": found.pop("chunk_batch")}
+        assert found.keys() == expected.keys()
+        for field, value in expected.items():
+            known = value is not None and math.isfinite(value)
+            assert found[field] == (pytest.approx(value, rel=1e-6, abs=1e-9) if known else None), field
+        assert chunks == chunks_of(rows_of(run.log))
+
+
+def chunks_of(rows: list[Row]) -> dict[str, float | None]:
+    """Return the median seconds of a chunk, and the median batch in chunks."""
+    lasted: list[float] = []
+    reported: dict[int, float] = {}  # seconds since a worker's last push
+    for row in rows:
+        if row.kind in ("JOIN", "LEAVE", "DROP", "CANCEL"):
+            reported.pop(row.worker, None)
+        if row.kind == "REPORT" and "chunk_steps" in row.facts:
+            lasted.append(row.facts["compute_s"] - reported.get(row.worker, 0.0))
+            reported[row.worker] = row.facts["compute_s"]
+        if row.kind == "PUSH" and "test_loss" in row.facts:
+            lasted.append(row.facts["compute_s"] - reported.pop(row.worker, 0.0))
+    sizes = [row.samples / row.steps for row in rows if row.kind == "PUSH"]
+    if not lasted:
+        return {"chunk_s": None, "chunk_batch": None}
+    return {"chunk_s": pytest.approx(median(lasted)), "chunk_batch": median(sizes)}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_curve_and_staleness_of_a_run(runs: dict[str, list[Run]], name: str) -> None:
+    run = runs[name][0]
+    rows = rows_of(run.log)
+    evaluated, stale = evaluations_of(rows), stalenesses(rows)
+    counted = [stale.count(value) for value in range(max(stale) + 1)] if stale else []
+    assert staleness_counts(run) == counted
+    found = curve(run)
+    names = ("epoch", "time_s", "updates", *QUALITY)
+    assert {*found} == {name for name in names if any(name in row for row in evaluated)}
+    for field, values in found.items():
+        assert values == pytest.approx([row[field] for row in evaluated], rel=1e-4)
+
+
+def test_a_long_curve_keeps_sixty_points_and_its_end(runs: dict[str, list[Run]]) -> None:
+    import psbench as ps
+    from psbench.testing import toy_experiment
+
+    run = ps.run(toy_experiment(stop={"epochs": 130}))
+    points = curve(run)["time_s"]
+    times = [row["time_s"] for row in evaluations_of(rows_of(run.log))]
+    assert len(times) == 131
+    assert points == pytest.approx([*times[::3], times[-1]], rel=1e-4)
