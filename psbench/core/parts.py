@@ -77,6 +77,11 @@ class Codec(Part):
         """Whether the sender adds what one message lost to the next (error feedback)."""
         return False
 
+    @property
+    def memory(self) -> float:
+        """The share of what one message lost that the sender adds to the next."""
+        return 1.0
+
     def num_bytes(self, size: int) -> int:
         """Return the length of an encoded vector of `size` entries; it does not depend on their values."""
         raise NotImplementedError(f"{type(self).__name__} must define num_bytes")

@@ -116,9 +116,23 @@ class Lossy(Codec):
     ----------
     error_feedback : bool
         Whether the sender adds what one message lost to the next (see `Channel`).
+    residual_decay : float, 0 to 1
+        The share of it that is added.
     """
 
     error_feedback: bool = parameter(False, "add what one message lost to the next", source="our reading")
+    residual_decay: float = parameter(
+        1.0,
+        "share of what was lost that the next message adds",
+        source="SparseLoCo",
+        ge=0,
+        le=1,
+    )
+
+    @property
+    def memory(self) -> float:
+        """The share of a residual that the next message adds."""
+        return self.residual_decay
 
     @property
     def has_memory(self) -> bool:

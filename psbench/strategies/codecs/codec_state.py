@@ -29,7 +29,8 @@ class Channel:
     """Encode a sequence of vectors, with error feedback if the codec has it.
 
     The residual e begins at 0. For a vector v, p = e + v is encoded, and e becomes p minus its decoded
-    value. So the sum of all decoded messages plus the residual is the sum of all vectors given.
+    value. So the sum of all decoded messages plus the residual is the sum of all vectors given. With a
+    `residual_decay` b below 1, p = b e + v: what is not sent for long is forgotten.
 
     Parameters
     ----------
@@ -134,7 +135,9 @@ class Channel:
         else:
             # the codec refuses a sum that overflows
             with np.errstate(over="ignore"):
-                wanted = self.residual + vector
+                memory = np.float32(self.codec.memory)
+                before = self.residual if memory == 1 else self.residual * memory
+                wanted = before + vector
             packed = self.codec.encode(wanted, rng)
             wanted -= self.receive(packed)
             self.residual = wanted if self.codec.has_memory else None

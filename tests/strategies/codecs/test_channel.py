@@ -257,3 +257,17 @@ def test_a_memory_that_grows_beyond_floats_is_found():
 def test_a_residual_of_another_size_is_refused():
     with pytest.raises(CodecError, match=r"'top_k': expected a vector of 4 entries, got shape \(5,\)"):
         channel(TopK(), 4).restore(np.zeros(5, np.float32), 1)
+
+
+def test_a_residual_that_decays_is_added_in_part():
+    """e + q = b e_before + v; with b = 0 it is as if nothing were remembered."""
+    decaying, forgetful, plain = (
+        channel(TopK(ratio=0.25, **values), 4)
+        for values in ({"residual_decay": 0.5}, {"residual_decay": 0.0}, {"error_feedback": False})
+    )
+    before = np.zeros(4, np.float32)
+    for vector in np.random.default_rng(0).standard_normal((20, 4)).astype(np.float32):
+        sent = decaying.receive(decaying.send(vector))
+        np.testing.assert_array_equal(decaying.residual + sent, np.float32(0.5) * before + vector)
+        before = decaying.residual
+        assert forgetful.send(vector).tobytes() == plain.send(vector).tobytes()
