@@ -30,7 +30,7 @@ from psbench.charts.figures import (
 from psbench.charts.learning import curves
 from psbench.charts.names import TITLES
 from psbench.charts.sequence import sequence_chart, sequence_table
-from psbench.charts.source import POINTS, RunRecord, plain, records, thin
+from psbench.charts.source import POINTS, plain, records, thin
 from psbench.charts.theme import theme
 from psbench.charts.workers import (
     around,
@@ -43,6 +43,7 @@ from psbench.charts.workers import (
     timeline_chart,
     window,
 )
+from psbench.metrics.record import RunRecord
 
 __all__ = [
     "AXES",

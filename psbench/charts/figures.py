@@ -23,7 +23,6 @@ from psbench.charts.growing import GrowingTables, tables_of
 from psbench.charts.learning import curves
 from psbench.charts.names import TITLES
 from psbench.charts.sequence import sequence_chart, sequence_table
-from psbench.charts.source import RunRecord
 from psbench.charts.workers import (
     around,
     batch_size_chart,
@@ -36,6 +35,7 @@ from psbench.charts.workers import (
     window,
 )
 from psbench.errors import UnknownName
+from psbench.metrics.record import RunRecord
 
 #: label -> runs that differ in their seed only
 Groups: TypeAlias = Mapping[str, Sequence[RunRecord]]

@@ -12,11 +12,12 @@ import numpy as np
 
 from psbench.charts.curves import AXES
 from psbench.charts.distributions import bars
-from psbench.charts.source import POINTS, RunRecord, plain
+from psbench.charts.source import POINTS, plain
 from psbench.charts.tables import EVALUATED, mark_of
 from psbench.core.log import EventLog, Kind
 from psbench.metrics.axes import Axes
 from psbench.metrics.curves import TrainingLoss, evaluated
+from psbench.metrics.record import RunRecord
 from psbench.metrics.rows import Array, Rows, pick
 from psbench.metrics.switches import rule_values, switched
 from psbench.metrics.totals import PushTotals, SpanTotals

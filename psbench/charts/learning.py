@@ -10,8 +10,8 @@ import pandas as pd
 from psbench.charts import tables
 from psbench.charts.curves import AXES, axes_of, curve, with_seeds
 from psbench.charts.figure import Figure
-from psbench.charts.source import RunRecord
 from psbench.metrics import clock_of
+from psbench.metrics.record import RunRecord
 
 
 def curves(

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Protocol, TypeAlias
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeAlias
 
 import altair as alt
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from psbench.core.log import EventLog
 from psbench.errors import ParameterError
 
 #: a table, or the name under which a view will be given rows (`alt.NamedData`)
@@ -18,18 +17,6 @@ Data: TypeAlias = pd.DataFrame | str
 
 #: a line of more points than this looks no different on a screen
 POINTS = 1000
-
-
-class RunRecord(Protocol):
-    """What charts read of a run: its log, and the facts that the log does not hold."""
-
-    @property
-    def log(self) -> EventLog:
-        """The event log, which may still grow."""
-
-    @property
-    def meta(self) -> Mapping[str, Any]:
-        """Plain data: `dataset_size`, `num_workers`, `strategy`, `compositions`, `backend` and others."""
 
 
 def source(data: Data) -> alt.InlineData | alt.NamedData:

@@ -10,7 +10,7 @@ import pandas as pd
 
 from psbench import metrics
 from psbench.charts.curves import AXES
-from psbench.charts.source import RunRecord
+from psbench.metrics.record import RunRecord
 
 EVALUATED = ("val_accuracy", "train_accuracy", "val_loss", "train_loss")
 

@@ -10,7 +10,7 @@ from psbench.core.log import Kind
 from psbench.metrics.rows import Array, Rows
 
 
-class Position(NamedTuple):
+class AxisValues(NamedTuple):
     """For each row what was so with it: samples trained on, newest version, bytes sent up and down."""
 
     samples: Array
@@ -24,13 +24,13 @@ class Axes:
     def __init__(self) -> None:
         self._samples = self._version = self._bytes = 0
 
-    def read(self, rows: Rows) -> Position:
-        """Return the positions of new rows."""
+    def read(self, rows: Rows) -> AxisValues:
+        """Return those of new rows."""
         kind = rows["kind"]
         is_progress = (kind == Kind.APPLY) | (kind == Kind.RELEASE)
         samples = self._samples + np.cumsum(np.where(is_progress, rows["samples"], 0), dtype=np.int64)
         made = np.where(kind == Kind.APPLY, rows["version"], self._version)
-        found = Position(
+        found = AxisValues(
             samples,
             np.maximum.accumulate(np.maximum(made, self._version)),
             self._bytes + np.cumsum(rows["bytes"], dtype=np.int64),

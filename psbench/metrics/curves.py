@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from psbench.core.log import EventLog, Kind
-from psbench.metrics.axes import Axes, Position
+from psbench.metrics.axes import Axes, AxisValues
 from psbench.metrics.rows import Array, Rows, end_of, positions, trained
 from psbench.metrics.table import table
 
@@ -33,7 +33,7 @@ def evaluations(log: EventLog) -> pd.DataFrame:
     return table(found, columns=list(names))
 
 
-def evaluated(log: EventLog, rows: Rows, at: Position) -> list[dict[str, Any]]:
+def evaluated(log: EventLog, rows: Rows, at: AxisValues) -> list[dict[str, Any]]:
     """Return the evaluations among rows of a log: where each is on the axes, and its values."""
     found = []
     for place in positions(rows, Kind.EVALUATED).tolist():
@@ -77,7 +77,7 @@ class TrainingLoss:
         # of the pushes in the window: samples before each, with it, and loss by samples
         self._known = np.array([[-np.inf], [0.0], [0.0]])
 
-    def read(self, rows: Rows, at: Position) -> dict[str, Array]:
+    def read(self, rows: Rows, at: AxisValues) -> dict[str, Array]:
         """Return the columns for new rows of a log."""
         place = positions(rows, Kind.PUSH)
         place = place[np.isfinite(rows["loss"][place])]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from psbench.core.log import EventLog, Kind
-from psbench.metrics.axes import Axes, Position
+from psbench.metrics.axes import Axes, AxisValues
 from psbench.metrics.rows import Rows, pick, positions
 from psbench.metrics.table import table
 
@@ -40,7 +40,7 @@ def switches(log: EventLog, dataset_size: int, names: Sequence[str] = ()) -> lis
 
 
 def switched(
-    log: EventLog, rows: Rows, at: Position, dataset_size: int, names: Sequence[str]
+    log: EventLog, rows: Rows, at: AxisValues, dataset_size: int, names: Sequence[str]
 ) -> list[dict[str, Any]]:
     """Return the hand-overs among rows of a log; see `switches`."""
     found = []

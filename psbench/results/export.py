@@ -9,7 +9,8 @@ import pandas as pd
 
 from psbench import metrics
 from psbench.errors import SpecError
-from psbench.results.frames import RunRecord, frame_of
+from psbench.metrics.record import RunRecord
+from psbench.results.frames import frame_of
 from psbench.system.files import atomic_write, check_writable
 
 #: columns that a curve is drawn against, and no curves themselves

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
 
 import numpy as np
 import pandas as pd
@@ -11,19 +10,8 @@ import pandas as pd
 from psbench import metrics
 from psbench.core.log import EventLog, Kind
 from psbench.errors import UnknownName
+from psbench.metrics.record import RunRecord
 from psbench.metrics.rows import categorical
-
-
-class RunRecord(Protocol):
-    """What is read of a run: its log, and the facts that the log does not hold."""
-
-    @property
-    def log(self) -> EventLog:
-        """The event log."""
-
-    @property
-    def meta(self) -> Mapping[str, Any]:
-        """Plain data: `dataset_size`, `seed` and others."""
 
 
 def frame_of(run: RunRecord, table: str = "curves") -> pd.DataFrame:

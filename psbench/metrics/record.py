@@ -1,0 +1,20 @@
+"""What metrics and charts read of a run, wherever it is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from psbench.core.log import EventLog
+
+
+class RunRecord(Protocol):
+    """A run's log, and the facts that the log does not hold."""
+
+    @property
+    def log(self) -> EventLog:
+        """The event log, which may still grow."""
+
+    @property
+    def meta(self) -> Mapping[str, Any]:
+        """Plain data: `dataset_size`, `num_workers`, `strategy`, `compositions`, `seed`, `backend`, ..."""
