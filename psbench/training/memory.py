@@ -6,6 +6,7 @@ from psbench.data import Dataset
 from psbench.errors import ParameterError
 from psbench.experiment import Experiment
 from psbench.system.limits import check_memory, size
+from psbench.training.server import kept_vectors
 
 #: the log counts the bytes of a message in 32 bits
 _LARGEST_MESSAGE = 2**32 - 1
@@ -14,8 +15,8 @@ _LARGEST_MESSAGE = 2**32 - 1
 def check_model(experiment: Experiment, model_bytes: int) -> None:
     """Refuse a model that is too large for the run's memory, or for a message.
 
-    An estimate from below: the model that computes, its start, the server's with what the optimizer keeps of
-    it, a gradient; and a model for every worker that has one of its own.
+    An estimate from below: the model that computes, its start, the server's with what the optimizer and the
+    aggregation keep of it, a gradient; and a model for every worker that has one of its own.
 
     Parameters
     ----------
@@ -33,8 +34,9 @@ def check_model(experiment: Experiment, model_bytes: int) -> None:
             f"{what} are {size(model_bytes)}, and a message has at most {size(_LARGEST_MESSAGE)}; "
             "make it smaller"
         )
-    copies = 4 + experiment.optimizer.tensors
-    if any(composition.own_steps for composition in experiment.strategy.compositions):
+    compositions = experiment.strategy.compositions
+    copies = 4 + experiment.optimizer.tensors + max(kept_vectors(c.aggregation) for c in compositions)
+    if any(composition.own_steps for composition in compositions):
         copies += experiment.num_workers
     what = f"{what}, held {copies} times,"
     if processes := _local_processes(experiment):

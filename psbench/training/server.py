@@ -7,7 +7,9 @@ under All-Reduce, so that one sequence of updates gives one sequence of models e
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from types import MappingProxyType
 
 import torch
@@ -16,7 +18,7 @@ from torch import Tensor
 from psbench.core.arithmetic import Pushed, State, Step
 from psbench.core.parts import Aggregation
 from psbench.training.device import copied
-from psbench.training.optim import Optimizer
+from psbench.training.optim import SGD, Optimizer
 
 #: prefixes of the optimizer's and the part's tensors, among those of a server
 OPTIMIZER, AGGREGATION = "optimizer/", "aggregation/"
@@ -139,3 +141,21 @@ def finite(tensor: Tensor) -> bool:
     """Return whether no entry is NaN or infinite."""
     # no sum is finite that has a nan or an infinity in it; one that overflows is looked at closely
     return math.isfinite(tensor.sum().item()) or bool(torch.isfinite(tensor).all())
+
+
+def kept_vectors(aggregation: Aggregation) -> int:
+    """Return how many vectors an aggregation part keeps from one update to the next; found by trying it.
+
+    On one entry, with one push and every number 0. A part that cannot do with that is taken by what it had
+    until then: an estimate from below.
+    """
+    server = Server(torch.zeros(1), torch.zeros(0), _TRIAL, 1, aggregation.fresh())
+    entry = torch.zeros(1)
+    pushed = Pushed(entry.clone(), server.buffers, base=entry.clone())
+    with suppress(Exception):
+        for _ in range(2):
+            server.apply([pushed], numbers=defaultdict(float))
+    return sum(tensor.dim() > 0 for tensor in server.state.tensors().values())
+
+
+_TRIAL = SGD(lr=1.0)

@@ -29,7 +29,7 @@ from psbench.training.losses import Loss
 from psbench.training.memory import check_data
 from psbench.training.model import FlatModel
 from psbench.training.network import network_of
-from psbench.training.server import Server
+from psbench.training.server import Server, kept_vectors
 from psbench.training.trainer import Trainer
 
 
@@ -124,8 +124,9 @@ class Workload:
 
     @property
     def entry_bytes(self) -> int:
-        """Bytes of one entry of the model on a server: the parameter and its optimizer state."""
-        return 4 * (1 + self.experiment.optimizer.tensors)
+        """Bytes of one entry of the model on a server: the parameter, and what updates keep of it."""
+        aggregation = self.experiment.strategy.compositions[0].aggregation
+        return 4 * (1 + self.experiment.optimizer.tensors + kept_vectors(aggregation))
 
     @property
     def sample_bytes(self) -> int:

@@ -124,7 +124,7 @@ class Lossy(Codec):
     residual_decay: float = parameter(
         1.0,
         "share of what was lost that the next message adds",
-        source="SparseLoCo",
+        source="our reading",
         ge=0,
         le=1,
     )

@@ -5,7 +5,15 @@ import json
 import numpy as np
 import pytest
 import torch
-from strategies.aggregation.own_arithmetic import OWN, DelayCompensated, DiLoCo, Elastic, ElasticSteps, Median
+from strategies.aggregation.own_arithmetic import (
+    OWN,
+    DelayCompensated,
+    DiLoCo,
+    Elastic,
+    ElasticSteps,
+    Median,
+    Steadied,
+)
 from threaded_run import ThreadedRun
 from toybox import put_in, take_out
 from vectors import pushed
@@ -20,10 +28,12 @@ from psbench.errors import ParameterError, UnknownName
 from psbench.runs.execution import resume, run
 from psbench.runs.fork import Fork, fork
 from psbench.strategies import local_sgd
+from psbench.strategies.aggregation import DynSGDVersioned
 from psbench.testing import toy_experiment
 from psbench.training.local_model import LocalModel
 from psbench.training.optim import SGD
-from psbench.training.server import Server
+from psbench.training.server import Server, kept_vectors
+from psbench.training.workload import Workload
 
 LOCAL = {"name": "local_sgd", "local_steps": 3}
 STRATEGIES = {
@@ -188,6 +198,18 @@ def test_a_ring_takes_what_is_linear_and_refuses_the_rest():
     assert torch.isfinite(ours.parameters).all()
     with pytest.raises(ParameterError, match="added up on their way, and own_median looks at each"):
         ps.Experiment(strategy=STRATEGIES["own_median"] | ring)
+
+
+@pytest.mark.parametrize(
+    ("part", "vectors"),
+    [(Median, 0), (DelayCompensated, 0), (DiLoCo, 1), (Steadied, 1), (DynSGDVersioned, 1)],
+)
+def test_the_memory_that_is_forecast_counts_a_parts_vectors(part, vectors):
+    assert kept_vectors(part()) == vectors
+    settings = {"aggregation": part(), "communication": "local_sgd" if part is DiLoCo else "every_step"}
+    consistency = "asp" if part.one_at_a_time else "bsp"
+    workload = Workload.build(toy_experiment(Strategy(consistency=consistency, **settings)))
+    assert workload.entry_bytes == 4 * (1 + workload.experiment.optimizer.tensors + vectors)
 
 
 def test_the_state_begins_anew_under_another_part():
