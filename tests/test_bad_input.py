@@ -151,7 +151,6 @@ def refused_after_run(capsys, argv: list[str]) -> str:
 @pytest.mark.dask
 @pytest.mark.usefixtures("folder")
 def test_scheduler_that_does_not_answer(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("psbench.backends.dask.connecting.CONNECT_S", 1.0)
     with socket.socket() as silent:  # bound but not listening: nobody answers there
         silent.bind(("127.0.0.1", 0))
         address = f"tcp://127.0.0.1:{silent.getsockname()[1]}"

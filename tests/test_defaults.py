@@ -43,7 +43,10 @@ def bounds(specification: type[BaseModel]) -> dict[str, Any]:
         except PydanticInvalidForJsonSchema:  # an object of its own
             continue
         each = [schema, *schema.get("anyOf", ())]
-        found[name] = [{b: part[b] for b in BOUNDS if b in part} for part in each]
+        # pydantic gives the only choice as an enum of one, or as a constant
+        found[name] = [
+            {b: part[b] for b in BOUNDS if b in part and len(part.get("enum", "ab")) > 1} for part in each
+        ]
     return {name: known for name, known in found.items() if any(known)}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 
 import pandas as pd
 import pytest
@@ -60,7 +61,10 @@ def test_an_unknown_table_is_one_line(run):
         run.frame("curve")
 
 
-@pytest.mark.parametrize(("suffix", "read"), [(".csv", pd.read_csv), (".parquet", pd.read_parquet)])
+exact_csv = partial(pd.read_csv, float_precision="round_trip")
+
+
+@pytest.mark.parametrize(("suffix", "read"), [(".csv", exact_csv), (".parquet", pd.read_parquet)])
 @pytest.mark.parametrize("table", ["curves", "training", "events"])
 def test_a_table_is_written_and_read_back(suffix, read, table, run, tmp_path):
     path = run.export(tmp_path / "new" / f"table{suffix}", table)

@@ -96,9 +96,18 @@ def test_nothing_large_is_loaded_before_it_is_needed(statement):
 
 
 @pytest.mark.parametrize(
-    "command", [["--help"], ["run", "--help"], ["list", "strategies"], ["list", "models"]]
+    "command",
+    [
+        *(["--help"], ["run", "--help"], ["list", "strategies"], ["list", "models"]),
+        *(["reproduce", "nope"], ["reproduce", "hermes", "Table 99"], ["verify", "nope"]),
+        ["doctor", "--scheduler", "tcp://127.0.0.1:1"],
+        ["run", "--set", "strategy=asp", "--backend", "dask", "--scheduler", "tcp://127.0.0.1:1"],
+        ["run", "--backend", "dask", "--scheduler-file", "/nope"],
+        ["sweep", "--grid", "strategy=[bsp]", "--scheduler", "tcp://127.0.0.1:1"],
+    ],
+    ids=" ".join,
 )
-def test_commands_that_look_things_up_load_nothing_large(command):
+def test_commands_that_look_things_up_or_are_refused_load_nothing_large(command):
     quiet = "import os; sys.stdout = open(os.devnull, 'w')"
     assert loaded_by(f"{quiet}\nfrom psbench.cli import main\nmain({command!r})") == set()
 

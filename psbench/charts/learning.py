@@ -115,7 +115,8 @@ def _training(
 
 def _switch_marks(runs: Sequence[RunRecord], labels: Sequence[str]) -> pd.DataFrame:
     """Return where runs switched; over seeds of one label the mean of their n-th switches."""
-    found = pd.concat([tables.switch_table(run, label) for run, label in zip(runs, labels, strict=True)])
+    own = [tables.switch_table(run, label) for run, label in zip(runs, labels, strict=True)]
+    found = pd.concat([each for each in own if not each.empty] or own[:1])
     found[list(AXES)] = found[list(AXES)].astype(float)  # an empty table's columns have no type
     return (
         found.groupby(["label", found.index, "event"], sort=False)[list(AXES)].mean().reset_index()[[*found]]

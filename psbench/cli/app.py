@@ -73,7 +73,25 @@ def read_experiment(spec: Path | None, values: dict[str, Any]) -> Experiment:
     with starting("psbench: reading the specification"):
         from psbench.experiment import Experiment
 
-        return Experiment.from_spec({}, values) if spec is None else Experiment.from_yaml(spec, values)
+        found = Experiment.from_spec({}, values) if spec is None else Experiment.from_yaml(spec, values)
+    if found.backend == "dask":
+        from psbench.clusters.scheduler import address_of
+
+        check_scheduler(address_of(found.scheduler, found.connection))
+    return found
+
+
+def check_scheduler(address: str | None) -> None:
+    """Refuse at once an address at which nothing listens; loading torch and Dask takes seconds.
+
+    Raises
+    ------
+    ParameterError
+    """
+    from psbench.clusters.scheduler import check_port
+
+    if address is not None:
+        check_port(address)
 
 
 def read_settings(texts: list[str] | None) -> dict[str, Any]:

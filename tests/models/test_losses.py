@@ -72,17 +72,17 @@ def test_a_sequence_counts_each_token():
 def test_metrics_are_those_of_scikit_learn():
     found = as_metrics(["macro_f1", {"name": "top_k", "k": 2}, "perplexity"])
     values = {name: metric.value(LOGITS, CLASSES) for name, metric in found.items()}
-    answers = LOGITS.argmax(1).numpy()
-    assert values["macro_f1"] == pytest.approx(sklearn_metrics.f1_score(CLASSES, answers, average="macro"))
-    expected = sklearn_metrics.top_k_accuracy_score(CLASSES, LOGITS, k=2)
+    classes, answers = CLASSES.numpy(), LOGITS.argmax(1).numpy()
+    assert values["macro_f1"] == pytest.approx(sklearn_metrics.f1_score(classes, answers, average="macro"))
+    expected = sklearn_metrics.top_k_accuracy_score(classes, LOGITS.numpy(), k=2)
     assert values["top_k"] == pytest.approx(expected)
     assert values["perplexity"] == pytest.approx(functional.cross_entropy(LOGITS, CLASSES).exp().item())
     numbers = as_metrics(["mae", "r2"])
-    answers = NUMBERS[:, 0]
+    targets, answers = TARGETS.numpy(), NUMBERS[:, 0].numpy()
     assert numbers["mae"].value(NUMBERS, TARGETS) == pytest.approx(
-        sklearn_metrics.mean_absolute_error(TARGETS, answers)
+        sklearn_metrics.mean_absolute_error(targets, answers)
     )
-    assert numbers["r2"].value(NUMBERS, TARGETS) == pytest.approx(sklearn_metrics.r2_score(TARGETS, answers))
+    assert numbers["r2"].value(NUMBERS, TARGETS) == pytest.approx(sklearn_metrics.r2_score(targets, answers))
 
 
 # -------------------------------------------------------------------- in runs

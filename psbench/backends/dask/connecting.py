@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import ssl
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -16,11 +15,9 @@ from distributed.core import connect
 
 from psbench.backends.dask.cluster import local_cluster
 from psbench.clusters.connection import Connection
+from psbench.clusters.scheduler import CONNECT_S, address_of, nobody_answers
 from psbench.errors import ParameterError
 from psbench.experiment import Experiment
-
-#: seconds that a scheduler may take to answer
-CONNECT_S = 5.0
 
 
 @contextmanager
@@ -45,7 +42,7 @@ def connected(
         If the scheduler does not answer, or that client cannot be used; if the local cluster is to have
         resources.
     """
-    address = experiment.scheduler or _address_in_file(experiment.connection.scheduler_file)
+    address = address_of(experiment.scheduler, experiment.connection)
     if given is not None:
         yield _usable(given)
     elif address is not None:
@@ -96,17 +93,6 @@ def _usable(client: Client) -> Client:
     return client
 
 
-def _address_in_file(name: str | None) -> str | None:
-    if name is None:
-        return None
-    try:
-        address = json.loads(Path(name).read_text(encoding="utf-8"))["address"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        reason = getattr(error, "strerror", None) or f"is not what a scheduler writes ({error})"
-        raise ParameterError(f"connection.scheduler_file: {name}: {reason}") from None
-    return str(address)
-
-
 def _security(connection: Connection) -> Security:
     """Return the TLS files that are given, beside what Dask's configuration has."""
     if connection.tls_ca_file is None:
@@ -151,10 +137,7 @@ def _why_not(address: str, error: BaseException) -> str:
             f"scheduler: {address!r} wants TLS, and there are no certificates ({error}); give tls_ca_file, "
             "tls_cert and tls_key of `connection`, or set distributed.comm.tls in Dask's configuration"
         )
-    return (
-        f"scheduler: no Dask scheduler answers at {address!r} within {CONNECT_S:g} s; "
-        "start one with `dask scheduler`, or leave `scheduler` out for a cluster on this machine"
-    )
+    return nobody_answers(address)
 
 
 async def _handshake(address: str, security: Security) -> None:

@@ -19,6 +19,7 @@ from psbench.cli.app import (
     read_settings,
     say,
 )
+from psbench.cli.starting import starting
 
 if TYPE_CHECKING:
     from psbench.backends.dask.doctor import Diagnosis
@@ -53,12 +54,13 @@ def doctor_command(
       psbench doctor
       psbench doctor experiment.yaml --scheduler tcp://10.0.0.1:8786 --out cluster.yaml
     """  # noqa: D301
-    import yaml
-
-    from psbench.backends.dask.doctor import diagnose
-
     values = {"backend": "dask"} | read_settings(settings) | given(scheduler=scheduler)
-    found = diagnose(read_experiment(spec, values))
+    experiment = read_experiment(spec, values)
+    with starting("psbench: loading torch and Dask"):
+        import yaml
+
+        from psbench.backends.dask.doctor import diagnose
+    found = diagnose(experiment)
     cluster = found.cluster() if found.steps else {}
     print(as_json_text(_plain(found, cluster)) if as_json else _text(found))
     if out is not None and cluster:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from psbench.cli.app import FAILED, Debug, Json, app, as_json_text, say, table_width
+from psbench.cli.starting import starting
 from psbench.cli.stopping import terminable
 
 if TYPE_CHECKING:
@@ -59,15 +60,21 @@ def reproduce_command(
       psbench reproduce hermes "Table III" --seeds 5 --out runs/hermes
       psbench reproduce --all --scale quick --json
     """  # noqa: D301
+    from psbench.papers.cells import rows_of
     from psbench.papers.library import load
-    from psbench.papers.page import write_page
-    from psbench.papers.records import write_records
-    from psbench.papers.session import plan, reproduce
+
+    papers = [load(name) for name in _asked(paper, every)]
+    for each in papers:
+        rows_of(each, scale, table)  # a name that cannot be is said before what is large is loaded
+    with starting("psbench: loading torch"):
+        from psbench.papers.page import write_page
+        from psbench.papers.records import write_records
+        from psbench.papers.session import plan, reproduce
     from psbench.system.cores import cores
 
     if data is not None:
         os.environ["PSBENCH_DATA"] = str(data)
-    plans = [plan(load(name), scale, seeds, table) for name in _asked(paper, every)]
+    plans = [plan(each, scale, seeds, table) for each in papers]
     at_once = processes or cores()
     for planned in plans:
         for line in planned.words(at_once):
@@ -103,9 +110,9 @@ def verify_command(
       psbench verify strategy_switch --seed 3
       psbench verify hermes --out runs/papers
     """  # noqa: D301
+    (name,) = _asked(paper, False)
     from psbench.papers.session import again, draw
 
-    (name,) = _asked(paper, False)
     record = draw(_stored(name, out), seed)
     say(
         f"runs again: {record.experiment}, seed {record.seed} ({record.role} {record.label})".replace(

@@ -16,6 +16,7 @@ from psbench.cli.app import (
     Settings,
     app,
     as_json_text,
+    check_scheduler,
     read_settings,
     say,
     table_width,
@@ -84,6 +85,7 @@ def sweep_command(
       psbench sweep sweep.yaml --out runs/sweep --by strategy --value time_to_target_s
       psbench sweep sweep.yaml --scheduler tcp://10.0.0.1:8786 --json
     """  # noqa: D301
+    check_scheduler(scheduler)
     with starting("psbench: reading the specification"):
         from psbench.cli.sweeping import check_choice, read_sweep, swept
 

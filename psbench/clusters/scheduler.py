@@ -1,0 +1,56 @@
+"""Where a run's Dask scheduler is, and whether anything listens there; loads neither torch nor Dask."""
+
+from __future__ import annotations
+
+import json
+import socket
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from psbench.clusters.connection import Connection
+from psbench.errors import ParameterError
+
+#: seconds that a scheduler may take to answer
+CONNECT_S = 5.0
+
+
+def address_of(scheduler: str | None, connection: Connection) -> str | None:
+    """Return the address of the scheduler that a run is given; None for a cluster of its own.
+
+    Raises
+    ------
+    ParameterError
+        If its file cannot be read.
+    """
+    name = connection.scheduler_file
+    if scheduler or name is None:
+        return scheduler
+    try:
+        return str(json.loads(Path(name).read_text(encoding="utf-8"))["address"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        reason = getattr(error, "strerror", None) or f"is not what a scheduler writes ({error})"
+        raise ParameterError(f"connection.scheduler_file: {name}: {reason}") from None
+
+
+def check_port(address: str) -> None:
+    """Refuse an address at which nothing listens. What listens is asked by Dask, later.
+
+    Raises
+    ------
+    ParameterError
+    """
+    parts = urlsplit(address)
+    if parts.scheme not in ("tcp", "tls") or parts.port is None:
+        return
+    try:
+        socket.create_connection((parts.hostname, parts.port), CONNECT_S).close()
+    except OSError:
+        raise ParameterError(nobody_answers(address)) from None
+
+
+def nobody_answers(address: str) -> str:
+    """Return what is said of an address at which there is no scheduler."""
+    return (
+        f"scheduler: no Dask scheduler answers at {address!r} within {CONNECT_S:g} s; "
+        "start one with `dask scheduler`, or leave `scheduler` out for a cluster on this machine"
+    )
