@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from psbench.core.events import Push
+from psbench.core.events import COLLECTIVE, Push
 
 
 def with_stats(push: Push, reads: Sequence[str]) -> Push:
@@ -14,7 +14,8 @@ def with_stats(push: Push, reads: Sequence[str]) -> Push:
     A worker with a loop has sent them, except the time its push took.
     """
     sent = push.stats or {}
-    push.stats = {name: sent[name] if name in sent else getattr(push, name) for name in reads}
+    ended = {COLLECTIVE: sent[COLLECTIVE]} if COLLECTIVE in sent else {}
+    push.stats = {name: sent[name] if name in sent else getattr(push, name) for name in reads} | ended
     return push
 
 

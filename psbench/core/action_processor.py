@@ -71,6 +71,7 @@ class ActionProcessor:
     def __init__(self, view: ClusterView, wire_size: WireSize, log: EventLog | None) -> None:
         self.view, self.log = view, log
         self.rule: Switching | None = None
+        self._rule_saw_votes = False  # those that are being answered
         self._wire_size = wire_size
         self.todo: deque[Action] = deque()
         self.out: list[Action] = []
@@ -174,6 +175,9 @@ class ActionProcessor:
         step = release.then == "step"
         if not step and status is not VOTED:
             raise ProtocolError(f"worker {release.worker} was ordered to push, but it has not voted")
+        if step and status is VOTED and self.rule is not None and not self._rule_saw_votes:
+            self._show_votes(release, self.rule)
+            return
         if self.drain is not None and step:
             if not worker.overlapping:
                 self.withhold(number, self.drain)
@@ -206,6 +210,17 @@ class ActionProcessor:
         else:
             self._hand_out(release, kept)
 
+    def _show_votes(self, release: act.Release, rule: Switching) -> None:
+        """Ask the rule, before any vote is answered, as if all steps that were voted on were trained on.
+
+        They are, whether workers keep them or push them, as they are ordered to if the rule switches.
+        """
+        self._rule_saw_votes = True
+        voted = sum(worker.voted_samples for worker in self.view.workers.values())
+        self.view.samples += voted
+        self.todo.extendleft(reversed([*rule.on_applied(self.view), release]))
+        self.view.samples -= voted
+
     def _hand_out(self, release: act.Release, kept: int) -> None:
         """Hand a complete release to the backend."""
         worker, size = release.worker, 0
@@ -233,8 +248,7 @@ class ActionProcessor:
             kept = worker.voted_samples if release.then == "step" else 0
             view.samples += kept
             worker.voted_samples = 0
-            if kept and self.rule is not None:  # progress without a version
-                self.todo.extendleft(reversed(self.rule.on_applied(view)))
+            self._rule_saw_votes = self._rule_saw_votes and view.num_voted > 0
         has_model = status is PUSHED and worker.id not in self.needs_full_model
         release.aggregate = self._replies_aggregate and release.send and has_model
         release.epoch = view.epoch if self._rate_epoch is None else self._rate_epoch(view)

@@ -136,7 +136,8 @@ class Engine:
     def handle(self, event: ev.Event, now: float) -> list[Action]:
         """Handle one event at time `now` (seconds of the run) and return the actions to perform, in order.
 
-        While a `Measure` is under way, events are queued; the answer to `Measured` includes theirs.
+        While a `Measure` is under way, events but evaluations are queued; the answer to `Measured` includes
+        theirs.
 
         Raises
         ------
@@ -161,9 +162,9 @@ class Engine:
         return out
 
     def _must_wait(self, event: ev.Event) -> bool:
-        """Whether an event has to wait for another that completes the answer under way."""
+        """Whether an event waits for another that completes the answer under way; no evaluation does."""
         evaluation = self._processor.measuring_part == EVALUATION
-        return type(event) is not (ev.Evaluated if evaluation else ev.Measured)
+        return type(event) is not ev.Evaluated and (evaluation or type(event) is not ev.Measured)
 
     def resume(self, spared: Iterable[int] = (), epochs: float | None = None) -> list[Action]:
         """Continue from a loaded state: work under way is void, and its workers are released again.

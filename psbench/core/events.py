@@ -97,6 +97,10 @@ class Evaluated:
     values: dict[str, float]
 
 
+#: statistic of the push with whose arrival a collective operation ends: how long that took, seconds
+COLLECTIVE = "collective_s"
+
+
 @dataclass(slots=True)
 class SwitchRequested:
     """A person asked to switch now; `to` is the composition's index, None for the next one."""

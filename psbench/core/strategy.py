@@ -146,6 +146,11 @@ class Strategy(Specification):
         return pushes and columns and not (self.own_steps or m.accumulates or encoded)
 
     @property
+    def keeps_steps(self) -> bool:
+        """Whether workers make progress without an update, by keeping a step after a vote."""
+        return self.communication.pushes == "together"
+
+    @property
     def unknown_statistics(self) -> list[str]:
         """What parts read or measure although no backend provides it."""
         return sorted({*self.reads} - {*STATISTICS}) + sorted({*self.measures} - {*MEASURES})

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from psbench.core.events import COLLECTIVE
 from psbench.core.log import EventLog, Kind
 from psbench.metrics.rows import (
     Array,
@@ -57,15 +58,16 @@ def timeline(log: EventLog) -> pd.DataFrame:
 
     Notes
     -----
-    From a release at t0 to the push's arrival at t1: pull for t1 - t0 - compute - send (under All-Reduce
-    this is the ring), then compute, then send. From a push to the next release: wait. A wait has the reason
-    of its hold, and is cut in two where the reason changes; without one the reason is "answer" (the
-    server was busy). A cancelled step, or one whose worker left, is "cancelled". A step that ends in a
-    vote is all compute, and from the order to push to the push is all send: how long each part of them
-    took is not recorded. At the end of the run spans are cut; a step then under way counts as compute,
-    "not finished". A worker that goes on while its push is under way (overlap) computes from when it sends
-    a push for as long as the next one tells, and then does what of the exchange is not over: sends, waits,
-    pulls. A worker that has left has no spans until it joins again.
+    From a release at t0 to the push's arrival at t1: pull for t1 - t0 - compute - send, then compute, then
+    send. From a push to the next release: wait. A wait has the reason of its hold, and is cut in two where
+    the reason changes; without one the reason is "answer" (the server was busy). In virtual time a ring or
+    tree is a send of the worker that began it, and the others, who wait for that worker, pull as long; live,
+    where a version is decided on before its ring, the ring is in the pull. A cancelled step, or one whose
+    worker left, is "cancelled". A step that ends in a vote is all compute, and from the order to push to the
+    push is all send: how long each part of them took is not recorded. At the end of the run spans are cut; a
+    step then under way counts as compute, "not finished". A worker that goes on while its push is under way
+    (overlap) computes from when it sends a push for as long as the next one tells, and then does what of the
+    exchange is not over: sends, waits, pulls. A worker that has left has no spans until it joins again.
     """
     spans = spans_of(log, with_membership(log.rows())).in_order()
     return table(
@@ -128,6 +130,9 @@ class _Own:
         self.told_to_push = (self.kind == Kind.RELEASE) & (here["id"] == 1)
         self.text = here["text"]
         self.goes_on = (self.kind == Kind.PUSH) & np.isin(self.text, _overlapping(log, here))
+        pushes = positions(rows, Kind.PUSH)
+        #: the pushes with whose arrival a ring or tree ended
+        self.collective = pushes[np.isin(rows["text"][pushes], _with_word(log, rows[pushes], COLLECTIVE))]
         #: rows whose span is drawn by `_add_overlaps`
         self.overlapped = np.zeros(len(here), dtype=bool)
         self.start = here["time_s"].copy()
@@ -189,18 +194,30 @@ def _add_waits(own: _Own, spans: _Parts) -> None:
     spoke &= ~own.overlapped
     for where, text in ((held, own.text), (spoke, _ANSWER)):
         i = np.flatnonzero(where)
-        other = _ended_by(own, i)
+        stop = own.stop[i] - _collective_s(own, i)
         spans.add(
             own.worker[i],
             _WAIT,
             own.start[i],
-            own.stop[i],
+            stop,
             text[i] if not isinstance(text, str) else text,
-            other,
+            _ended_by(own, i),
         )
+        spans.add(own.worker[i], _PULL, stop, own.stop[i], _NONE)
     i = np.flatnonzero(own.handover > 0)
     stop = np.minimum(own.start[i] + own.handover[i], own.stop[i])
     spans.add(own.worker[i], _WAIT, own.start[i], stop, _HANDOVER)
+
+
+def _collective_s(own: _Own, i: Array) -> Array:
+    """Return for how long of each wait a collective operation was under way, with which it ended."""
+    ends, rows = own.collective, own.rows
+    if not len(ends):
+        return np.zeros(len(i))
+    by = ends[np.maximum(np.searchsorted(ends, own.next_place[i]) - 1, 0)]
+    same = (rows["time_s"][by] == own.stop[i]) & (rows["worker"][by] != own.worker[i])
+    same &= own.next_place[i] > by
+    return np.where(same, np.minimum(rows["send_s"][by], own.stop[i] - own.start[i]), 0.0)
 
 
 def _ended_by(own: _Own, i: Array) -> Array:
@@ -216,8 +233,13 @@ def _ended_by(own: _Own, i: Array) -> Array:
 
 def _overlapping(log: EventLog, rows: Rows) -> list[int]:
     """Return the texts of pushes whose workers went on."""
-    used = np.unique(pick(rows, Kind.PUSH)["text"]).tolist()
-    return [number for number in used if '"goes_on"' in log.text(number)]
+    return _with_word(log, pick(rows, Kind.PUSH), "goes_on")
+
+
+def _with_word(log: EventLog, pushes: Rows, word: str) -> list[int]:
+    """Return the texts of pushes that tell something."""
+    used = np.unique(pushes["text"]).tolist()
+    return [number for number in used if f'"{word}"' in log.text(number)]
 
 
 def _add_overlaps(own: _Own, spans: _Parts) -> None:

@@ -6,7 +6,7 @@ import json
 from typing import Any, ClassVar
 
 import pytest
-from toys import Alarm, Poll, Reporting, SilentBSP, Sizing, Weighing
+from toys import Alarm, Impatient, Poll, Reporting, SilentBSP, Sizing, Weighing
 
 from psbench import strategies
 from psbench.core.actions import (
@@ -23,9 +23,10 @@ from psbench.core.actions import (
     Tell,
 )
 from psbench.core.engine import Engine
-from psbench.core.events import Join, Leave, Measured, Push, Report, Timer, Vote
+from psbench.core.events import Evaluated, Join, Leave, Measured, Push, Report, Timer, Vote
 from psbench.core.log import EventLog, Kind
 from psbench.core.strategy import Strategy
+from psbench.core.switching_strategy import SwitchingStrategy
 from psbench.core.view import Status
 from psbench.core.wire_size import WireSize
 from psbench.errors import Deadlock, ProtocolError, UnansweredWorker
@@ -146,6 +147,18 @@ class TestMeasure:
             Release(1, load=2, ticket=2),
         ]
         assert engine.view.workers[0].status == Status.GONE
+
+    def test_no_evaluation_waits_for_it(self):
+        """It is recorded when it comes; what the switch rule says to it comes before any release."""
+        pair = SwitchingStrategy(first=self.strategy, second=self.strategy, rule=Impatient(versions=100))
+        engine = start(pair)
+        engine.handle(push(0, 0), 1.0)
+        assert engine.handle(push(1, 1), 1.25) == []  # a push does
+        assert engine.handle(Evaluated(1, 0, {"val_loss": 0.5}), 1.5) == []
+        assert engine.log.of_kind(Kind.EVALUATED)["time_s"].tolist() == [1.5]
+        assert engine.log.of_kind(Kind.PUSH)["time_s"].tolist() == [1.0]
+        answer = engine.handle(Measured({"model_loss": 0.25}), 3.0)
+        assert [type(each).__name__ for each in answer] == ["Apply", "Note", "Release", "Measure"]
 
     def test_a_whole_run_of_it_is_answered(self):
         cluster = ScriptedCluster(self.strategy, [1, 1, 1.5])

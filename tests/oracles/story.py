@@ -106,11 +106,12 @@ class Span:
 
 @dataclass
 class _Turn:
-    """A worker's row, the hand-over that delays it, and whose message it answers."""
+    """A worker's row, the hand-over that delays it, whose message it answers, and after how long a ring."""
 
     row: Row
     handover_s: float
     answers: int | None
+    ring_s: float = 0.0
 
 
 @cache
@@ -119,13 +120,18 @@ def spans_of(rows: Rows) -> list[Span]:
     rows = with_absences(rows)
     turns: dict[int, list[_Turn]] = defaultdict(list)
     answered, handover_s = None, 0.0
+    ring = Row(-1.0, "", -1, *[0] * 8, "")  # the push with which a ring or a tree ended
     for row in rows:
+        if row.kind == "PUSH" and "collective_s" in row.facts:
+            ring = row
         if row.kind in EVENTS:
             answered, handover_s = (row.worker if row.kind in SAID_BY_A_WORKER else None), 0.0
         if row.kind == "HANDOVER":
             handover_s = row.compute_s
         if row.kind in TURNS:
-            turns[row.worker].append(_Turn(row, handover_s if row.kind == "RELEASE" else 0.0, answered))
+            waited_s = ring.send_s if row.time_s == ring.time_s and row.worker != ring.worker else 0.0
+            late_s = handover_s if row.kind == "RELEASE" else 0.0
+            turns[row.worker].append(_Turn(row, late_s, answered, waited_s))
     found = []
     for worker in sorted(turns):
         found += _spans_of_worker(turns[worker], end_of(rows))
@@ -162,10 +168,12 @@ def _until_next(turn: _Turn, following: _Turn | None, end_s: float) -> list[Span
     worker = row.worker
     if row.kind == "LEAVE":
         return []
-    if row.kind == "HOLD":
-        return [_wait(turn, following, start, stop, row.text)]
-    if row.kind != "RELEASE":  # it joined, pushed, voted, or its step was cancelled
-        return [] if then == "PUSH" else [_wait(turn, following, start, stop, "answer")]
+    if row.kind != "RELEASE":  # it is held; or it joined, pushed, voted, or its step was cancelled
+        if row.kind != "HOLD" and then == "PUSH":
+            return []
+        begun = stop - (min(following.ring_s, stop - start) if following else 0.0)
+        reason = row.text if row.kind == "HOLD" else "answer"
+        return [_wait(turn, following, start, begun, reason), Span(worker, "pull", begun, stop)]
     begin = min(start + turn.handover_s, stop)
     late = [Span(worker, "wait", start, begin, "hand-over")]
     if then is None:
@@ -327,7 +335,7 @@ def sent(rows: list[Row], unanswered: bool) -> list[Row]:
     """Leave out the releases of the last answer if they were not sent."""
     if not unanswered:
         return rows
-    last = max(place for place, row in enumerate(rows) if row.kind in ("PUSH", "APPLY"))
+    last = max(place for place, row in enumerate(rows) if row.kind in ("PUSH", "APPLY", "VOTE"))
     return [row for place, row in enumerate(rows) if place < last or row.kind != "RELEASE"]
 
 

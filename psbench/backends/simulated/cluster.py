@@ -32,7 +32,7 @@ from psbench.clusters import StepTimes
 from psbench.core import actions as act
 from psbench.core import events as ev
 from psbench.core.arithmetic import Pushed
-from psbench.core.events import Push
+from psbench.core.events import COLLECTIVE, Push
 from psbench.core.strategy import Strategy
 from psbench.core.view import ClusterView, Status
 from psbench.training.corruption import Corruptions
@@ -53,7 +53,7 @@ class SimulatedCluster:
     queue : EventQueue
         Takes the events that come of actions.
     on_update : callable
-        Called after an update, where workers make no progress without one; see `Workers.keeps_steps`.
+        Called after an update, where workers make no progress without one; see `Strategy.keeps_steps`.
     on_divergence : callable
         Called with the reason where the model cannot be sent (NaN or infinity).
 
@@ -133,6 +133,8 @@ class SimulatedCluster:
         self.under_way[worker] = push
         arrives = up(worker, push.bytes, now)
         push.send_s = arrives - now
+        if self._collective and push.send_s:
+            push.stats = (push.stats or {}) | {COLLECTIVE: push.send_s}
         entry = (arrives, WORK, worker, push.ticket, push)
         arriving = self._arriving
         if not arriving or arriving[-1] < entry:
@@ -188,7 +190,7 @@ class SimulatedCluster:
                 momentum_scale=apply.momentum_scale,
                 numbers=apply.numbers,
             )
-        if not self.workers.keeps_steps:
+        if not self.averages_models:
             self._on_update()
 
     def _hand_over(self, handover: act.Handover, now: float) -> None:
@@ -216,9 +218,7 @@ class SimulatedCluster:
         self._withstands_nan = composition.aggregation.withstands_nan
         self.reads, self._collective = composition.reads, placement.collective
         #: whether the workers' models drift apart, and their mean is the run's
-        self.averages_models = composition.communication.pushes == "together"
-        #: whether workers wait for an answer to their pushes; a ring's result is its own answer
-        self.answers_pushes = not placement.collective or placement.stateless_workers
+        self.averages_models = composition.keeps_steps
         ranges = placement.ranges(self._workload.model.layout)
         transfers = self.transfers = Transfers(composition, resources, ranges)
         # a job has read its whole partition before the step

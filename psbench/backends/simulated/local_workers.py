@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any
 
 from torch import Tensor
 
@@ -122,8 +122,6 @@ class LocalWorkers:
     diverge : callable
         Ends the run as diverged (NaN or infinity); called with the reason.
     """
-
-    keeps_steps: ClassVar[bool] = True
 
     def __init__(
         self,

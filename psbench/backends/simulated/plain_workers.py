@@ -6,7 +6,7 @@ Workers that decide after a step whether to push have models of their own and ar
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 from torch import Tensor
 
@@ -61,8 +61,6 @@ class PlainWorkers:
     residuals : dict of worker to tensor
         Residuals of the composition before, which the first pushes carry; taken over.
     """
-
-    keeps_steps: ClassVar[bool] = False
 
     def __init__(self, resources: Resources, bytes_up: int, residuals: dict[int, Tensor]) -> None:
         self.bytes_up = bytes_up

@@ -224,8 +224,9 @@ class Simulation:
             actions = self._store(actions)
             if self.status:
                 return
-        if self._perform_each(actions) and self.cluster.workers.keeps_steps:
+        if self._perform_each(actions) and self.cluster.averages_models:
             self._schedule.after_update()
+            self._unanswered = bool(self.status)  # which steps were kept was said, and no other begins
 
     def _perform_each(self, actions: Iterable[Action]) -> bool:
         cluster, now = self.cluster, self.now
@@ -234,7 +235,7 @@ class Simulation:
             if perform is not None:
                 perform(cluster, action, now)
                 if self.status:
-                    self._unanswered = cluster.answers_pushes
+                    self._unanswered = True
                     return False  # the run ended with this version; nobody starts another step
         return not self.status
 
@@ -249,7 +250,7 @@ class Simulation:
             if self._folder is not None:
                 self._folder.write(label, self._checkpoint(after))
             if self._checkpoints.stopping and not self.status:
-                self._unanswered = self.cluster.answers_pushes
+                self._unanswered = True
                 self.end(*_STOPPED)
         return after
 
@@ -284,7 +285,7 @@ class Simulation:
             actions = self._restore(start)
         movement = self.cluster.server.movement
         reason = self._rules.after_update(self.engine.view, movement) or self._rules.at(self.now)
-        if not reason or self.cluster.workers.keeps_steps:
+        if not reason or self.cluster.averages_models:
             self._perform(actions)
         if reason:  # where models diverge, the last answer says first which steps the workers keep
             self.end("finished", reason)

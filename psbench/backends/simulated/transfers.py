@@ -24,6 +24,8 @@ class Transfers:
     Between workers and servers every push and every model that is sent takes a message. In a collective
     none does: the pushers of a commit combine their vectors among themselves, which leaves the result with
     each of them when the collective ends, and takes what the placement's `reduce_s` says and nothing more.
+    It begins when the last worker is ready, whose push arrives when it is over: so the version is there then,
+    and not before. Only where the last one is lost meanwhile do the others begin theirs with the commit.
     A message of their own take the answer to a vote (one latency), and the model that a worker needs which
     has no replica: a newcomer, or any worker after a hand-over from servers. Replicas of the start are there
     already, as all workers build them from the same seed.
@@ -61,7 +63,11 @@ class Transfers:
         self.message: ShortArrival = network.message
         self.answer: ShortArrival = network.message
         if placement.collective:
-            self.up, self.down, self.answer = self._at_once, self._in_collective, self._beside_collective
+            self.up, self.down, self.answer = (
+                self._when_all_are_ready,
+                self._in_collective,
+                self._beside_collective,
+            )
         self._set_ranges(ranges)
 
     def _set_ranges(self, ranges: Ranges) -> None:
@@ -76,17 +82,23 @@ class Transfers:
     # ---------------------------------------------------------------- collectives
 
     def collect(self, workers: list[int], now: float) -> None:
-        """Begin the collective of a commit's pushers, if the composition has collectives."""
-        if self._placement.collective:
-            seconds = self._placement.reduce_s(self.network, self._vector_bytes, workers)
-            self.collective_ends = now + seconds
+        """Begin the collective of a commit's pushers, unless it has just ended."""
+        if self.collective_ends != now:
+            self.collective_ends = now + self._placement.reduce_s(self.network, self._vector_bytes, workers)
 
     def need_replica(self, workers: Collection[int]) -> None:
         """Note workers that come without the current model; a stateless worker is sent it with every job."""
         if self._placement.collective and not self._placement.stateless_workers:
             self.without_replica.update(workers)
 
-    def _at_once(self, worker: int, num_bytes: float, now: float) -> float:
+    def _when_all_are_ready(self, worker: int, num_bytes: float, now: float) -> float:
+        """Return when a push arrives: at once, or, if nobody else computes, after the collective."""
+        view = self._resources.view
+        if view.num_computing == 1:
+            pushers = sorted({worker, *(push.worker for push in view.pending.values())})
+            self.collective_ends = -1.0
+            self.collect(pushers, now)
+            return self.collective_ends
         return now
 
     def _in_collective(self, worker: int, num_bytes: float, now: float) -> float:

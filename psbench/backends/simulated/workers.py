@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, Protocol
 
 from torch import Tensor
 
@@ -62,15 +62,12 @@ class Workers(Protocol):
 
     Attributes
     ----------
-    keeps_steps : bool
-        Whether workers make progress without an update, by keeping a step after a vote.
     bytes_up : int
         The size of a push.
     without_model : set of int
         Workers that must be sent the model whole, as they have none to take a difference from.
     """
 
-    keeps_steps: ClassVar[bool]
     bytes_up: int
     without_model: set[int]
 

@@ -22,7 +22,7 @@ class AdaComm(Local):
     """Begin with many local steps between two averagings, and make them fewer as the loss falls.
 
     Time is divided into intervals. With the first averaging of each, the period becomes
-    ceil(sqrt(lr_0/lr * F/F_0) * tau_0), where F is the training loss now and F_0 that at the beginning. A
+    ceil(sqrt(lr_0/lr * F/F_0) * tau_0), where F is the training loss and F_0 that at the beginning. A
     period that this would not shorten is multiplied by `gamma` instead, so that it falls on plateaus too.
 
     Parameters
@@ -41,8 +41,9 @@ class AdaComm(Local):
         the period sqrt(10) times as long.
     loss : "workers" or "measured"
         Where F comes from. workers: with every push a worker sends the loss of its first mini-batch since
-        the last averaging; F is the mean of those sent during the interval, and nobody waits for it.
-        measured: all workers wait while the averaged model is evaluated on one machine.
+        the last averaging, and nobody waits for it; F is the mean, by samples, of those sent since the period
+        was last chosen, so it is of the interval that ends and not of the model at its end. measured: all
+        workers wait while the averaged model is evaluated on one machine; F is of that model.
     loss_samples : int, samples, >= 1
         How many training samples are taken for a loss that is measured; at most as many as there are.
     local_momentum : "cleared" or "kept"
@@ -53,8 +54,11 @@ class AdaComm(Local):
     Our reading (the points A1 to A7 are numbered here): eq. (5) prints lr^2 where eq. (6) follows from
     lr^3, so eq. (6) is used (A1). gamma tau is rounded up, at least 1, and less than tau unless gamma is 1
     (A2). The paper says that F "can be easily obtained in the training". The first mini-batch after an
-    averaging is computed on the averaged model itself, so its loss estimates F without bias, the first of
-    all F_0; the losses of later steps are those of models that have drifted apart (A3). F_0 is known with
+    averaging is computed on the averaged model itself, so its loss estimates that model's without bias; the
+    losses of later steps are those of models that have drifted apart (A3). F_0 is the mean of the first
+    pushes, whose models are the start. F is later the mean over the models from which the rounds of an
+    interval began: one round alone would be noise of a few mini-batches, and while the loss falls the mean
+    lags behind it, by half an interval. F_0 is known with
     the first averaging, so the period changes with the second one at the earliest. The period changes with
     the first averaging at or after each multiple of the interval, and intervals in which nobody averaged
     are skipped (A4). "First decay the period to 1 and then the learning rate as usual" is `defer` (A5), with

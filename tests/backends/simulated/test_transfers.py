@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 import pytest
 
-from psbench import strategies
+from psbench import replay, strategies
 from psbench.core.log import Kind
+from psbench.metrics import timeline
 from psbench.runs.execution import run
 from psbench.testing import toy_experiment
 from psbench.testing.toys import toy_cluster
@@ -33,10 +32,47 @@ def test_a_round_of_all_reduce_is_a_step_and_a_ring(workers):
     """Patarasuk and Yuan (2009): 2 (n - 1) messages of 1/n of the vector, and no other message."""
     step = 0.001 + 0.012 / workers
     ring = 2 * (workers - 1) * (LATENCY + MODEL / workers / RATE)
-    first, *others = update_times(logged("all_reduce", workers))
-    assert first == pytest.approx(step)  # all replicas are built from one seed
-    rounds = [later - earlier for earlier, later in pairwise([first, *others])]
-    assert rounds == pytest.approx([step + ring] * 2)
+    log = logged("all_reduce", workers)  # all replicas are built from one seed
+    assert update_times(log) == pytest.approx([n * (step + ring) for n in (1, 2, 3)])
+
+
+def test_a_version_is_there_when_its_ring_is_over_and_so_are_its_evaluation_and_the_end_of_the_run():
+    """Two workers of which one is half as fast: it ends its step after 0.014 s, and then begins the ring."""
+    ring = 2 * (LATENCY + MODEL / 2 / RATE)
+    links = {"latency_s": LATENCY, "bandwidth_mbit_s": 8.0}
+    experiment = toy_experiment("all_reduce", cluster=toy_cluster([1.0, 0.5], **links), stop={"updates": 2})
+    done = run(experiment.but(evaluate_every=12 / 96))
+    versions = [0, 0.014 + ring, 2 * (0.014 + ring)]
+    assert [(e["version"], e["time_s"]) for e in done.log.evaluations()] == [
+        (n, pytest.approx(at_s)) for n, at_s in enumerate(versions)
+    ]
+    assert done.meta["time_s"] == pytest.approx(versions[2])
+    assert update_times(done.log) == pytest.approx(versions[1:])
+    spans = timeline(done.log)
+    lasted = (
+        (spans["end_s"] - spans["start_s"]).groupby([spans["worker"], spans["phase"]], observed=True).sum()
+    )
+    assert lasted.to_dict() == {
+        (0, "compute"): pytest.approx(2 * 0.007),
+        (0, "wait"): pytest.approx(2 * 0.007),  # for worker 1's step, and not for the ring
+        (0, "pull"): pytest.approx(2 * ring),
+        (1, "compute"): pytest.approx(2 * 0.014),
+        (1, "send"): pytest.approx(2 * ring),
+    }
+    assert done.summary()["idle_fraction"] == pytest.approx([0.007 / (0.014 + ring), 0.0])
+    assert replay(done) == len(done.log)
+
+
+def test_a_ring_that_loses_the_worker_who_began_it_is_begun_again_by_the_others():
+    """Workers 0 and 1 wait for worker 2, which is lost 10 ms after its step, in the midst of the ring."""
+    links = {"latency_s": LATENCY, "bandwidth_mbit_s": 8.0}
+    cluster = toy_cluster([1.0, 1.0, 0.5], failures=[{"worker": 2, "at_s": 0.019}], **links)
+    log = run(toy_experiment("all_reduce", cluster=cluster, stop={"updates": 3}, timing_only=True)).log
+    step, ring = 0.005, 2 * (LATENCY + MODEL / 2 / RATE)
+    first, second, third = update_times(log)
+    assert first == pytest.approx(0.019)  # the engine commits what it has, and the ring of two follows
+    assert second - first == pytest.approx(ring + step + ring)
+    assert third - second == pytest.approx(step + ring)
 
 
 @pytest.mark.parametrize("workers", [1, 4])
@@ -45,10 +81,8 @@ def test_a_round_of_map_reduce_is_a_job_a_step_and_two_trees(workers):
     strategy = strategies.map_reduce(job_s=0.5, scan_s_per_sample=0.002)
     step, scan = 0.001 + 0.012 / workers, 96 / workers * 0.002
     tree = {1: 1, 4: 3}[workers] * (LATENCY + MODEL / RATE)
-    first, *others = update_times(logged(strategy, workers))
-    assert first == pytest.approx(0.5 + scan + tree + step)
-    rounds = [later - earlier for earlier, later in pairwise([first, *others])]
-    assert rounds == pytest.approx([0.5 + scan + step + 2 * tree] * 2)
+    times = update_times(logged(strategy, workers))
+    assert times == pytest.approx([n * (0.5 + scan + step + 2 * tree) for n in (1, 2, 3)])
 
 
 def test_a_round_of_a_server_is_a_step_and_a_message_each_way():
@@ -70,7 +104,7 @@ def test_who_joins_all_reduce_is_sent_the_model_before_its_first_step():
 
 
 def test_after_servers_every_worker_of_all_reduce_is_sent_the_model():
-    """The servers' link sends one copy after another; the last worker's step ends the first round."""
+    """The servers' link sends one copy after another; the last worker's step begins the first ring."""
     rule = {"name": "after", "fraction": 0.5}
     switch = {"name": "strategy_switch", "first": "bsp", "second": "all_reduce", "rule": rule, "cost_s": 2.0}
     log = logged(switch, stop={"epochs": 1})
@@ -78,7 +112,9 @@ def test_after_servers_every_worker_of_all_reduce_is_sent_the_model():
     pushes = log.of_kind(Kind.PUSH)["time_s"]
     first_round = sorted(float(time) for time in pushes if time > handed_over)[:4]
     copies = [LATENCY + (n + 1) * MODEL / RATE for n in range(4)]
-    assert first_round == pytest.approx([handed_over + 2.0 + copy + 0.004 for copy in copies])
+    ready = [handed_over + 2.0 + copy + 0.004 for copy in copies]
+    ring = 2 * 3 * (LATENCY + MODEL / 4 / RATE)
+    assert first_round == pytest.approx([*ready[:3], ready[3] + ring])
 
 
 def test_a_collective_that_follows_servers_of_different_speed_has_the_fastest_link():

@@ -14,6 +14,7 @@ from psbench.core.events import Join, Leave, Push, Vote
 from psbench.core.log import Kind
 from psbench.errors import ParameterError
 from psbench.metrics import local_steps_ratio
+from psbench.runs.execution import run
 from psbench.strategies.communication import SelSync
 from psbench.strategies.communication.selsync import ewma, injected_samples
 from psbench.testing import ScriptedCluster, check_strategy, toy_experiment
@@ -313,7 +314,7 @@ def test_injected_samples_take_time_and_are_bytes_of_data():
     plain = injecting(values={"sharing_workers": 0.0}, stop={"updates": 2})
     slow = injecting(stop={"updates": 2})
     assert "data" not in plain.summary()["bytes"]
-    sent = metrics.chunks_sent(slow.log)
+    sent = metrics.chunks_sent(slow.log, slow.meta["unanswered"])
     assert set(sent["samples"]) == {4, 8}  # who shares receives from the other only
     assert slow.summary()["bytes"]["data"] == sent["samples"].sum() * slow.meta["sample_bytes"]
     assert slow.summary()["time_s"] > plain.summary()["time_s"]
@@ -326,3 +327,16 @@ def test_without_a_share_nothing_is_injected():
     ]
     assert len({run.log.digest() for run in runs}) == 1
     check_strategy(strategies.selsync(sharing_workers=0.4, shared_fraction=0.3), clusters=6)
+
+
+@pytest.mark.parametrize("delta", [0.0, 0.3, 1e9])
+def test_a_switch_from_it_comes_with_the_step_that_a_barrier_would_switch_after(delta):
+    """The step that is voted on is pushed in the place of being kept, and no worker begins another."""
+    rule = {"name": "after", "fraction": 0.5}
+    pair = {"name": "strategy_switch", "second": "asp", "rule": rule}
+    changes = [
+        run(toy_experiment(pair | {"first": first}, stop={"epochs": 4})).summary()["switches"][0]
+        for first in ("bsp", {"name": "selsync", "delta": delta})
+    ]
+    assert [change["epoch"] for change in changes] == [2.0, 2.0]
+    assert changes[0]["time_s"] == pytest.approx(changes[1]["time_s"], rel=1e-9)

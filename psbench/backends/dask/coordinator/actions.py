@@ -47,7 +47,7 @@ class ActionPerformer:
         self._run, self._out, self._view = run, run.out, run.view
         self._measurements, self._averaging = measurements, averaging
         self._evaluation, self._pushes = evaluation, pushes
-        self.pushes_raw_gradients = False  #: of the composition; finding out takes as long as a small update
+        self.keeps_steps = False  #: of the composition
         self._holds_versions = False
         self._performers: dict[type[Action], Callable[[Any], Script[None] | None]] = {
             act.Release: self._release,
@@ -69,7 +69,7 @@ class ActionPerformer:
         run, out = self._run, self._out
         workload = run.workload
         composition = run.composition = workload.experiment.strategy.compositions[index]
-        self.pushes_raw_gradients = composition.pushes_raw_gradients
+        self.keeps_steps = composition.keeps_steps
         self._holds_versions = composition.holds_versions
         self._evaluation.compose(composition)
         if composition.placement.collective:
@@ -113,7 +113,7 @@ class ActionPerformer:
 
     def _apply(self, apply: act.Apply) -> Script[None] | None:
         self._run.store.apply(apply)
-        due = self.pushes_raw_gradients and self._evaluation.may_be_due
+        due = not self.keeps_steps and self._evaluation.may_be_due
         return self._evaluation.after_update() if due else None
 
     def _send_orders(self, tell: act.Tell) -> None:

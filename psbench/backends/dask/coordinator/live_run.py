@@ -235,7 +235,7 @@ class LiveRun:
             self.evaluation.evaluate(number)
         run.events.extend(evaluations)
         reason = run.rules.after_update(view, state["movement"])
-        if not (reason and self.actions.pushes_raw_gradients):
+        if self.actions.keeps_steps or not reason:
             epochs = run.workload.experiment.stop.epochs
             yield from self._perform(first_actions(run.engine, checkpoint, run.peers.workers(), epochs))
             run.events.extend(self.membership.changes_since_checkpoint())
@@ -426,8 +426,9 @@ class LiveRun:
                     self._write(label, actions)
         if ending or not (yield from self._perform_each(actions)):
             return
-        if not self.actions.pushes_raw_gradients:  # steps that are kept after a vote count too
+        if self.actions.keeps_steps:  # steps that are kept after a vote count too
             yield from evaluation.after_update()
+            self._unanswered = bool(ending)
         if not ending:
             evaluation.after_answer()
 
@@ -437,7 +438,7 @@ class LiveRun:
         self.log_stream.send()
         self.checkpoints.write(label, rest, self._run_state())
         if self.checkpoints.stopping and not run.ending:
-            self._unanswered = not run.store.updates_itself
+            self._unanswered = True
             run.ending.stop()
 
     def _perform_each(self, actions: Sequence[Action]) -> Script[bool]:
@@ -448,7 +449,7 @@ class LiveRun:
             if script is not None:
                 yield from script
             if run.ending:
-                self._unanswered = not run.store.updates_itself
+                self._unanswered = True
                 return False  # the run ended with this version; nobody starts another step
         return True
 

@@ -61,7 +61,6 @@ class AllReduceStore:
         Numbers for rings and requests that nobody had before in this run.
     """
 
-    updates_itself = True
     waiting: Collection[PushKey] = ()  #: payloads stay with the workers
 
     def __init__(self, out: Outbox, workers: list[int], state: State | None, numbers: Iterator[int]) -> None:

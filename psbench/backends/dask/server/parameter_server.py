@@ -66,8 +66,6 @@ class ParameterServerStore:
         If the state is of a checkpoint: see `ParameterSlice`.
     """
 
-    updates_itself = False
-
     def __init__(
         self,
         out: Outbox,

@@ -37,10 +37,6 @@ class ParameterStore(Protocol):
     """What the coordinator asks of a placement."""
 
     @property
-    def updates_itself(self) -> bool:
-        """Whether making a version also brings it to the workers, as a ring does."""
-
-    @property
     def waiting(self) -> Collection[PushKey]:
         """The pushes whose payloads the servers keep: arrived, and neither applied nor discarded."""
 
