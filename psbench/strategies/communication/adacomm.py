@@ -58,8 +58,8 @@ class AdaComm(Local):
     losses of later steps are those of models that have drifted apart (A3). F_0 is the mean of the first
     pushes, whose models are the start. F is later the mean over the models from which the rounds of an
     interval began: one round alone would be noise of a few mini-batches, and while the loss falls the mean
-    lags behind it, by half an interval. F_0 is known with
-    the first averaging, so the period changes with the second one at the earliest. The period changes with
+    lags behind it, by half an interval. F_0 is known with the first averaging, so the period changes with the
+    second one at the earliest. The period changes with
     the first averaging at or after each multiple of the interval, and intervals in which nobody averaged
     are skipped (A4). "First decay the period to 1 and then the learning rate as usual" is `defer` (A5), with
     which the period never grows (A6). A loss above the first shortens the period like a plateau (A7). Time,
