@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from strategies.aggregation.own_arithmetic import DiLoCo
 from threaded_run import ThreadedRun
 
 from psbench.backends.control import Control
@@ -105,6 +106,17 @@ def test_nobody_is_lost_on_the_way(name: str) -> None:
     assert done.outcome.status == "finished"
     assert len(moves_of(done)) == 1
     assert torch.isfinite(done.parameters).all()
+
+
+@pytest.mark.usefixtures("lame_first_server")
+def test_so_do_the_vectors_of_a_part_of_ones_own() -> None:
+    """The velocity goes with its entries, and the number of rounds stays where it is."""
+    strategy = {"consistency": "bsp", "communication": "local_sgd", "aggregation": DiLoCo()}
+    done = ThreadedRun(experiment(strategy, servers=3)).run()
+    assert done.error is None
+    assert len(moves_of(done)) == 1
+    still = simulated(experiment(strategy, servers=3, moves=False))
+    assert torch.equal(done.parameters, still.parameters)
 
 
 def test_nobody_is_released_before_all_servers_hold_their_entries() -> None:
