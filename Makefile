@@ -105,6 +105,9 @@ nightly: test lowest prerelease  ## and the tests that are long and rarely find 
 	@$(BIN)/psbench fuzz --schedules 100000 --seed $(TODAY)
 	@echo "== mutants of what is derived and kept (sample $(TODAY))"
 	@$(BIN)/python -m tests.mutation --seed $(TODAY)
+	@echo "== faults in the engine and the parts, of which the fuzzer is to find nine in ten (sample $(TODAY))"
+	@$(BIN)/python -m tests.mutation.fuzz --planted
+	@$(BIN)/python -m tests.mutation.fuzz --seed $(TODAY)
 	@echo '== signals at random to the processes of live runs'
 	@$(BIN)/python -m tests.chaos --minutes 20
 	@$(BIN)/python -m tests.chaos --minutes 10 --one

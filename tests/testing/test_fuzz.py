@@ -2,21 +2,11 @@
 
 from __future__ import annotations
 
-import inspect
-import sys
-import textwrap
-
 import pytest
 from typer.testing import CliRunner
 
 from psbench.cli import app
-from psbench.core.action_processor import ActionProcessor
 from psbench.core.actions import Commit, Discard, Release
-from psbench.core.drain import Drain
-from psbench.core.engine import Engine
-from psbench.core.membership import Membership
-from psbench.core.view import ClusterView
-from psbench.core.worker_loop import WorkerLoop
 from psbench.errors import ParameterError
 from psbench.strategies.aggregation.mean import Mean
 from psbench.strategies.consistency.asp import ASP
@@ -25,6 +15,7 @@ from psbench.testing.fuzz import Schedule, play, run_campaign
 from psbench.testing.fuzz.campaign import run_block
 from psbench.testing.fuzz.schedule import KINDS, Choice
 from psbench.testing.fuzz.shrink import shrink
+from tests.mutation.planted import FAULTS, UNDER
 
 EVENTS = 80
 #: blocks of schedules within which a fault must be found; all of them take a few seconds
@@ -140,76 +131,19 @@ def test_a_turned_sign_is_found(monkeypatch):
     monkeypatch.setattr(Mean, "on_commit", turned)
     finding = first_finding(("asp", "bsp"), blocks=1)
     assert finding is not None
-    assert "weighs its pushes" in finding.error
+    assert "by the rules" in finding.error
 
 
-# -------------------------------------------------------------------- faults of the engine
-
-FAULTS = {
-    "clock counted twice": (Engine, "_push", "worker.clock + 1", "worker.clock + 2"),
-    "computing not counted down": (Engine, "_push", "view.num_computing -= 1", "pass"),
-    "old tickets taken": (Engine, "_push", "worker.ticket != push.ticket or ", ""),
-    "a push counted twice": (
-        *(Engine, "_push", "view.pushes += 1"),
-        "view.pushes += 1 + (view.pushes == 20)",
-    ),
-    "vote not counted": (Engine, "_vote", "self.view.num_voted += 1", "pass"),
-    "parts not loaded": (
-        Engine,
-        "load_state_dict",
-        'part.load_state_dict(state["parts"][part.domain])',
-        "pass",
-    ),
-    "switch never begun": (Engine, "_switch", "self._processor.drain = Drain(switch)", "pass"),
-    "samples counted wrongly": (
-        *(ActionProcessor, "apply", "view.samples += push.samples"),
-        "view.samples += push.samples + (version == 7)",
-    ),
-    "ticket not raised": (ActionProcessor, "release", "worker.ticket + 1", "worker.ticket"),
-    "batch orders ignored": (ActionProcessor, "release", "view.num_computing += 1", "pass"),
-    "cancelled work counted": (ActionProcessor, "cancel", "self.view.num_computing -= 1", "pass"),
-    "discarded push kept": (ActionProcessor, "discard", "pop(push.id, None)", "get(push.id, None)"),
-    "kept samples lost": (ActionProcessor, "_complete_for_own_steps", "view.samples += kept", "pass"),
-    "leaver still active": (Membership, "_remove", "view.num_active -= 1", "pass"),
-    "leaver's clock kept": (Membership, "_remove", "view.leave_clock(worker)", "pass"),
-    "hand-over with work under way": (Drain, "next_actions", "or view.num_under_way", "or False"),
-    "buffer not emptied": (Drain, "next_actions", "if view.pending else []", "if False else []"),
-    "samples forgotten late": (
-        WorkerLoop,
-        "_reset_statistics",
-        "self._steps = self._samples = 0",
-        "self._steps = 0",
-    ),
-    "slowest clock not followed": (ClusterView, "leave_clock", "self._raise_min_clock()", "pass"),
-    "rise of the slowest clock untold": (
-        ClusterView,
-        "_raise_min_clock",
-        "self.min_clock_rose = True",
-        "pass",
-    ),
-}
-#: it takes seconds to come to a schedule that shows them
-SHOWN_BY_FEW = {
-    *("kept samples lost", "vote not counted", "hand-over with work under way", "switch never begun"),
-    "rise of the slowest clock untold",
-}
+# -------------------------------------------------------------------- faults of the engine and of parts
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("owner", "name", "right", "wrong"),
-    [
-        pytest.param(*fault, id=words, marks=[pytest.mark.nightly] if words in SHOWN_BY_FEW else [])
-        for words, fault in FAULTS.items()
-    ],
-)
-def test_a_fault_of_the_engine_is_found(monkeypatch, owner, name, right, wrong):
-    source = textwrap.dedent(inspect.getsource(getattr(owner, name)))
-    assert right in source, "the fault has to follow the code"
-    scope = dict(vars(sys.modules[owner.__module__]))
-    exec("from __future__ import annotations\n" + source.replace(right, wrong, 1), scope)
-    monkeypatch.setattr(owner, name, scope[name])
-    assert any(run_block(7, number, EVENTS, shrinks=False).failures for number in range(BLOCKS))
+@pytest.mark.parametrize("words", FAULTS)
+def test_a_planted_fault_is_found(monkeypatch, words):
+    fault = FAULTS[words]
+    monkeypatch.setattr(fault.owner, fault.name, fault.made())
+    names = (UNDER.get(words, "asp"),)
+    assert any(run_block(7, number, EVENTS, names, shrinks=False).failures for number in range(16))
 
 
 # -------------------------------------------------------------------- the command

@@ -6,7 +6,7 @@ import multiprocessing
 import time
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from itertools import combinations
@@ -65,6 +65,8 @@ class Campaign:
     seconds : float
     failures : int
         Schedules that failed.
+    first_error : str
+        What the first of them said.
     findings : list of Finding
         One for each form of failure, shrunk.
     """
@@ -77,6 +79,7 @@ class Campaign:
     findings: list[Finding] = field(default_factory=list)
     forms: set[str] = field(default_factory=set)
     failures: int = 0
+    first_error: str = ""
 
     @property
     def per_second(self) -> float:
@@ -90,6 +93,7 @@ class Campaign:
         self.kinds += other.kinds
         self.pairs |= other.pairs
         self.failures += other.failures
+        self.first_error = self.first_error or other.first_error
         self.findings += [each for each in other.findings if each.form not in {f.form for f in self.findings}]
         self.forms |= other.forms
 
@@ -111,7 +115,7 @@ def run_block(
     seed: int,
     number: int,
     events: int,
-    names: tuple[str, ...] = (),
+    names: Sequence[Any] = (),
     known: set[str] | None = None,
     shrinks: bool = True,
 ) -> Campaign:
@@ -123,8 +127,8 @@ def run_block(
         The same ones give the same schedules.
     events : int
         Of each schedule, before the faults end.
-    names : tuple of str
-        Strategies of the catalogue to choose from; drawn compositions if empty.
+    names : sequence of what `make_strategy` takes
+        Strategies to choose from; drawn compositions if empty.
     known : set of str or None
         Forms of failure that need not be shrunk again.
     shrinks : bool
@@ -141,8 +145,8 @@ def run_block(
     return done
 
 
-def _strategy(rng: np.random.Generator, names: tuple[str, ...]) -> AnyStrategy:
-    return make_strategy(names[rng.integers(len(names))]) if names else draw_strategy(rng)
+def _strategy(rng: np.random.Generator, names: Sequence[Any]) -> AnyStrategy:
+    return make_strategy(names[int(rng.integers(len(names)))]) if names else draw_strategy(rng)
 
 
 def _run_one(
@@ -171,6 +175,7 @@ def _run_one(
     for composition in made.compositions:
         done.pairs.update(combinations(sorted(part.name for part in composition.parts), 2))
     done.failures += error is not None
+    done.first_error = done.first_error or (f"{type(error).__name__}: {error}" if error is not None else "")
     if error is not None and shrinks and form(error) not in done.forms:
         done.forms.add(form(error))
         done.findings.append(_finding(schedule, made, error, pair, size))

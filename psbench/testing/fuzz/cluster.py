@@ -19,10 +19,19 @@ from psbench.seeds import Streams
 from psbench.testing.fuzz.schedule import Schedule
 from psbench.testing.fuzz.workers import Worker
 from psbench.testing.invariants import BrokenContract, Invariants
+from psbench.testing.model import Interpreter
+from psbench.testing.model.compare import unequal_answers, unequal_rows, unequal_views
 
-#: samples of a worker's batch; the data set has ten times the global batch
-_BATCH = 4
+#: samples of the workers' batches, in turn; the data set has ten times the global batch
+_BATCHES = (4, 5, 3)
+#: samples that a worker's memory holds
+_CAPACITY = (90, 300, 40)
 _LAYOUT = tuple((f"tensor {number}", 8 + number % 5) for number in range(64))
+
+
+def rate(epoch: float) -> float:
+    """Return the optimizer's rate: 1, and half as much after two epochs and after four."""
+    return 0.5 ** min(2, int(epoch / 2))
 
 
 class FuzzedCluster:
@@ -55,11 +64,14 @@ class FuzzedCluster:
         self.handovers = 0
         self.open_votes: dict[int, int] = {}
         self.unseen_deaths: set[int] = set()  # which wait in the engine while it measures
+        self._read = 0  # rows of the log that were compared
         self._counted = 0  # samples that were committed, or kept after a vote
         starters = range(schedule.starters or schedule.workers)
         for number in starters:
             self.workers[number].alive = True
+        self.model = Interpreter(self.strategy, **self._sizes())
         actions = self.engine.begin(starters)
+        self._check(self.model.begin(starters), actions)
         self._invariants = Invariants(str(schedule.strategy.get("name", "strategy")), self.engine)
         self.perform(actions)
 
@@ -68,18 +80,34 @@ class FuzzedCluster:
         """The engine's account of the cluster."""
         return self.engine.view
 
+    def _sizes(self) -> dict[str, Any]:
+        """Return what the engine and the model are both told of the cluster."""
+        batches = [_BATCHES[number % len(_BATCHES)] for number in range(self.schedule.workers)]
+        return {
+            "num_workers": len(batches),
+            "dataset_size": 10 * sum(batches),
+            "global_batch": sum(batches),
+            "epochs": 20.0,
+            "batch_sizes": batches,
+            "capacity": [_CAPACITY[number % len(_CAPACITY)] for number in range(len(batches))],
+            "rate": rate,
+            "wire_size": WireSize(_LAYOUT),
+            "rng": Streams(self.seed).generator("strategy"),
+        }
+
     def _new_engine(self) -> Engine:
-        batch = _BATCH * self.schedule.workers
-        return Engine(
-            self.strategy,
-            num_workers=self.schedule.workers,
-            dataset_size=10 * batch,
-            global_batch=batch,
-            epochs=20.0,
-            wire_size=WireSize(_LAYOUT),
-            rng=Streams(self.seed).generator("strategy"),
-            log=self.log,
-        )
+        return Engine(self.strategy, log=self.log, **self._sizes())
+
+    def _check(self, expected: list[Action], actions: list[Action]) -> None:
+        """Compare an answer, the rows that it writes, and the view after it, with the model's."""
+        start, self._read = self._read, len(self.log)
+        wrong = unequal_answers(expected, actions) or unequal_rows(self.model.log.rows, self.log, start)
+        if not self.engine.measuring:
+            wrong = wrong or unequal_views(self.model.cluster, self.view)
+        if wrong:
+            raise BrokenContract(
+                f"{self.schedule.strategy.get('name', 'strategy')}, at {self.now:g} s: {wrong}"
+            )
 
     def save_and_load(self) -> None:
         """Put a new engine in the place of this one, which goes on from its state."""
@@ -97,6 +125,7 @@ class FuzzedCluster:
                 self.open_votes[event.worker] = event.samples
         clock = self._expected_clock(event)
         actions = self.engine.handle(event, self.now)
+        self._check(self.model.handle(event, self.now), actions)
         handed_over = any(isinstance(action, act.Handover) for action in actions)
         if clock is not None and not handed_over and self.view.workers[event.worker].clock != clock:
             raise BrokenContract(

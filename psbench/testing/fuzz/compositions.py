@@ -10,7 +10,7 @@ from pydantic.fields import FieldInfo
 from psbench import strategies
 from psbench.core.part import REGISTRY, Part
 from psbench.core.strategy import DOMAINS, Strategy
-from psbench.core.switching_strategy import AnyStrategy, SwitchingStrategy
+from psbench.core.switching_strategy import AnyStrategy, LaterSwitch, SwitchingStrategy
 from psbench.errors import ParameterError, SpecError
 
 #: attempts at something valid with a given part before it is said that nothing goes with it
@@ -129,12 +129,23 @@ def draw_strategy(rng: np.random.Generator, *given: type[Part]) -> AnyStrategy:
 
 
 def _switching(one: Strategy, rules: list[type[Part]], rng: np.random.Generator) -> SwitchingStrategy:
-    both = [one, draw_composition(rng)]
+    # with the same stragglers part, whose timers of the first composition must not reach the second
+    same = [type(one.stragglers)] if rng.random() < 1 / 3 else []
+    both = [one, draw_composition(rng, *same)]
     rng.shuffle(both)
     own = {name: field for name, field in SwitchingStrategy.model_fields.items() if name in _OF_SWITCHING}
     rule = draw_part(rules[rng.integers(len(rules))], rng)
-    values: dict[str, Any] = {"first": both[0], "second": both[1], "rule": rule}
+    values: dict[str, Any] = {"first": both[0], "second": both[1], "rule": rule, "then": _then(one, rng)}
     return SwitchingStrategy(**values | draw_fields(own, rng))
+
+
+def _then(one: Strategy, rng: np.random.Generator) -> tuple[LaterSwitch, ...]:
+    """Return no further switch, mostly; or one, to another composition or to one that was there before."""
+    if rng.random() < 2 / 3:
+        return ()
+    to = one if rng.random() < 1 / 3 else draw_composition(rng)
+    rules = registered("switching")
+    return (LaterSwitch(to=to, rule=draw_part(rules[rng.integers(len(rules))], rng)),)
 
 
 def fitting_sizes(strategy: AnyStrategy) -> list[int]:

@@ -94,7 +94,8 @@ class Explorer:
         draw, which = self._rng.random, self._rng.random()
         for kind, weight in self._outside:
             if draw() < weight:
-                numbers = 3 if kind == "w" else len(self._player.workers) if kind in "djrv" else 0
+                others = max(3, 1 + len(self._player.strategy.compositions)) if kind == "w" else 0
+                numbers = len(self._player.workers) if kind in "djrv" else others
                 choice = Choice(kind, int(which * numbers))
                 if self._player.can(choice):
                     return choice

@@ -68,7 +68,7 @@ def _epoch(player: Player) -> int:
 def _await_switch(player: Player, bound: int) -> None:
     """Ask for a switch, which must be done within the bound."""
     before = player.handovers
-    player.make(Choice("w", 2))
+    player.make(Choice("w", len(player.strategy.compositions)))  # to the next one, whichever it is
     for _ in range(bound):
         if player.handovers > before:
             return

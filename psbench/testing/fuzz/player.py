@@ -121,7 +121,7 @@ class Player(FuzzedCluster):
         self.handle(ev.Evaluated(self._evaluations, self.view.version, values))
 
     def _switch(self, number: int) -> None:
-        self.handle(ev.SwitchRequested(number if number < 2 else None))
+        self.handle(ev.SwitchRequested(number if number < max(2, len(self.strategy.compositions)) else None))
 
     def _measured(self, _number: int) -> None:
         measure = self.measures.pop(0)
@@ -138,7 +138,10 @@ class Player(FuzzedCluster):
             else:
                 worker.drop_work()
         self.open_votes.clear()
-        self.perform(self.engine.resume(epochs=self.view.epochs))
+        epochs = self.view.epochs
+        actions = self.engine.resume(epochs=epochs)
+        self._check(self.model.resume(epochs), actions)
+        self.perform(actions)
 
 
 _MAKE: dict[str, Callable[[Player, int], None]] = {

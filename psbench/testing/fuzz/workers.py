@@ -81,7 +81,8 @@ class Worker:
         self.unpushed += self.batch
         if answer is not None:
             self._answered(answer)
-        seconds = 0.1 + noise(seed, 1, self.number, self.steps)
+        slowness = 8.0 if noise(seed, 4, self.number) < 0.3 else 1.0
+        seconds = slowness * (0.1 + noise(seed, 1, self.number, self.steps))
         loss = noise(seed, 2, self.number, self.steps)
         self._do(self.loop.stepped(self.batch, seconds, loss, self._statistics(names, seed)))
 

@@ -1,0 +1,156 @@
+"""When workers synchronise and what they are told, as the sources state it."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from psbench.core.actions import Hold, Measure, Orders, Release
+from psbench.core.events import Push, Vote
+from psbench.core.view import Status
+from psbench.testing.model.cluster import Cluster
+from psbench.testing.model.rule import Decisions, Rule, rule
+
+
+@rule("communication", "every_step", "osp", "hermes_gup")
+class Quiet(Rule):
+    """The server tells these workers nothing."""
+
+
+@rule("communication", "micro_steps")
+class MicroSteps(Rule):
+    """A round is named by its version, and begins with the worker's whole batch."""
+
+    def on_release(self, worker: int, c: Cluster) -> Orders:
+        """Say which round it is."""
+        return {"round": c.version, "batch": c.workers[worker].batch_size}
+
+
+@rule("communication", "local_sgd")
+class LocalSGD(Rule):
+    """A worker takes always as many steps."""
+
+    def on_release(self, worker: int, c: Cluster) -> Orders:
+        """Say how many steps."""
+        return {"local_steps": self.own.local_steps}
+
+
+@rule("communication", "adacomm")
+class AdaComm(Rule):
+    """With the first averaging of each interval, eq. 6 and its refinement; as the part reads it."""
+
+    def __init__(self, own: Any) -> None:
+        super().__init__(own)
+        self.period: int = own.initial_steps
+        self.began_s = self.began_epoch = self.first = 0.0
+        self.interval = 0
+        self.rates: list[float] = []
+        self.losses: list[tuple[float, int]] = []
+
+    def start(self, c: Cluster) -> Decisions:
+        """Note when this begins; a loss that is measured is so before any step."""
+        self.began_s, self.began_epoch = c.now, c.epoch
+        self.rates = [c.rate(c.epoch)]
+        return self._measure() if self.own.loss == "measured" and not self._final() else []
+
+    def on_release(self, worker: int, c: Cluster) -> Orders:
+        """Say how many steps."""
+        return {"local_steps": self.period}
+
+    def rate_epoch(self, c: Cluster) -> float:
+        """Return where the schedule stands: A5, it waits for a period of 1."""
+        deferred = self.own.lr_coupling == "defer" and self.period > 1
+        return self.began_epoch if deferred else c.epoch
+
+    def on_push(self, push: Push, c: Cluster) -> Decisions:
+        """Keep the loss of the worker's first mini-batch."""
+        if self.own.loss == "workers":
+            assert push.stats is not None
+            self.losses.append((push.stats["first_loss"], push.samples))
+        return []
+
+    def on_applied(self, c: Cluster) -> Decisions:
+        """Choose with the first averaging at or after each multiple of the interval."""
+        number = math.floor((c.now - self.began_s) / self.own.interval_s)
+        measured = self.own.loss == "measured"
+        if self._final() or (number == self.interval and (measured or self.first)):
+            return []
+        if measured:
+            return self._measure()
+        samples = sum(count for _, count in self.losses)
+        loss = sum(value * count for value, count in self.losses) / samples
+        self.losses = []
+        self._choose(loss, c)
+        return []
+
+    def on_measured(self, facts: dict[str, float], c: Cluster) -> Decisions:
+        """Choose by the loss that was measured."""
+        self._choose(facts["train_loss"], c)
+        return []
+
+    def _final(self) -> bool:
+        return self.period == 1 and self.own.lr_coupling == "defer"
+
+    def _measure(self) -> Decisions:
+        return [Measure("communication", {"train_loss": None}, self.own.loss_samples)]
+
+    def _choose(self, loss: float, c: Cluster) -> None:
+        if not self.first:
+            self.first = loss
+            return
+        self.interval = math.floor((c.now - self.began_s) / self.own.interval_s)
+        self.rates.append(c.rate(self.rate_epoch(c)))
+        formula = math.sqrt(self.rates[0] / self.rates[-1] * loss / self.first) * self.own.initial_steps
+        wanted = max(1, math.ceil(formula * (1 - 1e-9)))
+        same_rate = self.rates[-1] == self.rates[-2]
+        if not same_rate or wanted + self.own.slack < self.period:
+            self.period = wanted
+        elif self.own.gamma < 1:
+            smaller = math.ceil(self.own.gamma * self.period * (1 - 1e-9))
+            self.period = max(1, min(smaller, self.period - 1))
+
+
+@rule("communication", "selsync")
+class SelSync(Rule):
+    """Any flag makes all push; so does who waits already, as no step of all can begin without it."""
+
+    def __init__(self, own: Any) -> None:
+        super().__init__(own)
+        self.flags: dict[int, bool] = {}
+        self.sharing: list[int] = []
+        self.served: list[int] = []  # workers let go since they were drawn
+
+    def on_vote(self, vote: Vote, c: Cluster) -> Decisions:
+        """Answer all when all have voted."""
+        self.flags[vote.worker] = vote.value > 0
+        return self._all(c) or [Hold(vote.worker, "vote")]
+
+    def on_leave(self, worker: int, c: Cluster) -> Decisions:
+        """Answer if it was the last that was waited for; its own vote counts no more."""
+        self.flags[worker] = False
+        return self._all(c)
+
+    def _all(self, c: Cluster) -> Decisions:
+        if c.computing or not c.voted:
+            return []
+        together = any(self.flags.values()) or len(c.waiting) > 0
+        self.flags = {}
+        return [Release(worker, then="push" if together else "step") for worker in c.voted]
+
+    def on_release(self, worker: int, c: Cluster) -> Orders:
+        """Say the smoothing at first, and whose samples are shared in the step that begins."""
+        orders: Orders = {}
+        if self.own.smoothing == 0 and c.workers[worker].status is Status.NEW:
+            orders["smoothing"] = min(1.0, c.num_workers / 100)
+        alpha, beta = self.own.sharing_workers, self.own.shared_fraction
+        if alpha > 0 and beta > 0:
+            if worker in self.served or not self.served:
+                count = math.floor(alpha * len(c.active) + 0.5)
+                self.sharing = sorted(map(int, c.rng.choice(c.active, count, replace=False)))
+                self.served = []
+            self.served.append(worker)
+            own_samples = c.workers[worker].batch_size / (1 + beta * len(self.sharing))
+            each = math.floor(beta * own_samples)
+            others = [other for other in self.sharing if other != worker and each > 0]
+            orders["injection"] = {"workers": others, "each": each}
+        return orders

@@ -1,0 +1,401 @@
+"""When pushes are committed and who goes on, as the sources state it."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from psbench.core.actions import Cancel, Commit, Discard, Hold, Release, SetTimer
+from psbench.core.events import Push
+from psbench.testing.model.cluster import Cluster
+from psbench.testing.model.rule import Decisions, Rule, rule
+
+
+@rule("consistency", "asp")
+class ASP(Rule):
+    """Commit every push alone, and let its worker go."""
+
+    def on_push(self, push: Push, c: Cluster) -> Decisions:
+        """Commit and go on."""
+        return [Commit([push]), Release(push.worker)]
+
+
+@rule("consistency", "bsp")
+class BSP(Rule):
+    """Nothing until nobody is under way; then one commit of all, and all go on."""
+
+    def on_push(self, push: Push, c: Cluster) -> Decisions:
+        """Wait, or open."""
+        return self._open(c) or [Hold(push.worker, "barrier")]
+
+    def on_join(self, worker: int, c: Cluster) -> Decisions:
+        """Wait, or open."""
+        return self._open(c) or [Hold(worker, "barrier")]
+
+    def on_leave(self, worker: int, c: Cluster) -> Decisions:
+        """Open if only the one that left was missing."""
+        return self._open(c)
+
+    def _open(self, c: Cluster) -> Decisions:
+        if c.computing or c.voted:
+            return []
+        return self.on_drained(c) + [Release(worker) for worker in c.waiting]
+
+
+class FirstPushes(Rule):
+    """The first so many pushes of the current version make the next; all others begin anew."""
+
+    different_workers = True
+
+    def needed(self, c: Cluster) -> int:
+        """Return how many pushes make a version."""
+        raise NotImplementedError
+
+    def on_push(self, push: Push, c: Cluster) -> Decisions:
+        """Discard one that is late; else count it."""
+        if push.base_version != c.version:
+            return [Discard(push, "late"), Release(push.worker)]
+        if self.complete(c):
+            return self.commit(c)
+        return [Hold(push.worker, "k pushes") if self.different_workers else Release(push.worker)]
+
+    def on_join(self, worker: int, c: Cluster) -> Decisions:
+        """Let a newcomer go, but for one whose push is in the buffer still."""
+        return back(worker, c) if self.different_workers else [Release(worker)]
+
+    def on_leave(self, worker: int, c: Cluster) -> Decisions:
+        """Commit if those that are left are enough."""
+        return self.commit(c) if self.complete(c) else []
+
+    def complete(self, c: Cluster) -> bool:
+        """Return whether there are pushes enough."""
+        return 0 < len(c.pending) >= self.needed(c)
+
+    def commit(self, c: Cluster) -> Decisions:
+        """Commit, cancel the others if they are not to run out, and let everybody go."""
+        cancelled = c.computing if self.own.cancel == "immediate" else []
+        released = sorted(cancelled + c.waiting)
+        return [Commit(c.buffered()), *map(Cancel, cancelled), *map(Release, released)]
+
+
+@rule("consistency", "k_bsp")
+class KBSP(FirstPushes):
+    """A version takes pushes of k different workers, or of all if fewer are left."""
+
+    def needed(self, c: Cluster) -> int:
+        """Return k."""
+        return min(int(self.own.k), len(c.active))
+
+
+@rule("consistency", "backup_workers")
+class BackupWorkers(FirstPushes):
+    """All but the spares, of the cluster as specified."""
+
+    def needed(self, c: Cluster) -> int:
+        """Return N."""
+        return min(c.num_workers - int(self.own.spares), len(c.active))
+
+
+@rule("consistency", "k_batch_bsp")
+class KBatchBSP(FirstPushes):
+    """A version takes k mini-batches, whosever."""
+
+    different_workers = False
+
+    def needed(self, c: Cluster) -> int:
+        """Return k."""
+        return int(self.own.k)
+
+
+@rule("consistency", "k_asp")
+class KASP(Rule):
+    """A version takes k pushes of different workers, however stale; who contributed waits for the commit."""
+
+    def on_push(self, push: Push, c: Cluster) -> Decisions:
+        """Commit if that completes k."""
+        return self._commit(c) or [Hold(push.worker, "k pushes")]
+
+    def on_join(self, worker: int, c: Cluster) -> Decisions:
+        """Let a newcomer go, but for one whose push is in the buffer still."""
+        return back(worker, c)
+
+    def on_leave(self, worker: int, c: Cluster) -> Decisions:
+        """Commit if all that are left have contributed."""
+        return self._commit(c)
+
+    def _commit(self, c: Cluster) -> Decisions:
+        contributions = len(c.pending)
+        if contributions == 0 or contributions < min(self.own.k, len(c.active)):
+            return []
+        return [Commit(c.buffered()), *map(Release, c.waiting)]
+
+
+class Every(Rule):
+    """Every so many pushes make a version, and nobody waits."""
+
+    def needed(self, c: Cluster) -> int:
+        """Return how many."""
+        raise NotImplementedError
+
+    def on_push(self, push: Push, c: Cluster) -> Decisions:
+        """Go on, with a version or without."""
+        full = len(c.pending) >= self.needed(c)
+        return [*([Commit(c.buffered())] if full else []), Release(push.worker)]
+
+
+@rule("consistency", "k_batch_asp")
+class KBatchASP(Every):
+    """A version takes k pushes."""
+
+    def needed(self, c: Cluster) -> int:
+        """Return k."""
+        return int(self.own.k)
+
+
+@rule("consistency", "n_softsync")
+class NSoftsync(Every):
+    """A version takes floor(workers / n) pushes, of the cluster as specified."""
+
+    def needed(self, c: Cluster) -> int:
+        """Return c."""
+        return int(c.num_workers // self.own.n)
+
+
+@rule("consistency", "ssp")
+class SSP(Rule):
+    """Worker i may start a step iff c_i - min c_j <= s; tested for all whenever anything changes."""
+
+    @property
+    def bound(self) -> int:
+        """Return s."""
+        return int(self.own.staleness_bound)
+
+    def on_push(self, push: Push, c: Cluster) -> Decisions:
+        """Commit; then everybody that may goes on."""
+        free = [worker for worker in c.waiting if worker != push.worker and self.within(worker, c)]
+        may = self.may_go_on(push.worker, c)
+        released = sorted([*free, push.worker] if may else free)
+        held = [] if may else [Hold(push.worker, "staleness bound")]
+        return [Commit([push]), *map(Release, released), *held]
+
+    def on_leave(self, worker: int, c: Cluster) -> Decisions:
+        """Everybody that may now goes on."""
+        return [Release(each) for each in c.waiting if self.within(each, c)]
+
+    def within(self, worker: int, c: Cluster) -> bool:
+        """Return whether a worker's lead is within the bound."""
+        return c.clock_lead(worker) <= self.bound
+
+    def may_go_on(self, worker: int, c: Cluster) -> bool:
+        """Return whether a worker that has pushed goes on."""
+        return self.within(worker, c)
+
+
+@rule("consistency", "dssp")
+class DSSP(SSP):
+    """Rules 1 to 4 of the paper, in order."""
+
+    def __init__(self, own: Any) -> None:
+        super().__init__(own)
+        self.extra: dict[int, int] = {}  # r_i
+
+    @property
+    def bound(self) -> int:
+        """Return s_L."""
+        return int(self.own.lower)
+
+    def on_join(self, worker: int, c: Cluster) -> Decisions:
+        """Forget what was granted to it before it left."""
+        self.extra[worker] = 0
+        return [Release(worker)]
+
+    def may_go_on(self, worker: int, c: Cluster) -> bool:
+        """Return whether one of rules 1 to 3 lets it go."""
+        if self.extra.get(worker, 0) > 0:  # rule 1
+            self.extra[worker] -= 1
+            return True
+        if self.within(worker, c):  # rule 2
+            return True
+        fastest = max(each.clock for each in c.present)
+        granted = self.controller(worker, c) if c.workers[worker].clock == fastest else 0  # rule 3
+        self.extra[worker] = max(0, granted - 1)  # the step that starts now is one of them
+        return granted > 0
+
+    def controller(self, worker: int, c: Cluster) -> int:
+        """Return r*."""
+        slowest = [each for each in c.present if each.clock == min(other.clock for other in c.present)]
+        p = c.workers[worker]
+        if any(math.isnan(each.previous_push_s) for each in [p, *slowest]):  # nothing can be predicted
+            return 0
+        last = max(slowest, key=lambda each: 2 * each.last_push_s - each.previous_push_s)
+        ours, theirs = p.last_push_s - p.previous_push_s, last.last_push_s - last.previous_push_s
+        most = self.own.upper - self.own.lower
+        pushes = [last.last_push_s + (k + 1) * theirs for k in range(most + 1)]
+        best, least = 0, math.inf
+        for r in range(most + 1):
+            stop = p.last_push_s + r * ours
+            if self.own.metric == "distance":
+                cost = min(abs(at - stop) for at in pushes)
+            else:
+                cost = min((at - stop for at in pushes if at >= stop), default=math.inf)
+            if cost < least:
+                best, least = r, cost
+        if self.own.clamp:
+            best = max(0, min(best, self.own.upper - c.clock_lead(worker) + 1))
+        return best
+
+
+@rule("consistency", "elastic_bsp")
+class ElasticBSP(Rule):
+    """Workers run freely until each has pushed twice; then each up to its push nearest to the others'."""
+
+    def __init__(self, own: Any) -> None:
+        super().__init__(own)
+        self.left: dict[int, int] = {}  # pushes that each has still to make in this phase
+        self.monitoring = True
+
+    def on_start(self, c: Cluster) -> Decisions:
+        """Begin a superstep."""
+        return self._superstep(c)
+
+    def on_push(self, push: Push, c: Cluster) -> Decisions:
+        """Commit as ASP; go on unless its own barrier is reached."""
+        self.left[push.worker] = self.left.get(push.worker, 0) - 1
+        commit = Commit([push])
+        if self.monitoring:
+            self._predict(c)
+            return [commit, Release(push.worker)]
+        if not self._missing():
+            return [commit, *self._superstep(c)]
+        waits = self.left[push.worker] <= 0
+        return [commit, Hold(push.worker, "barrier") if waits else Release(push.worker)]
+
+    def on_join(self, worker: int, c: Cluster) -> Decisions:
+        """Be monitored, or wait for the barrier that is chosen."""
+        if len(c.active) == 1:
+            return self._superstep(c)
+        if not self.monitoring:
+            return [Hold(worker, "barrier")]
+        self.left[worker] = 2
+        return [Release(worker)]
+
+    def on_leave(self, worker: int, c: Cluster) -> Decisions:
+        """Wait for it no longer."""
+        self.left.pop(worker, None)
+        if self.monitoring:
+            self._predict(c)
+            return []
+        return [] if self._missing() else self._superstep(c)
+
+    def _missing(self) -> bool:
+        return any(count > 0 for count in self.left.values())
+
+    def _superstep(self, c: Cluster) -> Decisions:
+        self.monitoring, self.left = True, dict.fromkeys(c.active, 2)
+        return [Release(worker) for worker in c.waiting]
+
+    def _predict(self, c: Cluster) -> None:
+        """Choose, once every interval is known, the pushes with the least span, the first of equals."""
+        if self._missing():
+            return
+        pushes = {}
+        for worker in c.active:
+            seen = c.workers[worker]
+            interval = seen.last_push_s - seen.previous_push_s
+            steps = range(1, self.own.lookahead + 1)
+            pushes[worker] = [(seen.last_push_s + step * interval, worker, step) for step in steps]
+        self.monitoring = False
+        self.left = closest(pushes)
+
+
+def closest(pushes: dict[int, list[tuple[float, int, int]]]) -> dict[int, int]:
+    """Return the step of each worker: to every push that may be the last belong the latest of the others.
+
+    `pushes`: of each worker (seconds, worker, step), ascending.
+    """
+    best, chosen = math.inf, dict.fromkeys(pushes, 1)
+    reached = dict.fromkeys(pushes, 0)
+    for last in sorted(push for own in pushes.values() for push in own):
+        reached[last[1]] = last[2]
+        if all(reached.values()):
+            latest = {worker: own[reached[worker] - 1] for worker, own in pushes.items()}
+            span = last[0] - min(latest.values())[0]
+            if span < best:
+                best, chosen = span, {worker: push[2] for worker, push in latest.items()}
+    return chosen
+
+
+@rule("consistency", "early_epoch_stop")
+class EarlyEpochStop(Rule):
+    """Project Adam: an epoch ends for all when a share of the workers has done its part of it."""
+
+    def __init__(self, own: Any) -> None:
+        super().__init__(own)
+        self.samples: dict[int, int] = {}
+
+    def on_push(self, push: Push, c: Cluster) -> Decisions:
+        """Commit; go on, or wait for the end of the epoch."""
+        self.samples[push.worker] = self.samples.get(push.worker, 0) + push.samples
+        commit = Commit([push])
+        if not self._has_done(push.worker, c):
+            return [commit, Release(push.worker)]
+        return [commit, *(self._end(c) or [Hold(push.worker, "end of the epoch")])]
+
+    def on_join(self, worker: int, c: Cluster) -> Decisions:
+        """Have the whole part before it."""
+        self.samples[worker] = 0
+        return [Release(worker)]
+
+    def on_leave(self, worker: int, c: Cluster) -> Decisions:
+        """End the epoch if enough of the others have done theirs."""
+        self.samples[worker] = 0
+        return self._end(c)
+
+    def _has_done(self, worker: int, c: Cluster) -> bool:
+        return self.samples.get(worker, 0) >= c.dataset_size / c.num_workers
+
+    def _end(self, c: Cluster) -> Decisions:
+        done = [worker for worker in c.active if self._has_done(worker, c)]
+        if len(done) < self.own.fraction * len(c.active) - 1e-6:
+            return []
+        self.samples = {}
+        return [Release(worker) for worker in done]
+
+
+def back(worker: int, c: Cluster) -> Decisions:
+    """Answer a newcomer where each push of a version is of another worker."""
+    waits = worker in [push.worker for push in c.pending.values()]
+    return [Hold(worker, "k pushes") if waits else Release(worker)]
+
+
+@rule("consistency", "grace")
+class Grace(Rule):
+    """Async Local-SGD: the first push begins a period, at whose end all that have come are applied."""
+
+    def __init__(self, own: Any) -> None:
+        super().__init__(own)
+        self.period = False
+
+    def on_push(self, push: Push, c: Cluster) -> Decisions:
+        """Wait for the end of the period, which a first push begins."""
+        if self.own.grace_s == 0:
+            return [Commit([push]), Release(push.worker)]
+        timer = [] if self.period else [SetTimer(c.now + self.own.grace_s, "grace")]
+        self.period = True
+        return [*timer, Hold(push.worker, "grace period")]
+
+    def on_join(self, worker: int, c: Cluster) -> Decisions:
+        """Let a newcomer go, but for one whose push is in the buffer still."""
+        waits = worker in [push.worker for push in c.pending.values()]
+        return [Hold(worker, "grace period") if waits else Release(worker)]
+
+    def on_timer(self, key: str, c: Cluster) -> Decisions:
+        """Apply one after the other, and let all go."""
+        if key != "grace":
+            return []
+        self.period = False
+        return self.on_drained(c) + [Release(worker) for worker in c.waiting]
+
+    def on_drained(self, c: Cluster) -> Decisions:
+        """Commit each push alone, as they came."""
+        return [Commit([push]) for push in c.pending.values()]

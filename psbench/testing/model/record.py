@@ -1,0 +1,68 @@
+"""The rows that the model expects in the log."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, NamedTuple
+
+from psbench.core import events as ev
+from psbench.core.log import Kind
+from psbench.testing.model.cluster import Cluster
+
+
+class Row(NamedTuple):
+    """A row of the log: columns that are not named are 0."""
+
+    kind: Kind
+    time_s: float
+    worker: int
+    text: Any
+    columns: dict[str, float]
+
+
+class Record:
+    """The rows of one answer, with the time that the cluster shows."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self.rows: list[Row] = []
+
+    def add(self, kind: Kind, worker: int = 0, text: Any = "", **columns: float) -> None:
+        """Expect a row in the log; a text that is none is written as JSON."""
+        self.rows.append(Row(kind, self.cluster.now, worker, text, columns))
+
+    def add_push(self, push: ev.Push) -> None:
+        """Expect the row of a push: all that a replay needs."""
+        bare = push.stats is None and not push.overlapping
+        text = "" if bare else dict(push.stats or {}) | ({"goes_on": 1.0} if push.overlapping else {})
+        columns: dict[str, float] = {
+            "id": push.id,
+            "version": push.base_version,
+            "samples": push.samples,
+            "steps": push.steps,
+        }
+        columns |= {"bytes": push.bytes, "compute_s": push.compute_s, "send_s": push.send_s}
+        self.add(Kind.PUSH, push.worker, text, **columns, loss=push.loss)
+
+    def add_event(self, event: ev.Event) -> None:
+        """Expect the row of an event that counts."""
+        match event:
+            case ev.Push():
+                self.add_push(event)
+            case ev.Vote():
+                columns: dict[str, float] = {
+                    "samples": event.samples,
+                    "compute_s": event.compute_s,
+                    "loss": event.value,
+                }
+                self.add(Kind.VOTE, event.worker, json.dumps(event.value), **columns)
+            case ev.Report():
+                self.add(Kind.REPORT, event.worker, dict(event.stats))
+            case ev.Join():
+                self.add(Kind.JOIN, event.worker)
+            case ev.Timer():
+                self.add(Kind.TIMER, text=event.key, id=event.composition_id)
+            case ev.Evaluated():
+                self.add(Kind.EVALUATED, text=event.values, id=event.epoch, version=event.version)
+            case ev.SwitchRequested():
+                self.add(Kind.SWITCH_REQUESTED, id=-1 if event.to is None else event.to)

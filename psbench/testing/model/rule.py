@@ -1,0 +1,105 @@
+"""What the rules of the model have in common: hooks that decide nothing unless a rule says otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+from psbench.core import events as ev
+from psbench.core.actions import Action, Commit, Hold, Orders, Release
+from psbench.core.part import Part
+from psbench.testing.model.cluster import Cluster
+
+Decisions: TypeAlias = list[Action]
+
+
+class Rule:
+    """One part, read again. `own` is the part itself: only its hyper-parameters and declarations are read."""
+
+    def __init__(self, own: Any) -> None:
+        self.own = own
+
+    def start(self, c: Cluster) -> Decisions:
+        """Begin: called before anything else."""
+        return []
+
+    def on_start(self, c: Cluster) -> Decisions:
+        """Let all workers go."""
+        return [Release(worker) for worker in c.waiting]
+
+    def on_push(self, push: ev.Push, c: Cluster) -> Decisions:
+        """Answer a push."""
+        return []
+
+    def on_vote(self, vote: ev.Vote, c: Cluster) -> Decisions:
+        """Answer a vote."""
+        return [Hold(vote.worker, "vote")]
+
+    def on_report(self, report: ev.Report, c: Cluster) -> Decisions:
+        """Answer a report."""
+        return []
+
+    def on_join(self, worker: int, c: Cluster) -> Decisions:
+        """Let a newcomer go."""
+        return [Release(worker)]
+
+    def on_leave(self, worker: int, c: Cluster) -> Decisions:
+        """Decide again without a worker that has left."""
+        return []
+
+    def on_timer(self, key: str, c: Cluster) -> Decisions:
+        """Answer a timer."""
+        return []
+
+    def on_drained(self, c: Cluster) -> Decisions:
+        """Commit what is left before a switch."""
+        return [Commit(c.buffered())] if c.pending else []
+
+    def on_applied(self, c: Cluster) -> Decisions:
+        """Answer a new version."""
+        return []
+
+    def on_commit(self, pushes: list[ev.Push], c: Cluster) -> Decisions:
+        """Say how pushes become the next version."""
+        raise NotImplementedError
+
+    def on_measured(self, facts: dict[str, float], c: Cluster) -> Decisions:
+        """Answer numbers that were asked for."""
+        return []
+
+    def on_evaluated(self, event: ev.Evaluated, c: Cluster) -> Decisions:
+        """Answer an evaluation."""
+        return []
+
+    def on_switch_requested(self, event: ev.SwitchRequested, c: Cluster) -> Decisions:
+        """Answer a person who asks for a switch."""
+        raise NotImplementedError
+
+    def on_release(self, worker: int, c: Cluster) -> Orders:
+        """Say what a worker is told with its release."""
+        return {}
+
+    def rate_epoch(self, c: Cluster) -> float:
+        """Return the epoch at which the rate is read."""
+        return c.epoch
+
+
+#: the model's rule for each part, by domain and name
+RULES: dict[tuple[str, str], type[Rule]] = {}
+
+
+def rule(domain: str, *names: str) -> Callable[[type[Rule]], type[Rule]]:
+    """Enter a rule for the parts of these names."""
+
+    def enter(kind: type[Rule]) -> type[Rule]:
+        RULES.update({(domain, name): kind for name in names})
+        return kind
+
+    return enter
+
+
+def rule_of(part: Part) -> Any:
+    """Return the model's rule for a part; for one that it has none for, the part itself, at its beginning."""
+    kind = RULES.get((part.domain, part.name))
+    known = kind is not None and type(part).__module__.startswith("psbench.")
+    return kind(part) if kind is not None and known else part.fresh()

@@ -1,0 +1,119 @@
+"""Put small faults into what decides, and say which of them the fuzzer finds: python -m tests.mutation.fuzz."""
+
+from __future__ import annotations
+
+import argparse
+import random
+import signal
+import sys
+import time
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from psbench.testing.fuzz.campaign import BLOCK, run_block
+from tests.mutation.mutants import Mutant, mutants_of
+from tests.mutation.planted import FAULTS, Fault
+from tests.mutation.runner import apply, in_fork
+
+HERE = Path(__file__).parent
+#: the engine, and the parts that decide
+DECIDES = (
+    *(f"psbench/core/{name}.py" for name in ("engine", "action_processor", "membership", "drain")),
+    *(f"psbench/core/{name}.py" for name in ("migration", "view", "switch_rules", "worker_loop")),
+    *(f"psbench/strategies/{name}" for name in ("consistency", "aggregation", "communication")),
+    *(f"psbench/strategies/{name}" for name in ("stragglers", "switching")),
+)
+#: what says, checks or computes on tensors, and decides nothing about an event
+_NOT = {
+    *("why_not", "reason", "nearest", "check", "waits", "spec", "pause_for_evaluations", "model_post_init"),
+    *("update", "update_buffers", "begin", "step", "payload", "receive", "has_model"),
+}
+#: share of the faults, but for those with a reason, that must be found
+LEAST = 0.9
+#: CPU seconds for a block of schedules that takes one: more is an endless loop
+_MOST_S = 60.0
+
+
+class Found(NamedTuple):
+    """After how many schedules, and how many seconds of CPU, a fault was seen, and what was said of it."""
+
+    schedules: int
+    cpu_s: float
+    error: str
+
+
+def main() -> int:
+    """Run the command; it fails if too few faults are found."""
+    asked = argparse.ArgumentParser(prog="python -m tests.mutation.fuzz", description=__doc__)
+    asked.add_argument("files", nargs="*", default=list(DECIDES), help="files or folders of the package")
+    asked.add_argument("--sample", type=int, default=40, help="how many faults")
+    asked.add_argument("--seed", type=int, default=1, help="of the sample")
+    asked.add_argument("--schedules", type=int, default=20_000, help="to be played with each")
+    asked.add_argument("--planted", action="store_true", help="the faults of planted.py in their place")
+    given = asked.parse_args()
+    if error := _play(given.schedules // 100, _nothing).error:
+        print(f"the fuzzer fails without a fault: {error}")
+        return 1
+    faults = _planted() if given.planted else _sample(given.files, given.sample, given.seed)
+    reasons = tomllib.loads((HERE / "reasons.toml").read_text()).get("decisions", {})
+    found = excused = 0
+    began = time.perf_counter()
+    for words, key, put in faults:
+        one = in_fork(lambda put=put: tuple(_play(given.schedules, put)), 24 * 3600.0)
+        seen = Found(*one) if isinstance(one, tuple) else Found(BLOCK, 0.0, str(one))
+        found += bool(seen.error)
+        excused += not seen.error and key in reasons
+        outcome = f"after {seen.schedules:6}" if seen.error else reasons.get(key, "NOT FOUND")
+        print(f"{outcome}, {seen.cpu_s:6.1f} s: {words}\n{'':22}{seen.error[:120]}", flush=True)
+    total = len(faults) - excused
+    print(f"{found} of {total} found, {excused} with a reason; {time.perf_counter() - began:.0f} s in all")
+    return int(found < LEAST * total)
+
+
+def _planted() -> list[tuple[str, str, Callable[[], None]]]:
+    def put(fault: Fault) -> Callable[[], None]:
+        return lambda: setattr(fault.owner, fault.name, fault.made())
+
+    return [(words, words, put(fault)) for words, fault in FAULTS.items()]
+
+
+def _sample(names: list[str], count: int, seed: int) -> list[tuple[str, str, Callable[[], None]]]:
+    every: list[Mutant] = []
+    for name in names:
+        path = Path(name)
+        files = sorted(path.glob("*.py")) if path.is_dir() else [path]
+        every += [m for file in files for m in mutants_of(file) if m.function.split(".")[-1] not in _NOT]
+    chosen = random.Random(seed).sample(every, min(count, len(every)))
+    print(f"{len(chosen)} of {len(every)} faults")
+    return [(str(mutant), mutant.key, lambda mutant=mutant: apply(mutant)) for mutant in chosen]
+
+
+def _play(schedules: int, put: Callable[[], Any]) -> Found:
+    """Play schedules with a fault until one fails."""
+    put()
+    signal.signal(signal.SIGVTALRM, _too_long)
+    began = time.process_time()
+    for number in range(-(-schedules // BLOCK)):
+        signal.setitimer(signal.ITIMER_VIRTUAL, _MOST_S)
+        try:
+            error = run_block(1, number, 80, shrinks=False).first_error
+        except Exception as failed:  # a strategy cannot even be made
+            error = f"{type(failed).__name__}: {failed}"
+        if error:
+            return Found((number + 1) * BLOCK, time.process_time() - began, error)
+    signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+    return Found(schedules, time.process_time() - began, "")
+
+
+def _too_long(_signal: int, _frame: object) -> None:
+    raise TimeoutError("a block of schedules does not end")
+
+
+def _nothing() -> None:
+    pass
+
+
+if __name__ == "__main__":
+    sys.exit(main())
