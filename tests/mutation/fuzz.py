@@ -1,4 +1,4 @@
-"""Put small faults into what decides, and say which of them the fuzzer finds: python -m tests.mutation.fuzz."""
+"""Put small faults into what decides, and say which the fuzzer finds: python -m tests.mutation.fuzz."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def first_finding(names=(), seed=7, blocks=BLOCKS):
 
 @pytest.mark.slow
 def test_nothing_is_found_in_the_package_and_everything_is_covered():
-    done = run_campaign(160, seed=1, processes=1)
+    done = run_campaign(160, seed=2, processes=1)
     assert [finding.test for finding in done.findings] == []
     assert done.schedules == 160
     assert done.events > 100 * EVENTS
