@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -13,6 +14,7 @@ from pydantic import BaseModel, Field, ValidationError, field_validator, model_v
 from psbench.clusters import Cluster, make_cluster
 from psbench.clusters.connection import Connection
 from psbench.clusters.recovery import Recovery
+from psbench.core.compatibility import doubt_of_optimizer
 from psbench.core.part import Part, make_part
 from psbench.core.parts import Switching
 from psbench.core.specification import Specification, explain, parameter
@@ -20,7 +22,7 @@ from psbench.core.stop import Stop
 from psbench.core.strategy import MEASURES, STATISTICS, Strategy
 from psbench.core.switching_strategy import AnyStrategy, SwitchingStrategy
 from psbench.data import DataSource, as_data
-from psbench.errors import ParameterError, UnknownName, in_short
+from psbench.errors import DoubtfulComposition, ParameterError, UnknownName, in_short
 from psbench.models import Model, as_model
 from psbench.sharding import Sharding, as_sharding
 from psbench.specfile import read_yaml, set_path
@@ -142,6 +144,9 @@ class Experiment(Specification):
             super().__init__(**values)
         except ValidationError as error:
             raise explain(error, type(self), "experiment") from None
+        for composition in self.strategy.compositions:
+            if doubt := doubt_of_optimizer(composition, self.optimizer.name):
+                warnings.warn(f"strategy {composition.name!r}: {doubt}", DoubtfulComposition, stacklevel=2)
 
     @field_validator("model", mode="before")
     @classmethod

@@ -157,6 +157,16 @@ def doubts(strategy: Composition) -> list[str]:
     return [doubt for doubtful, doubt in checks if doubtful]
 
 
+def doubt_of_optimizer(strategy: Composition, optimizer: str) -> str:
+    """Return what of an optimizer is probably not intended under a composition; empty if nothing is."""
+    if not strategy.communication.overlaps or optimizer == "sgd":
+        return ""
+    return (
+        f"optimizer {optimizer!r} under {strategy.communication.name}: the steps that workers take by "
+        f"themselves are plain SGD at its rate, and only the servers' updates are {optimizer!r}; use 'sgd'"
+    )
+
+
 def keeps_on_workers(strategy: Composition) -> bool:
     """Return whether workers have more than a place in their data when they wait: models, or residuals."""
     m = strategy.communication

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from psbench.data import Dataset
-from psbench.errors import ParameterError
+from psbench.errors import DoubtfulComposition, ParameterError
 from psbench.models.construction import described, one_line
 from psbench.models.drawing import drawing_from
 from psbench.training.accuracy import right_answers
@@ -48,8 +49,13 @@ def check_parameters(what: str, module: nn.Module) -> None:
     for name, values in named.items():
         if values.requires_grad and values.dtype != torch.float32:
             kind = str(values.dtype).removeprefix("torch.")
+            remedy = (
+                "make it two of real numbers, and torch.complex of them in the forward"
+                if values.is_complex()
+                else "call its .float()"
+            )
             raise ParameterError(
-                f"{what}: parameter {name!r} is {kind}, and what is trained is float32; call its .float()"
+                f"{what}: parameter {name!r} is {kind}, and what is trained is float32; {remedy}"
             )
 
 
@@ -81,6 +87,7 @@ def try_step(
         outputs = _forward(what, module.train(), data.name, inputs)
         _check_outputs(what, outputs, data, loss)
         value = _loss(what, outputs, targets, loss)
+        _check_mean(outputs, targets, loss, value)
         _check_gradient(what, module, value)
     changed = _changed(module, before)
     _put_back(module, before)
@@ -101,6 +108,14 @@ def _check_outputs(what: str, outputs: Any, data: Dataset, loss: Loss) -> None:
     if loss.name != "cross_entropy" or not isinstance(outputs, Tensor):
         return
     logits = outputs.shape[-1] if data.train_y.dim() + 1 == outputs.dim() else 0
+    if data.task == "classification" and data.train_y.dim() == 1 and logits > data.num_outputs:
+        warnings.warn(
+            f"{what} answers with {logits} numbers a sample, and data {data.name!r} has {data.num_outputs} "
+            f"classes: the other {logits - data.num_outputs} are never right; say classes={logits} if the "
+            "data only lacks them",
+            DoubtfulComposition,
+            stacklevel=2,
+        )
     if data.train_y.dim() <= 2 and logits < data.num_outputs:
         kind = "classes" if data.task == "classification" else "next tokens"
         wanted = (len(outputs), *data.train_y.shape[1:], data.num_outputs)
@@ -130,6 +145,23 @@ def _loss(what: str, outputs: Any, targets: Tensor, loss: Loss) -> Tensor:
             "the data"
         )
     return value
+
+
+def _check_mean(outputs: Any, targets: Tensor, loss: Loss, value: Tensor) -> None:
+    """Refuse a sum over the batch, which is twice as much for every sample twice: a mean stays as it is."""
+    if not isinstance(outputs, Tensor) or len(outputs) != len(targets):
+        return
+    try:
+        with torch.no_grad():
+            twice = loss.mean(torch.cat([outputs, outputs]), torch.cat([targets, targets]))
+    except Exception:  # a loss of somebody's own for batches of this size alone
+        return
+    once, both = float(value.detach()), float(torch.as_tensor(twice).detach())
+    if once and abs(both - 2 * once) <= 1e-3 * abs(once):
+        raise ParameterError(
+            f"loss {loss.name!r} is a sum over the batch: with every sample twice it is {both:.4g} in the "
+            f"place of {once:.4g}; give the mean, as reduction='mean' does"
+        )
 
 
 def _check_gradient(what: str, module: nn.Module, value: Tensor) -> None:

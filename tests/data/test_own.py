@@ -180,8 +180,14 @@ def test_whole_numbers_after_whole_numbers_are_tokens():
     assert len(data.strata[1]) == 10
     numbers = ps.data((tokens, tokens[:, 0]), inputs="numbers").load(Streams(0))
     assert (numbers.task, numbers.train_x.dtype) == ("classification", torch.float32)
+    column = ps.data((X, NUMBERS[:, None]), task="own").load(Streams(0))
+    assert column.train_y.shape == (len(column.train_y), 1)  # as it is, for a loss of one's own
     own = ps.data((tokens, tokens % 2), task="own").load(Streams(0))
     assert (own.task, own.num_outputs, own.classes, own.train_y.dtype) == ("own", 9, (), torch.int64)
+
+
+def test_minus_one_and_one_are_two_classes():
+    assert as_data((X, np.where(Y == 2, -1, 1))).load(Streams(0)).classes == ("-1", "1")
 
 
 def test_labels_with_gaps_are_numbered_and_called_by_their_values():
@@ -245,6 +251,8 @@ def changed(array, place, value):
 
 BAD = {
     "lengths": (lambda: as_data((X, Y[:-1])), "X has 60 samples, but y 59"),
+    "marked": (lambda: as_data((X, np.where(Y == 2, -1, Y))), "y has the label -1, first in row"),
+    "ignored": (lambda: as_data((X, Y, X[:2], [0, -100])), "the label -100, first in row 1, which marks"),
     "validation lengths": (lambda: as_data((X, Y, X, Y[1:])), "X_val has 60 samples, but y_val 59"),
     "NaN": (lambda: as_data((changed(X, (17, 2), np.nan), Y)), "X has nan in row 17, column 2"),
     "infinite target": (lambda: as_data((X, changed(NUMBERS, 3, np.inf))), "y has inf in row 3"),

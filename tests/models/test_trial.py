@@ -8,7 +8,7 @@ from models.networks import Net, Words
 from torch import nn
 from torch.nn import functional
 
-from psbench.errors import ParameterError, UnknownName
+from psbench.errors import DoubtfulComposition, ParameterError, UnknownName
 from psbench.runs.execution import run
 from psbench.testing import toy_experiment
 from psbench.training.workload import Workload
@@ -47,6 +47,15 @@ class Growing(nn.Module):
         return self.layer(x)
 
 
+class Spectral(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(4, 3, dtype=torch.complex64))
+
+    def forward(self, x):
+        return (x.to(torch.complex64) @ self.weight).abs()
+
+
 def frozen():
     return nn.Linear(4, 3).requires_grad_(False)
 
@@ -55,6 +64,10 @@ REFUSED = {
     "no parameters": (nn.Identity, "has no parameters to train: it has none at all"),
     "frozen": (frozen, "has no parameters to train: all of them are frozen"),
     "doubles": (lambda: nn.Linear(4, 3).double(), "parameter 'weight' is float64, .*call its .float()"),
+    "complex": (
+        Spectral,
+        "parameter 'weight' is complex64, .*make it two of real numbers, and torch.complex of them",
+    ),
     "too few classes": (
         lambda: nn.Linear(4, 2),
         r"answers with float32 of shape \(4, 2\), and data 'mixture' has 3 classes.*shape \(4, 3\)",
@@ -114,6 +127,7 @@ def test_what_is_no_model_at_all_is_refused():
         (lambda outputs, targets: outputs.sum(1), r"gives float32 of shape \(4,\), and must give"),
         (lambda outputs, targets: outputs @ targets, "loss 'own' cannot take the outputs of model"),
         (lambda outputs, targets: outputs.sum() * float("inf"), "its loss is -?inf|nan before"),
+        (nn.CrossEntropyLoss(reduction="sum"), "is a sum over the batch: with every sample twice it is"),
         (lambda outputs, targets: torch.zeros((), requires_grad=True), "depends on none of its parameters"),
         ("mse", r"loss 'mse': outputs of shape \(4, 3\) do not fit targets of shape \(4,\)"),
     ],
@@ -121,6 +135,25 @@ def test_what_is_no_model_at_all_is_refused():
 def test_a_loss_that_cannot_work_is_one_line(loss, message):
     with pytest.raises(ParameterError, match=message):
         Workload.build(toy_experiment(loss=loss))
+
+
+@pytest.mark.parametrize("loss", [None, nn.CrossEntropyLoss(), "hinge", lambda o, t: (o**2).mean() + 1])
+def test_a_mean_is_no_sum(loss):
+    Workload.build(toy_experiment(model=lambda: nn.Linear(4, 3), loss=loss))
+
+
+def test_more_outputs_than_classes_are_doubtful():
+    many = toy_experiment(model=lambda: nn.Linear(4, 1000))
+    with pytest.warns(DoubtfulComposition, match="1000 numbers a sample, and data 'mixture' has 3 classes: "):
+        Workload.build(many)
+
+
+def test_an_optimizer_that_only_the_servers_have_is_doubtful():
+    adam = {"name": "adam", "lr": 0.01}
+    with pytest.warns(DoubtfulComposition, match="'osp': optimizer 'adam' under osp: the steps that workers"):
+        toy_experiment("osp", optimizer=adam)
+    for strategy, optimizer in (("osp", "sgd"), ("local_sgd", adam), ("bsp", adam)):
+        toy_experiment(strategy, optimizer=optimizer)
 
 
 def test_names_of_losses_and_metrics_are_checked():

@@ -13,6 +13,8 @@ from psbench.errors import DataError, ParameterError
 
 #: more whole numbers than this are taken for numbers by mistake, unless the task is given
 MOST_CLASSES = 1000
+#: how torch's losses and other libraries' data mark a sample without a label
+_NO_LABEL = (-100, -1)
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,8 @@ def encode(
     ------
     DataError, ParameterError
     """
-    parts = [_targets(train, "y")] + ([] if val is None else [_targets(val, "y_val")])
+    squeezes = task != "own"
+    parts = [_targets(train, "y", squeezes)] + ([] if val is None else [_targets(val, "y_val", squeezes)])
     if any(part.shape[1:] != parts[0].shape[1:] for part in parts):
         raise DataError(f"data: y has shape {parts[0].shape}, but y_val {parts[1].shape}")
     task = task or _task_of(parts[0], largest_token is not None)
@@ -68,12 +71,12 @@ def encode(
     return Targets(coded[0], coded[1] if len(coded) > 1 else None, names, task)
 
 
-def _targets(value: object, what: str) -> Array:
-    """Return targets in an array whose texts, if it has any, are texts."""
+def _targets(value: object, what: str, squeezes: bool) -> Array:
+    """Return targets in an array whose texts, if it has any, are texts; a column may become a vector."""
     array = as_array(value, what)
     if array.ndim == 0:
         raise DataError(f"data: {what} is {value!r}; expected one target a sample")
-    if array.ndim == 2 and array.shape[1] == 1:
+    if squeezes and array.ndim == 2 and array.shape[1] == 1:
         array = array[:, 0]
     if array.dtype.kind == "O":
         array = _from_objects(array, what)
@@ -135,6 +138,7 @@ def _classes(
     if found.dtype.kind == "U":
         return _named(values, found, given)
     if given is None:
+        _check_marks(found, values)
         if len(found) > MOST_CLASSES and len(found) > len(parts[0]) // 2:
             raise DataError(
                 f"data: y has {len(found)} different whole numbers in {len(parts[0])} samples; if they are "
@@ -148,6 +152,18 @@ def _classes(
             "numbered from 0"
         )
     return values, names
+
+
+def _check_marks(found: Array, values: Sequence[Array]) -> None:
+    """Refuse what other libraries mark samples without a label by; -1 and 1 are two classes."""
+    marks = [mark for mark in _NO_LABEL if mark in found]
+    if not marks or found.tolist() == [-1, 1]:
+        return
+    place = next(int(np.argmax(part == marks[0])) for part in values if (part == marks[0]).any())
+    raise DataError(
+        f"data: y has the label {marks[0]}, first in row {place}, which marks samples without one; leave "
+        "such rows out, or number the classes from 0"
+    )
 
 
 def _whole(y: Array) -> Array:
