@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
@@ -35,9 +36,13 @@ class Trace(StepTime):
     samples : int or None, samples
         The batch that `seconds` were measured with: a step of another size takes time in proportion. None: a
         step takes as long whatever its size.
-    order : "resample", "in_order" or None
-        Draw with replacement, each worker from its own stream; or from the first to the last, and then from
-        the first again, of which a warning is logged. None: factors are drawn, seconds are in order.
+    order : "blocks", "resample", "in_order" or None
+        blocks: draw blocks of steps that follow each other, each worker from its own stream, so that slow
+        steps stay together and every seed has a course of its own. resample: draw single steps. in_order:
+        replay from the first to the last, the same for every seed, and then from the first again, of which a
+        warning is logged. None: factors are drawn singly, seconds in blocks.
+    block : int or None, steps, >= 1
+        Steps of a block, at most as many as a worker has; None: the square root of those, rounded up.
 
     Raises
     ------
@@ -47,6 +52,10 @@ class Trace(StepTime):
 
     Notes
     -----
+    Blocks are those of a circular block bootstrap: one may begin with any step, all alike, and goes on with
+    the first after the last. With blocks of one step it is "resample", draw by draw. The length is ours: it
+    grows with the trace, as does the number of blocks.
+
     In virtual time. A step of a live run takes as long as it takes, times what the machine's speed and its
     slowdowns are emulated by.
 
@@ -54,8 +63,10 @@ class Trace(StepTime):
     --------
     >>> Trace(factors=[1, 2, 4], order="in_order").draw(np.random.default_rng(0), 2, 3).tolist()
     [4.0, 1.0, 2.0]
-    >>> Trace(seconds=[[0.1, 0.2], [0.4]]).series(0, np.random.default_rng(0))(3).tolist()
+    >>> Trace(seconds=[[0.1, 0.2], [0.4]], order="in_order").series(0, np.random.default_rng(0))(3).tolist()
     [0.1, 0.2, 0.1]
+    >>> Trace(seconds=[[1, 2, 3, 4, 5]], block=3).series(0, np.random.default_rng(0))(6).tolist()
+    [4.0, 5.0, 1.0, 2.0, 3.0, 4.0]
     """
 
     name: ClassVar[str] = "trace"
@@ -71,8 +82,11 @@ class Trace(StepTime):
     samples: int | None = parameter(
         None, "batch that the seconds were measured with; none: they do not depend on it", ge=1
     )
-    order: Literal["resample", "in_order"] | None = parameter(
-        None, "draw with replacement, or repeat in order; none: factors are drawn, seconds in order"
+    order: Literal["blocks", "resample", "in_order"] | None = parameter(
+        None, "draw blocks or single steps, or replay in order; none: factors singly, seconds in blocks"
+    )
+    block: int | None = parameter(
+        None, "steps of a block; none: the square root of a worker's steps", unit="steps", ge=1
     )
 
     @field_validator("factors", "seconds", mode="before")
@@ -89,6 +103,10 @@ class Trace(StepTime):
         given = [name for name in given if getattr(self, name) != type(self).model_fields[name].default]
         if len(given) > 1:
             raise ParameterError(f"step_time 'trace': {given[0]} and {given[1]} are given; leave one out")
+        if self.block is not None and not self.in_blocks:
+            raise ParameterError(
+                "step_time 'trace': block is for steps that are drawn in blocks; set the order"
+            )
         if self.samples is not None and not self.in_seconds:
             raise ParameterError(
                 "step_time 'trace': samples is for seconds; factors go with the batch anyway"
@@ -104,6 +122,11 @@ class Trace(StepTime):
     def in_seconds(self) -> bool:
         """Whether what is drawn are seconds, instead of factors of what the profile gives."""
         return bool(self.seconds or self.path)
+
+    @property
+    def in_blocks(self) -> bool:
+        """Whether blocks of steps are drawn."""
+        return self.order == "blocks" or (self.order is None and self.in_seconds)
 
     @property
     def measured_samples(self) -> int | None:
@@ -127,14 +150,14 @@ class Trace(StepTime):
 
     def length(self, worker: int) -> int | None:
         """Return after how many steps a worker's times are repeated; None if they are drawn."""
-        return len(self._steps()[worker]) if self.in_seconds and self.order != "resample" else None
+        return len(self._steps()[worker]) if self.in_seconds and self.order == "in_order" else None
 
     def series(self, worker: int, rng: np.random.Generator) -> Callable[[int], NDArray[np.float64]]:
         """Return what gives the next of a worker's factors, or seconds."""
-        if not self.in_seconds:
-            return super().series(worker, rng)
-        own, in_order = np.asarray(self._steps()[worker]), self.order != "resample"
-        return self._counted(lambda start, size: _taken(own, in_order, rng, start, size))
+        own = np.asarray(self._steps()[worker] if self.in_seconds else self.factors)
+        if self.in_blocks:
+            return self._counted(_Blocks(own, self.block, rng).following)
+        return self._counted(lambda start, size: _taken(own, self.order == "in_order", rng, start, size))
 
     def draw(self, rng: np.random.Generator, start: int, size: int) -> NDArray[np.float64]:
         """Return measured factors."""
@@ -149,6 +172,23 @@ class Trace(StepTime):
         except OSError as error:
             raise DataError(f"step_time 'trace': {file}: {error.strerror}; check path") from None
         return _read(file, stat.st_mtime_ns, stat.st_size)
+
+
+class _Blocks:
+    """A course of blocks of measured steps; where a block begins is drawn when it is reached."""
+
+    def __init__(self, values: NDArray[np.float64], block: int | None, rng: np.random.Generator) -> None:
+        self._values, self._rng = values, rng
+        self._block = min(block or math.isqrt(len(values) - 1) + 1, len(values))
+        self._begins = np.zeros(0, dtype=np.int64)
+
+    def following(self, start: int, size: int) -> NDArray[np.float64]:
+        """Return so many steps of the course, which follow those that were asked for before."""
+        steps, count = np.arange(start, start + size), len(self._values)
+        missing = (start + size - 1) // self._block + 1 - len(self._begins)
+        drawn = (self._rng.random(max(0, missing)) * count).astype(np.int64)
+        self._begins = np.concatenate([self._begins, drawn])
+        return self._values[(self._begins[steps // self._block] + steps % self._block) % count]
 
 
 def _taken(

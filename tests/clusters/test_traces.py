@@ -32,16 +32,16 @@ def steps(cluster, worker, count, samples=4):
 
 @pytest.fixture(params=["list", "csv", "parquet"])
 def trace(request, tmp_path):
-    """The same trace in each form; in files the workers' rows are mixed."""
+    """The same trace in each form, to be replayed; in files the workers' rows are mixed."""
     if request.param == "list":
-        return {"seconds": SECONDS}
+        return {"seconds": SECONDS, "order": "in_order"}
     rows = [(worker, seconds) for worker, own in enumerate(SECONDS) for seconds in own]
     frame = pd.DataFrame(rows[::2] + rows[1::2], columns=["worker", "seconds"])
     frame = frame.sort_values("seconds", ignore_index=True)
     frame["note"] = "x"
     path = tmp_path / f"trace.{request.param}"
     frame.to_csv(path, index=False) if request.param == "csv" else frame.to_parquet(path)
-    return {"path": str(path)}
+    return {"path": str(path), "order": "in_order"}
 
 
 def test_each_worker_takes_its_own_seconds_again_and_again(trace):
@@ -65,7 +65,8 @@ def test_a_run_takes_the_times_of_its_trace_and_says_that_it_was_repeated(trace,
 
 def test_seconds_may_go_with_the_batch_and_with_slowdowns():
     slow = [{"worker": 0, "from_s": 0, "to_s": 1, "factor": 3}]
-    cluster = traced({"seconds": [[0.1, 0.2]], "samples": 8}, workers=1, slowdowns=slow)
+    exact = {"seconds": [[0.1, 0.2]], "order": "in_order"}
+    cluster = traced(exact | {"samples": 8}, workers=1, slowdowns=slow)
     assert steps(cluster, 0, 2, samples=4) == pytest.approx([0.15, 0.3])
 
 
@@ -76,14 +77,52 @@ def test_seconds_may_be_drawn_from_each_workers_own():
     assert np.mean(drawn) == pytest.approx(0.2, abs=4 * np.std(SECONDS[0]) / np.sqrt(3000))
 
 
-def test_a_resumed_trace_goes_on_where_it_was():
-    profile = traced({"seconds": SECONDS}).profile()
+RISING = [list(range(1, 101))]
+
+
+@pytest.mark.parametrize("order", [None, "blocks"])
+def test_without_an_order_seconds_come_in_blocks_of_steps_that_follow_each_other(order):
+    drawn = steps(traced({"seconds": RISING} | ({"order": order} if order else {}), workers=1), 0, 5000)
+    blocks = np.array(drawn).reshape(-1, 10)  # the root of 100 steps
+    assert ((np.diff(blocks, axis=1) - 1) % 100 == 0).all()  # the last is followed by the first
+    begins, times = np.unique(blocks[:, 0], return_counts=True)
+    assert len(begins) > 95  # any step, all alike
+    assert times.max() < 20
+    assert steps(traced({"seconds": RISING, "block": 1000}, workers=1), 0, 100) != drawn[:100]
+
+
+def test_blocks_of_one_step_are_single_draws():
+    one, other = ({"seconds": SECONDS, "order": "resample"}, {"seconds": SECONDS, "block": 1})
+    assert steps(traced(one), 0, 300) == steps(traced(other), 0, 300)
+    factors = {"factors": [1, 2, 4, 8]}  # which are drawn singly, unless blocks are asked for
+    single, blocks = (steps(traced(factors | more), 1, 300) for more in ({}, {"order": "blocks", "block": 1}))
+    assert single == blocks
+    pairs = {
+        b / a for a, b in zip(*[iter(steps(traced(factors | {"order": "blocks"}), 1, 300))] * 2, strict=True)
+    }
+    assert pairs == {2.0, 0.125}
+
+
+def test_every_seed_has_a_course_of_its_own_unless_the_trace_is_replayed():
+    def times_s(trace):
+        cluster = toy_cluster([1.0, 1.0, 1.0]) | {"step_time": {"name": "trace", "seconds": SECONDS} | trace}
+        spec = toy_experiment("bsp", cluster=cluster, stop={"updates": 12}, timing_only=True)
+        return [ps.run(spec.but(seed=seed)).summary()["time_s"] for seed in range(4)]
+
+    assert len(set(times_s({}))) > 1
+    assert len(set(times_s({"order": "in_order"}))) == 1
+
+
+@pytest.mark.parametrize(("trace", "following"), [({"order": "in_order"}, SECONDS[0][1]), ({}, None)])
+def test_a_resumed_trace_goes_on_where_it_was(trace, following):
+    profile = traced({"seconds": SECONDS} | trace).profile()
     times = StepTimes(profile, Streams(0))
     for _ in range(4):
         times.next(0, 4, 0.0)
     later = StepTimes(profile, Streams(0))
     later.load_state_dict(times.state_dict())
-    assert later.next(0, 4, 0.0) == SECONDS[0][1]
+    assert [later.next(0, 4, 0.0) for _ in range(9)] == (after := [times.next(0, 4, 0.0) for _ in range(9)])
+    assert following in (None, after[0])
 
 
 # ------------------------------------------------------------------ autocorrelation
@@ -159,6 +198,7 @@ BAD = {
     "zero": (lambda _: {"seconds": [[0.1], [0.2, 0], [0.1]]}, "step 1 of worker 1 takes 0.0"),
     "two of them": (lambda _: {"seconds": SECONDS, "factors": [2]}, "factors and seconds are given"),
     "samples of factors": (lambda _: {"factors": [2], "samples": 4}, "samples is for seconds"),
+    "a block alone": (lambda _: {"factors": [1, 2], "block": 2}, "block is for steps that are drawn"),
     "no list": (lambda _: {"seconds": [0.1, 0.2, 0.3]}, "seconds.0"),
     "no file": (lambda tmp: {"path": str(tmp / "trace.csv")}, os.strerror(errno.ENOENT)),
     "column": (lambda tmp: written(tmp, "worker,time\n0,1\n"), "has no column 'seconds'"),
