@@ -188,7 +188,7 @@ CASES = {
 def test_golden_log(name):
     """Times are multiples of 1/4 s, so that no arithmetic of a CPU shows; look at a change as at code.
 
-    PSBENCH_WRITE_GOLDEN=1 writes the files anew; a part whose log changes raises its `results_version`.
+    PSBENCH_WRITE_GOLDEN=1 writes the files anew; `CHANGELOG.md` says what changed, and why.
     """
     cluster = ScriptedCluster(CASES[name], [1, 1.25, 2, 4], changes=CHANGES, epochs=20)
     cluster.run(until=20)

@@ -41,8 +41,6 @@ class Part(Specification):
     reads: ClassVar[tuple[str, ...]] = ()
     #: kinds of numbers that the part asks for with `Measure`
     measures: ClassVar[tuple[str, ...]] = ()
-    #: raised whenever the part decides differently from before
-    results_version: ClassVar[int] = 1
     #: whether it can be made from its name; what stands for an object of Python cannot
     registered: ClassVar[bool] = True
 

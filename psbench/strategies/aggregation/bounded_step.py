@@ -110,7 +110,6 @@ class BoundedStep(_ByDistance):
     name: ClassVar[str] = "bounded_step"
     source: ClassVar[str] = SOURCE
     #: 2: the constant is a constant unless asked otherwise
-    results_version: ClassVar[int] = 2
 
     near: float = parameter(0.1, "squared distance at which the factor is 1", source="our reading", ge=0)
 

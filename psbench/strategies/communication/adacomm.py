@@ -80,7 +80,6 @@ class AdaComm(Local):
     source: ClassVar[str] = SOURCE
     reads: ClassVar[tuple[str, ...]] = ("first_loss",)
     measures: ClassVar[tuple[str, ...]] = ("train_loss",)
-    results_version: ClassVar[int] = 2
 
     # 20: the first of the fixed periods that the paper compares for its larger network
     initial_steps: int = parameter(

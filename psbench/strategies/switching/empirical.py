@@ -43,7 +43,6 @@ class Empirical(LossWindow):
     name: ClassVar[str] = "empirical"
     source: ClassVar[str] = "thesis eq. 4.1"
     #: 2: counts epochs, not evaluations; in virtual time acts at the version that was evaluated
-    results_version: ClassVar[int] = 2
 
     window: int = parameter(
         5, "changes of the loss to average over", unit="epochs", source="thesis eq. 4.1", ge=1
