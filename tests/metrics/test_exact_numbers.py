@@ -29,6 +29,7 @@ from psbench.metrics import (
     training_loss,
     unused_workers,
 )
+from psbench.metrics.rows import Absences, with_membership
 
 
 def spans_of(log: EventLog, worker: int) -> list[tuple]:
@@ -249,3 +250,35 @@ def test_an_empty_log_has_a_summary():
     assert summary["warnings"] == []
     assert timeline(EventLog()).empty
     assert clock_lead(EventLog()).empty
+
+
+def test_who_is_dropped_leaves_once_and_who_comes_back_may_leave_again():
+    log = EventLog()
+    for kind, worker in zip("JJDLJLDRL", (0, 1, 1, 1, 1, 1, 0, 0, 0), strict=True):
+        kinds = {"J": Kind.JOIN, "D": Kind.DROP, "L": Kind.LEAVE, "R": Kind.READMIT}
+        log.add(kinds[kind], float(len(log)), worker)
+    J, L, N = Kind.JOIN, Kind.LEAVE, Kind.NOTE
+    rows = log.rows()
+    assert with_membership(rows)["kind"].tolist() == [J, J, L, N, J, L, L, J, L]
+    for cut in range(len(rows)):  # whether it is read at once or not
+        absences = Absences()
+        parts = [absences.read(rows[:cut]), absences.read(rows[cut:])]
+        assert [*parts[0]["kind"], *parts[1]["kind"]] == [J, J, L, N, J, L, L, J, L]
+
+
+def test_a_log_that_is_not_of_one_run_is_refused():
+    log = EventLog()
+    for number in (0, 1, 1):
+        log.add(Kind.PUSH, 1.0, 0, number)
+    with pytest.raises(DataError, match="two pushes with the same id"):
+        pushes(log)
+    log = EventLog()
+    log.add(Kind.PUSH, 1.0, 0, 0)
+    log.add(Kind.APPLY, 1.0, 0, 3)
+    for table in (pushes, staleness):
+        with pytest.raises(DataError, match="uses push 3, which never arrived"):
+            table(log)
+
+
+def test_an_empty_log_has_no_throughput():
+    assert len(throughput(EventLog())) == 0

@@ -110,6 +110,8 @@ def _inside(function: ast.FunctionDef) -> Iterator[Any]:
             continue
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
             continue  # a docstring
+        if isinstance(node, ast.keyword) and node.arg == "strict":
+            continue  # of `zip`: asked for everywhere, and true wherever the tests pass
         if hasattr(node, "lineno"):
             yield node
         if isinstance(node, ast.AnnAssign):

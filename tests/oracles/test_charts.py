@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from oracles import drawings
 from oracles.small_runs import NAMES
-from oracles.story import end_of, rows_of, spans_of
+from oracles.story import end_of, rows_of, spans_of, starts_of
 from oracles.summaries import QUALITY
 
 from psbench import charts, metrics
@@ -139,3 +139,11 @@ def test_figures_of_a_comparison(groups: dict[str, list[Run]]) -> None:
     for name, table in expected.items():
         (figure,) = found[name]
         check(figure, table)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_clocks_and_leads_at_the_start_of_every_step(runs: dict[str, list[Run]], name: str) -> None:
+    run = runs[name][0]
+    found = metrics.clock_lead(run.log)[["time_s", "worker", "clock", "lead"]]
+    expected = [(each.time_s, each.worker, each.clock, each.lead) for each in starts_of(rows_of(run.log))]
+    assert list(found.itertuples(index=False, name=None)) == expected
