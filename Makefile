@@ -93,7 +93,7 @@ BROWSER := tests/widgets/test_browser_chart.py
 
 lock: $(VENV)/.uv  ## write constraints.txt anew: the newest version of everything, for any platform
 	@$(BIN)/uv pip compile -q --universal --upgrade --no-header --no-annotate --no-emit-index-url \
-	  --no-emit-find-links --extra dev -o constraints.txt pyproject.toml
+	  --no-emit-find-links --extra dev --extra docs -o constraints.txt pyproject.toml
 
 TODAY := $(shell date +%Y%m%d)
 nightly: test lowest prerelease  ## and the tests that are long and rarely find anything

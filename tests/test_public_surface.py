@@ -13,6 +13,8 @@ from pathlib import Path
 import jsonschema
 import pytest
 import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 import psbench
 from psbench.system.deferred_grammar import NAME, defer_grammar
@@ -175,3 +177,28 @@ def test_environment_for_conda_mirrors_the_package():
     assert listed == wanted
     assert environment["dependencies"][-1] == {"pip": ["-e ."]}
     assert environment["channels"][0] == "conda-forge"
+
+
+# ------------------------------------------------------------------ constraints.txt
+
+
+def test_constraints_pin_what_is_required_for_every_python():
+    """`make lock` writes them anew."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    groups = [project["dependencies"], *project["optional-dependencies"].values()]
+    wanted = [
+        Requirement(each)
+        for group in groups
+        if group is not project["optional-dependencies"]["bench"]
+        for each in group
+    ]
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    pinned = [Requirement(line) for line in lines]
+    assert not [line for line in lines if "://" in line or line.startswith(("-", "/", "."))]
+    for need in wanted:
+        pins = [pin for pin in pinned if pin.name == canonicalize_name(need.name)]
+        assert pins or need.name == "psbench", f"{need.name} is not pinned"
+        for pin in pins:
+            (only,) = pin.specifier
+            assert only.operator == "=="
+            assert need.specifier.contains(only.version), f"{pin} is not {need}"
