@@ -67,6 +67,7 @@ class Account:
         self.orders_kept_back: list[act.Tell] = []
         self.told_to_push = False
         self.handovers = 0
+        self.counted = False  # whether the rule was asked about the votes that are being answered
         self.version_at_handover = 0
         self.use(0)
 
@@ -122,18 +123,31 @@ class Account:
         found = [part.on_applied(c) for part in (self.communication, self.stragglers, *rule, *movers)]
         return [action for actions in reversed(found) for action in actions]
 
-    def release(self, release: act.Release) -> list[Action]:
+    def count_votes(self, release: act.Release) -> list[Action]:
+        """Ask the rule, before votes are answered, as if all that was voted on were trained on; once."""
+        c = self.cluster
+        voted = c.workers[release.worker].status is Status.VOTED
+        if release.then == "push" or not voted or self.rule is None or self.counted:
+            return []
+        self.counted = True
+        samples = sum(c.workers[worker].voted_samples for worker in c.voted)
+        c.samples += samples
+        decisions: list[Action] = self.rule.on_applied(c)
+        c.samples -= samples
+        return decisions
+
+    def release(self, release: act.Release) -> None:
         """Let a worker go: with which version, whether it is sent it, and what it is told."""
         c, now = self.cluster, self.composition
         member = c.workers[release.worker]
         if member.dropped:
-            return []
+            return
         orders: dict[str, Any] = dict(release.orders)
         steps = release.then == "step"
         if self.switch is not None and steps:
             if not member.overlapping:
                 self.park(member)
-                return []
+                return
             orders["push"] = True
         orders |= self.communication.on_release(member.id, c)
         orders |= self.stragglers.on_release(member.id, c)
@@ -146,9 +160,6 @@ class Account:
         own_model = now.own_steps or now.placement.collective
         sends = not voted and (own_model or load != member.base_version or not member.has_model)
         aggregate = now.aggregation.reply != "model" and sends and not first and member.has_model
-        follows: list[Action] = []
-        if kept and self.rule is not None:
-            follows = self.rule.on_applied(c)
         made = replace(release, orders=orders, load=load, send=sends, ticket=member.ticket + 1)
         if voted or now.own_steps:
             made = replace(made, aggregate=aggregate, epoch=self.communication.rate_epoch(c))
@@ -161,7 +172,7 @@ class Account:
             self.log.add(Kind.HOLD, member.id, "re-assignment")
         else:
             self.send(made, kept)
-        return follows
+        self.counted = self.counted and bool(c.voted)
 
     def send(self, release: act.Release, kept: int) -> None:
         """Send a release; a worker that has no model is sent a whole one."""

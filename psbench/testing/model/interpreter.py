@@ -25,6 +25,7 @@ class Interpreter(Account):
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
         self.waiting: list[ev.Event] = []  # events that came while numbers were measured
+        self.heard: list[Action] = []  # the rule's answers to evaluations that came then
         self.answer: Answer | None = None  # the event that waits for numbers
 
     def begin(self, workers: Iterable[int]) -> list[Action]:
@@ -46,6 +47,9 @@ class Interpreter(Account):
             self.carry_out(self.react(event))
         elif isinstance(event, ev.Measured):
             self.go_on(event.facts)
+        elif isinstance(event, ev.Evaluated):  # which changes nothing that was measured
+            self.log.add_event(event)
+            self.heard = self.on_evaluated(event) + self.heard
         else:
             self.waiting.append(event)
         while self.answer is None and self.waiting:
@@ -208,11 +212,14 @@ class Interpreter(Account):
                 part = getattr(self, decision.domain)
                 self.out.append(decision)
                 self.log.add(Kind.MEASURE, text=[decision.domain, decision.needs])
+                self.heard = []
                 facts = yield
+                heard = self.heard
                 self.log.add(Kind.MEASURED, text=dict(facts))
-                yield from self.perform_all(part.on_measured(facts, self.cluster))
+                yield from self.perform_all(part.on_measured(facts, self.cluster) + heard)
             case act.Release():
-                yield from self.perform_all(self.release(decision))
+                yield from self.perform_all(self.count_votes(decision))
+                self.release(decision)
             case act.Hold():
                 self.hold(decision)
             case act.Cancel():
