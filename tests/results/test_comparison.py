@@ -76,6 +76,7 @@ class TestSpeedUps:
         ended = {"epochs": 2, "seconds": 1000}  # a limit that no run came to
         assert ps.compare([made("bsp", stop=ended), made("asp", stop=ended)]).no_speed_up == {}
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("place", ["baseline", "other"])
     def test_of_a_run_that_was_stopped_there_is_none_and_every_view_says_so(self, place, tmp_path):
         runs = [stopped("bsp"), made("asp")] if place == "baseline" else [made("bsp"), stopped("asp")]
