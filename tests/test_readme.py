@@ -60,7 +60,7 @@ def test_python_blocks_run_in_order_and_print_what_is_shown(
     module = ModuleType("readme")  # a module that can be found again, as pickling a class needs
     monkeypatch.setitem(sys.modules, "readme", module)
     # a class of this module cannot be found by other processes, as one of a script can
-    monkeypatch.setattr("psbench.runs.sweeps.pool.cores", lambda: 1)
+    monkeypatch.setattr("psbench.runs.sweeps.execution.cores", lambda: 1)
     space = vars(module)
     printed, judged = [], set()
     for body in blocks("python"):
