@@ -32,7 +32,7 @@ def model_of(strategy, workers=2):
     )
 
 
-@pytest.mark.parametrize("domain", ["consistency", "stragglers", "switching", "placement"])
+@pytest.mark.parametrize("domain", ["consistency", "stragglers", "switching"])
 def test_it_has_a_rule_for_every_part(domain):
     assert {kind.name for kind in registered(domain)} <= {name for own, name in RULES if own == domain}
 
