@@ -188,7 +188,9 @@ class _Blocks:
         missing = (start + size - 1) // self._block + 1 - len(self._begins)
         drawn = (self._rng.random(max(0, missing)) * count).astype(np.int64)
         self._begins = np.concatenate([self._begins, drawn])
-        return self._values[(self._begins[steps // self._block] + steps % self._block) % count]
+        places = (self._begins[steps // self._block] + steps % self._block) % count
+        course: NDArray[np.float64] = self._values[places]
+        return course
 
 
 def _taken(
