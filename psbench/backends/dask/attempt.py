@@ -274,6 +274,8 @@ class Attempt:
             self._missing[message.name] = time.monotonic()
         elif isinstance(message, msg.Incident):
             self.record.note(message.text)
+        elif isinstance(message, msg.Waiting):
+            logger.warning("%s", message.text)
         elif isinstance(message, msg.RunMoves):
             why = f"the Dask worker of {self._what(message.name)} is being retired"
             raise ServerRetired(why, self._leavers.addresses)

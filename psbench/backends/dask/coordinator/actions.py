@@ -79,6 +79,7 @@ class ActionPerformer:
             state = state or state_of(workload.server(), states=True)
             ranges = None if codec_counters is None else self._view.ranges
             run.store = ParameterServerStore(out, workload, index, state, run.numbers, ranges, codec_counters)
+        run.has_store = True
         self._compose(workload.wire_size)
 
     def _compose(self, size: WireSize) -> None:
@@ -113,8 +114,9 @@ class ActionPerformer:
 
     def _apply(self, apply: act.Apply) -> Script[None] | None:
         self._run.store.apply(apply)
-        due = not self.keeps_steps and self._evaluation.may_be_due
-        return self._evaluation.after_update() if due else None
+        if apply.version != self._view.version or self.keeps_steps:
+            return None  # of several updates in an answer the view is at the last, and so are the rules
+        return self._evaluation.after_update() if self._evaluation.may_be_due else None
 
     def _send_orders(self, tell: act.Tell) -> None:
         self._out.send(worker_name(tell.worker), msg.NewOrders(tell.orders))

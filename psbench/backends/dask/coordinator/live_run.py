@@ -53,8 +53,6 @@ _WorkerHandler: TypeAlias = Callable[[int, Any], None]
 
 #: seconds between looks at what is due, at the client's share of the log, and at which peers are dead
 _DUE_S, _LOG_S, _LOOK_S = 0.02, 0.1, 0.25
-#: seconds that processes may take to load torch and the data
-_START_S = 180.0
 #: seconds that the last step of a worker may take before the run ends without what it used
 _USAGE_S = 5.0
 #: seconds that a stop waits for a version to write a checkpoint of, before it waits for the workers' parts
@@ -119,6 +117,8 @@ class LiveRun:
             self.replication,
         )
         # fmt: on
+        self._connection = experiment.connection
+        self._waiting_since = -math.inf  # of the wait, or, in training, of the last message of a peer
         self._next_due = self._next_log = self._next_look = -math.inf
         self._stop_by = math.inf  # when a stop waits no longer for a version
         self._unanswered = False
@@ -155,7 +155,9 @@ class LiveRun:
                 self._next_log = now + _LOG_S
                 self.log_stream.send()
             while self.wait is None or self.wait.done():
-                self.wait = next(self._script)
+                self.wait, self._waiting_since = next(self._script), now
+            if now >= self._waiting_since + self._connection.say_after_s:
+                self._say_whom(now)
         except StopIteration:
             self._end(None)
         except Exception as error:
@@ -194,15 +196,18 @@ class LiveRun:
         run = self.run
 
         def is_over() -> bool:
-            return not run.peers.missing or bool(run.ending) or run.now > _START_S
+            return not run.peers.missing or bool(run.ending) or run.now > self._connection.start_s
 
         yield Wait(is_over, lambda: ", ".join(run.peers.missing))
         if run.ending:
             raise ServerLost(_RETIRED) if self._retired else Cancelled(_NOT_BEGUN)
         if missing := run.peers.missing:
             raise BackendError(
-                f"{', '.join(missing)} did not report within {_START_S:.0f} s: are the Dask workers busy?"
+                f"{', '.join(missing)} did not report within {self._connection.start_s:g} s "
+                "(connection.start_s): are the Dask workers busy?"
             )
+        if not (run.peers.workers() or self.membership.awaits_worker):
+            raise WorkerLost("every worker was lost before training began")
 
     def _begin(self) -> Script[None]:
         self.actions.use(0, None)
@@ -269,6 +274,7 @@ class LiveRun:
             msg.Ready: members.set_ready,
             msg.RoleLost: lambda _, lost: members.find_no_place(lost.name),
             msg.RoleLeaves: lambda _, leaving: self._leaving.append(leaving.name),
+            msg.RoleGone: lambda _, gone: members.lose_unconnected(gone.name),
             msg.AskClock: lambda name, _: run.out.send(name, msg.Clock(run.clock_s)),
             msg.Failed: self._fail,
             msg.PeerRefused: self._lose_refused,
@@ -334,6 +340,12 @@ class LiveRun:
         if run.now >= run.rules.deadline_s and not run.ending and run.training:
             self._end_in_time()
 
+    def _say_whom(self, now: float) -> None:
+        """Tell the client whom the run waits for, and again later if it still does."""
+        assert self.wait is not None
+        since, self._waiting_since = self._waiting_since, now
+        self.run.out.send(CLIENT, msg.Waiting(f"waiting for {self.wait.whom()} for {now - since:.0f} s"))
+
     def _take_look(self, looked: Looked) -> None:
         """Do without those who are dead, and then let go whoever is to leave and is still there."""
         self._looks += 1
@@ -346,10 +358,12 @@ class LiveRun:
             self._leave(name)
 
     def _check_progress(self) -> None:
-        """Raise Deadlock if nothing that is under way can release a worker again."""
+        """Raise Deadlock if nothing that is under way can release a worker again, WorkerLost if none is left."""
         run, view = self.run, self.run.view
         if self.wait is not self._training_wait:
             return
+        if not (view.num_active or run.events or run.ending or self.membership.awaits_worker):
+            raise WorkerLost(self._no_worker_left())
         busy = view.num_computing or run.ending or run.events or run.timers or run.engine.measuring
         if view.num_active and not (busy or self.evaluation.under_way):  # a rule may act on one
             raise Deadlock(f"at {run.now:.3f} s no worker can ever go on; {view.waits()}")
@@ -410,7 +424,10 @@ class LiveRun:
             if self.replication.keeps_evaluations:
                 yield from self.replication.keep((), self._run_state())
         elif not (run.view.num_active or self.membership.awaits_worker):
-            raise WorkerLost(f"every worker is gone at {now:.3f} s; nobody is left to train")
+            raise WorkerLost(self._no_worker_left())
+
+    def _no_worker_left(self) -> str:
+        return f"every worker is gone at {self.run.now:.3f} s; nobody is left to train"
 
     def _perform(self, actions: Sequence[Action]) -> Script[None]:
         """Perform an answer of the engine; a checkpoint falls between the model it makes and its releases."""
@@ -486,9 +503,10 @@ class LiveRun:
         yield from self.evaluation.evaluate_last(state)
         yield from self._await_usage()
         self.log_stream.send()
+        gone = {worker.id for worker in run.view.workers.values() if worker.status == Status.GONE}
         facts = {
             "time_s": time_s,
-            "lost_workers": [w.id for w in run.view.workers.values() if w.status == Status.GONE],
+            "lost_workers": sorted(gone | (run.peers.lost_workers - run.view.workers.keys())),
             "strangers": run.strangers,
             "usage": sorted(run.peers.usage.values(), key=lambda used: used["worker"]),
             "unanswered": self._unanswered or self.pushes.diverged,

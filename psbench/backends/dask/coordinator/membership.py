@@ -15,7 +15,7 @@ from psbench.backends.dask.protocol.messages import Ready, StartTraining, Stop
 from psbench.backends.dask.protocol.roles import CLIENT, EVALUATOR, REPLICA, worker_name, worker_number
 from psbench.core import events as ev
 from psbench.core.view import Status
-from psbench.errors import Cancelled, ServerLost, WorkerLost
+from psbench.errors import Cancelled, ServerLost
 
 #: roles that training goes on without, while another process is found for them
 _HELPERS = EVALUATOR, REPLICA
@@ -72,8 +72,6 @@ class Membership:
 
         Raises
         ------
-        WorkerLost
-            Before training begins, if no other takes its place.
         ServerLost, Cancelled
             If it is a server, or the client.
         """
@@ -100,20 +98,31 @@ class Membership:
     def _lose_worker(self, worker: int, how: str) -> None:
         name = worker_name(worker)
         self._replacements.lose(name, self._run.now, how)
-        if not self._run.training:
-            if not self._replacements.awaits_worker:
-                raise WorkerLost(f"{name} {how} before training began")
-            self._expect_again(name)
-            return
-        self._run.store.leave(worker)
-        self._averaging.leave(worker)
-        self._checkpoints.leave(worker)
-        self._run.events.append(ev.Leave(worker, "lost"))
+        self._expect_again(name)
+        if self._run.has_store:
+            self._run.store.leave(worker)
+            self._averaging.leave(worker)
+            self._checkpoints.leave(worker)
+        if self._run.training:
+            self._run.events.append(ev.Leave(worker, "lost"))
 
     def _expect_again(self, name: str) -> None:
-        """Begin only when another process has taken that role."""
-        if not self._run.training:
+        """Begin only when another process has taken that role, or without it if none is sought."""
+        if self._run.training:
+            return
+        if self._replacements.seeks(name):
             self._peers.expect_again(name)
+        else:
+            self._peers.do_without(name)
+
+    def lose_unconnected(self, name: str) -> None:
+        """Do without a role whose Dask worker is gone, unless it has connected: then its death shows.
+
+        Of one that was lost before, the client looks for another Dask worker already.
+        """
+        peers = self._peers
+        if name in peers.known and name not in peers.gone and not peers.has_connected(name):
+            self.lose(name)
 
     def set_ready(self, name: str, ready: Ready) -> None:
         """Take note that a role is ready, and begin with one that was lost or missing."""
@@ -123,6 +132,8 @@ class Membership:
         worker = worker_number(name)
         if worker is not None and self._run.training:
             self._admit(worker)
+        elif worker is not None and self._run.has_store:
+            self._run.store.join(worker)
         elif name == EVALUATOR:
             self._evaluation.begin_again()
             self._measurements.begin_again()
@@ -140,6 +151,8 @@ class Membership:
     def find_no_place(self, name: str) -> None:
         """Do without a role for which there is no Dask worker."""
         self._replacements.give_up(name)
+        if name in self._peers.missing:
+            self._peers.do_without(name)
         if name == EVALUATOR:
             self._evaluation.do_without()
 

@@ -46,7 +46,12 @@ class Peers:
 
     def do_without(self, name: str) -> None:
         """Take note that no other takes the place of a peer that is gone."""
-        self._expected.remove(name)
+        if name in self._expected:
+            self._expected.remove(name)
+
+    def has_connected(self, name: str) -> bool:
+        """Whether a peer has connected, and its death would show."""
+        return name in self._connected
 
     def set_ready(self, name: str, ready: Ready) -> None:
         """Take note that a peer can begin."""
@@ -99,3 +104,4 @@ class Peers:
     def lose(self, name: str) -> None:
         """Do without a peer."""
         self.gone.add(name)
+        self._connected.discard(name)

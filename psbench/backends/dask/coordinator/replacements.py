@@ -40,10 +40,14 @@ class Replacements:
         """Have another Dask worker found for evaluator or replica, or for a worker if that is wanted."""
         meanwhile = ": until it is replaced, a lost server costs updates" if name == REPLICA else ""
         self._tell(f"{name} {how} at {now:.1f} s{meanwhile}")
-        if name in (EVALUATOR, REPLICA) or self._of_workers:
+        if self.seeks(name):
             self._missing.add(name)
             self._awaited.add(name)
             self._out.send(CLIENT, RoleLost(name))
+
+    def seeks(self, name: str) -> bool:
+        """Whether another Dask worker is sought for a role that is lost."""
+        return name in (EVALUATOR, REPLICA) or self._of_workers
 
     def find(self, name: str, now: float) -> None:
         """Take note that a role has a process; worth a word if it was sought."""

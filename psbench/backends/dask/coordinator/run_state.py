@@ -42,6 +42,8 @@ class RunState:
         Whether training has begun.
     strangers : int
         Connections that were refused because they did not begin with the run's key.
+    has_store : bool
+        Whether a composition has begun.
     store : ParameterStore
         Of the current composition.
     """
@@ -60,6 +62,7 @@ class RunState:
     begin_s: float = 0.0
     training: bool = False
     strangers: int = 0
+    has_store: bool = False
     store: ParameterStore = field(init=False)
     composition: Strategy = field(init=False)
 

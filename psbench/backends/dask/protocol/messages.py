@@ -102,8 +102,20 @@ class RoleLeaves(Message, kind=26):
     name: str
 
 
+class RoleGone(Message, kind=29):
+    """The Dask worker of a role is gone, as its scheduler says, perhaps before the role could connect."""
+
+    name: str
+
+
 class Incident(Message, kind=28):
     """What has gone wrong, in words, as soon as it has: a coordinator may be lost too."""
+
+    text: str
+
+
+class Waiting(Message, kind=19):
+    """Whom the run has been waiting for, for some time, in words."""
 
     text: str
 

@@ -1,0 +1,276 @@
+"""Many schedules of live runs: what was played, how fast, and what failed."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from psbench.backends.dask.coordinator.live_run import LiveRun
+from psbench.backends.dask.protocol import messages as msg
+from psbench.backends.dask.protocol.roles import CLIENT, EVALUATOR, REPLICA, worker_number
+from psbench.errors import DoubtfulComposition, PsbenchError, SpecError
+from psbench.experiment import Experiment
+from psbench.seeds import Streams
+from psbench.testing.live.world import World
+from psbench.training.workload import Workload
+
+#: schedules of one experiment: building one takes as long as several schedules
+BLOCK = 25
+_NAMES = (
+    *("bsp", "asp", "ssp", "k_bsp", "k_asp", "k_batch_bsp", "k_batch_asp", "dssp", "elastic_bsp"),
+    *("all_reduce", "all_reduce", "local_sgd", "selsync", "hermes", "osp", "flex_rr", "adacomm", "dbs_sgd"),
+)
+
+
+@dataclass
+class LiveCampaign:
+    """What a number of schedules covered and found.
+
+    Attributes
+    ----------
+    schedules, inputs : int
+        `inputs` counts messages, ticks and looks that live runs were given.
+    ended : dict
+        How many runs ended in each way: a status, or the kind of an error.
+    findings : list of (block, schedule, choices, error)
+        The first of each form, with the fewest choices that show it.
+    failures : int
+    """
+
+    schedules: int = 0
+    inputs: int = 0
+    seconds: float = 0.0
+    failures: int = 0
+    ended: dict[str, int] = field(default_factory=dict)
+    findings: list[tuple[int, int, int, str]] = field(default_factory=list)
+
+    def plain(self) -> dict[str, Any]:
+        """Return plain data."""
+        rate = self.schedules / self.seconds if self.seconds else 0.0
+        return vars(self) | {"seconds": round(self.seconds, 1), "schedules_per_second": round(rate, 1)}
+
+
+def run_live_campaign(
+    schedules: int,
+    seed: int = 0,
+    choices: int = 150,
+    run_class: type[LiveRun] = LiveRun,
+    progress: Callable[[LiveCampaign], None] | None = None,
+    first_block: int = 0,
+    most_failures: int | None = None,
+) -> LiveCampaign:
+    """Play so many schedules (rounded up to whole blocks of one experiment each).
+
+    Parameters
+    ----------
+    schedules : int, >= 1
+    seed : int
+        The same one plays the same schedules.
+    choices : int
+        Of each schedule, before the faults end.
+    run_class : type
+        `LiveRun`, or one with a fault.
+    progress : callable or None
+        Called with the campaign after each block.
+    first_block : int
+        For processes that play a part each.
+    most_failures : int or None
+        Ends the campaign.
+    """
+    done, began = LiveCampaign(), time.perf_counter()
+    for block in range(first_block, first_block - (-schedules // BLOCK)):
+        workload = draw_workload(Streams(seed).generator("live", block))
+        for number in range(BLOCK):
+            _play_one(done, workload, (seed, block, number), choices, run_class)
+            if most_failures is not None and done.failures >= most_failures:
+                return done
+        done.seconds = time.perf_counter() - began
+        if progress is not None:
+            progress(done)
+    return done
+
+
+def _play_one(
+    done: LiveCampaign, workload: Workload, at: tuple[int, int, int], choices: int, run_class: type[LiveRun]
+) -> None:
+    world, error = play(workload, at, choices, run_class)
+    done.schedules += 1
+    if world is not None:
+        done.inputs += world.inputs
+    if error is None:
+        assert world is not None
+        how = "moved" if world.moves else world.outcome.status if world.outcome else _kind(world)
+        done.ended[how] = done.ended.get(how, 0) + 1
+        return
+    done.failures += 1
+    form = _form(error)
+    if form not in {_form_of_text(each[3]) for each in done.findings}:
+        fewest = _fewest(workload, at, choices, run_class, form)
+        done.findings.append((*at[1:], fewest, f"{type(error).__name__}: {error}"))
+
+
+def _kind(world: World) -> str:
+    return type(world.end.error).__name__ if world.end is not None else "never"
+
+
+def _form(error: Exception) -> str:
+    return _form_of_text(f"{type(error).__name__}: {error}")
+
+
+def _form_of_text(text: str) -> str:
+    return "".join(letter for letter in text[:60] if not letter.isdigit())
+
+
+def _fewest(
+    workload: Workload, at: tuple[int, int, int], choices: int, run_class: type[LiveRun], form: str
+) -> int:
+    """Return how many of a schedule's choices are enough for a failure of that form."""
+    for count in range(choices):
+        error = play(workload, at, count, run_class)[1]
+        if error is not None and _form(error) == form:
+            return count
+    return choices
+
+
+def play(
+    workload: Workload, at: tuple[int, int, int], choices: int, run_class: type[LiveRun] = LiveRun
+) -> tuple[World | None, Exception | None]:
+    """Play one schedule, then let it heal; return its world, and what went wrong."""
+    seed, block, number = at
+    rng = Streams(seed).generator("live schedule", block, number)
+    world = None
+    try:
+        world = World(workload, rng, run_class)
+        player = Player(world, rng)
+        for _ in range(choices):
+            if world.end is not None:
+                break
+            player.choose()
+        if world.end is None:
+            world.heal()
+    except Exception as error:
+        return world, error
+    return world, None
+
+
+class Player:
+    """Draws what happens next; each schedule has faults of its own, most of them few.
+
+    Parameters
+    ----------
+    world : World
+    rng : numpy Generator
+    """
+
+    def __init__(self, world: World, rng: np.random.Generator) -> None:
+        self._world, self._rng = world, rng
+        self._faults = int(rng.choice([0, 1, 1, 2, 3]))
+        self._fault_rate = float(rng.choice([0.01, 0.05, 0.2]))
+        self._favourite = float(rng.choice([0.0, 0.5]))  # how often one pair is served before all others
+
+    def choose(self) -> None:
+        """Let something happen."""
+        world, rng = self._world, self._rng
+        if self._faults and rng.random() < self._fault_rate:
+            self._faults -= 1
+            self._fault()
+            return
+        pairs, busy = world.waiting(), world.busy()
+        drawn = rng.random()
+        if drawn < 0.06 or not (pairs or busy):
+            world.pass_time(float(rng.choice([0.02, 0.3, 2.0], p=[0.6, 0.35, 0.05])))
+        elif drawn < 0.08:
+            world.report_dead()
+            world.find_places(bool(rng.random() < 0.7))
+        elif pairs and (not busy or rng.random() < 0.7):
+            place = 0 if rng.random() < self._favourite else int(rng.integers(len(pairs)))
+            world.arrive(pairs[place])
+        else:
+            world.end_step(busy[int(rng.integers(len(busy)))])
+
+    def _fault(self) -> None:
+        world, rng = self._world, self._rng
+        drawn = rng.random()
+        pairs = world.waiting()
+        roles = sorted(world.alive - {CLIENT})
+        if drawn < 0.5 and roles:
+            workers = [name for name in roles if worker_number(name) is not None]
+            some = workers if workers and rng.random() < 0.6 else roles
+            world.kill(str(some[int(rng.integers(len(some)))]))
+        elif drawn < 0.6 and pairs:
+            world.repeat(pairs[int(rng.integers(len(pairs)))])
+        elif drawn < 0.75 and roles:
+            world.ask(msg.RoleLeaves(str(rng.choice([*roles, "coordinator"]))))
+        elif drawn < 0.82:
+            world.ask(msg.RequestStop(bool(rng.integers(2))))
+        elif drawn < 0.92:
+            world.ask(msg.RequestSwitch(None))
+        elif drawn < 0.96 and world.workers:
+            world.refuse(str(rng.choice(sorted(world.workers))))
+        elif drawn < 0.97:
+            world.kill(CLIENT)
+
+
+def draw_workload(rng: np.random.Generator) -> Workload:
+    """Return the workload of an experiment of some strategy, with few workers and updates."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DoubtfulComposition)
+        for _ in range(1000):
+            try:
+                return Workload.build(_draw_experiment(rng))
+            except (SpecError, PsbenchError):  # the parts do not fit together
+                continue
+    raise AssertionError("no experiment was found by chance")
+
+
+def _draw_experiment(rng: np.random.Generator) -> Experiment:
+    workers = int(rng.integers(1, 5))
+    strategy = _draw_strategy(rng)
+    if rng.random() < 0.35:
+        pair = {"first": strategy, "second": _draw_strategy(rng)}
+        rule: Any = {"name": "after", "fraction": 0.5} if rng.random() < 0.6 else "manual"
+        strategy = {"name": "strategy_switch", "rule": rule, **pair}
+    recovery: dict[str, Any] = {"replicas": int(rng.random() < 0.3)}
+    if rng.random() < 0.4:
+        recovery["min_workers"] = 1
+    cluster: dict[str, Any] = {"workers": workers, "step_time": "constant"}
+    if rng.random() < 0.2 and workers > 1:
+        cluster["failures"] = [{"worker": workers - 1, "at_s": 0.5, "rejoin_s": 2.0}]
+    return Experiment(
+        strategy=strategy,
+        data="digits",
+        model={"name": "mlp", "hidden": [2]},
+        cluster=cluster,
+        batch_size=4 * workers,
+        evaluate_every=float(rng.choice([0.1, 1.0, 100.0])),
+        checkpoint_every=None if rng.random() < 0.5 else 0.2,
+        stop={"updates": int(rng.integers(3, 16)), "epochs": 50},
+        recovery=recovery,
+        backend="dask",
+    )
+
+
+def _draw_strategy(rng: np.random.Generator) -> dict[str, Any]:
+    strategy: dict[str, Any] = {"name": str(rng.choice(_NAMES))}
+    if strategy["name"] == "hermes":
+        strategy |= {"alpha": -0.1, "patience": 1}  # so that some worker pushes soon
+    drawn = rng.random()
+    if strategy["name"] != "all_reduce" and drawn < 0.45:
+        placement: dict[str, Any] = {"name": "parameter_server", "servers": int(rng.integers(2, 4))}
+        if drawn < 0.25:
+            placement |= {
+                "assignment": "layer",
+                "reassignment": {"name": "by_load", "every": 2, "threshold": 1.05},
+            }
+        strategy["placement"] = placement
+    elif drawn > 0.85:
+        strategy["placement"] = "all_reduce"
+    return strategy
+
+
+__all__ = ["EVALUATOR", "REPLICA", "LiveCampaign", "Player", "draw_workload", "play", "run_live_campaign"]

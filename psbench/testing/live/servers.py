@@ -1,0 +1,218 @@
+"""Parameter servers without arithmetic: each entry of a slice is the number of its version."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from psbench.backends.dask.protocol import messages as msg
+from psbench.backends.dask.protocol.decoder import Message
+from psbench.backends.dask.protocol.framing import State
+from psbench.backends.dask.protocol.messages import PushKey, ReleaseMessage
+from psbench.backends.dask.protocol.roles import worker_name
+from psbench.backends.dask.server.migration import SliceMigration
+from psbench.backends.dask.server.parameter_server import partition_of
+from psbench.backends.partition import Partition, partitions_of
+from psbench.testing.invariants import BrokenContract
+from psbench.training.workload import Workload
+
+_NO_BUFFERS = torch.zeros(0)
+#: seconds that a payload of a worker that then died may still take
+_GRACE_S = 0.3
+
+
+def version_of(vector: Tensor, what: str) -> int:
+    """Return the version that a vector is of: all its entries are that number."""
+    low, high = (float(vector.min()), float(vector.max())) if len(vector) else (0.0, 0.0)
+    if low != high:
+        raise BrokenContract(f"{what} has entries of versions {low:g} to {high:g}")
+    return int(low)
+
+
+class VersionSlice:
+    """A slice whose entries are all its version, and the payloads of pushes, whose entries are their ticket."""
+
+    def __init__(self, state: State) -> None:
+        drawn = bool((state["parameters"] != state["parameters"].round()).any())  # where training starts
+        self.parameters = torch.zeros_like(state["parameters"]) if drawn else state["parameters"].clone()
+        self.payloads: dict[PushKey, Tensor] = {}
+        for name, tensor in state.items():
+            kind, _, which = name.partition("/")
+            if kind == "payload":
+                worker, ticket = map(int, which.split("/"))
+                self.payloads[worker, ticket] = tensor.clone()
+
+    def vectors(self, keys: Sequence[PushKey]) -> State:
+        """Return what moves with the entries."""
+        payloads = {f"payload/{key[0]}/{key[1]}": self.payloads[key] for key in keys}
+        return {"parameters": self.parameters} | payloads
+
+    def hold_vectors(self, vectors: State) -> None:
+        """Hold other entries."""
+        self.parameters = vectors["parameters"]
+        for key in list(self.payloads):
+            name = f"payload/{key[0]}/{key[1]}"
+            if name in vectors:
+                self.payloads[key] = vectors[name]
+
+    def checkpoint(self, keys: Sequence[PushKey]) -> State:
+        """Return copies of everything."""
+        return {name: each.clone() for name, each in self.vectors(keys).items()} | {"buffers": _NO_BUFFERS}
+
+
+class FakeServer:
+    """A parameter server; number 0 is in the coordinator's process, and never has to wait.
+
+    Parameters
+    ----------
+    workload : Workload
+    number : int
+    send : callable
+        Sends a message to a process, by its name.
+    """
+
+    def __init__(self, workload: Workload, number: int, send: Callable[[str, Message], None]) -> None:
+        self._workload, self.number, self._send = workload, number, send
+        self.slice: VersionSlice | None = None
+        self._part: Partition
+        self._migration: SliceMigration
+        self._orders: deque[Message] = deque()
+        self._gone: dict[int, float] = {}
+        self._met: set[int] = set()  # workers that are connected
+        self._handlers: dict[type[Message], Callable[[Any], Message | None]] = {
+            msg.BeginSlice: self._begin,
+            msg.ApplyUpdate: self._apply,
+            msg.DiscardPush: lambda order: self._drop(order.key),
+            msg.ForgetWorker: lambda _: None,
+            msg.WorkerGone: lambda _: None,
+            msg.HoldVersion: lambda _: None,
+            msg.AnswerWorker: self._answer,
+            msg.SendState: lambda order: msg.StateReply(order.tag, self._own.checkpoint(())),
+            msg.SendSliceState: lambda order: msg.StateReply(order.tag, self._own.checkpoint(order.keys), {}),
+            msg.SendPayload: lambda order: msg.StateReply(order.tag, self._payload(order.key)),
+            msg.MeasureDistance: lambda order: msg.NumberReply(order.tag, 1.0),
+            msg.MeasureLoad: self._load,
+            msg.MeasureMovement: lambda order: msg.NumberReply(order.tag, 1.0),
+            msg.GiveEntries: self._give,
+            msg.TakeEntries: self._take,
+        }
+        self._loads = 0
+
+    @property
+    def _own(self) -> VersionSlice:
+        assert self.slice is not None
+        return self.slice
+
+    @property
+    def version(self) -> int:
+        """The version of the slice."""
+        return version_of(self._own.parameters, f"the slice of server {self.number}")
+
+    def carry_out(self, order: Message) -> Message | None:
+        """Carry out an order now, and return the answer if there is one."""
+        missing = [key for key in _named(order) if key not in self._own.payloads]
+        if missing:
+            raise BrokenContract(f"{type(order).__name__} names {missing}, whose payloads no server has")
+        return self._handlers[type(order)](order)
+
+    # ---------------------------------------------------------------- a process of its own
+
+    def read(self, sender: str, message: Message, now: float) -> None:
+        """Take a message of the coordinator or of a worker."""
+        if isinstance(message, msg.Hello):
+            self._met.add(int(sender.split()[1]))
+        elif isinstance(message, msg.PushMessage):
+            assert message.payload is not None
+            self.receive((int(sender.split()[1]), message.ticket), message.payload)
+        elif isinstance(message, msg.WorkerGone):
+            self._gone.pop(message.worker, None)
+            if not message.is_back:
+                self._gone[message.worker] = now
+        elif isinstance(message, msg.BeginSlice):
+            self._begin(message)
+        elif not isinstance(message, msg.Ping):
+            self._orders.append(message)
+
+    def disconnect(self, name: str) -> None:
+        """Lose a worker's connection."""
+        self._met.discard(int(name.split()[1]))
+
+    def work(self, now: float) -> None:
+        """Carry out orders in their order, until one has to wait."""
+        while self._orders and self._may(self._orders[0], now):
+            answer = self._handlers[type(self._orders[0])](self._orders.popleft())
+            if answer is not None:
+                self._send("coordinator", answer)
+
+    def _may(self, order: Message, now: float) -> bool:
+        if isinstance(order, msg.AnswerWorker):
+            return order.worker in self._met or order.worker in self._gone
+        if isinstance(order, msg.DiscardPush):
+            return order.key in self._own.payloads or self._is_lost(order.key[0], now)
+        for key in _named(order):
+            if key not in self._own.payloads:
+                if not self._is_lost(key[0], now):
+                    return False
+                self._own.payloads[key] = torch.zeros_like(self._own.parameters)
+        return True
+
+    def _is_lost(self, worker: int, now: float) -> bool:
+        return now - self._gone.get(worker, float("inf")) > _GRACE_S
+
+    # ---------------------------------------------------------------- orders
+
+    def receive(self, key: PushKey, payload: Tensor) -> None:
+        """Keep the payload of a push; one of another length is of other entries, and moves nothing."""
+        if self.slice is not None:
+            fits = len(payload) == len(self.slice.parameters)
+            self.slice.payloads[key] = payload if fits else torch.zeros_like(self.slice.parameters)
+
+    def _begin(self, order: msg.BeginSlice) -> None:
+        composition = self._workload.experiment.strategy.compositions[order.composition]
+        if composition.placement.collective:
+            self.slice = None
+            return
+        self._part = partition_of(composition, self._workload, order.ranges)[self.number]
+        self.slice = VersionSlice(order.tensors)
+
+    def _apply(self, order: msg.ApplyUpdate) -> None:
+        own = self._own
+        for key in order.keys:
+            del own.payloads[key]
+        own.parameters = torch.full_like(own.parameters, self.version + 1)
+
+    def _drop(self, key: PushKey) -> None:
+        self._own.payloads.pop(key, None)
+
+    def _answer(self, order: msg.AnswerWorker) -> None:
+        if order.worker in self._met:
+            answer = ReleaseMessage(order.ticket, order.version, 0, True, payload=self._own.parameters)
+            self._send(worker_name(order.worker), answer)
+
+    def _payload(self, key: PushKey) -> State:
+        return {"parameters": self._own.payloads[key], "buffers": _NO_BUFFERS}
+
+    def _load(self, order: msg.MeasureLoad) -> Message:
+        self._loads += 1
+        return msg.NumberReply(order.tag, 1.0 + 2.0 * ((self.number + self._loads // 3) % 2))
+
+    def _give(self, order: msg.GiveEntries) -> Message:
+        after = partitions_of(order.ranges)[self.number]
+        own: Any = self._own
+        self._migration, self._part = SliceMigration(own, self._part, after, order.keys), after
+        return msg.StateReply(order.tag, self._migration.given)
+
+    def _take(self, order: msg.TakeEntries) -> Message:
+        self._migration.take(order.tensors)
+        return msg.StateReply(order.tag, {})
+
+
+def _named(order: Message) -> list[PushKey]:
+    """Return the pushes whose payloads an order needs."""
+    if isinstance(order, (msg.ApplyUpdate, msg.SendSliceState, msg.GiveEntries)):
+        return order.keys
+    return [order.key] if isinstance(order, msg.SendPayload) else []

@@ -1,0 +1,430 @@
+"""A live run with all its processes, none of which is real: what happens next is a choice."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from psbench.backends.dask.coordinator.live_run import LiveRun
+from psbench.backends.dask.protocol import messages as msg
+from psbench.backends.dask.protocol.decoder import Message
+from psbench.backends.dask.protocol.instructions import (
+    FIRST_SERVER,
+    Answer,
+    End,
+    Forget,
+    Input,
+    Instruction,
+    Look,
+    Looked,
+    Refused,
+    Send,
+    Tick,
+)
+from psbench.backends.dask.protocol.messages import PushMessage
+from psbench.backends.dask.protocol.roles import (
+    CLIENT,
+    COORDINATOR,
+    EVALUATOR,
+    REPLICA,
+    roles_of,
+    worker_number,
+)
+from psbench.backends.dask.protocol.transport import Received
+from psbench.core.log import Kind
+from psbench.errors import BackendError, Cancelled, ServerLost, WorkerLost
+from psbench.testing.invariants import BrokenContract
+from psbench.testing.live.channels import Channels
+from psbench.testing.live.servers import FakeServer, version_of
+from psbench.testing.live.workers import FakeWorker, Rings
+from psbench.training.workload import Workload
+
+#: messages that a process may send twice without harm, which a schedule repeats
+_REPEATED = (
+    *(PushMessage, msg.VoteMessage, msg.ReportMessage, msg.WorkerModel, msg.WorkerState, msg.StateReply),
+    *(msg.NumberReply, msg.RingVerdict, msg.Evaluated, msg.LossMeasured, msg.StateKept, msg.RoleLeaves),
+    *(msg.RequestStop, msg.RequestSwitch, msg.PeerRefused),
+)
+#: rounds in which a run must end once the faults are over, a tenth of a second each
+_ROUNDS = 1500
+
+
+class World:
+    """The processes of one run, and the messages between them.
+
+    Parameters
+    ----------
+    workload : Workload
+    rng : numpy Generator
+        Draws what the processes do that no choice says.
+    run_class : type
+        `LiveRun`, or one with a fault.
+
+    Attributes
+    ----------
+    end : End or None
+        How the run ended.
+    deaths : set of str
+        Roles whose processes were killed.
+    """
+
+    def __init__(
+        self, workload: Workload, rng: np.random.Generator, run_class: type[LiveRun] = LiveRun
+    ) -> None:
+        self._workload, self._rng = workload, rng
+        self.now, self._channels, self._rings = 0.0, Channels(), Rings()
+        names = [name for name in roles_of(workload.experiment) if name != COORDINATOR]
+        self.live = run_class(workload, [*names, CLIENT])
+        self._inputs: deque[Input] = deque()  # of the coordinator's own process, before all messages
+        self.first_server = FakeServer(workload, 0, self._never)
+        self.servers: dict[str, FakeServer] = {}
+        self.workers: dict[str, FakeWorker] = {}
+        self.alive: set[str] = set()
+        self.deaths: set[str] = set()
+        self._unnoticed: set[str] = set()  # dead, and not found dead yet
+        self._missing: set[str] = set()  # roles that the client looks for a place for
+        self._replaced: set[str] = set()
+        self._refused_evaluator = False
+        self.retired = self.asked_to_stop = False
+        self.end: End | None = None
+        self.outcome: msg.RunOutcome | None = None
+        self.moves = False
+        self._kept_version = -1  # of the last state that the replica has
+        self._has_replica = False
+        self._evaluated: set[int] = set()
+        self.inputs = 0
+        self._tell(Tick())
+        for name in [*names, CLIENT]:
+            self._start(name)
+
+    def _never(self, name: str, message: Message) -> None:
+        raise AssertionError("the first server answers by what it returns")
+
+    # ---------------------------------------------------------------- processes
+
+    def _start(self, name: str) -> None:
+        self.alive.add(name)
+        self._unnoticed.discard(name)
+
+        def send(to: str, message: Message) -> None:
+            if name in self.alive:
+                self._channels.send(name, to, message)
+
+        send(COORDINATOR, msg.Hello(name))
+        worker = worker_number(name)
+        if worker is not None:
+            for server in self.servers:
+                send(server, msg.Hello(name))
+            self.workers[name] = FakeWorker(self._workload, worker, self._rings, send)
+            self.workers[name].live()
+            return
+        if name.startswith("server"):
+            self.servers[name] = FakeServer(self._workload, int(name.split()[1]), send)
+        send(COORDINATOR, msg.Ready())
+
+    def kill(self, name: str) -> None:
+        """End a process; of what it has sent, only a part may still arrive."""
+        self.alive.discard(name)
+        self.deaths.add(name)
+        self._unnoticed.add(name)
+        for to, count in self._channels.sent_by(name):
+            self._channels.cut(name, to, int(self._rng.integers(count + 1)))
+        for sender in self._channels.sent_to(name):
+            self._channels.cut(sender, name)
+        if self.workers.pop(name, None) is not None:
+            for server in self.servers.values():
+                server.disconnect(name)
+
+    # ---------------------------------------------------------------- what the coordinator's process does
+
+    def _tell(self, given: Input) -> None:
+        """Give the run an input, and perform what it says."""
+        self._inputs.append(given)
+        while self._inputs and self.end is None:
+            self.inputs += 1
+            for instruction in self.live.handle(self._inputs.popleft(), self.now):
+                self._perform(instruction)
+
+    def _perform(self, instruction: Instruction) -> None:
+        if self.end is not None:
+            raise BrokenContract("the run goes on after its end")
+        if isinstance(instruction, Send):
+            if instruction.to == FIRST_SERVER:
+                answer = self.first_server.carry_out(instruction.message)
+                if answer is not None:
+                    self._inputs.append(Received(FIRST_SERVER, answer))
+            else:
+                self._send(instruction.to, instruction.message)
+        elif isinstance(instruction, Answer):
+            assert self.first_server.slice is not None
+            instruction.message.payload = self.first_server.slice.parameters
+            self._send(instruction.to, instruction.message)
+        elif isinstance(instruction, Forget):
+            self._channels.cut(instruction.name, COORDINATOR)
+        elif isinstance(instruction, Look):
+            dead = tuple(name for name in instruction.names if name in self._unnoticed and self._notices())
+            self._inputs.append(Looked(dead))
+        elif isinstance(instruction, End):
+            self.end = instruction
+            self._check_end(instruction)
+
+    def _notices(self) -> bool:
+        return self.is_healing or bool(self._rng.random() < 0.5)
+
+    is_healing = False
+
+    def _send(self, name: str, message: Message) -> None:
+        self._check_sent(name, message)
+        if name in self.alive:
+            self._channels.send(COORDINATOR, name, message)
+
+    # ---------------------------------------------------------------- arrivals
+
+    def waiting(self) -> list[tuple[str, str]]:
+        """Return the pairs between which messages are under way."""
+        return self._channels.waiting()
+
+    def arrive(self, pair: tuple[str, str]) -> None:
+        """Let the oldest message between two processes arrive."""
+        sender, receiver = pair
+        message = self._channels.arrive(pair)
+        if receiver == COORDINATOR:
+            self._arrive_at_coordinator(sender, message)
+        elif receiver == CLIENT:
+            self._arrive_at_client(message)
+        elif receiver in self.workers:
+            self._arrive_at_worker(receiver, sender, message)
+        elif receiver in self.servers:
+            self.servers[receiver].read(sender, message, self.now)
+            self.servers[receiver].work(self.now)
+        elif receiver == EVALUATOR:
+            self._evaluate(message)
+        elif receiver == REPLICA and isinstance(message, msg.KeepState):
+            self._check_state(message.state, message.tensors)
+            self._channels.send(REPLICA, COORDINATOR, msg.StateKept(message.tag))
+
+    def repeat(self, pair: tuple[str, str]) -> None:
+        """Send the newest message between two once more, if it is of a kind that may be."""
+        message = self._channels.last(pair)
+        if pair[1] == COORDINATOR and isinstance(message, _REPEATED):
+            self._channels.send(*pair, message)
+
+    def _arrive_at_coordinator(self, sender: str, message: Message) -> None:
+        if isinstance(message, PushMessage):
+            payload, message = message.payload, PushMessage(**vars(message) | {"payload": None})
+            if payload is not None:
+                worker = worker_number(sender)
+                assert worker is not None
+                self.first_server.receive((worker, message.ticket), payload)
+        elif isinstance(message, msg.StateKept) and self._has_replica:
+            self._kept_version = max(self._kept_version, self._state_versions.get(message.tag, -1))
+        self._tell(Received(sender, message))
+
+    def _arrive_at_client(self, message: Message) -> None:
+        if isinstance(message, msg.StoreCheckpoint):
+            self._check_state(message.state, message.tensors)
+        elif isinstance(message, msg.RoleLost):
+            self._missing.add(message.name)
+        elif isinstance(message, msg.RunMoves):
+            self.moves = True
+        elif isinstance(message, msg.RunOutcome):
+            self.outcome = message
+            self._channels.send(CLIENT, COORDINATOR, msg.OutcomeReceived())
+
+    def _arrive_at_worker(self, name: str, sender: str, message: Message) -> None:
+        worker = self.workers[name]
+        if isinstance(message, msg.Stop):
+            number = worker_number(name)
+            assert number is not None
+            self._channels.send(name, COORDINATOR, msg.UsageReport(number, 0, 0.0, 0.0, 0.0, 0.0))
+            self.alive.discard(name)
+            self._unnoticed.add(name)
+            del self.workers[name]
+        elif isinstance(message, msg.Ping):
+            return
+        elif sender in self.servers:
+            assert isinstance(message, msg.ReleaseMessage)
+            worker.slices.setdefault(sender, deque()).append(message)
+            worker.live()
+        else:
+            worker.mailbox.append(message)
+            worker.live()
+
+    def _evaluate(self, message: Message) -> None:
+        loss = float(self._rng.random())
+        if isinstance(message, msg.EvaluateModel):
+            version_of(message.tensors["parameters"], "what is evaluated") if self._is_plain else None
+            values = {"val_loss": loss, "val_accuracy": 1 - loss, "train_loss": loss}
+            self._channels.send(EVALUATOR, COORDINATOR, msg.Evaluated(message.key, values))
+        elif isinstance(message, msg.MeasureLoss):
+            self._channels.send(EVALUATOR, COORDINATOR, msg.LossMeasured(message.name, loss))
+
+    @property
+    def _is_plain(self) -> bool:
+        """Whether every model of the run is of one version: where workers' models diverge a mean is not."""
+        compositions = self._workload.experiment.strategy.compositions
+        return not any(each.own_steps or each.communication.pushes == "together" for each in compositions)
+
+    # ---------------------------------------------------------------- what is to hold
+
+    @property
+    def _state_versions(self) -> dict[int, int]:
+        return self.__dict__.setdefault("_versions_by_tag", {})
+
+    def _check_sent(self, name: str, message: Message) -> None:
+        if isinstance(message, msg.KeepState) and message.state["engine"] is not None:
+            self._has_replica = True
+            self._state_versions[message.tag] = message.state["engine"]["view"]["version"]
+        if isinstance(message, msg.EvaluateModel):
+            self._evaluated.add(message.key)
+
+    def _check_state(self, state: dict[str, Any], tensors: dict[str, Any]) -> None:
+        """Check that a checkpoint has one version, the payloads of its pushes, and all workers."""
+        if state["engine"] is None:
+            return
+        view = state["engine"]["view"]
+        if self._is_plain:
+            found = version_of(tensors["parameters"], "a checkpoint")
+            if found != view["version"]:
+                raise BrokenContract(f"a checkpoint of version {view['version']} has the model of {found}")
+        if FIRST_SERVER_HAS(self):
+            for push in view["pending"]:
+                if f"push/{push['id']}/payload" not in tensors and self.first_server.slice is not None:
+                    raise BrokenContract(f"a checkpoint lacks the payload of push {push['id']}")
+
+    def _check_end(self, end: End) -> None:
+        error = end.error
+        if error is None:
+            if CLIENT in self.alive and not (self._will_reach_client(msg.RunOutcome) or self.outcome):
+                if not (self.moves or self._will_reach_client(msg.RunMoves)):
+                    raise BrokenContract("the run has ended without a word to the client")
+            self._check_log()
+            return
+        expected = (
+            (isinstance(error, ServerLost) and (self.retired or self._lost_server))
+            or (isinstance(error, WorkerLost) and (self.retired or self._lost_workers))
+            or (isinstance(error, Cancelled) and (CLIENT in self.deaths or self.asked_to_stop))
+            or (type(error) is BackendError and self._refused_evaluator)
+        )
+        if not expected:
+            raise error
+
+    @property
+    def _lost_server(self) -> bool:
+        return any(name.startswith("server") for name in self.deaths)
+
+    @property
+    def _lost_workers(self) -> bool:
+        return any(worker_number(name) is not None for name in self.deaths)
+
+    def _will_reach_client(self, kind: type[Message]) -> bool:
+        under_way = self._channels._under_way.get((COORDINATOR, CLIENT), ())
+        return any(isinstance(each, kind) for each in under_way)
+
+    def _check_log(self) -> None:
+        log = self.live.run.log
+        rows = log.rows()
+        made = rows["version"][rows["kind"] == Kind.APPLY]
+        versions = sorted(set(made.tolist()))
+        if versions != list(range(1, len(versions) + 1)):
+            raise BrokenContract(f"the log has versions {versions}")
+        outcome = self.outcome
+        if outcome is None or not self._is_plain or outcome.status != "finished":
+            return
+        found = version_of(outcome.tensors["parameters"], "the outcome")
+        if found != len(versions):
+            raise BrokenContract(f"the outcome is of version {found}, and the log ends with {len(versions)}")
+
+    # ---------------------------------------------------------------- choices
+
+    def end_step(self, name: str) -> None:
+        """Let a worker's step end, or a ring that is full."""
+        worker = self.workers[name]
+        if worker.computing:
+            worker.steps_ended += 1
+        elif worker.in_full_ring:
+            worker.rings_done += 1
+        worker.live()
+
+    def busy(self) -> list[str]:
+        """Return the workers that compute, or are in a ring that all members have entered."""
+        return [name for name, each in self.workers.items() if each.computing or each.in_full_ring]
+
+    def pass_time(self, seconds: float) -> None:
+        """Let time pass."""
+        self.now += seconds
+        for server in self.servers.values():
+            server.work(self.now)
+        for worker in list(self.workers.values()):
+            worker.live()
+        self._tell(Tick())
+
+    def report_dead(self) -> None:
+        """Let the client hear of the scheduler whose Dask workers are gone."""
+        for name in sorted(self._unnoticed & self.deaths):
+            if name in self._replaced:
+                self._missing.add(name)
+            else:
+                self._channels.send(CLIENT, COORDINATOR, msg.RoleGone(name))
+
+    def find_places(self, finds: bool = True) -> None:
+        """Let the client start a process for each role that is missing, or say that there is no place."""
+        for name in sorted(self._missing):
+            if name in self.alive:
+                continue
+            if finds:
+                self._missing.discard(name)
+                self._channels.cut(name, COORDINATOR)
+                self._replaced.add(name)
+                self._start(name)
+            else:
+                self._refused_evaluator |= name == EVALUATOR
+                self._channels.send(CLIENT, COORDINATOR, msg.RoleLost(name))
+
+    def ask(self, message: Message) -> None:
+        """Let the client send something."""
+        self.retired |= isinstance(message, msg.RoleLeaves)
+        self.asked_to_stop |= isinstance(message, msg.RequestStop)
+        self._channels.send(CLIENT, COORDINATOR, message)
+
+    def refuse(self, name: str) -> None:
+        """Let a worker send the coordinator what cannot be decoded."""
+        self.deaths.add(name)
+        self._tell(Refused(name))
+
+    def heal(self) -> None:
+        """Let everything happen that is under way, without faults, until the run ends.
+
+        Raises
+        ------
+        BrokenContract
+            If it does not.
+        """
+        self.is_healing = True
+        for _ in range(_ROUNDS):
+            for pair in self.waiting():
+                while self._channels.has(*pair) and self.end is None:
+                    self.arrive(pair)
+            for name in self.busy():
+                if self.end is None and name in self.workers:
+                    self.end_step(name)
+            if self.end is not None:
+                return
+            self.report_dead()
+            self.find_places()
+            self.pass_time(0.1)
+            if self.end is not None:
+                return
+        wait = self.live.wait
+        raise BrokenContract(f"the run does not end: it waits for {wait.whom() if wait else 'nothing'}")
+
+
+def FIRST_SERVER_HAS(world: World) -> bool:
+    return world.first_server.slice is not None
+
+
+#: for tests that perform one instruction at a time
+Perform = Callable[[Instruction], None]
