@@ -33,9 +33,7 @@ class Connection(Specification):
         a busy machine is still importing.
     resources : dict of name to number
         What each training worker uses of what its Dask worker has (`dask worker --resources "GPU=1"`).
-    answer_s : float, seconds
-        How long a Dask worker, or the scheduler, may take to answer before it counts as frozen.
-    start_s : float, seconds
+    start_within_s : float, seconds
         How long processes may take to load torch and the data, once they are placed.
     say_after_s : float, seconds
         After how long a wait, and how often then, it is said whom the run waits for.
@@ -53,11 +51,8 @@ class Connection(Specification):
         {}, "what each training worker uses of its Dask worker's resources, as GPU: 1"
     )
 
-    answer_s: float = parameter(
-        60.0, "how long a Dask worker or the scheduler may take to answer", unit="s", gt=0
-    )
-    start_s: float = parameter(
-        180.0, "how long processes may take to load torch and the data", unit="s", gt=0
+    start_within_s: float = parameter(
+        180.0, "what processes may take to load torch and the data", unit="s", gt=0
     )
     say_after_s: float = parameter(10.0, "after how long it is said whom the run waits for", unit="s", gt=0)
 

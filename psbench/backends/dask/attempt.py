@@ -14,6 +14,7 @@ from distributed import Client, Future
 
 from psbench.backends.control import Control
 from psbench.backends.dask import tasks
+from psbench.backends.dask.asking import ask_scheduler
 from psbench.backends.dask.coordinator.live_run import PeerFailed
 from psbench.backends.dask.dashboard import DashboardPage
 from psbench.backends.dask.demand import Demand
@@ -39,7 +40,7 @@ from psbench.backends.dask.shipping import Shipping
 from psbench.backends.dask.taking_back import take_back
 from psbench.backends.outcome import Outcome
 from psbench.errors import BackendError, PsbenchError, ServerLost
-from psbench.system.start_progress import start_progress
+from psbench.system.start_progress import STAGES, start_progress
 from psbench.training.workload import Workload
 
 logger = logging.getLogger(__name__)
@@ -48,6 +49,8 @@ logger = logging.getLogger(__name__)
 _LOOK_S = 0.03
 #: seconds between looks for a Dask worker that can take a role
 _ROOM_S = 0.5
+#: seconds that the scheduler may take to answer while a run goes on, which does not need it
+_QUICK_S = 5.0
 #: seconds that a server may take to load and listen
 _LISTEN_S = 120.0
 #: seconds that tasks may take to end after a stop: a step under way must finish first
@@ -88,6 +91,8 @@ class Attempt:
         self._shipping = Shipping(client, workload, placed)
         self._missing = {role: time.monotonic() for role in roles if role not in placed}
         self._replaced: set[str] = set()
+        self._met = set[str]()  # roles that have met the coordinator: their death shows there
+        self._said_gone = set[str]()
         self._there: dict[str, int] = {}
         self._key, self._largest = (
             RunKey(secrets.token_bytes(32)),
@@ -203,7 +208,7 @@ class Attempt:
         deadline = time.monotonic() + _SCHEDULED_S
         missing = list(self._futures.values())
         while missing and time.monotonic() < deadline:
-            known = {str(key) for keys in self.client.processing().values() for key in keys}
+            known = {str(key) for keys in self._ask_scheduler("processing").values() for key in keys}
             missing = [future for future in missing if str(future.key) not in known and not future.done()]
 
     def _await(self, role: str) -> None:
@@ -220,12 +225,14 @@ class Attempt:
             self._addresses[announcement["name"]] = Address(*announcement["address"])
         else:
             self._starting.reach(announcement["name"], announcement["stage"])
+            if announcement["stage"] == STAGES[-1]:
+                self._met.add(announcement["name"])
 
     def _check_starting(self, role: str, deadline: float) -> None:
         self.control.check()
         if self._futures[role].done():
             self._raise_failure(role)
-        if self.placed[role] not in self.client.nthreads():
+        if self.placed[role] not in self._ask_scheduler("nthreads"):
             raise ServerLost(f"{self._what(role)} is gone: its process was killed before it could listen")
         if time.monotonic() > deadline:
             raise BackendError(
@@ -257,8 +264,8 @@ class Attempt:
             self._pass_on_requests(coordinator)
             for role in self._leavers.of(self.placed):
                 coordinator.send(msg.RoleLeaves(role))
-            if self._missing or self._replaced:
-                self._find_places(coordinator)
+            if self._missing or self._replaced or self._unmet:
+                self._look_around(coordinator)
         if self._outcome is None:
             self._raise_failure(COORDINATOR)
         assert self._outcome is not None
@@ -298,13 +305,28 @@ class Attempt:
             self._stop_sent = True
             coordinator.send(msg.RequestStop(checkpoint=self.record.has_folder))
 
-    def _find_places(self, coordinator: ClientSocket) -> None:
-        """Start the roles that are missing on Dask workers that are free; say so if there are none."""
+    @property
+    def _unmet(self) -> list[str]:
+        """Roles that were started, and have not met the coordinator yet."""
+        return [role for role in self._futures if role not in self._met and role not in self._said_gone]
+
+    def _look_around(self, coordinator: ClientSocket) -> None:
+        """Find out which roles are gone before they have met the coordinator, and what there is room for."""
         now = time.monotonic()
         if now < self._next_look or self._outcome is not None:
             return
         self._next_look = now + _ROOM_S
         room = self._room()
+        if self._there:  # else the scheduler does not answer
+            for role in self._unmet:
+                if self.placed[role] not in self._there and role not in self._replaced:
+                    self._said_gone.add(role)
+                    coordinator.send(msg.RoleGone(role))
+        if self._missing or self._replaced:
+            self._find_places(coordinator, room, now)
+
+    def _find_places(self, coordinator: ClientSocket, room: Room, now: float) -> None:
+        """Start the roles that are missing on Dask workers that are free; say so if there are none."""
         for role in self._replaced - self._missing.keys():
             if self.placed[role] not in self._there:  # lost once more, perhaps before it could report
                 self._missing[role] = now
@@ -334,7 +356,7 @@ class Attempt:
     def _room(self) -> Room:
         """Return what there is room for on Dask workers that stay."""
         try:
-            room = room_on(self.client, self._leavers.addresses, self._resources)
+            room = room_on(self.client, self._leavers.addresses, self._resources, within_s=_QUICK_S)
         except Exception as error:  # the scheduler may be gone
             logger.info("no Dask worker was found: %s", error)
             return Room({}, {}, {})
@@ -372,7 +394,7 @@ class Attempt:
         while left and (now := time.monotonic()) < began + _END_S:
             if now >= next_look and self.client.status == "running":
                 next_look = now + 0.2
-                there = self.client.nthreads()
+                there = ask_scheduler(self.client, "nthreads", within_s=_QUICK_S)
                 left = [role for role in left if self.placed[role] in there or self._futures[role].done()]
             left = [role for role in left if not self._futures[role].done()]
             time.sleep(0.01 if left else 0.0)
@@ -383,6 +405,10 @@ class Attempt:
             return role
         has_server = any(map(servers_of, self.workload.experiment.strategy.compositions))
         return "parameter server 0" if has_server else "the coordinator"
+
+    def _ask_scheduler(self, question: str, *arguments: Any, **options: Any) -> Any:
+        within_s = self.workload.experiment.connection.answer_within_s
+        return ask_scheduler(self.client, question, *arguments, within_s=within_s, **options)
 
     def _end(self) -> None:
         """Stop all tasks and wait for them; then nothing of the run is left on the scheduler."""
@@ -401,6 +427,6 @@ class Attempt:
                 logger.info("still busy with a last step, or lost: %s", ", ".join(busy))
             self.client.unsubscribe_topic(self._topic)
             self._leavers.end()
-            self.client.cancel([*self._futures.values(), *self._warming], force=True)
+            self._ask_scheduler("cancel", [*self._futures.values(), *self._warming], force=True)
         except Exception as error:  # the scheduler itself is gone: there is nobody left to ask
             self.record.note(f"the Dask scheduler was lost at the end: {error}")

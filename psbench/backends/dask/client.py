@@ -7,6 +7,7 @@ from collections.abc import Collection
 from distributed import Client
 
 from psbench.backends.control import Control, Observer
+from psbench.backends.dask.asking import Unresponsive
 from psbench.backends.dask.attempt import Attempt
 from psbench.backends.dask.cluster import ignore_interrupts
 from psbench.backends.dask.connecting import connected
@@ -88,6 +89,11 @@ def run_dask(
             except ServerRetired as retired:
                 leaving |= retired.leaving
                 _go_on(record, retired, "on other Dask workers")
+            except Unresponsive as silent:
+                if not record.has_gone_back or silent.addresses <= leaving:
+                    raise
+                leaving |= silent.addresses
+                record.note(f"{silent}; the run goes on without it")
             except ServerLost as lost:
                 if restarts == most:
                     often = f"; it was started again {restarts} times (recovery.max_restarts)"

@@ -14,6 +14,7 @@ from typing import NamedTuple
 from distributed import Client, Lock, Scheduler
 from distributed.comm import get_address_host
 
+from psbench.backends.dask.asking import ask_scheduler
 from psbench.backends.dask.protocol.roles import COORDINATOR, REPLICA, worker_number
 from psbench.errors import BackendError
 
@@ -88,11 +89,22 @@ def _free_resources(client: Client) -> dict[str, dict[str, float]]:
 
 
 def room_on(
-    client: Client, without: Collection[str] = (), resources: Mapping[str, float] | None = None
+    client: Client,
+    without: Collection[str] = (),
+    resources: Mapping[str, float] | None = None,
+    within_s: float = 60.0,
 ) -> Room:
-    """Return what a cluster has room for now, but for some of its workers."""
-    threads = {address: count for address, count in client.nthreads().items() if address not in without}
-    tasks = {address: keys for address, keys in client.processing().items() if address in threads}
+    """Return what a cluster has room for now, but for some of its workers.
+
+    Raises
+    ------
+    BackendError
+        If the scheduler does not answer in `within_s` seconds.
+    """
+    found = ask_scheduler(client, "nthreads", within_s=within_s)
+    threads = {address: count for address, count in found.items() if address not in without}
+    under_way = ask_scheduler(client, "processing", within_s=within_s)
+    tasks = {address: keys for address, keys in under_way.items() if address in threads}
     free = {address: count - len(tasks.get(address, ())) for address, count in threads.items()}
     keys = [str(key) for each in tasks.values() for key in each]
     holders = Counter(_holder(key) for key in keys)

@@ -23,7 +23,7 @@ from psbench.training.workload import Workload
 BLOCK = 25
 _NAMES = (
     *("bsp", "asp", "ssp", "k_bsp", "k_asp", "k_batch_bsp", "k_batch_asp", "dssp", "elastic_bsp"),
-    *("all_reduce", "all_reduce", "local_sgd", "selsync", "hermes", "osp", "flex_rr", "adacomm", "dbs_sgd"),
+    *("all_reduce", "all_reduce", "local_sgd", "selsync", "osp", "flex_rr", "adacomm", "dbs_sgd"),
 )
 
 
@@ -104,7 +104,7 @@ def _play_one(
         done.inputs += world.inputs
     if error is None:
         assert world is not None
-        how = "moved" if world.moves else world.outcome.status if world.outcome else _kind(world)
+        how = world.outcome.status if world.outcome else _kind(world)
         done.ended[how] = done.ended.get(how, 0) + 1
         return
     done.failures += 1
@@ -115,7 +115,8 @@ def _play_one(
 
 
 def _kind(world: World) -> str:
-    return type(world.end.error).__name__ if world.end is not None else "never"
+    error = world.end.error if world.end is not None else None
+    return "moved" if error is None else type(error).__name__
 
 
 def _form(error: Exception) -> str:
@@ -257,8 +258,6 @@ def _draw_experiment(rng: np.random.Generator) -> Experiment:
 
 def _draw_strategy(rng: np.random.Generator) -> dict[str, Any]:
     strategy: dict[str, Any] = {"name": str(rng.choice(_NAMES))}
-    if strategy["name"] == "hermes":
-        strategy |= {"alpha": -0.1, "patience": 1}  # so that some worker pushes soon
     drawn = rng.random()
     if strategy["name"] != "all_reduce" and drawn < 0.45:
         placement: dict[str, Any] = {"name": "parameter_server", "servers": int(rng.integers(2, 4))}

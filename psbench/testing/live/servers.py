@@ -34,7 +34,7 @@ def version_of(vector: Tensor, what: str) -> int:
 
 
 class VersionSlice:
-    """A slice whose entries are all its version, and the payloads of pushes, whose entries are their ticket."""
+    """A slice whose entries are all its version, and the payloads of pushes."""
 
     def __init__(self, state: State) -> None:
         drawn = bool((state["parameters"] != state["parameters"].round()).any())  # where training starts
@@ -95,6 +95,7 @@ class FakeServer:
             msg.SendSliceState: lambda order: msg.StateReply(order.tag, self._own.checkpoint(order.keys), {}),
             msg.SendPayload: lambda order: msg.StateReply(order.tag, self._payload(order.key)),
             msg.MeasureDistance: lambda order: msg.NumberReply(order.tag, 1.0),
+            msg.MeasureProducts: self._products,
             msg.MeasureLoad: self._load,
             msg.MeasureMovement: lambda order: msg.NumberReply(order.tag, 1.0),
             msg.GiveEntries: self._give,
@@ -196,6 +197,10 @@ class FakeServer:
     def _payload(self, key: PushKey) -> State:
         return {"parameters": self._own.payloads[key], "buffers": _NO_BUFFERS}
 
+    def _products(self, order: msg.MeasureProducts) -> Message:
+        ones = torch.ones(1, dtype=torch.float64)
+        return msg.StateReply(order.tag, {str(i): ones for i in range(len(order.products))})
+
     def _load(self, order: msg.MeasureLoad) -> Message:
         self._loads += 1
         return msg.NumberReply(order.tag, 1.0 + 2.0 * ((self.number + self._loads // 3) % 2))
@@ -213,6 +218,6 @@ class FakeServer:
 
 def _named(order: Message) -> list[PushKey]:
     """Return the pushes whose payloads an order needs."""
-    if isinstance(order, (msg.ApplyUpdate, msg.SendSliceState, msg.GiveEntries)):
+    if isinstance(order, (msg.ApplyUpdate, msg.SendSliceState, msg.MeasureProducts, msg.GiveEntries)):
         return order.keys
     return [order.key] if isinstance(order, msg.SendPayload) else []

@@ -244,7 +244,7 @@ class FakeWorker:
             self._handle_as_member(message)
 
     def _handle_as_member(self, message: Message) -> None:
-        if isinstance(message, msg.SendState) or isinstance(message, msg.SendPayload):
+        if isinstance(message, (msg.SendState, msg.SendPayload)):
             self._reply(message.tag, self.version)
         elif isinstance(message, msg.AbortRing):
             self._tell(msg.RingVerdict(message.ring, self._finished >= message.ring))

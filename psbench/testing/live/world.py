@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -44,7 +43,7 @@ from psbench.training.workload import Workload
 
 #: messages that a process may send twice without harm, which a schedule repeats
 _REPEATED = (
-    *(PushMessage, msg.VoteMessage, msg.ReportMessage, msg.WorkerModel, msg.WorkerState, msg.StateReply),
+    *(msg.VoteMessage, msg.ReportMessage, msg.WorkerModel, msg.WorkerState, msg.StateReply),
     *(msg.NumberReply, msg.RingVerdict, msg.Evaluated, msg.LossMeasured, msg.StateKept, msg.RoleLeaves),
     *(msg.RequestStop, msg.RequestSwitch, msg.PeerRefused),
 )
@@ -93,8 +92,7 @@ class World:
         self.outcome: msg.RunOutcome | None = None
         self.moves = False
         self._kept_version = -1  # of the last state that the replica has
-        self._has_replica = False
-        self._evaluated: set[int] = set()
+        self._state_versions: dict[int, int] = {}  # of states on their way to the replica, by tag
         self.inputs = 0
         self._tell(Tick())
         for name in [*names, CLIENT]:
@@ -127,16 +125,22 @@ class World:
 
     def kill(self, name: str) -> None:
         """End a process; of what it has sent, only a part may still arrive."""
-        self.alive.discard(name)
         self.deaths.add(name)
         self._unnoticed.add(name)
+        if name == REPLICA:
+            self._kept_version = -1
         for to, count in self._channels.sent_by(name):
             self._channels.cut(name, to, int(self._rng.integers(count + 1)))
-        for sender in self._channels.sent_to(name):
-            self._channels.cut(sender, name)
+        self._leave(name)
+
+    def _leave(self, name: str) -> None:
+        """Let a process end by itself."""
+        self.alive.discard(name)
         if self.workers.pop(name, None) is not None:
             for server in self.servers.values():
                 server.disconnect(name)
+        for sender in self._channels.sent_to(name):
+            self._channels.cut(sender, name)
 
     # ---------------------------------------------------------------- what the coordinator's process does
 
@@ -164,6 +168,8 @@ class World:
             self._send(instruction.to, instruction.message)
         elif isinstance(instruction, Forget):
             self._channels.cut(instruction.name, COORDINATOR)
+            if instruction.name in self.alive and instruction.name != CLIENT:
+                self._leave(instruction.name)  # it finds out that the coordinator is gone
         elif isinstance(instruction, Look):
             dead = tuple(name for name in instruction.names if name in self._unnoticed and self._notices())
             self._inputs.append(Looked(dead))
@@ -219,8 +225,8 @@ class World:
                 worker = worker_number(sender)
                 assert worker is not None
                 self.first_server.receive((worker, message.ticket), payload)
-        elif isinstance(message, msg.StateKept) and self._has_replica:
-            self._kept_version = max(self._kept_version, self._state_versions.get(message.tag, -1))
+        elif isinstance(message, msg.StateKept):
+            self._kept_version = self._state_versions.get(message.tag, -1)
         self._tell(Received(sender, message))
 
     def _arrive_at_client(self, message: Message) -> None:
@@ -240,9 +246,8 @@ class World:
             number = worker_number(name)
             assert number is not None
             self._channels.send(name, COORDINATOR, msg.UsageReport(number, 0, 0.0, 0.0, 0.0, 0.0))
-            self.alive.discard(name)
+            self._leave(name)
             self._unnoticed.add(name)
-            del self.workers[name]
         elif isinstance(message, msg.Ping):
             return
         elif sender in self.servers:
@@ -270,16 +275,18 @@ class World:
 
     # ---------------------------------------------------------------- what is to hold
 
-    @property
-    def _state_versions(self) -> dict[int, int]:
-        return self.__dict__.setdefault("_versions_by_tag", {})
-
     def _check_sent(self, name: str, message: Message) -> None:
         if isinstance(message, msg.KeepState) and message.state["engine"] is not None:
-            self._has_replica = True
             self._state_versions[message.tag] = message.state["engine"]["view"]["version"]
-        if isinstance(message, msg.EvaluateModel):
-            self._evaluated.add(message.key)
+        elif isinstance(message, msg.ReleaseMessage) and REPLICA in self.alive and message.sent:
+            self._check_kept(name, message.version)
+
+    def _check_kept(self, name: str, version: int) -> None:
+        """Check that the replica, once it has a state, has what a worker is to start from."""
+        if version > self._kept_version >= 0:
+            raise BrokenContract(
+                f"{name} is released from version {version}, and the replica has {self._kept_version}"
+            )
 
     def _check_state(self, state: dict[str, Any], tensors: dict[str, Any]) -> None:
         """Check that a checkpoint has one version, the payloads of its pushes, and all workers."""
@@ -290,17 +297,17 @@ class World:
             found = version_of(tensors["parameters"], "a checkpoint")
             if found != view["version"]:
                 raise BrokenContract(f"a checkpoint of version {view['version']} has the model of {found}")
-        if FIRST_SERVER_HAS(self):
+        if self.first_server.slice is not None:
             for push in view["pending"]:
-                if f"push/{push['id']}/payload" not in tensors and self.first_server.slice is not None:
+                if f"push/{push['id']}/payload" not in tensors:
                     raise BrokenContract(f"a checkpoint lacks the payload of push {push['id']}")
 
     def _check_end(self, end: End) -> None:
         error = end.error
         if error is None:
-            if CLIENT in self.alive and not (self._will_reach_client(msg.RunOutcome) or self.outcome):
-                if not (self.moves or self._will_reach_client(msg.RunMoves)):
-                    raise BrokenContract("the run has ended without a word to the client")
+            told = self.outcome or self.moves or self._channels.has(COORDINATOR, CLIENT)
+            if CLIENT in self.alive and not told:
+                raise BrokenContract("the run has ended without a word to the client")
             self._check_log()
             return
         expected = (
@@ -319,10 +326,6 @@ class World:
     @property
     def _lost_workers(self) -> bool:
         return any(worker_number(name) is not None for name in self.deaths)
-
-    def _will_reach_client(self, kind: type[Message]) -> bool:
-        under_way = self._channels._under_way.get((COORDINATOR, CLIENT), ())
-        return any(isinstance(each, kind) for each in under_way)
 
     def _check_log(self) -> None:
         log = self.live.run.log
@@ -405,26 +408,20 @@ class World:
         """
         self.is_healing = True
         for _ in range(_ROUNDS):
-            for pair in self.waiting():
-                while self._channels.has(*pair) and self.end is None:
-                    self.arrive(pair)
-            for name in self.busy():
-                if self.end is None and name in self.workers:
-                    self.end_step(name)
-            if self.end is not None:
-                return
-            self.report_dead()
-            self.find_places()
-            self.pass_time(0.1)
+            self._let_all_happen()
             if self.end is not None:
                 return
         wait = self.live.wait
         raise BrokenContract(f"the run does not end: it waits for {wait.whom() if wait else 'nothing'}")
 
-
-def FIRST_SERVER_HAS(world: World) -> bool:
-    return world.first_server.slice is not None
-
-
-#: for tests that perform one instruction at a time
-Perform = Callable[[Instruction], None]
+    def _let_all_happen(self) -> None:
+        for pair in self.waiting():
+            while self._channels.has(*pair) and self.end is None:
+                self.arrive(pair)
+        for name in self.busy():
+            if self.end is None and name in self.workers:
+                self.end_step(name)
+        if self.end is None:
+            self.report_dead()
+            self.find_places()
+            self.pass_time(0.1)

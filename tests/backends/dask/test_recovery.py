@@ -111,16 +111,13 @@ def test_what_was_done_is_not_begun_again_without_a_checkpoint() -> None:
     assert not record.can_go_back
 
 
-def test_a_dask_worker_that_is_frozen_is_named(
-    scheduler: str, client: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("psbench.backends.dask.asking._ANSWER_S", 1.0)
+def test_a_dask_worker_that_is_frozen_is_named(scheduler: str, client: Client) -> None:
     processes = client.run(os.getpid)
     frozen = sorted(processes)[0]
     os.kill(processes[frozen], signal.SIGSTOP)
     try:
         with pytest.raises(BackendError, match=rf"no answer within 1 s from .*{frozen}.*frozen"):
-            run(experiment("asp", scheduler, 4))  # on all Dask workers
+            run(experiment("asp", scheduler, 4, connection={"answer_within_s": 1.0}))  # on all Dask workers
     finally:
         os.kill(processes[frozen], signal.SIGCONT)
 

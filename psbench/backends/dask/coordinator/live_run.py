@@ -196,15 +196,15 @@ class LiveRun:
         run = self.run
 
         def is_over() -> bool:
-            return not run.peers.missing or bool(run.ending) or run.now > self._connection.start_s
+            return not run.peers.missing or bool(run.ending) or run.now > self._connection.start_within_s
 
         yield Wait(is_over, lambda: ", ".join(run.peers.missing))
         if run.ending:
             raise ServerLost(_RETIRED) if self._retired else Cancelled(_NOT_BEGUN)
         if missing := run.peers.missing:
             raise BackendError(
-                f"{', '.join(missing)} did not report within {self._connection.start_s:g} s "
-                "(connection.start_s): are the Dask workers busy?"
+                f"{', '.join(missing)} did not report within {self._connection.start_within_s:g} s "
+                "(connection.start_within_s): are the Dask workers busy?"
             )
         if not (run.peers.workers() or self.membership.awaits_worker):
             raise WorkerLost("every worker was lost before training began")
@@ -358,7 +358,7 @@ class LiveRun:
             self._leave(name)
 
     def _check_progress(self) -> None:
-        """Raise Deadlock if nothing that is under way can release a worker again, WorkerLost if none is left."""
+        """Raise Deadlock if nothing under way can release a worker again, and WorkerLost if none is left."""
         run, view = self.run, self.run.view
         if self.wait is not self._training_wait:
             return
@@ -442,6 +442,7 @@ class LiveRun:
                 if label:
                     self._write(label, actions)
         if ending or not (yield from self._perform_each(actions)):
+            evaluation.after_answer()  # releases with which models were asked for are not sent
             return
         if self.actions.keeps_steps:  # steps that are kept after a vote count too
             yield from evaluation.after_update()

@@ -1,0 +1,230 @@
+"""Whole live runs, of which every message is a choice: what is to hold holds, and faults are found."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from psbench.backends.dask.coordinator.live_run import LiveRun
+from psbench.backends.dask.protocol import messages as msg
+from psbench.backends.dask.protocol.instructions import End, Looked, Send, Tick
+from psbench.backends.dask.protocol.transport import Received
+from psbench.errors import WorkerLost
+from psbench.experiment import Experiment
+from psbench.testing.invariants import BrokenContract
+from psbench.testing.live import World, run_live_campaign
+from psbench.testing.live.campaign import play
+from psbench.training.workload import Workload
+
+
+def workload(strategy: Any, workers: int = 2, **changes: Any) -> Workload:
+    settings: dict[str, Any] = {
+        "strategy": strategy,
+        "data": "digits",
+        "model": {"name": "mlp", "hidden": [2]},
+        "cluster": {"workers": workers, "step_time": "constant"},
+        "batch_size": 4 * workers,
+        "stop": {"updates": 6},
+        "backend": "dask",
+    }
+    return Workload.build(Experiment(**settings | changes))
+
+
+def world(of: Workload, run_class: type[LiveRun] = LiveRun) -> World:
+    return World(of, np.random.Generator(np.random.PCG64(1)), run_class)
+
+
+def test_schedules_of_live_runs_keep_the_contract() -> None:
+    done = run_live_campaign(50)
+    assert done.findings == []
+    assert done.ended.get("finished", 0) > 10
+
+
+@pytest.mark.nightly
+def test_100_000_schedules_of_live_runs_keep_the_contract() -> None:
+    assert run_live_campaign(100_000, seed=1).findings == []
+
+
+# -------------------------------------------------------------------- faults as lists of inputs
+
+
+def test_the_same_inputs_give_the_same_instructions() -> None:
+    of = workload("bsp")
+
+    def played() -> list[str]:
+        live, found = LiveRun(of, ["worker 0", "worker 1", "evaluator", "client"]), []
+        for name in ("worker 0", "worker 1", "evaluator", "client"):
+            for given in (Received(name, msg.Hello(name)), Received(name, msg.Ready())):
+                found += [type(each).__name__ for each in live.handle(given, 1.0)]
+        return found
+
+    assert played() == played()
+    assert played().count("Send") == 2
+
+
+@pytest.mark.parametrize("strategy", ["asp", "bsp", "all_reduce"])
+def test_a_worker_killed_before_it_connects_is_done_without(strategy: str) -> None:
+    run = world(workload(strategy, 3))
+    run.kill("worker 1")
+    run.heal()
+    assert run.outcome is not None
+    assert run.outcome.status == "finished"
+    assert run.outcome.facts["lost_workers"] == [1]
+
+
+def test_an_evaluator_killed_before_it_connects_is_replaced_or_done_without() -> None:
+    run = world(workload("asp"))
+    run.kill("evaluator")
+    run.heal()
+    assert run.outcome is not None
+    assert "evaluator" in run.alive
+
+
+def test_all_workers_killed_before_they_connect_end_the_run() -> None:
+    run = world(workload("asp"))
+    for name in ("worker 0", "worker 1"):
+        run.kill(name)
+    run.heal()
+    assert run.end is not None
+    assert isinstance(run.end.error, WorkerLost)
+
+
+def test_whoever_is_waited_for_is_named_again_and_again() -> None:
+    live = LiveRun(workload("asp"), ["worker 0", "evaluator", "client"])
+    live.handle(Received("client", msg.Hello("client")), 0.0)
+    live.handle(Received("client", msg.Ready()), 0.0)
+    said = [
+        each.message.text
+        for now in range(1, 26)
+        for each in live.handle(Tick(), float(now))
+        if isinstance(each, Send) and isinstance(each.message, msg.Waiting)
+    ]
+    assert said == ["waiting for worker 0, evaluator for 10 s", "waiting for worker 0, evaluator for 10 s"]
+
+
+def test_a_stop_before_the_first_release_does_not_wait_for_models_of_it() -> None:
+    """The workers' own models were asked for with releases that were then never sent."""
+    run = world(workload("selsync", stop={"epochs": 2}))
+    for name in ("worker 0", "worker 1", "client", "evaluator"):
+        while (name, "coordinator") in run.waiting():
+            run.arrive((name, "coordinator"))
+    run.ask(msg.RequestStop(False))
+    run.arrive(("client", "coordinator"))
+    run.heal()
+    assert run.outcome is not None
+    assert run.outcome.status == "stopped"
+
+
+def test_a_dead_server_ends_the_run_with_an_error_and_stops_all_others() -> None:
+    placement = {"name": "parameter_server", "servers": 2}
+    live = LiveRun(workload({"name": "asp", "placement": placement}), ["server 1", "worker 0", "client"])
+    for name in ("server 1", "worker 0", "client"):
+        live.handle(Received(name, msg.Hello(name)), 0.0)
+    *others, end = live.handle(Looked(("server 1",)), 1.0)
+    assert isinstance(end, End)
+    assert "server 1 is gone" in str(end.error)
+    stopped = [each.to for each in others if isinstance(each, Send) and isinstance(each.message, msg.Stop)]
+    assert stopped == ["client", "worker 0"]
+
+
+# -------------------------------------------------------------------- planted faults
+
+
+class ForgetsWhoLeft(LiveRun):
+    """The store is not told that a worker is dead."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.actions_use, self.actions.use = self.actions.use, self._use  # type: ignore[method-assign]
+
+    def _use(self, *given: Any) -> None:
+        self.actions_use(*given)
+        self.run.store.leave = lambda worker: None  # type: ignore[method-assign]
+
+
+class AsksTheDead(LiveRun):
+    """Models and checkpoints wait for workers that are gone."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.checkpoints.leave = self.averaging.leave = lambda worker: None  # type: ignore[method-assign]
+
+
+class DropsEvaluations(LiveRun):
+    """Another evaluator is not sent what the one before has not answered."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.evaluation.begin_again = lambda: None  # type: ignore[method-assign]
+
+
+class AnswersBeforeTheReplica(LiveRun):
+    """Workers are answered although the replica has not acknowledged the state."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.replication.keep = lambda *rest: iter(())  # type: ignore[method-assign,assignment]
+        self.replication.is_there = False
+
+
+class ReleasesInMidMove(LiveRun):
+    """Workers go on before every server holds its entries."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        reassign = self.actions._reassign
+
+        def at_once(change: Any) -> None:
+            next(reassign(change))
+
+        from psbench.core import actions as act
+
+        self.actions._performers[act.Reassign] = at_once
+
+
+class KeepsVoidPushes(LiveRun):
+    """The event of a push is lost, as if its message had not come."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        take, seen = self.pushes.take, []
+
+        def lose_the_fourth(worker: int, message: Any) -> None:
+            seen.append(worker)
+            if len(seen) != 4:
+                take(worker, message)
+
+        self._of_workers[msg.PushMessage] = lose_the_fourth
+
+
+class EndsWithoutLeaves(LiveRun):
+    """A lost worker is not reported to the engine."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.membership._lose_worker = lambda worker, how: None  # type: ignore[method-assign]
+
+
+CANARIES = [
+    *(ForgetsWhoLeft, AsksTheDead, DropsEvaluations, ReleasesInMidMove),
+    *(KeepsVoidPushes, EndsWithoutLeaves),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("canary", CANARIES, ids=lambda canary: canary.__name__)
+def test_planted_faults_are_found(canary: type[LiveRun]) -> None:
+    done = run_live_campaign(3000, run_class=canary, most_failures=1)
+    assert done.failures == 1
+
+
+def test_a_fault_is_played_again_with_fewer_choices() -> None:
+    done = run_live_campaign(200, run_class=KeepsVoidPushes, most_failures=1)
+    ((block, number, choices, error),) = done.findings
+    assert choices < 150
+    assert error.startswith(BrokenContract.__name__) or "Error" in error or "lost" in error
+    assert play is not None
+    assert block >= 0
+    assert number >= 0
