@@ -152,8 +152,6 @@ class FakeServer:
     def _may(self, order: Message, now: float) -> bool:
         if isinstance(order, msg.AnswerWorker):
             return order.worker in self._met or order.worker in self._gone
-        if isinstance(order, msg.DiscardPush):
-            return order.key in self._own.payloads or self._is_lost(order.key[0], now)
         for key in _named(order):
             if key not in self._own.payloads:
                 if not self._is_lost(key[0], now):

@@ -54,6 +54,7 @@ class ServerProcess:
         self.workload, self.socket, self.coordinator, self.number = workload, socket, coordinator, number
         self._orders: deque[Message] = deque()
         self._gone: dict[int, float] = {}  # when each dead worker was reported
+        self._unwanted: set[PushKey] = set()  # pushes to drop when they come
         self._met: set[int] = set()  # workers whose greeting was read
         self._slice: ParameterSlice
         self._part: Partition
@@ -91,6 +92,8 @@ class ServerProcess:
             nothing_came = True
             while self._has_begun and self._read_worker():
                 nothing_came = False  # the slice has the payload
+            if self._unwanted:
+                self._unwanted = {key for key in self._unwanted if not self._slice.discard(key)}
             while (message := self.coordinator.receive(0)) is not None:
                 self._read(message)
                 nothing_came = False
@@ -143,8 +146,10 @@ class ServerProcess:
             self._slice.apply(order)
         return arrived
 
-    def _discard(self, order: msg.DiscardPush) -> bool:
-        return self._slice.discard(order.key) or self._is_lost(order.key[0])
+    def _discard(self, order: msg.DiscardPush) -> None:
+        """Drop a payload, now or when it comes: it may have gone with the slice of an earlier composition."""
+        if not self._slice.discard(order.key):
+            self._unwanted.add(order.key)
 
     def _answer(self, order: msg.AnswerWorker) -> bool:
         """Send a worker its release; one that has not been met yet is waited for.
