@@ -1,5 +1,6 @@
-"""Published results as data, the experiments that repeat them, and the verdict on each row.
+"""Published claims as data, the experiments that test them, and a verdict on each claim.
 
-A paper is a folder with two files: `published.csv` has the printed numbers with their places in the paper,
-and `experiments.yaml` the specifications, how each machine became a number, and notes.
+A paper is a folder with three files: `published.csv` has the printed numbers with their places in the paper,
+`claims.yaml` says in sentences what they are to show, and by which test, and `experiments.yaml` has the
+specifications and how each machine became a number.
 """

@@ -4,20 +4,28 @@ from __future__ import annotations
 
 import hashlib
 import json
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
-from psbench.errors import UnknownName
+import numpy as np
+
+from psbench.errors import DoubtfulComposition, UnknownName
 from psbench.experiment import Experiment
 from psbench.papers.schema import Paper, Published, Scale
+from psbench.seeds import Streams
 
-#: result: compared; tuning: tries a rate; best: repeats the results at the best rate; sensitivity: a guess
-#: halved or doubled
+#: result: compared; tuning: tries a rate; best: repeats the results at the best rate; sensitivity: all
+#: assumed numbers drawn together
 Role: TypeAlias = Literal["result", "tuning", "best", "sensitivity"]
 
 #: the seed of tuning trials, which no result uses
 TUNING_SEED = 1000
+#: seconds until processes beside this one are there, and have loaded torch
+_START_S = 8.0
+#: draws of the assumed numbers
+DRAWS = 12
 #: seeds of a row's results, unless asked for others
 SEEDS: dict[Scale, int] = {"smoke": 1, "quick": 3, "full": 3}
 
@@ -31,7 +39,7 @@ class Cell:
     spec : str
         The whole experiment as canonical JSON.
     label : str
-        For tuning the factor of the rate, for sensitivity the guess and its factor.
+        For tuning the factor of the rate, for sensitivity which draw.
     target_of, target : what times to a target refer to
     seconds : float
         CPU seconds that it is expected to take.
@@ -116,8 +124,17 @@ def best(paper: Paper, scale: Scale, seeds: int | None, factors: dict[str, float
     return _unique(cells)
 
 
+def draws() -> list[str]:
+    """Return the labels of the draws of all assumed numbers."""
+    return [f"draw {number}" for number in range(DRAWS)]
+
+
 def sensitivity(paper: Paper, scale: Scale, table: str | None = None) -> list[Cell]:
-    """Return the runs of the sensitive rows with each guess halved and doubled, seed 0."""
+    """Return the runs of the sensitive rows with all assumed numbers of a set-up drawn together, seed 0.
+
+    Each is multiplied by a factor whose logarithm is uniform between those of its least and its greatest; the
+    factors of a draw are the same for all experiments of the paper.
+    """
     rows = {row.row for row in rows_of(paper, scale, table)}
     names = [
         name
@@ -126,13 +143,22 @@ def sensitivity(paper: Paper, scale: Scale, table: str | None = None) -> list[Ce
         for name in filter(None, (row.experiment, row.baseline))
     ]
     cells = [
-        _cell(paper, name, scale, 0, "sensitivity", f"{guess.name} {factor:g}", {guess.path: factor})
+        _cell(paper, name, scale, 0, "sensitivity", label, _drawn(paper, name, number))
         for name in dict.fromkeys(names)
-        for guess in paper.guesses
-        if paper.experiments[name].setup in guess.setups
-        for factor in guess.factors
+        for number, label in enumerate(draws())
     ]
     return _unique(cells)
+
+
+def _drawn(paper: Paper, name: str, number: int) -> dict[str, float]:
+    """Return the factors of a draw, by the field that each is of."""
+    factors = {}
+    for guess in paper.guesses:
+        low, high = np.log2(guess.factors)
+        share = Streams(0).generator(f"assumed numbers of {paper.name}: {guess.path}", number).random()
+        if paper.experiments[name].setup in guess.setups:
+            factors[guess.path] = round(float(2 ** (low + (high - low) * share)), 4)
+    return factors
 
 
 def _is_tuned(paper: Paper, name: str) -> bool:
@@ -168,9 +194,11 @@ def experiment_of(
     settings = {**getattr(setup, scale), **getattr(planned, scale), "name": name, "seed": seed}
     spec = {**setup.spec, **planned.spec}
     where = f"experiment {name!r} of paper {paper.name!r}"
-    made = Experiment.from_spec(spec, settings, where=where)
-    for path, factor in (factors or {}).items():
-        made = Experiment.from_spec(made.spec(), {path: factor * _at(made.spec(), path)}, where=where)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DoubtfulComposition)  # what is printed is run, doubtful or not
+        made = Experiment.from_spec(spec, settings, where=where)
+        for path, factor in (factors or {}).items():
+            made = Experiment.from_spec(made.spec(), {path: factor * _at(made.spec(), path)}, where=where)
     return made
 
 
@@ -215,6 +243,8 @@ def forecast(cells: Sequence[Cell], processes: int) -> tuple[float, float]:
     (0.0, 0.0)
     """
     seconds = sum(cell.seconds for cell in cells) / processes
+    if cells and processes > 1:
+        seconds += _START_S
     largest = sorted((cell.memory_mb for cell in cells), reverse=True)[:processes]
     return seconds, float(sum(largest))
 
@@ -229,7 +259,7 @@ def lines(cells: Sequence[Cell]) -> Iterator[str]:
         "result": "results",
         "tuning": "trials of rates",
         "best": "results at the best rates",
-        "sensitivity": "runs with a guess halved or doubled",
+        "sensitivity": "runs with all assumed numbers drawn together",
     }
     for role, word in words.items():
         if count := sum(cell.role == role for cell in cells):

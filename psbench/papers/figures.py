@@ -14,11 +14,11 @@ from psbench import charts
 from psbench.charts import Figure
 from psbench.charts.colours import BLUE, VERMILLION
 from psbench.metrics import interval
+from psbench.papers.estimates import estimate
 from psbench.papers.measures import measured
 from psbench.papers.outcome import Reproduction
 from psbench.papers.records import Record
 from psbench.papers.schema import Drawing
-from psbench.papers.verdict import estimate
 
 #: points of a closed form that is drawn as a line
 _LINE = 60
@@ -149,7 +149,10 @@ def _number(found: Reproduction, drawing: Drawing, name: str) -> tuple[float, fl
     if not all(groups) or len({len(group) for group in groups}) > 1:
         return None
     ours = estimate(drawing.form, *groups)
-    return ours.mean, ours.low, ours.high
+    if ours is None:
+        return None
+    ends = (ours.low, ours.high) if ours.seeds > 1 else (ours.mean, ours.mean)
+    return ours.mean, *ends
 
 
 def _sweep(found: Reproduction, drawing: Drawing) -> Figure | None:

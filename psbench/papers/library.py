@@ -41,11 +41,12 @@ def load(name: str) -> Paper:
         raise UnknownName("paper", name, NAMES)
     folder = _FILES / name
     content = yaml.safe_load((folder / "experiments.yaml").read_text(encoding="utf-8"))
+    content["claims"] = yaml.safe_load((folder / "claims.yaml").read_text(encoding="utf-8"))
     return parse(name, content, (folder / "published.csv").read_text(encoding="utf-8"))
 
 
 def parse(name: str, content: dict[str, Any], table: str) -> Paper:
-    """Return a paper from what its two files hold.
+    """Return a paper from what its three files hold.
 
     Raises
     ------

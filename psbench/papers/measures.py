@@ -11,13 +11,18 @@ import numpy as np
 from psbench.core.log import Kind
 from psbench.metrics import chunks, evaluations, staleness
 from psbench.metrics.rows import pick
-from psbench.papers.verdict import Measured
+from psbench.papers.estimates import Measured
 
 if TYPE_CHECKING:
     from psbench.results.run import Run
 
-#: measures that a run may never reach
-TARGETS = ("time_to_target_s", "epochs_to_target")
+#: measures that a run may never reach, and the measure of how far it was given
+TARGETS = {
+    "time_to_target_s": "time_s",
+    "epochs_to_target": "epochs",
+    "updates_to_target": "updates",
+    "pushes_to_target": "pushes",
+}
 #: points of a learning curve that are kept
 _POINTS = 60
 
@@ -37,8 +42,9 @@ def measure(
         `best_val_accuracy`; `step_s`, seconds of a worker's step; `round_s`, of an update; `steps_per_s`;
         `busy` and `computing`, mean share of the time that workers do not wait, and compute; `mb_per_s`, sent
         and received by a worker; `pushes`; `staleness_mean`, `staleness_max`; `switch_epoch`;
-        `chunk_s`, median seconds of a chunk; `chunk_batch`, median mini-batch in chunks;
-        `time_to_target_s`, `epochs_to_target`.
+        `chunk_s`, median seconds of a chunk; `chunk_batch`, median mini-batch in chunks; `chunk_slowest`, of
+        the second half of the chunks: the slowest worker's median seconds over the median of all;
+        `time_to_target_s`, `epochs_to_target`, `updates_to_target`, `pushes_to_target`.
     """
     workers = summary["workers"]
     time_s, steps = summary["time_s"], summary["steps"]
@@ -71,10 +77,9 @@ def measured(values: dict[str, Any], name: str) -> Measured:
     >>> measured({"time_to_target_s": None, "time_s": 40.0}, "time_to_target_s")
     Measured(value=None, given=40.0)
     """
-    given = {"time_to_target_s": "time_s", "epochs_to_target": "epochs"}
     found = values.get(name)
     if name in TARGETS:
-        return Measured(found, values[given[name]])
+        return Measured(found, values[TARGETS[name]])
     return Measured(math.nan if found is None else float(found))
 
 
@@ -110,11 +115,16 @@ def _computing(run: Run) -> float:
 def _chunks(run: Run) -> dict[str, float | None]:
     found = chunks(run.log)
     if not len(found):
-        return {"chunk_s": None, "chunk_batch": None}
+        return {"chunk_s": None, "chunk_batch": None, "chunk_slowest": None}
+    late = found.iloc[len(found) // 2 :].groupby("worker")["compute_s"].median()
     trained = pick(run.log.rows(), Kind.PUSH)
     sizes = trained["samples"] / np.maximum(trained["steps"], 1)
     batch = float(np.median(sizes)) if len(sizes) else None  # nobody pushed
-    return {"chunk_s": float(found["compute_s"].median()), "chunk_batch": batch}
+    return {
+        "chunk_s": float(found["compute_s"].median()),
+        "chunk_batch": batch,
+        "chunk_slowest": float(late.max() / late.median()),
+    }
 
 
 def _to_target(run: Run, target_of: str, target: float | None) -> dict[str, float | None]:
@@ -125,7 +135,14 @@ def _to_target(run: Run, target_of: str, target: float | None) -> dict[str, floa
     reached = frame[values <= target if target_of.endswith("loss") else values >= target]
     if not len(reached):
         return dict.fromkeys(TARGETS)
-    return {"time_to_target_s": reached["time_s"].iloc[0], "epochs_to_target": reached["epoch"].iloc[0]}
+    first = reached.iloc[0]
+    pushes = pick(run.log.rows(), Kind.PUSH)["time_s"]
+    return {
+        "time_to_target_s": first["time_s"],
+        "epochs_to_target": first["epoch"],
+        "updates_to_target": float(first["updates"]),
+        "pushes_to_target": float(np.count_nonzero(pushes <= first["time_s"])),
+    }
 
 
 def _finite(value: float | None) -> float | None:

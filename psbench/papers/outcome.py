@@ -1,28 +1,35 @@
-"""Ours beside theirs: every published row with our estimate, the verdict, and what to know about it."""
+"""Ours beside theirs: every row with our estimate, every claim with its verdict, and what to know of it."""
 
 from __future__ import annotations
 
 import json
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from psbench.papers.cells import experiment_of, rows_of, runs_at
+import numpy as np
+
+from psbench.papers.cells import draws, experiment_of, rows_of, runs_at
+from psbench.papers.claim import JUDGED, Claim, Kind
 from psbench.papers.closed_forms import evaluate
+from psbench.papers.estimates import Estimate, estimate
 from psbench.papers.measures import TARGETS, measured
 from psbench.papers.records import Record, is_number
-from psbench.papers.schema import UNITS, Paper, Published, Scale
+from psbench.papers.schema import Paper, Published, Scale
 from psbench.papers.verdict import (
     VERDICTS,
-    Estimate,
+    ClaimTest,
     Verdict,
-    estimate,
-    holds_no_effect,
+    examine,
     judge,
+    power,
+    seeds_needed,
+    separated_there,
     suspicious,
+    together,
 )
 
 #: strategies that are plain synchronous training
@@ -32,8 +39,8 @@ _LEARNT = {"epochs_to_target": True, "val_accuracy": False, "train_accuracy": Fa
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """A published row and what became of it.
+class RowOutcome:
+    """A published row and our number for it.
 
     Attributes
     ----------
@@ -41,25 +48,23 @@ class Outcome:
         At the common rate, and with each experiment at its best rate (None where rates were not tried).
     theory : float or None
         The closed form, where there is one.
+    there : float or None
+        The p-value of the paper's own deviations.
     flags : tuple of str
-        What a reader has to know before believing the verdict.
+        What a reader has to know before believing the number.
     """
 
     paper: str
     published: Published
-    verdict: Verdict
     ours: Estimate | None = None
     best: Estimate | None = None
-    best_verdict: Verdict | None = None
     theory: float | None = None
+    there: float | None = None
     flags: tuple[str, ...] = ()
-    note: str = ""
 
-    @property
-    def factor(self) -> float:
-        """What our numbers are multiplied by to have the unit of theirs."""
-        ratio = self.published.form in ("speed_up", "ratio", "sd_ratio")
-        return 1.0 if ratio else UNITS[self.published.unit]
+    def at(self, rates: str) -> Estimate | None:
+        """Return our number at the common rate, or at best rates where they were tried."""
+        return self.best if rates == "best" and self.best is not None else self.ours
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain data, in the unit of the published number."""
@@ -69,35 +74,79 @@ class Outcome:
             "place": self.published.place,
             "unit": self.published.unit,
             "theirs": theirs | {"error": self.published.rounding + self.published.reading_error},
+            "p_of_their_deviations": self.there,
             "ours": self._plain(self.ours),
-            "verdict": self.verdict,
             "ours_at_best_rates": self._plain(self.best),
-            "verdict_at_best_rates": self.best_verdict,
             "closed_form": self.theory,
             "flags": list(self.flags),
-            "note": self.note or self.published.reason,
+            "not_run": self.published.reason or None,
         }
 
     def _plain(self, found: Estimate | None) -> dict[str, float | int | None] | None:
         if found is None:
             return None
         numbers = {"mean": found.mean, "low": found.low, "high": found.high}
-        plain = {name: self.factor * v if math.isfinite(v) else None for name, v in numbers.items()}
-        return plain | {"seeds": found.seeds, "never": found.never, "lower_bounds": found.bounds}
+        factor = self.published.factor
+        plain = {name: factor * v if math.isfinite(v) else None for name, v in numbers.items()}
+        return plain | {"seeds": found.seeds, "never": found.never, "baseline_never": found.bounds}
+
+
+@dataclass(frozen=True)
+class ClaimOutcome:
+    """A claim and what became of it.
+
+    Attributes
+    ----------
+    verdict : Verdict
+        For inputs and evidence, which are not judged, "not run" or "inconclusive" mean nothing.
+    power : float or None
+        The chance that its weakest row had, see `verdict.power`.
+    seeds : int or None
+        How many seeds would give that row a chance of 80 %.
+    left_out : tuple of str
+        Rows that were not run.
+    """
+
+    paper: str
+    claim: Claim
+    verdict: Verdict
+    rows: tuple[RowOutcome, ...]
+    test: ClaimTest | None = None
+    power: float | None = None
+    seeds: int | None = None
+    left_out: tuple[str, ...] = ()
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain data."""
+        p = None if self.test is None else {"agrees": self.test.agrees, "opposes": self.test.opposes}
+        return {
+            **{"paper": self.paper, "claim": self.claim.name, "says": self.claim.says},
+            **{"kind": self.claim.kind, "given": self.claim.given or None, "test": self.claim.test},
+            **{"verdict": self.verdict if self.claim.kind in JUDGED else None, "p": p, "power": self.power},
+            **{"seeds_for_80_percent": self.seeds, "rows": list(self.claim.rows)},
+            **{"rows_not_run": list(self.left_out), "found": self.claim.found or None},
+        }
 
 
 @dataclass(frozen=True)
 class Sensitivity:
-    """How a row's number moves when a guess is halved and doubled."""
+    """A row's number when all assumed numbers are drawn together.
+
+    Attributes
+    ----------
+    theirs, ours : float
+        Ours with the assumed numbers as they are.
+    low, high : float
+        The middle 90 % of the draws.
+    draws : int
+    """
 
     row: str
-    guess: str
-    value: float
-    source: str
     theirs: float
-    half: float | None
     ours: float
-    double: float | None
+    low: float
+    high: float
+    draws: int
 
 
 @dataclass(frozen=True)
@@ -126,14 +175,43 @@ class Reproduction:
         return best_rates(self.records.values())
 
     @cached_property
-    def outcomes(self) -> list[Outcome]:
+    def outcomes(self) -> list[RowOutcome]:
         """One for each row, in the order of the paper."""
         return [self._outcome(row) for row in rows_of(self.paper, self.scale, self.table)]
 
-    @property
-    def counts(self) -> dict[Verdict, int]:
-        """How many rows have each verdict."""
-        found = Counter(outcome.verdict for outcome in self.outcomes)
+    @cached_property
+    def claims(self) -> list[ClaimOutcome]:
+        """One for each claim whose rows were asked for.
+
+        Holm's correction is over the claims of the paper; our own checks are no part of them.
+        """
+        rows = {outcome.published.row: outcome for outcome in self.outcomes}
+        asked = [claim for claim in self.paper.claims if any(name in rows for name in claim.rows)]
+        groups = [[rows[name] for name in claim.rows if name in rows] for claim in asked]
+        run = [
+            [row for row in group if row.at(claim.rates)] for claim, group in zip(asked, groups, strict=True)
+        ]
+        tests = [
+            _tested(claim, kept) if kept and claim.kind in JUDGED else None
+            for claim, kept in zip(asked, run, strict=True)
+        ]
+        verdicts: dict[str, tuple[Verdict, int]] = {}
+        for checks in (False, True):
+            family = {
+                claim.name: test
+                for claim, test in zip(asked, tests, strict=True)
+                if test is not None and (claim.kind == "check") == checks
+            }
+            found = judge([*family.values()])
+            verdicts |= {name: (each, len(family)) for name, each in zip(family, found, strict=True)}
+        return [
+            self._claim(claim, group, test, *verdicts.get(claim.name, ("not run", 0)))
+            for claim, group, test in zip(asked, groups, tests, strict=True)
+        ]
+
+    def counts(self, kind: Kind = "claim") -> dict[Verdict, int]:
+        """Return how many claims of a kind have each verdict."""
+        found = Counter(each.verdict for each in self.claims if each.claim.kind == kind)
         return {verdict: found[verdict] for verdict in VERDICTS}
 
     def runs(self, experiment: str, role: str = "result") -> list[Record]:
@@ -144,36 +222,58 @@ class Reproduction:
         return sorted(found, key=lambda record: record.seed)
 
     def number(self, row: Published, role: str = "result") -> Estimate | None:
-        """Return our estimate for a row; None if a run is missing."""
+        """Return our estimate for a row; None if a run is missing, or all of them say nothing."""
         names = [row.experiment, *filter(None, [row.baseline])]
         groups = [self.runs(name, role) for name in names]
-        if not all(groups) or len({len(group) for group in groups}) > 1:
+        if not all(groups) or len({tuple(r.seed for r in group) for group in groups}) > 1:
             return None
-        values = [[measured(record.measures, row.measure) for record in group] for group in groups]
-        return estimate(row.form, *values)
+        return estimate(
+            row.form, *([measured(record.measures, row.measure) for record in group] for group in groups)
+        )
 
-    def _outcome(self, row: Published) -> Outcome:
-        note = self.paper.notes.get(row.row, self.paper.notes.get(row.exhibit, ""))
+    def _claim(
+        self, claim: Claim, group: Sequence[RowOutcome], test: ClaimTest | None, verdict: Verdict, count: int
+    ) -> ClaimOutcome:
+        left_out = tuple(row.published.row for row in group if row.at(claim.rates) is None)
+        if test is None:
+            return ClaimOutcome(self.paper.name, claim, verdict, tuple(group), left_out=left_out)
+        pairs = [(row.published, ours) for row in group if (ours := row.at(claim.rates)) is not None]
+        chances = [power(claim, theirs, ours, count) for theirs, ours in pairs]
+        needs = [seeds_needed(claim, theirs, ours, count) for theirs, ours in pairs]
+        known = [chance for chance in chances if chance is not None]
+        return ClaimOutcome(
+            *(self.paper.name, claim, verdict, tuple(group), test),
+            power=min(known) if known else None,
+            seeds=None if None in needs else max(need for need in needs if need is not None),
+            left_out=left_out,
+        )
+
+    def _outcome(self, row: Published) -> RowOutcome:
+        there = separated_there(row)
         if row.reason:
-            return Outcome(self.paper.name, row, "not run", note=note)
+            return RowOutcome(self.paper.name, row, there=there)
         if not runs_at(self.paper, row, self.scale):
-            return Outcome(
-                self.paper.name, row, "not run", flags=(f"not run at scale {self.scale}",), note=note
-            )
+            return RowOutcome(self.paper.name, row, there=there, flags=(f"not run at scale {self.scale}",))
         ours = self.number(row)
         if ours is None:
-            why = next((self.missing[n] for n in (row.experiment, row.baseline) if n in self.missing), "")
-            return Outcome(self.paper.name, row, "not run", flags=(why or "not run yet",), note=note)
-        verdict = judge(row, ours)
+            return RowOutcome(self.paper.name, row, there=there, flags=(self._why_none(row),))
         tuned = any(name in self.rates for name in (row.experiment, row.baseline))
-        best = self.number(row, "best") if tuned else None
-        return Outcome(
-            *(self.paper.name, row, verdict, ours, best),
-            best_verdict=judge(row, best) if best is not None else None,
+        return RowOutcome(
+            *(self.paper.name, row, ours, self.number(row, "best") if tuned else None),
             theory=self._theory(row),
+            there=there,
             flags=tuple(self._flags(row, ours)),
-            note=note if verdict != "reproduced" else "",
         )
+
+    def _why_none(self, row: Published) -> str:
+        names = [row.experiment, *filter(None, [row.baseline])]
+        if why := next((self.missing[name] for name in names if name in self.missing), ""):
+            return why
+        if len({tuple(run.seed for run in self.runs(name)) for name in names} | {()}) != 2:
+            return "not run yet, or not with the same seeds"
+        if row.measure in TARGETS:
+            return "no run reached the target, so nothing can be said"
+        return "our runs give no number for it"
 
     def _theory(self, row: Published) -> float | None:
         for theory in self.paper.theories:
@@ -194,7 +294,8 @@ class Reproduction:
             return value
         experiment, baseline, name = value
         groups = [[measured(r.measures, name) for r in self.runs(each)] for each in (experiment, baseline)]
-        return estimate("speed_up", *groups).mean if all(groups) else None
+        found = estimate("speed_up", *groups) if all(groups) else None
+        return None if found is None else found.mean
 
     def _flags(self, row: Published, ours: Estimate) -> Iterable[str]:
         """Yield what a reader has to know about a row."""
@@ -204,12 +305,17 @@ class Reproduction:
         if ours.never:
             yield f"never reached its target in {ours.never} of {ours.seeds} seeds"
         if ours.bounds:
-            yield f"the baseline never reached its target in {ours.bounds} seeds: a lower bound"
+            side = "at least" if row.form == "speed_up" else "at most"
+            yield f"the baseline never reached its target in {ours.bounds} of {ours.seeds} seeds: {side} this"
         if ours.seeds < 2:
             yield "one seed: no interval"
-        if holds_no_effect(row, ours) and row.relation == "=":
-            yield "our interval also holds 'no effect'"
+        if row.baseline and self._are_the_same(row):
+            yield "the two gave the same models, bit by bit: here they do not differ"
         yield from self._suspicions(row)
+
+    def _are_the_same(self, row: Published) -> bool:
+        models = [[r.params_digest for r in self.runs(name)] for name in (row.experiment, row.baseline)]
+        return None not in models[0] and models[0] == models[1]
 
     def _suspicions(self, row: Published) -> Iterable[str]:
         """Yield a flag if a row's runs learn more from a sample than plain synchronous training."""
@@ -230,38 +336,37 @@ class Reproduction:
 
     @cached_property
     def sensitivities(self) -> list[Sensitivity]:
-        """How the sensitive rows move with each guess."""
+        """How the sensitive rows move when all assumed numbers are drawn together."""
         rows = {row.row: row for row in self.paper.rows}
-        found = []
-        for name in self.paper.sensitive:
-            row = rows[name]
-            if runs_at(self.paper, row, self.scale) and self.runs(row.experiment):
-                setup = self.paper.experiments[row.experiment].setup
-                guesses = [guess for guess in self.paper.guesses if setup in guess.setups]
-                found += [s for guess in guesses if (s := self._moved(row, guess)) is not None]
-        return found
+        found = [self._moved(rows[name]) for name in self.paper.sensitive]
+        return [each for each in found if each is not None]
 
-    def _moved(self, row: Published, guess: Any) -> Sensitivity | None:
-        labels = ["", *(f"{guess.name} {factor:g}" for factor in (0.5, 2.0))]
-        ours, half, double = (self._single(row, label) for label in labels)
-        if ours is None or half is double is None:
+    def _moved(self, row: Published) -> Sensitivity | None:
+        ours = self._single(row, "result", "")
+        moved = [self._single(row, "sensitivity", label) for label in draws()]
+        kept = [value for value in moved if value is not None]
+        if ours is None or len(kept) < len(moved):
             return None
-        return Sensitivity(
-            row.row, guess.name, guess.value, guess.source, float(row.value), half, ours, double
-        )
+        low, high = np.quantile(kept, [0.05, 0.95])
+        return Sensitivity(row.row, float(row.value), ours, float(low), float(high), len(kept))
 
-    def _single(self, row: Published, label: str) -> float | None:
-        """Return a row's number with seed 0 and one guess changed."""
+    def _single(self, row: Published, role: str, label: str) -> float | None:
+        """Return a row's number with seed 0."""
         names = [row.experiment, *filter(None, [row.baseline])]
-        role = "sensitivity" if label else "result"
         groups = [[r for r in self.runs(name, role) if r.label == label and r.seed == 0] for name in names]
         if not all(groups):
             return None
-        return estimate(row.form, *([measured(r.measures, row.measure) for r in g] for g in groups)).mean
+        found = estimate(row.form, *([measured(r.measures, row.measure) for r in g] for g in groups))
+        return None if found is None else found.mean
 
     def lr_of(self, experiment: str) -> float:
         """Return the common rate of an experiment."""
         return experiment_of(self.paper, experiment, self.scale, 0).optimizer.lr
+
+
+def _tested(claim: Claim, rows: Sequence[RowOutcome]) -> ClaimTest:
+    pairs = [(row.published, ours) for row in rows if (ours := row.at(claim.rates)) is not None]
+    return together([examine(claim, *pair) for pair in pairs], [row.there for row in rows])
 
 
 def best_rates(records: Iterable[Record]) -> dict[str, float]:

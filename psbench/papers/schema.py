@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Hashable
 from decimal import Decimal
 from typing import Any, Literal, Self, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from psbench.papers.claim import JUDGED, Claim
 
 Scale: TypeAlias = Literal["smoke", "quick", "full"]
 SCALES: tuple[Scale, ...] = ("smoke", "quick", "full")
@@ -33,6 +37,7 @@ UNITS: dict[str, float] = {
     "versions": 1.0,
     "epochs": 1.0,
     "examples/s": 1.0,
+    "MB/s": 1.0,
 }
 
 
@@ -64,7 +69,9 @@ class Published(_Data):
     form : str
         How the experiment and the baseline become one number: `speed_up` is baseline / experiment.
     better : "higher", "lower" or ""
-        On which side of the published number we would have done better.
+        Which side is good: what is better than "the same" is no contradiction.
+    runs, sd, baseline_sd : int, float, float
+        How many runs theirs are, and their standard deviations, where printed.
     reason : str
         Why a row cannot be run; such a row has no experiment.
     """
@@ -81,6 +88,9 @@ class Published(_Data):
     measure: str = ""
     form: Form = "value"
     better: Literal["higher", "lower", ""] = ""
+    runs: int = Field(default=0, ge=0)
+    sd: float | None = Field(default=None, ge=0)
+    baseline_sd: float | None = Field(default=None, ge=0)
     reason: str = ""
 
     @field_validator("unit")
@@ -103,6 +113,19 @@ class Published(_Data):
         return self
 
     @property
+    def factor(self) -> float:
+        """What our numbers are multiplied by to have the unit of theirs."""
+        return 1.0 if self.form in ("speed_up", "ratio", "sd_ratio") else UNITS[self.unit]
+
+    @property
+    def comparison(self) -> Hashable:
+        """What is compared with what; the same for a ratio and its inverse."""
+        pair = (self.experiment, self.baseline)
+        turned = self.form in ("speed_up", "ratio", "difference", "sd_ratio") and pair != tuple(sorted(pair))
+        form = "ratio" if self.form == "speed_up" else self.form
+        return (tuple(sorted(pair)) if turned else pair, self.measure, form)
+
+    @property
     def rounding(self) -> float:
         """Half a unit of the last printed digit; 0 for a statement, whose value is exact."""
         exponent = self.value.as_tuple().exponent
@@ -122,8 +145,8 @@ class Guess(_Data):
     value: float
     source: str = Field(min_length=1)
     setups: tuple[str, ...] = Field(min_length=1)
-    #: what it is multiplied by; one that has no double value is only halved
-    factors: tuple[float, ...] = (0.5, 2.0)
+    #: what it is multiplied by at least and at most when assumed numbers are drawn
+    factors: tuple[float, float] = (0.5, 2.0)
 
 
 class SetUp(_Data):
@@ -133,6 +156,8 @@ class SetUp(_Data):
     ----------
     spec : mapping
         Fields of an experiment.
+    called : str
+        The set-up in words.
     smoke, quick, full : mapping of dotted path to value
         What is set at each scale.
     differs : mapping of scale to str
@@ -146,6 +171,7 @@ class SetUp(_Data):
     """
 
     spec: dict[str, Any]
+    called: str = ""
     smoke: dict[str, Any] = Field(default_factory=dict)
     quick: dict[str, Any] = Field(default_factory=dict)
     full: dict[str, Any] = Field(default_factory=dict)
@@ -227,20 +253,17 @@ class Paper(_Data):
     name: str
     title: str
     source: str
-    #: the row that stands for the paper in a short table
-    headline: str
     reading: tuple[str, ...]
     setups: dict[str, SetUp]
     experiments: dict[str, Planned]
     guesses: tuple[Guess, ...]
-    #: rows whose ratio is looked at when a guess is halved and doubled
+    #: rows that are looked at when all assumed numbers are drawn together
     sensitive: tuple[str, ...] = ()
     #: factors of the rate that every experiment of a tuned set-up tries
     rates: tuple[float, ...] = (0.5, 1.0, 2.0)
     theories: tuple[Theory, ...] = ()
     drawings: tuple[Drawing, ...] = ()
-    #: why a row falls short: row or exhibit -> what was found on looking
-    notes: dict[str, str] = Field(default_factory=dict)
+    claims: tuple[Claim, ...]
     rows: tuple[Published, ...]
 
     @model_validator(mode="after")
@@ -253,14 +276,8 @@ class Paper(_Data):
         rows = [row.row for row in self.rows]
         if len(set(rows)) < len(rows):
             raise ValueError(f"rows named twice: {sorted({row for row in rows if rows.count(row) > 1})}")
-        for name in (
-            self.headline,
-            *self.sensitive,
-            *(row for theory in self.theories for row in theory.rows),
-        ):
+        for name in (*self.sensitive, *(row for theory in self.theories for row in theory.rows)):
             _known(name, rows, "row")
-        for name in self.notes:
-            _known(name, [*rows, *(row.exhibit for row in self.rows)], "note of row")
         for drawing in self.drawings:
             for experiment in filter(None, (*drawing.experiments, drawing.baseline)):
                 _known(experiment, self.experiments, f"figure {drawing.id!r}: experiment")
@@ -268,6 +285,42 @@ class Paper(_Data):
             for setup in guess.setups:
                 _known(setup, self.setups, f"guess {guess.name!r}: set-up")
         return self
+
+    @model_validator(mode="after")
+    def _every_row_counts_once(self) -> Self:
+        """Refuse a row of no claim or of two, and a comparison that would be counted twice."""
+        _unique([claim.name for claim in self.claims], "claims named twice")
+        _unique([(claim.says, claim.given) for claim in self.claims], "claims that say the same")
+        rows = {row.row: row for row in self.rows}
+        claimed = [name for claim in self.claims for name in claim.rows]
+        for name in claimed:
+            _known(name, rows, "claim: row")
+        _unique(claimed, "rows of two claims, or twice of one")
+        if free := [name for name in rows if name not in claimed]:
+            raise ValueError(f"rows of no claim: {free}")
+        judged = {
+            claim.name: {rows[name].comparison for name in claim.rows if rows[name].experiment}
+            for claim in self.claims
+            if claim.kind in JUDGED
+        }
+        _unique([each for found in judged.values() for each in found], "comparisons of two claims")
+        for claim in self.claims:
+            kept = [rows[name] for name in claim.rows if rows[name].experiment]
+            if claim.kind in JUDGED and claim.test != "number":
+                for row in kept:
+                    if row.form == "value":
+                        raise ValueError(
+                            f"claim {claim.name!r}: {row.row!r} stands alone: test it as a number"
+                        )
+            _unique(
+                [(row.comparison, row.value, row.relation) for row in kept], f"claim {claim.name!r}: rows"
+            )
+        return self
+
+
+def _unique(values: list[Any], what: str) -> None:
+    if twice := [value for value, count in Counter(values).items() if count > 1]:
+        raise ValueError(f"{what}: {twice}")
 
 
 def _known(name: str, known: Any, what: str) -> None:

@@ -168,9 +168,10 @@ def _reasons(missing: Sequence[Missing]) -> dict[str, str]:
 def _duration(seconds: float) -> str:
     """Return seconds in words.
 
-    >>> _duration(40), _duration(150), _duration(9000)
-    ('40 s', '2.5 min', '2.5 h')
+    >>> _duration(40), _duration(150), _duration(9000), _duration(468000)
+    ('40 s', '2.5 min', '2.5 h', '130 h')
     """
     if seconds < 60:
         return f"{seconds:.0f} s"
-    return f"{seconds / 60:.2g} min" if seconds < 5400 else f"{seconds / 3600:.2g} h"
+    value, unit = (seconds / 60, "min") if seconds < 5400 else (seconds / 3600, "h")
+    return f"{value:.1f} {unit}" if value < 10 else f"{value:.0f} {unit}"

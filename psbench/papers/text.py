@@ -1,101 +1,134 @@
-"""Ours beside theirs as a table of texts."""
+"""Claims and rows as tables of texts."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from psbench.papers.outcome import Outcome, Reproduction
-from psbench.papers.verdict import Estimate
+from psbench.papers.claim import JUDGED, Kind
+from psbench.papers.estimates import Estimate
+from psbench.papers.outcome import ClaimOutcome, Reproduction, RowOutcome
+from psbench.papers.schema import Published
+from psbench.papers.verdict import VERDICTS, Verdict
 
-HEADINGS = ("row", "theirs", "ours", "verdict", "at best rates", "closed form")
+CLAIM_HEADINGS = ("claim", "theirs", "ours, with its 95 % interval", "verdict")
+HEADINGS = ("row", "theirs", "ours (95 % interval)", "at best rates", "closed form")
+#: the verdicts on checks of our own, in other words
+_CHECKED: dict[str, str] = {
+    "confirmed": "holds",
+    "confirmed in direction": "holds",
+    "contradicted": "does not hold",
+}
+#: what counts are of, in a short table
+COUNTED: tuple[Verdict, ...] = VERDICTS
 
 #: how a unit is printed
 _UNITS = {"x": " x", "%": " %", "points": " pt", "s": " s", "min": " min", "1": "", "loss": ""}
 
 
-def cells(outcomes: Sequence[Outcome]) -> list[list[str]]:
-    """Return a row of texts for each outcome."""
+def claim_cells(claims: Sequence[ClaimOutcome]) -> list[list[str]]:
+    """Return a row of texts for each claim."""
+    return [
+        [sentence(each), _joined(each, theirs), _joined(each, ours_of(each)), verdict_words(each)]
+        for each in claims
+    ]
+
+
+def sentence(found: ClaimOutcome) -> str:
+    """Return what a claim says, and what it supposes."""
+    return f"Given {found.claim.given}: {found.claim.says}" if found.claim.given else found.claim.says
+
+
+def verdict_words(found: ClaimOutcome) -> str:
+    """Return the verdict as it is shown: a check of ours holds or does not, and evidence has none."""
+    if found.claim.kind not in JUDGED:
+        return "input" if found.claim.kind == "input" else "not judged"
+    if found.claim.kind == "check":
+        return _CHECKED.get(found.verdict, found.verdict)
+    return found.verdict
+
+
+def cells(outcomes: Sequence[RowOutcome]) -> list[list[str]]:
+    """Return a row of texts for each published row."""
     return [
         [
             f"{outcome.published.exhibit}: {outcome.published.row}",
             theirs(outcome),
             ours(outcome, outcome.ours),
-            outcome.verdict,
-            _best(outcome),
-            "" if outcome.theory is None else _number(outcome.factor * outcome.theory, outcome),
+            ours(outcome, outcome.best),
+            ""
+            if outcome.theory is None
+            else f"{outcome.published.factor * outcome.theory:.4g}{_unit(outcome)}",
         ]
         for outcome in outcomes
     ]
 
 
-def theirs(outcome: Outcome) -> str:
-    """Return what was printed, with its reading error.
+def _theory(outcome: RowOutcome) -> str:
+    if outcome.theory is None:
+        return ""
+    return f"{outcome.published.factor * outcome.theory:.4g}{_unit(outcome)}"
 
-    A statement keeps its sign, such as "> 1 x".
+
+def theirs(outcome: RowOutcome) -> str:
+    """Return what was printed; a statement keeps its sign, such as "> 1 x".
+
+    What a number from a figure may have been misread by is said in words, so that it is no interval.
     """
     published = outcome.published
     relation = "" if published.relation == "=" else f"{published.relation} "
-    error = f" ± {published.reading_error:g}" if published.reading_error else ""
-    return f"{relation}{published.value}{error}{_unit(outcome)}"
+    about = "about " if published.reading_error else ""
+    return f"{relation}{about}{_short_decimal(published)}{_unit(outcome)}"
 
 
-def ours(outcome: Outcome, found: Estimate | None) -> str:
-    """Return our mean and the half-width of its interval (its ends for a ratio of deviations)."""
+def ours(outcome: RowOutcome, found: Estimate | None) -> str:
+    """Return our number with its 95 % interval, as its two ends."""
     if found is None:
         return ""
-    if found.never == found.seeds:
-        return "never"
-    if not math.isfinite(found.mean):
-        return f"never in {found.never} of {found.seeds} runs"
-    text = f"{_plain(outcome.factor * found.mean):.4g}"
-    if found.seeds > 1 and outcome.published.form == "sd_ratio":
-        text += f" ({found.low:.3g} to {found.high:.3g})"
-    elif found.seeds > 1:
-        text += f" ± {_plain(outcome.factor * (found.high - found.mean)):.2g}"
-    return f"{'at least ' if found.bounds else ''}{text}{_unit(outcome)}"
+    factor = outcome.published.factor
+    text = f"{_plain(factor * found.mean):.3g}"
+    if found.seeds > 1 and math.isfinite(found.low):
+        text += f" ({_plain(factor * found.low):.3g} to {_plain(factor * found.high):.3g})"
+    return f"{text}{_unit(outcome)}"
 
 
-def headline(found: Reproduction) -> list[str]:
-    """Return the row that stands for the paper: name, what it says, theirs, ours, verdict; and the counts."""
-    (outcome,) = [each for each in found.outcomes if each.published.row == found.paper.headline]
-    counts = found.counts
-    verdicts = f"{counts['reproduced']} / {counts['direction only']} / {counts['not reproduced']}"
-    said = [found.paper.name, f"{outcome.published.exhibit}: {outcome.published.row}", theirs(outcome)]
-    return [*said, ours(outcome, outcome.ours), outcome.verdict, f"{verdicts} / {counts['not run']}"]
+def ours_of(claim: ClaimOutcome) -> Callable[[RowOutcome], str]:
+    """Return what says our number for a row of a claim, at the rates that the claim is about."""
+
+    def say(outcome: RowOutcome) -> str:
+        return ours(outcome, outcome.at(claim.claim.rates)) or "not run"
+
+    return say
 
 
-def _best(outcome: Outcome) -> str:
-    if outcome.best is None:
-        return ""
-    same = "" if outcome.best_verdict == outcome.verdict else f" ({outcome.best_verdict})"
-    return ours(outcome, outcome.best) + same
+def counts_line(found: Sequence[Reproduction], kind: Kind = "claim") -> str:
+    """Return how many claims of a kind have each verdict, in words.
 
-
-def _plain(value: float) -> float:
-    """Return 0 for what rounding left of it."""
-    return 0.0 if abs(value) < 1e-12 else value
-
-
-def _number(value: float, outcome: Outcome) -> str:
-    return f"{value:.4g}{_unit(outcome)}"
-
-
-def _unit(outcome: Outcome) -> str:
-    ratio = outcome.published.form in ("speed_up", "ratio", "sd_ratio")
-    return " x" if ratio else _UNITS.get(outcome.published.unit, f" {outcome.published.unit}")
+    Those without any are left out.
+    """
+    said: dict[str, int] = {}
+    for verdict in COUNTED:
+        name = _CHECKED.get(verdict, verdict) if kind == "check" else verdict
+        said[name] = said.get(name, 0) + sum(each.counts(kind)[verdict] for each in found)
+    return ", ".join(f"{count} {verdict}" for verdict, count in said.items() if count) or "none"
 
 
 def summary(found: Reproduction) -> str:
-    """Return in one line how many rows have each verdict."""
-    counts = ", ".join(f"{count} {verdict}" for verdict, count in found.counts.items() if count)
-    return f"{found.paper.name}: {len(found.outcomes)} rows: {counts}"
+    """Return in one line what became of a paper's claims, and of what is counted apart."""
+    kinds: tuple[tuple[Kind, str], ...] = (("conditional", "conditional"), ("check", "checks of our own"))
+    apart = [
+        f"{name}: {counts_line([found], kind)}" for kind, name in kinds if any(found.counts(kind).values())
+    ]
+    return "; ".join([f"claims: {counts_line([found])}", *apart])
 
 
 def remarks(found: Reproduction) -> list[str]:
     """Return what differs from the paper, and each thing to be known about rows with the rows it is about."""
     setups = dict.fromkeys(found.paper.experiments[r.experiment].setup for r in found.records.values())
-    differs = [f"{name}: {found.paper.setups[name].differs[found.scale]}" for name in setups]
+    differs = [
+        f"{found.paper.setups[name].called or name}: {found.paper.setups[name].differs[found.scale]}"
+        for name in setups
+    ]
     about: dict[str, list[str]] = {}
     for outcome in found.outcomes:
         for flag in (*outcome.flags, *filter(None, [outcome.published.reason])):
@@ -109,3 +142,49 @@ def remarks(found: Reproduction) -> list[str]:
         ["scale smoke shows that everything runs; its verdicts say nothing"] if found.scale == "smoke" else []
     )
     return only + differs + lines
+
+
+def how_to_run(found: Reproduction) -> list[str]:
+    """Return what to do about rows that could have been run and were not."""
+    if not found.missing:
+        return []
+    reasons = "; ".join(dict.fromkeys(found.missing.values()))
+    again = f"psbench reproduce {found.paper.name} --scale {found.scale} --data DIR"
+    return [
+        f"{len(found.missing)} experiments of {found.paper.name} were not run: {reasons}",
+        f"to run them: `{again}`, where DIR holds the data sets; what is stored is not run again",
+    ]
+
+
+def _joined(found: ClaimOutcome, say: Callable[[RowOutcome], str]) -> str:
+    """Return the texts of a claim's rows, each once; of many the first and the last."""
+    texts = list(dict.fromkeys(say(row) for row in found.rows))
+    if len(texts) > 4:
+        return f"{texts[0]}; ...; {texts[-1]} ({len(found.rows)} rows)"
+    return "; ".join(texts)
+
+
+def _short_decimal(published: Published) -> str:
+    return f"{float(published.value):.4g}" if published.relation == "=" else f"{float(published.value):g}"
+
+
+def _plain(value: float) -> float:
+    """Return 0 for what rounding left of it."""
+    return 0.0 if abs(value) < 1e-12 else value
+
+
+def _unit(outcome: RowOutcome) -> str:
+    ratio = outcome.published.form in ("speed_up", "ratio", "sd_ratio")
+    return " x" if ratio else _UNITS.get(outcome.published.unit, f" {outcome.published.unit}")
+
+
+def readme_row(found: Reproduction) -> list[str]:
+    """Return a paper's line of the README: its counts, and how many conditional claims hold of those run."""
+    counts, given = found.counts(), found.counts("conditional")
+    run = sum(given.values()) - given["not run"]
+    held = given["confirmed"] + given["confirmed in direction"] + given["exceeds"]
+    return [
+        found.paper.name,
+        *(str(counts[verdict]) for verdict in COUNTED),
+        f"{held} of {run}" if run else "",
+    ]

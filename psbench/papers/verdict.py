@@ -1,6 +1,6 @@
-"""Whether a published number is reproduced: pure functions of their number and of ours.
+"""Whether a claim holds here: pure functions of the printed numbers and of ours.
 
-The rules are fixed beforehand and the same for every row, and nobody writes a verdict by hand.
+The rules are fixed beforehand and the same for every claim; no verdict is written by hand.
 """
 
 from __future__ import annotations
@@ -11,173 +11,283 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 import numpy as np
+from scipy import special, stats  # type: ignore[import-untyped]
 
-from psbench.metrics import interval
-from psbench.papers.schema import UNITS, Form, Published
+from psbench.papers.claim import Claim
+from psbench.papers.estimates import Estimate
+from psbench.papers.schema import NEUTRAL, Published
 
-Verdict: TypeAlias = Literal["reproduced", "direction only", "not reproduced", "not run"]
-VERDICTS: tuple[Verdict, ...] = ("reproduced", "direction only", "not reproduced", "not run")
+Verdict: TypeAlias = Literal[
+    "confirmed",
+    "confirmed in direction",
+    "exceeds",
+    "inconclusive",
+    "contradicted",
+    "underpowered there",
+    "not run",
+]
+VERDICTS: tuple[Verdict, ...] = (
+    "confirmed",
+    "confirmed in direction",
+    "exceeds",
+    "inconclusive",
+    "contradicted",
+    "underpowered there",
+    "not run",
+)
 
-#: half-width of an interval, in published effects, above which agreement says nothing
-_WIDEST = 3.0
+#: of each one-sided test over all claims of a paper: half of the usual 5 %
+ALPHA = 0.025
+#: two-sided level at which the paper's own deviations separate two methods
+_SEPARATED = 0.05
+#: share of the printed effect by which ours may be smaller or larger
+_SIZE = 0.5
 #: below this a t-test calls a difference suspicious
 _SUSPICIOUS = 0.05
 
 
 @dataclass(frozen=True)
-class Estimate:
-    """Our number: its mean over seeds, its 95 % interval, and how many seeds there were.
+class RowTest:
+    """What a row says about its claim, as one-sided p-values.
 
     Attributes
     ----------
-    low, high : float
-        Equal to the mean with one seed, which has no interval.
-    never : int
-        Seeds in which the experiment never reached its target.
-    bounds : int
-        Seeds in which the baseline never did: their ratios are lower bounds, from the time it was given.
+    agrees : float
+        That there is an effect in the printed direction, or that two are the same, or that a number is ours.
+    opposes : float
+        That there is one in the other direction, or that two differ for the worse, or that a number is not.
+    sized : float or None
+        That the effect has the printed size; None where none was printed or censored times cannot tell.
+    beyond : float or None
+        That it is larger than that, or better than "the same".
+    short : float or None
+        That it is smaller than that, if there is one at all.
     """
 
-    mean: float
-    low: float
-    high: float
-    seeds: int
-    never: int = 0
-    bounds: int = 0
+    agrees: float
+    opposes: float
+    sized: float | None = None
+    beyond: float | None = None
+    short: float | None = None
 
 
 @dataclass(frozen=True)
-class Measured:
-    """A measure of one run; None means that the target was never reached, within `given`."""
+class ClaimTest:
+    """What all rows of a claim say together.
 
-    value: float | None
-    given: float = math.nan
-
-
-def estimate(form: Form, runs: Sequence[Measured], baseline: Sequence[Measured] = ()) -> Estimate:
-    """Return our number from the runs of an experiment and those of its baseline, seed by seed.
-
-    Parameters
+    Attributes
     ----------
-    form : Form
-        "value", "speed_up" (baseline / run), "ratio" (run / baseline), "difference" (run - baseline) or
-        "sd_ratio" (ratio of the standard deviations over seeds, whose interval is that of the F test).
-    runs, baseline : sequence of Measured, one per seed, in the order of the seeds
+    agrees : float
+        That all rows agree: the largest of their p-values.
+    opposes : float
+        That at least one opposes: the smallest, times the number of rows.
+    sized, beyond : float or None
+        The largest, where every row has one.
+    short : float
+        That at least one falls short of its size.
+    there : float or None
+        The largest p-value of the printed deviations, where there are any: above 0.05 the paper's own runs do
+        not show all of the claim.
+    """
 
-    Notes
-    -----
-    Never is counted as never: a run that did not reach its target has a speed-up of 0. A baseline that did
-    not reach it counts with the time that it was given, which makes the ratio a lower bound.
+    agrees: float
+    opposes: float
+    sized: float | None
+    beyond: float | None
+    short: float = 1.0
+    there: float | None = None
+
+
+def examine(claim: Claim, theirs: Published, ours: Estimate) -> RowTest:
+    """Return what an estimate says about a row of a claim."""
+    if claim.test == "same":
+        return _same(claim, theirs, ours)
+    if claim.test == "number":
+        return _number(claim, theirs, ours)
+    return _effect(claim, theirs, ours)
+
+
+def bounds(claim: Claim, theirs: Published) -> tuple[float, float]:
+    """Return between which numbers ours has the printed size, or is the same, in the unit of ours."""
+    value, within = float(theirs.value), theirs.rounding + theirs.reading_error
+    if claim.test == "same":
+        neutral = NEUTRAL[theirs.form] or 0.0
+        half = claim.margin / theirs.factor
+        return (neutral - half, neutral + half) if neutral == 0 else (1 / claim.margin, claim.margin)
+    low, high = value - within, value + within
+    if claim.test == "number":
+        return low / claim.margin / theirs.factor, high * claim.margin / theirs.factor
+    if theirs.form == "difference":
+        sign = 1 if value > 0 else -1
+        least, most = max(0.0, abs(value) - within), abs(value) + within
+        ends = sorted((sign * least * (1 - _SIZE), sign * most * (1 + _SIZE)))
+        return ends[0] / theirs.factor, ends[1] / theirs.factor
+    sign = 1 if value > 1 else -1
+    least, most = (max(0.0, sign * math.log(end)) for end in ((low, high) if sign > 0 else (high, low)))
+    factor = math.log(claim.margin)
+    ends = sorted((sign * (least - min(factor, least * _SIZE)), sign * (most + min(factor, most * _SIZE))))
+    return math.exp(ends[0]), math.exp(ends[1])
+
+
+def direction(theirs: Published) -> int:
+    """Return 1 if the printed effect is above "no effect", -1 if below."""
+    if theirs.relation != "=":
+        return 1 if theirs.relation == ">" else -1
+    return 1 if float(theirs.value) > (NEUTRAL[theirs.form] or 0.0) else -1
+
+
+def _effect(claim: Claim, theirs: Published, ours: Estimate) -> RowTest:
+    neutral = NEUTRAL[theirs.form] or 0.0
+    if theirs.relation != "=":
+        neutral = float(theirs.value) / theirs.factor
+    up, down = ours.above(neutral), ours.below(neutral)
+    rises = direction(theirs) > 0
+    agrees, opposes = (up, down) if rises else (down, up)
+    if theirs.relation != "=" or ours.is_censored:
+        return RowTest(agrees, opposes)
+    low, high = bounds(claim, theirs)
+    beyond, short = (ours.above(high), ours.below(low)) if rises else (ours.below(low), ours.above(high))
+    return RowTest(agrees, opposes, max(ours.above(low), ours.below(high)), beyond, short)
+
+
+def _same(claim: Claim, theirs: Published, ours: Estimate) -> RowTest:
+    low, high = bounds(claim, theirs)
+    if ours.low == ours.high == NEUTRAL[theirs.form]:  # the same runs, or both at the end of a scale
+        return RowTest(1.0, 1.0)
+    above, below = ours.above(high), ours.below(low)
+    good = {"higher": above, "lower": below}.get(theirs.better)
+    worse = {"higher": below, "lower": above}.get(theirs.better, min(1.0, 2 * min(above, below)))
+    return RowTest(max(ours.above(low), ours.below(high)), worse, sized=0.0, beyond=good)
+
+
+def _number(claim: Claim, theirs: Published, ours: Estimate) -> RowTest:
+    low, high = bounds(claim, theirs)
+    outside = min(1.0, 2 * min(ours.above(high), ours.below(low)))
+    return RowTest(max(ours.above(low), ours.below(high)), outside, sized=0.0)
+
+
+def together(tests: Sequence[RowTest], there: Sequence[float | None] = ()) -> ClaimTest:
+    """Return what the rows of a claim say together; a claim is that all of them hold.
 
     Examples
     --------
-    >>> estimate("speed_up", [Measured(2.0), Measured(2.0)], [Measured(4.0), Measured(6.0)]).mean
-    2.5
-    >>> estimate("speed_up", [Measured(None, 9.0)], [Measured(3.0)]).mean
-    0.0
+    >>> together([RowTest(0.01, 0.99), RowTest(0.2, 0.8)])
+    ClaimTest(agrees=0.2, opposes=1.0, sized=None, beyond=None, short=1.0, there=None)
     """
-    never = sum(run.value is None for run in runs)
-    bounds = sum(run.value is None for run in baseline)
-    if form == "sd_ratio":
-        return _spread_ratio([_reached(run) for run in runs], [_reached(run) for run in baseline])
-    if form == "value":
-        found = [_reached(run) for run in runs]
-    else:
-        found = [_paired(form, run, other) for run, other in zip(runs, baseline, strict=True)]
-    if math.inf in found:  # never, where less is better: no interval
-        return Estimate(math.inf, math.inf, math.inf, len(found), never, bounds)
-    mean, half = interval(found)
-    wide = half or 0.0
-    return Estimate(mean, mean - wide, mean + wide, len(found), never, bounds)
+    known = [p for p in there if p is not None]
+    return ClaimTest(
+        agrees=max(test.agrees for test in tests),
+        opposes=min(1.0, len(tests) * min(test.opposes for test in tests)),
+        sized=_largest([test.sized for test in tests]),
+        beyond=_largest([test.beyond for test in tests]),
+        short=min(1.0, len(tests) * min(1.0 if test.short is None else test.short for test in tests)),
+        there=max(known) if known else None,
+    )
 
 
-def _reached(run: Measured) -> float:
-    return run.given if run.value is None else run.value
+def _largest(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return max(known) if len(known) == len(values) else None
 
 
-def _paired(form: Form, run: Measured, other: Measured) -> float:
-    if form == "difference":
-        return _reached(run) - _reached(other)
-    if run.value is None:
-        return 0.0 if form == "speed_up" else math.inf
-    top, bottom = (_reached(other), run.value) if form == "speed_up" else (run.value, _reached(other))
-    return top / bottom if bottom else math.inf
+def judge(tests: Sequence[ClaimTest]) -> list[Verdict]:
+    """Return the verdicts on all claims of a paper that were run.
 
-
-def _spread_ratio(runs: Sequence[float], baseline: Sequence[float]) -> Estimate:
-    """Return the ratio of two standard deviations with its 95 % interval, for normal values."""
-    from scipy.stats import f  # type: ignore[import-untyped]
-
-    if len(runs) < 2 or len(baseline) < 2:
-        return Estimate(math.nan, math.nan, math.nan, len(runs))
-    top, bottom = np.var(runs, ddof=1), np.var(baseline, ddof=1)
-    if bottom == 0:
-        return Estimate(math.inf, math.inf, math.inf, len(runs))
-    ratio = float(top / bottom)
-    low, high = f.ppf([0.025, 0.975], len(runs) - 1, len(baseline) - 1)
-    return Estimate(math.sqrt(ratio), math.sqrt(ratio / high), math.sqrt(ratio / low), len(runs))
-
-
-def judge(theirs: Published, ours: Estimate) -> Verdict:
-    """Return the verdict on a row.
-
-    A number is reproduced if the printed one, with what it was rounded by and may have been misread by, lies
-    in our interval, or if ours is better; but not if our interval is wider than three times the published
-    effect on either side, which says nothing. A statement ("faster than") is reproduced if our whole interval
-    agrees with it. Otherwise, if our mean is on the same side of "no effect" (1 for ratios, 0 for
-    differences), only the direction is. An experiment that missed its target with some seeds can have the
-    direction at most, and only if it reached the target with more than half of them; unless the statement is
-    that it is slower.
-
-    Parameters
-    ----------
-    theirs : Published
-        In its own unit.
-    ours : Estimate
-        In the units of psbench.
+    A finding counts if it is significant at 2.5 % on its side after Holm's correction over the claims; its
+    size is then tested at the level that it was found at. What is significantly the other way round is
+    contradicted, whatever else is true of it; so is an effect that is not found where the printed one would
+    have been: ours is significantly smaller. Where the paper's own deviations do not show the effect, ours
+    may show its direction, and no size counts.
     """
-    factor = 1.0 if theirs.form in ("speed_up", "ratio", "sd_ratio") else UNITS[theirs.unit]
-    mean, low, high = (factor * value for value in (ours.mean, ours.low, ours.high))
-    if math.isnan(mean):
-        return "not reproduced"
-    if theirs.relation != "=":
-        found = _statement(float(theirs.value), theirs.relation, mean, low, high)
-    else:
-        found = _number(theirs, mean, low, high)
-    slower = theirs.form == "speed_up" and theirs.relation == "<"  # never is slower than anything
-    if ours.never and not slower:
-        agrees = found != "not reproduced" and 2 * ours.never < ours.seeds
-        return "direction only" if agrees else "not reproduced"
+    found = holm([test.agrees for test in tests], ALPHA)
+    opposed = holm([test.opposes for test in tests], ALPHA)
+    better = holm([1.0 if test.beyond is None else test.beyond for test in tests], ALPHA)
+    short = holm([test.short for test in tests], ALPHA)
+    return [_verdict(*each) for each in zip(tests, found, opposed, better, short, strict=True)]
+
+
+def _verdict(
+    test: ClaimTest, found: float | None, opposed: float | None, better: float | None, short: float | None
+) -> Verdict:
+    shown_there = test.there is None or test.there <= _SEPARATED
+    if opposed is not None:
+        return "contradicted"
+    if found is None:
+        if better is not None:
+            return "exceeds"  # outside of "the same", on the good side
+        if not shown_there:
+            return "underpowered there"
+        return "inconclusive" if short is None else "contradicted"
+    if shown_there and test.sized is not None and test.sized <= found:
+        return "confirmed"
+    if shown_there and test.beyond is not None and test.beyond <= found:
+        return "exceeds"
+    return "confirmed in direction"
+
+
+def holm(values: Sequence[float], level: float) -> list[float | None]:
+    """Return the level at which each p-value is significant by Holm's step-down test; None where it is not.
+
+    Examples
+    --------
+    >>> holm([0.03, 0.001, 0.024], 0.05)
+    [0.05, 0.016666666666666666, 0.025]
+    >>> holm([0.03, 0.001, 0.026], 0.05)
+    [None, 0.016666666666666666, None]
+    """
+    found: list[float | None] = [None] * len(values)
+    for rank, place in enumerate(sorted(range(len(values)), key=lambda i: values[i])):
+        allowed = level / (len(values) - rank)
+        if values[place] > allowed:
+            break
+        found[place] = allowed
     return found
 
 
-def _statement(value: float, relation: str, mean: float, low: float, high: float) -> Verdict:
-    sign = 1 if relation == ">" else -1
-    if sign * (mean - value) <= 0:
-        return "not reproduced"
-    return "reproduced" if min(sign * (low - value), sign * (high - value)) > 0 else "direction only"
+def separated_there(theirs: Published) -> float | None:
+    """Return the two-sided p-value of the printed deviations; None where none were printed.
+
+    Welch's test of two means, or the F test of two deviations.
+    """
+    if not theirs.runs:
+        return None
+    if theirs.form == "sd_ratio":
+        ratio = float(theirs.value) ** 2
+        n = theirs.runs - 1
+        return float(min(1.0, 2 * special.fdtrc(n, n, max(ratio, 1 / ratio))))
+    if theirs.form != "difference" or theirs.sd is None or theirs.baseline_sd is None:
+        return None
+    value = float(theirs.value) / theirs.factor
+    groups = (value, theirs.sd, theirs.runs, 0.0, theirs.baseline_sd, theirs.runs)
+    return float(stats.ttest_ind_from_stats(*groups, equal_var=False).pvalue)
 
 
-def _number(theirs: Published, mean: float, low: float, high: float) -> Verdict:
-    value = float(theirs.value)
-    within = theirs.rounding + theirs.reading_error
-    agrees = low <= value + within and high >= value - within
-    is_better = (theirs.better == "higher" and mean > value) or (theirs.better == "lower" and mean < value)
-    if (agrees or is_better) and not _too_wide(theirs, value, high - low):
-        return "reproduced"
-    if theirs.neutral is not None and (mean - theirs.neutral) * (value - theirs.neutral) > 0:
-        return "direction only"
-    return "not reproduced"
+def power(claim: Claim, theirs: Published, ours: Estimate, claims: int) -> float | None:
+    """Return the chance that the row's test succeeds if the paper is right, with our seeds and our noise.
+
+    For an effect, that its direction is found if it has the printed size; None if no size was printed. For
+    "the same", that it is found if there is no difference. At the strictest level of Holm's correction.
+    """
+    level = ALPHA / claims
+    if claim.test == "same":
+        return ours.equal_power(_half(claim, theirs), level)
+    if claim.test == "number" or theirs.relation != "=":
+        return None
+    return ours.power(float(theirs.value) / theirs.factor, level)
 
 
-def _too_wide(theirs: Published, value: float, width: float) -> bool:
-    """Return whether an interval is so wide that nearly any number would lie in it."""
-    return theirs.neutral is not None and width / 2 > _WIDEST * abs(value - theirs.neutral) + theirs.rounding
+def seeds_needed(claim: Claim, theirs: Published, ours: Estimate, claims: int) -> int | None:
+    """Return how many seeds would give that chance 80 %; None if 2,000 would not, or no size was printed."""
+    level = ALPHA / claims
+    if claim.test == "same":
+        return ours.seeds_for_equal(_half(claim, theirs), level)
+    if claim.test == "number" or theirs.relation != "=":
+        return None
+    return ours.seeds_for(float(theirs.value) / theirs.factor, level)
 
 
-def holds_no_effect(theirs: Published, ours: Estimate) -> bool:
-    """Return whether our interval also holds "no effect", so that agreement says little."""
-    return theirs.neutral is not None and ours.low < theirs.neutral < ours.high
+def _half(claim: Claim, theirs: Published) -> float:
+    return claim.margin / theirs.factor if theirs.form == "difference" else claim.margin
 
 
 def suspicious(runs: Sequence[float], synchronous: Sequence[float], *, less_is_better: bool) -> float | None:
@@ -198,11 +308,9 @@ def suspicious(runs: Sequence[float], synchronous: Sequence[float], *, less_is_b
     >>> suspicious([0.95, 0.96, 0.97], [0.96, 0.95, 0.97], less_is_better=False) is None
     True
     """
-    from scipy.stats import ttest_ind_from_stats
-
     if len(runs) < 2 or len(synchronous) < 2 or (np.ptp(runs) == 0 and np.ptp(synchronous) == 0):
         return None
     side = "less" if less_is_better else "greater"
     ours, theirs = ((np.mean(x), np.std(x, ddof=1), len(x)) for x in (runs, synchronous))
-    found = float(ttest_ind_from_stats(*ours, *theirs, equal_var=False, alternative=side).pvalue)
+    found = float(stats.ttest_ind_from_stats(*ours, *theirs, equal_var=False, alternative=side).pvalue)
     return found if found < _SUSPICIOUS else None

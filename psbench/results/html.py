@@ -130,7 +130,7 @@ def frame_table(table: pd.DataFrame) -> str:
     shown = table.iloc[::step]
     kept = [name for name in shown if shown[name].notna().any()]
     rows = [[_short(value) for value in row] for row in shown[kept].astype(object).to_numpy().tolist()]
-    skipped = f"<p class='note'>Every {step}th of {len(table):,} rows.</p>" if step > 1 else ""
+    skipped = f"<p class='note'>One row in {step} of {len(table):,}.</p>" if step > 1 else ""
     return (
         f'{skipped}<div class="wide">{cells_table([str(name) for name in kept], rows)}</div>'
         if rows

@@ -37,6 +37,10 @@ def expected_of(run: Run, target_of: str, target: float) -> dict[str, float | No
         and (row[target_of] <= target if target_of.endswith("loss") else row[target_of] >= target)
     ]
     has_target = any(target_of in row for row in evaluated)
+
+    def pushed_until(time_s: float) -> int:
+        return sum(row.time_s <= time_s for row in pushes)
+
     return {
         **{name: last.get(name) for name in QUALITY},
         "time_s": time_s,
@@ -60,6 +64,10 @@ def expected_of(run: Run, target_of: str, target: float) -> dict[str, float | No
         {
             "time_to_target_s": reached[0]["time_s"] if reached else None,
             "epochs_to_target": reached[0]["epoch"] if reached else None,
+            "updates_to_target": reached[0]["updates"] if reached else None,
+            "pushes_to_target": sum(row.time_s <= reached[0]["time_s"] for row in pushes)
+            if reached
+            else None,
         }
         if has_target
         else {}
@@ -72,7 +80,7 @@ def test_measures_of_a_run(runs: dict[str, list[Run]], name: str, target_of: str
     for run in runs[name]:
         found = measure(run, run.summary(), target_of, target)
         expected = expected_of(run, target_of, target)
-        chunks = {"chunk_s": found.pop("chunk_s"), "chunk_batch": found.pop("chunk_batch")}
+        chunks = {name: found.pop(name) for name in ("chunk_s", "chunk_batch", "chunk_slowest")}
         assert found.keys() == expected.keys()
         for field, value in expected.items():
             known = value is not None and math.isfinite(value)
@@ -81,21 +89,27 @@ def test_measures_of_a_run(runs: dict[str, list[Run]], name: str, target_of: str
 
 
 def chunks_of(rows: list[Row]) -> dict[str, float | None]:
-    """Return the median seconds of a chunk, and the median batch in chunks."""
-    lasted: list[float] = []
+    """Return the median seconds of a chunk, the median batch in chunks, and how much the slowest lags."""
+    lasted: list[tuple[int, float]] = []
     reported: dict[int, float] = {}  # seconds since a worker's last push
     for row in rows:
         if row.kind in ("JOIN", "LEAVE", "DROP", "CANCEL"):
             reported.pop(row.worker, None)
         if row.kind == "REPORT" and "chunk_steps" in row.facts:
-            lasted.append(row.facts["compute_s"] - reported.get(row.worker, 0.0))
+            lasted.append((row.worker, row.facts["compute_s"] - reported.get(row.worker, 0.0)))
             reported[row.worker] = row.facts["compute_s"]
         if row.kind == "PUSH" and "test_loss" in row.facts:
-            lasted.append(row.facts["compute_s"] - reported.pop(row.worker, 0.0))
+            lasted.append((row.worker, row.facts["compute_s"] - reported.pop(row.worker, 0.0)))
     sizes = [row.samples / row.steps for row in rows if row.kind == "PUSH"]
     if not lasted:
-        return {"chunk_s": None, "chunk_batch": None}
-    return {"chunk_s": pytest.approx(median(lasted)), "chunk_batch": median(sizes)}
+        return {"chunk_s": None, "chunk_batch": None, "chunk_slowest": None}
+    late = lasted[len(lasted) // 2 :]
+    each = [median(s for worker, s in late if worker == one) for one in {worker for worker, _ in late}]
+    return {
+        "chunk_s": pytest.approx(median(s for _, s in lasted)),
+        "chunk_batch": median(sizes),
+        "chunk_slowest": pytest.approx(max(each) / median(each)),
+    }
 
 
 @pytest.mark.parametrize("name", NAMES)

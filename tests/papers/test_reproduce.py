@@ -10,7 +10,9 @@ from psbench.papers import cells
 from psbench.papers.library import load
 from psbench.papers.outcome import best_rates
 from psbench.papers.records import Store, read_records, records_in, write_records
-from psbench.papers.session import plan, reproduce
+from psbench.papers.session import draw, plan, reproduce, stored_records, stored_reproduction
+from psbench.papers.text import how_to_run
+from psbench.papers.verdict import VERDICTS
 
 ROUNDS = ("thesis", "Sec. 3.2.2", "--scale", "smoke", "--processes", "1")
 
@@ -34,7 +36,9 @@ def test_the_command_says_the_cost_first_and_goes_on_where_it_was(capsys, rounds
     content = json.loads(out)
     assert [row["row"] for row in content["rows"]] == [f"k-BSP round, k = {k} of 8" for k in (1, 2, 4, 8)]
     assert content["rows"][0]["theirs"] == {"value": 0.125, "relation": "=", "error": 0.00125 + 0.00005}
-    assert {row["verdict"] for row in content["rows"]} <= {"reproduced", "not reproduced"}
+    (claim,) = content["claims"]
+    assert (claim["claim"], claim["kind"], len(claim["rows"])) == ("round-times", "check", 4)
+    assert claim["verdict"] in VERDICTS
     page = (folder / "report.html").read_text()
     assert "k-BSP round, k = 4 of 8" in page
     assert "Where each number is printed" in page
@@ -60,6 +64,10 @@ def test_outcomes_have_ours_theirs_and_the_closed_form(rounds):
     assert first.ours.seeds == 2
     # 60 rounds of a mean of 0.125 s: within a quarter of it with all but one chance in ten thousand
     assert first.ours.mean == pytest.approx(0.125, rel=0.4)
+    (claim,) = found.claims
+    assert [row.published.row for row in claim.rows] == list(claim.claim.rows)
+    assert found.counts("check")[claim.verdict] == 1
+    assert not any(found.counts().values())  # a check of ours is no claim of the paper
 
 
 def test_data_that_are_not_there_make_rows_that_were_not_run(monkeypatch, tmp_path):
@@ -67,8 +75,32 @@ def test_data_that_are_not_there_make_rows_that_were_not_run(monkeypatch, tmp_pa
     monkeypatch.setenv("PSBENCH_DATA", str(tmp_path / "nothing"))
     planned = plan(load("dbs_sgd"), "quick", 1, "Fig. 11")
     found = reproduce(planned, tmp_path, 1)
-    assert {outcome.verdict for outcome in found.outcomes} == {"not run"}
+    assert {each.verdict for each in found.claims} == {"not run"}
     assert "is missing" in found.outcomes[0].flags[0]
+    assert "psbench reproduce dbs_sgd --scale quick --data DIR" in how_to_run(found)[1]
+
+
+def test_verify_takes_the_folder_of_data_sets(capsys, tmp_path, monkeypatch):
+    """The help's own example is of MNIST."""
+    monkeypatch.setenv("PSBENCH_DATA", "")
+    seed = next(n for n in range(99) if "mnist" in draw(stored_records("strategy_switch"), n).spec)
+    assert main(["verify", "strategy_switch", "--seed", str(seed), "--data", str(tmp_path)]) == 2
+    assert f"error: mnist: {tmp_path}" in capsys.readouterr().err
+    assert main(["verify", "strategy_switch", "--data", str(tmp_path / "none")]) == 2
+    assert "none: there is no such folder" in capsys.readouterr().err
+
+
+def test_stored_runs_are_judged_without_running(capsys, tmp_path):
+    assert main(["reproduce", "thesis", "--stored", "--out", str(tmp_path), "--json"]) == 0
+    content = json.loads(capsys.readouterr().out)
+    found = stored_reproduction("thesis")
+    assert content["verdicts"] == {"thesis": found.counts()}
+    assert [each["verdict"] for each in content["claims"] if each["kind"] == "claim"] == [
+        each.verdict for each in found.claims if each.claim.kind == "claim"
+    ]
+    assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
+    assert main(["reproduce", "thesis", "--stored", "--seeds", "2"]) == 2
+    assert "--stored judges all quick runs" in capsys.readouterr().err
 
 
 def test_a_paper_that_is_not_there_is_one_line(capsys):
@@ -113,7 +145,10 @@ def test_smoke_of_a_whole_paper_draws_its_figures(tmp_path):
     from psbench.papers.page import write_page
 
     found = reproduce(plan(load("dbs_sgd"), "smoke", 1), tmp_path, 1)
-    without = [outcome.published.row for outcome in found.outcomes if outcome.ours is None]
-    assert without == [row.row for row in load("dbs_sgd").rows if row.reason]
+    without = {outcome.published.row: outcome.flags for outcome in found.outcomes if outcome.ours is None}
+    nowhere = ("no run reached the target, so nothing can be said",)  # in so short a time
+    assert {row: flags for row, flags in without.items() if flags != nowhere} == {
+        row.row: () for row in load("dbs_sgd").rows if row.reason
+    }
     assert {figure.name for figure in figures(found)} == {"fig10", "fig13", "fig8"}
     assert "near-linear" in write_page(tmp_path / "report.html", [found]).read_text()

@@ -1,13 +1,28 @@
-"""Verdicts on hand-made numbers, and estimates against scipy."""
+"""Verdicts: on hand-made numbers, and on simulated papers whose truth is known."""
 
-import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from scipy import stats
 
+from psbench.papers.claim import Claim
+from psbench.papers.estimates import Measured, estimate
 from psbench.papers.schema import Published
-from psbench.papers.verdict import Estimate, Measured, estimate, holds_no_effect, judge, suspicious
+from psbench.papers.verdict import (
+    ALPHA,
+    bounds,
+    examine,
+    holm,
+    judge,
+    power,
+    seeds_needed,
+    separated_there,
+    suspicious,
+    together,
+)
+
+FOUND = {"confirmed", "confirmed in direction", "exceeds"}
 
 
 def row(value, form="speed_up", **more):
@@ -19,87 +34,249 @@ def row(value, form="speed_up", **more):
     )
 
 
-def point(mean, half=0.0, seeds=3, **more):
-    return Estimate(mean, mean - half, mean + half, seeds, **more)
+def claim(**more):
+    return Claim(name="c", says="One is faster than the other.", rows=("r",), **more)
+
+
+def paired(form, effects, rng=None, noise=0.1):
+    """Return an estimate from seeds whose effects are given, with noise that both of a pair share."""
+    shared = (rng or np.random.default_rng(0)).normal(0, noise, len(effects))
+    if form == "difference":
+        mine, other = [s + e for s, e in zip(shared, effects, strict=True)], shared
+    elif form == "value":
+        mine, other = effects, ()
+    else:
+        sign = -1 if form == "speed_up" else 1
+        mine, other = np.exp(shared + sign * np.log(effects)), np.exp(shared)
+    return estimate(form, [*map(Measured, map(float, mine))], [*map(Measured, map(float, other))])
+
+
+def verdict(theirs, ours, **more):
+    test = together([examine(claim(**more), theirs, ours)], [separated_there(theirs)])
+    return judge([test])[0]
 
 
 @pytest.mark.parametrize(
-    ("theirs", "ours", "verdict"),
+    ("theirs", "effects", "expected"),
     [
-        (row("2.07"), point(1.9, 0.2), "reproduced"),  # 2.07 lies in 1.7 to 2.1
-        (row("2.07"), point(1.9, 0.1), "direction only"),  # ends at 2.0, but faster than 1
-        (row("2.07"), point(0.9, 0.05), "not reproduced"),  # slower
-        (row("2.07"), point(2.065), "reproduced"),  # 2.07 was rounded: 2.065 to 2.075
-        (row("2.07"), point(2.064), "direction only"),
-        (row("2.07", reading_error=0.1), point(1.97), "reproduced"),
-        (row("2.07", better="higher"), point(3.0), "reproduced"),
-        (row("2.07"), point(3.0), "direction only"),  # above is not said to be better
-        (row("0.4", form="ratio", better="lower"), point(0.2), "reproduced"),
-        (row("-0.9", form="difference"), point(-0.009), "reproduced"),  # ours is a share, theirs points
-        (row("-0.9", form="difference"), point(-0.02), "direction only"),
-        (row("-0.9", form="difference"), point(0.01), "not reproduced"),
-        (
-            row("-0.1", form="difference"),
-            point(-0.001, 0.19),
-            "direction only",
-        ),  # 0.1 +- 19 points says nothing
-        (row("-0.1", form="difference", better="higher"), point(0.01, 0.19), "not reproduced"),
-        (row("26", form="value"), point(27.0), "not reproduced"),  # a number alone has no direction
-        (row("1", relation=">"), point(1.2, 0.1), "reproduced"),
-        (row("1", relation=">"), point(1.2, 0.3), "direction only"),
-        (row("1", relation=">"), point(0.9, 0.3), "not reproduced"),
-        (row("1", relation="<"), point(0.8, 0.1), "reproduced"),
-        (row("2"), point(2.0, 3.5), "reproduced"),  # three effects wide, and what 2 was rounded by
-        (row("2"), point(2.0, 3.6), "direction only"),
-        (row("2"), point(math.nan), "not reproduced"),  # a run that diverged
+        (row("2.07"), [2.0, 2.05, 2.1], "confirmed"),
+        (row("2.07"), [1.5, 1.52, 1.54], "confirmed in direction"),  # 2.07 / 1.25 = 1.66
+        (row("2.07"), [3.0, 3.1, 3.2], "exceeds"),
+        (row("2.07"), [0.8, 0.81, 0.82], "contradicted"),
+        (row("2.07"), [0.5, 2.0, 7.0], "inconclusive"),
+        (row("2.07"), [2.07], "inconclusive"),  # one seed
+        (row("0.4", "ratio"), [0.99, 1.0, 1.01], "contradicted"),  # not there, and it would have been found
+        (row("0.4", "ratio"), [0.5, 1.0, 2.0], "inconclusive"),
+        (row("1.1"), [1.01, 1.0101, 1.0102], "confirmed in direction"),  # a tenth of the effect
+        (row("0.4", "ratio"), [0.39, 0.4, 0.41], "confirmed"),
+        (row("0.4", "ratio"), [0.1, 0.11, 0.12], "exceeds"),
+        (row("0.4", "ratio"), [1.1, 1.11, 1.12], "contradicted"),
+        (row("-0.9", "difference"), [-0.0088, -0.009, -0.0092], "confirmed"),  # ours are shares
+        (row("-0.9", "difference"), [-0.02, -0.021, -0.022], "exceeds"),
+        (row("-0.9", "difference"), [0.02, 0.021, 0.022], "contradicted"),  # better is no agreement
+        (row("1", relation=">"), [1.2, 1.21, 1.22], "confirmed in direction"),  # no size was printed
+        (row("1", relation=">"), [1.0001], "inconclusive"),
+        (row("1", relation="<"), [1.2, 1.21, 1.22], "contradicted"),
+    ],
+)  # fmt: skip
+def test_an_effect(theirs, effects, expected):
+    assert verdict(theirs, paired(theirs.form, effects)) == expected
+
+
+@pytest.mark.parametrize(
+    ("better", "effects", "expected"),
+    [
+        ("higher", [0.001, 0.0012, 0.0008], "confirmed"),
+        ("higher", [-0.02, -0.021, -0.022], "contradicted"),
+        ("higher", [0.02, 0.021, 0.022], "exceeds"),
+        ("", [0.02, 0.021, 0.022], "contradicted"),
+        ("higher", [-0.02, 0.0, 0.02], "inconclusive"),  # holds both: no proof of equality
+        ("higher", [0.0, 0.0, 0.0], "inconclusive"),  # the same runs, or both at 100 %
     ],
 )
-def test_verdict(theirs, ours, verdict):
-    assert judge(theirs, ours) == verdict
+def test_the_same_is_a_test_of_equivalence(better, effects, expected):
+    theirs = row("-0.1", "difference", better=better)
+    assert verdict(theirs, paired("difference", effects), test="same", margin=0.5) == expected
 
 
-def test_never_is_at_most_a_direction():
-    """However good the seeds were that reached the target."""
-    assert judge(row("2", better="higher"), point(5.0, 1.0, never=1)) == "direction only"
-    assert judge(row("2", better="higher"), point(5.0, 1.0, never=2)) == "not reproduced"
-    assert judge(row("2", better="higher"), point(5.0, 1.0, seeds=2, never=1)) == "not reproduced"  # half
-    assert judge(row("1", relation="<"), point(0.0, never=3)) == "reproduced"  # slower, as was said
+@pytest.mark.parametrize(
+    ("effects", "expected"),
+    [
+        ([8.5, 8.6, 8.7], "confirmed"),
+        ([5.0, 5.1, 5.2], "contradicted"),
+        ([1.0, 9.0, 80.0], "inconclusive"),
+        ([9.12 - 2e9, 9.12, 9.12 + 2e9], "inconclusive"),  # +-1e9 says nothing
+    ],
+)
+def test_a_number_alone_is_within_its_factor_or_not(effects, expected):
+    assert verdict(row("8.70", "value"), paired("value", effects), test="number") == expected
 
 
-def test_agreement_that_says_little_is_seen():
-    assert holds_no_effect(row("1.1"), point(1.05, 0.1))
-    assert not holds_no_effect(row("1.1"), point(1.05, 0.01))
-    assert not holds_no_effect(row("26", form="value"), point(27.0, 5.0))
+def test_a_contradiction_in_one_row_is_never_hidden():
+    """Two rows agree and one is significantly the other way round."""
+    rows = [row("2"), row("2"), row("2")]
+    ours = [paired("speed_up", [2.0, 2.01, 2.02])] * 2 + [paired("speed_up", [0.7, 0.701, 0.702])]
+    assert judge([together([examine(claim(), *pair) for pair in zip(rows, ours, strict=True)])]) == [
+        "contradicted"
+    ]
 
 
-def test_estimates_are_of_ratios_seed_by_seed_with_students_interval():
-    runs, baseline = [2.0, 2.5, 2.2], [4.0, 4.1, 5.0]
-    found = estimate("speed_up", [*map(Measured, runs)], [*map(Measured, baseline)])
-    ratios = np.divide(baseline, runs)
-    low, high = stats.t.interval(0.95, 2, ratios.mean(), stats.sem(ratios))
-    assert (found.mean, found.low, found.high) == pytest.approx((ratios.mean(), low, high))
+def test_a_claim_takes_all_of_its_rows():
+    """One of two rows holds both: the claim is inconclusive."""
+    sure, unsure = paired("speed_up", [2.0, 2.01, 2.02]), paired("speed_up", [0.5, 2.0, 7.0])
+    for pair in ((sure, unsure), (unsure, sure)):
+        assert judge([together([examine(claim(), row("2"), ours) for ours in pair])]) == ["inconclusive"]
 
 
-def test_the_ratio_of_deviations_has_the_interval_of_the_f_test():
-    rng = np.random.default_rng(0)
-    runs, baseline = rng.normal(0, 1, 5), rng.normal(0, 2, 6)
-    found = estimate("sd_ratio", [*map(Measured, runs)], [*map(Measured, baseline)])
-    ratio = runs.var(ddof=1) / baseline.var(ddof=1)
-    # where the two-sided test of equal variances has p = 0.05
-    at_low = stats.f.cdf(ratio / found.low**2, 4, 5)
-    at_high = stats.f.sf(ratio / found.high**2, 4, 5)
-    assert (found.mean**2, at_low, at_high) == pytest.approx((ratio, 0.975, 0.975))
+def test_what_their_own_deviations_do_not_separate_is_said():
+    theirs = row("0.24", "difference", runs=5, sd=0.00736, baseline_sd=0.01086)
+    p = stats.ttest_ind_from_stats(0.0024, 0.00736, 5, 0, 0.01086, 5, equal_var=False).pvalue
+    assert separated_there(theirs) == pytest.approx(p)
+    assert verdict(theirs, paired("difference", [-0.02, 0.0, 0.02])) == "underpowered there"
+    # a significant effect of ours shows the direction, and no size of theirs
+    assert verdict(theirs, paired("difference", [0.0024, 0.00241, 0.00242])) == "confirmed in direction"
+    assert verdict(theirs, paired("difference", [-0.0024, -0.00241, -0.00242])) == "contradicted"
+    spread = row("0.329", "sd_ratio", runs=5)
+    f = stats.f(4, 4)
+    assert separated_there(spread) == pytest.approx(2 * f.cdf(0.329**2))
 
 
-def test_one_seed_has_no_interval():
-    found = estimate("value", [Measured(3.0)])
-    assert (found.mean, found.low, found.high, found.seeds) == (3.0, 3.0, 3.0, 1)
+def test_bounds_are_the_factor_and_half_of_the_effect():
+    assert bounds(claim(), row("2.00")) == pytest.approx((1.995 / 1.25, 2.005 * 1.25))
+    assert bounds(claim(), row("1.10")) == pytest.approx((1.095**0.5, 1.105**1.5))
+    assert bounds(claim(), row("-1", "difference")) == pytest.approx((-0.0225, -0.0025))  # -0.5 to -1.5
+    assert bounds(claim(test="same", margin=0.5), row("-0.1", "difference")) == (-0.005, 0.005)
 
 
-def test_never_counts_as_never():
-    """A run that never arrives has a speed-up of 0; a baseline that never does makes a lower bound."""
-    found = estimate("speed_up", [Measured(None, 9.0), Measured(2.0)], [Measured(4.0), Measured(None, 12.0)])
-    assert (found.mean, found.never, found.bounds) == (3.0, 1, 1)  # (0 + at least 12 / 2) / 2
+def test_one_seed_has_no_interval_no_power_and_no_verdict():
+    ours = paired("difference", [0.001])
+    theirs = row("0.1", "difference", better="higher")
+    same = claim(test="same", margin=0.5)
+    assert verdict(theirs, ours, test="same", margin=0.5) == verdict(theirs, ours) == "inconclusive"
+    for each in (same, claim()):
+        assert (power(each, theirs, ours, 3), seeds_needed(each, theirs, ours, 3)) == (0.0, None)
+
+
+@pytest.mark.parametrize(
+    ("theirs", "more"),
+    [
+        (row("1.2"), {}),
+        (row("0.5", "sd_ratio"), {}),
+        (row("0.1", "difference"), {"test": "same", "margin": 0.5}),
+    ],
+)
+def test_seeds_needed_are_the_fewest_that_have_the_power(theirs, more):
+    groups = np.random.default_rng(6).lognormal(0, 0.01 if more else 0.2, (2, 5))
+    ours = estimate(theirs.form, *([Measured(float(value)) for value in group] for group in groups))
+    needed = seeds_needed(claim(**more), theirs, ours, 3)
+    chances = [power(claim(**more), theirs, ours.with_seeds(n), 3) for n in (needed - 1, needed)]
+    assert chances[0] < 0.8 <= chances[1]
+
+
+def test_holm_is_the_step_down_test():
+    assert holm([0.01, 0.02, 0.04], 0.05) == [0.05 / 3, 0.05 / 2, 0.05]
+    assert holm([0.02, 0.02, 0.04], 0.05) == [None, None, None]
+
+
+# ---- simulated papers, whose truth is known
+
+NOISE = (1e-6, 0.003, 0.1, 1.0, 30.0)
+
+
+@pytest.mark.parametrize("noise", NOISE)
+@pytest.mark.parametrize("form", ["speed_up", "ratio", "difference"])
+def test_mirror(form, noise):
+    """An effect that is turned round loses its verdict, whatever the noise."""
+    theirs = row("-2", form) if form == "difference" else row("0.5", form)
+    rng = np.random.default_rng(1)
+    for _ in range(10):
+        shifts = rng.normal(0, noise, 5)
+        if form == "difference":
+            pair = paired(form, -0.02 + shifts), paired(form, 0.02 - shifts)
+        else:
+            pair = paired(form, np.exp(shifts) / 2), paired(form, 2 / np.exp(shifts))
+        before, after = (verdict(theirs, ours) for ours in pair)
+        assert before not in FOUND or after == "contradicted"
+        assert after not in FOUND or before == "contradicted"
+        if noise < 0.01 * (1 if form != "difference" else 0.1):
+            assert before == "confirmed"
+            assert after == "contradicted"
+
+
+def share_with(finding, papers):
+    """Return in how many of simulated papers any claim has one of these verdicts."""
+    return np.mean([any(each in finding for each in judge(paper)) for paper in papers])
+
+
+def null_papers(form, censored=False, claims=5, papers=300):
+    """Yield papers whose claims have no effect: two samples of the same distribution."""
+    rng = np.random.default_rng(2)
+    theirs = {"difference": row("1", form), "sd_ratio": row("0.5", form)}.get(form, row("1.5", form))
+    for _ in range(papers):
+        found = []
+        for _ in range(claims):
+            groups = rng.lognormal(0, 0.4, (2, 5))
+            if censored:
+                runs, other = ([Measured(x if x < 1.2 else None, 1.2) for x in group] for group in groups)
+            else:
+                runs, other = ([Measured(float(x)) for x in group] for group in np.log(groups) + 9)
+            ours = estimate(form, runs, other)
+            if ours is not None:
+                found.append(together([examine(claim(), theirs, ours)]))
+        yield found
+
+
+@pytest.mark.parametrize("form", ["speed_up", "difference", "sd_ratio", "censored"])
+def test_null(form):
+    """Of papers without any effect at most 5 % have a claim found, and at most 5 % one turned round."""
+    papers = [*(null_papers("speed_up", True, papers=60) if form == "censored" else null_papers(form))]
+    assert share_with(FOUND, papers) <= 0.05
+    turned = [any(holm([test.opposes for test in tests], ALPHA)) for tests in papers]
+    assert np.mean(turned) <= 0.05
+
+
+def test_null_of_equality():
+    """Strategies that differ by just the margin are called the same in at most 5 % of papers."""
+    rng = np.random.default_rng(3)
+    same, theirs = claim(test="same", margin=0.5), row("0.1", "difference", better="higher")
+    papers = [
+        [together([examine(same, theirs, paired("difference", rng.normal(-0.005, 0.004, 5)))])] * 3
+        for _ in range(300)
+    ]
+    assert share_with(FOUND, papers) <= 0.05
+
+
+@pytest.mark.parametrize("effect", [1.1, 1.3])
+def test_a_known_effect_is_found_with_the_printed_power(effect):
+    rng = np.random.default_rng(4)
+    theirs = row(str(effect))
+    claims = 3
+    found, printed = [], []
+    exact = paired("speed_up", np.exp([-0.1, -0.05, 0.0, 0.05, 0.1]))
+    scale = 0.1 / (exact.error * np.sqrt(5))
+    told = power(claim(), theirs, replace(exact, error=exact.error * scale), claims)
+    for _ in range(800):
+        ours = paired("speed_up", effect * np.exp(rng.normal(0, 0.1, 5)))
+        test = together([examine(claim(), theirs, ours)])
+        others = [replace(test, agrees=0.9)] * (claims - 1)  # Holm's first step
+        found.append(judge([test, *others])[0] in FOUND)
+        printed.append(power(claim(), theirs, ours, claims))
+    error = 4 * np.sqrt(told * (1 - told) / 800)
+    assert np.mean(found) == pytest.approx(told, abs=error)
+    assert np.median(printed) == pytest.approx(told, abs=0.15)  # each is printed from its own noise
+
+
+def test_the_power_of_equality_is_that_of_both_tests():
+    rng = np.random.default_rng(5)
+    same, theirs = claim(test="same", margin=0.5), row("0.1", "difference")
+    exact = paired("difference", [-0.002, -0.001, 0.0, 0.001, 0.002])
+    told = power(same, theirs, replace(exact, error=0.0015 / np.sqrt(5)), 1)
+    found = [
+        verdict(theirs, paired("difference", rng.normal(0, 0.0015, 5)), test="same", margin=0.5) in FOUND
+        for _ in range(600)
+    ]
+    # the printed power takes the noise as known, so it is nearer to 0 or 1 than the share that is found
+    assert np.mean(found) == pytest.approx(told, abs=0.12)
 
 
 def test_suspicion_is_welchs_one_sided_test():

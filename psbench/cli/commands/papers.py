@@ -22,6 +22,9 @@ _OUT = Path("runs/papers")
 _Paper = Annotated[
     str | None, typer.Argument(metavar="PAPER", help="strategy_switch, hermes, adacomm, thesis, ...")
 ]
+_Data = Annotated[
+    Path | None, typer.Option("--data", metavar="DIR", help="Where data sets lie; else PSBENCH_DATA says it.")
+]
 _Out = Annotated[Path, typer.Option("--out", metavar="DIR", help="Where runs are stored, and report.html.")]
 
 
@@ -42,14 +45,15 @@ def reproduce_command(
     processes: Annotated[
         int | None, typer.Option(min=1, help="Runs at the same time; by default one a core.")
     ] = None,
-    data: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Where data sets lie; else PSBENCH_DATA says it.")
-    ] = None,
+    stored: Annotated[
+        bool, typer.Option("--stored", help="Run nothing: judge the quick runs that come with psbench.")
+    ] = False,
+    data: _Data = None,
     out: _Out = _OUT,
     as_json: Json = False,
     debug: Debug = False,
 ) -> int:
-    """Repeat published experiments and print our numbers beside theirs.
+    """Repeat published experiments and say of each claim whether it holds here.
 
     Says first what it will cost. Runs that are stored in DIR are not made again, so a command that was
     stopped goes on.
@@ -59,36 +63,44 @@ def reproduce_command(
       psbench reproduce strategy_switch --scale quick
       psbench reproduce hermes "Table III" --seeds 5 --out runs/hermes
       psbench reproduce --all --scale quick --json
+      psbench reproduce --all --stored --out runs/stored
     """  # noqa: D301
     from psbench.papers.cells import rows_of
     from psbench.papers.library import load
 
+    _look_for_data(data)
     papers = [load(name) for name in _asked(paper, every)]
     for each in papers:
         rows_of(each, scale, table)  # a name that cannot be is said before what is large is loaded
+    if stored:
+        _refuse_with_stored(table, scale, seeds)
     with starting("psbench: loading torch"):
         from psbench.papers.page import write_page
         from psbench.papers.records import write_records
-        from psbench.papers.session import plan, reproduce
+        from psbench.papers.session import plan, reproduce, stored_reproduction
+    from psbench.papers.text import how_to_run
     from psbench.system.cores import cores
 
-    if data is not None:
-        os.environ["PSBENCH_DATA"] = str(data)
-    plans = [plan(each, scale, seeds, table) for each in papers]
-    at_once = processes or cores()
-    for planned in plans:
-        for line in planned.words(at_once):
-            say(line)
-    with terminable():
-        found = [reproduce(planned, out, at_once, _progress(planned.paper.name)) for planned in plans]
-    for each in found:
-        write_records(out / f"{each.paper.name}-{scale}.parquet", each.records.values())
+    if stored:
+        found = [stored_reproduction(each.name) for each in papers]
+    else:
+        plans = [plan(each, scale, seeds, table) for each in papers]
+        at_once = processes or cores()
+        for planned in plans:
+            for line in planned.words(at_once):
+                say(line)
+        with terminable():
+            found = [reproduce(planned, out, at_once, _progress(planned.paper.name)) for planned in plans]
+        for done in found:
+            write_records(out / f"{done.paper.name}-{scale}.parquet", done.records.values())
     report = write_page(out / "report.html", found)
     if as_json:
         print(as_json_text(_plain(found)))
     else:
-        for each in found:
-            print(_text(each), end="")
+        for one in found:
+            print(_text(one), end="")
+    for line in (line for one in found for line in how_to_run(one)):
+        say(line)
     say(f"saved in {out}; open {report}")
     return 0
 
@@ -100,16 +112,21 @@ def verify_command(
         Path | None, typer.Option(metavar="DIR", help="Stored runs; else those that come with psbench.")
     ] = None,
     seed: Annotated[int, typer.Option(help="Draws another run.")] = 0,
+    data: _Data = None,
     as_json: Json = False,
     debug: Debug = False,
 ) -> int:
     """Draw one stored run of a paper by chance, make it again, and compare the digests.
 
+    Some runs are of MNIST, which has to lie in DIR (--data) or where PSBENCH_DATA says.
+
     \b
     Examples:
-      psbench verify strategy_switch --seed 3
+      psbench verify thesis --seed 3
+      psbench verify strategy_switch --seed 3 --data DIR
       psbench verify hermes --out runs/papers
     """  # noqa: D301
+    _look_for_data(data)
     (name,) = _asked(paper, False)
     from psbench.papers.session import again, draw
 
@@ -126,6 +143,30 @@ def verify_command(
     else:
         print(f"{'the same' if same else 'DIFFERENT'}: log {digest[:16]}, stored {record.digest[:16]}")
     return 0 if same else FAILED
+
+
+def _look_for_data(data: Path | None) -> None:
+    """Look for data sets in a folder.
+
+    Raises
+    ------
+    SpecError
+        If it is not there.
+    """
+    from psbench.errors import SpecError
+
+    if data is None:
+        return
+    if not data.is_dir():
+        raise SpecError(f"--data {data}: there is no such folder")
+    os.environ["PSBENCH_DATA"] = str(data)
+
+
+def _refuse_with_stored(table: str | None, scale: str, seeds: int | None) -> None:
+    from psbench.errors import SpecError
+
+    if table is not None or scale != "quick" or seeds is not None:
+        raise SpecError("--stored judges all quick runs of a paper: leave out the table, --scale and --seeds")
 
 
 def _asked(paper: str | None, every: bool) -> tuple[str, ...]:
@@ -165,14 +206,18 @@ def _progress(name: str) -> Callable[[Progress], None]:
 def _plain(found: list[Reproduction]) -> dict[str, object]:
     return {
         "scale": found[0].scale,
+        "claims": [claim.as_dict() for each in found for claim in each.claims],
+        "verdicts": {each.paper.name: each.counts() for each in found},
         "rows": [outcome.as_dict() for each in found for outcome in each.outcomes],
-        "verdicts": {each.paper.name: each.counts for each in found},
         "sensitivity": [vars(s) | {"paper": each.paper.name} for each in found for s in each.sensitivities],
     }
 
 
 def _text(found: Reproduction) -> str:
-    from psbench.papers.text import HEADINGS, cells, remarks, summary
+    from psbench.papers.text import CLAIM_HEADINGS, claim_cells, remarks, summary
     from psbench.results.text import table_text
 
-    return table_text(HEADINGS, cells(found.outcomes), [*remarks(found), summary(found)], table_width())
+    shown = claim_cells(found.claims)
+    return table_text(
+        CLAIM_HEADINGS, shown, [*remarks(found), f"{found.paper.name}: {summary(found)}"], table_width()
+    )

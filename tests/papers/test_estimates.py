@@ -1,0 +1,87 @@
+"""Estimates against scipy, and censored times by hand."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from psbench.papers.estimates import Measured, estimate
+
+
+def measured(*values, given=math.nan):
+    return [Measured(value, given) for value in values]
+
+
+def test_a_ratio_is_of_logarithms_seed_by_seed_with_students_interval():
+    runs, baseline = [2.0, 2.5, 2.2], [4.0, 4.1, 5.0]
+    found = estimate("speed_up", measured(*runs), measured(*baseline))
+    logs = np.log(baseline) - np.log(runs)
+    expected = np.exp([logs.mean(), *stats.t.interval(0.95, 2, logs.mean(), stats.sem(logs))])
+    assert (found.mean, found.low, found.high) == pytest.approx(tuple(expected))
+    p = stats.ttest_1samp(logs, math.log(1.5), alternative="greater").pvalue
+    assert (found.above(1.5), found.below(1.5)) == pytest.approx((p, 1 - p))
+    turned = estimate("ratio", measured(*runs), measured(*baseline))
+    assert (turned.low, turned.high) == pytest.approx((1 / found.high, 1 / found.low))
+
+
+def test_a_difference_is_of_pairs():
+    runs, baseline = [0.91, 0.95, 0.93], [0.90, 0.93, 0.92]
+    found = estimate("difference", measured(*runs), measured(*baseline))
+    p = stats.ttest_rel(runs, baseline, alternative="greater").pvalue
+    assert (found.mean, found.above(0.0)) == pytest.approx((0.04 / 3, p))
+
+
+def test_the_ratio_of_deviations_has_the_f_test():
+    rng = np.random.default_rng(0)
+    runs, baseline = rng.normal(0, 1, 5), rng.normal(0, 2, 5)
+    found = estimate("sd_ratio", measured(*runs), measured(*baseline))
+    ratio = runs.var(ddof=1) / baseline.var(ddof=1)
+    assert (found.mean, found.below(1.0)) == pytest.approx((math.sqrt(ratio), stats.f.cdf(ratio, 4, 4)))
+    assert stats.f.cdf(ratio / found.low**2, 4, 4) == pytest.approx(0.975)
+    assert stats.f.sf(ratio / found.high**2, 4, 4) == pytest.approx(0.975)
+
+
+def test_a_censored_time_is_no_zero_and_no_time():
+    """The baseline never arrives in two of five seeds: restricted means, and both tests for a direction."""
+    runs = measured(4.0, 5.0, 6.0, 5.5, 4.5, given=20.0)
+    baseline = [*measured(9.0, 11.0, 10.0), *measured(None, None, given=12.0)]
+    found = estimate("speed_up", runs, baseline)
+    assert found.mean == pytest.approx((9 + 11 + 10 + 12 + 12) / 5 / 5.0)  # cut at 12
+    assert (found.never, found.bounds) == (0, 2)
+    late = stats.CensoredData.right_censored([9.0, 11.0, 10.0, 12.0, 12.0], [0, 0, 0, 1, 1])
+    early = stats.CensoredData([4.0, 5.0, 6.0, 5.5, 4.5])
+    p = stats.logrank(late, early, alternative="less").pvalue  # fewer hazards: later
+    assert found.above(1.0) >= p
+    assert found.above(1.0) < 0.01 < 0.9 < found.below(1.0)
+    turned = estimate("ratio", runs, baseline)
+    assert (turned.below(1.0), turned.above(1.0)) == pytest.approx((found.above(1.0), found.below(1.0)))
+
+
+def test_times_beyond_the_shortest_censored_run_are_cut():
+    """A run that was given longer is not compared for longer."""
+    runs = [*measured(4.0, 30.0, given=40.0)]
+    baseline = [*measured(8.0, given=40.0), *measured(None, given=10.0)]
+    assert estimate("speed_up", runs, baseline).mean == pytest.approx((8 + 10) / (4 + 10))
+
+
+@pytest.mark.parametrize(
+    ("form", "runs", "baseline"),
+    [
+        ("speed_up", measured(None, None, given=9.0), measured(None, None, given=9.0)),  # neither arrives
+        ("value", measured(None, 3.0, given=9.0), ()),
+        ("difference", measured(None, 3.0, given=9.0), measured(1.0, 2.0)),
+        ("ratio", measured(math.nan, 3.0), measured(1.0, 2.0)),
+        ("ratio", measured(0.0, 3.0), measured(1.0, 2.0)),
+        ("sd_ratio", measured(1.0, 1.0), measured(1.0, 2.0)),
+        ("ratio", (), ()),
+    ],
+)
+def test_runs_that_say_nothing_give_no_estimate(form, runs, baseline):
+    assert estimate(form, runs, baseline) is None
+
+
+def test_equal_runs_are_no_evidence_for_either_side():
+    found = estimate("ratio", measured(3.0, 4.0, 5.0), measured(3.0, 4.0, 5.0))
+    assert (found.above(1.0), found.below(1.0)) == (1.0, 1.0)
+    assert found.above(0.9) == 0.0
