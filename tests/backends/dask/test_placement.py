@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -29,10 +30,13 @@ class Cluster:
     ) -> None:
         self.threads, self.tasks, self.resources = threads, dict(tasks or {}), resources or {}
 
-    def nthreads(self) -> dict[str, int]:
+    def sync(self, question: Any) -> Any:
+        return asyncio.run(question())
+
+    async def nthreads(self) -> dict[str, int]:
         return dict(self.threads)
 
-    def processing(self) -> dict[str, Collection[str]]:
+    async def processing(self) -> dict[str, Collection[str]]:
         return self.tasks
 
     def run_on_scheduler(self, _function: Any) -> Mapping[str, Mapping[str, float]]:
