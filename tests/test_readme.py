@@ -44,10 +44,10 @@ def judge(run: Run) -> str:
 
 @pytest.mark.slow
 def test_what_its_yaml_composes_learns() -> None:
-    """Two examples name no data: the default experiment, and the strategy that is composed of parts."""
+    """Examples that name no data: the default experiment, a strategy composed of parts, a robust one."""
     examples = [Experiment.from_spec(yaml.safe_load(body)) for body in blocks("yaml")]
     learns = [each for each in examples if each.data.name == "digits" and each.backend == "simulated"]
-    assert [each.title for each in learns] == ["strategy-switch-on-c2", "custom"]
+    assert [each.title for each in learns] == ["strategy-switch-on-c2", "custom", "custom"]
     for each in learns:
         judge(run(each.but(stop={"epochs": 12})))
 
