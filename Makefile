@@ -65,7 +65,7 @@ types: $(VENV)/.dev
 unit: $(VENV)/.dev
 	@echo '== tests, the examples in the docstrings, and the notebooks'
 	@$(SMALL) $(PYTEST) -p smoke_sizes -m 'not nightly' --doctest-modules --nbval-lax \
-	  --ignore=tests/benchmarks/measure.py --ignore=tests/benchmarks/peers psbench tests notebooks
+	  --ignore=tests/benchmarks/measure.py --ignore=tests/benchmarks/peers --ignore=notebooks/site psbench tests notebooks
 
 notebooks: $(VENV)/.dev  ## the notebooks alone
 	@echo '== notebooks'

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 
 import pytest
 import yaml
@@ -108,8 +108,12 @@ def test_every_strategy_survives_yaml(name, tmp_path):
 
 @pytest.mark.parametrize("name", [n for n, entry in CATALOGUE.items() if isinstance(entry, Published)])
 def test_a_keyword_of_a_strategy_means_one_thing(name):
-    names = Counter(n for part in CATALOGUE[name].part_classes.values() for n in part.model_fields)
-    assert [n for n, count in names.items() if count > 1] == []
+    """A name that two parts have is given to both, so it must say the same of both."""
+    said = defaultdict(set)
+    for part in CATALOGUE[name].part_classes.values():
+        for keyword, field in part.model_fields.items():
+            said[keyword].add((field.description, repr(field.get_default(call_default_factory=True))))
+    assert [keyword for keyword, meanings in said.items() if len(meanings) > 1] == []
 
 
 @pytest.mark.parametrize("domain", ["data", "model", "cluster", "sharding", "optimizer"])

@@ -61,7 +61,12 @@ def test_an_unknown_table_is_one_line(run):
         run.frame("curve")
 
 
-exact_csv = partial(pd.read_csv, float_precision="round_trip")
+#: pandas reads floats exactly by default since 3.0, and no longer wants to be asked
+exact_csv = (
+    pd.read_csv
+    if int(pd.__version__.split(".")[0]) >= 3
+    else partial(pd.read_csv, float_precision="round_trip")
+)
 
 
 @pytest.mark.parametrize(("suffix", "read"), [(".csv", exact_csv), (".parquet", pd.read_parquet)])

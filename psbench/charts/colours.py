@@ -16,6 +16,7 @@ ORANGE, SKY, OLIVE, GREY = "#B87A00", "#3B8FC2", "#8A8500", "#7B8087"
 
 SOLID: list[int] = [1, 0]
 DASHED, DOTTED, DASH_DOT = [7, 3], [2, 2], [8, 3, 2, 3]
+LONG, SPARSE = [14, 4], [2, 6]
 
 
 class Look(NamedTuple):
@@ -58,6 +59,16 @@ STRATEGIES: dict[str, Look] = {
     "double_squeeze": Look(GREY, SOLID, "triangle-down"),
     "drop_stragglers": Look(GREY, DASHED, "cross"),
     "bounded_step": Look(GREY, DOTTED, "square"),
+    "diloco": Look(ORANGE, LONG, "diamond"),
+    "fedavgm": Look(ORANGE, SPARSE, "triangle-up"),
+    "fedadam": Look(SKY, LONG, "square"),
+    "slowmo": Look(SKY, SPARSE, "triangle-down"),
+    "lookahead": Look(OLIVE, LONG, "circle"),
+    "async_local_sgd": Look(VERMILLION, LONG, "cross"),
+    "fedasync": Look(VERMILLION, SPARSE, "triangle-down"),
+    "fedbuff": Look(PURPLE, LONG, "cross"),
+    "easgd": Look(GREEN, LONG, "cross"),
+    "dc_asgd": Look(GREY, LONG, "circle"),
 }
 
 #: for names that are not in the table, and for a second variant of one that is

@@ -345,10 +345,18 @@ def continuing(log: EventLog, rows: Rows) -> tuple[Rows, dict[int, float]]:
         sent_for = 0.0 if exchange is None else float(first["send_s"])
         begun[int(first["worker"])] = float(first["time_s"]) - sent_for
         kept += own[-1 if exchange is None else exchange :].tolist()
-    parts = [_with_handover(rows, each, handed) for each in sorted(kept)]
+    kept = sorted({*kept, *_collective_just_over(log, rows)})
+    parts = [_with_handover(rows, each, handed) for each in kept]
     if len(handed) and not len(positions(rows[handed[-1] + 1 :], *_EVENTS)):
         parts.append(rows[handed[-1] : handed[-1] + 1])  # more releases of its answer may follow
     return np.concatenate([rows[:0], *parts]), begun
+
+
+def _collective_just_over(log: EventLog, rows: Rows) -> list[int]:
+    """Return the place of the push with which a collective operation has just ended: releases may follow."""
+    pushes = positions(rows, Kind.PUSH)
+    ends = pushes[np.isin(rows["text"][pushes], _with_word(log, rows[pushes], COLLECTIVE))]
+    return ends[-1:].tolist() if len(ends) and rows["time_s"][ends[-1]] == rows["time_s"][-1] else []
 
 
 def _by_worker(rows: Rows, place: Array) -> list[Array]:

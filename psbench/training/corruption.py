@@ -22,6 +22,11 @@ class Corruptions:
         for corruption in profile.corruptions:
             self._by_worker.setdefault(corruption.worker, []).append(corruption)
 
+    @classmethod
+    def of_profile(cls, profile: Profile, streams: Streams) -> Corruptions | None:
+        """Return the faults of a cluster, or None if all its workers push what they have computed."""
+        return cls(profile, streams) if profile.corruptions else None
+
     def of(self, worker: int, ticket: int, vector: Tensor) -> Tensor:
         """Return what the worker sends in the place of a vector: that itself if it is sound.
 

@@ -171,7 +171,8 @@ def test_every_gradient_reaches_the_server_once(monkeypatch):
     plain = Server.apply
 
     def apply(server, pushes, **options):
-        sums.extend(push.vector.clone() for push in pushes)
+        if len(server.parameters) > 1:  # the memory forecast tries the part on one entry
+            sums.extend(push.vector.clone() for push in pushes)
         plain(server, pushes, **options)
 
     monkeypatch.setattr(Server, "apply", apply)

@@ -55,11 +55,16 @@ def test_a_codec_is_a_part_within_a_part(offered: dict[str, Any]) -> None:
     ratio = named(named(offered["domains"]["codec"])["top_k"]["fields"])["ratio"]
     assert (ratio["kind"], ratio["above"], ratio["max"]) == ("number", 0, 1)
     squeeze = named(named(offered["strategies"])["double_squeeze"]["fields"])["codec_down"]
-    assert squeeze["default"] == {"name": "one_bit", "bucket": 64, "error_feedback": True}
+    assert squeeze["default"] == {
+        "name": "one_bit",
+        "bucket": 64,
+        "error_feedback": True,
+        "residual_decay": 1.0,
+    }
 
 
 def test_a_codec_picked_in_the_panel_is_the_codec_of_the_run() -> None:
-    chosen = {"name": "top_k", "ratio": 0.2, "error_feedback": True}
+    chosen = {"name": "top_k", "ratio": 0.2, "error_feedback": True, "residual_decay": 0.9}
     values = as_values(Experiment()) | {"strategy": {"name": "bsp", "codec": chosen}}
     experiment = check(values).experiment
     assert experiment is not None

@@ -90,7 +90,7 @@ class SimulatedCluster:
         self.resources = Resources(
             *(workload, view, self.server, StepTimes(workload.profile, workload.streams)),
             *(self.trainer, self.evaluator, self.steps),
-            Corruptions(workload.profile, workload.streams),
+            Corruptions.of_profile(workload.profile, workload.streams),
         )
         self.under_way: dict[int, Push] = {}
         self.payloads: dict[int, Model] = {}

@@ -358,7 +358,9 @@ class LocalWorkers:
     def _push(self, worker: _Worker, overlapping: bool, now: float) -> None:
         push = worker.loop.push(-1, bytes=self.bytes_up, overlapping=overlapping)
         if self._trainer is not None:
-            sent = self._resources.corruptions.of(worker.number, push.ticket, worker.model.payload())
+            sent = worker.model.payload()
+            if (corruptions := self._resources.corruptions) is not None:
+                sent = corruptions.of(worker.number, push.ticket, sent)
             payload = self.compression.push(worker.number, push.ticket, sent)
             self._carried[worker.number] = payload, worker.model.buffers.clone()
         self._send(push, now)

@@ -97,7 +97,9 @@ class PlainWorkers:
         push.loss = step.loss
         residual = self._residuals.pop(push.worker, None)
         gradient = step.gradient if residual is None else step.gradient + residual
-        return self._resources.corruptions.of(push.worker, push.ticket, gradient), step.buffers
+        if (corruptions := self._resources.corruptions) is not None:
+            gradient = corruptions.of(push.worker, push.ticket, gradient)
+        return gradient, step.buffers
 
     def handle(self, event: WorkerEvent, now: float) -> None:
         """Do nothing: these workers have no events, so this one is of before a hand-over."""

@@ -26,7 +26,8 @@ from psbench.training.workload import Workload
 class Resources:
     """What workers compute with, under whichever composition.
 
-    `trainer`, `evaluator` and `steps` are None where a run computes no gradients (timing only).
+    `trainer`, `evaluator` and `steps` are None where a run computes no gradients (timing only), `corruptions`
+    where all workers push what they have computed.
     """
 
     workload: Workload
@@ -36,7 +37,7 @@ class Resources:
     trainer: Trainer | None
     evaluator: Evaluator | None
     steps: Steps | None
-    corruptions: Corruptions
+    corruptions: Corruptions | None
 
     @property
     def computing(self) -> tuple[Steps, Evaluator]:

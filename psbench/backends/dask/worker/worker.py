@@ -78,7 +78,7 @@ class Worker:
         self._halted = False
         self._model_tag: int | None = None  # of a request for the model after the next release
         self._clock, self._machine = CoordinatorClock(), EmulatedMachine(workload.profile, worker)
-        self._corruptions = Corruptions(workload.profile, workload.streams)
+        self._corruptions = Corruptions.of_profile(workload.profile, workload.streams)
         self._next_check = 0.0
         self._usage = Usage(worker)
         self._handlers: dict[type[Message], Callable[..., None]] = {
@@ -227,7 +227,9 @@ class Worker:
     def _push(self, overlapping: bool) -> None:
         assert self.loop is not None
         push = self.loop.push(-1, bytes=0, overlapping=overlapping)
-        payload = self._corruptions.of(self.worker, push.ticket, self.model.payload())
+        payload = self.model.payload()
+        if self._corruptions is not None:
+            payload = self._corruptions.of(self.worker, push.ticket, payload)
         self.exchange.push(push, payload, self.model.buffers)
 
     # ---------------------------------------------------------------- messages of the coordinator
