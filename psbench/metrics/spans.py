@@ -60,14 +60,14 @@ def timeline(log: EventLog) -> pd.DataFrame:
     -----
     From a release at t0 to the push's arrival at t1: pull for t1 - t0 - compute - send, then compute, then
     send. From a push to the next release: wait. A wait has the reason of its hold, and is cut in two where
-    the reason changes; without one the reason is "answer" (the server was busy). In virtual time a ring or
-    tree is a send of the worker that began it, and the others, who wait for that worker, pull as long; live,
-    where a version is decided on before its ring, the ring is in the pull. A cancelled step, or one whose
-    worker left, is "cancelled". A step that ends in a vote is all compute, and from the order to push to the
-    push is all send: how long each part of them took is not recorded. At the end of the run spans are cut; a
-    step then under way counts as compute, "not finished". A worker that goes on while its push is under way
-    (overlap) computes from when it sends a push for as long as the next one tells, and then does what of the
-    exchange is not over: sends, waits, pulls. A worker that has left has no spans until it joins again.
+    the reason changes; without one the reason is "answer" (the server was busy). A ring, and in virtual time
+    a tree, is a send of the worker that began it, and the others, who wait for that worker, pull as long;
+    the trees of a live job are in the pull before its steps. A cancelled step, or one whose worker left, is
+    "cancelled". A step that ends in a vote is all compute, and from the order to push to the push is all
+    send: how long each part of them took is not recorded. At the end of the run spans are cut; a step then
+    under way counts as compute, "not finished". A worker that goes on while its push is under way (overlap)
+    computes from when it sends a push for as long as the next one tells, and then does what of the exchange
+    is not over: sends, waits, pulls. A worker that has left has no spans until it joins again.
     """
     spans = spans_of(log, with_membership(log.rows())).in_order()
     return table(

@@ -11,6 +11,7 @@ from psbench.backends.dask.coordinator.live_run import LiveRun
 from psbench.backends.dask.protocol import messages as msg
 from psbench.backends.dask.protocol.instructions import End, Looked, Send, Tick
 from psbench.backends.dask.protocol.transport import Received
+from psbench.core.log import Kind
 from psbench.errors import WorkerLost
 from psbench.experiment import Experiment
 from psbench.seeds import Streams
@@ -128,6 +129,77 @@ def test_a_dead_server_ends_the_run_with_an_error_and_stops_all_others() -> None
     assert "server 1 is gone" in str(end.error)
     stopped = [each.to for each in others if isinstance(each, Send) and isinstance(each.message, msg.Stop)]
     assert stopped == ["client", "worker 0"]
+
+
+def settle(run: World) -> None:
+    """Let all messages arrive."""
+    while pairs := run.waiting():
+        run.arrive(pairs[0])
+
+
+def in_a_ring() -> World:
+    """Two workers of All-Reduce whose steps ended 1 and 3 s after training began, and who add up since."""
+    run = world(workload("all_reduce", stop={"updates": 1}))
+    settle(run)
+    for worker, at_s in ((0, 1.0), (1, 3.0)):
+        run.now = at_s
+        run.end_step(f"worker {worker}")
+        settle(run)
+    run.workers["worker 0"].live()  # the ring is full now
+    return run
+
+
+def test_a_version_of_all_reduce_is_stamped_when_all_have_its_sum() -> None:
+    """As in virtual time, the last push arrives when the ring is over, and what it decides is of then."""
+    run = in_a_ring()
+    log = run.live.run.log
+    assert not len(log.of_kind(Kind.APPLY)["row"])
+    run.now = 5.0
+    run.end_step("worker 0")
+    settle(run)
+    assert not len(log.of_kind(Kind.APPLY)["row"])  # worker 1 has not the sum yet
+    run.now = 6.0
+    run.end_step("worker 1")
+    settle(run)
+    assert log.of_kind(Kind.APPLY)["time_s"].tolist() == [6.0, 6.0]
+    assert log.of_kind(Kind.RELEASE)["time_s"].tolist() == [0.0, 0.0, 6.0, 6.0]
+    pushes = log.of_kind(Kind.PUSH)
+    assert pushes["time_s"].tolist() == [1.0, 6.0]
+    assert pushes["send_s"].tolist() == [pytest.approx(1.0), pytest.approx(6.0)]
+    assert [log.text(number) for number in pushes["text"]] == ["", '{"collective_s":3.0}']
+    run.heal()
+    assert run.outcome is not None
+    assert run.outcome.facts["time_s"] == 6.0
+
+
+def test_a_version_whose_ring_loses_a_member_is_stamped_after_that_of_the_others() -> None:
+    run = in_a_ring()
+    run.now = 4.0
+    run.kill("worker 0")
+    run.is_healing = True
+    for _ in range(4):
+        run.pass_time(0.25)
+        settle(run)
+    run.now = 6.0
+    run.end_step("worker 1")
+    settle(run)
+    log = run.live.run.log
+    assert log.of_kind(Kind.APPLY)["time_s"].tolist() == [6.0, 6.0]
+    assert log.of_kind(Kind.APPLY)["worker"].tolist() == [0, 1]  # as it was decided
+    run.heal()
+    assert run.outcome is not None
+    assert run.outcome.facts["lost_workers"] == [0]
+
+
+def test_a_run_that_is_stopped_in_a_ring_ends_with_the_version_before() -> None:
+    run = in_a_ring()
+    run.ask(msg.RequestStop(False))
+    settle(run)
+    run.heal()
+    assert run.outcome is not None
+    assert run.outcome.status == "stopped"
+    assert not len(run.live.run.log.of_kind(Kind.APPLY)["row"])
+    assert float(run.outcome.tensors["parameters"][0]) == 0.0
 
 
 @pytest.mark.parametrize(("block", "number", "choices"), [(31, 6, 52)])

@@ -86,7 +86,7 @@ class FakeWorker:
         self._overlapped: ReleaseMessage | None = None
         self._halted = False
         self._model_tag: int | None = None
-        self._finished = 0
+        self._finished = 0  # the last ring whose sum it has
         self.version = 0  # of the model that it has, or of its replica
         self._steps = 0
         self._life = self._run()
@@ -248,11 +248,20 @@ class FakeWorker:
             self._reply(message.tag, self.version)
         elif isinstance(message, msg.AbortRing):
             self._tell(msg.RingVerdict(message.ring, self._finished >= message.ring))
+        elif isinstance(message, msg.SendSum):
+            self._reply(message.tag, self.version)
         elif isinstance(message, msg.LoadReplica):
-            self._load(message)
+            self.version = version_of(message.tensors["parameters"], "a replica")
+        elif isinstance(message, msg.MakeVersion):
+            self._make_version(message)
 
-    def _load(self, message: msg.LoadReplica) -> None:
-        self.version, self._finished = version_of(message.tensors["parameters"], "a replica"), message.ring
+    def _make_version(self, order: msg.MakeVersion) -> None:
+        if self.version != order.version - 1 or self._finished != order.ring:
+            raise BrokenContract(
+                f"worker {self.worker} is to make version {order.version} of ring {order.ring}; it has "
+                f"version {self.version} and the sum of ring {self._finished}"
+            )
+        self.version = order.version
 
     def _restart(self) -> None:
         self._loop = self._overlapped = self._model_tag = None
@@ -281,15 +290,12 @@ class FakeWorker:
             settled = yield from self._add_up(order)
             if settled is None:
                 break
-            repeated = yield from self._await_settlement()
-            if repeated is None:
-                return
-            order = repeated
-        if self.version != order.version - 1:
-            raise BrokenContract(
-                f"worker {self.worker} makes version {order.version} from version {self.version}"
-            )
-        self.version, self._finished = order.version, order.ring
+            ordered = yield from self._await_settlement()
+            if isinstance(ordered, msg.TakeSum):
+                break
+            order = ordered
+        self._finished = order.ring
+        self._tell(msg.RingVerdict(order.ring, True))
 
     def _add_up(self, order: msg.StartRing) -> Life:
         """Return None if the ring was finished, else what ended it."""
@@ -321,11 +327,8 @@ class FakeWorker:
             while True:
                 yield lambda: bool(self.mailbox)
                 message = self.mailbox.popleft()
-                if isinstance(message, msg.StartRing):
+                if isinstance(message, msg.StartRing | msg.TakeSum):
                     return message
-                if isinstance(message, msg.LoadReplica):
-                    self._load(message)
-                    return None
                 if isinstance(message, msg.AbortRing):
                     self._tell(msg.RingVerdict(message.ring, self._finished >= message.ring))
                 else:

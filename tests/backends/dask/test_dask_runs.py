@@ -15,11 +15,13 @@ from pathlib import Path
 from typing import Any
 
 import dask
+import numpy as np
 import psutil
 import pytest
 import torch
 from distributed import Client
 
+from psbench import replay
 from psbench.backends.control import Control
 from psbench.backends.dask.placement import place
 from psbench.backends.dask.protocol.roles import roles_of
@@ -74,6 +76,14 @@ def test_all_reduce_equals_bsp_to_rounding(scheduler: str) -> None:
     torch.testing.assert_close(live.parameters, server.parameters, rtol=1e-5, atol=1e-6)
     assert live.meta["status"] == "finished"
     assert live.log.evaluations()[0]["epoch"] == 0
+    rows = live.log.rows()
+    rings = [n for n, text in enumerate(live.log.texts) if "collective_s" in text]
+    ends = rows[(rows["kind"] == Kind.PUSH) & np.isin(rows["text"], rings)]
+    made = rows[rows["kind"] == Kind.APPLY]
+    assert len(ends) == 20  # the last push of each version arrives when its ring is over
+    assert np.unique(made["time_s"]).tolist() == ends["time_s"].tolist()
+    assert live.meta["time_s"] >= ends["time_s"][-1]
+    assert replay(live) == len(live.log)
 
 
 def process_of(client: Client, role: str) -> int:

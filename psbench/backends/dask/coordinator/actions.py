@@ -8,6 +8,7 @@ from typing import Any
 from psbench.backends.dask.coordinator.evaluation import Evaluation, await_state
 from psbench.backends.dask.coordinator.measurements import Measurements
 from psbench.backends.dask.coordinator.pushes import PushIntake
+from psbench.backends.dask.coordinator.reduction import Reduction
 from psbench.backends.dask.coordinator.replica_averaging import ReplicaAveraging
 from psbench.backends.dask.coordinator.run_state import RunState, Script, Wait
 from psbench.backends.dask.protocol import messages as msg
@@ -34,6 +35,7 @@ class ActionPerformer:
     averaging : ReplicaAveraging
     evaluation : Evaluation
     pushes : PushIntake
+    reduction : Reduction
     """
 
     def __init__(
@@ -43,10 +45,11 @@ class ActionPerformer:
         averaging: ReplicaAveraging,
         evaluation: Evaluation,
         pushes: PushIntake,
+        reduction: Reduction,
     ) -> None:
         self._run, self._out, self._view = run, run.out, run.view
         self._measurements, self._averaging = measurements, averaging
-        self._evaluation, self._pushes = evaluation, pushes
+        self._evaluation, self._pushes, self._reduction = evaluation, pushes, reduction
         self.keeps_steps = False  #: of the composition
         self._holds_versions = False
         self._performers: dict[type[Action], Callable[[Any], Script[None] | None]] = {
@@ -113,6 +116,17 @@ class ActionPerformer:
         self._run.store.release(release, view.workers[release.worker].batch_size)
 
     def _apply(self, apply: act.Apply) -> Script[None] | None:
+        store = self._run.store
+        if isinstance(store, AllReduceStore) and not store.has_sum_for(apply):
+            return self._reduce_and_apply(apply)
+        return self._make_version(apply)
+
+    def _reduce_and_apply(self, apply: act.Apply) -> Script[None]:
+        yield from self._reduction.of(apply)
+        if (script := self._make_version(apply)) is not None:
+            yield from script
+
+    def _make_version(self, apply: act.Apply) -> Script[None] | None:
         self._run.store.apply(apply)
         if apply.version != self._view.version or self.keeps_steps:
             return None  # of several updates in an answer the view is at the last, and so are the rules

@@ -30,6 +30,7 @@ from psbench.backends.dask.coordinator.measurements import Measurements
 from psbench.backends.dask.coordinator.membership import Membership
 from psbench.backends.dask.coordinator.peers import Peers
 from psbench.backends.dask.coordinator.pushes import PushIntake
+from psbench.backends.dask.coordinator.reduction import Reduction
 from psbench.backends.dask.coordinator.replica_averaging import ReplicaAveraging
 from psbench.backends.dask.coordinator.replication import Replication
 from psbench.backends.dask.coordinator.run_state import RunState, Script, Wait
@@ -108,7 +109,12 @@ class LiveRun:
         self.evaluation = Evaluation(run, self.averaging)
         self.measurements = Measurements(run.out, run.events)
         self.pushes = PushIntake(run)
-        self.actions = ActionPerformer(run, self.measurements, self.averaging, self.evaluation, self.pushes)
+        self.reduction = Reduction(run)
+        # fmt: off
+        self.actions = ActionPerformer(
+            run, self.measurements, self.averaging, self.evaluation, self.pushes, self.reduction
+        )
+        # fmt: on
         self.checkpoints = CheckpointWriter(run)
         self.replication = Replication(run, self.checkpoints, self.log_stream, self.pushes.handled_position)
         # fmt: off
@@ -408,11 +414,15 @@ class LiveRun:
 
     def _handle(self, event: ev.Event) -> Script[None]:
         run = self.run
+        if not self.membership.is_possible(event):
+            return
+        if run.now < run.rules.deadline_s:
+            yield from self.reduction.before(event)
+        if run.ending:  # a version that is not there yet is none
+            return
         now = run.now
         if now >= run.rules.deadline_s:
             self._end_in_time()
-            return
-        if not self.membership.is_possible(event):
             return
         actions = run.engine.handle(event, now)
         if type(event) is ev.Leave:

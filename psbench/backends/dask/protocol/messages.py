@@ -236,15 +236,16 @@ class UsageReport(Message, kind=41):
 
 # -------------------------------------------------------------------- All-Reduce
 class StartRing(Message, kind=50):
-    """The members add up their payloads in this order, and each makes the version; `steps` is the most."""
+    """The members add up their payloads in this order, and each says when it has the sum.
+
+    `steps` is the most that went into one.
+    """
 
     ring: int
     members: list[int]
     weights: list[float]
     samples: list[int]
     steps: int
-    version: int
-    update: Update
 
 
 class AbortRing(Message, kind=51):
@@ -254,17 +255,37 @@ class AbortRing(Message, kind=51):
 
 
 class RingVerdict(Message, kind=52):
-    """Whether a survivor has finished the ring."""
+    """Whether a member has the sum: sent when it has, and by survivors of a loss when they are asked."""
 
     ring: int
     finished: bool
 
 
 class LoadReplica(Message, kind=53):
-    """The model for a worker that has missed a version, or did not finish that ring (0: none)."""
+    """The model for a worker that has missed a version."""
+
+    tensors: Tensors
+
+
+class SendSum(Message, kind=54):
+    """Asks a member for the sum of the last ring, which others did not finish."""
+
+    tag: int
+
+
+class TakeSum(Message, kind=55):
+    """The sum of a ring that the receiver did not finish."""
 
     ring: int
     tensors: Tensors
+
+
+class MakeVersion(Message, kind=56):
+    """Make this version from the sum of that ring."""
+
+    ring: int
+    version: int
+    update: Update
 
 
 # -------------------------------------------------------------------- requests to servers and replicas

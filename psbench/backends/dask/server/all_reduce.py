@@ -1,8 +1,10 @@
 """All-Reduce: every worker keeps the model, and the coordinator orders rings that add up their payloads.
 
+A version takes two orders: to add up, and, when all members have the sum, to make the version from it.
+
 A ring that loses a member is settled among the survivors. All are asked whether they finished it. If one
-did, the version exists, and the others are given it by that one. If none did, the survivors do the ring
-again with their own payloads, weighted so that the weights still have the same sum.
+did, the others are given the sum by that one. If none did, the survivors do the ring again with their own
+payloads, weighted so that the weights still have the same sum.
 
 A worker that was not in the last ring (it joined, came back, or was dropped for a while) is given the model
 by another before it goes on.
@@ -12,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from psbench.backends.dask.protocol import messages as msg
 from psbench.backends.dask.protocol.decoder import Message
@@ -25,13 +28,18 @@ from psbench.core.events import Push
 from psbench.core.migration import Ranges
 from psbench.errors import ProtocolError, WorkerLost
 
+#: what a sum is of: pushes by id, and their weights
+_Weighted: TypeAlias = tuple[list[int], list[float]]
+
 
 @dataclass
 class _Ring:
-    """A ring that some members may not have finished."""
+    """The ring whose sum the next version is made from; `holders` are the members who have it."""
 
     order: StartRing
+    of: _Weighted
     unfinished: set[int]
+    holders: set[int] = field(default_factory=set)
     #: what the survivors answered; empty unless they were asked
     verdicts: dict[int, bool | None] = field(default_factory=dict)
 
@@ -70,22 +78,24 @@ class AllReduceStore:
         self._ring: _Ring | None = None
         self._numbers = numbers
         self._requests: dict[int, _Request] = {}
-        self._gift = -1  # the request whose answer goes to those who did not finish a ring
+        self._gift = -1  # the request for a sum that goes to those who did not finish its ring
         if state is not None:
             for worker in self._alive:
-                self._send(worker, msg.LoadReplica(0, state))
+                self._send(worker, msg.LoadReplica(state))
 
     # ---------------------------------------------------------------- pushes and versions
 
     def arrived(self, push: Push) -> None:
-        """Note that the pusher has finished the last ring; its payload stays with it."""
-        if self._ring is not None:
-            self._ring.unfinished.discard(push.worker)
-            if not self._ring.unfinished:
-                self._ring = None
+        """Do nothing: the payload stays with its worker."""
 
-    def apply(self, apply: act.Apply) -> None:
-        """Have the pushers that are alive add up their payloads, and make the same update each."""
+    def reduce(self, apply: act.Apply) -> None:
+        """Have the pushers that are alive add up their payloads.
+
+        Raises
+        ------
+        WorkerLost
+            If none is.
+        """
         there = [i for i, push in enumerate(apply.pushes) if push.worker in self._alive]
         if not there:
             raise WorkerLost("every worker that was to make the next version is gone")
@@ -98,16 +108,40 @@ class AllReduceStore:
                 weights=[weight * scale for weight in weights],
                 samples=[apply.pushes[i].samples for i in there],
                 steps=max(apply.pushes[i].steps for i in there),
-                version=apply.version,
-                update=msg.Update.of(apply),
-            )
+            ),
+            _weighted(apply),
         )
 
-    def _start(self, order: StartRing) -> None:
-        self._ring = _Ring(order, set(order.members))
-        self._current = set(order.members)
+    def _start(self, order: StartRing, of: _Weighted) -> None:
+        self._ring = _Ring(order, of, set(order.members))
         for worker in order.members:
             self._send(worker, order)
+
+    @property
+    def adding_up(self) -> list[int]:
+        """The workers that are in a ring and have not said that they have its sum."""
+        return [] if self._ring is None else sorted(self._ring.unfinished)
+
+    def has_sum_for(self, apply: act.Apply) -> bool:
+        """Whether the workers have added up, or are about to, what this update is made from."""
+        return self._ring is not None and self._ring.of == _weighted(apply)
+
+    def apply(self, apply: act.Apply) -> None:
+        """Have the workers make the version from the sum that they have; see `reduce`.
+
+        Raises
+        ------
+        WorkerLost
+            If all who had it are gone.
+        """
+        ring, self._ring = self._ring, None
+        assert ring is not None
+        assert not ring.unfinished
+        if not ring.holders:
+            raise WorkerLost("every worker that was to make the next version is gone")
+        self._current = ring.holders
+        for worker in sorted(ring.holders):
+            self._send(worker, msg.MakeVersion(ring.order.ring, apply.version, msg.Update.of(apply)))
 
     def release(self, release: act.Release, samples: int) -> None:
         """Let a worker go on from its own replica, which it is given first if it has missed a version."""
@@ -117,7 +151,7 @@ class AllReduceStore:
             return
 
         def bring_up_to_date(state: State) -> None:
-            self._send(worker, msg.LoadReplica(0, state))
+            self._send(worker, msg.LoadReplica(state))
             self._current.add(worker)
             self._send(worker, message)
 
@@ -202,6 +236,7 @@ class AllReduceStore:
         if ring is not None and worker in ring.order.members:
             self._requests.pop(self._gift, None)
             ring.unfinished.discard(worker)
+            ring.holders.discard(worker)
             self._settle(ring)
         lost = [tag for tag, request in self._requests.items() if request.worker == worker]
         for request in [self._requests.pop(tag) for tag in lost]:
@@ -218,15 +253,19 @@ class AllReduceStore:
     def _settle(self, ring: _Ring) -> None:
         """Ask the survivors whether they finished the ring."""
         if not ring.unfinished:
-            self._ring = None
             return
-        ring.verdicts = dict.fromkeys((w for w in ring.order.members if w in self._alive), None)
+        ring.verdicts = dict.fromkeys(sorted(ring.unfinished | ring.holders), None)
         for worker in ring.verdicts:
             self._send(worker, msg.AbortRing(ring.order.ring))
 
     def _judge(self, worker: int | None, verdict: msg.RingVerdict) -> None:
         ring = self._ring
-        if ring is None or worker not in ring.verdicts or verdict.ring != ring.order.ring:
+        if ring is None or worker is None or verdict.ring != ring.order.ring:
+            return
+        if verdict.finished and worker in ring.unfinished:
+            ring.unfinished.discard(worker)
+            ring.holders.add(worker)
+        if worker not in ring.verdicts:
             return
         ring.verdicts[worker] = verdict.finished
         if None in ring.verdicts.values():
@@ -234,21 +273,20 @@ class AllReduceStore:
         finished = [w for w, done in ring.verdicts.items() if done]
         unfinished = [w for w, done in ring.verdicts.items() if not done]
         ring.verdicts = {}
-        if not unfinished:
-            self._ring = None
-        elif finished:
+        if finished and unfinished:
             self._give(finished[0], unfinished, verdict.ring)
-        else:
-            self._repeat(ring.order, unfinished)
+        elif unfinished:
+            self._repeat(ring, unfinished)
 
     def _give(self, donor: int, others: list[int], ring: int) -> None:
         def hand_out(state: State) -> None:
             for worker in others:
-                self._send(worker, msg.LoadReplica(ring, state))
+                self._send(worker, msg.TakeSum(ring, state))
 
-        self._gift = self._request(_Request(lambda tag: msg.SendState(tag, True), hand_out, donor))
+        self._gift = self._request(_Request(msg.SendSum, hand_out, donor))
 
-    def _repeat(self, order: StartRing, members: list[int]) -> None:
+    def _repeat(self, ring: _Ring, members: list[int]) -> None:
+        order = ring.order
         old = dict(zip(order.members, zip(order.weights, order.samples, strict=True), strict=True))
         weights = [old[worker][0] for worker in members]
         scale = sum(order.weights) / sum(weights)
@@ -259,10 +297,13 @@ class AllReduceStore:
                 weights=[weight * scale for weight in weights],
                 samples=[old[worker][1] for worker in members],
                 steps=order.steps,
-                version=order.version,
-                update=order.update,
-            )
+            ),
+            ring.of,
         )
 
     def _send(self, worker: int, message: Message) -> None:
         self._out.send(worker_name(worker), message)
+
+
+def _weighted(apply: act.Apply) -> _Weighted:
+    return [push.id for push in apply.pushes], list(apply.weights)

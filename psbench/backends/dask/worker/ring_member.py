@@ -1,4 +1,9 @@
-"""A worker's place in the rings of All-Reduce: its replica of the model, and its neighbours."""
+"""A worker's place in the rings of All-Reduce: its replica of the model, and its neighbours.
+
+A ring leaves a sum with every member. The next version is made from it when the coordinator says so, which
+first hears that all have it: so a version is stamped after its ring, and a run that ends in the midst of one
+ends with the version before.
+"""
 
 from __future__ import annotations
 
@@ -57,14 +62,17 @@ class RingMember:
         self._codec = "none"
         self._addresses: dict[int, Address] = {}
         self._neighbours: dict[int, ClientSocket] = {}
-        self._finished = 0
+        self._finished = 0  # the last ring whose sum is here
+        self._sum: Pushed | None = None
         self._pieces: dict[tuple[int, int], Tensor] = {}
         self._handlers: dict[type[Message], Callable[..., None]] = {
             StartRing: self._ring,
             msg.SendState: self._send_state,
             msg.SendPayload: self._send_payload,
             msg.AbortRing: lambda order: self._give_verdict(order.ring),
-            msg.LoadReplica: self._take_over,
+            msg.LoadReplica: lambda order: self.replica.load(order.tensors),
+            msg.MakeVersion: self._make_version,
+            msg.SendSum: self._send_sum,
         }
 
     def begin(self, replica: Server, codec: str) -> None:
@@ -109,31 +117,37 @@ class RingMember:
     def _reply(self, tag: int, state: State) -> None:
         self.mailbox.send(msg.StateReply(tag, state))
 
-    def _take_over(self, order: msg.LoadReplica) -> None:
-        self.replica.load(order.tensors)
-        self._finished = order.ring
+    def _send_sum(self, order: msg.SendSum) -> None:
+        assert self._sum is not None
+        self._reply(order.tag, {"parameters": self._sum.vector, "buffers": self._sum.buffers})
 
     def _give_verdict(self, number: int) -> None:
-        """Report whether this worker finished a ring that lost a member."""
+        """Report whether the sum of a ring is here."""
         self.mailbox.send(msg.RingVerdict(number, self._finished >= number))
 
     # ---------------------------------------------------------------- the ring
 
     def _ring(self, order: StartRing) -> None:
-        """Add up the members' payloads and make the update; if a member is lost, as the coordinator says."""
+        """Add up the members' payloads; if a member is lost, do as the coordinator says."""
         while True:
             try:
                 payload, buffers = self._add_up(order)
             except RingBroken:
-                repeated = self._await_settlement()
-                if repeated is None:
-                    return  # the coordinator has sent the model
-                order = repeated
-            else:
-                break
-        pushed = Pushed(payload, buffers, self.worker, sum(order.samples), order.steps)
-        self.replica.apply([pushed], **vars(order.update))
+                settled = self._await_settlement()
+                if isinstance(settled, StartRing):
+                    order = settled
+                    continue
+                payload, buffers = settled.tensors["parameters"], settled.tensors["buffers"]
+            break
+        self._sum = Pushed(payload, buffers, self.worker, sum(order.samples), order.steps)
         self._finished = order.ring
+        self._give_verdict(order.ring)
+
+    def _make_version(self, order: msg.MakeVersion) -> None:
+        assert self._sum is not None
+        assert self._finished == order.ring
+        self.replica.apply([self._sum], **vars(order.update))
+        self._sum = None
 
     def _add_up(self, order: StartRing) -> tuple[Tensor, Tensor]:
         assert self.contribution is not None
@@ -193,15 +207,12 @@ class RingMember:
         else:
             self.mailbox.defer(message)
 
-    def _await_settlement(self) -> StartRing | None:
-        """Wait for the order to do the ring again with others, or for the model that it made (None)."""
+    def _await_settlement(self) -> StartRing | msg.TakeSum:
+        """Wait for the order to do the ring again with others, or for the sum of a member who finished it."""
         while True:
             message = self.mailbox.next_new(LOOK_S)
-            if isinstance(message, StartRing):
+            if isinstance(message, StartRing | msg.TakeSum):
                 return message
-            if isinstance(message, msg.LoadReplica):
-                self._take_over(message)
-                return None
             if isinstance(message, msg.AbortRing):
                 self._give_verdict(message.ring)
             elif message is not None:

@@ -1,0 +1,67 @@
+"""Under All-Reduce a version is stamped after its ring: the ring comes before the engine hears of the push.
+
+The engine decides who takes part in a ring and with which weights, and stamps what it decides. So another
+engine in the same state is asked first. The workers add up what it says, and when they have the sum, the
+run's own engine is given the event, at the time of then, as in virtual time. Events that come meanwhile wait.
+"""
+
+from __future__ import annotations
+
+from psbench.backends.dask.coordinator.run_state import RunState, Script, Wait
+from psbench.backends.dask.protocol.roles import worker_name
+from psbench.backends.dask.server.all_reduce import AllReduceStore
+from psbench.core import events as ev
+from psbench.core.actions import Apply
+from psbench.core.engine import Engine
+
+
+class Reduction:
+    """Has workers add up their payloads.
+
+    Parameters
+    ----------
+    run : RunState
+    """
+
+    def __init__(self, run: RunState) -> None:
+        self._run = run
+        self._preview: Engine | None = None
+
+    def before(self, event: ev.Event) -> Script[None]:
+        """Have the sum made that the answer to an event will make a version from, if it will.
+
+        Where a part measures between the last push and the version, the ring follows the answer.
+        """
+        run = self._run
+        if not isinstance(run.store, AllReduceStore) or run.engine.measuring or not self._is_last(event):
+            return
+        began, updates = run.clock_s, self._updates_after(event)
+        if not updates:
+            return
+        yield from self.of(updates[0])
+        if type(event) is ev.Push:
+            seconds = run.clock_s - began
+            event.send_s += seconds
+            event.stats = (event.stats or {}) | {ev.COLLECTIVE: seconds}
+
+    def of(self, apply: Apply) -> Script[None]:
+        """Have the sum made of an update's pushes, unless it was, and wait until all have it."""
+        store = self._run.store
+        assert isinstance(store, AllReduceStore)
+        if not store.has_sum_for(apply):
+            store.reduce(apply)
+        yield Wait(
+            lambda: not store.adding_up,
+            lambda: f"{', '.join(map(worker_name, store.adding_up))} (in a ring)",
+        )
+
+    def _is_last(self, event: ev.Event) -> bool:
+        """Whether no worker computes but the one that an event is of: else the barrier holds anyway."""
+        return not {*self._run.view.computing} - {getattr(event, "worker", None)}
+
+    def _updates_after(self, event: ev.Event) -> list[Apply]:
+        """Return the updates that the answer to an event would have now."""
+        if self._preview is None:
+            self._preview = self._run.workload.engine(None)
+        self._preview.load_state_dict(self._run.engine.state_dict())
+        return [each for each in self._preview.handle(event, self._run.now) if isinstance(each, Apply)]
