@@ -207,8 +207,8 @@ def sequence_figure(run: RunRecord, stop_s: float | None = None) -> Figure:
 
 def comparison_figures(groups: Groups, strategies: Mapping[str, str]) -> list[Figure]:
     """Return what compares strategies beside their curves: time use, waiting, staleness, lead, bytes."""
-    use = pd.concat([tables.time_use_table(runs, label=label) for label, runs in groups.items()])
-    idle = pd.concat([tables.idle_table(runs, label) for label, runs in groups.items()])
+    use = tables.stacked([tables.time_use_table(runs, label=label) for label, runs in groups.items()])
+    idle = tables.stacked([tables.idle_table(runs, label) for label, runs in groups.items()])
     figures = [Figure(time_use_chart(use, "label"), use, "Over all workers and seeds.", "time_use")]
     if len(idle):
         figures.append(Figure(idle_chart(idle, "label"), idle, "Mean over workers and seeds.", "idle"))

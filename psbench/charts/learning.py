@@ -108,7 +108,7 @@ def _training(
 ) -> list[Figure]:
     """Return the training loss from the pushes, of the first run of each label."""
     shown = list(dict.fromkeys(labels))
-    table = pd.concat([tables.training_table(runs[labels.index(name)], name) for name in shown])
+    table = tables.stacked([tables.training_table(runs[labels.index(name)], name) for name in shown])
     note = "Mean over the samples pushed in the last quarter of an epoch; one seed."
     return [] if table.empty else [drawing.draw(table, marks, "train_loss", shown, note)]
 
@@ -116,7 +116,7 @@ def _training(
 def _switch_marks(runs: Sequence[RunRecord], labels: Sequence[str]) -> pd.DataFrame:
     """Return where runs switched; over seeds of one label the mean of their n-th switches."""
     own = [tables.switch_table(run, label) for run, label in zip(runs, labels, strict=True)]
-    found = pd.concat([each for each in own if not each.empty] or own[:1])
+    found = tables.stacked(own)
     found[list(AXES)] = found[list(AXES)].astype(float)  # an empty table's columns have no type
     return (
         found.groupby(["label", found.index, "event"], sort=False)[list(AXES)].mean().reset_index()[[*found]]

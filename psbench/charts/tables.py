@@ -78,6 +78,11 @@ def step_table(run: RunRecord) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["worker", "part", "ms", "cpu"])
 
 
+def stacked(parts: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    """Return the rows of all parts; empty ones are left out, as they would decide the columns' types."""
+    return pd.concat([part for part in parts if len(part)] or parts[:1])
+
+
 def idle_table(runs: Sequence[RunRecord], label: str) -> pd.DataFrame:
     """Return the mean share of time spent waiting, by reason: `label`, `reason`, `fraction`."""
     parts = [

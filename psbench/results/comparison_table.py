@@ -11,6 +11,7 @@ from psbench.metrics import clock_of, interval, standard_deviation, time_to_targ
 from psbench.results.budget import no_speed_up
 from psbench.results.groups import differences
 from psbench.results.run import Run
+from psbench.results.text import two_digits
 
 #: columns of the table as text: heading, number format, factor and unit
 COLUMNS: dict[str, tuple[str, str, float, str]] = {
@@ -197,4 +198,4 @@ def _is_known(value: Any) -> bool:
 
 
 def _spread(spread: Any, value: Any, factor: float) -> str:
-    return "0" if spread <= _NOISE * abs(value) else f"{spread * factor:.2g}"
+    return "0" if spread <= _NOISE * abs(value) else two_digits(spread * factor)

@@ -45,3 +45,8 @@ def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
     for row in rows:
         table.add_row(*map(escape, row))
     return table
+
+
+def two_digits(number: float) -> str:
+    """Return a number with two digits that count, without an exponent where it is not tiny."""
+    return f"{number:.2g}" if number < 99.5 else f"{number:.0f}"

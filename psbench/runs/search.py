@@ -11,7 +11,7 @@ import pandas as pd
 from psbench.core.switching_strategy import SwitchingStrategy
 from psbench.errors import DataError, Diverged, ParameterError
 from psbench.metrics import interval
-from psbench.results.text import table_text
+from psbench.results.text import table_text, two_digits
 
 if TYPE_CHECKING:
     from psbench.experiment import Experiment
@@ -113,7 +113,7 @@ class Search:
         for row in self.table().to_dict("records"):
             half = row["accuracy_ci"]
             text = f"{100 * row['accuracy']:.2f}" + (
-                f" ± {100 * half:.2g}" if half == half and half is not None else ""
+                f" ± {two_digits(100 * half)}" if half == half and half is not None else ""
             )
             cells = [
                 f"{100 * row['fraction']:.4g} %",

@@ -12,6 +12,7 @@ from psbench.backends.control import Control
 from psbench.errors import Interrupted
 from psbench.results.comparison import Comparison
 from psbench.results.run import Run
+from psbench.results.text import two_digits
 from psbench.testing import toy_experiment
 
 
@@ -196,3 +197,10 @@ def test_the_first_ctrl_c_ends_a_loop_over_runs(tmp_path):
     assert ended.value.run.meta["status"] == "stopped"
     assert Run.load(tmp_path / "0").log.digest() == ended.value.run.log.digest()
     assert ps.resume(tmp_path / "0").meta["status"] == "finished"
+
+
+@pytest.mark.parametrize(
+    ("number", "text"), [(0.0123, "0.012"), (9.96, "10"), (99.4, "99"), (112.0, "112"), (1e-7, "1e-07")]
+)
+def test_a_spread_has_two_digits_and_no_exponent_where_it_is_large(number, text):
+    assert two_digits(number) == text
