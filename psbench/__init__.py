@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from psbench.errors import SpecError as SpecError
     from psbench.experiment import Experiment as Experiment
     from psbench.results.comparison import Comparison as Comparison
-    from psbench.results.comparison import compare as compare
     from psbench.results.report import write_report as write_report
     from psbench.results.run import Run as Run
+    from psbench.runs.comparing import compare as compare
     from psbench.runs.execution import resume as resume
     from psbench.runs.execution import run as run
     from psbench.runs.replaying import replay as replay
@@ -59,7 +59,7 @@ _HOMES = {
     "Strategy": "psbench.core.strategy",
     "Sweep": "psbench.runs.sweeps.sweep",
     "SwitchingStrategy": "psbench.core.switching_strategy",
-    "compare": "psbench.results.comparison",
+    "compare": "psbench.runs.comparing",
     "replay": "psbench.runs.replaying",
     "resume": "psbench.runs.execution",
     "run": "psbench.runs.execution",

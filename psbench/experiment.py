@@ -24,13 +24,13 @@ from psbench.core.switching_strategy import AnyStrategy, SwitchingStrategy
 from psbench.data import DataSource, as_data
 from psbench.errors import DoubtfulComposition, ParameterError, UnknownName, in_short
 from psbench.models import Model, as_model
+from psbench.optimization.losses import Loss
+from psbench.optimization.optimizer import Optimizer
+from psbench.optimization.own_functions import as_loss, as_metrics
+from psbench.optimization.scores import Metric
 from psbench.sharding import Sharding, as_sharding
 from psbench.specfile import read_yaml, set_path
 from psbench.strategies import later_switches, make_strategy
-from psbench.training.losses import Loss
-from psbench.training.optim import Optimizer
-from psbench.training.own_functions import as_loss, as_metrics
-from psbench.training.scores import Metric
 
 #: what Dask can connect to
 _ADDRESS = re.compile(r"(tcp|tls|ws|wss|ucx)://(\[[0-9a-fA-F:]+\]|[^\s/:\[\]]+):[0-9]{1,5}(/\S*)?")

@@ -202,7 +202,7 @@ def test_all_reduce_of_two_workers_is_distributed_data_parallel(tmp_path):
 
 
 def server(buffers, batch=12):
-    from psbench.training.optim import SGD
+    from psbench.optimization.optimizer import SGD
 
     return Server(torch.zeros(1), torch.tensor(buffers), SGD(), batch)
 

@@ -68,7 +68,7 @@ def test_charts_do_without_the_grammar_of_addresses_until_somebody_needs_it(monk
 
 
 def test_functions_are_not_shadowed_by_modules_of_their_name():
-    import psbench.results.comparison
+    import psbench.runs.comparing
     import psbench.runs.execution
 
     assert callable(psbench.run)

@@ -7,11 +7,21 @@ import pytest
 
 from psbench import clusters, data, models, sharding
 from psbench.core.part import REGISTRY
+from psbench.optimization import losses, optimizer, own_functions, scores
 from psbench.references import references, resolve
 from psbench.strategies import CATALOGUE, codecs
-from psbench.training import losses, optim, own_functions, scores
 
-_ = (clusters, codecs, data, losses, models, optim, own_functions, scores, sharding)  # these register parts
+_ = (
+    clusters,
+    codecs,
+    data,
+    losses,
+    models,
+    optimizer,
+    own_functions,
+    scores,
+    sharding,
+)  # these register parts
 
 #: what a source says where nothing was published
 OURS = re.compile(

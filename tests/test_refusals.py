@@ -29,13 +29,13 @@ from psbench.core.parts import Placement
 from psbench.core.strategy import DOMAINS, Strategy
 from psbench.core.view import ClusterView
 from psbench.errors import ParameterError
+from psbench.optimization.optimizer import SGD
 from psbench.runs.execution import run
 from psbench.strategies.aggregation import Mean
 from psbench.strategies.communication import EveryStep
 from psbench.testing import ScriptedCluster, toy_experiment
 from psbench.testing.toys import toy_cluster
 from psbench.training.local_model import LocalModel
-from psbench.training.optim import SGD
 from psbench.training.server import Server
 from psbench.training.workload import Workload
 

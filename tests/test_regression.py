@@ -10,14 +10,14 @@ from sklearn.linear_model import LinearRegression
 from psbench.data import Dataset, SyntheticTable
 from psbench.errors import DataError, ParameterError
 from psbench.experiment import Experiment
-from psbench.results.comparison import compare
+from psbench.optimization.losses import MSE
 from psbench.results.report import write_report
+from psbench.runs.comparing import compare
 from psbench.runs.execution import run
 from psbench.runs.search import find_fraction
 from psbench.seeds import Streams
 from psbench.testing import toy_experiment
 from psbench.testing.toys import toy_cluster
-from psbench.training.losses import MSE
 from psbench.training.workload import Workload
 
 YEARS = {"name": "look_alike", "layout": "year_prediction_msd", "samples": 3000}

@@ -15,6 +15,7 @@ from psbench.core import events as ev
 from psbench.core.engine import Engine
 from psbench.core.log import EventLog, Kind
 from psbench.core.rounding import largest_remainder
+from psbench.core.view import ClusterView
 from psbench.core.wire_size import WireSize
 from psbench.errors import ProtocolError, ReplayMismatch
 from psbench.seeds import Streams
@@ -71,19 +72,18 @@ def _engine(run: Run, log: EventLog) -> Engine:
     experiment, meta = run.experiment, run.meta
     changes = [json.loads(run.log.text(n))["epochs"] for n in run.log.of_kind(Kind.RESUME)["text"]]
     epochs = changes[0][0] if changes else experiment.stop.epochs
-    return Engine(
-        experiment.strategy,
+    view = ClusterView(
         num_workers=meta["num_workers"],
         dataset_size=meta["dataset_size"],
         global_batch=experiment.batch_size,
         epochs=epochs,
-        batch_sizes=largest_remainder(experiment.batch_size, [1.0] * meta["num_workers"]),
-        wire_size=WireSize(meta["layout"], meta["model_bytes"] - 4 * meta["num_parameters"]),
         capacity=meta.get("capacity", ()),
         rate=experiment.optimizer.rate,
         rng=Streams(experiment.seed).generator("strategy"),
-        log=log,
     )
+    batches = largest_remainder(experiment.batch_size, [1.0] * view.num_workers)
+    size = WireSize(meta["layout"], meta["model_bytes"] - 4 * meta["num_parameters"])
+    return Engine(experiment.strategy, view, batch_sizes=batches, wire_size=size, log=log)
 
 
 def _starters(rows: np.ndarray[Any, Any]) -> list[int]:
@@ -136,10 +136,16 @@ def _message(what: str, worker: int, ticket: int, row: Any, stats: Any = None) -
         return ev.Report(worker, ticket, stats or {})
     sent = dict(stats or {})
     overlapping = bool(sent.pop("goes_on", False))
+    numbers = {name: int(row[name]) for name in ("id", "samples", "steps", "bytes")}
+    measured = {name: float(row[name]) for name in ("compute_s", "send_s", "loss")}
+    version, stats = int(row["version"]), sent or None
     return ev.Push(
-        *(int(row["id"]), worker, ticket, int(row["version"]), int(row["samples"]), int(row["steps"])),
-        *(int(row["bytes"]), float(row["compute_s"]), float(row["send_s"]), float(row["loss"])),
-        stats=sent or None,
+        worker=worker,
+        ticket=ticket,
+        base_version=version,
+        **numbers,
+        **measured,
+        stats=stats,
         overlapping=overlapping,
     )
 

@@ -66,13 +66,8 @@ class _Drawing:
     ) -> Figure:
         """Return the figure of one value."""
         both = pd.concat([table.astype(object), marks.astype(object)], ignore_index=True)
-        chart = curve(
-            *(both, y, self.x),
-            labels=self.labels,
-            strategies=self.strategies,
-            shown=shown,
-            axes=axes_of(self.clocks),
-        )
+        axes = axes_of(self.clocks)
+        chart = curve(both, y, self.x, labels=self.labels, strategies=self.strategies, shown=shown, axes=axes)
         if self.apart:
             chart.title = f"{chart.title}, {self.clocks[0]} time"
         return Figure(chart, table, note, y)

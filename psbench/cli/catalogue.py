@@ -62,13 +62,13 @@ def entries(kind: str) -> list[dict[str, Any]]:
     UnknownName
     """
     from psbench import clusters, data, models, sharding
+    from psbench.optimization import losses, optimizer, own_functions, scores
     from psbench.strategies import CATALOGUE, codecs
-    from psbench.training import losses, optim, own_functions, scores
 
     if kind not in KINDS:
         raise UnknownName("kind of things to list", kind, KINDS)
     # imported so that their parts are registered
-    _ = (clusters, codecs, data, losses, models, optim, own_functions, scores, sharding)
+    _ = (clusters, codecs, data, losses, models, optimizer, own_functions, scores, sharding)
     if kind == "strategies":
         return [_published(entry) for entry in CATALOGUE.values()]
     return [_part(cls) for domain in KINDS[kind] for cls in REGISTRY[domain].values()]

@@ -25,6 +25,8 @@ from psbench.errors import ParameterError, in_short
 
 # the profile's error says which worker's number is NaN or infinity
 _Number = Annotated[float, AllowInfNan(True)]
+#: fields with a number for each machine
+_PER_MACHINE = ("bandwidth_mbit_s", "bandwidth_down_mbit_s", "latency_s", "server_bandwidth_mbit_s")
 #: one number for all workers, or one each
 PerWorker = _Number | tuple[_Number, ...]
 
@@ -110,9 +112,7 @@ class Cluster(Part):
     def _step_time(cls, value: Any) -> Part:
         return make_part("step_time", value)
 
-    @field_validator(
-        *("bandwidth_mbit_s", "bandwidth_down_mbit_s", "latency_s", "server_bandwidth_mbit_s"), mode="before"
-    )
+    @field_validator(*_PER_MACHINE, mode="before")
     @classmethod
     def _per_machine(cls, value: Any, info: ValidationInfo) -> PerWorker | None:
         if value is None and info.field_name == "bandwidth_down_mbit_s":

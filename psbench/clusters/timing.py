@@ -107,10 +107,8 @@ class StepTimes:
         for worker, used in enumerate(self._used()):
             length = self._step_time.length(worker)
             if length is not None and used > length:
-                logger.warning(
-                    "step_time 'trace': worker %d took %d steps, and its trace has %d: it was repeated",
-                    *(worker, used, length),
-                )
+                steps = f"worker {worker} took {used} steps, and its trace has {length}"
+                logger.warning("step_time 'trace': %s: it was repeated", steps)
         return [
             {"worker": worker, "steps": used - before, "read_s": reading, "compute_s": seconds - reading}
             for worker, (used, before, reading, seconds) in enumerate(

@@ -9,8 +9,6 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any
 
-import numpy as np
-
 from psbench.core import actions as act
 from psbench.core import events as ev
 from psbench.core.action_processor import (
@@ -43,28 +41,19 @@ class Engine:
     Parameters
     ----------
     strategy : Strategy or SwitchingStrategy
-    num_workers : int
-        Size of the cluster in the specification.
-    dataset_size, global_batch : int, samples
-    epochs : float or None
-        The stop rule's epochs, which "after alpha % of the epochs" needs.
+    view : ClusterView
+        A new one, with the facts of the run: number of workers, sizes, epochs, rate, random stream.
     batch_sizes : list of int
         Samples per step of each worker at the beginning.
     wire_size : WireSize or None
         Size of the encoded model, for the log's bytes.
-    capacity : list of int, samples
-        Samples that each worker's memory holds beside the model; empty if that is not known.
-    rate : callable epoch -> float, or None
-        The optimizer's rate; None for a constant.
-    rng : numpy Generator
-        Random stream of the strategy.
     log : EventLog or None
         Where events and actions are recorded; None records nothing.
 
     Examples
     --------
     >>> from psbench import strategies
-    >>> engine = Engine(strategies.asp(), num_workers=1, dataset_size=100, global_batch=10)
+    >>> engine = Engine(strategies.asp(), ClusterView(num_workers=1, dataset_size=100, global_batch=10))
     >>> [type(action).__name__ for action in engine.begin([0])]
     ['Release']
     """
@@ -72,32 +61,21 @@ class Engine:
     def __init__(
         self,
         strategy: AnyStrategy,
+        view: ClusterView,
         *,
-        num_workers: int,
-        dataset_size: int = 1,
-        global_batch: int = 1,
-        epochs: float | None = None,
         batch_sizes: Iterable[int] = (),
         wire_size: WireSize | None = None,
-        capacity: Iterable[int] = (),
-        rate: Callable[[float], float] | None = None,
-        rng: np.random.Generator | None = None,
         log: EventLog | None = None,
     ) -> None:
-        self.strategy = strategy
+        self.strategy, self.view, self.log = strategy, view, log
         size = wire_size or WireSize()
-        self.view = view = ClusterView(num_workers, dataset_size, global_batch, epochs)
-        view.layout, view.capacity = size.layout, tuple(capacity)
-        if rate is not None:
-            view.rate = rate
-        if rng is not None:
-            view.rng = rng
-        self.log = log
+        view.layout = size.layout
         self._rules = SwitchRules(strategy) if isinstance(strategy, SwitchingStrategy) else None
         self._processor = processor = ActionProcessor(view, size, log)
         # never replaced; looked up once because every push needs them
         self._todo, self._unanswered = processor.todo, processor.unanswered
-        first_batches = list(batch_sizes) or [max(1, global_batch // num_workers)] * num_workers
+        equal = [max(1, view.global_batch // view.num_workers)] * view.num_workers
+        first_batches = list(batch_sizes) or equal
         self._members = Membership(processor, first_batches)
         self._pending_changes = self._members.pending_changes
         self._waiting_events: deque[ev.Event] = deque()

@@ -67,8 +67,8 @@ class ClusterView:
     """
 
     num_workers: int  #: size of the cluster in the specification, the n of lr/n
-    dataset_size: int  #: training samples; turns samples into epochs
-    global_batch: int  #: B
+    dataset_size: int = 1  #: training samples; turns samples into epochs
+    global_batch: int = 1  #: B
     epochs: float | None = None  #: the stop rule's number of epochs, if it has one
     #: the optimizer's rate by epoch; part of the specification, like the lines above
     rate: Callable[[float], float] = _constant

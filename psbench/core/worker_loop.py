@@ -131,7 +131,13 @@ class WorkerLoop:
     def push(self, number: int, *, bytes: int, overlapping: bool = False) -> Push:
         """Return the push that `stepped` or `release` asked for, and reset the statistics."""
         push = Push(
-            *(number, self.worker, self.ticket, self.version, self._samples, self._steps, bytes),
+            id=number,
+            worker=self.worker,
+            ticket=self.ticket,
+            base_version=self.version,
+            samples=self._samples,
+            steps=self._steps,
+            bytes=bytes,
             compute_s=self._compute_s - self._reported_s,
             loss=self._loss / max(1, self._samples),
             stats=self._statistics() or None,

@@ -15,7 +15,7 @@ from psbench.data.folder import Folder
 from psbench.data.mixture import Mixture
 from psbench.data.mnist import MNIST, FashionMNIST
 from psbench.data.own import Imported, OwnData, PerWorker, as_data, data
-from psbench.data.replicated import Replicated
+from psbench.data.own.replicated import Replicated
 from psbench.data.synthetic_tables import SyntheticTable, generate
 from psbench.data.table import CSV, Parquet
 from psbench.data.text import Text

@@ -92,6 +92,7 @@ class _Part:
 
         if held is None:
             return cls(x.numpy(), y.numpy(), len(y), None)
+        held = np.unique(held)
         where = torch.from_numpy(held)
         return cls(x[where].numpy(), y[where].numpy(), len(y), held)
 
@@ -129,16 +130,24 @@ class Shipment:
     ) -> Self:
         """Return the data set with some training and validation samples, by their numbers; None: all."""
         return cls(
-            *(data.name, data.classes, data.augment, data.target_scale, data.task),
-            _Part.of(data.train_x, data.train_y, None if train is None else np.unique(train)),
-            _Part.of(data.val_x, data.val_y, None if val is None else np.unique(val)),
-            shards,
+            name=data.name,
+            classes=data.classes,
+            augment=data.augment,
+            target_scale=data.target_scale,
+            kind=data.task,
+            train=_Part.of(data.train_x, data.train_y, train),
+            val=_Part.of(data.val_x, data.val_y, val),
+            shards=shards,
         )
 
     def dataset(self) -> Dataset:
         """Return the data set, in which samples that were not sent cannot be read."""
         return Dataset(
-            *(self.name, *self.train.tensors(), *self.val.tensors(), self.classes, self.augment),
+            self.name,
+            *self.train.tensors(),
+            *self.val.tensors(),
+            self.classes,
+            self.augment,
             target_scale=self.target_scale,
             kind=self.kind,
             shards=self.shards,

@@ -90,9 +90,8 @@ class SyntheticTable(DataSource):
             scale = float(mean), float(deviation)
         x = torch.from_numpy(features)
         y = torch.from_numpy(targets if layout.task == "regression" else targets.astype(np.int64))
-        return Dataset(
-            *(self.name, x[:train], y[:train], x[train:], y[train:], layout.classes), target_scale=scale
-        )
+        train_x, train_y, val_x, val_y = x[:train], y[:train], x[train:], y[train:]
+        return Dataset(self.name, train_x, train_y, val_x, val_y, layout.classes, target_scale=scale)
 
     def _check_memory(self, columns: int) -> None:
         what = f"data 'synthetic_table': samples = {self.samples} of {columns - 1} features"

@@ -68,6 +68,25 @@ class TableFile(DataSource):
             raise ParameterError(f"data {self.name!r}: give val_rows or val_fraction, not both")
         return self
 
+    def _table_of(self, files: list[Path], known: Layout, header: bool = True, **kind: Any) -> Table:
+        """Return what is to be made of files with known columns."""
+        names = known.columns
+        target = self.place_of_target(names, named=header)
+        return Table(
+            files=files,
+            columns=names,
+            target=target,
+            header=header,
+            task=known.task,
+            classes=known.classes,
+            val_rows=self.val_rows,
+            val_fraction=known.val_fraction if self.val_fraction is None else self.val_fraction,
+            standardise=self.standardise,
+            block_size=self.block_size,
+            keep=self.places_of_kept(names, target),
+            **kind,
+        )
+
     def table(self, files: list[Path]) -> Table:
         """Return what is to be made of some files."""
         raise NotImplementedError(f"{type(self).__name__} must define table")
@@ -88,7 +107,12 @@ class TableFile(DataSource):
         x, y = torch.from_numpy(found.features), torch.from_numpy(found.targets)
         train = found.train
         return Dataset(
-            *(self.name, x[:train], y[:train], x[train:], y[train:], found.classes),
+            name=self.name,
+            train_x=x[:train],
+            train_y=y[:train],
+            val_x=x[train:],
+            val_y=y[train:],
+            classes=found.classes,
             target_scale=found.target_scale,
             features=tuple(table.columns[place] for place in table.inputs),
             columns={table.columns[place]: found.kept[:train, i] for i, place in enumerate(table.keep)},
@@ -245,12 +269,7 @@ class CSV(TableFile):
         names = known.columns
         if len(names) < 2:
             raise DataError(f"{files[0]}: has one column only (is it comma-separated?)")
-        target = self.place_of_target(names, named=header)
-        return Table(
-            *(files, names, target, header, known.task, known.classes, self.val_rows),
-            known.val_fraction if self.val_fraction is None else self.val_fraction,
-            *(self.standardise, self.block_size, self.places_of_kept(names, target)),
-        )
+        return self._table_of(files, known, header)
 
 
 class Parquet(TableFile):
@@ -290,9 +309,5 @@ class Parquet(TableFile):
         names = parquet_columns(files, self.keep)
         if len(names) < 2:
             raise DataError(f"{files[0]}: has one column only; expected inputs and a target")
-        target = self.place_of_target(names)
-        share = 0.2 if self.val_fraction is None else self.val_fraction
-        return Table(
-            *(files, names, target, True, self.task, (), self.val_rows, share),
-            *(self.standardise, self.block_size, self.places_of_kept(names, target), "parquet"),
-        )
+        known = Layout(names, self.task, (), rows=5, val_rows=1)
+        return self._table_of(files, known, kind="parquet")

@@ -49,8 +49,10 @@ class Bottleneck(nn.Module):
         super().__init__()
         channels_out = self.expansion * channels_inside
         self.body = nn.Sequential(
-            *(*normalised(channels_in, channels_inside, size=1), nn.ReLU()),
-            *(*normalised(channels_inside, channels_inside, stride), nn.ReLU()),
+            *normalised(channels_in, channels_inside, size=1),
+            nn.ReLU(),
+            *normalised(channels_inside, channels_inside, stride),
+            nn.ReLU(),
             *normalised(channels_inside, channels_out, size=1),
         )
         same = channels_in == channels_out and stride == 1

@@ -81,18 +81,12 @@ class Transformer(Model):
 
     def network(self, input_shape: tuple[int, ...], num_outputs: int) -> nn.Module:
         """Return the layers."""
-        from psbench.models.transformer_layers import Decoder
+        from psbench.models.transformer_layers import Block, Decoder
 
-        return Decoder(
-            num_outputs,
-            self.context or input_shape[0],
-            width=self.width,
-            layers=self.layers,
-            heads=self.heads,
-            hidden=self.hidden or 4 * self.width,
-            dropout=self.dropout,
-            tied=self.tied,
-        )
+        width, dropout, context = self.width, self.dropout, self.context or input_shape[0]
+        hidden = self.hidden or 4 * width
+        blocks = [Block(width, self.heads, hidden, dropout) for _ in range(self.layers)]
+        return Decoder(num_outputs, context, width, blocks, dropout=dropout, tied=self.tied)
 
     def initialise(self, network: nn.Module, generator: Generator) -> None:
         """Draw weights as GPT-2 does; see `psbench.models.transformer_layers`."""

@@ -76,14 +76,13 @@ class Decoder(nn.Module):
     """
 
     def __init__(
-        self, vocabulary: int, context: int, *, width: int, layers: int, heads: int, hidden: int,
-        dropout: float, tied: bool,
-    ) -> None:  # fmt: skip
+        self, vocabulary: int, context: int, width: int, blocks: list[Block], *, dropout: float, tied: bool
+    ) -> None:
         super().__init__()
         self.tokens = nn.Embedding(vocabulary, width)
         self.positions = nn.Embedding(context, width)
         self.drop = nn.Dropout(dropout) if dropout else nn.Identity()
-        self.blocks = nn.ModuleList([Block(width, heads, hidden, dropout) for _ in range(layers)])
+        self.blocks = nn.ModuleList(blocks)
         self.norm = nn.LayerNorm(width)
         self.head = None if tied else nn.Linear(width, vocabulary, bias=False)
 

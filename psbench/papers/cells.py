@@ -221,7 +221,11 @@ def _cell(
     setup = paper.setups[paper.experiments[name].setup]
     experiment = experiment_of(paper, name, scale, seed, factors)
     return Cell(
-        *(paper.name, name, seed, role, label),
+        paper=paper.name,
+        experiment=name,
+        seed=seed,
+        role=role,
+        label=label,
         spec=json.dumps(experiment.spec(), sort_keys=True),
         target_of=setup.target_of,
         target=setup.target.get(scale),

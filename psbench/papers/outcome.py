@@ -242,7 +242,11 @@ class Reproduction:
         needs = [seeds_needed(claim, theirs, ours, count) for theirs, ours in pairs]
         known = [chance for chance in chances if chance is not None]
         return ClaimOutcome(
-            *(self.paper.name, claim, verdict, tuple(group), test),
+            self.paper.name,
+            claim,
+            verdict,
+            tuple(group),
+            test,
             power=min(known) if known else None,
             seeds=None if None in needs else max(need for need in needs if need is not None),
             left_out=left_out,
@@ -259,7 +263,10 @@ class Reproduction:
             return RowOutcome(self.paper.name, row, there=there, flags=(self._why_none(row),))
         tuned = any(name in self.rates for name in (row.experiment, row.baseline))
         return RowOutcome(
-            *(self.paper.name, row, ours, self.number(row, "best") if tuned else None),
+            self.paper.name,
+            row,
+            ours,
+            self.number(row, "best") if tuned else None,
             theory=self._theory(row),
             there=there,
             flags=tuple(self._flags(row, ours)),

@@ -58,7 +58,13 @@ class Record:
 def record_of(cell: Cell, run: Run, summary: Mapping[str, Any]) -> Record:
     """Return the record of a cell's run, whose summary has been made."""
     return Record(
-        *(cell.key, cell.paper, cell.experiment, cell.seed, cell.role, cell.label, cell.spec),
+        key=cell.key,
+        paper=cell.paper,
+        experiment=cell.experiment,
+        seed=cell.seed,
+        role=cell.role,
+        label=cell.label,
+        spec=cell.spec,
         status=summary["status"],
         measures=measures.measure(run, summary, cell.target_of, cell.target),
         curve=measures.curve(run),

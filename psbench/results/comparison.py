@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -21,7 +21,6 @@ from psbench.results.text import table_text
 
 if TYPE_CHECKING:
     from psbench.charts import Sheet
-    from psbench.experiment import Experiment
 
 #: strategies in which everybody waits for everybody: the usual baselines
 _BASELINES = ("all_reduce", "bsp")
@@ -236,62 +235,25 @@ class Comparison:
         return table_html(*self.cells(), self.remarks)
 
 
-def compare(
-    runs: Iterable[Run | Experiment],
-    *,
-    seeds: int = 1,
-    target: float | None = None,
-    baseline: str | None = None,
-    done: Callable[[Run], None] | None = None,
+def comparison_of(
+    runs: Sequence[Run], *, target: float | None = None, baseline: str | None = None
 ) -> Comparison:
-    """Compare runs, or run experiments and compare them.
-
-    Parameters
-    ----------
-    runs : iterable of Run or Experiment
-        Runs that differ in their seed only are taken together; one that is given twice counts once. An
-        experiment is run with `seeds` seeds, from its own on.
-    seeds : int, >= 1
-    target : float, optional
-        Validation accuracy, 0 to 1, for the time to target; by default the highest that every run reached,
-        if all have the same data.
-    baseline : str, optional
-        Label that speed-ups refer to; by default the slowest of All-Reduce and BSP, or the first.
-    done : callable, optional
-        Called with each run as it ends.
+    """Return the comparison of runs that are over; see `psbench.compare`.
 
     Raises
     ------
     ParameterError
         If there is nothing to compare, or no such baseline.
     """
-    if seeds < 1:
-        raise ParameterError(f"compare: seeds = {seeds}; give at least 1")
-    finished = [run for item in runs for run in _finished(item, seeds, done)]
-    if not finished:
+    if not runs:
         raise ParameterError("compare: nothing to compare; give at least one run or experiment")
-    found = group(finished)
+    found = group(runs)
     groups = found.runs
     if baseline is not None and baseline not in groups:
         raise ParameterError(f"compare: no run is called {baseline!r} (there are: {', '.join(groups)})")
     if target is None and len(groups) > 1 and "data" not in differences(groups):
-        target = _common(finished)
+        target = _common(runs)
     return Comparison(groups, baseline or _baseline(groups), target, found.notes)
-
-
-def _finished(item: Run | Experiment, seeds: int, done: Callable[[Run], None] | None) -> list[Run]:
-    """Return the run itself, or the runs of an experiment."""
-    from psbench.experiment import Experiment
-    from psbench.runs.execution import run
-
-    if not isinstance(item, Experiment):
-        return [item]
-    found = []
-    for seed in range(item.seed, item.seed + seeds):
-        found.append(run(item.but(seed=seed)))
-        if done is not None:
-            done(found[-1])
-    return found
 
 
 def _baseline(groups: Mapping[str, Sequence[Run]]) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from psbench.errors import ParameterError
-from psbench.results.comparison import Comparison, compare
+from psbench.results.comparison import Comparison, comparison_of
 from psbench.results.page import write_page
 from psbench.results.run import Run
 
@@ -32,4 +32,4 @@ def write_report(path: str | Path, what: Comparison | Run | Sequence[Run]) -> Pa
     runs = list(what) if isinstance(what, Sequence) else [what]
     if not runs:
         raise ParameterError("report: there is no run to report")
-    return write_page(Path(path), compare(runs))
+    return write_page(Path(path), comparison_of(runs))

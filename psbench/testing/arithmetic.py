@@ -13,10 +13,10 @@ from torch import Tensor
 from psbench.core.actions import Apply
 from psbench.core.arithmetic import Pushed
 from psbench.core.strategy import Strategy
+from psbench.optimization.optimizer import SGD
 from psbench.seeds import Streams
 from psbench.testing.invariants import BrokenContract
 from psbench.training.local_model import LocalModel
-from psbench.training.optim import SGD
 from psbench.training.server import Server
 from psbench.training.trainer import StepResult
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from itertools import count
 from typing import Any
 
@@ -18,8 +18,7 @@ from psbench.core import events as ev
 from psbench.core.actions import Action
 from psbench.core.engine import Engine
 from psbench.core.log import EventLog
-from psbench.core.switching_strategy import AnyStrategy
-from psbench.core.view import Status
+from psbench.core.view import ClusterView, Status
 from psbench.core.wire_size import WireSize
 from psbench.core.worker_loop import WorkerLoop
 from psbench.core.worker_policy import Directive
@@ -29,6 +28,7 @@ from psbench.strategies import make_strategy
 
 #: order of what happens at the same instant, as in the simulated backend
 _MEMBERSHIP, _WORK, _TIMER = 0, 1, 2
+_MEASURE_S = 0.25  # duration of a `Measure`
 _BYTES = 100  # of a push; appears in the log, and nothing depends on it
 #: the model's tensors: enough that each of a few servers has some under every assignment
 _LAYOUT = tuple((f"tensor {number}", 8 + number % 5) for number in range(64))
@@ -69,6 +69,7 @@ class _Step:
     samples: int
 
 
+@dataclass(eq=False)
 class ScriptedCluster:
     """A cluster with given step times.
 
@@ -77,8 +78,8 @@ class ScriptedCluster:
     strategy : anything that `make_strategy` takes
     step_s : sequence of float, or callable (worker, number) -> float; seconds
         The time of each worker's steps, or of its step of that number.
-    num_workers : int or None
-        Size of the cluster; the length of `step_s` if that is a sequence.
+    num_workers : int
+        Size of the cluster; 0 for the length of `step_s`, if that is a sequence.
     changes : iterable of (seconds, event)
         `Join`, `Leave` and `SwitchRequested` events. A worker with a `Join` that follows no `Leave` is not
         active at the start.
@@ -92,8 +93,6 @@ class ScriptedCluster:
         Whether pushes of cancelled work and of failed workers still arrive, as on a live cluster.
     disguise : float
         Added to what a push carries for the log alone (times, loss); no decision may depend on it.
-    measure_s : float, seconds
-        Duration of a `Measure`.
     seed : int
 
     Attributes
@@ -110,58 +109,46 @@ class ScriptedCluster:
     (4.0, 1)
     """
 
-    def __init__(
-        self,
-        strategy: Any,
-        step_s: Sequence[float] | Callable[[int, int], float],
-        *,
-        num_workers: int | None = None,
-        changes: Iterable[tuple[float, ev.Event]] = (),
-        samples: int = 4,
-        epochs: float | None = None,
-        val_loss: Callable[[int], float] | None = None,
-        deliver_void: bool = False,
-        disguise: float = 0.0,
-        measure_s: float = 0.25,
-        seed: int = 0,
-    ) -> None:
-        self.strategy: AnyStrategy = make_strategy(strategy)
-        if num_workers is None:
-            if callable(step_s):
+    strategy: Any
+    step_s: Sequence[float] | Callable[[int, int], float]
+    _: KW_ONLY
+    num_workers: int = 0
+    changes: Iterable[tuple[float, ev.Event]] = ()
+    samples: int = 4
+    epochs: float | None = None
+    val_loss: Callable[[int], float] | None = None
+    deliver_void: bool = False
+    disguise: float = 0.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        self.strategy = make_strategy(self.strategy)
+        if not self.num_workers:
+            if callable(self.step_s):
                 raise ParameterError("scripted cluster: give num_workers along with a callable step_s")
-            num_workers = len(step_s)
-        self.num_workers, self.step_s = num_workers, step_s
-        self.samples, self.epochs, self.seed = samples, epochs, seed
-        self.deliver_void, self.disguise, self.measure_s = deliver_void, disguise, measure_s
-        self._val_loss, self._evaluations = val_loss, 0
+            self.num_workers = len(self.step_s)
+        self._evaluations = 0
         self.log, self.now = EventLog(), 0.0
         self.engine = self.new_engine(self.log)
-        self._streams = Streams(seed)
+        self._streams = Streams(self.seed)
         self._generators: dict[int, np.random.Generator] = {}
         self._heap: list[tuple[float, int, int, int, Any]] = []
         self._sequence, self._ids = count(), count()
         self._workers: dict[int, _Worker] = {}
         self._busy: dict[int, _Step] = {}
-        self._taken = [0] * num_workers
+        self._taken = [0] * self.num_workers
         self.history: list[tuple[float, ev.Event | None, list[Action]]] = []
         requests = ((at_s, ev.SwitchRequested(to)) for at_s, to in self.strategy.requests)
-        late = self._schedule_changes([*changes, *requests])
-        self.starters = [worker for worker in range(num_workers) if worker not in late]
+        late = self._schedule_changes([*self.changes, *requests])
+        self.starters = [worker for worker in range(self.num_workers) if worker not in late]
         self._perform(None, self.engine.begin(self.starters))
 
     def new_engine(self, log: EventLog | None = None) -> Engine:
         """Return an engine like this cluster's, in its initial state."""
         batch = self.samples * self.num_workers
-        return Engine(
-            self.strategy,
-            num_workers=self.num_workers,
-            dataset_size=10 * batch,
-            global_batch=batch,
-            epochs=self.epochs,
-            wire_size=WireSize(_LAYOUT),
-            rng=Streams(self.seed).generator("strategy"),
-            log=log,
-        )
+        rng = Streams(self.seed).generator("strategy")
+        view = ClusterView(self.num_workers, 10 * batch, batch, self.epochs, rng=rng)
+        return Engine(self.strategy, view, wire_size=WireSize(_LAYOUT), log=log)
 
     # ---------------------------------------------------------------- time
 
@@ -322,7 +309,7 @@ class ScriptedCluster:
                 self._schedule(action.at, _TIMER, 0, ev.Timer(action.key, action.composition_id))
             elif isinstance(action, act.Measure):
                 facts = {name: float(self._rng(-1 % 2**31).random()) for name in action.needs}
-                self._schedule(self.now + self.measure_s, _MEMBERSHIP, -1, ev.Measured(facts))
+                self._schedule(self.now + _MEASURE_S, _MEMBERSHIP, -1, ev.Measured(facts))
             elif isinstance(action, act.Handover):
                 self._workers.clear()
             elif isinstance(action, act.Apply):
@@ -332,7 +319,7 @@ class ScriptedCluster:
     def _evaluate(self, apply: act.Apply) -> None:
         view = self.engine.view
         epoch = int(view.epoch + 1e-9)
-        if self._val_loss is not None and epoch > self._evaluations:
+        if self.val_loss is not None and epoch > self._evaluations:
             self._evaluations = epoch
-            values = {"val_loss": self._val_loss(epoch)}
+            values = {"val_loss": self.val_loss(epoch)}
             self._schedule(self.now, _MEMBERSHIP, -1, ev.Evaluated(epoch, apply.version, values))

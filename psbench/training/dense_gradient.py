@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from psbench.training.losses import MSE, CrossEntropy, Loss
+from psbench.optimization.losses import MSE, CrossEntropy, Loss
 
 _aten = torch.ops.aten
 #: of outputs and targets: the loss, and its gradient with respect to the outputs

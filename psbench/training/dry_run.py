@@ -14,8 +14,8 @@ from psbench.data import Dataset
 from psbench.errors import DoubtfulComposition, ParameterError
 from psbench.models.construction import described, one_line
 from psbench.models.drawing import drawing_from
+from psbench.optimization.losses import Loss
 from psbench.training.accuracy import right_answers
-from psbench.training.losses import Loss
 
 #: more show nothing that these do not
 SAMPLES = 4

@@ -16,11 +16,11 @@ from psbench.data import Dataset
 from psbench.errors import ParameterError
 from psbench.models.construction import one_line
 from psbench.models.drawing import drawing_from
+from psbench.optimization.losses import CROSS_ENTROPY, Loss
+from psbench.optimization.scores import Metric
 from psbench.seeds import Streams
 from psbench.training.accuracy import right_answers
-from psbench.training.losses import CROSS_ENTROPY, Loss
 from psbench.training.model import FlatModel
-from psbench.training.scores import Metric
 
 #: keys of the streams that choose samples
 _STREAM: dict[str, tuple[int, ...]] = {"train": (), "test": (1,)}

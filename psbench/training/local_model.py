@@ -13,11 +13,11 @@ from torch import Tensor
 
 from psbench.core.arithmetic import State
 from psbench.core.strategy import Strategy
+from psbench.optimization.optimizer import Optimizer
+from psbench.optimization.update import Update
 from psbench.training.evaluator import Evaluator
-from psbench.training.optim import Optimizer
 from psbench.training.server import OPTIMIZER, under
 from psbench.training.trainer import StepResult
-from psbench.training.update import Update
 
 #: prefix of the part's vectors and numbers, among a worker's tensors
 STATE = "state/"

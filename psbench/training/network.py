@@ -12,10 +12,10 @@ from psbench.experiment import Experiment
 from psbench.models import Model
 from psbench.models.construction import count
 from psbench.models.initialise import knows
+from psbench.optimization.losses import Loss, loss_for
 from psbench.seeds import Streams
 from psbench.training.device import device_of
 from psbench.training.dry_run import SAMPLES, Trial, check_parameters, try_step
-from psbench.training.losses import Loss, loss_for
 from psbench.training.memory import check_model
 from psbench.training.model import FlatModel
 

@@ -17,8 +17,8 @@ from torch import Tensor
 
 from psbench.core.arithmetic import Pushed, State, Step
 from psbench.core.parts import Aggregation
+from psbench.optimization.optimizer import SGD, Optimizer
 from psbench.training.device import copied
-from psbench.training.optim import SGD, Optimizer
 
 #: prefixes of the optimizer's and the part's tensors, among those of a server
 OPTIMIZER, AGGREGATION = "optimizer/", "aggregation/"

@@ -14,10 +14,10 @@ from torch import Tensor
 
 from psbench.data import Dataset
 from psbench.models.drawing import drawing_from
+from psbench.optimization.losses import CROSS_ENTROPY, Loss
 from psbench.seeds import Streams
 from psbench.training.batches import Batches, Position
 from psbench.training.dense_gradient import CheckedGradient, dense_gradient
-from psbench.training.losses import CROSS_ENTROPY, Loss
 from psbench.training.model import FlatModel
 
 

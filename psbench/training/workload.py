@@ -15,17 +15,18 @@ from psbench.clusters import Profile
 from psbench.core.engine import Engine
 from psbench.core.log import EventLog
 from psbench.core.rounding import largest_remainder
+from psbench.core.view import ClusterView
 from psbench.core.wire_size import WireSize
 from psbench.data import Dataset
 from psbench.data.shipment import Shipment
 from psbench.errors import ParameterError
 from psbench.experiment import Experiment
+from psbench.optimization.losses import Loss
 from psbench.seeds import Streams
 from psbench.sharding import ShardingReport, label_counts, measure_data
 from psbench.strategies.stragglers.dual_binary_search import CHUNKS_HELD
 from psbench.training.device import device_of, for_device
 from psbench.training.evaluator import Evaluator
-from psbench.training.losses import Loss
 from psbench.training.memory import check_data
 from psbench.training.model import FlatModel
 from psbench.training.network import network_of
@@ -88,9 +89,17 @@ class Workload:
         model = network.model
         for composition in experiment.strategy.compositions:
             composition.placement.ranges(model.layout)  # refuses servers that would hold nothing
-        buffers = for_device(experiment.device, model.buffers)
         workload = cls(
-            *(experiment, streams, profile, data, model, network.loss, buffers, shards, batch_sizes, report)
+            experiment=experiment,
+            streams=streams,
+            profile=profile,
+            data=data,
+            model=model,
+            loss=network.loss,
+            buffers=for_device(experiment.device, model.buffers),
+            shards=shards,
+            batch_sizes=batch_sizes,
+            sharding_report=report,
         )
         workload._check_memory()
         return workload
@@ -153,27 +162,25 @@ class Workload:
 
     def engine(self, log: EventLog | None) -> Engine:
         """Return a new engine for the experiment."""
-        return Engine(
-            self.experiment.strategy,
+        experiment = self.experiment
+        view = ClusterView(
             num_workers=self.profile.num_workers,
             dataset_size=self.dataset_size,
-            global_batch=self.experiment.batch_size,
-            epochs=self.experiment.stop.epochs,
-            batch_sizes=self.batch_sizes,
-            wire_size=self.wire_size,
+            global_batch=experiment.batch_size,
+            epochs=experiment.stop.epochs,
             capacity=self.capacity,
-            rate=self.experiment.optimizer.rate,
+            rate=experiment.optimizer.rate,
             rng=self.streams.generator("strategy"),
-            log=log,
         )
+        sizes = self.batch_sizes
+        return Engine(experiment.strategy, view, batch_sizes=sizes, wire_size=self.wire_size, log=log)
 
     def server(self) -> Server:
         """Return a new server at the model's starting point."""
         experiment = self.experiment
         aggregation = experiment.strategy.compositions[0].aggregation
-        return Server(
-            *(self.parameters, self.buffers, experiment.optimizer, experiment.batch_size, aggregation)
-        )
+        batch, optimizer = experiment.batch_size, experiment.optimizer
+        return Server(self.parameters, self.buffers, optimizer, batch, aggregation)
 
     @cached_property
     def computing(self) -> FlatModel:

@@ -13,7 +13,7 @@ from PIL import Image
 from psbench import charts
 from psbench.charts.display import LIVE
 from psbench.errors import UnknownName
-from psbench.results.comparison import compare
+from psbench.runs.comparing import compare
 from psbench.runs.execution import run
 
 

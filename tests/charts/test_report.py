@@ -14,10 +14,10 @@ import pytest
 from psbench.core.log import EventLog
 from psbench.errors import ParameterError, SpecError
 from psbench.metrics import interval, repeatability
-from psbench.results.comparison import compare
 from psbench.results.html import table_html
 from psbench.results.report import write_report
 from psbench.results.run import Run
+from psbench.runs.comparing import compare
 
 
 class Elements(HTMLParser):

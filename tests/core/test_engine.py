@@ -27,7 +27,7 @@ from psbench.core.events import Evaluated, Join, Leave, Measured, Push, Report, 
 from psbench.core.log import EventLog, Kind
 from psbench.core.strategy import Strategy
 from psbench.core.switching_strategy import SwitchingStrategy
-from psbench.core.view import Status
+from psbench.core.view import ClusterView, Status
 from psbench.core.wire_size import WireSize
 from psbench.errors import Deadlock, ProtocolError, UnansweredWorker
 from psbench.strategies.consistency import ASP, BSP
@@ -36,7 +36,9 @@ from psbench.testing import ScriptedCluster
 
 def start(strategy, workers=2, **options):
     engine = Engine(
-        strategy, num_workers=workers, dataset_size=40, global_batch=4 * workers, log=EventLog(), **options
+        strategy,
+        ClusterView(num_workers=workers, dataset_size=40, global_batch=4 * workers, **options),
+        log=EventLog(),
     )
     engine.begin(range(workers))
     return engine
@@ -360,7 +362,7 @@ def test_a_model_is_sent_only_to_whom_has_it_not():
 def test_without_a_log_the_decisions_are_the_same():
     logged, plain = (
         start(strategies.bsp()),
-        Engine(strategies.bsp(), num_workers=2, dataset_size=40, global_batch=8),
+        Engine(strategies.bsp(), ClusterView(num_workers=2, dataset_size=40, global_batch=8)),
     )
     plain.begin(range(2))
     for number, worker in enumerate((1, 0)):

@@ -6,6 +6,7 @@ import pytest
 
 from psbench.core.engine import Engine
 from psbench.core.log import EventLog, Kind
+from psbench.core.view import ClusterView
 from psbench.core.worker_loop import WorkerLoop
 from psbench.results.storage import read_log, write_log
 from psbench.strategies import make_strategy
@@ -31,7 +32,7 @@ def as_before(state):
 
 
 def test_an_engine_goes_on_with_the_random_numbers_where_they_were():
-    first, again = (Engine(make_strategy("selsync"), num_workers=3) for _ in range(2))
+    first, again = (Engine(make_strategy("selsync"), ClusterView(num_workers=3)) for _ in range(2))
     first.begin([0, 1, 2])
     first.view.rng.random(5)
     again.load_state_dict(json.loads(json.dumps(first.state_dict())))

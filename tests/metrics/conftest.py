@@ -10,6 +10,7 @@ from psbench.core import actions as act
 from psbench.core import events as ev
 from psbench.core.engine import Engine
 from psbench.core.log import EventLog, Kind
+from psbench.core.view import ClusterView
 from psbench.strategies import make_strategy
 
 
@@ -20,7 +21,9 @@ class Scripted:
         self.log = EventLog()
         n = len(step_s)
         self.engine = Engine(
-            make_strategy(strategy), num_workers=n, dataset_size=40, global_batch=4 * n, log=self.log
+            make_strategy(strategy),
+            ClusterView(num_workers=n, dataset_size=40, global_batch=4 * n),
+            log=self.log,
         )
         self.leads: list[int] = []
         self.step_s = step_s

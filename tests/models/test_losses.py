@@ -11,11 +11,11 @@ from torch.nn import functional
 
 from psbench.core.part import REGISTRY
 from psbench.errors import SpecError
+from psbench.optimization.own_functions import as_loss, as_metrics
 from psbench.results.run import Run
 from psbench.runs.execution import resume, run
 from psbench.testing import toy_experiment
 from psbench.testing.toys import toy_cluster
-from psbench.training.own_functions import as_loss, as_metrics
 
 
 def drawn(*shape):

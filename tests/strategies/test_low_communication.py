@@ -9,6 +9,7 @@ import psbench as ps
 from psbench.core import ClusterView, Commit, Engine, Hold, Push, Release, SetTimer, Strategy
 from psbench.core.events import Timer
 from psbench.core.view import Status, WorkerView
+from psbench.optimization.optimizer import SGD
 from psbench.strategies.aggregation import (
     DelayCompensated,
     DelayedNesterov,
@@ -21,7 +22,6 @@ from psbench.strategies.aggregation import (
 from psbench.strategies.communication import DynamicLocalSGD
 from psbench.strategies.consistency import Grace
 from psbench.training.local_model import LocalModel
-from psbench.training.optim import SGD
 from psbench.training.server import Server
 
 TWO = torch.tensor([1.0, -2.0])
@@ -270,7 +270,7 @@ def push_of(worker, ticket, **values):
 
 
 def test_a_grace_period_collects_pushes_and_applies_them_in_order():
-    engine = Engine(Strategy(consistency=Grace(grace_s=0.5)), num_workers=3)
+    engine = Engine(Strategy(consistency=Grace(grace_s=0.5)), ClusterView(num_workers=3))
     engine.begin([0, 1, 2])
     first = engine.handle(push_of(1, 1), now=1.0)
     assert first[:2] == [SetTimer(1.5, "grace"), Hold(1, "grace period")]

@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from psbench.optimization.losses import L1, MSE, CrossEntropy, Loss
 from psbench.training import dense_gradient as module_under_test
 from psbench.training.dense_gradient import CheckedGradient, dense_gradient
-from psbench.training.losses import L1, MSE, CrossEntropy, Loss
 from psbench.training.model import FlatModel
 
 

@@ -7,8 +7,8 @@ from itertools import product
 import pytest
 import torch
 
-from psbench.training.optim import SGD, Adam, Optimizer
-from psbench.training.update import AdamUpdate, SGDUpdate, TorchUpdate
+from psbench.optimization.optimizer import SGD, Adam, Optimizer
+from psbench.optimization.update import AdamUpdate, SGDUpdate, TorchUpdate
 
 RATES = (0.1, 0.1, 0.037, 0.02, 1e-3)
 

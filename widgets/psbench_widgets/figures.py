@@ -99,7 +99,8 @@ FIGURES = (
     FigureSpec("time_use", "workers", lambda *_: charts.time_use_chart("source")),
     FigureSpec("idle", "workers", lambda _, *why: charts.idle_chart("source", reasons=why)),
     FigureSpec(
-        *("share", "workers"),
+        "share",
+        "workers",
         lambda shown, *_: charts.share_chart(
             "source", labels=[shown[0].label], strategies=[shown[0].strategy]
         ),

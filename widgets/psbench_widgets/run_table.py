@@ -12,7 +12,7 @@ from typing import Any
 from psbench import charts
 from psbench.errors import DataError, ParameterError
 from psbench.experiment import Experiment
-from psbench.results.comparison import Comparison, compare
+from psbench.results.comparison import Comparison, comparison_of
 from psbench.results.run import Run
 from psbench_widgets.bridge import Job
 from psbench_widgets.names import names_of
@@ -168,7 +168,7 @@ class RunTable:
         if not entries:
             return None
         named = {id(entry.run): entry.name or entry.own_name for entry in entries}
-        found = compare([entry.run for entry in entries if entry.run is not None], target=target)
+        found = comparison_of([entry.run for entry in entries if entry.run is not None], target=target)
         renamed: dict[str, str] = {}
         for label, runs in found.groups.items():
             name = next(filter(None, (named[id(run)] for run in runs)), label)

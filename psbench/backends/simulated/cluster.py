@@ -87,10 +87,10 @@ class SimulatedCluster:
         self.steps: Steps | None = None
         if self.trainer is not None and self.evaluator is not None:
             self.steps = steps_of(workload, self.trainer, self.evaluator)
+        times = StepTimes(workload.profile, workload.streams)
+        corruptions = Corruptions.of_profile(workload.profile, workload.streams)
         self.resources = Resources(
-            *(workload, view, self.server, StepTimes(workload.profile, workload.streams)),
-            *(self.trainer, self.evaluator, self.steps),
-            Corruptions.of_profile(workload.profile, workload.streams),
+            workload, view, self.server, times, self.trainer, self.evaluator, self.steps, corruptions
         )
         self.under_way: dict[int, Push] = {}
         self.payloads: dict[int, Model] = {}
@@ -232,8 +232,10 @@ class SimulatedCluster:
             self.workers = PlainWorkers(resources, transfers.bytes_up, residuals)
         else:
             self.workers = LocalWorkers(
-                *(composition, resources, transfers.bytes_up, residuals),
-                network=transfers.network,
+                composition,
+                resources,
+                transfers,
+                residuals,
                 queue=self._queue,
                 send=self.send,
                 diverge=self._on_divergence,

@@ -17,8 +17,8 @@ from psbench.backends.compression import Compression
 from psbench.backends.local_steps import Model, mean_model, obey, renew
 from psbench.backends.simulated.event_queue import EventQueue
 from psbench.backends.simulated.measurements import forward_s
+from psbench.backends.simulated.transfers import Transfers
 from psbench.backends.simulated.workers import Resources, WorkerEvent
-from psbench.clusters import Network
 from psbench.core import actions as act
 from psbench.core.events import Push, Report, Vote
 from psbench.core.migration import Ranges
@@ -111,11 +111,10 @@ class LocalWorkers:
     ----------
     composition : Strategy
     resources : Resources
-    bytes_up : int
+    transfers : Transfers
+        Its network carries reports, votes and chunks of data.
     residuals : dict of worker to tensor
         Residuals of the composition before; taken over.
-    network : Network
-        Carries reports, votes and chunks of data.
     queue : EventQueue
     send : callable
         Sends a push that is complete, at a time.
@@ -127,19 +126,19 @@ class LocalWorkers:
         self,
         composition: Strategy,
         resources: Resources,
-        bytes_up: int,
+        transfers: Transfers,
         residuals: dict[int, Tensor],
         *,
-        network: Network,
         queue: EventQueue,
         send: Callable[[Push, float], None],
         diverge: Callable[[str], None],
     ) -> None:
         workload = resources.workload
-        self.bytes_up = bytes_up
+        self.bytes_up = transfers.bytes_up
         self.without_model = set(range(workload.profile.num_workers))
         self._composition, self._resources = composition, resources
-        self._network, self._queue, self._send, self._diverge = network, queue, send, diverge
+        self._network, self._queue = transfers.network, queue
+        self._send, self._diverge = send, diverge
         self._trainer, self._server = resources.trainer, resources.server
         self.compression = Compression(composition, workload, residuals)
         self._workers: dict[int, _Worker] = {}

@@ -13,13 +13,13 @@ import torch
 from torch import Tensor, nn
 
 from psbench.data import Dataset
+from psbench.optimization.losses import Loss
+from psbench.optimization.scores import Metric
 from psbench.seeds import Streams
 from psbench.system.allocator import keep_freed_memory
 from psbench.system.parent import end_with_parent
 from psbench.training.evaluator import Evaluator, Part, Scores
-from psbench.training.losses import Loss
 from psbench.training.model import FlatModel
-from psbench.training.scores import Metric
 from psbench.training.trainer import Job, Trainer
 from psbench.training.workload import Workload
 
@@ -48,8 +48,13 @@ class Served:
         left_out = {*_SHARED, *_LEFT_OUT}
         rest = {each.name: getattr(data, each.name) for each in fields(data) if each.name not in left_out}
         return cls(
-            *(model.module, model.changed_buffers, rest, workload.streams, workload.loss),
-            *(experiment.metrics, experiment.threads),
+            module=model.module,
+            changed_buffers=model.changed_buffers,
+            data=rest,
+            streams=workload.streams,
+            loss=workload.loss,
+            metrics=experiment.metrics,
+            threads=experiment.threads,
         )
 
     def build(self, tensors: tuple[Tensor, ...]) -> tuple[Trainer, Evaluator]:

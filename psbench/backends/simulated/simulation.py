@@ -87,13 +87,16 @@ class Simulation:
         self._rules = StopRules(experiment.stop, experiment.evaluate_every)
         self._deadline = self._rules.deadline_s
         self._schedule = UpdateSchedule(
-            *(self._rules, view),
+            self._rules,
+            view,
             evaluate=self._evaluate,
             movement=lambda: self.cluster.server.movement,
             end=lambda reason: self.end("finished", reason),
         )
         self.cluster = SimulatedCluster(
-            *(workload, view, self.queue),
+            workload,
+            view,
+            self.queue,
             on_update=self._schedule.after_update,
             on_divergence=lambda reason: self.end("diverged", reason),
         )

@@ -59,7 +59,7 @@ def compare_command(
       psbench compare bsp.yaml asp.yaml --set cluster=c1 --target 0.95 --json
     """  # noqa: D301
     from psbench.cli.batch import check_all, folder_of, named
-    from psbench.results.comparison import compare
+    from psbench.runs.comparing import compare
 
     values = read_settings(settings)
     experiments = named(specs, [read_experiment(spec, values) for spec in specs])
@@ -141,7 +141,7 @@ def demo_command(
 ) -> int:
     """Compare three strategies in virtual time, run one live on Dask, and write a report."""
     from psbench.cli.demo import introduction, planned
-    from psbench.results.comparison import compare
+    from psbench.runs.comparing import compare
     from psbench.system.files import check_writable
 
     check_writable(out.parent)

@@ -257,13 +257,18 @@ def _content(
         )
     numbers = train.classes and as_array(train.y, "y").dtype.kind in "iu"
     largest = int(x.max()) if x.dtype.kind in "iu" else None
-    found = encode(
-        *(train.y, None if val is None else val.y, task),
-        train.classes if classes is None and numbers and task in (None, "classification") else classes,
-        largest,
-    )
+    if classes is None and numbers and task in (None, "classification"):
+        classes = train.classes
+    found = encode(train.y, None if val is None else val.y, task, classes, largest)
     return Content(
-        *(x, found.train, val_x, found.val, found.classes, found.task), train.features, dict(train.columns)
+        x=x,
+        y=found.train,
+        val_x=val_x,
+        val_y=found.val,
+        classes=found.classes,
+        task=found.task,
+        features=train.features,
+        columns=dict(train.columns),
     )
 
 

@@ -106,9 +106,10 @@ class OwnData(Own, DataSource):
             rows[0], rows[2] = _standardised(rows[0], rows[2], "samples")[0]
             if content.task == "regression":
                 (rows[1], rows[3]), scale = _standardised(rows[1], rows[3], "targets")
-        x, y, val_x, val_y = map(tensor, rows)
         return Dataset(
-            *(self.name, x, y, val_x, val_y, content.classes),
+            self.name,
+            *map(tensor, rows),
+            content.classes,
             target_scale=scale,
             kind=content.task,
             columns=columns,

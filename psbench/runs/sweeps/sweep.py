@@ -215,14 +215,14 @@ class Sweep:
         target: float | None = None,
     ) -> Comparison:
         """Return the comparison of the best settings; the parameters are those of `best`."""
-        from psbench.results.comparison import compare
+        from psbench.results.comparison import comparison_of
         from psbench.runs.sweeps.best import outcomes_of
 
         found = self.best(by, value, largest=largest, unequal=unequal)
         runs = [
             outcome.run for outcome in outcomes_of(self.outcomes, found, self._paths) if not outcome.error
         ]
-        return compare(runs, target=self.target if target is None else target)
+        return comparison_of(runs, target=self.target if target is None else target)
 
     @property
     def warnings(self) -> list[str]:

@@ -12,7 +12,7 @@ from psbench.core.actions import Action
 from psbench.core.engine import Engine
 from psbench.core.log import EventLog
 from psbench.core.switching_strategy import AnyStrategy
-from psbench.core.view import Status
+from psbench.core.view import ClusterView, Status
 from psbench.core.wire_size import WireSize
 from psbench.core.worker_loop import WorkerLoop
 from psbench.seeds import Streams
@@ -96,7 +96,9 @@ class FuzzedCluster:
         }
 
     def _new_engine(self) -> Engine:
-        return Engine(self.strategy, log=self.log, **self._sizes())
+        sizes = self._sizes()
+        engine = {name: sizes.pop(name) for name in ("batch_sizes", "wire_size")}
+        return Engine(self.strategy, ClusterView(**sizes), log=self.log, **engine)
 
     def _check(self, expected: list[Action], actions: list[Action]) -> None:
         """Compare an answer, the rows that it writes, and the view after it, with the model's."""

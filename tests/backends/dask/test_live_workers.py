@@ -23,9 +23,9 @@ from psbench.core.strategy import Strategy
 from psbench.core.view import ClusterView
 from psbench.core.worker_policy import Directive, WorkerPolicy
 from psbench.experiment import Experiment
+from psbench.optimization.optimizer import SGD
 from psbench.seeds import Streams
 from psbench.strategies.communication import LocalSGD
-from psbench.training.optim import SGD
 from psbench.training.workload import Workload
 
 pytestmark = [pytest.mark.timeout(60), pytest.mark.usefixtures("one_torch_thread")]

@@ -16,8 +16,9 @@ from psbench.backends.dask.protocol.messages import PushMessage
 from psbench.backends.dask.server.parameter_slice import ParameterSlice
 from psbench.core import events as ev
 from psbench.core.engine import Engine
+from psbench.core.view import ClusterView
+from psbench.optimization.optimizer import SGD
 from psbench.seeds import Streams
-from psbench.training.optim import SGD
 
 NOW_S = 1000.0
 
@@ -25,7 +26,7 @@ NOW_S = 1000.0
 @pytest.fixture
 def run() -> Any:
     """Give the state of a run whose store takes whatever it hears of."""
-    engine = Engine(strategies.asp(), num_workers=2, dataset_size=64, global_batch=8)
+    engine = Engine(strategies.asp(), ClusterView(num_workers=2, dataset_size=64, global_batch=8))
     engine.begin([0, 1])
     return Mock(engine=engine, view=engine.view, events=deque(), ending=Ending(), clock_s=NOW_S)
 

@@ -15,10 +15,11 @@ from psbench.core import actions as act
 from psbench.core import events as ev
 from psbench.core.engine import Engine
 from psbench.core.strategy import Strategy
+from psbench.core.view import ClusterView
 from psbench.errors import ParameterError
+from psbench.optimization.optimizer import SGD
 from psbench.strategies.aggregation import LossWeighted
 from psbench.strategies.aggregation.loss_weighted import worker_share
-from psbench.training.optim import SGD
 from psbench.training.server import Server
 
 
@@ -106,7 +107,9 @@ class Run:
     """An engine under Hermes whose workers push at once."""
 
     def __init__(self, workers=2):
-        self.engine = Engine(strategies.hermes(), num_workers=workers, dataset_size=100, global_batch=8)
+        self.engine = Engine(
+            strategies.hermes(), ClusterView(num_workers=workers, dataset_size=100, global_batch=8)
+        )
         self.tickets = {}
         self._see(self.engine.begin(range(workers)))
 

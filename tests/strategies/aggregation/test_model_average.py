@@ -10,10 +10,10 @@ from psbench import strategies
 from psbench.core.events import Push
 from psbench.core.view import ClusterView, Status, WorkerView
 from psbench.errors import ParameterError
+from psbench.optimization.optimizer import SGD
 from psbench.runs.execution import run
 from psbench.strategies.aggregation import BlockMomentum, Exchange, ModelAverage
 from psbench.testing import toy_experiment
-from psbench.training.optim import SGD
 from psbench.training.server import Server
 
 

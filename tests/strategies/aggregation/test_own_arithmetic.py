@@ -25,13 +25,13 @@ from psbench.core import Aggregation, Apply, Strategy
 from psbench.core.arithmetic import State
 from psbench.core.log import Kind
 from psbench.errors import ParameterError, UnknownName
+from psbench.optimization.optimizer import SGD
 from psbench.runs.execution import resume, run
 from psbench.runs.fork import Fork, fork
 from psbench.strategies import local_sgd
 from psbench.strategies.aggregation import DynSGDVersioned
 from psbench.testing import toy_experiment
 from psbench.training.local_model import LocalModel
-from psbench.training.optim import SGD
 from psbench.training.server import Server, kept_vectors
 from psbench.training.workload import Workload
 

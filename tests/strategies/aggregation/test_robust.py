@@ -8,9 +8,9 @@ from vectors import pushed
 import psbench as ps
 from psbench.core import ClusterView, Push
 from psbench.errors import ParameterError
+from psbench.optimization.optimizer import SGD
 from psbench.strategies.aggregation import ClippedMean, GeometricMedian, Krum
 from psbench.testing import check_strategy
-from psbench.training.optim import SGD
 from psbench.training.server import Server
 
 GOOD = np.array([[1.0, 0.0], [0.9, 0.1], [1.1, -0.1], [1.0, 0.1]])

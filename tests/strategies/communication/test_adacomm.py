@@ -82,7 +82,9 @@ class Script:
             **{"initial_steps": 20, "interval_s": 60.0, "loss": "measured"} | values
         )
         self.engine = Engine(
-            strategy, num_workers=2, dataset_size=100, global_batch=2, batch_sizes=[1, 1], rate=rate
+            strategy,
+            ClusterView(num_workers=2, dataset_size=100, global_batch=2, rate=rate),
+            batch_sizes=[1, 1],
         )
         self.answer = self.engine.begin([0, 1])
         self.pushes = 0

@@ -12,6 +12,7 @@ from psbench.core.actions import Apply, Hold, Release
 from psbench.core.engine import Engine
 from psbench.core.events import Join, Leave, Push, Vote
 from psbench.core.log import Kind
+from psbench.core.view import ClusterView
 from psbench.errors import ParameterError
 from psbench.metrics import local_steps_ratio
 from psbench.runs.execution import run
@@ -94,7 +95,9 @@ class Script:
     """Workers of an engine that vote and push as they are told to."""
 
     def __init__(self, workers, size=None):
-        self.engine = Engine(selsync(), num_workers=size or workers, dataset_size=100, global_batch=workers)
+        self.engine = Engine(
+            selsync(), ClusterView(num_workers=size or workers, dataset_size=100, global_batch=workers)
+        )
         self.engine.begin(range(workers))
         self.pushes = 0
 

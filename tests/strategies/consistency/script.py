@@ -7,6 +7,7 @@ from psbench.core import actions as act
 from psbench.core import events as ev
 from psbench.core.engine import Engine
 from psbench.core.log import Kind
+from psbench.core.view import ClusterView
 from psbench.strategies import make_strategy
 
 #: nothing but computing takes time, so that the numbers in a test are round
@@ -22,7 +23,7 @@ class Script:
     """An engine whose pushes come from a test; every answer is told as short tuples."""
 
     def __init__(self, strategy, workers, **sizes):
-        self.engine = Engine(make_strategy(strategy), num_workers=workers, **sizes)
+        self.engine = Engine(make_strategy(strategy), ClusterView(num_workers=workers, **sizes))
         self.view = self.engine.view
         self.ids = count()
         self.flights = {}

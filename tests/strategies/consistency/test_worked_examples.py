@@ -10,6 +10,7 @@ from psbench.core.actions import Apply, Cancel, Discard, Hold, Release
 from psbench.core.engine import Engine
 from psbench.core.events import Join, Leave, Push
 from psbench.core.log import Kind
+from psbench.core.view import ClusterView
 from psbench.errors import ParameterError
 from psbench.metrics import staleness
 from psbench.seeds import Streams
@@ -17,7 +18,7 @@ from psbench.testing import ScriptedCluster
 
 
 def engine_of(strategy, workers):
-    engine = Engine(strategy, num_workers=workers, dataset_size=1000, global_batch=4 * workers)
+    engine = Engine(strategy, ClusterView(num_workers=workers, dataset_size=1000, global_batch=4 * workers))
     begun = engine.begin(range(workers))
     assert begun == [Release(w, load=0, ticket=1) for w in range(workers)]
     return engine

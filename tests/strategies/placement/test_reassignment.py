@@ -17,11 +17,11 @@ from psbench.core.actions import Cancel
 from psbench.core.log import EventLog, Kind
 from psbench.core.migration import lost_entries
 from psbench.errors import ParameterError, UnknownName
+from psbench.optimization.optimizer import SGD, Adam
 from psbench.strategies.placement import ByLoad, ParameterServer
 from psbench.strategies.placement.reassignment import imbalance
 from psbench.testing import ScriptedCluster, check_strategy, random_cluster, toy_experiment
 from psbench.testing.invariants import Invariants
-from psbench.training.optim import SGD, Adam
 
 
 def sizes(ranges):

@@ -11,6 +11,7 @@ from psbench.core import actions as act
 from psbench.core import events as ev
 from psbench.core.engine import Engine
 from psbench.core.log import Kind
+from psbench.core.view import ClusterView
 from psbench.errors import ParameterError
 from psbench.strategies.stragglers import DBS
 
@@ -20,7 +21,8 @@ class Lockstep:
 
     def __init__(self, dataset_size=100_000, **values):
         self.engine = Engine(
-            strategies.dbs_sgd(**values), num_workers=2, dataset_size=dataset_size, global_batch=512
+            strategies.dbs_sgd(**values),
+            ClusterView(num_workers=2, dataset_size=dataset_size, global_batch=512),
         )
         self.flights, self.ids = {}, count()
         self._perform(self.engine.begin([0, 1]))

@@ -8,6 +8,7 @@ from psbench import strategies
 from psbench.core.engine import Engine
 from psbench.core.events import Push
 from psbench.core.log import EventLog, Kind
+from psbench.core.view import ClusterView
 from psbench.strategies.stragglers import DropStragglers
 from psbench.testing import ScriptedCluster, check_strategy, toy_experiment
 from psbench.testing.toys import toy_cluster
@@ -34,7 +35,9 @@ def test_a_worker_is_dropped_at_the_last_of_so_many_slow_pushes_and_that_push_co
 
 def dropped_workers(strategy, times):
     """Return the workers dropped when workers push in turn with these seconds a step, round by round."""
-    engine = Engine(strategy, num_workers=len(times), dataset_size=100, global_batch=8, log=EventLog())
+    engine = Engine(
+        strategy, ClusterView(num_workers=len(times), dataset_size=100, global_batch=8), log=EventLog()
+    )
     flights = {r.worker: r.ticket for r in engine.begin(range(len(times)))}
     number, dropped = 0, []
     for at in range(len(times[0])):

@@ -12,6 +12,7 @@ from psbench.core import actions as act
 from psbench.core import events as ev
 from psbench.core.engine import Engine
 from psbench.core.log import Kind
+from psbench.core.view import ClusterView
 from psbench.errors import ParameterError
 from psbench.strategies.stragglers.dual_binary_search import BATCHES, fences, search, search_of_the_code
 
@@ -81,7 +82,7 @@ class Chunks:
 
     def __init__(self, workers, dataset_size=50_000, capacity=(), **values):
         cluster = {"num_workers": workers, "dataset_size": dataset_size, "global_batch": workers}
-        self.engine = Engine(strategies.hermes(**values), capacity=capacity, **cluster)
+        self.engine = Engine(strategies.hermes(**values), ClusterView(capacity=capacity, **cluster))
         self.tickets, self.sizes, self.told_s = {}, {}, [0.0] * workers
         self.now = 0.0
         self._see(self.engine.begin(range(workers)))

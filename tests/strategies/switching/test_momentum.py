@@ -17,12 +17,12 @@ from psbench.core.log import Kind
 from psbench.core.own_steps import OwnSteps
 from psbench.errors import ParameterError
 from psbench.experiment import Experiment
+from psbench.optimization.optimizer import SGD, Adam
 from psbench.runs.execution import run
 from psbench.strategies import make_strategy
 from psbench.strategies.communication import EveryStep
 from psbench.testing import ScriptedCluster, toy_experiment
 from psbench.testing.toys import toy_cluster
-from psbench.training.optim import SGD, Adam
 from psbench.training.server import Server
 
 MOMENTUM = {"name": "sgd", "lr": 0.1, "momentum": 0.9}

@@ -15,6 +15,7 @@ from psbench.core.engine import Engine
 from psbench.core.events import Evaluated, Join, Leave, SwitchRequested
 from psbench.core.log import Kind
 from psbench.core.part import make_part
+from psbench.core.view import ClusterView
 from psbench.errors import ParameterError
 from psbench.runs.execution import resume, run
 from psbench.strategies.switching import noise_of, relative_change
@@ -28,7 +29,7 @@ SETTLED = [0.4000, 0.3998, 0.3997, 0.3996, 0.3995, 0.3994]
 def decisions(losses, **rule):
     """Return, for every epoch, whether the empirical rule asks for a switch after its loss."""
     strategy = strategies.strategy_switch(rule={"name": "empirical", **rule})
-    engine = Engine(strategy, num_workers=2, dataset_size=8, global_batch=8)
+    engine = Engine(strategy, ClusterView(num_workers=2, dataset_size=8, global_batch=8))
     engine.begin(range(2))
     asked = []
     for epoch, loss in enumerate(losses, 1):
@@ -68,7 +69,7 @@ class TestEmpirical:
 
     def test_the_value_is_noted_for_the_charts(self):
         strategy = strategies.strategy_switch(rule={"name": "empirical", "window": 1})
-        engine = Engine(strategy, num_workers=1, dataset_size=8, global_batch=8)
+        engine = Engine(strategy, ClusterView(num_workers=1, dataset_size=8, global_batch=8))
         engine.begin([0])
         engine.handle(Evaluated(1, 0, {"val_loss": 1.0}), 1.0)
         assert engine.handle(Evaluated(2, 0, {"val_loss": 0.75}), 2.0) == [
@@ -76,7 +77,9 @@ class TestEmpirical:
         ]
 
     def test_it_needs_a_validation_loss(self):
-        engine = Engine(strategies.strategy_switch(), num_workers=1, dataset_size=8, global_batch=8)
+        engine = Engine(
+            strategies.strategy_switch(), ClusterView(num_workers=1, dataset_size=8, global_batch=8)
+        )
         engine.begin([0])
         with pytest.raises(ParameterError, match="no validation data"):
             engine.handle(Evaluated(1, 0, {}), 1.0)
@@ -98,7 +101,7 @@ class TestEmpirical:
         strategy = strategies.strategy_switch(rule={"name": "empirical", "window": 2, "threshold": 0.1})
 
         def new():
-            return Engine(strategy, num_workers=1, dataset_size=8, global_batch=8)
+            return Engine(strategy, ClusterView(num_workers=1, dataset_size=8, global_batch=8))
 
         engine = new()
         engine.begin([0])
@@ -113,7 +116,7 @@ class TestEmpirical:
 def switched(values, **rule):
     """Return the numbers of the evaluations after which a rule asks for a switch; values: (epoch, loss)."""
     strategy = strategies.strategy_switch(rule={"name": "empirical", "window": 5} | rule)
-    engine = Engine(strategy, num_workers=2, dataset_size=8, global_batch=8)
+    engine = Engine(strategy, ClusterView(num_workers=2, dataset_size=8, global_batch=8))
     engine.begin(range(2))
     for number, (epoch, loss) in enumerate(values, 1):
         engine.handle(Evaluated(number, 0, {"epoch": epoch, "val_loss": loss}), float(number))
@@ -143,7 +146,7 @@ class TestEpochs:
     def test_a_checkpoint_of_an_older_version_goes_on(self):
         """Its losses have no epochs; each evaluation counted as one."""
         strategy = strategies.strategy_switch(rule={"name": "empirical", "window": 2})
-        engine = Engine(strategy, num_workers=2, dataset_size=8, global_batch=8)
+        engine = Engine(strategy, ClusterView(num_workers=2, dataset_size=8, global_batch=8))
         engine.begin(range(2))
         state = engine.state_dict()
         state["rule"] = {"_done": False, "_losses": [0.9, 0.7, 0.7]}
@@ -222,7 +225,7 @@ class TestNoiseAdaptive:
 
     def test_value_and_threshold_are_noted_for_the_charts(self):
         strategy = strategies.strategy_switch(rule={"name": "noise_adaptive", "window": 3})
-        engine = Engine(strategy, num_workers=1, dataset_size=8, global_batch=8)
+        engine = Engine(strategy, ClusterView(num_workers=1, dataset_size=8, global_batch=8))
         engine.begin([0])
         for epoch in (1, 2, 3):
             assert engine.handle(Evaluated(epoch, 0, {"val_loss": 0.5**epoch}), epoch) == []
@@ -275,7 +278,7 @@ class TestAfter:
     def test_the_number_of_epochs_must_be_known(self):
         strategy = strategies.strategy_switch(rule={"name": "after"})
         with pytest.raises(ParameterError, match=r"set stop.epochs"):
-            Engine(strategy, num_workers=1).begin([0])
+            Engine(strategy, ClusterView(num_workers=1)).begin([0])
 
     def test_it_does_not_undo_what_a_person_did(self):
         strategy = strategies.strategy_switch(first="bsp", rule={"name": "after", "fraction": 0.25})

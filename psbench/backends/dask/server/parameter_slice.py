@@ -17,9 +17,9 @@ from psbench.backends.partition import Partition
 from psbench.core.arithmetic import Pushed
 from psbench.core.strategy import Strategy
 from psbench.errors import CodecError
+from psbench.optimization.optimizer import Optimizer
 from psbench.seeds import Streams
 from psbench.strategies.codecs import ServerCodecState
-from psbench.training.optim import Optimizer
 from psbench.training.products import Product, share_of
 from psbench.training.server import Server
 

@@ -10,7 +10,7 @@ from psbench.core.specification import parameter
 if TYPE_CHECKING:
     import torch
 
-    from psbench.training.update import Update
+    from psbench.optimization.update import Update
 
 
 class Optimizer(Part):
@@ -55,7 +55,7 @@ class Optimizer(Part):
 
     def update(self, parameters: torch.Tensor) -> Update:
         """Return what takes this optimizer's steps on one flat tensor, which it changes in place."""
-        from psbench.training.update import TorchUpdate
+        from psbench.optimization.update import TorchUpdate
 
         return TorchUpdate(parameters, self.build(parameters))
 
@@ -99,7 +99,7 @@ class SGD(Optimizer):
 
     def update(self, parameters: torch.Tensor) -> Update:
         """Return torch's steps, written out: for a small model they take a tenth of the time."""
-        from psbench.training.update import SGDUpdate
+        from psbench.optimization.update import SGDUpdate
 
         if type(self).build is not SGD.build:
             return super().update(parameters)  # a subclass brings an optimizer of its own
@@ -137,7 +137,7 @@ class Adam(Optimizer):
 
     def update(self, parameters: torch.Tensor) -> Update:
         """Return torch's steps, written out."""
-        from psbench.training.update import AdamUpdate
+        from psbench.optimization.update import AdamUpdate
 
         if type(self).build is not Adam.build:
             return super().update(parameters)  # a subclass brings an optimizer of its own

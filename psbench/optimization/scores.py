@@ -63,7 +63,7 @@ class Perplexity(Metric):
 
     def value(self, outputs: Any, targets: Tensor) -> float:
         """Return the perplexity, from 1."""
-        from psbench.training.losses import CrossEntropy
+        from psbench.optimization.losses import CrossEntropy
 
         mean = float(CrossEntropy().mean(outputs, targets))
         return math.exp(mean) if mean < 700 else math.inf

@@ -18,8 +18,8 @@ from psbench.core.own import Own
 from psbench.core.part import Part, make_part
 from psbench.core.specification import parameter
 from psbench.errors import ParameterError, in_short
-from psbench.training.losses import Loss
-from psbench.training.scores import Metric
+from psbench.optimization.losses import Loss
+from psbench.optimization.scores import Metric
 
 if TYPE_CHECKING:
     import torch

@@ -90,10 +90,5 @@ class Replicated(DataSource):
         check_memory(per_sample * self.samples, what, "lower samples")
         where = torch.arange(self.samples) % size
         columns = {name: column[where.numpy()] for name, column in found.columns.items()}
-        return replace(
-            *(found,),
-            name=self.name,
-            train_x=found.train_x[where],
-            train_y=found.train_y[where],
-            columns=columns,
-        )
+        x, y = found.train_x[where], found.train_y[where]
+        return replace(found, name=self.name, train_x=x, train_y=y, columns=columns)

@@ -1,0 +1,54 @@
+"""Compare runs, or run experiments and compare them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from psbench.errors import ParameterError
+from psbench.experiment import Experiment
+from psbench.results.comparison import Comparison, comparison_of
+from psbench.results.run import Run
+from psbench.runs.execution import run
+
+
+def compare(
+    runs: Iterable[Run | Experiment],
+    *,
+    seeds: int = 1,
+    target: float | None = None,
+    baseline: str | None = None,
+    done: Callable[[Run], None] | None = None,
+) -> Comparison:
+    """Compare runs, or run experiments and compare them.
+
+    Parameters
+    ----------
+    runs : iterable of Run or Experiment
+        Runs that differ in their seed only are taken together; one that is given twice counts once. An
+        experiment is run with `seeds` seeds, from its own on.
+    seeds : int, >= 1
+    target : float, optional
+        Validation accuracy, 0 to 1, for the time to target; by default the highest that every run reached,
+        if all have the same data.
+    baseline : str, optional
+        Label that speed-ups refer to; by default the slowest of All-Reduce and BSP, or the first.
+    done : callable, optional
+        Called with each run as it ends.
+
+    Raises
+    ------
+    ParameterError
+        If there is nothing to compare, or no such baseline.
+    """
+    if seeds < 1:
+        raise ParameterError(f"compare: seeds = {seeds}; give at least 1")
+    finished = []
+    for item in runs:
+        if isinstance(item, Run):
+            finished.append(item)
+            continue
+        for seed in range(item.seed, item.seed + seeds):
+            finished.append(run(item.but(seed=seed)))
+            if done is not None:
+                done(finished[-1])
+    return comparison_of(finished, target=target, baseline=baseline)
