@@ -12,7 +12,7 @@ import yaml
 from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 
 from psbench.clusters import Cluster, make_cluster
-from psbench.clusters.connection import Connection
+from psbench.clusters.connection import ConnectionSettings
 from psbench.clusters.recovery import Recovery
 from psbench.core.compatibility import doubt_of_optimizer
 from psbench.core.part import Part, make_part
@@ -75,7 +75,7 @@ class Experiment(Specification):
     checkpoint_every : float or None, epochs
         Checkpoints are written at switches and, if set, this often. They need an output folder, and a run
         can go on from one (`psbench.resume`).
-    connection : Connection
+    connection : ConnectionSettings
         How the scheduler is reached, and what the run uses of its cluster.
     recovery : Recovery
         What happens when Dask workers are lost or missing, and how many checkpoints are kept.
@@ -119,7 +119,7 @@ class Experiment(Specification):
     scheduler: str | None = parameter(None, "address of a running Dask scheduler, as tcp://host:8786")
     evaluate_every: float = parameter(1.0, "epochs between evaluations", unit="epochs", ge=1e-4)
     checkpoint_every: float | None = parameter(None, "epochs between checkpoints", unit="epochs", ge=1e-4)
-    connection: Connection = Field(default_factory=Connection)
+    connection: ConnectionSettings = Field(default_factory=ConnectionSettings)
     recovery: Recovery = Field(default_factory=Recovery)
     timing_only: bool = parameter(False, "time the run without computing gradients")
     loss: Loss | None = Field(None, description="what is minimised; the task's own unless given")
@@ -195,7 +195,10 @@ class Experiment(Specification):
     @field_validator("recovery", "connection", mode="before")
     @classmethod
     def _settings(cls, value: Any, info: Any) -> Any:
-        kinds: dict[str, type[Recovery | Connection]] = {"recovery": Recovery, "connection": Connection}
+        kinds: dict[str, type[Recovery | ConnectionSettings]] = {
+            "recovery": Recovery,
+            "connection": ConnectionSettings,
+        }
         made = kinds[info.field_name]
         if isinstance(value, made):
             return value

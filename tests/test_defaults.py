@@ -11,7 +11,7 @@ from pydantic import BaseModel, TypeAdapter
 from pydantic.errors import PydanticInvalidForJsonSchema
 
 from psbench.cli.catalogue import KINDS, entries
-from psbench.clusters.connection import Connection
+from psbench.clusters.connection import ConnectionSettings
 from psbench.clusters.recovery import Recovery
 from psbench.core.part import REGISTRY
 from psbench.core.stop import Stop
@@ -53,7 +53,7 @@ def bounds(specification: type[BaseModel]) -> dict[str, Any]:
 def defaults() -> dict[str, Any]:
     """Return defaults and ranges of the parameters of everything that is listed, and of an experiment."""
     found: dict[str, Any] = {"experiment": Experiment().spec()}
-    for specification in (Experiment, Stop, Connection, Recovery):
+    for specification in (Experiment, Stop, ConnectionSettings, Recovery):
         found[f"bounds of {specification.__name__}"] = bounds(specification)
     for entry in (entry for kind in KINDS for entry in entries(kind)):
         if is_ours(entry["domain"], entry["name"]):

@@ -26,6 +26,14 @@ READS_PRIVATES = {
     *("psbench/training/buffers.py", "psbench/training/dense_gradient.py", "psbench/training/dry_run.py"),
     "psbench/optimization/own_functions.py",
 }
+#: classes with one name in two folders, and why
+SAME_NAME = {
+    "Evaluated": "an evaluation has ended: the engine's event, and the live message that becomes it",
+    "Exchange": "the catalogue's part, and a live worker's exchange with the servers",
+    "Player": "plays schedules: of the engine, and of live runs",
+    "Stop": "the public stop rules, and the live message that ends a worker",
+    "Worker": "a live worker's process, and the fuzzer's stand-in for it",
+}
 #: public in spite of their names: attributes of named tuples, and the exit without clean-up
 PUBLIC = {"_asdict", "_fields", "_replace", "_exit"}
 
@@ -53,6 +61,16 @@ def long_constructors(tree):
                     if len(arguments) > 1 + MOST_ARGUMENTS:
                         found.append(node.name)
     return found
+
+
+def public_classes(trees):
+    """Return the names of public classes that several files define: name -> paths."""
+    found = {}
+    for path, tree in trees.items():
+        for node in tree.body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                found.setdefault(node.name, []).append(path)
+    return {name: paths for name, paths in found.items() if len(paths) > 1}
 
 
 def starred_tuples(tree):
@@ -123,6 +141,12 @@ def test_no_tuple_with_a_star_passes_positional_arguments():
     assert found == set()
 
 
+def test_public_class_names_are_unique():
+    """The fuzzer's model apart: its rules have the names of the parts that they are a second reading of."""
+    found = public_classes({path: tree for path, tree in TREES.items() if "testing/model" not in path})
+    assert {name: paths for name, paths in found.items() if name not in SAME_NAME} == {}
+
+
 def test_no_file_reads_a_private_attribute_of_a_class_of_another():
     found = {(path, each) for path, tree in TREES.items() for each in foreign_privates(tree)}
     assert {each for each in found if each[0] not in READS_PRIVATES} == set()
@@ -146,6 +170,11 @@ def test_long_constructors_are_found():
     names = ", ".join(f"a{i}" for i in range(MOST_ARGUMENTS))
     short, long = (f"class A:\n    def __init__(self, {each}): ...\n" for each in (names, names + ", *, b"))
     assert (long_constructors(ast.parse(short)), long_constructors(ast.parse(long))) == ([], ["A"])
+
+
+def test_classes_of_one_name_are_found():
+    trees = {path: ast.parse("class A: ...\nclass _B: ...\ndef f():\n    class C: ...") for path in "xy"}
+    assert public_classes(trees) == {"A": ["x", "y"]}
 
 
 def test_tuples_with_a_star_are_found():

@@ -4,7 +4,7 @@ Wherever a function takes a table it also takes the name of a data set that is s
 (`alt.NamedData`), so the panel's charts are these charts.
 """
 
-from psbench.charts.colours import PHASES, REASONS, STRATEGIES, Look, looks, reason_colours
+from psbench.charts.colours import PHASES, REASONS, STRATEGIES, CurveLook, looks, reason_colours
 from psbench.charts.curves import AXES, VALUES, axes_of, curve, with_seeds
 from psbench.charts.display import Sheet, stack, with_warnings
 from psbench.charts.distributions import (
@@ -53,8 +53,8 @@ __all__ = [
     "STRATEGIES",
     "TITLES",
     "VALUES",
+    "CurveLook",
     "Figure",
-    "Look",
     "RunRecord",
     "Sheet",
     "around",

@@ -19,7 +19,7 @@ DASHED, DOTTED, DASH_DOT = [7, 3], [2, 2], [8, 3, 2, 3]
 LONG, SPARSE = [14, 4], [2, 6]
 
 
-class Look(NamedTuple):
+class CurveLook(NamedTuple):
     """How a strategy is drawn: colour, dash pattern of its line, shape of its points."""
 
     colour: str
@@ -29,51 +29,51 @@ class Look(NamedTuple):
 
 #: everybody waits: blue; nobody waits: vermillion; some wait: green; first k: purple; few messages: orange;
 #: uneven work: sky blue; a switch: olive; anything else: grey
-STRATEGIES: dict[str, Look] = {
-    "bsp": Look(BLUE, SOLID, "circle"),
-    "all_reduce": Look(BLUE, DASHED, "square"),
-    "map_reduce": Look(BLUE, DOTTED, "triangle-up"),
-    "elastic_bsp": Look(BLUE, DASH_DOT, "diamond"),
-    "asp": Look(VERMILLION, SOLID, "triangle-up"),
-    "con_sgd": Look(VERMILLION, DASHED, "circle"),
-    "n_softsync": Look(VERMILLION, DOTTED, "square"),
-    "dyn_sgd": Look(VERMILLION, DASH_DOT, "diamond"),
-    "ssp": Look(GREEN, SOLID, "diamond"),
-    "dssp": Look(GREEN, DASHED, "square"),
-    "early_epoch_stop": Look(GREEN, DOTTED, "triangle-up"),
-    "hermes": Look(GREEN, DASH_DOT, "triangle-down"),
-    "k_bsp": Look(PURPLE, SOLID, "square"),
-    "k_batch_bsp": Look(PURPLE, DASHED, "circle"),
-    "k_asp": Look(PURPLE, DOTTED, "triangle-up"),
-    "k_batch_asp": Look(PURPLE, DASH_DOT, "diamond"),
-    "local_sgd": Look(ORANGE, SOLID, "cross"),
-    "adacomm": Look(ORANGE, DASHED, "triangle-down"),
-    "selsync": Look(ORANGE, DOTTED, "circle"),
-    "osp": Look(ORANGE, DASH_DOT, "square"),
-    "lb_bsp": Look(SKY, SOLID, "triangle-right"),
-    "dbs_sgd": Look(SKY, DASHED, "triangle-left"),
-    "backup_workers": Look(SKY, DOTTED, "diamond"),
-    "flex_rr": Look(SKY, DASH_DOT, "circle"),
-    "strategy_switch": Look(OLIVE, SOLID, "cross"),
-    "sync_switch": Look(OLIVE, DASHED, "triangle-up"),
-    "double_squeeze": Look(GREY, SOLID, "triangle-down"),
-    "drop_stragglers": Look(GREY, DASHED, "cross"),
-    "bounded_step": Look(GREY, DOTTED, "square"),
-    "diloco": Look(ORANGE, LONG, "diamond"),
-    "fedavgm": Look(ORANGE, SPARSE, "triangle-up"),
-    "fedadam": Look(SKY, LONG, "square"),
-    "slowmo": Look(SKY, SPARSE, "triangle-down"),
-    "lookahead": Look(OLIVE, LONG, "circle"),
-    "async_local_sgd": Look(VERMILLION, LONG, "cross"),
-    "fedasync": Look(VERMILLION, SPARSE, "triangle-down"),
-    "fedbuff": Look(PURPLE, LONG, "cross"),
-    "easgd": Look(GREEN, LONG, "cross"),
-    "dc_asgd": Look(GREY, LONG, "circle"),
+STRATEGIES: dict[str, CurveLook] = {
+    "bsp": CurveLook(BLUE, SOLID, "circle"),
+    "all_reduce": CurveLook(BLUE, DASHED, "square"),
+    "map_reduce": CurveLook(BLUE, DOTTED, "triangle-up"),
+    "elastic_bsp": CurveLook(BLUE, DASH_DOT, "diamond"),
+    "asp": CurveLook(VERMILLION, SOLID, "triangle-up"),
+    "con_sgd": CurveLook(VERMILLION, DASHED, "circle"),
+    "n_softsync": CurveLook(VERMILLION, DOTTED, "square"),
+    "dyn_sgd": CurveLook(VERMILLION, DASH_DOT, "diamond"),
+    "ssp": CurveLook(GREEN, SOLID, "diamond"),
+    "dssp": CurveLook(GREEN, DASHED, "square"),
+    "early_epoch_stop": CurveLook(GREEN, DOTTED, "triangle-up"),
+    "hermes": CurveLook(GREEN, DASH_DOT, "triangle-down"),
+    "k_bsp": CurveLook(PURPLE, SOLID, "square"),
+    "k_batch_bsp": CurveLook(PURPLE, DASHED, "circle"),
+    "k_asp": CurveLook(PURPLE, DOTTED, "triangle-up"),
+    "k_batch_asp": CurveLook(PURPLE, DASH_DOT, "diamond"),
+    "local_sgd": CurveLook(ORANGE, SOLID, "cross"),
+    "adacomm": CurveLook(ORANGE, DASHED, "triangle-down"),
+    "selsync": CurveLook(ORANGE, DOTTED, "circle"),
+    "osp": CurveLook(ORANGE, DASH_DOT, "square"),
+    "lb_bsp": CurveLook(SKY, SOLID, "triangle-right"),
+    "dbs_sgd": CurveLook(SKY, DASHED, "triangle-left"),
+    "backup_workers": CurveLook(SKY, DOTTED, "diamond"),
+    "flex_rr": CurveLook(SKY, DASH_DOT, "circle"),
+    "strategy_switch": CurveLook(OLIVE, SOLID, "cross"),
+    "sync_switch": CurveLook(OLIVE, DASHED, "triangle-up"),
+    "double_squeeze": CurveLook(GREY, SOLID, "triangle-down"),
+    "drop_stragglers": CurveLook(GREY, DASHED, "cross"),
+    "bounded_step": CurveLook(GREY, DOTTED, "square"),
+    "diloco": CurveLook(ORANGE, LONG, "diamond"),
+    "fedavgm": CurveLook(ORANGE, SPARSE, "triangle-up"),
+    "fedadam": CurveLook(SKY, LONG, "square"),
+    "slowmo": CurveLook(SKY, SPARSE, "triangle-down"),
+    "lookahead": CurveLook(OLIVE, LONG, "circle"),
+    "async_local_sgd": CurveLook(VERMILLION, LONG, "cross"),
+    "fedasync": CurveLook(VERMILLION, SPARSE, "triangle-down"),
+    "fedbuff": CurveLook(PURPLE, LONG, "cross"),
+    "easgd": CurveLook(GREEN, LONG, "cross"),
+    "dc_asgd": CurveLook(GREY, LONG, "circle"),
 }
 
 #: for names that are not in the table, and for a second variant of one that is
-OTHERS: tuple[Look, ...] = tuple(
-    Look(colour, dash, shape)
+OTHERS: tuple[CurveLook, ...] = tuple(
+    CurveLook(colour, dash, shape)
     for dash, shape in (
         (SOLID, "circle"),
         (DASHED, "square"),
@@ -104,7 +104,7 @@ REASONS: dict[str, str] = {
 }
 
 
-def looks(labels: Iterable[str], strategies: Iterable[str] | None = None) -> dict[str, Look]:
+def looks(labels: Iterable[str], strategies: Iterable[str] | None = None) -> dict[str, CurveLook]:
     """Return the look of each label.
 
     Parameters
@@ -130,7 +130,7 @@ def looks(labels: Iterable[str], strategies: Iterable[str] | None = None) -> dic
     return {label: found[label] for label in labels}
 
 
-def _free(label: str, taken: list[Look]) -> Look:
+def _free(label: str, taken: list[CurveLook]) -> CurveLook:
     """Return a look that is not taken, if possible of a colour that is not, the same for the same label."""
     start = zlib.crc32(label.encode()) % 8  # among the solid ones
     in_order = OTHERS[start:] + OTHERS[:start]

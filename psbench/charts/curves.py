@@ -8,7 +8,7 @@ from typing import Any
 import altair as alt
 import pandas as pd
 
-from psbench.charts.colours import Look, looks
+from psbench.charts.colours import CurveLook, looks
 from psbench.charts.names import TITLES
 from psbench.charts.source import Data, labels_of, source, thin
 from psbench.metrics import interval
@@ -136,17 +136,17 @@ def _x(x: str, axes: Mapping[str, str]) -> alt.X:
     return alt.X(f"{x}:Q", title=axes.get(x, x), axis=axis)
 
 
-def _colour(drawn: Mapping[str, Look]) -> alt.Color:
+def _colour(drawn: Mapping[str, CurveLook]) -> alt.Color:
     legend = alt.Legend(title=None, symbolType="stroke", symbolSize=400)
     return alt.Color("label:N", scale=_scale(drawn, "colour"), legend=legend)
 
 
-def _dash(drawn: Mapping[str, Look]) -> alt.StrokeDash:
+def _dash(drawn: Mapping[str, CurveLook]) -> alt.StrokeDash:
     legend = alt.Legend(title=None, symbolType="stroke", symbolSize=400)
     return alt.StrokeDash("label:N", scale=_scale(drawn, "dash"), legend=legend)
 
 
-def _scale(drawn: Mapping[str, Look], channel: str, before: str = "") -> alt.Scale:
+def _scale(drawn: Mapping[str, CurveLook], channel: str, before: str = "") -> alt.Scale:
     domain = [f"{before}{label}" for label in drawn]
     return alt.Scale(domain=domain, range=[getattr(look, channel) for look in drawn.values()])
 

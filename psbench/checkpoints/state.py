@@ -32,7 +32,7 @@ class LogPiece(_Declared):
     texts: list[str]
 
 
-class WorkerState(_Declared):
+class WorkerViewState(_Declared):
     """A worker as the engine sees it."""
 
     id: Count
@@ -69,7 +69,7 @@ class ViewState(_Declared):
     discarded: Count
     cancelled: Count
     min_clock: Count
-    workers: list[WorkerState]
+    workers: list[WorkerViewState]
     pending: list[PushState]
     clock_counts: list[Pair]
     ranges: list[list[Pair]]
@@ -94,7 +94,7 @@ class EngineState(_Declared):
     parts: dict[str, dict[str, Any]]
 
 
-class Position(_Declared):
+class WorkerPosition(_Declared):
     """A worker's place in its shard and its random streams."""
 
     position: list[int] | None
@@ -117,7 +117,7 @@ class CheckpointState(_Declared):
     engine: EngineState
     rest: list[Rest]
     events: list[list[Any]] = Field(validation_alias=AliasChoices("events", "agenda"))
-    workers: dict[Annotated[str, Field(pattern=r"^[0-9]+$")], Position]
+    workers: dict[Annotated[str, Field(pattern=r"^[0-9]+$")], WorkerPosition]
     network: dict[str, Any]
     stop_rules: dict[str, float | int] = Field(validation_alias=AliasChoices("stop_rules", "ending"))
     next_push: Count

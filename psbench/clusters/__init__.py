@@ -5,7 +5,7 @@ from psbench.clusters.faults import Corruption, Failure, LateJoin, Slowdown
 from psbench.clusters.generic import Custom, Homogeneous
 from psbench.clusters.network import Network
 from psbench.clusters.profile import Profile
-from psbench.clusters.published import C1, C2, AdaComm, DbsSgd, Hermes, Okeanos, ShardingTestbed
+from psbench.clusters.published import C1, C2, AdaCommTestbed, DbsSgd, Hermes, Okeanos, ShardingTestbed
 from psbench.clusters.step_time import Constant, LogNormal, Pareto, ShiftedExponential, StepTime
 from psbench.clusters.timing import StepTimes
 from psbench.clusters.trace import Trace
@@ -13,7 +13,7 @@ from psbench.clusters.trace import Trace
 __all__ = [
     "C1",
     "C2",
-    "AdaComm",
+    "AdaCommTestbed",
     "Cluster",
     "Constant",
     "Corruption",

@@ -13,7 +13,7 @@ from psbench.errors import ParameterError
 _PORTS = re.compile(r"(\d{1,5})-(\d{1,5})")
 
 
-class Connection(Specification):
+class ConnectionSettings(Specification):
     """How a run on Dask connects, beside the scheduler's address.
 
     Parameters

@@ -11,7 +11,7 @@ from psbench.core.specification import Specification, explain
 from psbench.errors import ParameterError, UnknownName
 
 
-class Incident(Specification):
+class WorkerFault(Specification):
     """Something that happens to one worker.
 
     Parameters
@@ -40,7 +40,7 @@ class Incident(Specification):
         return cls.__name__.lower()
 
 
-class Slowdown(Incident):
+class Slowdown(WorkerFault):
     """A transient straggler: steps that begin at `from_s` <= t < `to_s` take `factor` times as long.
 
     Our reading: the whole step is slowed, and a step that begins before the spell is not.
@@ -56,7 +56,7 @@ class Slowdown(Incident):
     factor: float = Field(gt=0, description="how many times as long a step takes")
 
 
-class Failure(Incident):
+class Failure(WorkerFault):
     """A worker is lost at `at_s` and, unless `rejoin_s` is None, is back at `rejoin_s`.
 
     Examples
@@ -69,7 +69,7 @@ class Failure(Incident):
     rejoin_s: float | None = Field(None, gt=0, description="when it is back, seconds; never if not given")
 
 
-class LateJoin(Incident):
+class LateJoin(WorkerFault):
     """A worker that is not there at the start and arrives at `at_s`.
 
     Examples
@@ -86,7 +86,7 @@ class LateJoin(Incident):
         return "late join"
 
 
-class Corruption(Incident):
+class Corruption(WorkerFault):
     """A worker whose pushes are wrong after its first `after` releases (a Byzantine fault).
 
     `how`: sign_flipped sends -factor times what it has computed, scaled sends factor times that, noise sends

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, fields
 from math import isfinite
 from typing import Any
 
-from psbench.clusters.faults import Corruption, Failure, Incident, LateJoin, Slowdown, check_incidents
+from psbench.clusters.faults import Corruption, Failure, LateJoin, Slowdown, WorkerFault, check_incidents
 from psbench.clusters.step_time import StepTime
 from psbench.core.part import make_part
 from psbench.errors import ParameterError, UnknownName
@@ -180,7 +180,7 @@ class Profile:
         return cls(**values)
 
 
-_INCIDENTS: dict[str, type[Incident]] = {
+_INCIDENTS: dict[str, type[WorkerFault]] = {
     "slowdowns": Slowdown,
     "failures": Failure,
     "joins": LateJoin,

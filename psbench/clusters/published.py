@@ -217,8 +217,8 @@ class DbsSgd(PublishedCluster):
         return [(Flavour("1.0 CPU", 1.0, 5), half), (Flavour("1.5 CPU", 1.5, 5), half)]
 
 
-class AdaComm(Cluster):
-    """AdaComm's four workers with one GPU each.
+class AdaCommTestbed(Cluster):
+    """AdaCommTestbed's four workers with one GPU each.
 
     Notes
     -----
@@ -229,26 +229,26 @@ class AdaComm(Cluster):
 
     Source
     ------
-    AdaComm, sec. 5.
+    AdaCommTestbed, sec. 5.
 
     Examples
     --------
-    >>> AdaComm().num_workers
+    >>> AdaCommTestbed().num_workers
     4
     """
 
     name: ClassVar[str] = "adacomm"
-    source: ClassVar[str] = "AdaComm, sec. 5"
+    source: ClassVar[str] = "AdaCommTestbed, sec. 5"
 
     seconds_per_sample: float = parameter(
         4.7e-4,
         "time for one sample at speed 1",
         unit="s",
-        source="AdaComm, sec. 5",
+        source="AdaCommTestbed, sec. 5",
         gt=0,
     )
     bandwidth_mbit_s: PerWorker = parameter(
-        10_000.0, "a worker's link, each direction", unit="Mbit/s", source="AdaComm, Fig. 2"
+        10_000.0, "a worker's link, each direction", unit="Mbit/s", source="AdaCommTestbed, Fig. 2"
     )
 
     def machines(self) -> list[Machine]:

@@ -7,14 +7,14 @@ import socket
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from psbench.clusters.connection import Connection
+from psbench.clusters.connection import ConnectionSettings
 from psbench.errors import ParameterError
 
 #: seconds that a scheduler may take to answer
 CONNECT_S = 5.0
 
 
-def address_of(scheduler: str | None, connection: Connection) -> str | None:
+def address_of(scheduler: str | None, connection: ConnectionSettings) -> str | None:
     """Return the address of the scheduler that a run is given; None for a cluster of its own.
 
     Raises

@@ -21,7 +21,7 @@ from psbench.core.actions import Action
 from psbench.core.drain import Drain
 from psbench.core.hooks import Hook, Performers, defined
 from psbench.core.log import EventLog, Kind, pack_row, plain_json, push_text
-from psbench.core.membership import Membership
+from psbench.core.membership import EngineMembership
 from psbench.core.part import Part
 from psbench.core.strategy import Strategy
 from psbench.core.switch_rules import SwitchRules
@@ -76,7 +76,7 @@ class Engine:
         self._todo, self._unanswered = processor.todo, processor.unanswered
         equal = [max(1, view.global_batch // view.num_workers)] * view.num_workers
         first_batches = list(batch_sizes) or equal
-        self._members = Membership(processor, first_batches)
+        self._members = EngineMembership(processor, first_batches)
         self._pending_changes = self._members.pending_changes
         self._waiting_events: deque[ev.Event] = deque()
         self._handlers = self._event_handlers()

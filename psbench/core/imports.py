@@ -1,4 +1,4 @@
-"""Objects by the name of where they are, for specifications in files."""
+"""Objects by the name of where they are, for specifications in files, and the base of parts that name one."""
 
 from __future__ import annotations
 
@@ -6,8 +6,12 @@ import os
 import re
 import sys
 from importlib import import_module
-from typing import Any
+from typing import Any, ClassVar, Self
 
+from pydantic import Field, model_validator
+
+from psbench.core.part import Part
+from psbench.core.specification import parameter
 from psbench.errors import ParameterError
 
 _TARGET = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
@@ -53,3 +57,46 @@ def imported(what: str, target: str) -> Any:
     if not callable(value):
         raise ParameterError(f"{what}: {target} is {type(value).__name__}, and nothing that can be called")
     return value
+
+
+class Imported(Part):
+    """Base of parts that say where something is defined, for files and the command line.
+
+    Parameters
+    ----------
+    target : str
+        Module and name, as `my.package:Net`; found as Python's `import` finds it, or in the directory that
+        psbench was started in.
+    """
+
+    source: ClassVar[str] = "your own code"
+
+    target: str = parameter("", "module and name of a class or function, as my.package:Net")
+
+    @model_validator(mode="after")
+    def _names_something(self) -> Self:
+        if self.target:
+            check_target(f"{self.domain} {self.name!r}", self.target)
+        return self
+
+    def imported(self) -> Any:
+        """Return what the target names; see the function of that name."""
+        return imported(f"{self.domain} {self.name!r}", self.target)
+
+
+class ImportedCall(Imported):
+    """Base of parts that call what they import.
+
+    Parameters
+    ----------
+    target : str
+        See `Imported`.
+    arguments : mapping
+        Keyword arguments of the call.
+    """
+
+    arguments: dict[str, Any] = Field(
+        default_factory=dict,
+        description="keyword arguments of the call",
+        json_schema_extra={"unit": "", "source": ""},
+    )

@@ -1,4 +1,4 @@
-"""Membership: workers that join, leave, are dropped and are readmitted."""
+"""EngineMembership: workers that join, leave, are dropped and are readmitted."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from psbench.core.view import Status, WorkerView
 from psbench.errors import ProtocolError
 
 
-class Membership:
+class EngineMembership:
     """Adds and removes workers, and lets the parts react.
 
     Parameters

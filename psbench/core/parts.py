@@ -63,7 +63,7 @@ class Consistency(Part):
         return [Commit(view.buffered())] if view.pending else []
 
 
-class Codec(Part):
+class CodecPart(Part):
     """How a vector of floats is encoded; `psbench.strategies.codecs` has them.
 
     `entrywise`: every entry is encoded by itself, so that a ring may add up vectors hop by hop.
@@ -101,7 +101,7 @@ class Communication(Part):
 
     Parameters
     ----------
-    codec, codec_down : Codec, its name, or a mapping
+    codec, codec_down : CodecPart, its name, or a mapping
         How vectors to the servers, and back to the workers, are encoded. BatchNorm's statistics are sent
         beside them as 32-bit floats.
 
@@ -111,7 +111,7 @@ class Communication(Part):
     was sent last (our reading; for answers this is equivalent to DoubleSqueeze's error feedback). The first
     model that a worker is sent is whole. With a codec that is only unbiased (QSGD, TernGrad, random-k without
     error feedback) a worker takes the share of a difference that brings it nearer to the server's
-    model for certain (`Codec.shift_rate`): with few levels on many entries it follows that slowly.
+    model for certain (`CodecPart.shift_rate`): with few levels on many entries it follows that slowly.
     """
 
     domain: ClassVar[str] = "communication"
@@ -127,8 +127,8 @@ class Communication(Part):
     chunks: ClassVar[bool] = False
     #: whether a worker reports its progress within a batch, and takes orders to do more or less of it
     reports_progress: ClassVar[bool] = False
-    codec: SerializeAsAny[Codec] = codec_field("how vectors sent to the servers are encoded")
-    codec_down: SerializeAsAny[Codec] = codec_field("how vectors sent to the workers are encoded")
+    codec: SerializeAsAny[CodecPart] = codec_field("how vectors sent to the servers are encoded")
+    codec_down: SerializeAsAny[CodecPart] = codec_field("how vectors sent to the workers are encoded")
 
     @field_validator("codec", "codec_down", mode="before")
     @classmethod
@@ -242,7 +242,7 @@ class Stragglers(Part):
 Layout: TypeAlias = Sequence[tuple[str, int]]
 
 
-class Network(Protocol):
+class NetworkTimes(Protocol):
     """Times of messages, in seconds, that the cost of a collective operation is made of."""
 
     def ring(self, num_bytes: float, workers: Sequence[int]) -> float:
@@ -301,11 +301,11 @@ class Placement(Part):
         """Return how much of `start_s` is reading the partition."""
         return 0.0
 
-    def broadcast_s(self, network: Network, num_bytes: int, workers: list[int]) -> float:
+    def broadcast_s(self, network: NetworkTimes, num_bytes: int, workers: list[int]) -> float:
         """Return the seconds in which a collective operation sends the model to all workers."""
         return 0.0
 
-    def reduce_s(self, network: Network, num_bytes: int, workers: list[int]) -> float:
+    def reduce_s(self, network: NetworkTimes, num_bytes: int, workers: list[int]) -> float:
         """Return the seconds in which a collective operation adds up the workers' results."""
         return 0.0
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from psbench.core.parts import Codec, Layout, Placement
+from psbench.core.parts import CodecPart, Layout, Placement
 
 
 class WireSize(NamedTuple):
@@ -18,7 +18,7 @@ class WireSize(NamedTuple):
     buffer_bytes: int = 0
     ranges: Sequence[Sequence[tuple[int, int]]] | None = None
 
-    def of(self, codec: Codec, placement: Placement) -> int:
+    def of(self, codec: CodecPart, placement: Placement) -> int:
         """Return the encoded bytes; each server's slice is encoded by itself."""
         if not self.layout:
             return self.buffer_bytes

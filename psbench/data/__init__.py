@@ -14,7 +14,7 @@ from psbench.data.digits import Digits
 from psbench.data.folder import Folder
 from psbench.data.mixture import Mixture
 from psbench.data.mnist import MNIST, FashionMNIST
-from psbench.data.own import Imported, OwnData, PerWorker, as_data, data
+from psbench.data.own import ImportedData, OwnData, PerWorker, as_data, data
 from psbench.data.own.replicated import Replicated
 from psbench.data.synthetic_tables import SyntheticTable, generate
 from psbench.data.table import CSV, Parquet
@@ -31,7 +31,7 @@ __all__ = [
     "Digits",
     "FashionMNIST",
     "Folder",
-    "Imported",
+    "ImportedData",
     "Mixture",
     "OwnData",
     "Parquet",

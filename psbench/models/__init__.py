@@ -3,7 +3,7 @@
 from psbench.models.base import Model
 from psbench.models.convolutional import CNN, VGG16, AlexNet, LeNet
 from psbench.models.dense import MLP, Linear, Logistic, Perceptron
-from psbench.models.elsewhere import Imported, Torchvision
+from psbench.models.elsewhere import ImportedModel, Torchvision
 from psbench.models.own import OwnModel, as_model
 from psbench.models.residual import ResNet20, ResNet32, ResNet50, ResNet56
 from psbench.models.transformer import Transformer
@@ -13,7 +13,7 @@ __all__ = [
     "MLP",
     "VGG16",
     "AlexNet",
-    "Imported",
+    "ImportedModel",
     "LeNet",
     "Linear",
     "Logistic",

@@ -1,4 +1,4 @@
-"""Networks that are defined elsewhere, by name: of somebody's own package, and of torchvision."""
+"""Networks that are defined elsewhere, by name: of the user's own package, and of torchvision."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from pydantic import Field, model_validator
 
-from psbench.core.imports import check_target, imported
+from psbench.core.imports import ImportedCall
 from psbench.core.specification import parameter
 from psbench.errors import ParameterError, UnknownName
 from psbench.models.base import Model
@@ -19,24 +19,8 @@ if TYPE_CHECKING:
 _SAY_INIT_WEIGHTS = ("googlenet", "inception_v3")
 
 
-def _arguments() -> Any:
-    return Field(
-        default_factory=dict,
-        description="keyword arguments of the call",
-        json_schema_extra={"unit": "", "source": ""},
-    )
-
-
-class Imported(Model):
-    """A network by where its class is, or a function that builds it: for files and the command line.
-
-    Parameters
-    ----------
-    target : str
-        Module and name, as `my.package:Net`; found as Python's `import` finds it, or in the directory that
-        psbench was started in.
-    arguments : mapping
-        Keyword arguments of the call.
+class ImportedModel(ImportedCall, Model):
+    """A network by where its class is, or a function that builds it; see `ImportedCall`.
 
     Notes
     -----
@@ -44,22 +28,12 @@ class Imported(Model):
 
     Examples
     --------
-    >>> Imported(target="torch.nn:Linear", arguments={"in_features": 4, "out_features": 2}).name
+    >>> ImportedModel(target="torch.nn:Linear", arguments={"in_features": 4, "out_features": 2}).name
     'import'
     """
 
     name: ClassVar[str] = "import"
-    source: ClassVar[str] = "your own code"
     foreign: ClassVar[bool] = True
-
-    target: str = parameter("", "module and name of what builds it, as my.package:Net")
-    arguments: dict[str, Any] = _arguments()
-
-    @model_validator(mode="after")
-    def _names_something(self) -> Self:
-        if self.target:
-            check_target(f"model {self.name!r}", self.target)
-        return self
 
     def build(
         self, input_shape: tuple[int, ...], num_outputs: int, streams: Streams, example: Tensor | None = None
@@ -67,7 +41,7 @@ class Imported(Model):
         """Return what the target builds; see `Model.build`."""
         from psbench.models.construction import built
 
-        make = imported(f"model {self.name!r}", self.target)
+        make = self.imported()
         return built(f"model {self.target!r}", lambda: make(**self.arguments), streams, example)
 
     def size(self, input_shape: tuple[int, ...], num_outputs: int) -> int:
@@ -103,7 +77,11 @@ class Torchvision(Model):
     foreign: ClassVar[bool] = True
 
     architecture: str = parameter("resnet18", "torchvision's name of the network")
-    arguments: dict[str, Any] = _arguments()
+    arguments: dict[str, Any] = Field(
+        default_factory=dict,
+        description="keyword arguments of the call",
+        json_schema_extra={"unit": "", "source": ""},
+    )
 
     @model_validator(mode="after")
     def _downloads_nothing(self) -> Self:

@@ -11,7 +11,7 @@ from torch.nn import functional
 STAGES = (16, 32, 64)
 
 
-class Block(nn.Module):
+class ResidualBlock(nn.Module):
     """Two convolutions of 3 x 3 with batch normalisation, added to the input (He et al. 2016, Fig. 2)."""
 
     def __init__(self, channels_in: int, channels_out: int, stride: int) -> None:
@@ -79,7 +79,7 @@ def residual_network(channels: int, num_outputs: int, blocks_per_stage: int) -> 
     width = STAGES[0]
     for stage in STAGES:
         for _ in range(blocks_per_stage):
-            layers.append(Block(width, stage, stride=1 if stage == width else 2))
+            layers.append(ResidualBlock(width, stage, stride=1 if stage == width else 2))
             width = stage
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width, num_outputs))
 

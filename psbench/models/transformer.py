@@ -81,11 +81,11 @@ class Transformer(Model):
 
     def network(self, input_shape: tuple[int, ...], num_outputs: int) -> nn.Module:
         """Return the layers."""
-        from psbench.models.transformer_layers import Block, Decoder
+        from psbench.models.transformer_layers import Decoder, TransformerBlock
 
         width, dropout, context = self.width, self.dropout, self.context or input_shape[0]
         hidden = self.hidden or 4 * width
-        blocks = [Block(width, self.heads, hidden, dropout) for _ in range(self.layers)]
+        blocks = [TransformerBlock(width, self.heads, hidden, dropout) for _ in range(self.layers)]
         return Decoder(num_outputs, context, width, blocks, dropout=dropout, tied=self.tied)
 
     def initialise(self, network: nn.Module, generator: Generator) -> None:

@@ -50,7 +50,7 @@ class FeedForward(nn.Module):
         return found
 
 
-class Block(nn.Module):
+class TransformerBlock(nn.Module):
     """Attention and feed-forward, each normalised before and added to what came in."""
 
     def __init__(self, width: int, heads: int, hidden: int, dropout: float) -> None:
@@ -76,7 +76,14 @@ class Decoder(nn.Module):
     """
 
     def __init__(
-        self, vocabulary: int, context: int, width: int, blocks: list[Block], *, dropout: float, tied: bool
+        self,
+        vocabulary: int,
+        context: int,
+        width: int,
+        blocks: list[TransformerBlock],
+        *,
+        dropout: float,
+        tied: bool,
     ) -> None:
         super().__init__()
         self.tokens = nn.Embedding(vocabulary, width)

@@ -10,7 +10,7 @@ from psbench.core.specification import parameter
 if TYPE_CHECKING:
     import torch
 
-    from psbench.optimization.update import Update
+    from psbench.optimization.update import OptimizerSteps
 
 
 class Optimizer(Part):
@@ -53,7 +53,7 @@ class Optimizer(Part):
         """Return torch's optimizer of one flat tensor."""
         raise NotImplementedError(f"{type(self).__name__} must define build")
 
-    def update(self, parameters: torch.Tensor) -> Update:
+    def update(self, parameters: torch.Tensor) -> OptimizerSteps:
         """Return what takes this optimizer's steps on one flat tensor, which it changes in place."""
         from psbench.optimization.update import TorchUpdate
 
@@ -97,7 +97,7 @@ class SGD(Optimizer):
             nesterov=self.nesterov,
         )
 
-    def update(self, parameters: torch.Tensor) -> Update:
+    def update(self, parameters: torch.Tensor) -> OptimizerSteps:
         """Return torch's steps, written out: for a small model they take a tenth of the time."""
         from psbench.optimization.update import SGDUpdate
 
@@ -135,7 +135,7 @@ class Adam(Optimizer):
             [parameters], lr=self.lr, betas=(self.beta1, self.beta2), weight_decay=self.weight_decay
         )
 
-    def update(self, parameters: torch.Tensor) -> Update:
+    def update(self, parameters: torch.Tensor) -> OptimizerSteps:
         """Return torch's steps, written out."""
         from psbench.optimization.update import AdamUpdate
 

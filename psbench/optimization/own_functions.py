@@ -8,15 +8,12 @@ import hashlib
 import re
 import sys
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Self
-
-from pydantic import Field, model_validator
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from psbench.core.code_identity import code_identity, qualified_name
-from psbench.core.imports import check_target, imported
+from psbench.core.imports import ImportedCall
 from psbench.core.own import Own
 from psbench.core.part import Part, make_part
-from psbench.core.specification import parameter
 from psbench.errors import ParameterError, in_short
 from psbench.optimization.losses import Loss
 from psbench.optimization.scores import Metric
@@ -30,40 +27,19 @@ _NAME = re.compile(r"[A-Za-z]\w*")
 _TAKEN = ("loss", "accuracy")
 
 
-class _Imported(Part):
-    """Base of what is defined elsewhere: a function, or a class that is made into one.
-
-    Parameters
-    ----------
-    target : str
-        Module and name, as `my.package:focal_loss` or `torch.nn:HuberLoss`.
-    arguments : mapping
-        Of a class, what it is made with; of a function, further keyword arguments.
-    """
-
-    target: str = parameter("", "module and name of the function, as my.package:loss")
-    arguments: dict[str, Any] = Field(
-        default_factory=dict,
-        description="its further keyword arguments",
-        json_schema_extra={"unit": "", "source": ""},
-    )
-
-    @model_validator(mode="after")
-    def _names_something(self) -> Self:
-        if self.target:
-            check_target(f"{self.domain} {self.name!r}", self.target)
-        return self
+class _ImportedFunction(ImportedCall):
+    """Base of functions, whose `arguments` are further ones, and of classes that are made into one."""
 
     @property
     def function(self) -> Callable[..., Any]:
         """The function, imported."""
-        found = imported(f"{self.domain} {self.name!r}", self.target)
+        found = self.imported()
         made = found(**self.arguments) if isinstance(found, type) else None
         return functools.partial(found, **self.arguments) if made is None else made
 
 
 class OwnLoss(Own, Loss):
-    """A function that somebody passed: (outputs, targets) -> the mean over the batch."""
+    """A function that was passed: (outputs, targets) -> the mean over the batch."""
 
     def mean(self, outputs: Any, targets: Tensor) -> Tensor:
         """Return what the function returns."""
@@ -77,19 +53,10 @@ class OwnLoss(Own, Loss):
         return type(self).around(copy.deepcopy(self.object).to(device), self.type, self.fingerprint)
 
 
-class ImportedLoss(_Imported, Loss):
-    """A loss by where its function is: for files and the command line.
-
-    Parameters
-    ----------
-    target : str
-        Module and name, as `my.package:focal_loss` or `torch.nn:HuberLoss`.
-    arguments : mapping
-        Of a class, what it is made with; of a function, further keyword arguments.
-    """
+class ImportedLoss(_ImportedFunction, Loss):
+    """A loss by where its function is, as `my.package:focal_loss`, or its class, as `torch.nn:HuberLoss`."""
 
     name: ClassVar[str] = "import"
-    source: ClassVar[str] = "your own code"
 
     def mean(self, outputs: Any, targets: Tensor) -> Tensor:
         """Return what the function returns."""
@@ -102,7 +69,7 @@ class ImportedLoss(_Imported, Loss):
 
 
 class OwnMetric(Own, Metric):
-    """A function that somebody passed: (outputs, targets) -> a number."""
+    """A function that was passed: (outputs, targets) -> a number."""
 
     @property
     def argument(self) -> str:
@@ -114,19 +81,10 @@ class OwnMetric(Own, Metric):
         return float(self.object(outputs, targets))
 
 
-class ImportedMetric(_Imported, Metric):
-    """A metric by where its function is: for files and the command line.
-
-    Parameters
-    ----------
-    target : str
-        Module and name, as `my.package:score`.
-    arguments : mapping
-        Of a class, what it is made with; of a function, further keyword arguments.
-    """
+class ImportedMetric(_ImportedFunction, Metric):
+    """A metric by where its function is, as `my.package:score`."""
 
     name: ClassVar[str] = "import"
-    source: ClassVar[str] = "your own code"
 
     def value(self, outputs: Any, targets: Tensor) -> float:
         """Return what the function returns."""

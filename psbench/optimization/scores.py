@@ -22,7 +22,7 @@ class Metric(Part):
         raise NotImplementedError(f"{type(self).__name__} must define value")
 
 
-class TopK(Metric):
+class TopKAccuracy(Metric):
     """The share of targets that are among the k classes with the largest logits.
 
     Parameters

@@ -19,7 +19,7 @@ _BUFFER = "momentum_buffer"
 _EPS = 1e-8
 
 
-class Update(Protocol):
+class OptimizerSteps(Protocol):
     """Takes optimizer steps on a vector that it changes in place, and keeps the optimizer's tensors."""
 
     def step(self, gradient: Tensor, lr: float) -> None:
@@ -49,23 +49,23 @@ class TorchUpdate:
         self._parameters, self._optimizer = parameters, optimizer
 
     def step(self, gradient: Tensor, lr: float) -> None:
-        """See `Update`."""
+        """See `OptimizerSteps`."""
         self._optimizer.param_groups[0]["lr"] = lr
         self._parameters.grad = gradient
         self._optimizer.step()
         self._parameters.grad = None
 
     def set_momentum(self, momentum: float) -> None:
-        """See `Update`."""
+        """See `OptimizerSteps`."""
         self._optimizer.param_groups[0]["momentum"] = momentum
 
     def state(self) -> dict[str, Tensor]:
-        """See `Update`."""
+        """See `OptimizerSteps`."""
         state = self._optimizer.state.get(self._parameters, {})
         return {name: value for name, value in state.items() if isinstance(value, Tensor)}
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
-        """See `Update`."""
+        """See `OptimizerSteps`."""
         self._optimizer.state[self._parameters] = dict(state)
 
 
@@ -90,7 +90,7 @@ class SGDUpdate:
         self._buffer: Tensor | None = None
 
     def step(self, gradient: Tensor, lr: float) -> None:
-        """See `Update`."""
+        """See `OptimizerSteps`."""
         if self._weight_decay:
             gradient = gradient.add(self._parameters, alpha=self._weight_decay)
         if self._momentum:
@@ -105,15 +105,15 @@ class SGDUpdate:
         return gradient.add(self._buffer, alpha=self._momentum) if self._nesterov else self._buffer
 
     def set_momentum(self, momentum: float) -> None:
-        """See `Update`."""
+        """See `OptimizerSteps`."""
         self._momentum = momentum
 
     def state(self) -> dict[str, Tensor]:
-        """See `Update`."""
+        """See `OptimizerSteps`."""
         return {} if self._buffer is None else {_BUFFER: self._buffer}
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
-        """See `Update`."""
+        """See `OptimizerSteps`."""
         self._buffer = state.get(_BUFFER)
 
 
@@ -136,7 +136,7 @@ class AdamUpdate:
         self._state: dict[str, Tensor] = {}
 
     def step(self, gradient: Tensor, lr: float) -> None:
-        """See `Update`."""
+        """See `OptimizerSteps`."""
         if not self._state:
             zeros = torch.zeros_like(self._parameters)
             self._state = {"step": torch.tensor(0.0), "exp_avg": zeros, "exp_avg_sq": zeros.clone()}
@@ -154,9 +154,9 @@ class AdamUpdate:
         """Do nothing: the means' decay is no momentum that a switch could leave a part of."""
 
     def state(self) -> dict[str, Tensor]:
-        """See `Update`."""
+        """See `OptimizerSteps`."""
         return dict(self._state)
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
-        """See `Update`."""
+        """See `OptimizerSteps`."""
         self._state = dict(state)

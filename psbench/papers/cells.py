@@ -13,7 +13,7 @@ import numpy as np
 
 from psbench.errors import DoubtfulComposition, UnknownName
 from psbench.experiment import Experiment
-from psbench.papers.schema import Paper, Published, Scale
+from psbench.papers.schema import Paper, PublishedNumber, Scale
 from psbench.seeds import Streams
 
 #: result: compared; tuning: tries a rate; best: repeats the results at the best rate; sensitivity: all
@@ -31,7 +31,7 @@ SEEDS: dict[Scale, int] = {"smoke": 1, "quick": 3, "full": 3}
 
 
 @dataclass(frozen=True)
-class Cell:
+class PaperCell:
     """One run.
 
     Attributes
@@ -63,7 +63,7 @@ class Cell:
         return hashlib.sha256(content.encode()).hexdigest()[:24]
 
 
-def rows_of(paper: Paper, scale: Scale, table: str | None = None) -> list[Published]:
+def rows_of(paper: Paper, scale: Scale, table: str | None = None) -> list[PublishedNumber]:
     """Return the rows of a paper, or of one table or figure.
 
     Raises
@@ -80,7 +80,7 @@ def rows_of(paper: Paper, scale: Scale, table: str | None = None) -> list[Publis
     return [row for row in paper.rows if row.exhibit in found]
 
 
-def runs_at(paper: Paper, row: Published, scale: Scale) -> bool:
+def runs_at(paper: Paper, row: PublishedNumber, scale: Scale) -> bool:
     """Return whether a row is run at a scale."""
     names = filter(None, (row.experiment, row.baseline))
     return not row.reason and all(scale in paper.experiments[name].scales for name in names)
@@ -92,7 +92,7 @@ def seeds_of(paper: Paper, name: str, scale: Scale, asked: int | None) -> int:
     return own if asked is None else asked
 
 
-def results(paper: Paper, scale: Scale, seeds: int | None, table: str | None = None) -> list[Cell]:
+def results(paper: Paper, scale: Scale, seeds: int | None, table: str | None = None) -> list[PaperCell]:
     """Return the runs that the rows, and the figures of a whole paper, compare."""
     cells = [
         _cell(paper, name, scale, seed, "result", "")
@@ -102,7 +102,7 @@ def results(paper: Paper, scale: Scale, seeds: int | None, table: str | None = N
     return _unique(cells)
 
 
-def tuning(paper: Paper, scale: Scale, table: str | None = None) -> list[Cell]:
+def tuning(paper: Paper, scale: Scale, table: str | None = None) -> list[PaperCell]:
     """Return the trials of rates: as many for every experiment that is tuned."""
     cells = [
         _cell(paper, name, scale, TUNING_SEED, "tuning", f"{factor:g}", {"optimizer.lr": factor})
@@ -113,7 +113,7 @@ def tuning(paper: Paper, scale: Scale, table: str | None = None) -> list[Cell]:
     return _unique(cells)
 
 
-def best(paper: Paper, scale: Scale, seeds: int | None, factors: dict[str, float]) -> list[Cell]:
+def best(paper: Paper, scale: Scale, seeds: int | None, factors: dict[str, float]) -> list[PaperCell]:
     """Return the results again, each experiment at its best rate where that is not the common one."""
     cells = [
         _cell(paper, name, scale, seed, "best", f"{factor:g}", {"optimizer.lr": factor})
@@ -129,7 +129,7 @@ def draws() -> list[str]:
     return [f"draw {number}" for number in range(DRAWS)]
 
 
-def sensitivity(paper: Paper, scale: Scale, table: str | None = None) -> list[Cell]:
+def sensitivity(paper: Paper, scale: Scale, table: str | None = None) -> list[PaperCell]:
     """Return the runs of the sensitive rows with all assumed numbers of a set-up drawn together, seed 0.
 
     Each is multiplied by a factor whose logarithm is uniform between those of its least and its greatest; the
@@ -217,10 +217,10 @@ def _cell(
     role: Role,
     label: str,
     factors: dict[str, float] | None = None,
-) -> Cell:
+) -> PaperCell:
     setup = paper.setups[paper.experiments[name].setup]
     experiment = experiment_of(paper, name, scale, seed, factors)
-    return Cell(
+    return PaperCell(
         paper=paper.name,
         experiment=name,
         seed=seed,
@@ -234,11 +234,11 @@ def _cell(
     )
 
 
-def _unique(cells: Iterable[Cell]) -> list[Cell]:
+def _unique(cells: Iterable[PaperCell]) -> list[PaperCell]:
     return list({cell.key: cell for cell in cells}.values())
 
 
-def forecast(cells: Sequence[Cell], processes: int) -> tuple[float, float]:
+def forecast(cells: Sequence[PaperCell], processes: int) -> tuple[float, float]:
     """Return the seconds and the megabytes that runs are expected to take, side by side.
 
     Examples
@@ -257,7 +257,7 @@ def _slug(name: str) -> str:
     return "".join(each for each in name.lower() if each.isalnum())
 
 
-def lines(cells: Sequence[Cell]) -> Iterator[str]:
+def lines(cells: Sequence[PaperCell]) -> Iterator[str]:
     """Yield what is to be run in words, a line for each role."""
     words = {
         "result": "results",

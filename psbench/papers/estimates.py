@@ -25,7 +25,7 @@ _MOST_SEEDS = 2000
 
 
 @dataclass(frozen=True)
-class Measured:
+class RunMeasure:
     """A measure of one run; None means that the target was never reached, within `given`."""
 
     value: float | None
@@ -264,7 +264,7 @@ class SpreadEstimate(Estimate):
         return float(tail(self.seeds - 1, self.seeds - 1, (self.ratio / value) ** 2))
 
 
-def estimate(form: Form, runs: Sequence[Measured], baseline: Sequence[Measured] = ()) -> Estimate | None:
+def estimate(form: Form, runs: Sequence[RunMeasure], baseline: Sequence[RunMeasure] = ()) -> Estimate | None:
     """Return our number from the runs of an experiment and those of its baseline.
 
     Parameters
@@ -272,7 +272,7 @@ def estimate(form: Form, runs: Sequence[Measured], baseline: Sequence[Measured] 
     form : Form
         "value", "speed_up" (baseline / run), "ratio" (run / baseline), "difference" (run - baseline) or
         "sd_ratio" (ratio of the standard deviations over seeds).
-    runs, baseline : sequence of Measured, one per seed, in the order of the seeds
+    runs, baseline : sequence of RunMeasure, one per seed, in the order of the seeds
 
     Returns
     -------
@@ -287,7 +287,7 @@ def estimate(form: Form, runs: Sequence[Measured], baseline: Sequence[Measured] 
 
     Examples
     --------
-    >>> found = estimate("speed_up", [Measured(2.0), Measured(2.0)], [Measured(4.0), Measured(9.0)])
+    >>> found = estimate("speed_up", [RunMeasure(2.0), RunMeasure(2.0)], [RunMeasure(4.0), RunMeasure(9.0)])
     >>> round(found.mean, 9)
     3.0
     """
@@ -335,7 +335,7 @@ def _spread_ratio(runs: npt.NDArray[np.float64], baseline: npt.NDArray[np.float6
 
 
 def _restricted(
-    form: Form, runs: Sequence[Measured], baseline: Sequence[Measured], never: int, bounds: int
+    form: Form, runs: Sequence[RunMeasure], baseline: Sequence[RunMeasure], never: int, bounds: int
 ) -> MeanEstimate | None:
     """Return the ratio of restricted means; a number alone, or a difference, of censored times is none."""
     if form not in ("speed_up", "ratio"):

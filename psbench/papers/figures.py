@@ -17,7 +17,7 @@ from psbench.metrics import interval
 from psbench.papers.estimates import estimate
 from psbench.papers.measures import measured
 from psbench.papers.outcome import Reproduction
-from psbench.papers.records import Record
+from psbench.papers.records import PaperRecord
 from psbench.papers.schema import Drawing
 
 #: points of a closed form that is drawn as a line
@@ -63,7 +63,7 @@ def _curves(found: Reproduction, drawing: Drawing) -> Figure | None:
     return _figure(drawing, band + line, table)
 
 
-def _mean_curve(runs: list[Record], label: str, drawing: Drawing) -> pd.DataFrame:
+def _mean_curve(runs: list[PaperRecord], label: str, drawing: Drawing) -> pd.DataFrame:
     """Return the mean over seeds at the points of the shortest run, by position along the run."""
     frames = [pd.DataFrame(run.curve) for run in runs]
     columns = [frame for frame in frames if {drawing.x, drawing.y} <= set(frame)]

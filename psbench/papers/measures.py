@@ -11,7 +11,7 @@ import numpy as np
 from psbench.core.log import Kind
 from psbench.metrics import chunks, evaluations, staleness
 from psbench.metrics.rows import pick
-from psbench.papers.estimates import Measured
+from psbench.papers.estimates import RunMeasure
 
 if TYPE_CHECKING:
     from psbench.results.run import Run
@@ -69,18 +69,18 @@ def measure(
     return {name: _finite(value) for name, value in found.items()}
 
 
-def measured(values: dict[str, Any], name: str) -> Measured:
+def measured(values: dict[str, Any], name: str) -> RunMeasure:
     """Return a stored measure of a run.
 
     Examples
     --------
     >>> measured({"time_to_target_s": None, "time_s": 40.0}, "time_to_target_s")
-    Measured(value=None, given=40.0)
+    RunMeasure(value=None, given=40.0)
     """
     found = values.get(name)
     if name in TARGETS:
-        return Measured(found, values[TARGETS[name]])
-    return Measured(math.nan if found is None else float(found))
+        return RunMeasure(found, values[TARGETS[name]])
+    return RunMeasure(math.nan if found is None else float(found))
 
 
 def curve(run: Run) -> dict[str, list[float | None]]:

@@ -17,8 +17,8 @@ from psbench.papers.claim import JUDGED, Claim, Kind
 from psbench.papers.closed_forms import evaluate
 from psbench.papers.estimates import Estimate, estimate
 from psbench.papers.measures import TARGETS, measured
-from psbench.papers.records import Record, is_number
-from psbench.papers.schema import Paper, Published, Scale
+from psbench.papers.records import PaperRecord, is_number
+from psbench.papers.schema import Paper, PublishedNumber, Scale
 from psbench.papers.verdict import (
     VERDICTS,
     ClaimTest,
@@ -55,7 +55,7 @@ class RowOutcome:
     """
 
     paper: str
-    published: Published
+    published: PublishedNumber
     ours: Estimate | None = None
     best: Estimate | None = None
     theory: float | None = None
@@ -155,7 +155,7 @@ class Reproduction:
 
     Attributes
     ----------
-    records : mapping of key to Record
+    records : mapping of key to PaperRecord
     missing : mapping of experiment to str
         Why some could not be run.
     seeds : int or None
@@ -165,7 +165,7 @@ class Reproduction:
     paper: Paper
     scale: Scale
     seeds: int | None
-    records: Mapping[str, Record]
+    records: Mapping[str, PaperRecord]
     table: str | None = None
     missing: Mapping[str, str] = field(default_factory=dict)
 
@@ -214,14 +214,14 @@ class Reproduction:
         found = Counter(each.verdict for each in self.claims if each.claim.kind == kind)
         return {verdict: found[verdict] for verdict in VERDICTS}
 
-    def runs(self, experiment: str, role: str = "result") -> list[Record]:
+    def runs(self, experiment: str, role: str = "result") -> list[PaperRecord]:
         """Return the runs of an experiment, by seed; at its best rate, the common one may be that."""
         if role == "best" and self.rates.get(experiment, 1.0) == 1.0:
             role = "result"
         found = [r for r in self.records.values() if r.experiment == experiment and r.role == role]
         return sorted(found, key=lambda record: record.seed)
 
-    def number(self, row: Published, role: str = "result") -> Estimate | None:
+    def number(self, row: PublishedNumber, role: str = "result") -> Estimate | None:
         """Return our estimate for a row; None if a run is missing, or all of them say nothing."""
         names = [row.experiment, *filter(None, [row.baseline])]
         groups = [self.runs(name, role) for name in names]
@@ -252,7 +252,7 @@ class Reproduction:
             left_out=left_out,
         )
 
-    def _outcome(self, row: Published) -> RowOutcome:
+    def _outcome(self, row: PublishedNumber) -> RowOutcome:
         there = separated_there(row)
         if row.reason:
             return RowOutcome(self.paper.name, row, there=there)
@@ -272,7 +272,7 @@ class Reproduction:
             flags=tuple(self._flags(row, ours)),
         )
 
-    def _why_none(self, row: Published) -> str:
+    def _why_none(self, row: PublishedNumber) -> str:
         names = [row.experiment, *filter(None, [row.baseline])]
         if why := next((self.missing[name] for name in names if name in self.missing), ""):
             return why
@@ -282,7 +282,7 @@ class Reproduction:
             return "no run reached the target, so nothing can be said"
         return "our runs give no number for it"
 
-    def _theory(self, row: Published) -> float | None:
+    def _theory(self, row: PublishedNumber) -> float | None:
         for theory in self.paper.theories:
             if row.row in theory.rows:
                 return self.closed_form(theory.formula, theory.arguments)
@@ -304,7 +304,7 @@ class Reproduction:
         found = estimate("speed_up", *groups) if all(groups) else None
         return None if found is None else found.mean
 
-    def _flags(self, row: Published, ours: Estimate) -> Iterable[str]:
+    def _flags(self, row: PublishedNumber, ours: Estimate) -> Iterable[str]:
         """Yield what a reader has to know about a row."""
         runs = self.runs(row.experiment) + (self.runs(row.baseline) if row.baseline else [])
         if diverged := sum(record.status == "diverged" for record in runs):
@@ -320,11 +320,11 @@ class Reproduction:
             yield "the two gave the same models, bit by bit: here they do not differ"
         yield from self._suspicions(row)
 
-    def _are_the_same(self, row: Published) -> bool:
+    def _are_the_same(self, row: PublishedNumber) -> bool:
         models = [[r.params_digest for r in self.runs(name)] for name in (row.experiment, row.baseline)]
         return None not in models[0] and models[0] == models[1]
 
-    def _suspicions(self, row: Published) -> Iterable[str]:
+    def _suspicions(self, row: PublishedNumber) -> Iterable[str]:
         """Yield a flag if a row's runs learn more from a sample than plain synchronous training."""
         name = "epochs_to_target" if row.measure in TARGETS else row.measure
         if name not in _LEARNT or not row.baseline or not self._is_synchronous(row.baseline):
@@ -348,7 +348,7 @@ class Reproduction:
         found = [self._moved(rows[name]) for name in self.paper.sensitive]
         return [each for each in found if each is not None]
 
-    def _moved(self, row: Published) -> Sensitivity | None:
+    def _moved(self, row: PublishedNumber) -> Sensitivity | None:
         ours = self._single(row, "result", "")
         moved = [self._single(row, "sensitivity", label) for label in draws()]
         kept = [value for value in moved if value is not None]
@@ -357,7 +357,7 @@ class Reproduction:
         low, high = np.quantile(kept, [0.05, 0.95])
         return Sensitivity(row.row, float(row.value), ours, float(low), float(high), len(kept))
 
-    def _single(self, row: Published, role: str, label: str) -> float | None:
+    def _single(self, row: PublishedNumber, role: str, label: str) -> float | None:
         """Return a row's number with seed 0."""
         names = [row.experiment, *filter(None, [row.baseline])]
         groups = [[r for r in self.runs(name, role) if r.label == label and r.seed == 0] for name in names]
@@ -376,7 +376,7 @@ def _tested(claim: Claim, rows: Sequence[RowOutcome]) -> ClaimTest:
     return together([examine(claim, *pair) for pair in pairs], [row.there for row in rows])
 
 
-def best_rates(records: Iterable[Record]) -> dict[str, float]:
+def best_rates(records: Iterable[PaperRecord]) -> dict[str, float]:
     """Return each tuned experiment's best factor of the rate: highest final accuracy, else lowest loss.
 
     A run that diverged is never best; of equal ones the rate nearest to the common one is taken.
@@ -389,7 +389,7 @@ def best_rates(records: Iterable[Record]) -> dict[str, float]:
     return {experiment: max(found)[2] for experiment, found in trials.items()}
 
 
-def _merit(record: Record) -> float:
+def _merit(record: PaperRecord) -> float:
     if record.status == "diverged":
         return -math.inf
     accuracy, loss = record.measures.get("val_accuracy"), record.measures.get("train_loss")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 
 from psbench.errors import DataError
 from psbench.papers import measures
-from psbench.papers.cells import Cell
+from psbench.papers.cells import PaperCell
 from psbench.system.files import atomic_write, check_writable
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ FORMAT = 1
 
 
 @dataclass(frozen=True)
-class Record:
+class PaperRecord:
     """A run that was made.
 
     Attributes
@@ -55,9 +55,9 @@ class Record:
     wall_s: float
 
 
-def record_of(cell: Cell, run: Run, summary: Mapping[str, Any]) -> Record:
+def record_of(cell: PaperCell, run: Run, summary: Mapping[str, Any]) -> PaperRecord:
     """Return the record of a cell's run, whose summary has been made."""
-    return Record(
+    return PaperRecord(
         key=cell.key,
         paper=cell.paper,
         experiment=cell.experiment,
@@ -89,7 +89,7 @@ class Store:
         self.runs, self._records = folder / "runs", folder / "records"
         self._records.mkdir(parents=True, exist_ok=True)
 
-    def find(self, cell: Cell) -> Record | None:
+    def find(self, cell: PaperCell) -> PaperRecord | None:
         """Return the record of a cell; None if it has not been run.
 
         Raises
@@ -105,7 +105,7 @@ class Store:
             raise DataError(f"{path}: is the record of another run; remove it")
         return record
 
-    def save(self, record: Record) -> None:
+    def save(self, record: PaperRecord) -> None:
         """Write a record, whole or not at all."""
         with atomic_write(self._path(record.key)) as file:
             text = json.dumps({"format": FORMAT} | vars(record), allow_nan=False)
@@ -115,7 +115,7 @@ class Store:
         return self._records / f"{key}.json"
 
 
-def records_in(folder: Path) -> list[Record]:
+def records_in(folder: Path) -> list[PaperRecord]:
     """Return all records that a `Store` keeps in a folder.
 
     Raises
@@ -125,17 +125,17 @@ def records_in(folder: Path) -> list[Record]:
     return [_read(path) for path in sorted((folder / "records").glob("*.json"))]
 
 
-def _read(path: Path) -> Record:
+def _read(path: Path) -> PaperRecord:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         if content.pop("format") != FORMAT:
             raise ValueError("it is of another format")
-        return Record(**content)
+        return PaperRecord(**content)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(f"{path}: is not the record of a run ({error}); remove it") from None
 
 
-def write_records(path: Path, records: Iterable[Record]) -> None:
+def write_records(path: Path, records: Iterable[PaperRecord]) -> None:
     """Write records as one Parquet file."""
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -148,7 +148,7 @@ def write_records(path: Path, records: Iterable[Record]) -> None:
         pq.write_table(pa.Table.from_pylist(rows), file, compression="zstd")
 
 
-def read_records(path: Path) -> list[Record]:
+def read_records(path: Path) -> list[PaperRecord]:
     """Return the records of a file that `write_records` wrote.
 
     Raises
@@ -162,7 +162,7 @@ def read_records(path: Path) -> list[Record]:
         decoded = [
             row | {name: json.loads(row[name]) for name in ("measures", "curve", "staleness")} for row in rows
         ]
-        return [Record(**row) for row in decoded]
+        return [PaperRecord(**row) for row in decoded]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(f"{path}: holds no records of runs ({error})") from None
 

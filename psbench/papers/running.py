@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from psbench.errors import Cancelled
 from psbench.experiment import Experiment
-from psbench.papers.cells import Cell
-from psbench.papers.records import Record, Store, record_of
-from psbench.runs.sweeps.cells import Cell as SweepCell
+from psbench.papers.cells import PaperCell
+from psbench.papers.records import PaperRecord, Store, record_of
+from psbench.runs.sweeps.cells import PaperCell as SweepCell
 from psbench.runs.sweeps.execution import Progress
 from psbench.runs.sweeps.execution import run_cells as run_side_by_side
 
@@ -19,16 +19,16 @@ from psbench.runs.sweeps.execution import run_cells as run_side_by_side
 class Missing:
     """A cell without a run, and why: most often its data are not there."""
 
-    cell: Cell
+    cell: PaperCell
     reason: str
 
 
 def run_cells(
-    cells: Sequence[Cell],
+    cells: Sequence[PaperCell],
     store: Store,
     processes: int | None,
     on_progress: Callable[[Progress], None] | None = None,
-) -> tuple[dict[str, Record], list[Missing]]:
+) -> tuple[dict[str, PaperRecord], list[Missing]]:
     """Return the record of every cell, by key: those that are stored, and the others after running them.
 
     Longer runs begin first. Each run is saved as soon as it has ended, so that a command that is stopped
@@ -36,7 +36,7 @@ def run_cells(
 
     Parameters
     ----------
-    cells : sequence of Cell
+    cells : sequence of PaperCell
     store : Store
     processes : int or None
         How many at a time; None is one a core.

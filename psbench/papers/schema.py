@@ -47,7 +47,7 @@ class _Data(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class Published(_Data):
+class PublishedNumber(_Data):
     """One published number, or a published statement that one number is above or below another.
 
     Parameters
@@ -264,7 +264,7 @@ class Paper(_Data):
     theories: tuple[Theory, ...] = ()
     drawings: tuple[Drawing, ...] = ()
     claims: tuple[Claim, ...]
-    rows: tuple[Published, ...]
+    rows: tuple[PublishedNumber, ...]
 
     @model_validator(mode="after")
     def _names_are_known(self) -> Self:

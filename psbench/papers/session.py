@@ -11,10 +11,10 @@ from pathlib import Path
 from psbench.errors import DataError
 from psbench.experiment import Experiment
 from psbench.papers import cells as planning
-from psbench.papers.cells import Cell
+from psbench.papers.cells import PaperCell
 from psbench.papers.library import load, stored
 from psbench.papers.outcome import Reproduction, best_rates
-from psbench.papers.records import Record, Store, read_records
+from psbench.papers.records import PaperRecord, Store, read_records
 from psbench.papers.running import Missing, run_cells
 from psbench.papers.schema import Paper, Scale
 from psbench.runs.execution import run
@@ -27,7 +27,7 @@ class Plan:
 
     Attributes
     ----------
-    cells : list of Cell
+    cells : list of PaperCell
         All runs that are known beforehand; which rates are best is known after the trials.
     """
 
@@ -35,10 +35,10 @@ class Plan:
     scale: Scale
     seeds: int | None
     table: str | None
-    cells: list[Cell]
+    cells: list[PaperCell]
 
     @property
-    def most_best(self) -> list[Cell]:
+    def most_best(self) -> list[PaperCell]:
         """As many runs at best rates as there can be, for the forecast."""
         tuned = {cell.experiment for cell in self.cells if cell.role == "tuning"}
         return planning.best(self.paper, self.scale, self.seeds, dict.fromkeys(tuned, self._other_rate))
@@ -108,12 +108,12 @@ def reproduce(
     )
 
 
-def from_records(paper: Paper, scale: Scale, records: Sequence[Record]) -> Reproduction:
+def from_records(paper: Paper, scale: Scale, records: Sequence[PaperRecord]) -> Reproduction:
     """Return the reproduction of stored records."""
     return Reproduction(paper, scale, None, {record.key: record for record in records})
 
 
-def stored_records(name: str) -> list[Record]:
+def stored_records(name: str) -> list[PaperRecord]:
     """Return the quick runs of a paper that come with psbench.
 
     Raises
@@ -142,7 +142,7 @@ def stored_reproduction(name: str) -> Reproduction:
     return from_records(load(name), "quick", stored_records(name))
 
 
-def draw(records: Sequence[Record], seed: int) -> Record:
+def draw(records: Sequence[PaperRecord], seed: int) -> PaperRecord:
     """Return one of the records by chance.
 
     Raises
@@ -155,7 +155,7 @@ def draw(records: Sequence[Record], seed: int) -> Record:
     return random.Random(seed).choice(sorted(records, key=lambda record: record.key))
 
 
-def again(record: Record) -> tuple[str, str | None]:
+def again(record: PaperRecord) -> tuple[str, str | None]:
     """Run a record's experiment again, and return the digests of its log and of its model."""
     summary = run(Experiment.from_spec(json.loads(record.spec))).summary()
     return summary["digest"], summary["params_digest"]

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from psbench.papers.claim import JUDGED, Kind
 from psbench.papers.estimates import Estimate
 from psbench.papers.outcome import ClaimOutcome, Reproduction, RowOutcome
-from psbench.papers.schema import Published
+from psbench.papers.schema import PublishedNumber
 from psbench.papers.verdict import VERDICTS, Verdict
 
 CLAIM_HEADINGS = ("claim", "theirs", "ours, with its 95 % interval", "verdict")
@@ -164,7 +164,7 @@ def _joined(found: ClaimOutcome, say: Callable[[RowOutcome], str]) -> str:
     return "; ".join(texts)
 
 
-def _short_decimal(published: Published) -> str:
+def _short_decimal(published: PublishedNumber) -> str:
     return f"{float(published.value):.4g}" if published.relation == "=" else f"{float(published.value):g}"
 
 

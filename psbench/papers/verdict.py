@@ -15,7 +15,7 @@ from scipy import special, stats  # type: ignore[import-untyped]
 
 from psbench.papers.claim import Claim
 from psbench.papers.estimates import Estimate
-from psbench.papers.schema import NEUTRAL, Published
+from psbench.papers.schema import NEUTRAL, PublishedNumber
 
 Verdict: TypeAlias = Literal[
     "confirmed",
@@ -98,7 +98,7 @@ class ClaimTest:
     there: float | None = None
 
 
-def examine(claim: Claim, theirs: Published, ours: Estimate) -> RowTest:
+def examine(claim: Claim, theirs: PublishedNumber, ours: Estimate) -> RowTest:
     """Return what an estimate says about a row of a claim."""
     if claim.test == "same":
         return _same(claim, theirs, ours)
@@ -107,7 +107,7 @@ def examine(claim: Claim, theirs: Published, ours: Estimate) -> RowTest:
     return _effect(claim, theirs, ours)
 
 
-def bounds(claim: Claim, theirs: Published) -> tuple[float, float]:
+def bounds(claim: Claim, theirs: PublishedNumber) -> tuple[float, float]:
     """Return between which numbers ours has the printed size, or is the same, in the unit of ours."""
     value, within = float(theirs.value), theirs.rounding + theirs.reading_error
     if claim.test == "same":
@@ -129,14 +129,14 @@ def bounds(claim: Claim, theirs: Published) -> tuple[float, float]:
     return math.exp(ends[0]), math.exp(ends[1])
 
 
-def direction(theirs: Published) -> int:
+def direction(theirs: PublishedNumber) -> int:
     """Return 1 if the printed effect is above "no effect", -1 if below."""
     if theirs.relation != "=":
         return 1 if theirs.relation == ">" else -1
     return 1 if float(theirs.value) > (NEUTRAL[theirs.form] or 0.0) else -1
 
 
-def _effect(claim: Claim, theirs: Published, ours: Estimate) -> RowTest:
+def _effect(claim: Claim, theirs: PublishedNumber, ours: Estimate) -> RowTest:
     neutral = NEUTRAL[theirs.form] or 0.0
     if theirs.relation != "=":
         neutral = float(theirs.value) / theirs.factor
@@ -150,7 +150,7 @@ def _effect(claim: Claim, theirs: Published, ours: Estimate) -> RowTest:
     return RowTest(agrees, opposes, max(ours.above(low), ours.below(high)), beyond, short)
 
 
-def _same(claim: Claim, theirs: Published, ours: Estimate) -> RowTest:
+def _same(claim: Claim, theirs: PublishedNumber, ours: Estimate) -> RowTest:
     low, high = bounds(claim, theirs)
     if ours.low == ours.high == NEUTRAL[theirs.form]:  # the same runs, or both at the end of a scale
         return RowTest(1.0, 1.0)
@@ -160,7 +160,7 @@ def _same(claim: Claim, theirs: Published, ours: Estimate) -> RowTest:
     return RowTest(max(ours.above(low), ours.below(high)), worse, sized=0.0, beyond=good)
 
 
-def _number(claim: Claim, theirs: Published, ours: Estimate) -> RowTest:
+def _number(claim: Claim, theirs: PublishedNumber, ours: Estimate) -> RowTest:
     low, high = bounds(claim, theirs)
     outside = min(1.0, 2 * min(ours.above(high), ours.below(low)))
     return RowTest(max(ours.above(low), ours.below(high)), outside, sized=0.0)
@@ -244,7 +244,7 @@ def holm(values: Sequence[float], level: float) -> list[float | None]:
     return found
 
 
-def separated_there(theirs: Published) -> float | None:
+def separated_there(theirs: PublishedNumber) -> float | None:
     """Return the two-sided p-value of the printed deviations; None where none were printed.
 
     Welch's test of two means, or the F test of two deviations.
@@ -262,7 +262,7 @@ def separated_there(theirs: Published) -> float | None:
     return float(stats.ttest_ind_from_stats(*groups, equal_var=False).pvalue)
 
 
-def power(claim: Claim, theirs: Published, ours: Estimate, claims: int) -> float | None:
+def power(claim: Claim, theirs: PublishedNumber, ours: Estimate, claims: int) -> float | None:
     """Return the chance that the row's test succeeds if the paper is right, with our seeds and our noise.
 
     For an effect, that its direction is found if it has the printed size; None if no size was printed. For
@@ -276,7 +276,7 @@ def power(claim: Claim, theirs: Published, ours: Estimate, claims: int) -> float
     return ours.power(float(theirs.value) / theirs.factor, level)
 
 
-def seeds_needed(claim: Claim, theirs: Published, ours: Estimate, claims: int) -> int | None:
+def seeds_needed(claim: Claim, theirs: PublishedNumber, ours: Estimate, claims: int) -> int | None:
     """Return how many seeds would give that chance 80 %; None if 2,000 would not, or no size was printed."""
     level = ALPHA / claims
     if claim.test == "same":
@@ -286,7 +286,7 @@ def seeds_needed(claim: Claim, theirs: Published, ours: Estimate, claims: int) -
     return ours.seeds_for(float(theirs.value) / theirs.factor, level)
 
 
-def _half(claim: Claim, theirs: Published) -> float:
+def _half(claim: Claim, theirs: PublishedNumber) -> float:
     return claim.margin / theirs.factor if theirs.form == "difference" else claim.margin
 
 

@@ -1,7 +1,7 @@
 """Who trains on which samples."""
 
 from psbench.sharding.base import Division, Sharding
-from psbench.sharding.by_function import Imported, as_sharding
+from psbench.sharding.by_function import ImportedSharding, as_sharding
 from psbench.sharding.distribution_aware import DistributionAware
 from psbench.sharding.given import Column, Given
 from psbench.sharding.report import ShardingReport, label_counts, measure, measure_data
@@ -16,7 +16,7 @@ __all__ = [
     "DistributionAware",
     "Division",
     "Given",
-    "Imported",
+    "ImportedSharding",
     "LabelsPerWorker",
     "Modular",
     "Quantity",

@@ -1,20 +1,18 @@
-"""Sharding by a function of a person's own."""
+"""Sharding by a function of the user's."""
 
 from __future__ import annotations
 
 import hashlib
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, Self, TypeAlias, cast
+from typing import Any, ClassVar, TypeAlias, cast
 
 import numpy as np
-from pydantic import model_validator
 
 from psbench.core.code_identity import code_identity, qualified_name
-from psbench.core.imports import check_target, imported
+from psbench.core.imports import Imported, imported
 from psbench.core.own import Own
 from psbench.core.part import make_part
-from psbench.core.specification import parameter
 from psbench.errors import DoubtfulComposition, ParameterError, PsbenchError
 from psbench.sharding.base import Division, Indices, ShardedData, Sharding
 from psbench.sharding.given import Given
@@ -83,7 +81,7 @@ class OwnSharding(Own, _ByFunction):
 
     @property
     def travels(self) -> bool:
-        """The function is called once, here: nobody knows whether it returns the same again."""
+        """The function is called once, here: a second call need not return the same."""
         return True
 
     def bare(self) -> Sharding:
@@ -101,13 +99,8 @@ class OwnSharding(Own, _ByFunction):
         return cast(Divider, self.object)
 
 
-class Imported(_ByFunction):
+class ImportedSharding(Imported, _ByFunction):
     """A function of a module: (data set, number of workers, generator) -> samples of each worker.
-
-    Parameters
-    ----------
-    target : str
-        Module and function, as "my.package:function".
 
     Raises
     ------
@@ -116,25 +109,16 @@ class Imported(_ByFunction):
     """
 
     name: ClassVar[str] = "import"
-    source: ClassVar[str] = "your own code"
     partition: ClassVar[bool] = False
-
-    target: str = parameter("", "module and function, as my.package:function")
-
-    @model_validator(mode="after")
-    def _names_something(self) -> Self:
-        if self.target:
-            check_target(f"sharding {self.name!r}", self.target)
-        return self
 
     @property
     def travels(self) -> bool:
-        """It is called once, here: nobody knows whether it returns the same again."""
+        """The function is called once, here: a second call need not return the same."""
         return True
 
     def divider(self) -> Divider:
         """Import the function."""
-        return cast(Divider, imported("sharding 'import'", self.target))
+        return cast(Divider, self.imported())
 
 
 def as_sharding(value: Any) -> Sharding:
@@ -164,7 +148,7 @@ def _of_function(divider: Divider) -> Sharding:
         target = f"{module}:{name}"
         try:
             if imported("sharding", target) is divider:
-                return Imported(target=target)
+                return ImportedSharding(target=target)
         except ParameterError:
             pass
     made_by = hashlib.sha256(code_identity(divider).encode()).hexdigest()

@@ -70,7 +70,7 @@ class Batches:
         return self.shard if self._ordered else rng.permutation(self.shard)
 
 
-class Position(NamedTuple):
+class BatchPosition(NamedTuple):
     """A worker's position in its data: samples taken of its shard, steps and chunks begun.
 
     `chunk` is the size of the chunk that its batches come from, 0 if they come from the shard, and `of_chunk`

@@ -27,7 +27,7 @@ _STREAM: dict[str, tuple[int, ...]] = {"train": (), "test": (1,)}
 _NO_METRICS: Mapping[str, Metric] = {}
 
 
-class Part(NamedTuple):
+class EvaluationPart(NamedTuple):
     """Samples `start` to `stop` of those that an evaluation goes through in a set, "train" or "val"."""
 
     which: Literal["train", "val"]
@@ -93,7 +93,7 @@ class Evaluator:
         return self.joined([self._scores(part) for part in self.parts])
 
     @property
-    def parts(self) -> list[Part]:
+    def parts(self) -> list[EvaluationPart]:
         """What an evaluation goes through, in order; each part may be evaluated anywhere.
 
         A set is one part if its forwards draw numbers, which follow one another, or if metrics need all of
@@ -103,10 +103,10 @@ class Evaluator:
         for which, size in (("train", len(self._sample)), ("val", len(self.data.val_y))):
             is_whole = self.model.draws or (which == "val" and bool(self._metrics))
             step = max(1, size) if is_whole else self.BATCH
-            found += [Part(which, at, min(at + step, size)) for at in range(0, size, step)]  # type: ignore[arg-type]
+            found += [EvaluationPart(which, at, min(at + step, size)) for at in range(0, size, step)]  # type: ignore[arg-type]
         return found
 
-    def evaluate_part(self, part: Part, parameters: Tensor, buffers: Tensor) -> Scores:
+    def evaluate_part(self, part: EvaluationPart, parameters: Tensor, buffers: Tensor) -> Scores:
         """Return what is found on one of the `parts`."""
         self._load(parameters, buffers)
         return self._scores(part)
@@ -126,7 +126,7 @@ class Evaluator:
                 values |= {f"{which}_{name}": value for name, value in each.metrics.items()}
         return values
 
-    def _scores(self, part: Part) -> Scores:
+    def _scores(self, part: EvaluationPart) -> Scores:
         data, stretch = self.data, slice(part.start, part.stop)
         if part.which == "train":
             return self._over(data.train_x, data.train_y, self._sample[stretch])

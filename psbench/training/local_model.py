@@ -14,7 +14,7 @@ from torch import Tensor
 from psbench.core.arithmetic import State
 from psbench.core.strategy import Strategy
 from psbench.optimization.optimizer import Optimizer
-from psbench.optimization.update import Update
+from psbench.optimization.update import OptimizerSteps
 from psbench.training.evaluator import Evaluator
 from psbench.training.server import OPTIMIZER, under
 from psbench.training.trainer import StepResult
@@ -110,7 +110,7 @@ class _OwnStep:
         self._spec, self.kind = optimizer, kind
         self.lr, self.samples = 0.0, 0
         self._parameters = torch.zeros(0)
-        self._update: Update | None = None
+        self._update: OptimizerSteps | None = None
 
     def of(self, parameters: Tensor) -> None:
         """Step on this vector from now on."""

@@ -20,7 +20,7 @@ from psbench.training.memory import check_model
 from psbench.training.model import FlatModel
 
 
-class Network(NamedTuple):
+class BuiltNetwork(NamedTuple):
     """A model at its start, what is minimised, and what a step on a few samples has shown."""
 
     model: FlatModel
@@ -28,7 +28,7 @@ class Network(NamedTuple):
     trial: Trial
 
 
-def network_of(experiment: Experiment, data: Dataset, streams: Streams) -> Network:
+def network_of(experiment: Experiment, data: Dataset, streams: Streams) -> BuiltNetwork:
     """Build the network of an experiment, and try a step with it.
 
     Raises
@@ -57,7 +57,7 @@ def network_of(experiment: Experiment, data: Dataset, streams: Streams) -> Netwo
             f"stop.target_accuracy: what {what} answers for data {data.name!r} names no classes, so there is "
             "no accuracy; use stop.patience, or stop.tolerance"
         )
-    return Network(FlatModel(module, trial.changed_buffers), loss, trial)
+    return BuiltNetwork(FlatModel(module, trial.changed_buffers), loss, trial)
 
 
 def _called(model: Model) -> str:

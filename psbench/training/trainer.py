@@ -16,13 +16,13 @@ from psbench.data import Dataset
 from psbench.models.drawing import drawing_from
 from psbench.optimization.losses import CROSS_ENTROPY, Loss
 from psbench.seeds import Streams
-from psbench.training.batches import Batches, Position
+from psbench.training.batches import Batches, BatchPosition
 from psbench.training.dense_gradient import CheckedGradient, dense_gradient
 from psbench.training.model import FlatModel
 
 
 @dataclass(slots=True)
-class Job:
+class StepTask:
     """A step to be computed: its batch, and its number, which seeds the augmentation."""
 
     worker: int
@@ -101,13 +101,13 @@ class Trainer:
         self._chunks[worker] += 1
         self._batches[worker] = Batches(chunk, self._streams, worker, self._ordered, "chunk", number)
 
-    def position(self, worker: int) -> Position:
+    def position(self, worker: int) -> BatchPosition:
         """Return a worker's position in its data."""
         batches, shard = self._batches[worker], self._shards[worker]
         of_chunk = (0, 0) if batches is shard else (len(batches.shard), batches.taken)
-        return Position(shard.taken, self._steps[worker], self._chunks[worker], *of_chunk)
+        return BatchPosition(shard.taken, self._steps[worker], self._chunks[worker], *of_chunk)
 
-    def go_to(self, worker: int, position: Position) -> None:
+    def go_to(self, worker: int, position: BatchPosition) -> None:
         """Move a worker to a position; it draws the same batches from there."""
         whole = position.chunk >= len(self._shards[worker].shard)
         self._shards[worker].skip_to(position.taken - (0 if whole else position.chunk))
@@ -122,7 +122,7 @@ class Trainer:
         """Have every worker draw its batches from its shard again."""
         self._batches = list(self._shards)
 
-    def start(self, worker: int, batch_size: int, injection: Mapping[str, Any] = _NO_INJECTION) -> Job:
+    def start(self, worker: int, batch_size: int, injection: Mapping[str, Any] = _NO_INJECTION) -> StepTask:
         """Draw the worker's next batch; costs no arithmetic.
 
         `injection` names `workers` and how many samples of `each` take the place of some of the worker's own.
@@ -130,10 +130,12 @@ class Trainer:
         number = self._steps[worker]
         self._steps[worker] += 1
         if not injection.get("workers"):
-            return Job(worker, number, self._batches[worker].take(batch_size))
+            return StepTask(worker, number, self._batches[worker].take(batch_size))
         others, each = injection["workers"], injection["each"]
         own = self._batches[worker].take(batch_size - each * len(others))
-        return Job(worker, number, np.concatenate([own, *(self._shared(o, number, each) for o in others)]))
+        return StepTask(
+            worker, number, np.concatenate([own, *(self._shared(o, number, each) for o in others)])
+        )
 
     def _shared(self, worker: int, step: int, count: int) -> npt.NDArray[np.int64]:
         """Return the samples of its shard that a worker shares in a step, the same whoever receives them."""
@@ -141,16 +143,16 @@ class Trainer:
         rng = self._streams.generator("injection", worker, step)
         return shard[rng.choice(len(shard), count, replace=count > len(shard), shuffle=False)]
 
-    def result(self, job: Job, parameters: Tensor, buffers: Tensor) -> StepResult:
+    def result(self, job: StepTask, parameters: Tensor, buffers: Tensor) -> StepResult:
         """Read the batch and compute the step; see `read` and `compute`."""
         return self.compute(self.read(job), parameters, buffers)
 
-    def read(self, job: Job) -> Batch:
+    def read(self, job: StepTask) -> Batch:
         """Fetch the samples of a batch, decode and augment them: no more than the batch is touched."""
         where = torch.from_numpy(job.indices)
         return self._augmented(job, self.data.train_x[where], self.data.train_y[where])
 
-    def scan(self, job: Job) -> Batch:
+    def scan(self, job: StepTask) -> Batch:
         """Read the worker's whole shard, and keep the samples of the batch; gives what `read` gives.
 
         It is what a MapReduce task does, which has no index: `read` takes the time of the batch, `scan` that
@@ -174,7 +176,7 @@ class Trainer:
     def _pieces(self, worker: int) -> int:
         return -(-len(self._shards[worker].shard) // self.SCAN)
 
-    def _augmented(self, job: Job, inputs: Tensor, labels: Tensor) -> Batch:
+    def _augmented(self, job: StepTask, inputs: Tensor, labels: Tensor) -> Batch:
         if self.data.augment is not None:
             inputs = self.data.augment(inputs, self._streams.generator("augment", job.worker, job.number))
         seed = self._streams.integer("forward", job.worker, job.number) if self.model.draws else 0

@@ -17,7 +17,7 @@ from psbench.backends.simulated.simulation import Simulation
 from psbench.core.log import EventLog
 from psbench.experiment import Experiment
 from psbench.system.allocator import keep_freed_memory
-from psbench.training.trainer import Job
+from psbench.training.trainer import StepTask
 from psbench.training.workload import Workload
 from tests.benchmarks.measure import Pictures, Row, Rows, in_turns
 
@@ -52,7 +52,7 @@ def _seconds(workload: Workload, digests: set[str]) -> float:
     simulation = Simulation(workload, log, Control())
     steps = simulation.cluster.steps
     model = workload.parameters, workload.buffers
-    first = [Job(0, -n, np.arange(BATCH)) for n in range(1, 1 + 4 * workload.experiment.processes)]
+    first = [StepTask(0, -n, np.arange(BATCH)) for n in range(1, 1 + 4 * workload.experiment.processes)]
     for job in first:  # every process has built what it needs then
         steps.begin(job, *model, 0.0)
     for job in first:

@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from psbench.data import data as own_data
 from psbench.errors import ParameterError, UnknownName
-from psbench.models import Imported, Torchvision
+from psbench.models import ImportedModel, Torchvision
 from psbench.runs.execution import run
 from psbench.seeds import Streams
 from psbench.testing import toy_experiment
@@ -109,7 +109,7 @@ def test_nothing_is_downloaded_and_names_are_checked():
 )
 def test_what_is_not_there_is_one_line(target, message):
     with pytest.raises(ParameterError, match=message):
-        Imported(target=target).build((4,), 3, Streams(0))
+        ImportedModel(target=target).build((4,), 3, Streams(0))
 
 
 # -------------------------------------------------------------------- torch's examples

@@ -30,7 +30,7 @@ from psbench.models import (
     ResNet56,
 )
 from psbench.models.initialise import initialise
-from psbench.models.residual_layers import Block, Bottleneck
+from psbench.models.residual_layers import Bottleneck, ResidualBlock
 from psbench.seeds import Streams
 
 #: those that psbench builds itself, from nothing but the data's shape
@@ -192,7 +192,7 @@ def test_an_unknown_layer_is_not_left_unset():
 
 
 def test_option_a_shortcut_takes_every_other_pixel_and_adds_zero_channels():
-    block = Block(2, 4, stride=2)
+    block = ResidualBlock(2, 4, stride=2)
     x = torch.arange(32.0).reshape(1, 2, 4, 4)
     short = block.shortcut(x)
     assert torch.equal(short[:, 1:3], x[:, :, ::2, ::2])

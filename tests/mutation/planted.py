@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from psbench.core.action_processor import ActionProcessor
 from psbench.core.drain import Drain
 from psbench.core.engine import Engine
-from psbench.core.membership import Membership
+from psbench.core.membership import EngineMembership
 from psbench.core.view import ClusterView
 from psbench.core.worker_loop import WorkerLoop
 from psbench.strategies.aggregation import mean, model_average
@@ -67,8 +67,8 @@ KNOWN = {
     "cancelled work counted": Fault(ActionProcessor, "cancel", "self.view.num_computing -= 1", "pass"),
     "discarded push kept": Fault(ActionProcessor, "discard", "pop(push.id, None)", "get(push.id, None)"),
     "kept samples lost": Fault(ActionProcessor, "_complete_for_own_steps", "view.samples += kept", "pass"),
-    "leaver still active": Fault(Membership, "_remove", "view.num_active -= 1", "pass"),
-    "leaver's clock kept": Fault(Membership, "_remove", "view.leave_clock(worker)", "pass"),
+    "leaver still active": Fault(EngineMembership, "_remove", "view.num_active -= 1", "pass"),
+    "leaver's clock kept": Fault(EngineMembership, "_remove", "view.leave_clock(worker)", "pass"),
     "hand-over with work under way": Fault(Drain, "next_actions", "or view.num_under_way", "or False"),
     "buffer not emptied": Fault(Drain, "next_actions", "if view.pending else []", "if False else []"),
     "samples forgotten late": Fault(
@@ -86,7 +86,7 @@ UNKNOWN = {
         ClusterView, "enter_clock", "worker.clock = self.min_clock", "worker.clock = 0"
     ),
     "a leaver's pushes counted twice": Fault(
-        *(Membership, "_remove", "view.num_active -= 1"),
+        *(EngineMembership, "_remove", "view.num_active -= 1"),
         "view.num_active -= 1; view.samples += sum(p.samples for p in view.pending.values() "
         "if p.worker == worker.id)",
     ),
@@ -109,10 +109,10 @@ UNKNOWN = {
     ),
     "dssp grants one step too many": Fault(DSSP, "_may_go_on", "left - 1", "left"),
     "a dropped worker is readmitted twice": Fault(
-        Membership, "_readmit", "if not self._view.workers[readmit.worker].dropped", "if False"
+        EngineMembership, "_readmit", "if not self._view.workers[readmit.worker].dropped", "if False"
     ),
     "one that rejoins is not sent a whole model": Fault(
-        Membership, "_add", "self._processor.needs_full_model.add(worker)", "pass"
+        EngineMembership, "_add", "self._processor.needs_full_model.add(worker)", "pass"
     ),
     "selsync waits for a leaver's vote": Fault(SelSync, "on_leave", "return self._answer(view)", "return []"),
     "selsync counts a leaver's vote": Fault(
@@ -138,7 +138,7 @@ UNKNOWN = {
         mean, "sample_shares", "push.samples / samples", "pushes[0].samples / samples"
     ),
     "the batch after a hand-over is the one before": Fault(
-        Membership, "restart_all", "worker.batch_size = self._first_batch(worker.id)", "pass"
+        EngineMembership, "restart_all", "worker.batch_size = self._first_batch(worker.id)", "pass"
     ),
 }
 

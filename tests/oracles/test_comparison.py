@@ -13,7 +13,7 @@ from oracles.small_runs import DIVERGING, FOUR
 import psbench as ps
 from psbench.results.comparison import Comparison
 from psbench.results.run import Run
-from psbench.runs.sweeps.cells import Outcome
+from psbench.runs.sweeps.cells import CellOutcome
 from psbench.testing import toy_experiment
 
 #: named by their strategies, so that labels are known
@@ -103,9 +103,9 @@ def swept() -> ps.Sweep:
 def damaged(swept: ps.Sweep) -> ps.Sweep:
     """The same, where one seed of the best rate has failed, and of the next only one diverged."""
     outcomes = list(swept.outcomes)
-    outcomes[4] = Outcome(outcomes[4].cell, error="RuntimeError: mine")
+    outcomes[4] = CellOutcome(outcomes[4].cell, error="RuntimeError: mine")
     run = outcomes[10].run
-    outcomes[10] = Outcome(outcomes[10].cell, _run=replace(run, meta=run.meta | {"status": "diverged"}))
+    outcomes[10] = CellOutcome(outcomes[10].cell, _run=replace(run, meta=run.meta | {"status": "diverged"}))
     return ps.Sweep(outcomes)
 
 

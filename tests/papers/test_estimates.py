@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from psbench.papers.estimates import Measured, estimate
+from psbench.papers.estimates import RunMeasure, estimate
 
 
 def measured(*values, given=math.nan):
-    return [Measured(value, given) for value in values]
+    return [RunMeasure(value, given) for value in values]
 
 
 def test_a_ratio_is_of_logarithms_seed_by_seed_with_students_interval():

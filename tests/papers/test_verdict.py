@@ -7,8 +7,8 @@ import pytest
 from scipy import stats
 
 from psbench.papers.claim import Claim
-from psbench.papers.estimates import Measured, estimate
-from psbench.papers.schema import Published
+from psbench.papers.estimates import RunMeasure, estimate
+from psbench.papers.schema import PublishedNumber
 from psbench.papers.verdict import (
     ALPHA,
     bounds,
@@ -28,7 +28,7 @@ FOUND = {"confirmed", "confirmed in direction", "exceeds"}
 def row(value, form="speed_up", **more):
     needs = {} if form == "value" else {"baseline": "b"}
     unit = "points" if form == "difference" else "x"
-    return Published(
+    return PublishedNumber(
         **{"exhibit": "T", "row": "r", "place": "p", "value": value, "unit": unit, "form": form},
         **{"experiment": "a", "measure": "time_s"} | needs | more,
     )
@@ -48,7 +48,7 @@ def paired(form, effects, rng=None, noise=0.1):
     else:
         sign = -1 if form == "speed_up" else 1
         mine, other = np.exp(shared + sign * np.log(effects)), np.exp(shared)
-    return estimate(form, [*map(Measured, map(float, mine))], [*map(Measured, map(float, other))])
+    return estimate(form, [*map(RunMeasure, map(float, mine))], [*map(RunMeasure, map(float, other))])
 
 
 def verdict(theirs, ours, **more):
@@ -167,7 +167,7 @@ def test_one_seed_has_no_interval_no_power_and_no_verdict():
 )
 def test_seeds_needed_are_the_fewest_that_have_the_power(theirs, more):
     groups = np.random.default_rng(6).lognormal(0, 0.01 if more else 0.2, (2, 5))
-    ours = estimate(theirs.form, *([Measured(float(value)) for value in group] for group in groups))
+    ours = estimate(theirs.form, *([RunMeasure(float(value)) for value in group] for group in groups))
     needed = seeds_needed(claim(**more), theirs, ours, 3)
     chances = [power(claim(**more), theirs, ours.with_seeds(n), 3) for n in (needed - 1, needed)]
     assert chances[0] < 0.8 <= chances[1]
@@ -217,9 +217,9 @@ def null_papers(form, censored=False, claims=5, papers=300):
         for _ in range(claims):
             groups = rng.lognormal(0, 0.4, (2, 5))
             if censored:
-                runs, other = ([Measured(x if x < 1.2 else None, 1.2) for x in group] for group in groups)
+                runs, other = ([RunMeasure(x if x < 1.2 else None, 1.2) for x in group] for group in groups)
             else:
-                runs, other = ([Measured(float(x)) for x in group] for group in np.log(groups) + 9)
+                runs, other = ([RunMeasure(float(x)) for x in group] for group in np.log(groups) + 9)
             ours = estimate(form, runs, other)
             if ours is not None:
                 found.append(together([examine(claim(), theirs, ours)]))

@@ -11,7 +11,7 @@ from psbench.errors import PsbenchError
 Handlers: TypeAlias = Mapping[str, Callable[[dict[str, Any]], Any]]
 
 
-class Answer(Protocol):
+class ShowLine(Protocol):
     """Shows a short line."""
 
     def __call__(self, text: str, wrong: bool = False) -> None:
@@ -19,7 +19,7 @@ class Answer(Protocol):
 
 
 def dispatch(
-    handlers: Handlers, answer: Answer, show_error: Callable[[str], None]
+    handlers: Handlers, answer: ShowLine, show_error: Callable[[str], None]
 ) -> Callable[[Any, Any, Any], None]:
     """Return what receives the page's messages.
 

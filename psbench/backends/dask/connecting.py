@@ -14,7 +14,7 @@ from distributed import Client, Security
 from distributed.core import connect
 
 from psbench.backends.dask.cluster import local_cluster
-from psbench.clusters.connection import Connection
+from psbench.clusters.connection import ConnectionSettings
 from psbench.clusters.scheduler import CONNECT_S, address_of, nobody_answers
 from psbench.errors import ParameterError
 from psbench.experiment import Experiment
@@ -63,7 +63,7 @@ def connected(
 
 
 @contextmanager
-def client_of(address: str, connection: Connection) -> Iterator[Client]:
+def client_of(address: str, connection: ConnectionSettings) -> Iterator[Client]:
     """Give a client of the scheduler at that address.
 
     Raises
@@ -93,7 +93,7 @@ def _usable(client: Client) -> Client:
     return client
 
 
-def _security(connection: Connection) -> Security:
+def _security(connection: ConnectionSettings) -> Security:
     """Return the TLS files that are given, beside what Dask's configuration has."""
     if connection.tls_ca_file is None:
         return Security()

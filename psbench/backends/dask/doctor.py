@@ -50,7 +50,7 @@ class Link(NamedTuple):
     down_mbit_s: float
 
 
-class Steps(NamedTuple):
+class MeasuredSteps(NamedTuple):
     """A worker's steps: median seconds of a whole batch's share, its fixed part, and the spread's sigma."""
 
     seconds_per_sample: float
@@ -64,7 +64,7 @@ class Diagnosis:
 
     workers: list[str]
     links: dict[tuple[str, str], Link | None] = field(default_factory=dict)
-    steps: dict[str, Steps] = field(default_factory=dict)
+    steps: dict[str, MeasuredSteps] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
 
     def cluster(self) -> dict[str, Any]:
@@ -92,10 +92,10 @@ class Diagnosis:
         return [link for (start, _), link in self.links.items() if start == worker and link is not None]
 
 
-def slow_workers(steps: Mapping[str, Steps]) -> list[str]:
+def slow_workers(steps: Mapping[str, MeasuredSteps]) -> list[str]:
     """Return a line for each worker that is remarkably slower than the median.
 
-    >>> slow_workers({"a": Steps(1.0, 0.0, 0.1), "b": Steps(1.0, 0.0, 0.1), "c": Steps(3.5, 0.0, 0.1)})
+    >>> slow_workers({name: MeasuredSteps(each, 0.0, 0.1) for name, each in zip("abc", [1.0, 1.0, 3.5])})
     ["slow worker: c takes 3.5 times the median's time"]
     """
     median = statistics.median(each.seconds_per_sample for each in steps.values())
@@ -281,7 +281,7 @@ def _time_link(address: Address) -> Link | None:
     return Link(round_trip / 2, megabits / pure[0], megabits / pure[1])
 
 
-def _time_steps(experiment: Experiment) -> Steps:
+def _time_steps(experiment: Experiment) -> MeasuredSteps:
     """Return how long this worker's steps take, by steps of a whole share and of a quarter of it."""
     torch.set_num_threads(experiment.threads)
     workload = Workload.build(experiment)
@@ -293,7 +293,7 @@ def _time_steps(experiment: Experiment) -> Steps:
         per_sample = whole / share
     fixed = max(0.0, whole - per_sample * share)
     spread = statistics.stdev(math.log(each) for each in large)
-    return Steps(per_sample, fixed, spread)
+    return MeasuredSteps(per_sample, fixed, spread)
 
 
 def _seconds_of_steps(workload: Workload, samples: int) -> Sequence[float]:

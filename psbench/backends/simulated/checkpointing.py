@@ -17,7 +17,7 @@ from psbench.backends.local_steps import Model
 from psbench.backends.simulated.workers import Resources, Workers
 from psbench.core.events import Push
 from psbench.core.view import ClusterView
-from psbench.training.batches import Position
+from psbench.training.batches import BatchPosition
 
 
 def worker_states(
@@ -43,7 +43,7 @@ def restore_workers(
         number = int(name)
         used[number] = plain["used"]
         if plain["position"] is not None and resources.trainer is not None:
-            resources.trainer.go_to(number, Position(*plain["position"]))
+            resources.trainer.go_to(number, BatchPosition(*plain["position"]))
         workers.restore(number, under(f"worker/{name}/", tensors), plain)
     resources.step_times.load_state_dict({"used": used})
     if "codecs" in state:

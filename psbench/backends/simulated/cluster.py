@@ -22,7 +22,7 @@ from psbench.backends.simulated.checkpointing import (
 )
 from psbench.backends.simulated.event_queue import MEMBERSHIP, TIMER, WORK, EventQueue
 from psbench.backends.simulated.local_workers import LocalWorkers
-from psbench.backends.simulated.measurements import Measurements
+from psbench.backends.simulated.measurements import SimulatedMeasurements
 from psbench.backends.simulated.plain_workers import PlainWorkers
 from psbench.backends.simulated.steps import Steps, steps_of
 from psbench.backends.simulated.transfers import Transfers
@@ -226,7 +226,7 @@ class SimulatedCluster:
         self.server.use(composition.aggregation)
         if self.trainer is not None:
             self.trainer.unassign()
-        self._measurements = Measurements(composition, resources, transfers.network.server_loads)
+        self._measurements = SimulatedMeasurements(composition, resources, transfers.network.server_loads)
         self.workers: Workers
         if composition.pushes_raw_gradients:
             self.workers = PlainWorkers(resources, transfers.bytes_up, residuals)

@@ -1,4 +1,4 @@
-"""Evaluation of the model during a simulation."""
+"""SimulatedEvaluation of the model during a simulation."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from psbench.core.log import EventLog, Kind, plain_json
 from psbench.core.view import ClusterView
 
 
-class Evaluation:
+class SimulatedEvaluation:
     """Evaluates the current version, and hands the values to the engine as an event, or to the log.
 
     Evaluations cost no virtual time, as a node of its own makes them.

@@ -27,7 +27,7 @@ from psbench.core.worker_loop import WorkerLoop
 from psbench.core.worker_policy import Directive
 from psbench.errors import CodecError
 from psbench.training.local_model import LocalModel, StepStatistics
-from psbench.training.trainer import Job
+from psbench.training.trainer import StepTask
 
 _UNKNOWN: Mapping[str, float] = {}  # without gradients nothing is known of a step
 
@@ -41,7 +41,7 @@ class _Worker:
     model: LocalModel
     lr: float = 0.0
     computes: bool = False  # a step, or the evaluation after it, is under way
-    job: Job | None = None  # the step under way
+    job: StepTask | None = None  # the step under way
     stashed: ReleaseArrival | None = None  # arrived during a step
     #: raised when what it has under way becomes void
     generation: int = 0
@@ -72,7 +72,7 @@ class _Event(WorkerEvent):
 class StepEnd(_Event):
     """A step ends, and is computed."""
 
-    job: Job | None
+    job: StepTask | None
     samples: int
     compute_s: float
 

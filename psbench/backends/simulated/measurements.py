@@ -19,7 +19,7 @@ from psbench.training.products import add_up, product_of, share_of
 _FORWARD = 1 / 3
 
 
-class Measurements:
+class SimulatedMeasurements:
     """Measures for one composition.
 
     A loss takes the time of a forward pass over its samples (`forward_s`) on a machine of speed 1, which a

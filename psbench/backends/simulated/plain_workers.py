@@ -15,7 +15,7 @@ from psbench.backends.simulated.workers import Resources, WorkerEvent
 from psbench.core import actions as act
 from psbench.core.events import Push
 from psbench.core.migration import Ranges
-from psbench.training.trainer import Job
+from psbench.training.trainer import StepTask
 
 
 class Snapshots:
@@ -70,7 +70,7 @@ class PlainWorkers:
         self._view, self._server = resources.view, resources.server
         self._trainer, self._step_times = resources.trainer, resources.step_times
         self._steps = resources.steps
-        self._jobs: dict[int, Job] = {}
+        self._jobs: dict[int, StepTask] = {}
 
     def release(self, release: act.Release, reaches_s: float, now: float) -> Push:
         """Begin a step on the server's version; returns its push, whose loss is computed on arrival."""

@@ -28,8 +28,8 @@ from psbench.backends.simulated.pool_process import Served, serve
 from psbench.data import Dataset
 from psbench.system.fork_server import without_main
 from psbench.system.limits import available_memory, size
-from psbench.training.evaluator import Evaluator, Part, Scores
-from psbench.training.trainer import Job, StepResult, Trainer
+from psbench.training.evaluator import EvaluationPart, Evaluator, Scores
+from psbench.training.trainer import StepResult, StepTask, Trainer
 from psbench.training.workload import Workload
 
 logger = logging.getLogger(__name__)
@@ -50,7 +50,7 @@ class CannotShare(Exception):
 class _Task:
     """Something to be computed from a model: a step, or a part of an evaluation."""
 
-    request: Job | Part
+    request: StepTask | EvaluationPart
     parameters: Tensor
     buffers: Tensor
     is_void: bool = False
@@ -109,12 +109,12 @@ class Pool:
 
     # ---------------------------------------------------------------- steps
 
-    def begin(self, job: Job, parameters: Tensor, buffers: Tensor, ends_s: float) -> None:
+    def begin(self, job: StepTask, parameters: Tensor, buffers: Tensor, ends_s: float) -> None:
         """See `Steps`."""
         task = self._begun[job.worker, job.number] = _Task(job, parameters, buffers)
         self._add(task, ends_s)
 
-    def result(self, job: Job, parameters: Tensor, buffers: Tensor) -> StepResult:
+    def result(self, job: StepTask, parameters: Tensor, buffers: Tensor) -> StepResult:
         """See `Steps`."""
         task = self._begun.pop((job.worker, job.number), None)
         if task is None:  # begun before the processes were there
@@ -122,7 +122,7 @@ class Pool:
         found: StepResult = self._awaited(task)
         return found
 
-    def cancel(self, job: Job) -> None:
+    def cancel(self, job: StepTask) -> None:
         """See `Steps`."""
         task = self._begun.pop((job.worker, job.number), None)
         if task is not None:
@@ -179,7 +179,7 @@ class Pool:
         if task.is_void:
             return
         try:
-            if isinstance(task.request, Part):
+            if isinstance(task.request, EvaluationPart):
                 task.result = self._evaluator.evaluate_part(task.request, task.parameters, task.buffers)
             else:
                 task.result = self._trainer.result(task.request, task.parameters, task.buffers)

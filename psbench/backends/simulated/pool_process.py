@@ -18,9 +18,9 @@ from psbench.optimization.scores import Metric
 from psbench.seeds import Streams
 from psbench.system.allocator import keep_freed_memory
 from psbench.system.parent import end_with_parent
-from psbench.training.evaluator import Evaluator, Part, Scores
+from psbench.training.evaluator import EvaluationPart, Evaluator, Scores
 from psbench.training.model import FlatModel
-from psbench.training.trainer import Job, Trainer
+from psbench.training.trainer import StepTask, Trainer
 from psbench.training.workload import Workload
 
 #: the tensors of a data set, which are shared and not sent
@@ -108,10 +108,10 @@ def serve(pipe: Connection, packed: bytes, tensors: tuple[Tensor, ...], memory: 
 
 
 def _answer(
-    trainer: Trainer, evaluator: Evaluator, request: Job | Part, memory: Tensor, size: int
+    trainer: Trainer, evaluator: Evaluator, request: StepTask | EvaluationPart, memory: Tensor, size: int
 ) -> float | Scores:
     parameters, buffers = memory[0, :size], memory[0, size:]
-    if isinstance(request, Part):
+    if isinstance(request, EvaluationPart):
         return evaluator.evaluate_part(request, parameters, buffers)
     step = trainer.result(request, parameters, buffers)
     memory[1, :size].copy_(step.gradient)

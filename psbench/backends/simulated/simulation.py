@@ -29,7 +29,7 @@ from psbench.backends.outcome import Outcome
 from psbench.backends.pushes import why_diverged, with_stats
 from psbench.backends.schedule import CheckpointSchedule, StopRules, UpdateSchedule, membership_events
 from psbench.backends.simulated.cluster import PERFORM, SimulatedCluster
-from psbench.backends.simulated.evaluation import Evaluation
+from psbench.backends.simulated.evaluation import SimulatedEvaluation
 from psbench.backends.simulated.event_queue import REQUEST, EventQueue
 from psbench.backends.simulated.workers import WorkerEvent
 from psbench.checkpoints.file import Checkpoint
@@ -102,7 +102,7 @@ class Simulation:
         )
         self.cluster.server.measures_movement = self._rules.sees_movement
         self._gradients = self.cluster.trainer is not None
-        self.evaluation = Evaluation(self.cluster.steps, self.cluster.model, view, self.queue, log)
+        self.evaluation = SimulatedEvaluation(self.cluster.steps, self.cluster.model, view, self.queue, log)
         self.engine.pause_for_evaluations(self._evaluation_precedes_releases)
         self._checkpoints = CheckpointSchedule(view, experiment.checkpoint_every)
         self._next_push = 0  # the number of the next push

@@ -19,7 +19,7 @@ from psbench.errors import ParameterError
 from psbench.system import fork_server
 from psbench.system.cores import cores
 from psbench.training.evaluator import Evaluator
-from psbench.training.trainer import Job, StepResult, Trainer
+from psbench.training.trainer import StepResult, StepTask, Trainer
 from psbench.training.workload import Workload
 
 logger = logging.getLogger(__name__)
@@ -34,16 +34,16 @@ _WORTH_STEP_S = 0.002
 class Steps(Protocol):
     """Computes steps that were begun, and evaluates."""
 
-    def begin(self, job: Job, parameters: Tensor, buffers: Tensor, ends_s: float) -> None:
+    def begin(self, job: StepTask, parameters: Tensor, buffers: Tensor, ends_s: float) -> None:
         """Begin a step from a model, which must not change before the step is taken or cancelled.
 
         `ends_s` is its end in virtual time, which is when it is needed.
         """
 
-    def result(self, job: Job, parameters: Tensor, buffers: Tensor) -> StepResult:
+    def result(self, job: StepTask, parameters: Tensor, buffers: Tensor) -> StepResult:
         """Return the result of a step, from the model that it was begun with."""
 
-    def cancel(self, job: Job) -> None:
+    def cancel(self, job: StepTask) -> None:
         """Forget a step that was begun."""
 
     def evaluate(self, parameters: Tensor, buffers: Tensor) -> dict[str, float]:
@@ -53,16 +53,16 @@ class Steps(Protocol):
         """End the processes."""
 
 
-class OwnSteps:
+class SerialSteps:
     """Computes each step in this process when its result is taken; see `Steps`."""
 
     def __init__(self, trainer: Trainer, evaluator: Evaluator) -> None:
         self.result, self._evaluator = trainer.result, evaluator
 
-    def begin(self, job: Job, parameters: Tensor, buffers: Tensor, ends_s: float) -> None:
+    def begin(self, job: StepTask, parameters: Tensor, buffers: Tensor, ends_s: float) -> None:
         """See `Steps`."""
 
-    def cancel(self, job: Job) -> None:
+    def cancel(self, job: StepTask) -> None:
         """See `Steps`."""
 
     def evaluate(self, parameters: Tensor, buffers: Tensor) -> dict[str, float]:
@@ -78,18 +78,18 @@ class GrowingSteps:
 
     def __init__(self, workload: Workload, trainer: Trainer, evaluator: Evaluator, processes: int) -> None:
         self._workload, self._processes = workload, processes
-        self._own = OwnSteps(trainer, evaluator)
+        self._own = SerialSteps(trainer, evaluator)
         self._trainer, self._evaluator = trainer, evaluator
         self._pool: Pool | None = None
         self._steps, self._spent_s = 0, 0.0
         self._decided = False
 
-    def begin(self, job: Job, parameters: Tensor, buffers: Tensor, ends_s: float) -> None:
+    def begin(self, job: StepTask, parameters: Tensor, buffers: Tensor, ends_s: float) -> None:
         """See `Steps`."""
         if self._pool is not None:
             self._pool.begin(job, parameters, buffers, ends_s)
 
-    def result(self, job: Job, parameters: Tensor, buffers: Tensor) -> StepResult:
+    def result(self, job: StepTask, parameters: Tensor, buffers: Tensor) -> StepResult:
         """See `Steps`."""
         if self._pool is not None:
             return self._pool.result(job, parameters, buffers)
@@ -116,7 +116,7 @@ class GrowingSteps:
             except CannotShare as error:
                 logger.info("the run stays in one process: %s", error)
 
-    def cancel(self, job: Job) -> None:
+    def cancel(self, job: StepTask) -> None:
         """See `Steps`."""
         if self._pool is not None:
             self._pool.cancel(job)
@@ -141,7 +141,7 @@ def steps_of(workload: Workload, trainer: Trainer, evaluator: Evaluator) -> Step
     """
     processes = _number(workload, workload.experiment.processes)
     if processes == 1 or trainer.model.device.type != "cpu":
-        return OwnSteps(trainer, evaluator)
+        return SerialSteps(trainer, evaluator)
     if workload.experiment.processes == "auto":
         return GrowingSteps(workload, trainer, evaluator, processes)
     fork_server.ensure_running()

@@ -15,7 +15,7 @@ from psbench.cli.stopping import terminable
 
 if TYPE_CHECKING:
     from psbench.papers.outcome import Reproduction
-    from psbench.papers.records import Record
+    from psbench.papers.records import PaperRecord
     from psbench.runs.sweeps.execution import Progress
 
 _OUT = Path("runs/papers")
@@ -178,7 +178,7 @@ def _asked(paper: str | None, every: bool) -> tuple[str, ...]:
     return NAMES if every else (load(str(paper)).name,)
 
 
-def _stored(name: str, out: Path | None) -> list[Record]:
+def _stored(name: str, out: Path | None) -> list[PaperRecord]:
     from psbench.papers.records import records_in
     from psbench.papers.session import stored_records
 

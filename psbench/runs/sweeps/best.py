@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pandas as pd
 
 from psbench.errors import ParameterError
-from psbench.runs.sweeps.cells import Outcome
+from psbench.runs.sweeps.cells import CellOutcome
 from psbench.runs.sweeps.table import smaller_is_better
 
 
@@ -56,12 +56,14 @@ def _place(values: pd.Series[float], smaller: bool) -> int:
     return int(values.index.to_numpy()[known.argmin() if smaller else known.argmax()])
 
 
-def outcomes_of(outcomes: Sequence[Outcome], chosen: pd.DataFrame, paths: Sequence[str]) -> list[Outcome]:
+def outcomes_of(
+    outcomes: Sequence[CellOutcome], chosen: pd.DataFrame, paths: Sequence[str]
+) -> list[CellOutcome]:
     """Return the outcomes whose setting is one of the chosen rows."""
     wanted = [{path: row[path] for path in paths} for row in chosen.to_dict("records")]
     return [outcome for outcome in outcomes if any(_is(outcome, row, paths) for row in wanted)]
 
 
-def _is(outcome: Outcome, row: dict[str, object], paths: Sequence[str]) -> bool:
+def _is(outcome: CellOutcome, row: dict[str, object], paths: Sequence[str]) -> bool:
     own = outcome.cell.parameters
     return all(own.get(path) == row[path] or (path not in own and row[path] != row[path]) for path in paths)

@@ -69,7 +69,7 @@ class Cell:
 
 
 @dataclass(frozen=True, eq=False)
-class Outcome:
+class CellOutcome:
     """What came of a cell: a run, in memory or in its folder, or the error that ended it.
 
     Attributes

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from psbench.errors import ParameterError
-from psbench.runs.sweeps.cells import Cell, Outcome
+from psbench.runs.sweeps.cells import Cell, CellOutcome
 from psbench.system.cores import cores
 
 
@@ -46,7 +46,7 @@ def run_cells(
     client: Any = None,
     folder: Path | None = None,
     on_progress: Callable[[Progress], None] | None = None,
-) -> list[Outcome]:
+) -> list[CellOutcome]:
     """Run cells, and return what came of each, in their order.
 
     A cell that fails ends no other. Ctrl-C ends what is under way and keeps what is done; the other cells
@@ -74,7 +74,8 @@ def run_cells(
     _check(cells, processes, client)
     found = [None if folder is None else cell.find(folder) for cell in cells]
     outcomes = [
-        None if own is None else Outcome(cell, _folder=own) for cell, own in zip(cells, found, strict=True)
+        None if own is None else CellOutcome(cell, _folder=own)
+        for cell, own in zip(cells, found, strict=True)
     ]
     missing = [place for place, outcome in enumerate(outcomes) if outcome is None]
     watch = _Watch(cells, outcomes, missing, on_progress)
@@ -89,7 +90,9 @@ def run_cells(
     except KeyboardInterrupt:
         pass  # what is done is kept, and the rest is said not to have been run
     return [
-        Outcome(cell, error="not run: stopped before its turn", was_run=False) if outcome is None else outcome
+        CellOutcome(cell, error="not run: stopped before its turn", was_run=False)
+        if outcome is None
+        else outcome
         for cell, outcome in zip(cells, outcomes, strict=True)
     ]
 
@@ -152,14 +155,14 @@ def _here(
         yield place, ("done", found)
 
 
-def _outcome(cell: Cell, content: dict[str, Any], folder: Path | None) -> Outcome:
+def _outcome(cell: Cell, content: dict[str, Any], folder: Path | None) -> CellOutcome:
     """Return the outcome of a cell; save a run that comes from elsewhere."""
     from psbench.runs.sweeps.worker import outcome_of
 
     outcome = outcome_of(cell, content)
     if folder is None or outcome.error or "folder" in content:
         return outcome
-    return Outcome(cell, _folder=outcome.run.save(folder / cell.folder_name, overwrite=True))
+    return CellOutcome(cell, _folder=outcome.run.save(folder / cell.folder_name, overwrite=True))
 
 
 class _Watch:
@@ -168,7 +171,7 @@ class _Watch:
     def __init__(
         self,
         cells: Sequence[Cell],
-        outcomes: list[Outcome | None],
+        outcomes: list[CellOutcome | None],
         missing: Sequence[int],
         on_progress: Callable[[Progress], None] | None,
     ) -> None:
@@ -182,7 +185,7 @@ class _Watch:
         self._under_way[place] = done
         self.show()
 
-    def ended(self, place: int, outcome: Outcome) -> None:
+    def ended(self, place: int, outcome: CellOutcome) -> None:
         """Note what came of a cell."""
         self._under_way.pop(place, None)
         self._outcomes[place] = outcome

@@ -13,7 +13,7 @@ from psbench.errors import ParameterError, UnknownName
 from psbench.results import remarks
 from psbench.results.text import table_text
 from psbench.runs.sweeps import table
-from psbench.runs.sweeps.cells import Outcome
+from psbench.runs.sweeps.cells import CellOutcome
 from psbench.runs.sweeps.grid import Grid, cells_of, check
 
 if TYPE_CHECKING:
@@ -34,13 +34,13 @@ class Sweep:
 
     Attributes
     ----------
-    outcomes : sequence of Outcome
+    outcomes : sequence of CellOutcome
         In the order of the grid, seeds varying fastest.
     target : float or None
         Validation accuracy that times to target refer to; if None, see `frame`.
     """
 
-    outcomes: Sequence[Outcome]
+    outcomes: Sequence[CellOutcome]
     target: float | None = None
 
     @property
@@ -49,7 +49,7 @@ class Sweep:
         return [outcome.run for outcome in self.outcomes if not outcome.error]
 
     @property
-    def failed(self) -> list[Outcome]:
+    def failed(self) -> list[CellOutcome]:
         """The cells that have no run; each has its `error`, and a `traceback` if it is not psbench's own."""
         return [outcome for outcome in self.outcomes if outcome.error]
 

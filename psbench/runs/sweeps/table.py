@@ -10,7 +10,7 @@ import pandas as pd
 
 from psbench.metrics import interval, standard_deviation
 from psbench.results.comparison_table import SHOWN, as_text, censored
-from psbench.runs.sweeps.cells import Outcome
+from psbench.runs.sweeps.cells import CellOutcome
 
 #: numbers of one run, in the order of the table; own metrics come after the losses
 RESULTS = (
@@ -25,7 +25,7 @@ _TEXT = ("val_accuracy", "val_loss", "time_s", "time_to_target_s", "updates", "m
 _FACTS = ("seed", "status", "error")
 
 
-def target_of(outcomes: Sequence[Outcome], target: float | None) -> float | None:
+def target_of(outcomes: Sequence[CellOutcome], target: float | None) -> float | None:
     """Return the validation accuracy that times to target refer to.
 
     It is the given one; or the experiments' own, if they agree on one; or what half of the runs reached, cut
@@ -41,7 +41,7 @@ def target_of(outcomes: Sequence[Outcome], target: float | None) -> float | None
     return int(statistics.median_low(reached) * 1000) / 1000 if reached else None
 
 
-def frame_of(outcomes: Sequence[Outcome], target: float | None) -> pd.DataFrame:
+def frame_of(outcomes: Sequence[CellOutcome], target: float | None) -> pd.DataFrame:
     """Return a row for each cell; see `Sweep.frame`."""
     paths = dict.fromkeys(path for outcome in outcomes for path in outcome.cell.parameters)
     rows = [_row(outcome, paths, target_of(outcomes, target)) for outcome in outcomes]
@@ -53,7 +53,7 @@ def frame_of(outcomes: Sequence[Outcome], target: float | None) -> pd.DataFrame:
     return frame.astype(dict.fromkeys(numbers, float))
 
 
-def _row(outcome: Outcome, paths: Mapping[str, None], target: float | None) -> dict[str, Any]:
+def _row(outcome: CellOutcome, paths: Mapping[str, None], target: float | None) -> dict[str, Any]:
     parameters = outcome.cell.parameters
     row: dict[str, Any] = {path: parameters.get(path) for path in paths}
     row |= {"seed": outcome.cell.experiment.seed, "status": outcome.status, "error": outcome.error}
@@ -85,14 +85,14 @@ def _row(outcome: Outcome, paths: Mapping[str, None], target: float | None) -> d
     )
 
 
-def _own(outcome: Outcome) -> dict[str, Any]:
+def _own(outcome: CellOutcome) -> dict[str, Any]:
     """Return the last values of the experiment's own metrics."""
     names = [f"val_{name}" for name in outcome.cell.experiment.metrics or ()]
     rows = outcome.run.log.evaluations() if names else []
     return {name: rows[-1].get(name) if rows else None for name in names}
 
 
-def _time_to(outcome: Outcome, target: float) -> float:
+def _time_to(outcome: CellOutcome, target: float) -> float:
     """Return the time of the first evaluation that reaches the target; infinite if none does."""
     return next((time_s for time_s, value in outcome.accuracies if value >= target), float("inf"))
 

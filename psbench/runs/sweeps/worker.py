@@ -25,7 +25,7 @@ from psbench.experiment import Experiment
 from psbench.progress import RunProgress
 from psbench.results.run import Run
 from psbench.runs.execution import run
-from psbench.runs.sweeps.cells import Cell, Outcome
+from psbench.runs.sweeps.cells import Cell, CellOutcome
 from psbench.system.by_value import dumps_by_value
 from psbench.system.parent import end_with_parent
 from psbench.training.workload import Workload
@@ -96,18 +96,18 @@ def _plain(done: Run) -> dict[str, Any]:
     return {"meta": done.meta, "rows": done.log.rows().tobytes(), "texts": done.log.texts, **arrays}
 
 
-def outcome_of(cell: Cell, found: dict[str, Any]) -> Outcome:
+def outcome_of(cell: Cell, found: dict[str, Any]) -> CellOutcome:
     """Return the outcome of a cell from what `run_plain` returned, here or elsewhere."""
     if "error" in found:
-        return Outcome(cell, found["error"], found.get("traceback", ""))
+        return CellOutcome(cell, found["error"], found.get("traceback", ""))
     if "folder" in found:
-        return Outcome(cell, _folder=found["folder"])
+        return CellOutcome(cell, _folder=found["folder"])
     plain = found["run"]
     log = EventLog()
     log.extend(np.frombuffer(plain["rows"], dtype=ROW), plain["texts"])
     tensors = (plain["parameters"], plain["buffers"])
     model = (None if array is None else torch.from_numpy(array) for array in tensors)
-    return Outcome(cell, _run=Run(cell.experiment, log, plain["meta"], *model))
+    return CellOutcome(cell, _run=Run(cell.experiment, log, plain["meta"], *model))
 
 
 class _Reporter:

@@ -16,7 +16,7 @@ Floats: TypeAlias = npt.NDArray[np.float32]
 Packed: TypeAlias = npt.NDArray[np.uint8]
 
 
-class Codec(parts.Codec):
+class Codec(parts.CodecPart):
     """How a vector of floats is encoded; a subclass defines `num_bits`, `_encode` and `_decode`.
 
     A codec has no state: it draws random numbers from the generator that it is given, and the residual of

@@ -11,7 +11,7 @@ from pydantic import PrivateAttr, SerializeAsAny, model_validator
 
 from psbench.core.actions import Orders
 from psbench.core.own_steps import OwnSteps
-from psbench.core.parts import Codec, codec_field
+from psbench.core.parts import CodecPart, codec_field
 from psbench.core.specification import parameter
 from psbench.core.worker_policy import Directive, WorkerPolicy
 from psbench.errors import ParameterError
@@ -160,8 +160,10 @@ class HermesGUP(OwnSteps):
     test_samples: int = parameter(
         500, "validation samples that a test loss is taken over", unit="samples", source="ours", ge=1
     )
-    codec: SerializeAsAny[Codec] = codec_field("how vectors are written on their way to the servers", "fp16")
-    codec_down: SerializeAsAny[Codec] = codec_field(
+    codec: SerializeAsAny[CodecPart] = codec_field(
+        "how vectors are written on their way to the servers", "fp16"
+    )
+    codec_down: SerializeAsAny[CodecPart] = codec_field(
         "how vectors are written on their way to the workers", "fp16"
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from psbench.core.parts import Network, Placement
+from psbench.core.parts import NetworkTimes, Placement
 
 
 class AllReduce(Placement):
@@ -28,7 +28,7 @@ class AllReduce(Placement):
     source: ClassVar[str] = "Patarasuk and Yuan 2009"
     collective: ClassVar[bool] = True
 
-    def reduce_s(self, network: Network, num_bytes: int, workers: list[int]) -> float:
+    def reduce_s(self, network: NetworkTimes, num_bytes: int, workers: list[int]) -> float:
         """Return the time of the ring, which leaves the sum with every worker."""
         return network.ring(num_bytes, workers)
 

@@ -16,51 +16,51 @@ Ranges: TypeAlias = Sequence[Sequence[Range]]
 
 
 @dataclass(frozen=True)
-class Block:
+class TensorBlock:
     """A run of entries that is dealt out as one, named after its tensor."""
 
     name: str
     start: int
     size: int
 
-    def cut(self, pieces: int) -> list[Block]:
+    def cut(self, pieces: int) -> list[TensorBlock]:
         """Return so many pieces of equal length, to within one entry; fewer if there are fewer entries."""
         whole, more = divmod(self.size, pieces)
         sizes = [whole + (i < more) for i in range(min(pieces, self.size))]
         starts = [self.start + sum(sizes[:i]) for i in range(len(sizes))]
         return [
-            Block(f"{self.name}/{i}", start, size)
+            TensorBlock(f"{self.name}/{i}", start, size)
             for i, (start, size) in enumerate(zip(starts, sizes, strict=True))
         ]
 
 
-def contiguous(layout: Layout, servers: int, threshold: int) -> list[list[Block]]:
+def contiguous(layout: Layout, servers: int, threshold: int) -> list[list[TensorBlock]]:
     """Cut the whole vector in ranges of equal length, to within one entry."""
     total = sum(size for _, size in layout)
-    return [[piece] for piece in Block("model", 0, total).cut(servers)]
+    return [[piece] for piece in TensorBlock("model", 0, total).cut(servers)]
 
 
-def by_layer(layout: Layout, servers: int, threshold: int) -> list[list[Block]]:
+def by_layer(layout: Layout, servers: int, threshold: int) -> list[list[TensorBlock]]:
     """Deal tensor j to server j mod S."""
     blocks = blocks_of(layout)
     return [blocks[server::servers] for server in range(servers)]
 
 
-def by_hash(layout: Layout, servers: int, threshold: int) -> list[list[Block]]:
+def by_hash(layout: Layout, servers: int, threshold: int) -> list[list[TensorBlock]]:
     """Give each tensor to the server with the highest random weight.
 
     The weight is a hash of the tensor's name and the server's number, so that one server more takes over
     some tensors and moves no other.
     """
-    held: list[list[Block]] = [[] for _ in range(servers)]
+    held: list[list[TensorBlock]] = [[] for _ in range(servers)]
     for block in blocks_of(layout):
         held[max(range(servers), key=lambda server: _hash(f"{block.name}@{server}"))].append(block)
     return held
 
 
-def by_size(layout: Layout, servers: int, threshold: int) -> list[list[Block]]:
+def by_size(layout: Layout, servers: int, threshold: int) -> list[list[TensorBlock]]:
     """Cut tensors of at least `threshold` entries over all servers; give a smaller one to one of them."""
-    held: list[list[Block]] = [[] for _ in range(servers)]
+    held: list[list[TensorBlock]] = [[] for _ in range(servers)]
     for block in blocks_of(layout):
         if block.size >= threshold:
             for server, piece in enumerate(block.cut(servers)):
@@ -70,7 +70,7 @@ def by_size(layout: Layout, servers: int, threshold: int) -> list[list[Block]]:
     return held
 
 
-def best_fit(layout: Layout, servers: int, threshold: int) -> list[list[Block]]:
+def best_fit(layout: Layout, servers: int, threshold: int) -> list[list[TensorBlock]]:
     """Deal out tensors by size so that sizes and requests come out even.
 
     In descending order of size: what is larger than a server's fair share is cut into pieces of that size;
@@ -79,7 +79,7 @@ def best_fit(layout: Layout, servers: int, threshold: int) -> list[list[Block]]:
     """
     share = max(1, -(-sum(size for _, size in layout) // servers))
     pieces = [piece for b in blocks_of(layout) for piece in b.cut(-(-b.size // share))]
-    held: list[list[Block]] = [[] for _ in range(servers)]
+    held: list[list[TensorBlock]] = [[] for _ in range(servers)]
     room = [share] * servers
     for piece in sorted(pieces, key=lambda block: -block.size):
         server = _fitting(piece.size, room, held, share)
@@ -88,7 +88,7 @@ def best_fit(layout: Layout, servers: int, threshold: int) -> list[list[Block]]:
     return held
 
 
-def _fitting(size: int, room: list[int], held: list[list[Block]], share: int) -> int:
+def _fitting(size: int, room: list[int], held: list[list[TensorBlock]], share: int) -> int:
     everyone = range(len(room))
     if size * 100 < share:
         return min(everyone, key=lambda server: len(held[server]))
@@ -98,7 +98,7 @@ def _fitting(size: int, room: list[int], held: list[list[Block]], share: int) ->
     return max(everyone, key=lambda server: room[server])
 
 
-POLICIES: dict[str, Callable[[Layout, int, int], list[list[Block]]]] = {
+POLICIES: dict[str, Callable[[Layout, int, int], list[list[TensorBlock]]]] = {
     "contiguous": contiguous,
     "layer": by_layer,
     "hash": by_hash,
@@ -107,20 +107,20 @@ POLICIES: dict[str, Callable[[Layout, int, int], list[list[Block]]]] = {
 }
 
 
-def blocks_of(layout: Layout) -> list[Block]:
+def blocks_of(layout: Layout) -> list[TensorBlock]:
     """Return each tensor as a block; one without entries is left out."""
     blocks, start = [], 0
     for name, size in layout:
         if size:
-            blocks.append(Block(name, start, size))
+            blocks.append(TensorBlock(name, start, size))
         start += size
     return blocks
 
 
-def ranges_of(blocks: Iterable[Block]) -> list[Range]:
+def ranges_of(blocks: Iterable[TensorBlock]) -> list[Range]:
     """Return the entries of blocks in order, neighbours together.
 
-    >>> ranges_of([Block("b", 4, 2), Block("a", 0, 2), Block("c", 6, 1)])
+    >>> ranges_of([TensorBlock("b", 4, 2), TensorBlock("a", 0, 2), TensorBlock("c", 6, 1)])
     [(0, 2), (4, 7)]
     """
     return joined([(block.start, block.start + block.size) for block in blocks])

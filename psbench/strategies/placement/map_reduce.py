@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import ceil, log2
 from typing import ClassVar
 
-from psbench.core.parts import Network, Placement
+from psbench.core.parts import NetworkTimes, Placement
 from psbench.core.specification import parameter
 
 _MLLIB = "thesis, Table 2.4 (MLlib, logistic regression): 6,533,333 examples/s on 140 workers"
@@ -58,14 +58,14 @@ class MapReduce(Placement):
         """Return the time of going through the partition, whatever the size of the mini-batch."""
         return partition * self.scan_s_per_sample
 
-    def broadcast_s(self, network: Network, num_bytes: int, workers: list[int]) -> float:
+    def broadcast_s(self, network: NetworkTimes, num_bytes: int, workers: list[int]) -> float:
         """Return the time of sending the model down a tree."""
         return _tree(network, num_bytes, workers)
 
-    def reduce_s(self, network: Network, num_bytes: int, workers: list[int]) -> float:
+    def reduce_s(self, network: NetworkTimes, num_bytes: int, workers: list[int]) -> float:
         """Return the time of adding up along a tree."""
         return _tree(network, num_bytes, workers)
 
 
-def _tree(network: Network, num_bytes: int, workers: list[int]) -> float:
+def _tree(network: NetworkTimes, num_bytes: int, workers: list[int]) -> float:
     return ceil(log2(len(workers) + 1)) * network.hop(num_bytes, workers)

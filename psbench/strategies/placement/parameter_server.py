@@ -12,7 +12,7 @@ from psbench.core.parts import Layout, Placement
 from psbench.core.specification import parameter
 from psbench.core.view import ClusterView
 from psbench.errors import ParameterError
-from psbench.strategies.placement.assignment import POLICIES, Block, Range, Ranges, ranges_of
+from psbench.strategies.placement.assignment import POLICIES, Range, Ranges, TensorBlock, ranges_of
 from psbench.strategies.placement.reassignment import Never, Reassignment, imbalance
 
 #: what a server's load is called among the numbers that are measured; after it comes the server's number
@@ -145,7 +145,7 @@ class ParameterServer(Placement):
             self._before, self._back, self._goal = imbalance(loads), _plain(view.ranges), _plain(ranges)
         return [Reassign([[(start, stop) for start, stop in own] for own in self._goal])]
 
-    def held(self, layout: Layout) -> list[list[Block]]:
+    def held(self, layout: Layout) -> list[list[TensorBlock]]:
         """Return the blocks of each server.
 
         Raises

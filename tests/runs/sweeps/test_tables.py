@@ -11,7 +11,7 @@ import pytest
 import psbench as ps
 from psbench.errors import ParameterError, UnknownName
 from psbench.metrics import interval
-from psbench.runs.sweeps.cells import Cell, Outcome
+from psbench.runs.sweeps.cells import Cell, CellOutcome
 from psbench.runs.sweeps.display import Display
 from psbench.runs.sweeps.execution import Progress
 from psbench.testing import toy_experiment
@@ -30,9 +30,9 @@ def swept():
 def damaged(swept):
     """The same, of which one run failed and another diverged."""
     outcomes = list(swept.outcomes)
-    outcomes[0] = Outcome(outcomes[0].cell, error="RuntimeError: mine")
+    outcomes[0] = CellOutcome(outcomes[0].cell, error="RuntimeError: mine")
     run = replace(outcomes[2].run, meta=outcomes[2].run.meta | {"status": "diverged"})
-    outcomes[2] = Outcome(outcomes[2].cell, _run=run)
+    outcomes[2] = CellOutcome(outcomes[2].cell, _run=run)
     return replace(swept, outcomes=outcomes)
 
 
@@ -142,7 +142,7 @@ def test_a_setting_that_failed_was_tried_and_is_the_worst(damaged):
 
 
 def test_the_best_of_half_a_sweep_is_refused(swept):
-    stopped = [*swept.outcomes[:-1], Outcome(swept.outcomes[-1].cell, error="not run", was_run=False)]
+    stopped = [*swept.outcomes[:-1], CellOutcome(swept.outcomes[-1].cell, error="not run", was_run=False)]
     with pytest.raises(ParameterError, match="stopped before all settings were tried"):
         ps.Sweep(stopped).best()
 
@@ -206,7 +206,7 @@ def test_a_further_parameter_has_a_chart_for_each_value_or_is_chosen(swept):
     settings = [dict(zip(paths, values, strict=True)) for values in (("bsp", 1, 12, 1), ("asp", 2, 24, 2))]
     cells = [Cell(toy_experiment(), setting) for setting in settings]
     with pytest.raises(ParameterError, match="batch_size, evaluate_every vary too; choose one value of each"):
-        ps.Sweep([Outcome(cell, error="none") for cell in cells]).heatmap("lr", "strategy")
+        ps.Sweep([CellOutcome(cell, error="none") for cell in cells]).heatmap("lr", "strategy")
 
 
 def test_a_chart_says_what_it_leaves_out(damaged):

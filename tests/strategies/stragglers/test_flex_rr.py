@@ -18,7 +18,7 @@ from psbench.strategies.stragglers import FlexRR
 from psbench.strategies.stragglers.flex_rr import moved
 from psbench.testing import ScriptedCluster, check_strategy, toy_experiment
 from psbench.testing.toys import toy_cluster
-from psbench.training.trainer import Job, Trainer
+from psbench.training.trainer import StepTask, Trainer
 from psbench.training.workload import Workload
 
 
@@ -225,7 +225,7 @@ def test_an_update_is_the_mean_gradient_of_the_samples_whoever_took_them(monkeyp
     assert [*rounds(done.log)[0].values()] == [41, 7]
     workload = Workload.build(experiment)
     begun, buffers = workload.server().parameters, workload.server().buffers
-    whole = result(workload.trainer(), Job(0, 0, np.concatenate(taken)), begun, buffers)
+    whole = result(workload.trainer(), StepTask(0, 0, np.concatenate(taken)), begun, buffers)
     torch.testing.assert_close(done.parameters, begun - 0.1 * whole.gradient, rtol=1e-5, atol=1e-6)
 
 

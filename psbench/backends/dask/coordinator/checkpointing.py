@@ -32,7 +32,7 @@ from psbench.core import events as ev
 from psbench.core.actions import Action
 from psbench.core.engine import Engine
 from psbench.core.view import ClusterView
-from psbench.training.batches import Position
+from psbench.training.batches import BatchPosition
 from psbench.training.server import AGGREGATION, OPTIMIZER
 
 #: seconds that a checkpoint waits for the workers' parts of it when the run ends
@@ -90,7 +90,7 @@ class CheckpointWriter:
         """Whether the run ends with the next checkpoint."""
         return self._schedule.stopping
 
-    def complete(self, position: Callable[[int], Position]) -> Script[None]:
+    def complete(self, position: Callable[[int], BatchPosition]) -> Script[None]:
         """Have what is under way sent to the client, at the latest without the parts of some workers.
 
         Parameters
@@ -108,7 +108,7 @@ class CheckpointWriter:
         named = ["the servers" if who == _STORE else worker_name(who) for who in sorted(missing)]
         return f"{', '.join(named)} (a checkpoint)"
 
-    def _give_up(self, position: Callable[[int], Position]) -> None:
+    def _give_up(self, position: Callable[[int], BatchPosition]) -> None:
         """Wait no longer for workers' parts."""
         for tag, checkpoint in list(self._unfinished.items()):
             for worker in sorted(checkpoint.missing - {_STORE}):
@@ -221,7 +221,7 @@ class WorkerPart(NamedTuple):
         return WorkerPart(kept, {name: t for name, t in self.tensors.items() if name == "residual"})
 
 
-def part_at(position: Position) -> WorkerPart:
+def part_at(position: BatchPosition) -> WorkerPart:
     """Return the part of a worker of which only its place in the data is known."""
     return WorkerPart({"position": list(position), "used": position.steps}, {})
 
@@ -270,7 +270,7 @@ def resume_workers(out: Outbox, workers: Collection[int], checkpoint: Checkpoint
         out.send(worker_name(worker), msg.ResumeWorker(view.in_force, ranges, state, own))
 
 
-def admit_worker(out: Outbox, worker: int, position: Position, view: ClusterView) -> None:
+def admit_worker(out: Outbox, worker: int, position: BatchPosition, view: ClusterView) -> None:
     """Have a worker that took another's place go on where that one was in its data."""
     ranges = None if view.ranges is None else as_lists(view.ranges)
     out.send(worker_name(worker), msg.ResumeWorker(view.in_force, ranges, *part_at(position)))

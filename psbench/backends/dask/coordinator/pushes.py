@@ -14,7 +14,7 @@ from psbench.backends.dask.server.store import key_of
 from psbench.backends.pushes import why_diverged, with_stats
 from psbench.core import events as ev
 from psbench.core.view import Status
-from psbench.training.batches import Position
+from psbench.training.batches import BatchPosition
 
 
 class PushIntake:
@@ -47,11 +47,11 @@ class PushIntake:
         """Set how far a worker has come in its data, at the beginning."""
         self._done[worker] = samples, steps
 
-    def position_after(self, worker: int) -> Position:
+    def position_after(self, worker: int) -> BatchPosition:
         """Return where to go on in a worker's data after its last push: its chunk is not known."""
-        return Position(*self._done.get(worker, (0, 0)), 0, 0, 0)
+        return BatchPosition(*self._done.get(worker, (0, 0)), 0, 0, 0)
 
-    def handled_position(self, worker: int) -> Position:
+    def handled_position(self, worker: int) -> BatchPosition:
         """Return where to go on after the last push of a worker that the engine has taken."""
         after = self.position_after(worker)
         queued = [event for event in self._run.events if type(event) is ev.Push and event.worker == worker]

@@ -16,7 +16,7 @@ from psbench.backends.dask.protocol.roles import REPLICA
 from psbench.backends.dask.server.store import key_of
 from psbench.core.actions import Action, Release
 from psbench.core.compatibility import keeps_on_workers
-from psbench.training.batches import Position
+from psbench.training.batches import BatchPosition
 
 
 class Replication:
@@ -47,7 +47,7 @@ class Replication:
         run: RunState,
         checkpoints: CheckpointWriter,
         to_client: LogStream,
-        position: Callable[[int], Position],
+        position: Callable[[int], BatchPosition],
     ) -> None:
         self._run, self._checkpoints, self._to_client = run, checkpoints, to_client
         self._position = position

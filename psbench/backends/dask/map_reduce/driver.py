@@ -139,7 +139,7 @@ class _Driver:
         self._evaluations: list[tuple[int, int, float, Future]] = []
         self._evaluated = -1
         self._ids, self._jobs = count(), count()
-        self._sum: tasks.Sum | None = None
+        self._sum: tasks.PartialSum | None = None
         self._weights: list[float] = []
         self._folder, self._checkpoints = checkpoints, [] if checkpoints is None else checkpoints.paths
         self._unanswered = False

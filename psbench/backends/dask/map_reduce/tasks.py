@@ -35,7 +35,7 @@ class DataPartition:
 
 
 @dataclass
-class Sum:
+class PartialSum:
     """What a part of the tree has added up: weighted gradients and buffers, and what each task reports."""
 
     gradient: np.ndarray
@@ -52,7 +52,7 @@ def load(experiment: Experiment, sent: Shipment | None, worker: int) -> DataPart
 
 def map_step(
     partition: DataPartition, model: tuple[np.ndarray, np.ndarray], job: int, samples: int, weight: float
-) -> Sum:
+) -> PartialSum:
     """Compute a partition's share of the mini-batch, as slowly as the emulated machine does.
 
     The task reads the whole partition to find the members, as a mini-batch of MLlib's does (`sample` goes
@@ -71,12 +71,12 @@ def map_step(
     is_finite = bool(np.isfinite(step.loss)) and finite(step.gradient)
     steps = {partition.worker: (time.perf_counter() - began, step.loss, is_finite)}
     share = samples / partition.workload.experiment.batch_size
-    return Sum((step.gradient * weight).numpy(), (step.buffers * share).numpy(), steps)
+    return PartialSum((step.gradient * weight).numpy(), (step.buffers * share).numpy(), steps)
 
 
-def add(left: Sum, right: Sum) -> Sum:
+def add(left: PartialSum, right: PartialSum) -> PartialSum:
     """Add two parts of the tree."""
-    return Sum(left.gradient + right.gradient, left.buffers + right.buffers, left.steps | right.steps)
+    return PartialSum(left.gradient + right.gradient, left.buffers + right.buffers, left.steps | right.steps)
 
 
 def used(partition: DataPartition) -> dict[str, float]:

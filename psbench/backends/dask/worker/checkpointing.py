@@ -9,16 +9,16 @@ from psbench.backends.dask.protocol.framing import State
 from psbench.backends.dask.worker.exchange import Exchange
 from psbench.core.strategy import Strategy
 from psbench.core.worker_loop import WorkerLoop
-from psbench.training.batches import Position
+from psbench.training.batches import BatchPosition
 from psbench.training.local_model import LocalModel
 
 
-def state_as_of_release(position: Position, exchange: Exchange) -> tuple[State, dict[str, Any]]:
+def state_as_of_release(position: BatchPosition, exchange: Exchange) -> tuple[State, dict[str, Any]]:
     """Return what a worker needs to go on that computes or has a push under way: both are void then.
 
     Parameters
     ----------
-    position : Position
+    position : BatchPosition
         Where it was in its data at its last release.
     """
     tensors, plain = exchange.checkpoint(False)
@@ -26,7 +26,7 @@ def state_as_of_release(position: Position, exchange: Exchange) -> tuple[State, 
 
 
 def state_of_waiting(
-    position: Position, exchange: Exchange, loop: WorkerLoop | None, lr: float, model: LocalModel | None
+    position: BatchPosition, exchange: Exchange, loop: WorkerLoop | None, lr: float, model: LocalModel | None
 ) -> tuple[State, dict[str, Any]]:
     """Return what a worker needs to go on that waits for a release.
 

@@ -25,7 +25,7 @@ from psbench.core import events as ev
 from psbench.core.strategy import Strategy
 from psbench.core.worker_loop import WorkerLoop
 from psbench.core.worker_policy import Directive
-from psbench.training.batches import Position
+from psbench.training.batches import BatchPosition
 from psbench.training.corruption import Corruptions
 from psbench.training.local_model import LocalModel, StepStatistics
 from psbench.training.workload import Workload
@@ -73,7 +73,7 @@ class Worker:
         self.exchange: Exchange
         self.model: LocalModel
         self._ranges: EntryRanges | None = None  # of the servers, if they are not as the placement says
-        self._released_at: Position | None = None  # in the data, at the last release
+        self._released_at: BatchPosition | None = None  # in the data, at the last release
         self._overlapped: ReleaseMessage | None = None  # that came while the worker computed on
         self._halted = False
         self._model_tag: int | None = None  # of a request for the model after the next release
@@ -335,7 +335,7 @@ class Worker:
         if plain is None:
             return
         if plain["position"] is not None:
-            self.trainer.go_to(self.worker, Position(*plain["position"]))
+            self.trainer.go_to(self.worker, BatchPosition(*plain["position"]))
         self.exchange.restore(order.tensors, plain)
         self.loop = restored_loop(plain, self.composition, self.worker)
         self.lr = plain.get("lr", self.lr)
