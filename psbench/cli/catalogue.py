@@ -5,13 +5,14 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, get_args, get_origin
+from typing import Any
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from psbench.core.part import REGISTRY, Part
+from psbench.core.specification import allowed_values
 from psbench.core.strategy import DOMAINS, Strategy
 from psbench.core.switching_strategy import SwitchingStrategy
 from psbench.errors import UnknownName
@@ -45,7 +46,6 @@ _ONE = {
 }
 #: parts that a strategy has unless something else sets it apart
 _USUAL = ("mean", "every_step", "fixed", "parameter_server")
-_LIMITS = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
 
 
 def entries(kind: str) -> list[dict[str, Any]]:
@@ -160,7 +160,7 @@ def _parameter(name: str, info: FieldInfo, default: Any) -> dict[str, Any]:
         "name": name,
         "default": None if default is PydanticUndefined else _plain(default),
         "unit": extra.get("unit", ""),
-        "range": _range(info),
+        "range": allowed_values(info),
         "summary": info.description or "",
         "source": extra.get("source", ""),
     }
@@ -171,19 +171,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, BaseModel):
         return value.name  # type: ignore[attr-defined]
     return json.loads(json.dumps(value))
-
-
-def _range(info: FieldInfo) -> str:
-    """Return the allowed values in words.
-
-    >>> from psbench.strategies.consistency import KBSP
-    >>> _range(KBSP.model_fields["k"]), _range(KBSP.model_fields["cancel"])
-    ('>= 1', 'immediate | on_arrival')
-    """
-    if get_origin(info.annotation) is Literal:
-        choices = get_args(info.annotation)
-        return " | ".join(map(str, choices)) if len(choices) > 1 else ""
-    limits = [
-        (sign, getattr(m, name)) for m in info.metadata for name, sign in _LIMITS.items() if hasattr(m, name)
-    ]
-    return ", ".join(f"{sign} {limit:g}" for sign, limit in limits)

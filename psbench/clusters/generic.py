@@ -14,11 +14,6 @@ from psbench.errors import ParameterError
 class Homogeneous(Cluster):
     """Equal machines.
 
-    Parameters
-    ----------
-    workers : int, >= 1
-    memory_gb : float, gigabytes of each
-
     Examples
     --------
     >>> Homogeneous(workers=3).profile().speed

@@ -83,10 +83,6 @@ class C1(PublishedCluster):
 
     The flavour is m1.xlarge1 in the paper and m1.xxlarge1 in the thesis.
 
-    Source
-    ------
-    Strategy-Switch (IEEE Access 2025), Tables 2 and 3.
-
     Examples
     --------
     >>> C1().num_workers
@@ -104,10 +100,6 @@ class C1(PublishedCluster):
 class C2(PublishedCluster):
     """Strategy-Switch's heterogeneous cluster: C1, two machines of 4 cores and two of 2.
 
-    Source
-    ------
-    Strategy-Switch (IEEE Access 2025), Tables 2 and 3.
-
     Examples
     --------
     >>> list(C2().profile().speed)
@@ -124,10 +116,6 @@ class C2(PublishedCluster):
 
 class Hermes(PublishedCluster):
     """Hermes' twelve workers of five kinds.
-
-    Source
-    ------
-    Hermes, Table II.
 
     Examples
     --------
@@ -152,10 +140,6 @@ class Hermes(PublishedCluster):
 class ShardingTestbed(PublishedCluster):
     """The twelve equal workers on which the sharding methods were compared (two servers, one evaluator).
 
-    Source
-    ------
-    Thesis ch. 6.
-
     Examples
     --------
     >>> ShardingTestbed().num_workers
@@ -173,19 +157,11 @@ class ShardingTestbed(PublishedCluster):
 class DbsSgd(PublishedCluster):
     """DBS-SGD's containers on one machine, half with 1.0 and half with 1.5 CPUs.
 
-    Parameters
-    ----------
-    nodes : 4 or 8
-
     Notes
     -----
     The paper's Table 1 grows by 0.53 ms a sample (LeNet on MNIST, batches 100 to 500) with no constant
     part, and calls the network negligible (its latency is printed as 0.04 to 0.08 microseconds); the
     bandwidth is not stated, and ours is that of a virtual link on one machine.
-
-    Source
-    ------
-    DBS-SGD, sec. 4.
 
     Examples
     --------
@@ -218,7 +194,7 @@ class DbsSgd(PublishedCluster):
 
 
 class AdaCommTestbed(Cluster):
-    """AdaCommTestbed's four workers with one GPU each.
+    """AdaComm's four workers with one GPU each.
 
     Notes
     -----
@@ -227,10 +203,6 @@ class AdaCommTestbed(Cluster):
     10 Gbit/s, at which a ring of VGG-16 (60 MB) takes about one step: the paper's own D = E[Y] (Fig. 2).
     The memory is a TitanX's.
 
-    Source
-    ------
-    AdaCommTestbed, sec. 5.
-
     Examples
     --------
     >>> AdaCommTestbed().num_workers
@@ -238,17 +210,17 @@ class AdaCommTestbed(Cluster):
     """
 
     name: ClassVar[str] = "adacomm"
-    source: ClassVar[str] = "AdaCommTestbed, sec. 5"
+    source: ClassVar[str] = "AdaComm, sec. 5"
 
     seconds_per_sample: float = parameter(
         4.7e-4,
         "time for one sample at speed 1",
         unit="s",
-        source="AdaCommTestbed, sec. 5",
+        source="AdaComm, sec. 5",
         gt=0,
     )
     bandwidth_mbit_s: PerWorker = parameter(
-        10_000.0, "a worker's link, each direction", unit="Mbit/s", source="AdaCommTestbed, Fig. 2"
+        10_000.0, "a worker's link, each direction", unit="Mbit/s", source="AdaComm, Fig. 2"
     )
 
     def machines(self) -> list[Machine]:
@@ -263,10 +235,6 @@ class Okeanos(PublishedCluster):
     ----------
     workers : int
         140 in the thesis; fewer for a quick look.
-
-    Source
-    ------
-    Thesis 2.3.1.
 
     Examples
     --------

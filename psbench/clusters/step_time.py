@@ -115,10 +115,6 @@ class ShiftedExponential(StepTime):
     where ASP is about 1.17 times as fast as All-Reduce: played with ResNet-20's bytes it gives 1.14. A
     smaller value makes barriers nearly free, a larger one makes them look worse than published.
 
-    Source
-    ------
-    Dutta et al., Slow and Stale Gradients Can Win the Race (run-time analysis); AdaComm, Theorem 1.
-
     Examples
     --------
     >>> factors = ShiftedExponential(spread=0.5).draw(np.random.default_rng(0), 0, 1000)
@@ -160,11 +156,6 @@ class LogNormal(StepTime):
     correlation. Logarithms k steps apart are correlated by rho^k, and the factors themselves by
     (exp(sigma^2 rho^k) - 1) / (exp(sigma^2) - 1).
 
-    Source
-    ------
-    Limpert et al. (2001), "Log-normal Distributions across the Sciences"; Box and Jenkins (1970), "Time
-    Series Analysis", sec. 3.2 (AR(1)).
-
     Examples
     --------
     >>> LogNormal(sigma=0.2).sigma
@@ -172,7 +163,9 @@ class LogNormal(StepTime):
     """
 
     name: ClassVar[str] = "lognormal"
-    source: ClassVar[str] = "Limpert et al. 2001, parameterised to mean 1"
+    source: ClassVar[str] = (
+        "Limpert et al. 2001, parameterised to mean 1; Box and Jenkins 1970, sec. 3.2 (AR(1))"
+    )
 
     sigma: float = parameter(0.2, "standard deviation of the logarithm of a step's time", gt=0, le=3)
     correlation: float = parameter(

@@ -1,4 +1,4 @@
-"""EngineMembership: workers that join, leave, are dropped and are readmitted."""
+"""Membership: workers that join, leave, are dropped and are readmitted."""
 
 from __future__ import annotations
 

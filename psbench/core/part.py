@@ -9,12 +9,13 @@ domain is in `core.parts`.
 from __future__ import annotations
 
 import copy
+import inspect
 from typing import Any, ClassVar, Self
 
 from pydantic import ValidationError, model_serializer
 
 from psbench.core.actions import Action
-from psbench.core.specification import Specification, explain
+from psbench.core.specification import Specification, allowed_values, explain
 from psbench.core.view import ClusterView
 from psbench.errors import ParameterError, UnknownName, in_short
 
@@ -53,6 +54,7 @@ class Part(Specification):
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
         super().__pydantic_init_subclass__(**kwargs)
+        cls.__doc__ = _with_sections(cls)
         if not cls.registered or not cls.__dict__.get("name"):  # an inherited name is the parent's
             return
         known = REGISTRY.setdefault(cls.domain, {})
@@ -88,6 +90,24 @@ class Part(Specification):
         """Load a state of `state_dict`."""
         for name, value in state.items():
             setattr(self, name, copy.deepcopy(value))
+
+
+def _with_sections(cls: type[Part]) -> str:
+    """Return a part's docstring, with what its fields and `source` declare where it does not say it."""
+    text = inspect.cleandoc(cls.__doc__ or "")
+    if not text:
+        return text
+    entries = []
+    for name, field in cls.model_fields.items():
+        extra = field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
+        kind = getattr(field.annotation, "__name__", "")
+        said = [allowed_values(field) if kind == "Literal" else kind, str(extra.get("unit", ""))]
+        said += [] if kind == "Literal" else [allowed_values(field)]
+        entries.append(f"{name} : {', '.join(filter(None, said))}\n    {field.description}")
+    for section, content in (("Parameters", "\n".join(entries)), ("Source", cls.source)):
+        if content and f"\n{section}\n---" not in text:
+            text += f"\n\n{section}\n{'-' * len(section)}\n{content}"
+    return text
 
 
 def make_part(domain: str, value: Any) -> Part:

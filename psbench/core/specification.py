@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, get_args
+from typing import Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
+from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError
 
 from psbench.errors import ParameterError, UnknownName, in_short
@@ -35,6 +36,24 @@ class Specification(BaseModel):
         if numeric and isinstance(value, (str, bool)):
             raise PydanticCustomError("float_type", "must be a number")
         return value
+
+
+_SIGNS = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
+
+
+def allowed_values(info: FieldInfo) -> str:
+    """Return the allowed values in words.
+
+    >>> allowed_values(parameter(1, "", ge=1, lt=9))
+    '>= 1, < 9'
+    """
+    if get_origin(info.annotation) is Literal:
+        choices = get_args(info.annotation)
+        return " | ".join(map(str, choices)) if len(choices) > 1 else ""
+    limits = [
+        (sign, getattr(m, name)) for m in info.metadata for name, sign in _SIGNS.items() if hasattr(m, name)
+    ]
+    return ", ".join(f"{sign} {limit:g}" for sign, limit in limits)
 
 
 #: what is wrong, by the type of pydantic's error: its types and their values are fixed, its texts are not

@@ -68,10 +68,6 @@ class CIFAR10(ImageSource):
     ------
     DataError
         If a file is missing, or its checksum is not the published one.
-
-    Source
-    ------
-    Krizhevsky (2009), "Learning Multiple Layers of Features from Tiny Images".
     """
 
     name: ClassVar[str] = "cifar10"
@@ -130,13 +126,10 @@ class CIFAR100(CIFAR10):
         Learn the 100 classes or the 20 superclasses.
     root, download
         As for `CIFAR10`; the files lie in `cifar-100-python`.
-
-    Source
-    ------
-    Krizhevsky (2009), "Learning Multiple Layers of Features from Tiny Images"; thesis 6.2 uses both labels.
     """
 
     name: ClassVar[str] = "cifar100"
+    source: ClassVar[str] = "Krizhevsky 2009; thesis 6.2 (both labels)"
     reader: ClassVar[str] = "CIFAR100"
     channel_mean: ClassVar[tuple[float, ...]] = (0.5071, 0.4865, 0.4409)
     channel_std: ClassVar[tuple[float, ...]] = (0.2673, 0.2564, 0.2762)

@@ -23,15 +23,10 @@ class Digits(DataSource):
     ----------
     val_fraction : float, 0 <= val_fraction < 1
         Share of every class set aside for validation, chosen by the stream "split".
-
-    Source
-    ------
-    Alpaydin and Kaynak (1998), Optical Recognition of Handwritten Digits, UCI; the test part, as scikit-learn
-    ships it.
     """
 
     name: ClassVar[str] = "digits"
-    source: ClassVar[str] = "UCI optical digits, as scikit-learn ships them"
+    source: ClassVar[str] = "Alpaydin and Kaynak 1998, UCI; the test part, as scikit-learn ships it"
 
     val_fraction: float = parameter(0.2, "share of the samples set aside for validation", ge=0, lt=1)
 

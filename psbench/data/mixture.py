@@ -30,10 +30,6 @@ class Mixture(DataSource):
     seed : int or None, >= 0
         Of the draw and the split; that of the run, unless given. With it, runs of several seeds have the same
         data, as with a file.
-
-    Source
-    ------
-    Thesis 5.2.1, definition 1 (Gaussian mixture model).
     """
 
     name: ClassVar[str] = "mixture"

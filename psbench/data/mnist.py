@@ -30,10 +30,6 @@ class MNIST(ImageSource):
     ------
     DataError
         If a file is missing, truncated or not what it says.
-
-    Source
-    ------
-    LeCun et al. (1998), "Gradient-Based Learning Applied to Document Recognition".
     """
 
     name: ClassVar[str] = "mnist"
@@ -91,10 +87,6 @@ class FashionMNIST(MNIST):
     """70,000 pictures of clothes of 28 x 28 pixels, 60,000 of them for training.
 
     Parameters as for `MNIST`; the files lie in `FashionMNIST/raw`.
-
-    Source
-    ------
-    Xiao, Rasul, Vollgraf (2017), "Fashion-MNIST".
     """
 
     name: ClassVar[str] = "fashion_mnist"

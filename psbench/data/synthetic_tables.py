@@ -44,23 +44,9 @@ class SyntheticTable(DataSource):
     perceptron can learn and logistic regression cannot; years follow a linear model with as much noise as
     signal. Features, and years, are standardised: mean 0 and deviation 1 over the training rows.
 
-    Parameters
-    ----------
-    layout : "higgs" or "year_prediction_msd"
-        28 features and two classes, or 90 features and a number.
-    samples : int, >= 2
-        Rows, training and validation together.
-    val_fraction : float, 0 <= val_fraction < 1
-        Share of the rows, at the end, for validation.
-
     Notes
     -----
     Reduces to: the data set `csv` of the file that `generate` writes with the same rows and seed.
-
-    Source
-    ------
-    Thesis ch. 2 generates its synthetic data in the layouts of the real ones; how it does is not said, so the
-    models are ours.
     """
 
     name: ClassVar[str] = "synthetic_table"

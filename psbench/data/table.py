@@ -220,15 +220,12 @@ class CSV(TableFile):
     What is held in memory beside the blocks: up to 30 bytes a training row, for shards and their shuffles,
     and a mini-batch. Under gradient descent (`batch_size` is the whole set) a step's mini-batch is a worker's
     share of the data. Shuffled rows of a file beyond memory are a read of the disk each.
-
-    Source
-    ------
-    Baldi, Sadowski, Whiteson (2014), "Searching for Exotic Particles in High-Energy Physics with Deep
-    Learning"; Bertin-Mahieux et al. (2011), "The Million Song Dataset"; both at UCI. Thesis ch. 2.
     """
 
     name: ClassVar[str] = "csv"
-    source: ClassVar[str] = "thesis ch. 2; UCI HIGGS and YearPredictionMSD"
+    source: ClassVar[str] = (
+        "thesis ch. 2; Baldi, Sadowski, Whiteson 2014 (HIGGS); Bertin-Mahieux et al. 2011 (YearPredictionMSD)"
+    )
 
     path: str = parameter("", "a CSV file, or a pattern such as parts/*.csv")
     layout: Literal["columns", "higgs", "year_prediction_msd"] = parameter(

@@ -15,10 +15,6 @@ class CNN(Model):
     """Two convolutions of 3 x 3 with 32 channels, each pooled, and a hidden layer of 64 neurons.
 
     110,634 parameters on MNIST (the paper says 110 K and no more), 141,930 on CIFAR-10.
-
-    Source
-    ------
-    Hermes, sec. V ("CNN", 110 K parameters); the layers are ours.
     """
 
     name: ClassVar[str] = "cnn"
@@ -49,10 +45,6 @@ class LeNet(Model):
     -----
     Our reading: the second convolution is connected to all maps of the first, and the output is linear, as
     everywhere today.
-
-    Source
-    ------
-    LeCun et al. (1998), "Gradient-Based Learning Applied to Document Recognition", sec. II-B.
     """
 
     name: ClassVar[str] = "lenet"
@@ -88,11 +80,6 @@ class AlexNet(Model):
     -----
     Our reading: Hermes says only "downsized", about 990 K; the fourth convolution has 88 channels, not 96, to
     come to that. No response normalisation and no dropout.
-
-    Source
-    ------
-    Krizhevsky, Sutskever, Hinton (2012), "ImageNet Classification with Deep Convolutional Neural Networks";
-    Hermes, sec. V (990 K parameters).
     """
 
     name: ClassVar[str] = "alexnet"
@@ -124,24 +111,14 @@ class VGG16(Model):
 
     14,719,818 parameters on CIFAR-10, 14,714,688 of them in the published convolutions.
 
-    Parameters
-    ----------
-    batch_norm : bool
-        Whether each convolution is normalised over its batch; 8,448 parameters more.
-
     Notes
     -----
     Our reading: for 32 x 32 pixels three large linear layers, made for ImageNet, become one, as is usual;
     no batch normalisation unless asked for, as published. Normalised convolutions keep their biases.
-
-    Source
-    ------
-    Simonyan, Zisserman (2015), "Very Deep Convolutional Networks for Large-Scale Image Recognition", ICLR,
-    configuration D; AdaComm, sec. 5.
     """
 
     name: ClassVar[str] = "vgg16"
-    source: ClassVar[str] = "Simonyan and Zisserman 2015, configuration D"
+    source: ClassVar[str] = "Simonyan and Zisserman 2015, configuration D; AdaComm, sec. 5"
     min_side: ClassVar[int] = 32
     #: channels and convolutions of each stage
     stages: ClassVar[tuple[tuple[int, int], ...]] = ((64, 2), (128, 2), (256, 3), (512, 3), (512, 3))

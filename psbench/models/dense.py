@@ -30,10 +30,6 @@ class MLP(Model):
     Reduces to: the layers of `linear` when `hidden` is empty.
     `perceptron` has sigmoids in the place of the rectifiers.
 
-    Source
-    ------
-    Hermes, authors' code (784-128-64-10).
-
     Examples
     --------
     >>> MLP(hidden=(128, 64)).hidden
@@ -70,10 +66,6 @@ class Perceptron(Model):
     (`AffineLayerModel`): a sigmoid saturates less with such weights than with those for a rectifier.
     Our reading: the thesis names MLlib's perceptron, whose hidden layers are sigmoids and whose last is a
     softmax; here the softmax is in the loss.
-
-    Source
-    ------
-    Thesis ch. 2 (28-15-15-2); Spark MLlib 2.4, `MultilayerPerceptronClassifier`.
 
     Examples
     --------
@@ -123,10 +115,6 @@ class Logistic(Model):
     With cross-entropy the objective is convex: every seed and every strategy has the same optimum, and from
     zero the first loss is ln(classes). With two classes it is binary logistic regression: the two rows of
     weights stay opposite, and their difference moves at twice the rate. Numbers are learned by `linear`.
-
-    Source
-    ------
-    Bishop (2006), "Pattern Recognition and Machine Learning", sec. 4.3.4.
     """
 
     name: ClassVar[str] = "logistic"
@@ -155,22 +143,14 @@ class Linear(Model):
     classes it is the function of `logistic`, trained with the same loss (cross-entropy); it differs in its
     random start and in `bias`. It is the smallest model that shows how a start by chance and a seed act.
 
-    Parameters
-    ----------
-    bias : bool
-        Whether each output has a constant of its own.
-
     Notes
     -----
     Our reading: the loss of a sample is (w x + b - y)^2, as everywhere else here; MLlib's is half of that, so
     its gradient at the same rate is half of ours, and a rate of theirs corresponds to half of it here.
-
-    Source
-    ------
-    Thesis ch. 2.
     """
 
     name: ClassVar[str] = "linear"
+    source: ClassVar[str] = "thesis ch. 2"
 
     bias: bool = parameter(True, "whether each output has a constant of its own")
 

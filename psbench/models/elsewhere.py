@@ -66,10 +66,6 @@ class Torchvision(Model):
     -----
     Its constructors draw the initial values, from the run's stream "model". `googlenet` and `inception_v3`
     answer with three outputs in training; give them `arguments: {aux_logits: false}`, or a loss of your own.
-
-    Source
-    ------
-    torchvision.models.
     """
 
     name: ClassVar[str] = "torchvision"

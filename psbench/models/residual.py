@@ -65,14 +65,10 @@ class ResNet50(Model):
     Our reading: AdaComm says no more than "ResNet-50" on CIFAR. A stage halves height and width in the
     3 x 3 convolution of its first bottleneck, as libraries do today, where the paper does so in the 1 x 1
     convolution before it; the number of parameters is the same.
-
-    Source
-    ------
-    He et al. (2016), "Deep Residual Learning for Image Recognition", CVPR, table 1; AdaComm, sec. 5.
     """
 
     name: ClassVar[str] = "resnet50"
-    source: ClassVar[str] = "He et al. 2016, table 1"
+    source: ClassVar[str] = "He et al. 2016, table 1; AdaComm, sec. 5"
     #: images of 8 pixels would be a single pixel in the last stage
     min_side: ClassVar[int] = 9
     #: channels inside the bottlenecks of each stage, and how many there are

@@ -35,11 +35,6 @@ class Transformer(Model):
     -----
     Our reading: attention weights themselves are not dropped.
 
-    Source
-    ------
-    Radford et al. (2019), "Language Models are Unsupervised Multitask Learners", sec. 2.3; Press and Wolf
-    (2017), "Using the Output Embedding to Improve Language Models".
-
     Examples
     --------
     >>> Transformer(width=32, heads=2).layers
@@ -47,7 +42,7 @@ class Transformer(Model):
     """
 
     name: ClassVar[str] = "transformer"
-    source: ClassVar[str] = "Radford et al. 2019 (GPT-2), sec. 2.3"
+    source: ClassVar[str] = "Radford et al. 2019 (GPT-2), sec. 2.3; Press and Wolf 2017"
     tasks: ClassVar[tuple[str, ...]] = ("sequence",)
 
     width: int = parameter(64, "numbers that a token is represented by", ge=1)

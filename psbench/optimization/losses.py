@@ -105,13 +105,7 @@ class _OfNumbers(_OfTorch):
 
 
 class CrossEntropy(_OfClasses):
-    """Cross-entropy of logits, for classes and for next tokens; the default for both.
-
-    Parameters
-    ----------
-    label_smoothing : float, 0 to 1
-        Share of the target that is spread over all classes.
-    """
+    """Cross-entropy of logits, for classes and for next tokens; the default for both."""
 
     name: ClassVar[str] = "cross_entropy"
     source: ClassVar[str] = "torch.nn.functional.cross_entropy"
@@ -166,13 +160,7 @@ class L1(_OfNumbers):
 
 
 class Huber(_OfNumbers):
-    """Squared error for small errors, absolute error for large ones.
-
-    Parameters
-    ----------
-    delta : float, > 0
-        Where one becomes the other.
-    """
+    """Squared error for small errors, absolute error for large ones."""
 
     name: ClassVar[str] = "huber"
     source: ClassVar[str] = "torch.nn.functional.huber_loss"

@@ -23,12 +23,7 @@ class Metric(Part):
 
 
 class TopKAccuracy(Metric):
-    """The share of targets that are among the k classes with the largest logits.
-
-    Parameters
-    ----------
-    k : int, >= 1
-    """
+    """The share of targets that are among the k classes with the largest logits."""
 
     name: ClassVar[str] = "top_k"
     source: ClassVar[str] = "ImageNet's top-5"

@@ -50,10 +50,6 @@ class DistributionAware(Sharding):
     Our reading: keeping all components is a rotation, which changes no distance and so no cluster; it is left
     out then. One thread is used: several add in an order of their own, and rounding could move a sample.
 
-    Source
-    ------
-    Thesis 6.1.2, Fig. 6.7; KMeans with at most 150 iterations (6.1.3).
-
     Examples
     --------
     >>> points = np.array([[0.0], [0.1], [0.2], [9.0]], dtype=np.float32)
@@ -63,7 +59,7 @@ class DistributionAware(Sharding):
     """
 
     name: ClassVar[str] = "distribution_aware"
-    source: ClassVar[str] = "thesis 6.1.2, Fig. 6.7"
+    source: ClassVar[str] = "thesis 6.1.2, 6.1.3, Fig. 6.7"
     partition: ClassVar[bool] = False
 
     clusters: int | None = parameter(

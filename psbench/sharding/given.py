@@ -58,10 +58,6 @@ class Column(Sharding):
     Notes
     -----
     The largest shard has at most a third more samples than that of the best division.
-
-    Source
-    ------
-    Graham (1969), "Bounds on Multiprocessing Timing Anomalies", SIAM J. Appl. Math. 17(2): largest first.
     """
 
     name: ClassVar[str] = "column"

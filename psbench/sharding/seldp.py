@@ -19,11 +19,6 @@ class SelDP(Sharding):
     -----
     Our reading: the data is shuffled once before it is cut, so that chunks are alike. The order matters:
     `ordered` asks the trainer to keep it. The authors' code shuffles the whole set per worker.
-
-    Source
-    ------
-    Tyagi and Swany (2023), "Accelerating Distributed ML Training via Selective Synchronization", IEEE CLUSTER
-    (SelSync's SelDP).
     """
 
     name: ClassVar[str] = "seldp"

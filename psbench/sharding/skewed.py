@@ -36,15 +36,10 @@ class Dirichlet(Sharding):
     Our reading: proportions are drawn again until all shards reach `min_size`, at most 100 times; then
     samples chosen by chance move from the largest shard to those that are too small, so that it ends at any
     skew.
-
-    Source
-    ------
-    Hsu, Qi, Brown (2019), "Measuring the Effects of Non-Identical Data Distribution for Federated Visual
-    Classification"; drawn per class, as is common since.
     """
 
     name: ClassVar[str] = "dirichlet"
-    source: ClassVar[str] = "Hsu et al. 2019"
+    source: ClassVar[str] = "Hsu et al. 2019, drawn per class"
 
     alpha: float = parameter(0.5, "concentration: small is skewed, large is even", gt=0)
     min_size: int = parameter(10, "smallest shard", unit="samples", ge=1)
@@ -81,11 +76,6 @@ class ShardPerClass(Sharding):
     ------
     ParameterError
         If there are more pieces than samples.
-
-    Source
-    ------
-    McMahan et al. (2017), "Communication-Efficient Learning of Deep Networks from Decentralized Data",
-    AISTATS, sec. 3 (two pieces per worker).
     """
 
     name: ClassVar[str] = "shard_per_class"
@@ -115,10 +105,6 @@ class LabelsPerWorker(Sharding):
     ------
     ParameterError
         If there are more workers than classes.
-
-    Source
-    ------
-    SelSync, authors' code (its non-IID split).
     """
 
     name: ClassVar[str] = "labels_per_worker"
@@ -152,15 +138,10 @@ class Quantity(Sharding):
     ------
     ParameterError
         If the data cannot give every worker `min_size` samples.
-
-    Source
-    ------
-    Li et al. (2022), "Federated Learning on Non-IID Data Silos", ICDE, sec. IV-C (quantity skew); `min_size`
-    is ours.
     """
 
     name: ClassVar[str] = "quantity"
-    source: ClassVar[str] = "Li et al. 2022, quantity skew"
+    source: ClassVar[str] = "Li et al. 2022, sec. IV-C (quantity skew); `min_size` is ours"
 
     alpha: float = parameter(0.5, "concentration: small is skewed, large is even", gt=0)
     min_size: int = parameter(10, "smallest shard", unit="samples", ge=1)

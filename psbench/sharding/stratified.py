@@ -20,10 +20,6 @@ class Stratified(Sharding):
         (with 12 workers, 8 have 4,170 images of CIFAR-10 and 4 have 4,160). On: a class begins where the one
         before ended, and sizes differ by at most one.
 
-    Source
-    ------
-    Thesis 6.1.1, Fig. 6.5; `rotate` is ours.
-
     Examples
     --------
     >>> labels = np.array([0, 0, 0, 1, 1, 1])
@@ -33,7 +29,7 @@ class Stratified(Sharding):
     """
 
     name: ClassVar[str] = "stratified"
-    source: ClassVar[str] = "thesis 6.1.1, Fig. 6.5"
+    source: ClassVar[str] = "thesis 6.1.1, Fig. 6.5; `rotate` is ours"
 
     rotate: bool = parameter(False, "continue where the class before ended, for equal sizes")
 

@@ -17,10 +17,6 @@ class Random(Sharding):
     Our reading: the thesis calls its baseline both random and modular; its class counts change from run to
     run (Fig. 6.8), so the order is shuffled.
 
-    Source
-    ------
-    Thesis 6.1, the baseline.
-
     Examples
     --------
     >>> shards = Random().split(np.zeros((5, 1)), np.zeros(5), 2, np.random.default_rng(0))
@@ -41,10 +37,6 @@ class Random(Sharding):
 class Modular(Sharding):
     """Sample i goes to worker i mod n: whatever order the data has is kept.
 
-    Source
-    ------
-    TensorFlow's `Dataset.shard`; thesis 5.1 and 6.1.
-
     Examples
     --------
     >>> Modular().split(np.zeros((5, 1)), np.zeros(5), 2, np.random.default_rng(0))[0].tolist()
@@ -52,7 +44,7 @@ class Modular(Sharding):
     """
 
     name: ClassVar[str] = "modular"
-    source: ClassVar[str] = "TensorFlow's Dataset.shard; thesis 5.1"
+    source: ClassVar[str] = "TensorFlow's Dataset.shard; thesis 5.1, 6.1"
 
     def assign(
         self, features: Features, labels: Indices, num_workers: int, rng: np.random.Generator

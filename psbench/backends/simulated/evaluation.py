@@ -1,4 +1,4 @@
-"""SimulatedEvaluation of the model during a simulation."""
+"""Evaluation of the model during a simulation."""
 
 from __future__ import annotations
 

@@ -38,10 +38,6 @@ class Replicated(DataSource):
     data set: only what a mini-batch, an epoch and a scan of the data cost differs.
     Our reading: a size is given in samples, where the thesis fills the memory of a cluster.
 
-    Source
-    ------
-    Thesis 2.3: each real data set is replicated until it barely fits in the memory of the cluster.
-
     Examples
     --------
     >>> Replicated(data="digits", samples=5000).load(Streams(0)).train_x.shape

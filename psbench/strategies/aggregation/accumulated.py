@@ -20,10 +20,6 @@ class Accumulated(Aggregation):
     -----
     Reduces to: the mean gradient over the samples, when every push is of one step.
 
-    Source
-    ------
-    Wang, Guo, Li (2019), OSP.
-
     Examples
     --------
     >>> pushes = [Push(0, 0, 1, 0, samples=8, steps=1), Push(1, 1, 1, 0, samples=24, steps=3)]

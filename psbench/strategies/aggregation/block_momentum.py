@@ -32,10 +32,6 @@ class BlockMomentum(MovesToMean):
     Our reading: with a momentum on the workers too, G as the sum of their gradients is not G as the way they
     went; we take the latter ("accumulated local updates as one big gradient step").
 
-    Source
-    ------
-    Wang and Joshi (2019), AdaComm, eqs. (7)-(8).
-
     Examples
     --------
     >>> BlockMomentum().on_commit([Push(0, 0, 1, 0, samples=8)], ClusterView(1, 1, 1))[0].weights

@@ -97,10 +97,6 @@ class BoundedStep(_ByDistance):
     it corrects nothing). `bounded_step_by_mean` needs no constant.
     near = 0, the default of older versions, takes the mean distance so far, as `bounded_step_by_mean`.
 
-    Source
-    ------
-    Dutta et al. (2018), "Slow and Stale Gradients Can Win the Race"; thesis 3.2.2.
-
     Examples
     --------
     >>> BoundedStep(near=0.5, least=0.1).factor(2.0)
@@ -125,20 +121,12 @@ class BoundedStepByMean(_ByDistance):
     As `bounded_step`, with the mean of the squared distances measured until now, this commit's among them,
     in place of the constant: pushes count for less that are staler than usual.
 
-    Parameters
-    ----------
-    least, most : float, 0 <= least <= most
-
     Notes
     -----
     Reduces to: the mean gradient when nothing is stale, with most = 1.
     This is not the published rule: distances below the mean, about half of them and more, are not corrected
     however far the model has moved, and rates do not rise as the model settles. It needs no constant that
     depends on the experiment.
-
-    Source
-    ------
-    Our variant of Dutta et al. (2018).
 
     Examples
     --------

@@ -85,11 +85,6 @@ class Krum(_ByProducts):
     Our reading: of equal scores the lower worker is taken. When fewer than 2 f + 3 pushes are there, because
     workers have left, as many neighbours count as there are, at least one.
 
-    Source
-    ------
-    Blanchard et al. (2017), "Machine Learning with Adversaries: Byzantine Tolerant Gradient Descent", NIPS,
-    sec. 4.
-
     Examples
     --------
     >>> near = [[1.0, 1.0, -9.0], [1.0, 1.0, -9.0], [-9.0, -9.0, 81.0]]
@@ -98,7 +93,7 @@ class Krum(_ByProducts):
     """
 
     name: ClassVar[str] = "krum"
-    source: ClassVar[str] = KRUM
+    source: ClassVar[str] = "Blanchard et al. 2017, sec. 4"
     weighs_samples: ClassVar[bool] = False
 
     faulty: int = parameter(0, "wrong pushes that a commit may hold", unit="pushes", source=KRUM, ge=0)
@@ -127,22 +122,12 @@ class Krum(_ByProducts):
 class GeometricMedian(_ByProducts):
     """Step along the point whose distances to the pushes have the smallest sum, by Weiszfeld's algorithm.
 
-    Parameters
-    ----------
-    iterations : int, >= 1
-    smoothing : float, > 0
-        nu: the smallest distance that a weight is divided by.
-
     Notes
     -----
     Reduces to: the mean, when all pushes are at the same distance from it. Withstands fewer than half of the
     pushes, by weight, being anything.
     Our reading: the iteration begins at the weighted mean. All points that it visits are weighted means of
     the pushes, so that it runs on their scalar products.
-
-    Source
-    ------
-    Pillutla, Kakade, Harchaoui (2022), "Robust Aggregation for Federated Learning" (RFA), IEEE TSP, Alg. 2.
 
     Examples
     --------
@@ -154,10 +139,10 @@ class GeometricMedian(_ByProducts):
     """
 
     name: ClassVar[str] = "geometric_median"
-    source: ClassVar[str] = RFA
+    source: ClassVar[str] = "Pillutla et al. 2022, Alg. 2"
 
     iterations: int = parameter(10, "steps of Weiszfeld's algorithm", source="our choice", ge=1, le=1000)
-    smoothing: float = parameter(1e-6, "smallest distance that is divided by", source=RFA, gt=0)
+    smoothing: float = parameter(1e-6, "nu: smallest distance that a weight is divided by", source=RFA, gt=0)
 
     def weights(self, pushes: Sequence[Push], gram: Gram) -> list[float]:
         """Weigh each push by its share of the samples over its distance from the point before."""
@@ -174,20 +159,11 @@ class GeometricMedian(_ByProducts):
 class ClippedMean(_ByProducts):
     """Step along the mean of the pushes, each shortened to a norm of at most `norm`.
 
-    Parameters
-    ----------
-    norm : float, >= 0
-        0 is the median of the commit's norms.
-
     Notes
     -----
     Reduces to: the mean with a large norm. Bounds how far one push moves the model; it does not tell wrong
     from right.
     Our reading: norms are clipped around 0; the paper clips around the last aggregate.
-
-    Source
-    ------
-    Karimireddy, He, Jaggi (2021), "Learning from History for Byzantine Robust Optimization", ICML, sec. 4.
 
     Examples
     --------
@@ -196,7 +172,7 @@ class ClippedMean(_ByProducts):
     """
 
     name: ClassVar[str] = "clipped_mean"
-    source: ClassVar[str] = CLIP
+    source: ClassVar[str] = "Karimireddy et al. 2021, sec. 4; our variant"
 
     norm: float = parameter(0.0, "largest norm of a push; 0: the median norm", source="our choice", ge=0)
 

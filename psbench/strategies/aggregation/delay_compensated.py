@@ -36,11 +36,6 @@ class DelayCompensated(Aggregation):
     others, where lambda_0 is 2; it could not be checked against the paper. MXNet's `dcasgd` keeps one
     previous model for all workers, which is not the paper's algorithm.
 
-    Source
-    ------
-    Zheng et al. (2017), "Asynchronous Stochastic Gradient Descent with Delay Compensation", ICML, eq. 10 and
-    Alg. 2.
-
     Examples
     --------
     >>> DelayCompensated().compensation
@@ -48,7 +43,7 @@ class DelayCompensated(Aggregation):
     """
 
     name: ClassVar[str] = "delay_compensated"
-    source: ClassVar[str] = SOURCE
+    source: ClassVar[str] = "Zheng et al. 2017 (DC-ASGD), eq. 10, Alg. 2"
     needs_base: ClassVar[bool] = True
     weighs_samples: ClassVar[bool] = False
 

@@ -37,11 +37,7 @@ class DelayedNesterov(Aggregation):
     beta m).
     Our reading: c is between 0 and 1/N in the paper; as a share of 1/N it does not depend on the number of
     workers.
-
-    Source
-    ------
-    Liu et al. (2024), "Asynchronous Local-SGD Training for Language Modeling", Alg. 3. N and c are those of
-    re-implementations, not checked in the paper.
+    N and c are those of re-implementations, not checked in the paper.
 
     Examples
     --------
@@ -50,7 +46,7 @@ class DelayedNesterov(Aggregation):
     """
 
     name: ClassVar[str] = "delayed_nesterov"
-    source: ClassVar[str] = SOURCE
+    source: ClassVar[str] = "Liu et al. 2024 (Async Local-SGD), Alg. 3"
     payload: ClassVar[PayloadKind] = "difference"
     weighs_samples: ClassVar[bool] = False
 

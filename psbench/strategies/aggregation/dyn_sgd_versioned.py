@@ -32,11 +32,6 @@ class DynSGDVersioned(Aggregation):
     wholly, n times as much as in ConSGD. A newcomer begins in the stage of the slowest worker. With
     momentum the corrections are steps like any other.
 
-    Source
-    ------
-    Jiang et al. (2017), "Heterogeneity-aware Distributed Parameter Servers", SIGMOD
-    (several versions).
-
     Examples
     --------
     >>> from psbench.core.view import WorkerView

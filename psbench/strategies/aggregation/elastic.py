@@ -26,10 +26,6 @@ class ElasticCentre(MovesToMean):
     Reduces to: workers that never hear of each other with alpha = 0. Moves keep the sum of all models and the
     centre. The paper takes alpha = .9/n.
 
-    Source
-    ------
-    Zhang, Choromanska, LeCun (2015), "Deep Learning with Elastic Averaging SGD", NIPS, Alg. 1.
-
     Examples
     --------
     >>> part = ElasticCentre(elastic_rate=0.25)
@@ -38,7 +34,7 @@ class ElasticCentre(MovesToMean):
     """
 
     name: ClassVar[str] = "elastic_centre"
-    source: ClassVar[str] = SOURCE
+    source: ClassVar[str] = "Zhang et al. 2015 (EASGD), Alg. 1"
     one_at_a_time: ClassVar[bool] = True
 
     elastic_rate: float = parameter(

@@ -31,10 +31,6 @@ class Exchange(MovesToMean):
     Reduces to: `model_average` with "parameters"; `mean` with "gradient", while all models are equal.
     Our reading: with "gradient" the server applies the mean gradients too, and a newcomer begins from there.
 
-    Source
-    ------
-    Tyagi and Swany (2023), "Accelerating Distributed ML Training via Selective Synchronization", CLUSTER.
-
     Examples
     --------
     >>> Exchange().payload, Exchange(aggregate="gradient").reply

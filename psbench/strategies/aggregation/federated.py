@@ -30,21 +30,10 @@ def staleness_weight(staleness: int, exponent: float) -> float:
 class FedAsync(MovesToMean):
     """Move the model towards a worker's: x <- (1 - a) x + a w with a = alpha (1 + staleness)^-exponent.
 
-    Parameters
-    ----------
-    mixing : float, 0 < alpha <= 1
-        The share of a fresh model.
-    staleness_exponent : float, >= 0
-        0 ignores staleness.
-
     Notes
     -----
     Reduces to: SGD with one worker and alpha = 1.
     Left out: the proximal term of the workers' loss, and the hinge form of the weight.
-
-    Source
-    ------
-    Xie, Koyejo, Gupta (2019), "Asynchronous Federated Optimization", Alg. 1.
 
     Examples
     --------
@@ -54,7 +43,7 @@ class FedAsync(MovesToMean):
     """
 
     name: ClassVar[str] = "fedasync"
-    source: ClassVar[str] = FEDASYNC
+    source: ClassVar[str] = "Xie et al. 2019 (FedAsync), Alg. 1"
     one_at_a_time: ClassVar[bool] = True
 
     mixing: float = parameter(0.6, "share of a fresh model", source=FEDASYNC, gt=0, le=1)
@@ -70,26 +59,12 @@ class FedAsync(MovesToMean):
 class FedBuff(Aggregation):
     """Take the mean of buffered differences, each weighted by its staleness: x <- x - lr mean_j s(tau_j) D_j.
 
-    Parameters
-    ----------
-    outer_lr : float, > 0
-        lr, the rate of the server.
-    staleness_exponent : float, >= 0
-        Of s(tau) = (1 + tau)^-exponent; 0 ignores staleness.
-    normalise : bool
-        Divide by the sum of the weights and not by their number, as the authors' FLSim does.
-
     Notes
     -----
     Reduces to: `outer` with plain under a barrier, with an exponent of 0; asynchronous local SGD with a
     buffer of one. The buffer is the consistency part's: `k_batch_asp` makes a version of every k pushes while
     nobody waits.
     Left out: secure aggregation and noise.
-
-    Source
-    ------
-    Nguyen et al. (2022), "Federated Learning with Buffered Asynchronous Aggregation", AISTATS, Alg. 1; the
-    weight is that of Xie et al. 2019.
 
     Examples
     --------
@@ -99,7 +74,7 @@ class FedBuff(Aggregation):
     """
 
     name: ClassVar[str] = "fedbuff"
-    source: ClassVar[str] = FEDBUFF
+    source: ClassVar[str] = "Nguyen et al. 2022 (FedBuff), Alg. 1; weights of Xie et al. 2019"
     payload: ClassVar[PayloadKind] = "difference"
     linear: ClassVar[bool] = True
     weighs_samples: ClassVar[bool] = False

@@ -39,11 +39,6 @@ class LossWeighted(MovesToMean):
     `stop: {patience: 25}` does, which counts evaluations; there is one after every push if `evaluate_every`
     is at most what a push brings, several chunks. An equal loss is no improvement (in the code it is).
 
-    Source
-    ------
-    Hermes, "When Less is More: Achieving Faster Convergence in Distributed Edge Machine Learning", IV-C,
-    eqs. (5)-(6) and Alg. 2.
-
     Examples
     --------
     >>> worker_share(model_loss=0.5, worker_loss=0.25) == 4 / (2 + 4)
@@ -51,7 +46,7 @@ class LossWeighted(MovesToMean):
     """
 
     name: ClassVar[str] = "loss_weighted"
-    source: ClassVar[str] = "Hermes, Alg. 2"
+    source: ClassVar[str] = "Hermes, IV-C, eqs. 5-6, Alg. 2"
     measures: ClassVar[tuple[str, ...]] = ("candidate_loss", "model_loss")
     one_at_a_time: ClassVar[bool] = True
 

@@ -16,10 +16,6 @@ class Mean(Aggregation):
     Each push carries the mean over its own samples, so it weighs as many as it has. With equal batches
     that is 1/k; with unequal ones it is what keeps a full barrier equal to single-node SGD on the union.
 
-    Source
-    ------
-    Thesis 2.1.2.
-
     Examples
     --------
     >>> pushes = [Push(0, 0, 1, 0, samples=3), Push(1, 1, 1, 0, samples=1)]
@@ -50,10 +46,6 @@ class Sum(Aggregation):
     -----
     Reduces to: the mean, when the optimizer's rate is lr/n and all n push.
 
-    Source
-    ------
-    Thesis 2.2.1 (what its TensorFlow BSP does).
-
     Examples
     --------
     >>> Sum().on_commit([Push(0, 0, 1, 0, samples=3)], ClusterView(1, 1, 1))[0].weights
@@ -61,7 +53,7 @@ class Sum(Aggregation):
     """
 
     name: ClassVar[str] = "sum"
-    source: ClassVar[str] = "thesis 2.2.1"
+    source: ClassVar[str] = "thesis 2.2.1 (its TensorFlow BSP)"
     weighs_samples: ClassVar[bool] = False
 
     def on_commit(self, pushes: list[Push], view: ClusterView) -> list[Action]:

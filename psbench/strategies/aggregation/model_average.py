@@ -42,11 +42,6 @@ class ModelAverage(MovesToMean):
     Our reading: the paper knows a barrier only. Without one, k pushes of n active workers move the server by
     their share, w <- (1 - k/n) w + (k/n) mean, so that all together move it as far as a barrier does.
 
-    Source
-    ------
-    Wang and Joshi (2019), "Adaptive Communication Strategies to Achieve the Best Error-Runtime Trade-off in
-    Local-Update SGD", eq. (1).
-
     Examples
     --------
     >>> from psbench.core.view import WorkerView

@@ -47,10 +47,6 @@ class Outer(Aggregation):
     Our reading: adam and yogi have no bias correction and s starts at 0, as in the paper's Alg. 2 with the
     initial value it leaves open; where workers' batches differ, differences are weighted by samples.
 
-    Source
-    ------
-    Douillard et al. (2023), DiLoCo, Alg. 1; Reddi et al. (2021), "Adaptive Federated Optimization", Alg. 2.
-
     Examples
     --------
     >>> Outer().payload, Outer().outer_optimizer
@@ -58,7 +54,7 @@ class Outer(Aggregation):
     """
 
     name: ClassVar[str] = "outer"
-    source: ClassVar[str] = SOURCE
+    source: ClassVar[str] = "Douillard et al. 2023 (DiLoCo), Alg. 1; Reddi et al. 2021 (FedOpt), Alg. 2"
     payload: ClassVar[PayloadKind] = "difference"
     needs_barrier: ClassVar[bool] = True
     linear: ClassVar[bool] = True

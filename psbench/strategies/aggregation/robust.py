@@ -43,11 +43,6 @@ class Median(_Robust):
     Reduces to: the mean with one or two pushes. Withstands fewer than half of the pushes being anything, NaN
     too. An honest minority is not heard either: with non-IID data the median is biased.
 
-    Source
-    ------
-    Yin et al. (2018), "Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates", ICML, Alg.
-    1, option I.
-
     Examples
     --------
     >>> Median().name
@@ -55,7 +50,7 @@ class Median(_Robust):
     """
 
     name: ClassVar[str] = "median"
-    source: ClassVar[str] = SOURCE
+    source: ClassVar[str] = "Yin et al. 2018, Alg. 1, option I"
 
     def centre(self, rows: Vector) -> Vector:
         """Return the row in the middle."""
@@ -78,11 +73,6 @@ class TrimmedMean(_Robust):
     Reduces to: the plain mean with 0; the median with as much as can be trimmed. Withstands as many wrong
     pushes as are trimmed at one end.
 
-    Source
-    ------
-    Yin et al. (2018), "Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates", ICML, Alg.
-    1, option II.
-
     Examples
     --------
     >>> TrimmedMean(trim=0.25).trim
@@ -90,7 +80,7 @@ class TrimmedMean(_Robust):
     """
 
     name: ClassVar[str] = "trimmed_mean"
-    source: ClassVar[str] = SOURCE
+    source: ClassVar[str] = "Yin et al. 2018, Alg. 1, option II"
 
     trim: float = parameter(0.2, "share left out at either end", source=SOURCE, ge=0, lt=0.5)
 

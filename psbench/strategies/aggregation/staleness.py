@@ -48,10 +48,6 @@ class StalenessWeighted(_ByStaleness):
     Our reading: Gupta et al. divide by the average staleness, "about n", which they know beforehand; we
     average what was seen, which comes to n in their setting, and never divide by less than 1.
 
-    Source
-    ------
-    Zhang et al. (2016), "Staleness-aware Async-SGD"; Gupta et al. (2016); thesis 3.2.2.
-
     Examples
     --------
     >>> stale = Push(0, 0, 1, base_version=6, samples=8)
@@ -98,10 +94,6 @@ class DynSGD(_ByStaleness):
     Our reading: the rule that needs no older models, d = versions since the worker's pull, its own included.
     The paper's variant that keeps several versions and corrects earlier contributions is
     `dyn_sgd_versioned`.
-
-    Source
-    ------
-    Jiang et al. (2017), "Heterogeneity-aware Distributed Parameter Servers", SIGMOD.
 
     Examples
     --------

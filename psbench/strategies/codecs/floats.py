@@ -51,10 +51,6 @@ class Half(Lossy):
     An entry above 65504 is refused, never made infinite. Entries below 6.1e-5 keep fewer than 11 significant
     bits, and those below 3e-8 arrive as 0; with `error_feedback` they are sent once they have added up.
 
-    Source
-    ------
-    IEEE 754; Hermes IV-C sends models and gradients in 16 bits.
-
     Examples
     --------
     >>> codec, rng = Half(), np.random.default_rng(0)

@@ -45,11 +45,6 @@ class TernGrad(Bucketed):
     s <= c ||x||/sqrt(d). Both are our derivation, and the smaller is 1 + omega of `shift_rate`. Where
     that is c and few entries hold nearly all of the norm, one answer moves each by one standard deviation.
 
-    Source
-    ------
-    Wen et al. (2017), "TernGrad: Ternary Gradients to Reduce Communication in Distributed Deep Learning",
-    NeurIPS, eq. 1 to 3 and sec. 3.3.
-
     Examples
     --------
     >>> TernGrad().num_bits(1000)
@@ -57,7 +52,7 @@ class TernGrad(Bucketed):
     """
 
     name: ClassVar[str] = "terngrad"
-    source: ClassVar[str] = "Wen et al. 2017 (TernGrad)"
+    source: ClassVar[str] = "Wen et al. 2017 (TernGrad), eqs. 1-3, sec. 3.3"
 
     clip: float = parameter(
         2.5, "magnitude at which entries are clipped; 0: nowhere", unit="sigma", source="TernGrad 3.3", ge=0
@@ -120,11 +115,6 @@ class QSGD(Bucketed):
     Our reading: levels are written with a fixed number of bits. The paper's Elias codes are shorter where
     most levels are 0 (at most 2.8 d + 32 bits for s = sqrt(d)), but their length is not known beforehand.
 
-    Source
-    ------
-    Alistarh et al. (2017), "QSGD: Communication-Efficient SGD via Gradient Quantization and Encoding",
-    NeurIPS, sec. 3.1, Lemma 3.1, and sec. 4 for buckets.
-
     Examples
     --------
     >>> QSGD(levels=4, bucket=0).num_bits(1000)
@@ -132,7 +122,7 @@ class QSGD(Bucketed):
     """
 
     name: ClassVar[str] = "qsgd"
-    source: ClassVar[str] = "Alistarh et al. 2017 (QSGD)"
+    source: ClassVar[str] = "Alistarh et al. 2017 (QSGD), sec. 3.1, Lemma 3.1; buckets: sec. 4"
 
     levels: int = parameter(
         7, "levels above 0 that a magnitude is rounded to", source="QSGD 5", ge=1, le=65535

@@ -26,11 +26,6 @@ class Sign(Bucketed):
     What arrives is sign(x) ||x||_1/d, and ||x - C(x)||^2 = ||x||^2 - ||x||_1^2/d.
     Our reading: one bit cannot say 0, so an entry of 0 arrives as the scale; the error has the same formula.
 
-    Source
-    ------
-    Karimireddy et al. (2019), "Error Feedback Fixes SignSGD and other Gradient Compression Schemes", ICML,
-    Alg. 1 (EF-SIGNSGD).
-
     Examples
     --------
     >>> codec, rng = Sign(), np.random.default_rng(0)
@@ -39,7 +34,7 @@ class Sign(Bucketed):
     """
 
     name: ClassVar[str] = "sign"
-    source: ClassVar[str] = "Karimireddy et al. 2019 (EF-signSGD)"
+    source: ClassVar[str] = "Karimireddy et al. 2019 (EF-signSGD), Alg. 1"
 
     error_feedback: bool = parameter(True, "add what one message lost to the next", source="EF-signSGD 3")
 
@@ -74,11 +69,6 @@ class OneBit(Bucketed):
     No other two values for the negative entries and the others have a smaller squared error. If there are no
     entries of one kind, its mean is 0.
 
-    Source
-    ------
-    Seide et al. (2014), "1-Bit Stochastic Gradient Descent and its Application to Data-Parallel Distributed
-    Training of Speech DNNs", Interspeech, sec. 3.
-
     Examples
     --------
     >>> codec, rng = OneBit(), np.random.default_rng(0)
@@ -87,7 +77,7 @@ class OneBit(Bucketed):
     """
 
     name: ClassVar[str] = "one_bit"
-    source: ClassVar[str] = "Seide et al. 2014 (1-bit SGD)"
+    source: ClassVar[str] = "Seide et al. 2014 (1-bit SGD), sec. 3"
 
     error_feedback: bool = parameter(True, "add what one message lost to the next", source="1-bit SGD 3")
 

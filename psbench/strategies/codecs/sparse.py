@@ -57,10 +57,6 @@ class TopK(Sparse):
     Reduces to: `none`, if ratio = 1.
     ||x - C(x)||^2 <= (1 - k/d) ||x||^2. Of equal entries the one with the lower index is sent.
 
-    Source
-    ------
-    Stich, Cordonnier and Jaggi (2018), "Sparsified SGD with Memory", NeurIPS, Def. 2.2 and Alg. 1.
-
     Examples
     --------
     >>> codec, rng = TopK(ratio=0.5), np.random.default_rng(0)
@@ -71,7 +67,7 @@ class TopK(Sparse):
     """
 
     name: ClassVar[str] = "top_k"
-    source: ClassVar[str] = SOURCE
+    source: ClassVar[str] = "Stich et al. 2018, Def. 2.2, Alg. 1"
 
     def num_bits(self, size: int) -> int:
         """Return 32 bits and an index for each of the k entries."""
@@ -111,10 +107,6 @@ class RandomK(Sparse):
     With error feedback, E ||x - C(x)||^2 = (1 - k/d) ||x||^2; without, C is unbiased and the error is
     (d/k - 1) ||x||^2. Both sides must run the same version of NumPy, whose draws may change between versions.
 
-    Source
-    ------
-    Stich, Cordonnier and Jaggi (2018), "Sparsified SGD with Memory", NeurIPS, Def. 2.2.
-
     Examples
     --------
     >>> RandomK(ratio=0.01).num_bits(1000)
@@ -122,7 +114,7 @@ class RandomK(Sparse):
     """
 
     name: ClassVar[str] = "random_k"
-    source: ClassVar[str] = SOURCE
+    source: ClassVar[str] = "Stich et al. 2018, Def. 2.2"
 
     @property
     def unbiased(self) -> bool:

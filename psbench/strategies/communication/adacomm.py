@@ -65,11 +65,6 @@ class AdaComm(Local):
     which the period never grows (A6). A loss above the first shortens the period like a plateau (A7). Time,
     loss and rate count from the moment this strategy begins: after a switch, if it is switched to.
 
-    Source
-    ------
-    Wang and Joshi (2019), "Adaptive Communication Strategies to Achieve the Best Error-Runtime Trade-off in
-    Local-Update SGD", sec. 4.
-
     Examples
     --------
     >>> AdaComm(initial_steps=20).period(before=20, loss_ratio=1 / 4)
@@ -77,7 +72,7 @@ class AdaComm(Local):
     """
 
     name: ClassVar[str] = "adacomm"
-    source: ClassVar[str] = SOURCE
+    source: ClassVar[str] = "Wang and Joshi 2019 (AdaComm), sec. 4, eq. 6"
     reads: ClassVar[tuple[str, ...]] = ("first_loss",)
     measures: ClassVar[tuple[str, ...]] = ("train_loss",)
 

@@ -30,11 +30,7 @@ class DynamicLocalSGD(Local):
     -----
     Reduces to: `local_sgd` when all workers are equally fast.
     Our reading: the speed is that of the last push, computing only; the reference is the fastest worker.
-
-    Source
-    ------
-    Liu et al. (2024), "Asynchronous Local-SGD Training for Language Modeling", sec. 5 (dynamic local
-    updates), known from accounts of others.
+    Known from accounts of others.
 
     Examples
     --------
@@ -43,7 +39,7 @@ class DynamicLocalSGD(Local):
     """
 
     name: ClassVar[str] = "dynamic_local_sgd"
-    source: ClassVar[str] = SOURCE
+    source: ClassVar[str] = "Liu et al. 2024 (Async Local-SGD), sec. 5"
     reads: ClassVar[tuple[str, ...]] = ("compute_s",)
 
     local_steps: int = parameter(20, "steps of the fastest worker", unit="steps", source=SOURCE, ge=1)

@@ -32,10 +32,6 @@ class Elastic(LocalSGD):
     nothing moves.
     Our reading: a worker that comes back without a push under way begins from the centre.
 
-    Source
-    ------
-    Zhang, Choromanska, LeCun (2015), "Deep Learning with Elastic Averaging SGD", NIPS, Alg. 1 and 2.
-
     Examples
     --------
     >>> Elastic(local_steps=10).elastic_rate
@@ -43,7 +39,7 @@ class Elastic(LocalSGD):
     """
 
     name: ClassVar[str] = "elastic"
-    source: ClassVar[str] = SOURCE
+    source: ClassVar[str] = "Zhang et al. 2015 (EASGD), Algs. 1 and 2"
 
     elastic_rate: float = parameter(
         0.1, "share of the distance that centre and worker move", source=SOURCE, ge=0, lt=1

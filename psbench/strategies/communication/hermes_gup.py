@@ -126,11 +126,6 @@ class HermesGUP(OwnSteps):
     test_samples seconds_per_sample / 3 / speed of the worker: a forward pass is about a third of a step.
     A loss of NaN or infinity is pushed, so that the run ends with it.
 
-    Source
-    ------
-    Hermes, "When Less is More: Achieving Faster Convergence in Distributed Edge Machine Learning", IV-B and
-    Alg. 1.
-
     Examples
     --------
     >>> policy = HermesGUP(alpha=-0.9).worker_policy()
@@ -139,7 +134,7 @@ class HermesGUP(OwnSteps):
     """
 
     name: ClassVar[str] = "hermes_gup"
-    source: ClassVar[str] = SOURCE
+    source: ClassVar[str] = "Hermes, IV-B, Alg. 1"
     reads: ClassVar[tuple[str, ...]] = ("test_loss",)
     pushes: ClassVar[Literal["always", "alone", "together"]] = "alone"
     chunks: ClassVar[bool] = True

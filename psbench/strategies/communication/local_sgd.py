@@ -76,12 +76,8 @@ class LocalSGD(Local):
     -----
     Reduces to: BSP under a barrier with a period of 1 (plain SGD, or momentum that is kept); workers that
     never communicate, with an infinite one. Each step's rate is that of the epoch at which the period began.
-
-    Source
-    ------
-    Wang and Joshi (2019), "Adaptive Communication Strategies to Achieve the Best Error-Runtime Trade-off in
-    Local-Update SGD", eq. (1), PASGD. The later code of the authors averages first after
-    tau + 1 steps and keeps the local momentum; here it is after tau steps, as printed.
+    The later code of the authors averages first after tau + 1 steps and keeps the local momentum; here it is
+    after tau steps, as printed.
 
     Examples
     --------
@@ -92,7 +88,7 @@ class LocalSGD(Local):
     """
 
     name: ClassVar[str] = "local_sgd"
-    source: ClassVar[str] = SOURCE
+    source: ClassVar[str] = "Wang and Joshi 2019 (AdaComm), eq. 1 (PASGD)"
 
     # 10: the period that the paper sets against 1 where it shows the trade-off (fig. 3)
     local_steps: int = parameter(

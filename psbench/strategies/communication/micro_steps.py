@@ -31,10 +31,6 @@ class MicroSteps(Communication):
     version that the worker must have for them to mean anything. Those that come too late change nothing, but
     that the piece which is being computed becomes the last. Reports: `done`, and `piece`, samples both.
 
-    Source
-    ------
-    Harlap et al. (2016), "Addressing the Straggler Problem for Iterative Convergent Parallel ML", SoCC.
-
     Examples
     --------
     >>> policy = MicroSteps(pieces=2).worker_policy()

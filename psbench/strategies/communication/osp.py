@@ -44,11 +44,6 @@ class OSP(Communication):
     the answer it steps once along that sum, w <- w_answer - lr sum, so that no gradient is lost;
     the next push takes the sum to the server, once. Only a worker that has made `local_steps` steps waits.
 
-    Parameters
-    ----------
-    local_steps : int, steps, >= 1
-        T: steps that are made at most while a push is under way.
-
     Notes
     -----
     Reduces to: BSP, with a barrier, equal workers, and messages that take no time; SGD with one worker.
@@ -60,11 +55,7 @@ class OSP(Communication):
     Our reading: the worker's own steps are plain ones, at the optimizer's rate without its momentum; the
     exchange begins after a step, with that step in the push; servers wait for all ("synchronous"), which is
     a choice of the consistency part.
-
-    Source
-    ------
-    Wang, Guo, Li (2019), "OSP: Overlapping Computation and Communication in Parameter Server for Fast Machine
-    Learning", ICPP, as summarised in thesis 3.2.2. No value of T is given; 4 is ours.
+    No value of T is given; 4 is ours.
 
     Examples
     --------
@@ -74,7 +65,7 @@ class OSP(Communication):
     """
 
     name: ClassVar[str] = "osp"
-    source: ClassVar[str] = SOURCE
+    source: ClassVar[str] = "Wang, Guo, Li 2019, OSP, as summarised in thesis 3.2.2"
     overlaps: ClassVar[bool] = True
 
     local_steps: int = parameter(

@@ -106,10 +106,6 @@ class SelSync(OwnSteps):
     them in a step. In virtual time they travel over the slowest link among those concerned before the step
     begins; `bytes.data` counts them. On dask all data is everywhere, and nothing travels.
 
-    Source
-    ------
-    Tyagi and Swany (2023), "Accelerating Distributed ML Training via Selective Synchronization", CLUSTER.
-
     Examples
     --------
     >>> policy = SelSync(delta=0.3, smoothing=1.0).worker_policy()

@@ -17,10 +17,6 @@ class ASP(Consistency):
     -----
     Reduces to: plain SGD with one worker. n equal workers in strict rotation see a staleness of n - 1.
 
-    Source
-    ------
-    Thesis 2.1.2, eq. 2.3.
-
     Examples
     --------
     >>> ASP().name
@@ -28,7 +24,7 @@ class ASP(Consistency):
     """
 
     name: ClassVar[str] = "asp"
-    source: ClassVar[str] = "Recht et al. 2011; thesis eq. 2.3"
+    source: ClassVar[str] = "Recht et al. 2011; thesis 2.1.2, eq. 2.3"
     waits_for = "none"
     singly: ClassVar[bool] = True
 

@@ -21,10 +21,6 @@ class BSP(Consistency):
     -----
     Reduces to: mini-batch SGD on the union of the workers' batches.
 
-    Source
-    ------
-    Valiant (1990); thesis 2.1.2, 3.2.2.
-
     Examples
     --------
     >>> BSP().name
@@ -32,7 +28,7 @@ class BSP(Consistency):
     """
 
     name: ClassVar[str] = "bsp"
-    source: ClassVar[str] = "Valiant 1990; thesis 2.1.2"
+    source: ClassVar[str] = "Valiant 1990; thesis 2.1.2, 3.2.2"
     barrier: ClassVar[bool] = True
     waits_for = "all"
 

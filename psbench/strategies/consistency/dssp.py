@@ -41,11 +41,6 @@ class DSSP(ClockBound):
     each may ask; of several slowest the one whose next push is predicted last counts, since it frees the
     others. A grant ends with its worker's stay in the cluster.
 
-    Source
-    ------
-    Zhao et al. (2019), DSSP: "Dynamic Stale Synchronous Parallel Distributed Training for Deep Learning",
-    ICDCS.
-
     Examples
     --------
     >>> DSSP(lower=2, upper=6).bound

@@ -38,11 +38,6 @@ class EarlyEpochStop(Consistency):
     batches go on through its shard where they were. A newcomer's whole share lies before it. Epochs of the
     run (samples over the training set) are longer than these where work is skipped.
 
-    Source
-    ------
-    Chilimbi et al. (2014), "Project Adam: Building an Efficient and Scalable Deep Learning Training System",
-    OSDI; thesis 3.2.5.
-
     Examples
     --------
     >>> EarlyEpochStop().fraction

@@ -26,11 +26,6 @@ class ElasticBSP(Consistency):
     When every worker has pushed twice, `zipline` chooses one predicted push of each; from then on a worker
     waits after its own. When all wait they go on together, and the next superstep begins.
 
-    Parameters
-    ----------
-    lookahead : int, pushes, >= 1
-        R of the paper: how many future pushes of each worker are predicted.
-
     Notes
     -----
     Reduces to: plain SGD with one worker. With lookahead = 1 every worker makes exactly one more step after
@@ -38,13 +33,7 @@ class ElasticBSP(Consistency):
     Our reading: predicted are the R pushes *after* the last one, so nobody is past its push when it is
     chosen; pushes are committed one by one as under ASP, at the barrier too; one that joins after the
     choice waits for the barrier, and one that leaves is no longer waited for.
-
-    Source
-    ------
-    Zhao et al. (2019), ElasticBSP: "Elastic Bulk Synchronous Parallel Model for Distributed Deep Learning",
-    ICDM;
-    Zhao et al. (2021), "ZipLine", Machine Learning. The default is that of Hermes' comparison; the
-    authors use 15 to 960.
+    The default is that of Hermes' comparison; the authors use 15 to 960.
 
     Examples
     --------
@@ -59,7 +48,7 @@ class ElasticBSP(Consistency):
 
     lookahead: int = parameter(
         150,
-        "future pushes of each worker that are predicted",
+        "R: future pushes of each worker that are predicted",
         unit="pushes",
         source="Hermes, E-BSP",
         ge=1,

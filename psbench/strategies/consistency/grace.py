@@ -21,20 +21,11 @@ class Grace(Consistency):
 
     Workers that finish almost together so begin their next steps from one model.
 
-    Parameters
-    ----------
-    grace_s : float, seconds, >= 0
-        0 commits each push at once.
-
     Notes
     -----
     Reduces to: ASP with a grace of 0.
     Our reading: a push that arrives at the very end of the period is of the next one if the timer came first;
     before a switch the period ends at once.
-
-    Source
-    ------
-    Liu et al. (2024), "Asynchronous Local-SGD Training for Language Modeling", sec. 3 (grace period).
 
     Examples
     --------
@@ -43,11 +34,11 @@ class Grace(Consistency):
     """
 
     name: ClassVar[str] = "grace"
-    source: ClassVar[str] = SOURCE
+    source: ClassVar[str] = "Liu et al. 2024 (Async Local-SGD), sec. 3"
     singly: ClassVar[bool] = True
 
     grace_s: float = parameter(
-        0.0, "time that the first push waits for others", unit="s", source=SOURCE, ge=0
+        0.0, "time that the first push waits for others; 0: none", unit="s", source=SOURCE, ge=0
     )
 
     _waiting: bool = PrivateAttr(False)  # whether a period is under way

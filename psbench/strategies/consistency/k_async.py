@@ -21,10 +21,6 @@ SOFTSYNC_SOURCE = "Gupta et al. 2016; Zhang et al. 2016; thesis 3.2.2; DBS-SGD e
 class KASP(Consistency):
     """Commit k pushes of k different workers, of any staleness; only the contributors pull and go on.
 
-    Parameters
-    ----------
-    k : int, pushes, 1 <= k <= n
-
     Notes
     -----
     Reduces to: ASP when k = 1, at the same rate; BSP when k = n. Nothing is discarded. The four k-variants
@@ -32,10 +28,6 @@ class KASP(Consistency):
     lr/n, which `lr_scaling: by_share` is here (lr k/n for the mean).
     Our reading: a contributor waits for the commit that uses its push, since k *different* workers are
     asked for. With fewer than k workers left, all of them are enough.
-
-    Source
-    ------
-    Dutta et al. (K-async); thesis 3.2.2, Table 3.2, Fig. 3.3.
 
     Examples
     --------
@@ -88,18 +80,10 @@ class _EveryPushes(Consistency):
 class KBatchASP(_EveryPushes):
     """Commit every k pushes, of any staleness, possibly several of one worker; nobody ever waits.
 
-    Parameters
-    ----------
-    k : int, pushes, >= 1
-
     Notes
     -----
     Reduces to: ASP when k = 1, at the same rate; see `KASP` for the rates. A worker pulls the current version
     at once, which is the one it has if nothing was committed meanwhile. Nothing is discarded.
-
-    Source
-    ------
-    Dutta et al. (K-batch-async), Lian et al. 2015; thesis 3.2.2, Table 3.2.
 
     Examples
     --------
@@ -119,11 +103,6 @@ class KBatchASP(_EveryPushes):
 class NSoftsync(_EveryPushes):
     """Commit every floor(workers / n) pushes, of any staleness, possibly several of one worker.
 
-    Parameters
-    ----------
-    n : int, 1 <= n <= number of workers
-        The splitting parameter: about n versions are made while every worker pushes once.
-
     Notes
     -----
     Reduces to: k-batch-ASP with k = floor(workers / n), if staleness is not weighed; ASP when n is the number
@@ -131,11 +110,6 @@ class NSoftsync(_EveryPushes):
     The staleness of a push is about n on equal workers. `staleness_weighted` divides the rate accordingly.
     Our reading: one worker may fill several places of a version ("just like k-batch-ASP", thesis); the number
     of workers is that of the cluster as specified.
-
-    Source
-    ------
-    Gupta et al. (2016), "Model Accuracy and Runtime Tradeoff in Distributed Deep Learning"; Zhang et al.
-    (2016), "Staleness-aware Async-SGD"; thesis 3.2.2.
 
     Examples
     --------

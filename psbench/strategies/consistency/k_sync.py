@@ -14,7 +14,7 @@ from psbench.core.specification import parameter
 from psbench.core.view import ClusterView
 from psbench.errors import ParameterError
 
-SOURCE = "Dutta et al., Slow and Stale Gradients Can Win the Race; thesis 3.2.2, Table 3.2"
+SOURCE = "Dutta et al., Slow and Stale Gradients Can Win the Race; thesis 3.2.2, Table 3.2, Fig. 3.3"
 
 
 BACKUP_SOURCE = "Chen et al. 2016, Revisiting Distributed Synchronous SGD"
@@ -90,10 +90,6 @@ class KBSP(_FirstWorkers):
     look at the share of applied pushes.
     Our reading: with fewer than k workers left, all of them are enough.
 
-    Source
-    ------
-    Dutta et al. (K-sync); thesis 3.2.2, Table 3.2, Fig. 3.3.
-
     Examples
     --------
     >>> KBSP(k=2).k
@@ -129,10 +125,6 @@ class BackupWorkers(_FirstWorkers):
     Our reading: a version needs N = n - spares gradients of the cluster as specified, so workers that fail
     use up the spares; with fewer than N left, all of them are enough and the mean is over those.
 
-    Source
-    ------
-    Chen et al. (2016), "Revisiting Distributed Synchronous SGD".
-
     Examples
     --------
     >>> BackupWorkers(spares=1).cancel
@@ -166,19 +158,10 @@ class KBatchBSP(_FirstPushes):
 
     A worker that has pushed starts another mini-batch at once on the same version.
 
-    Parameters
-    ----------
-    k : int, pushes, >= 1
-    cancel : "immediate" or "on_arrival"
-
     Notes
     -----
     Staleness is 0 for every committed push. k = n is not BSP in general: a fast worker may fill two slots.
     It is with equal, constant speeds.
-
-    Source
-    ------
-    Dutta et al. (K-batch-sync); thesis 3.2.2, Table 3.2, Fig. 3.3.
 
     Examples
     --------

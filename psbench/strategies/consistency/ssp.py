@@ -48,22 +48,12 @@ class ClockBound(Consistency):
 class SSP(ClockBound):
     """Commit each push at once; let a worker start a step if it leads by at most `staleness_bound`.
 
-    Parameters
-    ----------
-    staleness_bound : int, steps, >= 0
-        Largest lead of a worker's clock over the slowest active worker's, at the start of a step.
-
     Notes
     -----
     Reduces to: BSP when staleness_bound = 0 (equal to rounding: pushes are summed one by one); ASP when it
     is never reached.
     Our reading: the bound applies when a step starts. A held worker that has just finished may show a lead
     of one more (thesis Fig. 3.4 blocks there too). A worker that leaves no longer counts as the slowest.
-
-    Source
-    ------
-    Ho et al. (2013), "More Effective Distributed ML via a Stale Synchronous Parallel Parameter Server",
-    NIPS, sec. 3; thesis 3.2.2.
 
     Examples
     --------
@@ -72,7 +62,7 @@ class SSP(ClockBound):
     """
 
     name: ClassVar[str] = "ssp"
-    source: ClassVar[str] = "Ho et al. 2013, sec. 3"
+    source: ClassVar[str] = "Ho et al. 2013, sec. 3; thesis 3.2.2"
 
     staleness_bound: int = parameter(
         3,

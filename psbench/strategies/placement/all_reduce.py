@@ -13,10 +13,6 @@ class AllReduce(Placement):
     In a ring of n workers each sends 2 (n - 1)/n of the vector. Its first half, the
     reduce-scatter, counts as bytes up and its second, the all-gather, as bytes down: each message once.
 
-    Source
-    ------
-    Patarasuk and Yuan (2009); thesis 2.1.2.
-
     Examples
     --------
     >>> ring = AllReduce()
@@ -25,7 +21,7 @@ class AllReduce(Placement):
     """
 
     name: ClassVar[str] = "all_reduce"
-    source: ClassVar[str] = "Patarasuk and Yuan 2009"
+    source: ClassVar[str] = "Patarasuk and Yuan 2009; thesis 2.1.2"
     collective: ClassVar[bool] = True
 
     def reduce_s(self, network: NetworkTimes, num_bytes: int, workers: list[int]) -> float:

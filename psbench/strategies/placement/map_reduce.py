@@ -30,10 +30,6 @@ class MapReduce(Placement):
     job_s + scan + T/n samples + 2 tree, tree = ceil(log2(n + 1)) times latency + bytes / bandwidth.
     The 0.1 s of a job is chosen by hand, as what a job of Spark's is commonly said to take; measure yours.
 
-    Source
-    ------
-    Thesis 2.2 and 2.3 (Spark MLlib).
-
     Examples
     --------
     >>> MapReduce(job_s=0.5, scan_s_per_sample=0.25).start_s(partition=2)
@@ -41,7 +37,7 @@ class MapReduce(Placement):
     """
 
     name: ClassVar[str] = "map_reduce"
-    source: ClassVar[str] = "thesis 2.2.1 (Spark MLlib)"
+    source: ClassVar[str] = "thesis 2.2, 2.3 (Spark MLlib)"
     collective: ClassVar[bool] = True
     stateless_workers: ClassVar[bool] = True
 

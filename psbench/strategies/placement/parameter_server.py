@@ -51,10 +51,6 @@ class ParameterServer(Placement):
     Our reading: where MXNet draws a server at random for a small tensor, a hash of its name is used here, so
     that every process finds the same. Optimus' 1 % rule is known from accounts of others only.
 
-    Source
-    ------
-    Li et al. 2014; thesis 3.2.4.
-
     Examples
     --------
     >>> server = ParameterServer(servers=2, assignment="layer")

@@ -63,11 +63,6 @@ class ByLoad(Reassignment):
     server takes for what it holds can be mended. That is what moves here; after Chen et al., as the thesis
     tells it ("skewness and the performance of each available server").
 
-    Source
-    ------
-    Renz-Wieland et al. (2020), "Dynamic parameter allocation in parameter servers" (Lapse), VLDB 13(12);
-    Renz-Wieland et al. (2022), "NuPS", SIGMOD; thesis 3.2.4. The rule is ours.
-
     Examples
     --------
     >>> rule = ByLoad(threshold=1.2)
@@ -78,7 +73,9 @@ class ByLoad(Reassignment):
     """
 
     name: ClassVar[str] = "by_load"
-    source: ClassVar[str] = "Renz-Wieland et al. 2020 (Lapse), in spirit"
+    source: ClassVar[str] = (
+        "Renz-Wieland et al. 2020 (Lapse); Renz-Wieland et al. 2022 (NuPS); thesis 3.2.4; the rule is ours"
+    )
 
     every: int = parameter(
         50, "updates between two measurements of the servers' load", unit="updates", source="by hand", ge=1

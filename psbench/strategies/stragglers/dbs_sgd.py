@@ -43,10 +43,6 @@ class DBS(Stragglers):
     set. The rate of a push does not depend on its batch, which the paper leaves to future work. While worker
     0 is away its last times stand; one that is back begins with its first batch again. All this
     supposes that times grow with batches: where they hardly do (tiny models) batches drift to their ends.
-
-    Source
-    ------
-    "An efficient algorithm for data parallelism based on stochastic optimization" (2022), AEJ, Algs. 1-2.
     The paper gives no value of the tolerance.
 
     Examples

@@ -41,11 +41,7 @@ class DropStragglers(Stragglers):
     Our reading: the source says only that stragglers are dropped; what makes one, and that a share of the
     workers always stays, are our rule. A step's time is its seconds of computing. The push by which a worker
     is found too slow still counts.
-
-    Source
-    ------
-    Zhang et al. (2017), "Poseidon: An Efficient Communication Architecture for Distributed Deep Learning on
-    GPU Clusters", ATC; thesis 3.2.5. The sources give no values.
+    The sources give no values.
 
     Examples
     --------

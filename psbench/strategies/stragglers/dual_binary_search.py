@@ -73,10 +73,6 @@ class DualBinarySearch(Stragglers):
     optimizer's state (`ClusterView.capacity`). Half of that is for the chunk being trained on, the other half
     for the one that travels meanwhile (prefetching).
 
-    Source
-    ------
-    Hermes, "When Less is More: Achieving Faster Convergence in Distributed Edge Machine Learning", IV-A.
-
     Examples
     --------
     >>> search(step_s=0.00768, passes=5, target_s=2.2, most=2500, batch_size=16)

@@ -10,10 +10,6 @@ from psbench.core.parts import Stragglers
 class Fixed(Stragglers):
     """Every worker keeps the batch it began with: its share of the global batch.
 
-    Source
-    ------
-    Thesis 2.1.2, eq. 2.1.
-
     Examples
     --------
     >>> Fixed().name
@@ -21,4 +17,4 @@ class Fixed(Stragglers):
     """
 
     name: ClassVar[str] = "fixed"
-    source: ClassVar[str] = "thesis eq. 2.1"
+    source: ClassVar[str] = "thesis 2.1.2, eq. 2.1"

@@ -22,11 +22,6 @@ class FlexRR(Stragglers):
     `threshold`, the slower's quota is cut and the faster's raised by as much, so that at their speeds until
     now they finish together.
 
-    Parameters
-    ----------
-    threshold : float, 0 to 1
-        Smallest difference in progress that moves work.
-
     Notes
     -----
     Reduces to: BSP (to rounding) when no worker lags by the threshold.
@@ -41,11 +36,6 @@ class FlexRR(Stragglers):
     samples that their worker leaves out are ordered from another, as long as one is under way; if none is,
     the barrier has a few samples less, with the right weights. Under other consistency than a barrier
     progress cannot be compared like this.
-
-    Source
-    ------
-    Harlap et al. (2016), "Addressing the Straggler Problem for Iterative Convergent Parallel ML", SoCC;
-    thesis 3.2.5.
 
     Examples
     --------

@@ -41,11 +41,6 @@ class LBBSP(Stragglers):
     network (NARX) fed with the machines' load as well; ours is given the past speeds only. Shares are rounded
     by largest remainder and are at least 1; a newcomer is taken to have the mean speed until it has pushed.
 
-    Source
-    ------
-    Chen et al. (2020), "Semi-dynamic Load Balancing: Efficient Distributed Learning in Non-Dedicated
-    Environments", SoCC.
-
     Examples
     --------
     >>> cut(256, [4, 3, 2, 1])

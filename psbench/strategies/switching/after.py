@@ -29,10 +29,6 @@ class After(SwitchOnce):
     than two epochs is cut at the exact fraction. Sync-Switch counts mini-batches instead: `whole_epochs`
     off, since an epoch here is a number of samples, whichever strategy trains on them.
 
-    Source
-    ------
-    Strategy-Switch (IEEE Access 2025), alpha %; Sync-Switch (ICDCS 2021).
-
     Examples
     --------
     >>> After(fraction=0.25).fraction
@@ -40,7 +36,7 @@ class After(SwitchOnce):
     """
 
     name: ClassVar[str] = "after"
-    source: ClassVar[str] = "Strategy-Switch 2025, alpha %"
+    source: ClassVar[str] = "Strategy-Switch 2025, alpha %; Sync-Switch, ICDCS 2021"
     needs_epochs: ClassVar[bool] = True
 
     fraction: float = parameter(

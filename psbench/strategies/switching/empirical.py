@@ -16,12 +16,6 @@ class Empirical(LossWindow):
     s = 1/window * sum over i < window of abs(v(k-i) - v(k-i-1)) / v(k-i-1); switch when s < threshold.
     Once only, and never back.
 
-    Parameters
-    ----------
-    window : int, epochs, >= 1
-    threshold : float, > 0
-        Mean relative change under which training counts as settled; 0.01 is 1 %.
-
     Notes
     -----
     Our reading: each term's denominator is inside the sum (thesis eq. 4.1 and its example; the paper's
@@ -30,10 +24,6 @@ class Empirical(LossWindow):
     changes seen over the epochs that they span.
     A small validation set makes a noisy loss, whose changes may never get below 1 %: see `noise_adaptive`.
 
-    Source
-    ------
-    Thesis eq. 4.1; Strategy-Switch (IEEE Access 2025), eq. 1.
-
     Examples
     --------
     >>> round(100 * relative_change([.500, .450, .420, .415, .413, .412]), 4)
@@ -41,7 +31,7 @@ class Empirical(LossWindow):
     """
 
     name: ClassVar[str] = "empirical"
-    source: ClassVar[str] = "thesis eq. 4.1"
+    source: ClassVar[str] = "thesis eq. 4.1; Strategy-Switch 2025, eq. 1"
     #: 2: counts epochs, not evaluations; in virtual time acts at the version that was evaluated
 
     window: int = parameter(

@@ -21,13 +21,6 @@ class NoiseAdaptive(LossWindow):
     sigma = sqrt(mean of (d_(i+1) - d_i)^2 / 6); switch when m <= factor * sqrt(2) * sigma / W.
     Once only, and never back.
 
-    Parameters
-    ----------
-    window : int, epochs, >= 3
-    factor : float, >= 0
-        Standard deviations of the noise that the net change may be. 1: the loss is within the noise of
-        that of a window ago.
-
     Notes
     -----
     The published rule averages changes without their sign, so noise alone keeps its s at 2/sqrt(pi) = 1.13
@@ -39,11 +32,6 @@ class NoiseAdaptive(LossWindow):
     them. A fall that itself slows down within the window counts as noise, by less the slower it is.
     Constant losses without noise switch (0 <= 0); a steady fall without noise never does.
     Epochs without an evaluation (see `LossWindow`) have no d_i; W is then the epochs that the losses span.
-
-    Source
-    ------
-    Strategy-Switch (IEEE Access 2025), sec. VI, names "an adaptive strategy or theoretically guided
-    threshold" as future work; the rule is our design.
 
     Examples
     --------

@@ -48,10 +48,6 @@ class OnStragglers(Switching):
     equally often; the cluster includes those dropped, as they last were, or else dropping the slowest would
     make a straggler of the next; the last worker is kept; the number of windows is our choice.
 
-    Source
-    ------
-    Li et al. (2021), "Sync-Switch: Hybrid Parameter Synchronization for Distributed Deep Learning", ICDCS.
-
     Examples
     --------
     >>> sorted(below({"0": 1.0, "1": 1.0, "2": 1.0, "3": 0.5})), below({"0": 1.0, "1": 1.0})
