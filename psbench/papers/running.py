@@ -10,7 +10,7 @@ from psbench.errors import Cancelled
 from psbench.experiment import Experiment
 from psbench.papers.cells import PaperCell
 from psbench.papers.records import PaperRecord, Store, record_of
-from psbench.runs.sweeps.cells import PaperCell as SweepCell
+from psbench.runs.sweeps.cells import Cell
 from psbench.runs.sweeps.execution import Progress
 from psbench.runs.sweeps.execution import run_cells as run_side_by_side
 
@@ -52,7 +52,7 @@ def run_cells(
     """
     records = {cell.key: found for cell in cells if (found := store.find(cell)) is not None}
     todo = sorted((cell for cell in cells if cell.key not in records), key=lambda cell: -cell.seconds)
-    planned = [SweepCell(Experiment.from_spec(json.loads(cell.spec))) for cell in todo]
+    planned = [Cell(Experiment.from_spec(json.loads(cell.spec))) for cell in todo]
     outcomes = run_side_by_side(planned, processes=processes, folder=store.runs, on_progress=on_progress)
     missing = []
     for cell, outcome in zip(todo, outcomes, strict=True):

@@ -37,8 +37,9 @@ from psbench.testing import ScriptedCluster
 def start(strategy, workers=2, **options):
     engine = Engine(
         strategy,
-        ClusterView(num_workers=workers, dataset_size=40, global_batch=4 * workers, **options),
+        ClusterView(num_workers=workers, dataset_size=40, global_batch=4 * workers),
         log=EventLog(),
+        **options,
     )
     engine.begin(range(workers))
     return engine
