@@ -44,11 +44,6 @@ class Slowdown(WorkerFault):
     """A transient straggler: steps that begin at `from_s` <= t < `to_s` take `factor` times as long.
 
     Our reading: the whole step is slowed, and a step that begins before the spell is not.
-
-    Examples
-    --------
-    >>> Slowdown(worker=2, from_s=10, to_s=20, factor=4).factor
-    4.0
     """
 
     from_s: float = Field(ge=0, description="beginning, seconds")
@@ -70,13 +65,7 @@ class Failure(WorkerFault):
 
 
 class LateJoin(WorkerFault):
-    """A worker that is not there at the start and arrives at `at_s`.
-
-    Examples
-    --------
-    >>> LateJoin(worker=3, at_s=60).at_s
-    60.0
-    """
+    """A worker that is not there at the start and arrives at `at_s`."""
 
     at_s: float = Field(gt=0, description="when it arrives, seconds")
 
@@ -96,11 +85,6 @@ class Corruption(WorkerFault):
     Source
     ------
     Blanchard et al. (2017), sec. 5: its Gaussian and omniscient adversaries are noise and sign_flipped.
-
-    Examples
-    --------
-    >>> Corruption(worker=2, how="sign_flipped").factor
-    1.0
     """
 
     how: Literal["sign_flipped", "scaled", "noise", "nan"] = Field(description="what is sent instead")

@@ -82,11 +82,6 @@ class C1(PublishedCluster):
     """Strategy-Switch's homogeneous cluster: five virtual machines of 8 cores.
 
     The flavour is m1.xlarge1 in the paper and m1.xxlarge1 in the thesis.
-
-    Examples
-    --------
-    >>> C1().num_workers
-    5
     """
 
     name: ClassVar[str] = "c1"
@@ -138,13 +133,7 @@ class Hermes(PublishedCluster):
 
 
 class ShardingTestbed(PublishedCluster):
-    """The twelve equal workers on which the sharding methods were compared (two servers, one evaluator).
-
-    Examples
-    --------
-    >>> ShardingTestbed().num_workers
-    12
-    """
+    """The twelve equal workers on which the sharding methods were compared (two servers, one evaluator)."""
 
     name: ClassVar[str] = "sharding_testbed"
     source: ClassVar[str] = "thesis ch. 6"
@@ -202,11 +191,6 @@ class AdaCommTestbed(Cluster):
     four workers and batches of 128, while communication is rare, hence 60 ms a step or 0.47 ms a sample; and
     10 Gbit/s, at which a ring of VGG-16 (60 MB) takes about one step: the paper's own D = E[Y] (Fig. 2).
     The memory is a TitanX's.
-
-    Examples
-    --------
-    >>> AdaCommTestbed().num_workers
-    4
     """
 
     name: ClassVar[str] = "adacomm"
@@ -235,11 +219,6 @@ class Okeanos(PublishedCluster):
     ----------
     workers : int
         140 in the thesis; fewer for a quick look.
-
-    Examples
-    --------
-    >>> Okeanos().num_workers
-    140
     """
 
     name: ClassVar[str] = "okeanos"

@@ -155,11 +155,6 @@ class LogNormal(StepTime):
     standard normal e_t, which begins in its stationary distribution: single steps are distributed as without
     correlation. Logarithms k steps apart are correlated by rho^k, and the factors themselves by
     (exp(sigma^2 rho^k) - 1) / (exp(sigma^2) - 1).
-
-    Examples
-    --------
-    >>> LogNormal(sigma=0.2).sigma
-    0.2
     """
 
     name: ClassVar[str] = "lognormal"

@@ -29,11 +29,6 @@ class MLP(Model):
     -----
     Reduces to: the layers of `linear` when `hidden` is empty.
     `perceptron` has sigmoids in the place of the rectifiers.
-
-    Examples
-    --------
-    >>> MLP(hidden=(128, 64)).hidden
-    (128, 64)
     """
 
     name: ClassVar[str] = "mlp"
@@ -66,11 +61,6 @@ class Perceptron(Model):
     (`AffineLayerModel`): a sigmoid saturates less with such weights than with those for a rectifier.
     Our reading: the thesis names MLlib's perceptron, whose hidden layers are sigmoids and whose last is a
     softmax; here the softmax is in the loss.
-
-    Examples
-    --------
-    >>> Perceptron().hidden
-    (15, 15)
     """
 
     name: ClassVar[str] = "perceptron"

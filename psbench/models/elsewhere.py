@@ -25,11 +25,6 @@ class ImportedModel(ImportedCall, Model):
     Notes
     -----
     Its constructors draw the initial values, from the run's stream "model".
-
-    Examples
-    --------
-    >>> ImportedModel(target="torch.nn:Linear", arguments={"in_features": 4, "out_features": 2}).name
-    'import'
     """
 
     name: ClassVar[str] = "import"

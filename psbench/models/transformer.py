@@ -34,11 +34,6 @@ class Transformer(Model):
     Notes
     -----
     Our reading: attention weights themselves are not dropped.
-
-    Examples
-    --------
-    >>> Transformer(width=32, heads=2).layers
-    2
     """
 
     name: ClassVar[str] = "transformer"

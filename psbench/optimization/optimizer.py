@@ -107,13 +107,7 @@ class SGD(Optimizer):
 
 
 class Adam(Optimizer):
-    """Adam; scaling a gradient leaves it unchanged, so the number of workers acts through the rate alone.
-
-    Examples
-    --------
-    >>> Adam(lr=0.001).beta1
-    0.9
-    """
+    """Adam; scaling a gradient leaves it unchanged, so the number of workers acts through the rate alone."""
 
     name: ClassVar[str] = "adam"
     source: ClassVar[str] = "torch.optim.Adam"

@@ -35,11 +35,6 @@ class DelayCompensated(Aggregation):
     Our reading: pushes of one commit are taken one after the other. The adaptive form is from accounts of
     others, where lambda_0 is 2; it could not be checked against the paper. MXNet's `dcasgd` keeps one
     previous model for all workers, which is not the paper's algorithm.
-
-    Examples
-    --------
-    >>> DelayCompensated().compensation
-    0.04
     """
 
     name: ClassVar[str] = "delay_compensated"

@@ -42,11 +42,6 @@ class Median(_Robust):
     -----
     Reduces to: the mean with one or two pushes. Withstands fewer than half of the pushes being anything, NaN
     too. An honest minority is not heard either: with non-IID data the median is biased.
-
-    Examples
-    --------
-    >>> Median().name
-    'median'
     """
 
     name: ClassVar[str] = "median"
@@ -72,11 +67,6 @@ class TrimmedMean(_Robust):
     -----
     Reduces to: the plain mean with 0; the median with as much as can be trimmed. Withstands as many wrong
     pushes as are trimmed at one end.
-
-    Examples
-    --------
-    >>> TrimmedMean(trim=0.25).trim
-    0.25
     """
 
     name: ClassVar[str] = "trimmed_mean"

@@ -31,11 +31,6 @@ class DynamicLocalSGD(Local):
     Reduces to: `local_sgd` when all workers are equally fast.
     Our reading: the speed is that of the last push, computing only; the reference is the fastest worker.
     Known from accounts of others.
-
-    Examples
-    --------
-    >>> DynamicLocalSGD(local_steps=30).local_steps
-    30
     """
 
     name: ClassVar[str] = "dynamic_local_sgd"

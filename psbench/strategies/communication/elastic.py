@@ -31,11 +31,6 @@ class Elastic(LocalSGD):
     Reduces to: workers that never hear of each other with alpha = 0. With a rate of 0 and equal starts
     nothing moves.
     Our reading: a worker that comes back without a push under way begins from the centre.
-
-    Examples
-    --------
-    >>> Elastic(local_steps=10).elastic_rate
-    0.1
     """
 
     name: ClassVar[str] = "elastic"

@@ -16,11 +16,6 @@ class ASP(Consistency):
     Notes
     -----
     Reduces to: plain SGD with one worker. n equal workers in strict rotation see a staleness of n - 1.
-
-    Examples
-    --------
-    >>> ASP().name
-    'asp'
     """
 
     name: ClassVar[str] = "asp"

@@ -20,11 +20,6 @@ class BSP(Consistency):
     Notes
     -----
     Reduces to: mini-batch SGD on the union of the workers' batches.
-
-    Examples
-    --------
-    >>> BSP().name
-    'bsp'
     """
 
     name: ClassVar[str] = "bsp"

@@ -40,11 +40,6 @@ class DSSP(ClockBound):
     Without two pushes of both workers nothing is predicted and nothing granted. Of several fastest workers
     each may ask; of several slowest the one whose next push is predicted last counts, since it frees the
     others. A grant ends with its worker's stay in the cluster.
-
-    Examples
-    --------
-    >>> DSSP(lower=2, upper=6).bound
-    2
     """
 
     name: ClassVar[str] = "dssp"

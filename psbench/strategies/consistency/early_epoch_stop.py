@@ -37,11 +37,6 @@ class EarlyEpochStop(Consistency):
     is at when the epoch ends is its first of the next. What a worker is spared is not lost to it: its
     batches go on through its shard where they were. A newcomer's whole share lies before it. Epochs of the
     run (samples over the training set) are longer than these where work is skipped.
-
-    Examples
-    --------
-    >>> EarlyEpochStop().fraction
-    0.75
     """
 
     name: ClassVar[str] = "early_epoch_stop"

@@ -34,11 +34,6 @@ class ElasticBSP(Consistency):
     chosen; pushes are committed one by one as under ASP, at the barrier too; one that joins after the
     choice waits for the barrier, and one that leaves is no longer waited for.
     The default is that of Hermes' comparison; the authors use 15 to 960.
-
-    Examples
-    --------
-    >>> ElasticBSP(lookahead=15).lookahead
-    15
     """
 
     name: ClassVar[str] = "elastic_bsp"

@@ -26,11 +26,6 @@ class Grace(Consistency):
     Reduces to: ASP with a grace of 0.
     Our reading: a push that arrives at the very end of the period is of the next one if the timer came first;
     before a switch the period ends at once.
-
-    Examples
-    --------
-    >>> Grace(grace_s=0.5).grace_s
-    0.5
     """
 
     name: ClassVar[str] = "grace"

@@ -28,11 +28,6 @@ class KASP(Consistency):
     lr/n, which `lr_scaling: by_share` is here (lr k/n for the mean).
     Our reading: a contributor waits for the commit that uses its push, since k *different* workers are
     asked for. With fewer than k workers left, all of them are enough.
-
-    Examples
-    --------
-    >>> KASP(k=2).k
-    2
     """
 
     name: ClassVar[str] = "k_asp"
@@ -84,11 +79,6 @@ class KBatchASP(_EveryPushes):
     -----
     Reduces to: ASP when k = 1, at the same rate; see `KASP` for the rates. A worker pulls the current version
     at once, which is the one it has if nothing was committed meanwhile. Nothing is discarded.
-
-    Examples
-    --------
-    >>> KBatchASP(k=4).k
-    4
     """
 
     name: ClassVar[str] = "k_batch_asp"
@@ -110,11 +100,6 @@ class NSoftsync(_EveryPushes):
     The staleness of a push is about n on equal workers. `staleness_weighted` divides the rate accordingly.
     Our reading: one worker may fill several places of a version ("just like k-batch-ASP", thesis); the number
     of workers is that of the cluster as specified.
-
-    Examples
-    --------
-    >>> NSoftsync(n=2).n
-    2
     """
 
     name: ClassVar[str] = "n_softsync"

@@ -89,11 +89,6 @@ class KBSP(_FirstWorkers):
     Staleness is 0 for every committed push. With fixed step times the slow workers may never be used:
     look at the share of applied pushes.
     Our reading: with fewer than k workers left, all of them are enough.
-
-    Examples
-    --------
-    >>> KBSP(k=2).k
-    2
     """
 
     name: ClassVar[str] = "k_bsp"
@@ -124,11 +119,6 @@ class BackupWorkers(_FirstWorkers):
     instead of by what is spare.
     Our reading: a version needs N = n - spares gradients of the cluster as specified, so workers that fail
     use up the spares; with fewer than N left, all of them are enough and the mean is over those.
-
-    Examples
-    --------
-    >>> BackupWorkers(spares=1).cancel
-    'on_arrival'
     """
 
     name: ClassVar[str] = "backup_workers"
@@ -162,11 +152,6 @@ class KBatchBSP(_FirstPushes):
     -----
     Staleness is 0 for every committed push. k = n is not BSP in general: a fast worker may fill two slots.
     It is with equal, constant speeds.
-
-    Examples
-    --------
-    >>> KBatchBSP(k=3).k
-    3
     """
 
     name: ClassVar[str] = "k_batch_bsp"

@@ -54,11 +54,6 @@ class SSP(ClockBound):
     is never reached.
     Our reading: the bound applies when a step starts. A held worker that has just finished may show a lead
     of one more (thesis Fig. 3.4 blocks there too). A worker that leaves no longer counts as the slowest.
-
-    Examples
-    --------
-    >>> SSP(staleness_bound=3).staleness_bound
-    3
     """
 
     name: ClassVar[str] = "ssp"

@@ -44,11 +44,6 @@ class DBS(Stragglers):
     0 is away its last times stand; one that is back begins with its first batch again. All this
     supposes that times grow with batches: where they hardly do (tiny models) batches drift to their ends.
     The paper gives no value of the tolerance.
-
-    Examples
-    --------
-    >>> DBS(window=10).mode
-    'proportional'
     """
 
     name: ClassVar[str] = "dbs_sgd"

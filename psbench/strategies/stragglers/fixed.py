@@ -8,13 +8,7 @@ from psbench.core.parts import Stragglers
 
 
 class Fixed(Stragglers):
-    """Every worker keeps the batch it began with: its share of the global batch.
-
-    Examples
-    --------
-    >>> Fixed().name
-    'fixed'
-    """
+    """Every worker keeps the batch it began with: its share of the global batch."""
 
     name: ClassVar[str] = "fixed"
     source: ClassVar[str] = "thesis 2.1.2, eq. 2.1"

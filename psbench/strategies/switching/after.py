@@ -28,11 +28,6 @@ class After(SwitchOnce):
     Our reading: epochs 1 to alpha e, rounded to the nearest whole epoch, run under the first; a run of less
     than two epochs is cut at the exact fraction. Sync-Switch counts mini-batches instead: `whole_epochs`
     off, since an epoch here is a number of samples, whichever strategy trains on them.
-
-    Examples
-    --------
-    >>> After(fraction=0.25).fraction
-    0.25
     """
 
     name: ClassVar[str] = "after"

@@ -15,11 +15,6 @@ class AtTime(Switching):
 
     The backend reports the time as a request to switch, and no row of the log before it tells that it was
     planned: a run that is forked is the same until then, row by row.
-
-    Examples
-    --------
-    >>> AtTime(at_s=2.5).moment_s
-    2.5
     """
 
     name: ClassVar[str] = "at_time"

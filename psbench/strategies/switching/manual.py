@@ -8,13 +8,7 @@ from psbench.core.parts import Switching
 
 
 class Manual(Switching):
-    """Switch only when a person asks.
-
-    Examples
-    --------
-    >>> Manual().name
-    'manual'
-    """
+    """Switch only when a person asks."""
 
     name: ClassVar[str] = "manual"
     source: ClassVar[str] = "by hand"
