@@ -318,7 +318,7 @@ class Experiment(Specification):
     def spec(self) -> dict[str, Any]:
         """Return plain data from which an equal experiment can be made."""
         values = {name: getattr(self, name) for name in type(self).model_fields}
-        # metrics that nobody asked for are left out, as everything that is not set
+        # metrics that were not set are left out, as everything else
         return {name: _plain(value) for name, value in values.items() if value is not None and value != {}}
 
     def but(self, **changes: Any) -> Experiment:

@@ -115,7 +115,7 @@ class RunProgress:
 
     def _waiting(self) -> str:
         if not self._holds:
-            return "nobody waits"
+            return "no worker waits"
         waiting = sorted(self._holds)
         clocks = self._clocks.of
         under_way = sorted(clocks.keys() - self._holds.keys())

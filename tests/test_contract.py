@@ -153,7 +153,7 @@ class Leaky(BSP):
 
 
 class Holding(ASP):
-    """Declares that nobody waits, and lets the first worker wait for the next push."""
+    """Declares that no worker waits, and lets the first worker wait for the next push."""
 
     name: ClassVar[str] = "broken_holding"
 

@@ -73,7 +73,7 @@ class WorkerCodecs:
 
     @property
     def residual(self) -> Tensor | None:
-        """The residual of error feedback: what pushes lost and none has made up for; None if it is 0."""
+        """The residual of error feedback: what pushes have lost and not yet sent; None if it is 0."""
         return self._gather([state.channel.residual for state in self.states])
 
     def add_residual(self, residual: Tensor) -> None:

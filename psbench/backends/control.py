@@ -43,7 +43,7 @@ class Control:
             self.stopping = self.pending = True
 
     def check(self) -> None:
-        """Raise Cancelled if somebody has asked to stop; for the time before training begins."""
+        """Raise Cancelled if a stop was asked for; for the time before training begins."""
         if self.stopping:
             raise Cancelled("stopped by hand before training began")
 

@@ -12,7 +12,7 @@ from torch import Tensor
 class Outcome:
     """What a run leaves beside its log.
 
-    `status` is "finished", "stopped" (by a person) or "diverged"; `reason` says which rule or push.
+    `status` is "finished", "stopped" (by the user) or "diverged"; `reason` says which rule or push.
     """
 
     status: str

@@ -136,16 +136,18 @@ def _message(what: str, worker: int, ticket: int, row: Any, stats: Any = None) -
         return ev.Report(worker, ticket, stats or {})
     sent = dict(stats or {})
     overlapping = bool(sent.pop("goes_on", False))
-    numbers = {name: int(row[name]) for name in ("id", "samples", "steps", "bytes")}
-    measured = {name: float(row[name]) for name in ("compute_s", "send_s", "loss")}
-    version, stats = int(row["version"]), sent or None
     return ev.Push(
+        id=int(row["id"]),
         worker=worker,
         ticket=ticket,
-        base_version=version,
-        **numbers,
-        **measured,
-        stats=stats,
+        base_version=int(row["version"]),
+        samples=int(row["samples"]),
+        steps=int(row["steps"]),
+        bytes=int(row["bytes"]),
+        compute_s=float(row["compute_s"]),
+        send_s=float(row["send_s"]),
+        loss=float(row["loss"]),
+        stats=sent or None,
         overlapping=overlapping,
     )
 

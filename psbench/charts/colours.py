@@ -1,6 +1,6 @@
 """One table of colours: a strategy looks the same in every chart, report and notebook.
 
-Hues are of Okabe and Ito (2008), which people with any common colour blindness tell apart, with orange, sky
+Hues are of Okabe and Ito (2008), which readers with any common colour blindness tell apart, with orange, sky
 blue, yellow and grey made darker: each has a contrast of at least 3:1 on white and on near-black. Colour is
 never alone: every strategy also has a dash and a shape, and no two have the same colour and dash.
 """
@@ -27,7 +27,7 @@ class CurveLook(NamedTuple):
     shape: str
 
 
-#: everybody waits: blue; nobody waits: vermillion; some wait: green; first k: purple; few messages: orange;
+#: all wait: blue; none waits: vermillion; some wait: green; first k: purple; few messages: orange;
 #: uneven work: sky blue; a switch: olive; anything else: grey
 STRATEGIES: dict[str, CurveLook] = {
     "bsp": CurveLook(BLUE, SOLID, "circle"),
@@ -121,7 +121,7 @@ def looks(labels: Iterable[str], strategies: Iterable[str] | None = None) -> dic
     """
     labels = list(dict.fromkeys(labels))
     names = dict(zip(labels, labels if strategies is None else strategies, strict=True))
-    # those of the table first: whoever takes a free look must not take theirs
+    # those of the table first: a free look must not be one of theirs
     first = {name: label for label, name in reversed(names.items())}
     found = {label: STRATEGIES[name] for name, label in first.items() if name in STRATEGIES}
     for label in labels:

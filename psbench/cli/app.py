@@ -112,5 +112,5 @@ def as_json_text(content: Any) -> str:
 
 
 def say(text: str) -> None:
-    """Print a line for a person on standard error."""
+    """Print a line on standard error."""
     print(text, file=sys.stderr, flush=True)

@@ -56,7 +56,7 @@ def check_all(experiments: Sequence[Experiment], folders: Sequence[Path], *, ove
 
 
 def load_all(folders: Sequence[Path]) -> list[Run]:
-    """Load saved runs; a folder that is none may hold some.
+    """Load saved runs; a folder that is no run may hold runs.
 
     Raises
     ------

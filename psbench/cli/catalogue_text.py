@@ -1,4 +1,4 @@
-"""`psbench list` for a person: a table of one line each, and one entry in full."""
+"""`psbench list` as text: a table of one line each, and one entry in full."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-#: characters of a line where nobody has a screen
+#: characters of a line where there is no terminal
 _PIPED = 200
 
 

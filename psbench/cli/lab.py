@@ -54,7 +54,7 @@ def tutorials() -> Path:
 def lay_out(source: Path, target: Path) -> Path:
     """Copy the tutorials that are not there yet into a folder of the user's, and return it.
 
-    What somebody has changed stays as it is.
+    Files that the user has changed stay as they are.
     """
     for path in sorted(source.rglob("*")):
         place = target / path.relative_to(source)

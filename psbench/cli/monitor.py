@@ -36,7 +36,7 @@ class Monitor:
     facts : mapping
         `dataset_size` and `num_workers`.
     control : Control
-        Whether somebody has asked the run to stop.
+        Whether the run was asked to stop.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""A run's summary as lines for a person."""
+"""A run's summary as lines of text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a run reaches a Dask cluster that is somebody else's, and what it uses of it."""
+"""How a run reaches a running Dask cluster, and what it uses of it."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The pure core: events, actions, the cluster view, the engine that joins them, and the event log.
 
-Whoever writes a part imports from here.
+The module of a part imports from here.
 """
 
 from psbench.core.actions import (

@@ -184,7 +184,7 @@ class State(MutableMapping[str, Any]):
                 f"state {name!r}: is of shape {tuple(shape)} and {dtype}; a vector here is of shape "
                 f"{tuple(self.like.shape)} and {self.like.dtype}"
             )
-        others = (self.like, *(push.vector for push in self.lent))  # which somebody else changes
+        others = (self.like, *(push.vector for push in self.lent))  # which others change
         is_lent = any(value.data_ptr() == other.data_ptr() for other in others)
         self._values[name] = value.clone() if is_lent else value
 

@@ -103,7 +103,7 @@ COLLECTIVE = "collective_s"
 
 @dataclass(slots=True)
 class SwitchRequested:
-    """A person asked to switch now; `to` is the composition's index, None for the next one."""
+    """The user asked to switch now; `to` is the composition's index, None for the next one."""
 
     to: int | None = None
 

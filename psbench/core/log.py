@@ -150,7 +150,7 @@ class EventLog:
     def rows(self, start: int = 0, stop: int | None = None) -> npt.NDArray[np.void]:
         """Return a copy of rows `start` to `stop` as a structured array (dtype `ROW`).
 
-        A copy, because a view would forbid the log to grow while somebody looks at it; safe to call from
+        A copy, because a view would forbid the log to grow while it is held; safe to call from
         another thread than the one that appends.
         """
         stop = len(self) if stop is None else min(stop, len(self))
@@ -182,7 +182,7 @@ class EventLog:
     def truncate(self, rows: int, texts: int) -> None:
         """Forget all but the first rows and texts: a run goes back to where it was then.
 
-        Whoever reads the log as it grows finds it shorter than what it has read.
+        A reader of the growing log finds it shorter than what it has read.
         """
         del self._rows[rows * ROW.itemsize :]
         for text in self._texts[texts:]:

@@ -104,7 +104,7 @@ class EngineMembership:
             worker.base_version = -1  # its local state may be of another kind: it is sent the model
             processor.needs_full_model.add(
                 worker.id
-            )  # whole, as nobody knows what another composition's codec left it
+            )  # whole: what another composition's codec left it is not known
             worker.batch_size = self._first_batch(worker.id)  # the former straggler part's orders end with it
             view.move_clock(worker, clock)
             processor.unanswered.add(worker.id)

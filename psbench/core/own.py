@@ -12,7 +12,7 @@ from psbench.errors import SpecError
 
 
 class Own(Part):
-    """Base of the parts that hold an object which somebody passed.
+    """Base of the parts that hold an object which the user passed.
 
     Parameters
     ----------

@@ -358,7 +358,7 @@ class Switching(Part):
         return []
 
     def on_switch_requested(self, event: SwitchRequested, view: ClusterView) -> list[Action]:
-        """Switch now, as a person has asked for."""
+        """Switch now, as the user has asked for."""
         return [SwitchTo(1 - view.composition if event.to is None else event.to, "asked by hand")]
 
     def why_not(self, evaluations: Sequence[Evaluated], trained: float, planned: float | None) -> str:

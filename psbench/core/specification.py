@@ -23,7 +23,7 @@ def parameter(default: Any, description: str, *, unit: str = "", source: str = "
 
 
 class Specification(BaseModel):
-    """Base of everything that a person writes down: frozen, no unknown key, no NaN or infinity."""
+    """Base of everything that a user writes down: frozen, no unknown key, no NaN or infinity."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, protected_namespaces=())
 

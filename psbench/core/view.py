@@ -116,7 +116,7 @@ class ClusterView:
     def waiting(self) -> list[int]:
         """Ids of the workers that may be released to take a step, in order."""
         workers = self.workers
-        # where nobody waits but those whose pushes are pending, as in k-ASP, the others are not looked at
+        # where only workers wait whose pushes are pending, as in k-ASP, the others are not looked at
         pushed = {p.worker for p in self.pending.values() if workers[p.worker].status in _WAITING}
         if len(pushed) == self.num_active - self.num_under_way:
             return sorted(pushed)

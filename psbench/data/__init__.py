@@ -1,6 +1,6 @@
-"""Data sets by name, or a person's own: held in memory, or views of files larger than that.
+"""Data sets by name, or the user's own: held in memory, or views of files larger than that.
 
-`psbench.data` is also the function that wraps a person's own data, `psbench.data.own.entry.data`.
+`psbench.data` is also the function that wraps the user's own data, `psbench.data.own.entry.data`.
 """
 
 import sys

@@ -35,7 +35,7 @@ class Dataset:
     name : str
     train_x, val_x : Tensor, (N, ...)
         Images are (N, channels, height, width), tokens int64, (N, T), other samples (N, features). float32,
-        unless they are a person's own. `val_x` may have length 0. They may be views of a file: nothing here
+        unless they are the user's own. `val_x` may have length 0. They may be views of a file: nothing here
         copies them.
     train_y, val_y : Tensor, (N,) or more dimensions
         int64, (N,): classes 0 .. len(classes) - 1. float32, (N,) or (N, numbers): numbers to be predicted;

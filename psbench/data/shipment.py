@@ -100,7 +100,7 @@ class _Part:
         """Return what a data set has in this part's place."""
         import torch
 
-        # what has travelled may be a view of a message, which nobody writes to
+        # what has travelled may be a view of a message, which must not be written to
         x, y = (torch.from_numpy(each if each.flags.writeable else each.copy()) for each in (self.x, self.y))
         if self.held is None:
             return x, y
@@ -112,7 +112,7 @@ class _Part:
 class Shipment:
     """A data set for one process, with the shards of all workers, so that none is divided again.
 
-    It is for data that a process cannot load by its name: an object of a person's, or one set a worker.
+    It is for data that a process cannot load by its name: an object of the user's, or one set a worker.
     """
 
     name: str

@@ -18,7 +18,7 @@ class Clocks:
     """The clocks of the workers that are here, as the engine keeps them.
 
     A clock rises with every push. A worker that joins starts at the slowest clock, one that has left no
-    longer counts as slowest, and a hand-over sets all clocks to the highest. Where nobody is left, the next
+    longer counts as slowest, and a hand-over sets all clocks to the highest. Where none is left, the next
     to join starts at the clock that was the slowest last.
 
     Attributes

@@ -21,9 +21,9 @@ from psbench.metrics.spans import PHASES, Spans, reason_text, spans_of
 
 #: why a worker waits, by the reason that the strategy gave; other reasons are said as they are
 WHY: Mapping[str, str] = {
-    "barrier": "nobody goes on before everybody has pushed",
+    "barrier": "no worker continues before all have pushed",
     "k pushes": "the next version was not complete",
-    "vote": "nobody goes on before everybody has voted",
+    "vote": "no worker continues before all have voted",
     "switch": "a switch was under way, and all work ends first",
     "hand-over": "the model was being handed over",
     "end of the epoch": "it had done its share of the epoch",
@@ -46,7 +46,7 @@ class Recording:
         All that ever joined.
     spans : Table
         `worker`, `phase` (place in `PHASES`), `start_s`, `end_s`, `why` (place in `whys`, 0 for none),
-        `waited_for` (worker, -1 for nobody); by worker, then by time.
+        `waited_for` (worker, -1 for none); by worker, then by time.
     whys : list of str
         Why workers waited, in words.
     clocks : Table
@@ -201,7 +201,7 @@ class _States:
             start = stop + 1
 
     def _between(self, rows: Rows) -> None:
-        """Read rows between which nobody comes or goes."""
+        """Read rows between which no worker joins or leaves."""
         applied = pick(rows, Kind.APPLY)
         if len(applied):
             self._made.append(

@@ -49,7 +49,7 @@ class Absences:
         """Return new rows of a log so."""
         dropped, readmitted = positions(rows, Kind.DROP), positions(rows, Kind.READMIT)
         if not (len(dropped) or len(readmitted) or self._gone):
-            return rows  # nobody leaves twice who was not dropped
+            return rows  # only a dropped worker leaves twice
         rows = rows.copy()
         rows["kind"][dropped] = Kind.LEAVE
         rows["kind"][readmitted] = Kind.JOIN
@@ -99,7 +99,7 @@ def finite(value: float | None) -> float | None:
 
 
 def sent(rows: Rows, unanswered: bool) -> Rows:
-    """Leave out the releases that nobody was sent."""
+    """Leave out the releases that were never sent."""
     if not unanswered:
         return rows
     ends = np.flatnonzero(np.isin(rows["kind"], (Kind.PUSH, Kind.APPLY, Kind.VOTE)))[-1]

@@ -21,7 +21,7 @@ def server_loads(log: EventLog) -> pd.DataFrame:
     -------
     DataFrame
         `look` (from 1), `time_s`, `server`, `load_s`, `relative` (to the servers' mean at that look; 1 if
-        none was busy). Empty if nobody looked.
+        none was busy). Empty if the load was not measured.
     """
     found = log.of_kind(Kind.MEASURED)
     seen = zip(found["time_s"].tolist(), (json.loads(log.text(n)) for n in found["text"]), strict=True)

@@ -85,7 +85,7 @@ def timeline(log: EventLog) -> pd.DataFrame:
 class Spans(NamedTuple):
     """The columns of `timeline` as arrays, in any order.
 
-    `phase` is the place in `PHASES`, `reason` a number (see `reason_text`), `waited_for` -1 for nobody.
+    `phase` is the place in `PHASES`, `reason` a number (see `reason_text`), `waited_for` -1 for none.
     """
 
     worker: Array
@@ -221,13 +221,13 @@ def _collective_s(own: _Own, i: Array) -> Array:
 
 
 def _ended_by(own: _Own, i: Array) -> Array:
-    """Return the worker whose message was being answered where the spans end; -1 if it was nobody's."""
+    """Return the worker whose message was being answered where the spans end; -1 if it was no worker's."""
     answered = own.answered
     if not len(answered):
         return np.full(len(i), -1)
     by = answered[np.maximum(np.searchsorted(answered, own.next_place[i]) - 1, 0)]
-    someone = np.isin(own.rows["kind"][by], _SPEAKS) & np.isin(own.next[i], (Kind.RELEASE, Kind.HOLD))
-    other = np.where(someone, own.rows["worker"][by].astype(np.int64), -1)
+    spoke = np.isin(own.rows["kind"][by], _SPEAKS) & np.isin(own.next[i], (Kind.RELEASE, Kind.HOLD))
+    other = np.where(spoke, own.rows["worker"][by].astype(np.int64), -1)
     return np.where(other == own.worker[i], -1, other)
 
 
@@ -296,7 +296,7 @@ def _add_work(own: _Own, spans: _Parts) -> None:
 def _add_steps(worker: Array, start: Array, stop: Array, compute: Array, send: Array, spans: _Parts) -> None:
     send_from = np.maximum(stop - send, start)
     compute_from = np.maximum(send_from - compute, start)
-    # durations are recorded to seven digits: a shorter pull than that is none
+    # durations are recorded to seven digits: a shorter pull than that counts as no pull
     compute_from = np.where(compute_from - start < 1e-6 * (stop - start), start, compute_from)
     spans.add(worker, _PULL, start, compute_from, _NONE)
     spans.add(worker, _COMPUTE, compute_from, send_from, _NONE)

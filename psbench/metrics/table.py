@@ -1,4 +1,4 @@
-"""Data frames that are made when somebody asks for one: until then nobody needs pandas."""
+"""Data frames that are made on demand, so that pandas is imported only then."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ class SpanTotals:
         self._absences = Absences()
         self._open = np.zeros(0, dtype=ROW)  # rows whose spans are not over
         self._over, self._now = _Seconds(), _Seconds()
-        self._present: dict[int, float] = {}  # seconds that were over when somebody left last
+        self._present: dict[int, float] = {}  # end of the last interval before a worker left
         self._joined: dict[int, float] = {}
         self._earlier: SpanTotals | None = None
         self.end_s = 0.0

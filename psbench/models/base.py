@@ -25,7 +25,7 @@ class Model(Part):
     domain: ClassVar[str] = "model"
     #: smallest height and width of an image that passes through all layers; 0 takes samples of any shape
     min_side: ClassVar[int] = 0
-    #: whether somebody else has written the network, so that it has to be tried
+    #: whether the network is not psbench's own, so that it has to be tried
     foreign: ClassVar[bool] = False
     #: what it can learn: classes, or numbers too
     tasks: ClassVar[tuple[str, ...]] = ("classification", "regression")

@@ -1,4 +1,4 @@
-"""What a network needs before it can be trained, whoever has written it."""
+"""What a network needs before it can be trained, the user's or psbench's."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ _DRAW_NOTHING = {
 def may_draw(module: nn.Module) -> bool:
     """Return whether the forward of a network may draw random numbers.
 
-    False only for layers that are known not to; a class of somebody's own may do anything.
+    False only for layers that are known not to; a user's class may do anything.
     """
     return not all(
         type(layer) in _DRAW_NOTHING or type(layer).__module__.startswith("psbench.models.")

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class OwnModel(Own, Model):
-    """A torch module that somebody passed, or what builds one; `as_model` makes it.
+    """A torch module that the user passed, or what builds one; `as_model` makes it.
 
     Notes
     -----

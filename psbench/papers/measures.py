@@ -119,7 +119,7 @@ def _chunks(run: Run) -> dict[str, float | None]:
     late = found.iloc[len(found) // 2 :].groupby("worker")["compute_s"].median()
     trained = pick(run.log.rows(), Kind.PUSH)
     sizes = trained["samples"] / np.maximum(trained["steps"], 1)
-    batch = float(np.median(sizes)) if len(sizes) else None  # nobody pushed
+    batch = float(np.median(sizes)) if len(sizes) else None  # no worker pushed
     return {
         "chunk_s": float(found["compute_s"].median()),
         "chunk_batch": batch,

@@ -52,7 +52,7 @@ def comment(run_id: str | None) -> str:
 
 
 def run_id_in_yaml(path: Path) -> str | None:
-    """Return the identity in a saved specification; None if somebody has removed the line."""
+    """Return the identity in a saved specification; None if that line was removed."""
     with path.open(encoding="utf-8") as file:
         found = _COMMENT.match(file.readline())
     return found.group(1) if found else None
@@ -69,7 +69,7 @@ def _run_id_in_checkpoint(path: Path) -> str | None:
     return found
 
 
-#: the files that make a folder that of a run. A specification alone does not: people put theirs there
+#: the files that make a folder that of a run. A specification alone does not: users put theirs there
 _READERS: dict[str, Callable[[Path], str | None]] = {
     "run.json": run_id_in_json,
     "log.parquet": run_id_of_log,

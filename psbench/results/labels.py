@@ -39,13 +39,13 @@ def _rivals(name: str, names: Sequence[str], flat: Sequence[dict[str, Any]]) -> 
 
 
 def _label(name: str, own: Mapping[str, Any], rivals: Sequence[Mapping[str, Any]]) -> str:
-    told: list[str] = []
+    parts: list[str] = []
     for key in _telling(rivals):
         alike = [each for each in rivals if _value(each.get(key)) == _value(own.get(key))]
         if len(alike) < len(rivals) and key in own:
-            told.append(f"{_short(key)}={_value(own[key])}")
+            parts.append(f"{_short(key)}={_value(own[key])}")
             rivals = alike
-    return f"{name} ({', '.join(told)})" if told else name
+    return f"{name} ({', '.join(parts)})" if parts else name
 
 
 def _telling(specs: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -56,9 +56,9 @@ def _telling(specs: Sequence[Mapping[str, Any]]) -> list[str]:
     keys = sorted(differing(specs), key=lambda key: (not key.endswith(".name"), key.count("."), key))
     chosen: list[str] = []
     while len(chosen) < _MOST:
-        told = {key: _classes(specs, [*chosen, key]) for key in keys}
-        best = max(keys, key=lambda key: told[key], default=None)
-        if best is None or told[best] == (_classes(specs, chosen) if chosen else 1):
+        parts = {key: _classes(specs, [*chosen, key]) for key in keys}
+        best = max(keys, key=lambda key: parts[key], default=None)
+        if best is None or parts[best] == (_classes(specs, chosen) if chosen else 1):
             break
         chosen.append(best)
     return chosen

@@ -213,7 +213,7 @@ class Run:
 def _check_one_run(folder: Path, run_id: str | None) -> None:
     """Refuse files of several runs in one folder; checkpoints are checked when a run is resumed."""
     found = {"log.parquet": run_id_of_log(folder / "log.parquet")}
-    # a person who edits the specification may remove the line that names the run
+    # a user may have removed the line that names the run
     found["experiment.yaml"] = run_id_in_yaml(folder / "experiment.yaml") or run_id
     if (folder / "model.npz").is_file():
         found["model.npz"] = Checkpoint.state_of(folder / "model.npz").get("run_id")

@@ -65,7 +65,7 @@ def run(
     overwrite : bool
         Whether another run in that folder is removed, rather than refused.
     workload : Workload or None
-        The experiment's own, if somebody has already built it (to show its shards before the run begins).
+        The experiment's own, if it is built already (to show its shards before the run begins).
     start : path or None
         A checkpoint to go on from, or the folder of a run, whose last one is meant; see `resume`.
     client : dask.distributed.Client or None
@@ -140,7 +140,7 @@ def resume(
 
     It goes on from its last checkpoint with the time, the log and the model of that moment; what came after
     it is done again, and its checkpoints are removed from that folder. Steps that were under way are void:
-    their workers are sent the model and begin again. Under a barrier nobody is under way at a checkpoint, and
+    their workers are sent the model and begin again. Under a barrier none is under way at a checkpoint, and
     a simulated run goes on bit by bit as it would have done.
 
     Parameters

@@ -83,7 +83,7 @@ def fork(origin: Run | Experiment, change: Fork) -> Experiment:
     """Return the experiment whose run is the same until a moment, and differs in one thing from then on.
 
     The beginning is simulated again from the same seed: every row of the log before that moment is the same,
-    byte for byte. Whoever runs the experiment has that compared, and a run whose beginning differs is refused
+    byte for byte. Running the experiment compares that, and a run whose beginning differs is refused
     (`psbench.errors.ForkDiffers`). Only a simulated run can be forked.
 
     Parameters

@@ -1,4 +1,4 @@
-"""Objects as bytes with the code of a person's own files, which other machines need not have."""
+"""Objects as bytes with the code of the user's own files, which other machines need not have."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _PACKAGES = {"site-packages", "dist-packages"}
 
 
 def dumps_by_value(value: Any, buffer_callback: Callable[[Any], Any] | None = None) -> bytes:
-    """Return a value as bytes; its classes and functions from a person's own modules with their code.
+    """Return a value as bytes; its classes and functions from the user's own modules with their code.
 
     Raises
     ------
@@ -38,7 +38,7 @@ def dumps_by_value(value: Any, buffer_callback: Callable[[Any], Any] | None = No
 
 
 def own_modules() -> list[ModuleType]:
-    """Return the loaded modules that are a person's own files: not installed, not Python's, not psbench's."""
+    """Return the loaded modules that are the user's own files: not installed, not Python's, not psbench's."""
     return [
         module
         for name, module in list(sys.modules.items())

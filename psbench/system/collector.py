@@ -13,7 +13,7 @@ def only_new_objects_searched() -> Iterator[None]:
 
     Torch and the rest are 230,000 objects. A simulation of a thousand workers and more makes so many that
     Python searches all of them again and again, which a run without gradients spends up to a third of its
-    time on. Nothing is done where objects are left alone already: that is somebody else's to end.
+    time on. Nothing is done where objects are left alone already: what began that ends it.
     """
     if gc.get_freeze_count():
         yield

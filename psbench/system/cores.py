@@ -10,9 +10,9 @@ from pathlib import Path
 
 from psbench.errors import ParameterError
 
-#: the environment's variable that caps them: where many people share a machine
+#: the environment's variable that caps them: where many users share a machine
 CAP = "PSBENCH_CORES"
-#: where JupyterHub tells a person's server what it may use
+#: where JupyterHub says what a user's server may use
 _HUB = "CPU_LIMIT"
 
 

@@ -17,7 +17,7 @@ def defer_grammar() -> None:
 
     Altair imports jsonschema, which imports the package where it is installed, and that builds its grammar at
     once: 1.7 of the 2 s of CPU of ``import altair`` in JupyterLab's environment, in every process that draws.
-    Whoever checks such an address still gets the answer, and waits for the grammar then.
+    A check of such an address still gets its answer, and waits for the grammar then.
     """
     if NAME in sys.modules or (spec := find_spec(NAME)) is None:
         return

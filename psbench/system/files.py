@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all, under names that nobody can prepare."""
+"""Files that are written whole or not at all, under names that cannot be guessed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def temporary_name(folder: Path) -> Path:
 def atomic_write(path: Path) -> Iterator[BinaryIO]:
     """Open a new file beside `path` for writing; it takes the place of `path` if the block succeeds.
 
-    The new file is created exclusively under a random name, so that a file or a link that somebody has put
+    The new file is created exclusively under a random name, so that a file or a link that others have put
     there is neither written to nor followed. Before it is renamed its content is forced to the disk: after a
     power failure there is the old file or the new one. A link called `path` is replaced, not followed.
 

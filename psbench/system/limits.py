@@ -83,7 +83,7 @@ def check_disk(folder: Path, needed: int, what: str, remedy: str) -> None:
 
 
 def size(count: int) -> str:
-    """Return a number of bytes for a person.
+    """Return a number of bytes in words.
 
     >>> size(1_500), size(7_200_000_000), size(10**400)
     ('1.5 kB', '7.2 GB', '1e+282 EB')

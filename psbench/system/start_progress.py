@@ -52,7 +52,7 @@ class StartProgress:
         self._tell()
 
     def see(self, addresses: Iterable[str]) -> None:
-        """Take note of the processes that are up, of which nobody knows yet who will be what."""
+        """Take note of the processes that are up, whose roles are not known yet."""
         now = self._now()
         with self._lock:
             before = len(self._up)
@@ -121,5 +121,5 @@ def watching_start(progress: StartProgress) -> Iterator[None]:
 
 
 def start_progress() -> StartProgress:
-    """Return where a start is reported; nobody reads it if nobody watches."""
+    """Return where a start is reported; it is read only while a run shows its progress."""
     return _watched.get() or StartProgress()

@@ -154,7 +154,7 @@ def _check_mean(outputs: Any, targets: Tensor, loss: Loss, value: Tensor) -> Non
     try:
         with torch.no_grad():
             twice = loss.mean(torch.cat([outputs, outputs]), torch.cat([targets, targets]))
-    except Exception:  # a loss of somebody's own for batches of this size alone
+    except Exception:  # a user's loss for batches of this size alone
         return
     once, both = float(value.detach()), float(torch.as_tensor(twice).detach())
     if once and abs(both - 2 * once) <= 1e-3 * abs(once):

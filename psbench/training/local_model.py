@@ -172,7 +172,7 @@ class StepStatistics(Mapping[str, float]):
 
     @property
     def evaluated_samples(self) -> int:
-        """Samples that a loss was taken over, beside those of the step; 0 if nobody asked for one."""
+        """Samples that a loss was taken over, beside those of the step; 0 without one."""
         asked = self._measured is not None
         return self._evaluator.sample_size("test", self._model.test_samples) if asked else 0
 

@@ -63,7 +63,7 @@ class Server:
         self.movement = math.inf
 
     def use(self, aggregation: Aggregation) -> None:
-        """Go on with another aggregation part; its state begins anew, unless it is the same one."""
+        """Go on with another aggregation part; its state starts from zero, unless it is the same one."""
         if aggregation.name != self.aggregation.name:
             self.state = State(self.parameters)
         self.aggregation, self.aggregate = aggregation, None

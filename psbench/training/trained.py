@@ -28,7 +28,7 @@ def trained_module(
     Raises
     ------
     SpecError
-        If the network is an object that nobody has passed, or has other parameters than the run's.
+        If the network is an object that was not passed, or has other parameters than the run's.
     """
     module = _built(experiment, meta)
     check_parameters(f"model {experiment.model.name!r}", module)

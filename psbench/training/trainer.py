@@ -138,7 +138,7 @@ class Trainer:
         )
 
     def _shared(self, worker: int, step: int, count: int) -> npt.NDArray[np.int64]:
-        """Return the samples of its shard that a worker shares in a step, the same whoever receives them."""
+        """Return the samples of its shard that a worker shares in a step, the same for every receiver."""
         shard = self._shards[worker].shard
         rng = self._streams.generator("injection", worker, step)
         return shard[rng.choice(len(shard), count, replace=count > len(shard), shuffle=False)]

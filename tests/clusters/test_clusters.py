@@ -158,7 +158,7 @@ def _ring_rate(profile, batch, model_bytes, rounds=4000):
 
 
 def _free_rate(profile, batch, model_bytes, steps=36_000):
-    """Steps a second of all workers under ASP: compute, push, pull, nobody waits."""
+    """Steps a second of all workers under ASP: compute, push, pull, no worker waits."""
     times, network, done = StepTimes(profile, Streams(0)), Network(profile), 0
     queue = [(times.next(worker, batch, 0.0), worker, "push") for worker in range(profile.num_workers)]
     heapq.heapify(queue)

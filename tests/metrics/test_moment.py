@@ -49,8 +49,8 @@ def test_a_barrier_keeps_pushes_until_the_last_has_come(scripted: Any) -> None:
     assert state.buffer == ((0, 0), (1, 0))
     assert state.version == 0
     assert state.sentences == [
-        "Worker 0 waited 2 s for worker 2: nobody goes on before everybody has pushed",
-        "Worker 1 waited 1 s for worker 2: nobody goes on before everybody has pushed",
+        "Worker 0 waited 2 s for worker 2: no worker continues before all have pushed",
+        "Worker 1 waited 1 s for worker 2: no worker continues before all have pushed",
     ]
     assert recorded.versions["pushes"].tolist() == [3, 3]
     assert recorded.versions["barrier"].tolist() == [1, 1]

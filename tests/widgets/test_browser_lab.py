@@ -140,7 +140,7 @@ def test_a_person_picks_runs_switches_stops_reloads_and_compares(page: Page, scr
     mark = web.locator('.psb-slot[data-key="val_accuracy"] svg text', has_text="switch to asp")
     mark.wait_for(timeout=60_000)
     web.wait_for_function(
-        "() => document.querySelector('.psb-words').textContent.includes(' asp: nobody waits')"
+        "() => document.querySelector('.psb-words').textContent.includes(' asp: no worker waits')"
     )
     web.screenshot(path=screenshots / "lab-running-light.png")
 

@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 
 Status = Literal["queued", "running", "finished", "stopped", "diverged", "failed", "cancelled"]
 
-#: why 0.1 s: faster than that nobody sees, and the run pays for it; slower and charts seem to stutter
+#: why 0.1 s: faster than that is not seen, and the run pays for it; slower and charts seem to stutter
 INTERVAL_S = 0.1
 
 
@@ -75,7 +75,7 @@ class Job:
         self.log = log
 
     def hear(self, what: str, done: float) -> None:
-        """Take note of how much of the data is read, unless somebody wants no more of it.
+        """Take note of how much of the data is read, unless it was cancelled.
 
         Raises
         ------
@@ -238,7 +238,7 @@ class Bridge:
         return not [thread for thread in self.threads if thread is not threading.current_thread()]
 
     def _end(self, job: Job, status: Status) -> None:
-        """Note how a job ended, once: somebody may have stopped it before it noticed."""
+        """Note how a job ended, once: it may have been stopped before it noticed."""
         with self._lock:
             if not job.is_over:
                 job.ended_s = time.monotonic()

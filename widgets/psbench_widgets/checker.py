@@ -1,4 +1,4 @@
-"""Checks what a person has typed: at once what needs no data, and soon after what does."""
+"""Checks what the user has typed: at once what needs no data, and soon after what does."""
 
 from __future__ import annotations
 

@@ -193,7 +193,7 @@ def _default(info: FieldInfo, kind: str) -> Any:
 
 
 def as_yaml(value: Any) -> str:
-    """Return a value as one line of YAML, as a person would type it."""
+    """Return a value as one line of YAML, as a user would type it."""
     plain = list(value) if isinstance(value, tuple) else value
     return yaml.safe_dump(plain, default_flow_style=True, width=10_000).strip().removesuffix("...").strip()
 

@@ -10,7 +10,7 @@ from psbench.core.strategy import Strategy
 from psbench.experiment import Experiment
 from psbench.metrics.recording import Recording, recording
 
-#: spans that a page is sent at once: a run with more is sent piece by piece, as somebody comes near
+#: spans that a page is sent at once: a run with more is sent piece by piece, as they come into view
 SPANS = 30_000
 #: rows from which the moving window of a run under way is made: about as many spans, which fill a wide screen
 NEWEST = 1000

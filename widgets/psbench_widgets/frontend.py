@@ -41,7 +41,7 @@ def themes() -> dict[str, Any]:
 
 
 def frontend_bundle() -> FrontendBundle:
-    """Return the bundle of this process, made at the first call and again if somebody closed it."""
+    """Return the bundle of this process, made at the first call and again if it was closed."""
     with _lock:
         if not _bundles or _bundles[0].comm is None:
             _bundles[:] = [FrontendBundle(key=version(), themes=themes())]

@@ -22,7 +22,7 @@ class Lab(Panel):
     experiment : Experiment or None
         What the controls show at first; the defaults of `Experiment` if not given.
     folder : path
-        Where runs and reports are written when a person asks for it.
+        Where runs and reports are written when the user asks for it.
     renderer : "canvas" or "svg"
         How charts are drawn; svg can be read by tests, canvas is quicker.
     challenge : Challenge, mapping or None

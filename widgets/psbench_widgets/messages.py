@@ -27,9 +27,9 @@ def dispatch(
     ----------
     handlers : mapping of kind to callable
     answer : callable
-        Told what a person did wrong, in one line.
+        Called with what the user did wrong, in one line.
     show_error : callable
-        Told the traceback of a failure of the panel itself.
+        Called with the traceback of a failure of the panel itself.
     """
 
     def receive(_widget: Any, content: Any, _buffers: Any) -> None:
@@ -40,7 +40,7 @@ def dispatch(
             handler(content)
         except (PsbenchError, OSError) as error:
             answer(str(error), wrong=True)
-        except Exception:  # a message must never print into somebody's cell
+        except Exception:  # a message must never print into a cell
             show_error(traceback.format_exc())
 
     return receive

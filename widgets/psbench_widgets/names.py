@@ -7,7 +7,7 @@ from typing import Any
 
 from psbench.experiment import Experiment
 
-#: fields that the table has columns for, or that nobody would call a run by
+#: fields that the table has columns for, or that make no name of a run
 _APART = ("name", "seed", "scheduler", "backend", "checkpoint_every", "threads")
 #: fields that only repeat what another one says
 _REPEATS = ("strategy.name", "strategy.first.name", "strategy.second.name")

@@ -11,7 +11,7 @@ from psbench.experiment import Experiment
 
 
 def own_parts(experiment: Experiment) -> dict[str, Own]:
-    """Return the parts of an experiment that hold an object which somebody passed, by field."""
+    """Return the parts of an experiment that hold an object which the user passed, by field."""
     parts = {name: getattr(experiment, name) for name in Experiment.model_fields}
     return {name: part for name, part in parts.items() if isinstance(part, Own)}
 
@@ -31,7 +31,7 @@ def options(own: Mapping[str, Own]) -> dict[str, dict[str, Any]]:
 
 
 def title(part: Part) -> str:
-    """Return what a person calls a part: its name, or of an object what it is.
+    """Return what a part is called: its name, or of an object what it is.
 
     >>> title(Own(type="__main__.Net")), title(Own(type="(X, y)"))
     ('Net', '(X, y)')
@@ -42,7 +42,7 @@ def title(part: Part) -> str:
 
 
 def titles_of(experiment: Experiment, *fields: str) -> list[str]:
-    """Return what a person calls parts of an experiment."""
+    """Return what parts of an experiment are called."""
     return [title(getattr(experiment, name)) for name in fields]
 
 

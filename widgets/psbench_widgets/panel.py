@@ -35,7 +35,7 @@ from psbench_widgets.view_lease import ViewLease
 
 #: epochs of the panel's first experiment: long enough to watch, short enough to wait for
 EPOCHS = 40
-#: and its strategy: one in which everybody waits, then nobody, so that both can be seen in one run
+#: and its strategy: one in which all wait, then none, so that both can be seen in one run
 FIRST = {"name": "strategy_switch", "rule": {"name": "after", "fraction": 0.25}}
 
 
@@ -87,7 +87,7 @@ class Panel(PanelPage):
         name = self.values.get("strategy", {}).get("name", "?")
         return f"<Lab: {name}, {len(self.runs)} runs; open the notebook in JupyterLab to see the panel>"
 
-    # ------------------------------------------------------------------ what a person may do
+    # ------------------------------------------------------------------ what the user may do
 
     @property
     def experiment(self) -> Experiment:

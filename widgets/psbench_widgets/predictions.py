@@ -1,4 +1,4 @@
-"""What a person expects of a run, and how far off that was; and a goal that the panel checks."""
+"""What the user expects of a run, and how far off that was; and a goal that the panel checks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _NOBODY = 0.01
 
 @dataclass(frozen=True)
 class Prediction:
-    """What a person expects of the next run; None where nothing is expected.
+    """What the user expects of the next run; None where nothing is expected.
 
     Parameters
     ----------

@@ -47,7 +47,7 @@ PRESETS = {
         Preset(
             "different_data",
             "data that differs",
-            "Every worker has only some of the classes: what becomes of the accuracy when nobody waits?",
+            "Every worker has only some of the classes: what becomes of the accuracy when no worker waits?",
             {
                 "cluster": {**_FOUR, "speed": [1, 1, 1, 0.33]},
                 "sharding": "labels_per_worker",

@@ -14,7 +14,7 @@ from psbench.runs.execution import run
 from psbench.training.workload import Workload
 from psbench_widgets.check import place_of
 
-#: why 2 s: a scheduler in the same network answers in milliseconds, and a person is waiting
+#: why 2 s: a scheduler in the same network answers in milliseconds, and the user is waiting
 ANSWER_WITHIN_S = 2.0
 
 
@@ -41,7 +41,7 @@ def probe(experiment: Experiment) -> dict[str, Any]:
 def warm_up() -> None:
     """Take one step in a toy run, once a process.
 
-    The first step of a process loads parts of torch that take seconds; a person who presses Run should not
+    The first step of a process loads parts of torch that take seconds; a user who presses Run should not
     wait for them.
     """
     toy = {"name": "mixture", "num_samples": 64}
@@ -54,7 +54,7 @@ def warm_up() -> None:
 
 
 def unanswered(address: str) -> str:
-    """Return why a scheduler cannot be reached, in words; empty if somebody answers there."""
+    """Return why a scheduler cannot be reached, in words; empty if a scheduler answers there."""
     try:
         parts = urlsplit(address)
         host, port = parts.hostname, parts.port

@@ -36,7 +36,7 @@ class RunEntry:
 
     @property
     def label(self) -> str:
-        """The name that a person gave it, or else what tells it apart."""
+        """The name that the user gave it, or else what tells it apart."""
         return self.name or self.own_name or self.experiment.title
 
     def plain(self) -> dict[str, Any]:

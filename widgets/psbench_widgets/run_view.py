@@ -25,7 +25,7 @@ from psbench_widgets.run_table import RunEntry
 
 #: what drawing may take of the time that a run takes
 SHARE = 1 / 60
-#: it is never done more often than this, in seconds: faster than that nobody sees
+#: it is never done more often than this, in seconds: faster than that is not seen
 LEAST_S = 0.1
 #: the second time comes at the latest this many seconds after the first, which has more to prepare
 SECOND_S = 1.5
@@ -39,7 +39,7 @@ class _Film:
     log: EventLog
     label: str
     number: int
-    #: its recording, and of how many rows: somebody who moves about in a long run asks for piece after piece
+    #: its recording, and of how many rows: a viewer who moves about in a long run asks for piece after piece
     _whole: tuple[int, Recording] | None = None
 
     @property
@@ -121,7 +121,7 @@ class RunView:
 
     @property
     def is_seen(self) -> bool:
-        """Whether somebody looks: while a run goes on, nothing is drawn for nobody."""
+        """Whether the charts are in view: while a run goes on, others are not drawn."""
         return self._is_seen
 
     @is_seen.setter

@@ -16,7 +16,7 @@ class ViewLease:
         self._seen: dict[str, bool] = {}
 
     def see(self, view: str, on: bool) -> None:
-        """Note whether a person can see the charts of a view."""
+        """Note whether the charts of a view can be seen."""
         self._seen[view] = on
 
     @property

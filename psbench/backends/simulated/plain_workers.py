@@ -108,7 +108,7 @@ class PlainWorkers:
         """Do nothing: these workers find their orders with the next release."""
 
     def cancel(self, worker: int, push: Push | None) -> None:
-        """Do without the step of this push."""
+        """Forget the step of this push."""
         if push is not None and self._steps is not None:
             self._steps.cancel(self._jobs.pop(worker))
             self.snapshots.drop(push.base_version)

@@ -144,7 +144,7 @@ class Pool:
     def _feed(self) -> None:
         """Send tasks to the processes that have a place for one, the first to be needed first.
 
-        Nobody gets the last one ahead of time: this process may come to it sooner.
+        The last one is not handed out ahead of time: this process may come to it sooner.
         """
         while self._todo:
             freest = min(self._processes, key=lambda each: len(each.tasks), default=None)
@@ -206,7 +206,7 @@ class Pool:
         self._feed()
 
     def _lose(self, process: _Process) -> None:
-        """Do without a process that is gone; what it had is done by the others."""
+        """Remove a process that is gone; the others compute its tasks."""
         logger.warning("process %s of a simulated run is gone; others go on", process.process.pid)
         self._processes.remove(process)
         self._answers.unregister(process.pipe)

@@ -146,7 +146,7 @@ class Simulation:
     # ---------------------------------------------------------------- events
 
     def _handle_events(self, most: int) -> None:
-        """Handle the first events, at most so many, until the run ends or somebody asks for something."""
+        """Handle the first events, at most so many, until the run ends or is asked for something."""
         heap, arriving, under_way = self.queue.heap, self.queue.arriving, self.cluster.under_way
         control, deadline = self.control, self._deadline
         for _ in range(most):
@@ -196,7 +196,7 @@ class Simulation:
             self.evaluation.unhandled = None
         self._perform(self.engine.handle(event, self.now))
         if not self.engine.view.num_active and not self.queue.expects_join:
-            raise WorkerLost(f"every worker is gone at {self.now:.3f} s; nobody is left to train")
+            raise WorkerLost(f"every worker is gone at {self.now:.3f} s; none is left to train")
 
     def _handle_requests(self) -> None:
         for request in self.control.take():
@@ -239,7 +239,7 @@ class Simulation:
                 perform(cluster, action, now)
                 if self.status:
                     self._unanswered = True
-                    return False  # the run ended with this version; nobody starts another step
+                    return False  # the run ended with this version; no worker starts another step
         return not self.status
 
     def _store(self, actions: Sequence[Action]) -> Sequence[Action]:

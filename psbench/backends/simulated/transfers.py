@@ -92,7 +92,7 @@ class Transfers:
             self.without_replica.update(workers)
 
     def _when_all_are_ready(self, worker: int, num_bytes: float, now: float) -> float:
-        """Return when a push arrives: at once, or, if nobody else computes, after the collective."""
+        """Return when a push arrives: at once, or, if no other worker computes, after the collective."""
         view = self._resources.view
         if view.num_computing == 1:
             pushers = sorted({worker, *(push.worker for push in view.pending.values())})

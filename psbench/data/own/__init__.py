@@ -1,4 +1,4 @@
-"""Data that a person brings: arrays, torch Datasets, frames, Hugging Face datasets, lists of these."""
+"""Data of the user's own: arrays, torch Datasets, frames, Hugging Face datasets, lists of these."""
 
 from psbench.data.own.elsewhere import ImportedData
 from psbench.data.own.entry import as_data, data

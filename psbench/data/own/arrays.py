@@ -1,4 +1,4 @@
-"""Arrays that a person gives, as the arrays that are trained on: checked, and with the first fault named."""
+"""Arrays that the user gives, as the arrays that are trained on: checked, and with the first fault named."""
 
 from __future__ import annotations
 

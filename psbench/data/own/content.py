@@ -1,4 +1,4 @@
-"""What a person's data is once it has been read: arrays, whatever object they came in."""
+"""What the user's data is once it has been read: arrays, whatever object they came in."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ _KINDS = (
 
 
 def as_data(value: Any) -> DataSource:
-    """Return the data source that a name, a mapping or a person's own object means.
+    """Return the data source that a name, a mapping or the user's own object means.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""The part of a specification that stands for a person's own data."""
+"""The part of a specification that stands for the user's own data."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class OwnData(Own, DataSource):
-    """Data that a person gave as an object; its specification names it, and does not hold it.
+    """Data that the user passed as an object; its specification names it, and does not hold it.
 
     Made by `as_data` and `psbench.data`. What is loaded are the arrays themselves: with a validation set of
     their own, and without `standardise`, nothing is copied.
@@ -106,9 +106,13 @@ class OwnData(Own, DataSource):
             rows[0], rows[2] = _standardised(rows[0], rows[2], "samples")[0]
             if content.task == "regression":
                 (rows[1], rows[3]), scale = _standardised(rows[1], rows[3], "targets")
+        train_x, train_y, val_x, val_y = map(tensor, rows)
         return Dataset(
             self.name,
-            *map(tensor, rows),
+            train_x,
+            train_y,
+            val_x,
+            val_y,
             content.classes,
             target_scale=scale,
             kind=content.task,
@@ -133,7 +137,7 @@ def _standardised(train: Array, val: Array, what: str) -> tuple[list[Array], tup
 
 
 def tensor(array: Array) -> Tensor:
-    """Return a tensor of the same memory, which nobody writes to even if the array could not be."""
+    """Return a tensor of the same memory, which is never written to, since the array may be read-only."""
     import torch
 
     with warnings.catch_warnings():

@@ -1,4 +1,4 @@
-"""Reads what a person's data may come in: pairs of arrays, torch Datasets, frames, Hugging Face datasets."""
+"""Reads what the user's data may come in: pairs of arrays, torch Datasets, frames, Hugging Face datasets."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from psbench.data.own.arrays import Array, as_array
 from psbench.errors import DataError, ParameterError, UnknownName
 from psbench.system.limits import check_memory
 
-#: what targets are called where nobody says which column they are
+#: what targets are called where no column is named
 _USUAL_TARGETS = ("label", "labels", "target", "y", "fine_label")
 
 

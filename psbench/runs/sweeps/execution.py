@@ -192,7 +192,7 @@ class _Watch:
         self.show()
 
     def show(self) -> None:
-        """Report, if somebody listens."""
+        """Report to the callback, if there is one."""
         if self._tell is None:
             return
         ended = [outcome for outcome in self._outcomes if outcome is not None]

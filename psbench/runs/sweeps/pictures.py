@@ -16,7 +16,7 @@ from psbench.runs.sweeps.table import smaller_is_better, title_of
 
 #: pixels of a row of a heat map
 _ROW = 34
-#: charts below each other; with more nobody sees them together
+#: charts below each other; more do not fit on a screen
 _MOST_CHARTS = 12
 #: numbers of a parameter whose largest is more than this many times the smallest lie on a logarithmic axis
 _DECADES = 20

@@ -40,7 +40,7 @@ Answer: TypeAlias = tuple[Literal["progress"], float] | tuple[Literal["done"], d
 
 
 def packed(cell: Cell, folder: Path | None, *, by_value: bool = False) -> bytes:
-    """Return a cell as bytes, to be run elsewhere; by value where a person's own modules may not be.
+    """Return a cell as bytes, to be run elsewhere; by value where the user's own modules may not be.
 
     Raises
     ------
@@ -50,7 +50,7 @@ def packed(cell: Cell, folder: Path | None, *, by_value: bool = False) -> bytes:
     own = None if folder is None else folder.absolute() / cell.folder_name
     try:
         content: bytes = (dumps_by_value if by_value else cloudpickle.dumps)((cell.experiment, own))
-    except Exception as error:  # an object of somebody's own may refuse in any way
+    except Exception as error:  # a user's object may refuse in any way
         reason = " ".join(f"{type(error).__name__}: {error}".split())
         raise SpecError(
             f"sweep: {cell.label}: cannot be sent to another process ({reason}); use processes=1"
@@ -80,7 +80,7 @@ def run_plain(
         )
     except PsbenchError as error:
         return {"error": _line(error, str(error))}
-    except Exception as error:  # a model or data of somebody's own may raise anything
+    except Exception as error:  # a user's model or data may raise anything
         line = _line(error, f"{type(error).__name__}: {error}")
         return {"error": line, "traceback": traceback.format_exc()}
     return {"folder": folder} if folder is not None else {"run": _plain(done)}
@@ -140,7 +140,7 @@ def serve(connection: Connection) -> None:
             content = connection.recv_bytes()
             found = run_packed(content, lambda done: _send(connection, ("progress", done)))
             _send(connection, ("done", found))
-        except (EOFError, OSError):  # nobody asks any more
+        except (EOFError, OSError):  # the sweep's process is gone
             return
 
 

@@ -69,7 +69,7 @@ class DelayedNesterov(Aggregation):
         return self.outer_lr / (1.0 - self.outer_momentum)
 
     def on_commit(self, pushes: list[Push], view: ClusterView) -> list[Action]:
-        """Take each push wholly; the update is told how many make one of the momentum."""
+        """Take each push wholly; the update's numbers say how many make one of the momentum."""
         return [Apply(pushes, [1.0] * len(pushes), {"every": float(self.momentum_every or view.num_workers)})]
 
     def update(self, x: Vector, pushes: Sequence[Pushed], state: State, step: Step) -> None:

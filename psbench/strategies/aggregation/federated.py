@@ -63,7 +63,7 @@ class FedBuff(Aggregation):
     -----
     Reduces to: `outer` with plain under a barrier, with an exponent of 0; asynchronous local SGD with a
     buffer of one. The buffer is the consistency part's: `k_batch_asp` makes a version of every k pushes while
-    nobody waits.
+    no worker waits.
     Left out: secure aggregation and noise.
 
     Examples

@@ -7,7 +7,7 @@ from psbench.strategies.catalogue.composition import Published
 
 asp = Published(
     "asp",
-    "nobody waits",
+    "no worker waits",
     "thesis eq. 2.3",
     {"consistency": consistency.ASP},
     notebook="02_consistency",
@@ -31,7 +31,7 @@ k_asp = Published(
 
 k_batch_asp = Published(
     "k_batch_asp",
-    "every k pushes make a version; nobody waits",
+    "every k pushes make a version; no worker waits",
     "Dutta et al. 2018 (K-batch-async), Lian et al. 2015; thesis 3.2.2",
     {"consistency": consistency.KBatchASP},
     notebook="02_consistency",

@@ -56,7 +56,7 @@ class Published(Entry):
 
     @property
     def __signature__(self) -> inspect.Signature:
-        """What a person may type."""
+        """The parameters that a user may set."""
         keyword = inspect.Parameter.KEYWORD_ONLY
         usual = {name: f.get_default(call_default_factory=True) for name, f in self.parameters.items()}
         own = [inspect.Parameter(name, keyword, default=value) for name, value in usual.items()]

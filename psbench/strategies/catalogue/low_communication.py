@@ -86,7 +86,7 @@ async_local_sgd = Published(
 
 fedbuff = Published(
     "fedbuff",
-    "differences of many steps are buffered, and every k of them make a version; nobody waits",
+    "differences of many steps are buffered, and every k of them make a version; no worker waits",
     "Nguyen et al. 2022 (FedBuff)",
     {
         "consistency": consistency.KBatchASP,

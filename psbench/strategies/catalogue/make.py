@@ -1,4 +1,4 @@
-"""A strategy from whatever a person may write for one."""
+"""A strategy from a name, a mapping or a text in a specification."""
 
 from __future__ import annotations
 

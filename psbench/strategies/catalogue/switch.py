@@ -79,7 +79,7 @@ class PublishedSwitch(Entry):
 
 
 def later_switches(value: Any) -> tuple[LaterSwitch, ...]:
-    """Return the switches after the first from what a person may write for them.
+    """Return the switches after the first from what a specification has for them.
 
     Raises
     ------

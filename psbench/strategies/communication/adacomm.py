@@ -41,7 +41,7 @@ class AdaComm(Local):
         the period sqrt(10) times as long.
     loss : "workers" or "measured"
         Where F comes from. workers: with every push a worker sends the loss of its first mini-batch since
-        the last averaging, and nobody waits for it; F is the mean, by samples, of those sent since the period
+        the last averaging, and no worker waits for it; F is the mean, by samples, of those sent since the period
         was last chosen, so it is of the interval that ends and not of the model at its end. measured: all
         workers wait while the averaged model is evaluated on one machine; F is of that model.
     loss_samples : int, samples, >= 1
@@ -60,7 +60,7 @@ class AdaComm(Local):
     interval began: one round alone would be noise of a few mini-batches, and while the loss falls the mean
     lags behind it, by half an interval. F_0 is known with the first averaging, so the period changes with the
     second one at the earliest. The period changes with
-    the first averaging at or after each multiple of the interval, and intervals in which nobody averaged
+    the first averaging at or after each multiple of the interval, and intervals without an averaging
     are skipped (A4). "First decay the period to 1 and then the learning rate as usual" is `defer` (A5), with
     which the period never grows (A6). A loss above the first shortens the period like a plateau (A7). Time,
     loss and rate count from the moment this strategy begins: after a switch, if it is switched to.

@@ -1,4 +1,4 @@
-"""Asynchronous Parallel: nobody waits for anybody."""
+"""Asynchronous Parallel: no worker waits for another."""
 
 from __future__ import annotations
 

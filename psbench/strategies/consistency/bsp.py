@@ -13,7 +13,7 @@ from psbench.core.view import ClusterView
 class BSP(Consistency):
     """Commit when every worker has pushed, then let all go on together.
 
-    Nobody computes while the barrier opens, so every push was computed on the current version: staleness
+    No worker computes while the barrier opens, so every push was computed on the current version: staleness
     is 0. A worker that leaves is no longer waited for; a push it had sent still counts; one that joins
     while the barrier fills begins when it opens.
 

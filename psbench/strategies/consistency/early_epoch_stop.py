@@ -33,7 +33,7 @@ class EarlyEpochStop(Consistency):
     Reduces to: with fraction 1, ASP that meets at the end of every epoch, where all have done the same; SGD
     with one worker.
     Our reading: 75 % of the *workers* have done all of their share, as the paper has it; the thesis tells it
-    as 75 % of a straggler's share. A push counts in the epoch in which it arrives, so the step that somebody
+    as 75 % of a straggler's share. A push counts in the epoch in which it arrives, so the step that a worker
     is at when the epoch ends is its first of the next. What a worker is spared is not lost to it: its
     batches go on through its shard where they were. A newcomer's whole share lies before it. Epochs of the
     run (samples over the training set) are longer than these where work is skipped.

@@ -30,7 +30,7 @@ class ElasticBSP(Consistency):
     -----
     Reduces to: plain SGD with one worker. With lookahead = 1 every worker makes exactly one more step after
     the monitoring phase; that is a barrier every third step or so and not BSP.
-    Our reading: predicted are the R pushes *after* the last one, so nobody is past its push when it is
+    Our reading: predicted are the R pushes *after* the last one, so no worker is past its push when it is
     chosen; pushes are committed one by one as under ASP, at the barrier too; one that joins after the
     choice waits for the barrier, and one that leaves is no longer waited for.
     The default is that of Hermes' comparison; the authors use 15 to 960.

@@ -73,7 +73,7 @@ class _EveryPushes(Consistency):
 
 
 class KBatchASP(_EveryPushes):
-    """Commit every k pushes, of any staleness, possibly several of one worker; nobody ever waits.
+    """Commit every k pushes, of any staleness, possibly several of one worker; no worker waits.
 
     Notes
     -----

@@ -1,4 +1,4 @@
-"""Dropping stragglers: do without a worker that is much slower than the others."""
+"""Dropping stragglers: drop a worker that is much slower than the others."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class DropStragglers(Stragglers):
     patience : int, pushes, >= 1
         Pushes in a row at which a worker must be slow.
     most : float, 0 to 1
-        Share of the workers, rounded down, that are done without at a time.
+        Share of the workers, rounded down, that may be dropped at a time.
     readmit_after_s : float, seconds, >= 0
         When a dropped worker is taken back, and observed from the start; 0 is never.
 

@@ -26,7 +26,7 @@ class FlexRR(Stragglers):
     -----
     Reduces to: BSP (to rounding) when no worker lags by the threshold.
     The samples of a barrier sum to the global batch, and each gradient counts by its samples (aggregation
-    `mean`), so an update is that of a whole batch whoever computed it. Which samples those are does change: a
+    `mean`), so an update is that of a whole batch. Which samples those are does change: a
     helper takes more of its own shard, since data is not moved. Samples that were moved to a worker that
     leaves are lost with it.
     Our reading: the paper's workers compare progress among themselves and begin with a small share of the

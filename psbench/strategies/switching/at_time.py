@@ -11,7 +11,7 @@ from psbench.core.specification import parameter
 
 
 class AtTime(Switching):
-    """Switch at a set time of the run, as if somebody asked for it then.
+    """Switch at a set time of the run, as a switch by hand at that moment.
 
     The backend reports the time as a request to switch, and no row of the log before it tells that it was
     planned: a run that is forked is the same until then, row by row.

@@ -8,7 +8,7 @@ from psbench.core.parts import Switching
 
 
 class Manual(Switching):
-    """Switch only when a person asks."""
+    """Switch only by hand."""
 
     name: ClassVar[str] = "manual"
     source: ClassVar[str] = "by hand"

@@ -23,7 +23,7 @@ class OnStragglers(Switching):
 
     A worker whose throughput is below the cluster's mean less its standard deviation for `patience` windows
     in a row is a straggler, until it has not been for as many. The policy says what follows under the first
-    strategy. *greedy*: change to the second, and come back when nobody is a straggler. *elastic*: go on
+    strategy. *greedy*: change to the second, and come back when no worker is a straggler. *elastic*: go on
     without the stragglers, and take them back for the second. Once the first strategy has had its share of
     the epochs, the second runs to the end.
 
@@ -42,7 +42,7 @@ class OnStragglers(Switching):
 
     Notes
     -----
-    Reduces to: `after` with `whole_epochs` off while nobody is a straggler, as with workers equally fast or
+    Reduces to: `after` with `whole_epochs` off while none is a straggler, as with workers equally fast or
     with two of them, of whom neither is ever below.
     Our reading: throughput is a worker's samples over its own seconds, because under a barrier all push
     equally often; the cluster includes those dropped, as they last were, or else dropping the slowest would
@@ -115,7 +115,7 @@ class OnStragglers(Switching):
         return super().on_switch_requested(event, view) + self._take_back(view)
 
     def why_not(self, evaluations: Sequence[Evaluated], trained: float, planned: float | None) -> str:
-        """Say that the first strategy had not had its share, and that nobody was a straggler."""
+        """Say that the first strategy had not had its share, and that no worker was a straggler."""
         share = self.fraction * (planned or 0.0)
         if trained >= share or self.fraction == 1:
             return ""

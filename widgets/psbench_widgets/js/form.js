@@ -49,7 +49,7 @@ export class Form {
     const sections = [...this.form.sections, { key: "rest", title: "Seed, batch, backend" }];
     const draw = (keys) => keys.map((key) => this.section(sections.find((s) => s.key === key), open.has(key)));
     const rest = sections.map(({ key }) => key).filter((key) => !BASIC.includes(key));
-    const order = ["data", "model", "stop", "sharding"]; // what people change most comes first
+    const order = ["data", "model", "stop", "sharding"]; // what is changed most comes first
     rest.sort((x, y) => ((order.indexOf(x) + 99) % 99) - ((order.indexOf(y) + 99) % 99));
     this.advanced = h("details", { class: "psb-advanced", open: advanced }, h("summary", {}, "Advanced: data, model, length, optimizer, …"), draw(rest));
     this.element.replaceChildren(...draw(BASIC), this.advanced);

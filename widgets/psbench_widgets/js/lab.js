@@ -12,7 +12,7 @@ import { Stage } from "./stage.js";
 import { startTable } from "./start.js";
 
 const GROUPS = { learn: "Learning", workers: "Where the time goes", updates: "Updates, staleness and traffic", data: "Data" };
-const SETTLE_MS = 120; // a person who types is not asked about every letter
+const SETTLE_MS = 120; // typing is not checked letter by letter
 const PLACE_MS = 1500; // charts of a run that is over have been drawn
 const REST_MS = 250; // the moment has stopped moving: charts that are sums follow it
 
@@ -85,7 +85,7 @@ class Lab {
     const picks = h("aside", { class: "psb-picks", "aria-label": "what to run" }, presets.length > 0 && begin, this.form.element);
     this.element = h("div", { class: "psb-lab", "data-view": this.view }, h("div", { class: "psb-columns" }, picks, this.main));
     el.append(this.element);
-    this.element.stage = this.stage; // what a person sees can be asked for from outside, as tests do
+    this.element.stage = this.stage; // what is shown can be asked for from outside, as tests do
     freeToStick(el);
   }
 
@@ -310,7 +310,7 @@ class Lab {
     this.sayLast();
   }
 
-  // While charts are put away and come back, the page stays as long as it was: whoever has scrolled down stays there.
+  // While charts are put away and come back, the page stays as long as it was: a reader who has scrolled down stays there.
   keepPlace(running) {
     clearTimeout(this.place_);
     if (running && !this.element.dataset.running) this.watch.style.minHeight = `${this.watch.offsetHeight}px`;
@@ -383,7 +383,7 @@ class Lab {
     try {
       this.send({ kind: "bye" });
     } catch {
-      // the kernel or the page is gone: nobody would receive it
+      // the kernel or the page is gone: it would not be received
     }
     this.element.remove();
   }

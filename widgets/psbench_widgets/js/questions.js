@@ -1,4 +1,4 @@
-// What a person expects before a run, what would happen otherwise, and a goal to reach.
+// What the user expects before a run, what would happen otherwise, and a goal to reach.
 import { h } from "./dom.js";
 import { Drawing } from "./drawing.js";
 

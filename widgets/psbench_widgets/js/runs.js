@@ -33,7 +33,7 @@ export class RunsTable {
 
   show(runs) {
     this.runs = runs;
-    // somebody who types a name is not interrupted
+    // typing a name is not interrupted
     if (this.place.contains(document.activeElement) && document.activeElement.classList.contains("psb-name")) {
       this.late = true;
       return;

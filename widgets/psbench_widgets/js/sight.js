@@ -1,4 +1,4 @@
-// Whether somebody sees an element. Python draws nothing that nobody sees: on another tab of the panel or of the
+// Whether an element can be seen. Python draws nothing that cannot be seen: on another tab of the panel or of the
 // browser, or scrolled away.
 export class Sight {
   // isOpen(): whether the element's own tab is shown; tell(on): called when it comes into sight or leaves it

@@ -53,7 +53,7 @@ export class Stage {
 
   // ---------------------------------------------------------------- recordings
 
-  // Show recordings (plain data, one or two); `live` ones move the moment along unless somebody has moved it.
+  // Show recordings (plain data, one or two); `live` ones move the moment along unless the user has moved it.
   show(plains, { live = false, at = null } = {}) {
     const before = this.films.map((film) => film.recording.about.key).join();
     const recordings = plains.map((plain) => new Recording(plain));

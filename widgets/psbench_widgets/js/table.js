@@ -1,4 +1,4 @@
-// The text alternative of a chart: its rows as a table, thinned to what a person can read.
+// The text alternative of a chart: its rows as a table, thinned to what can be read.
 import { h } from "./dom.js";
 
 const MOST = 60; // rows; a screen reader walks through them one by one
