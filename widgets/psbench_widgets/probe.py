@@ -65,7 +65,7 @@ def unanswered(address: str) -> str:
     try:
         socket.create_connection((host, port), timeout=ANSWER_WITHIN_S).close()
     except OSError as error:
-        return f"scheduler: nobody answers at {address} ({error.strerror or error}); is it running?"
+        return f"scheduler: no answer at {address} ({error.strerror or error}); is it running?"
     return ""
 
 

@@ -41,7 +41,7 @@ class AdaComm(Local):
         the period sqrt(10) times as long.
     loss : "workers" or "measured"
         Where F comes from. workers: with every push a worker sends the loss of its first mini-batch since
-        the last averaging, and no worker waits for it; F is the mean, by samples, of those sent since the period
+        the last averaging, without a wait; F is the mean, by samples, of those sent since the period
         was last chosen, so it is of the interval that ends and not of the model at its end. measured: all
         workers wait while the averaged model is evaluated on one machine; F is of that model.
     loss_samples : int, samples, >= 1
