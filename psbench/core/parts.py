@@ -123,6 +123,8 @@ class Communication(Part):
     accumulates: ClassVar[bool] = False
     #: whether the worker computes while its push is under way
     overlaps: ClassVar[bool] = False
+    #: whether an exchange keeps the sum of the server's and the worker's model, if both parts say so
+    conserves_models: ClassVar[bool] = False
     #: whether a worker works on chunks of data, whose size the straggler part may order
     chunks: ClassVar[bool] = False
     #: whether a worker reports its progress within a batch, and takes orders to do more or less of it

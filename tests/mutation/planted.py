@@ -35,12 +35,16 @@ class Fault(NamedTuple):
         """The function as it should be."""
         return inspect.getattr_static(self.owner, self.name)
 
+    @property
+    def module(self) -> str:
+        """The module that it is in."""
+        return self.owner.__name__ if inspect.ismodule(self.owner) else str(self.owner.__module__)
+
     def made(self) -> Any:
         """Return the function with the fault in it."""
         source = textwrap.dedent(inspect.getsource(self.function))
         assert self.right in source, f"the fault has to follow the code: {self.right!r} is not in {self.name}"
-        module = self.owner.__name__ if inspect.ismodule(self.owner) else self.owner.__module__
-        scope = dict(vars(sys.modules[module]))
+        scope = dict(vars(sys.modules[self.module]))
         exec("from __future__ import annotations\n" + source.replace(self.right, self.wrong, 1), scope)
         return scope[self.name]
 

@@ -68,7 +68,7 @@ class Mutations:
         self._prepare()
         files = {str(mutant.path.resolve()) for mutant in self._mutants}
         for mutant in self._mutants:
-            importlib.import_module(_module_of(mutant.path))
+            importlib.import_module(module_of(mutant.path))
         found = in_fork(lambda: _watched(session, files), 3600.0)
         if not isinstance(found, dict) or found["failed"]:
             self.failed_before = str(found["failed"] if isinstance(found, dict) else found)
@@ -216,7 +216,7 @@ class _Watch:
 
 def apply(mutant: Mutant) -> None:
     """Put a fault into a function that is imported already, wherever it is known."""
-    module = importlib.import_module(_module_of(mutant.path))
+    module = importlib.import_module(module_of(mutant.path))
     whole = compile(mutant.source, str(mutant.path.resolve()), "exec")
     code = _code_in(whole, mutant.function)
     owner: Any = module
@@ -245,5 +245,5 @@ def _function_in(found: Any) -> types.FunctionType:
     return found
 
 
-def _module_of(path: Path) -> str:
+def module_of(path: Path) -> str:
     return ".".join(path.with_suffix("").parts).removesuffix(".__init__")

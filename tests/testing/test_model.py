@@ -8,9 +8,12 @@ import pytest
 from psbench import strategies
 from psbench.core import actions as act
 from psbench.core import events as ev
+from psbench.core.aggregation import Aggregation
+from psbench.core.strategy import DOMAINS
 from psbench.core.wire_size import WireSize
 from psbench.testing.fuzz.compositions import registered
 from psbench.testing.model import Interpreter
+from psbench.testing.model.arithmetic import UPDATES, WEIGHTED_SUMS
 from psbench.testing.model.compare import unequal_answers
 from psbench.testing.model.consistency import DSSP, closest
 from psbench.testing.model.rule import RULES
@@ -32,9 +35,20 @@ def model_of(strategy, workers=2):
     )
 
 
-@pytest.mark.parametrize("domain", ["consistency", "stragglers", "switching"])
-def test_it_has_a_rule_for_every_part(domain):
-    assert {kind.name for kind in registered(domain)} <= {name for own, name in RULES if own == domain}
+#: domains of parts that decide nothing, and why
+WITHOUT_RULES = {"codec": "makes bytes of a vector, and its length is all that the engine sees of it"}
+
+
+@pytest.mark.parametrize("domain", [*DOMAINS, "switching", "codec"])
+def test_it_has_a_rule_for_every_part_or_a_reason(domain):
+    known = {name for own, name in RULES if own == domain}
+    assert domain in WITHOUT_RULES or {kind.name for kind in registered(domain)} == known
+
+
+def test_it_computes_every_update():
+    assert {kind.name for kind in registered("aggregation")} == {*UPDATES} | WEIGHTED_SUMS
+    own = {kind.name for kind in registered("aggregation") if kind.update is not Aggregation.update}
+    assert not own & WEIGHTED_SUMS - {"krum", "geometric_median", "clipped_mean"}, "these compute otherwise"
 
 
 def test_a_barrier_takes_both_pushes_and_lets_both_go():

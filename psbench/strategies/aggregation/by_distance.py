@@ -195,7 +195,7 @@ def _product(facts: dict[str, Any], one: int, other: int) -> float:
 
 
 def _distance_sq(gram: Gram, i: int, j: int) -> float:
-    return max(0.0, gram[i][i] - 2 * gram[i][j] + gram[j][j])
+    return max(0.0, gram[i][i] + gram[j][j] - 2 * gram[i][j])  # in this order it is alike from both sides
 
 
 def _distances_from(weights: Sequence[float], gram: Gram) -> list[float]:

@@ -36,6 +36,7 @@ class ElasticCentre(MovesToMean):
     name: ClassVar[str] = "elastic_centre"
     source: ClassVar[str] = "Zhang et al. 2015 (EASGD), Alg. 1"
     one_at_a_time: ClassVar[bool] = True
+    conserves_models: ClassVar[bool] = True
 
     elastic_rate: float = parameter(
         0.1, "share of the distance that centre and worker move", source=SOURCE, ge=0, lt=1

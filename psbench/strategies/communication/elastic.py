@@ -35,6 +35,7 @@ class Elastic(LocalSGD):
 
     name: ClassVar[str] = "elastic"
     source: ClassVar[str] = "Zhang et al. 2015 (EASGD), Algs. 1 and 2"
+    conserves_models: ClassVar[bool] = True
 
     elastic_rate: float = parameter(
         0.1, "share of the distance that centre and worker move", source=SOURCE, ge=0, lt=1
@@ -46,6 +47,8 @@ class Elastic(LocalSGD):
             w.sub_(w - model, alpha=self.elastic_rate / (1.0 - self.elastic_rate))
             if self.forgets_momentum:
                 own.forget()
+            if own.kind == "difference":  # what its steps make of the model that it goes on from
+                state["received"] = w.clone()
         else:
             super().begin(w, model, state, own)
         state["pushed"] = 0

@@ -14,13 +14,14 @@ from typing import Any
 
 import numpy as np
 
+from psbench.core.part import Part
 from psbench.core.switching_strategy import AnyStrategy
 from psbench.errors import DoubtfulComposition
 from psbench.seeds import Streams
 from psbench.strategies import make_strategy
 from psbench.system.cores import cores
 from psbench.system.parent import end_with_parent
-from psbench.testing.fuzz.compositions import draw_strategy, fitting_sizes
+from psbench.testing.fuzz.compositions import draw_size, draw_strategy, fitting_sizes, turn
 from psbench.testing.fuzz.differential import PAIRS, Pair, differ
 from psbench.testing.fuzz.explore import explore
 from psbench.testing.fuzz.play import play
@@ -31,6 +32,12 @@ from psbench.testing.invariants import BrokenContract
 
 #: schedules with one strategy: building one takes as long as a few schedules
 BLOCK = 16
+#: share of the blocks that carry vectors, which take a third of their time, and domains whose turns always do
+_VECTORS, _COMPUTE = 0.25, ("aggregation", "communication")
+#: share of the blocks without a part of their own that are of a pair of equal strategies
+_PAIRS = 0.3
+#: batches of the workers, in turn: mostly small ones; large ones, whose work can be moved; the engine's own
+_BATCHES: tuple[tuple[int, ...], ...] = ((4, 5, 3), (4, 5, 3), (32, 40, 24), ())
 #: blocks of a task for another process: enough that starting it does not show
 _BLOCKS_PER_TASK = 16
 
@@ -48,7 +55,8 @@ class Finding:
         """Return plain data."""
         own = self.schedule
         spec = {"strategy": dict(own.strategy), "workers": own.workers, "starters": own.starters}
-        return spec | {"seed": own.seed, "choices": own.text, "error": self.error, "test": self.test}
+        work = {"batches": own.batches, "momentum": own.momentum}
+        return spec | work | {"seed": own.seed, "choices": own.text, "error": self.error, "test": self.test}
 
 
 @dataclass
@@ -138,15 +146,21 @@ def run_block(
     done = Campaign(forms=set(known or ()))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DoubtfulComposition)
-        pair = None if names or rng.random() > 0.15 else PAIRS[sorted(PAIRS)[rng.integers(len(PAIRS))]]
-        strategy = None if pair else _strategy(rng, names)
+        part = None if names else turn(number)
+        pair = None
+        if not names and part is None and rng.random() < _PAIRS:
+            pair = PAIRS[sorted(PAIRS)[rng.integers(len(PAIRS))]]
+        strategy = None if pair else _strategy(rng, names, part)
+        carries = rng.random() < _VECTORS or (part is not None and part.domain in _COMPUTE)
         for _ in range(BLOCK):
-            _run_one(done, strategy, pair, rng, events, shrinks)
+            _run_one(done, strategy, pair, rng, events, shrinks, carries)
     return done
 
 
-def _strategy(rng: np.random.Generator, names: Sequence[Any]) -> AnyStrategy:
-    return make_strategy(names[int(rng.integers(len(names)))]) if names else draw_strategy(rng)
+def _strategy(rng: np.random.Generator, names: Sequence[Any], part: type[Part] | None) -> AnyStrategy:
+    if names:
+        return make_strategy(names[int(rng.integers(len(names)))])
+    return draw_strategy(rng, *([part] if part is not None else []))
 
 
 def _run_one(
@@ -156,16 +170,17 @@ def _run_one(
     rng: np.random.Generator,
     events: int,
     shrinks: bool,
+    carries: bool = True,
 ) -> None:
     if pair is None:
         assert strategy is not None
-        sizes = fitting_sizes(strategy)
-        size, made, kinds = sizes[rng.integers(len(sizes))], strategy, {}
+        size, made, kinds = draw_size(fitting_sizes(strategy), rng), strategy, {}
     else:
         size = int(rng.integers(2, 5))
         made, kinds = pair.left(size), {"kinds": pair.kinds}
     starters = int(rng.integers(1, size + 1)) if pair is None else size
-    schedule = Schedule(made.spec(), size, starters, int(rng.integers(2**31)))
+    batches, momentum = (pair.batches, 0.0) if pair is not None else _work(rng, carries)
+    schedule = Schedule(made.spec(), size, starters, int(rng.integers(2**31)), (), batches, momentum)
     schedule, error, player = explore(schedule, made, rng, events, **kinds)
     if error is None:
         error = _compare(schedule, player, pair, size)
@@ -181,13 +196,19 @@ def _run_one(
         done.findings.append(_finding(schedule, made, error, pair, size))
 
 
+def _work(rng: np.random.Generator, carries: bool) -> tuple[tuple[int, ...], float | None]:
+    """Return the workers' batches, and the optimizer's momentum if the schedule carries vectors."""
+    batches = _BATCHES[int(rng.integers(len(_BATCHES)))]
+    return batches, 0.5 * float(rng.integers(2)) if carries else None
+
+
 def _compare(schedule: Schedule, player: Player | None, pair: Pair | None, size: int) -> Exception | None:
     """Play a schedule again without saving, or with the equal strategy, and compare."""
     assert player is not None
     try:
         if pair is not None:
             other = play(schedule, pair.right(size))
-            what = differ(player, other)
+            what = differ(player, other, pair.versions(size))
         elif any(choice.kind == "c" for choice in schedule.choices):
             unsaved = tuple(choice for choice in schedule.choices if choice.kind != "c")
             other = play(schedule.but(choices=unsaved), player.strategy)

@@ -17,13 +17,12 @@ from psbench.core.wire_size import WireSize
 from psbench.core.worker_loop import WorkerLoop
 from psbench.seeds import Streams
 from psbench.testing.fuzz.schedule import Schedule
+from psbench.testing.fuzz.vectors import Vectors
 from psbench.testing.fuzz.workers import Worker
 from psbench.testing.invariants import BrokenContract, Invariants
 from psbench.testing.model import Interpreter
 from psbench.testing.model.compare import unequal_answers, unequal_rows, unequal_views
 
-#: samples of the workers' batches, in turn; the data set has ten times the global batch
-_BATCHES = (4, 5, 3)
 #: samples that a worker's memory holds
 _CAPACITY = (90, 300, 40)
 _LAYOUT = tuple((f"tensor {number}", 8 + number % 5) for number in range(64))
@@ -58,7 +57,10 @@ class FuzzedCluster:
         self.strategy = schedule.made() if strategy is None else strategy
         self.log, self.now, self.events = EventLog(), 0.0, 0
         self.engine = self._new_engine()
-        self.workers = [Worker(number) for number in range(schedule.workers)]
+        momentum = schedule.momentum
+        self.vectors = None if momentum is None else Vectors(self.strategy, self.seed, momentum)
+        payloads = {} if self.vectors is None else self.vectors.payloads
+        self.workers = [Worker(number, payloads=payloads) for number in range(schedule.workers)]
         self.timers: list[tuple[float, int, ev.Timer]] = []
         self.measures: list[act.Measure] = []
         self.handovers = 0
@@ -69,7 +71,8 @@ class FuzzedCluster:
         starters = range(schedule.starters or schedule.workers)
         for number in starters:
             self.workers[number].alive = True
-        self.model = Interpreter(self.strategy, **self._sizes())
+        firsts = [schedule.batch_of(number) for number in range(schedule.workers)]
+        self.model = Interpreter(self.strategy, batch_sizes=firsts, **self._sizes())
         actions = self.engine.begin(starters)
         self._check(self.model.begin(starters), actions)
         self._invariants = Invariants(str(schedule.strategy.get("name", "strategy")), self.engine)
@@ -80,30 +83,38 @@ class FuzzedCluster:
         """The engine's account of the cluster."""
         return self.engine.view
 
+    @property
+    def switching(self) -> tuple[int, bool]:
+        """Hand-overs so far, and whether another is under way."""
+        return self.handovers, self.model.switch is not None
+
     def _sizes(self) -> dict[str, Any]:
         """Return what the engine and the model are both told of the cluster."""
-        batches = [_BATCHES[number % len(_BATCHES)] for number in range(self.schedule.workers)]
+        workers, batch = self.schedule.workers, self.schedule.global_batch
         return {
-            "num_workers": len(batches),
-            "dataset_size": 10 * sum(batches),
-            "global_batch": sum(batches),
+            "num_workers": workers,
+            "dataset_size": 10 * batch,
+            "global_batch": batch,
             "epochs": 20.0,
-            "batch_sizes": batches,
-            "capacity": [_CAPACITY[number % len(_CAPACITY)] for number in range(len(batches))],
+            "capacity": [_CAPACITY[number % len(_CAPACITY)] for number in range(workers)],
             "rate": rate,
             "wire_size": WireSize(_LAYOUT),
             "rng": Streams(self.seed).generator("strategy"),
         }
 
     def _new_engine(self) -> Engine:
-        sizes = self._sizes()
-        engine = {name: sizes.pop(name) for name in ("batch_sizes", "wire_size")}
-        return Engine(self.strategy, ClusterView(**sizes), log=self.log, **engine)
+        own, sizes = self.schedule.batches, self._sizes()
+        batches = [own[number % len(own)] for number in range(self.schedule.workers)] if own else []
+        size = sizes.pop("wire_size")
+        view = ClusterView(**sizes)
+        return Engine(self.strategy, view, log=self.log, batch_sizes=batches, wire_size=size)
 
     def _check(self, expected: list[Action], actions: list[Action]) -> None:
         """Compare an answer, the rows that it writes, and the view after it, with the model's."""
         start, self._read = self._read, len(self.log)
-        wrong = unequal_answers(expected, actions) or unequal_rows(self.model.log.rows, self.log, start)
+        tolerance = self.model.aggregation.tolerance
+        wrong = unequal_answers(expected, actions, tolerance)
+        wrong = wrong or unequal_rows(self.model.log.rows, self.log, start, tolerance)
         if not self.engine.measuring:
             wrong = wrong or unequal_views(self.model.cluster, self.view)
         if wrong:
@@ -117,6 +128,8 @@ class FuzzedCluster:
         self.engine = self._new_engine()
         self.engine.load_state_dict(state)
         self._invariants.engine = self.engine
+        if self.vectors is not None:
+            self.vectors.save_and_load()
 
     def handle(self, event: Any) -> None:
         """Have the engine handle an event, and do what it answers."""
@@ -176,12 +189,21 @@ class FuzzedCluster:
             return
         if worker.loop is None:
             worker.loop = WorkerLoop(self.engine.composition, worker.number, seen.batch_size)
-        worker.release(release)
+            worker.half = self.vectors.half(worker.number) if self.vectors is not None else None
+        if self.vectors is None or worker.half is None:
+            worker.release(release, ())
+            return
+        waits = not worker.computing
+        worker.release(release, self.vectors.carried(release))
+        if waits:
+            self.vectors.check_sum(worker.number, worker.half.own.numpy())
 
     def _apply(self, apply: act.Apply) -> None:
         if any(not weight >= 0 for weight in apply.weights):
             raise BrokenContract(f"version {apply.version} weighs its pushes {list(apply.weights)}")
         self._counted += sum(push.samples for push in apply.pushes)
+        if self.vectors is not None:
+            self.vectors.apply(apply)
 
     def _cancel(self, cancel: act.Cancel | act.Drop) -> None:
         self.workers[cancel.worker].drop_work()
@@ -202,8 +224,10 @@ class FuzzedCluster:
     def _measure(self, measure: act.Measure) -> None:
         self.measures.append(measure)
 
-    def _hand_over(self, _handover: act.Handover) -> None:
+    def _hand_over(self, handover: act.Handover) -> None:
         self.handovers += 1
+        if self.vectors is not None:
+            self.vectors.hand_over(handover)
         for worker in self.workers:
             worker.forget()
         self.open_votes.clear()

@@ -16,7 +16,9 @@ from psbench.errors import ParameterError, SpecError
 #: attempts at something valid with a given part before it is said that nothing goes with it
 _ATTEMPTS = 5000
 #: size of the largest cluster that a drawn strategy is tried on
-MOST_WORKERS = 5
+MOST_WORKERS = 8
+#: sizes above this are drawn seldom, as they take longer
+_FEW_WORKERS = 5
 #: fields of a switching strategy that are drawn; its strategies and its rule are drawn as parts
 _OF_SWITCHING = ("momentum", "ramp_updates", "cost_s")
 
@@ -158,3 +160,16 @@ def fitting_sizes(strategy: AnyStrategy) -> list[int]:
             continue
         found.append(size)
     return found
+
+
+def draw_size(sizes: list[int], rng: np.random.Generator) -> int:
+    """Return one of the sizes of `fitting_sizes`; in one of ten draws also a large one."""
+    few = [size for size in sizes if size <= _FEW_WORKERS]
+    known = sizes if rng.random() < 0.1 or not few else few
+    return known[rng.integers(len(known))]
+
+
+def turn(number: int) -> type[Part] | None:
+    """Return the part whose turn it is in a block of schedules: every second block is of one, in a row."""
+    parts = registered(*DOMAINS, "switching", "codec")
+    return parts[number // 2 % len(parts)] if number % 2 else None

@@ -33,6 +33,9 @@ _OUTSIDE = {
 }
 #: kinds that nothing may leave out for ever, or the cluster only waits
 _ALWAYS = "tm"
+#: kinds of which one follows at once, with this chance, when a switch has begun or has been made: it is then
+#: that what is handed over may be lost
+_AT_A_SWITCH, _SWITCH_CHANCE = "dcxj", 0.3
 #: moments at which the workers' priorities change
 _CHANGES = 3
 
@@ -65,6 +68,8 @@ class Explorer:
         self._eager = float(rng.uniform(0.2, 1.0))  # how soon messages arrive
         size = len(player.workers)
         self._order = rng.permutation(size).tolist() if rng.random() < 1 / 3 else None
+        self._switching = (0, False)  # hand-overs so far, and whether another is under way
+        self._soon = [kind for kind in _AT_A_SWITCH if kind not in left_out]
         self._changes = set(rng.integers(1, max(2, events), _CHANGES).tolist())
 
     def next(self) -> Choice | None:
@@ -72,6 +77,13 @@ class Explorer:
         player, rng = self._player, self._rng
         if self._order is not None and player.events in self._changes:
             self._order.append(self._order.pop(0))
+        switching = player.switching
+        if switching != self._switching:
+            self._switching = switching
+            if self._soon and rng.random() < _SWITCH_CHANCE:
+                choice = Choice(rng.choice(self._soon), int(rng.random() * len(player.workers)))
+                if player.can(choice):
+                    return choice
         if rng.random() < 0.3:
             choice = self._from_outside()
             if choice is not None:

@@ -125,8 +125,24 @@ class Player(FuzzedCluster):
 
     def _measured(self, _number: int) -> None:
         measure = self.measures.pop(0)
-        facts = {name: noise(self.seed, 104, self.events, i) for i, name in enumerate(measure.needs)}
+        facts = {
+            name: noise(self.seed, 104, self.events, i) if known is None else known
+            for i, (name, push) in enumerate(measure.needs.items())
+            for known in [self._of_vectors(name, push)]
+        }
         self.handle(ev.Measured(facts))
+
+    def _of_vectors(self, name: str, push: int | None) -> float | None:
+        """Return a number that is taken from vectors; None for others."""
+        kind, _, pair = name.partition(":")
+        if self.vectors is None:
+            return None
+        if kind == "dot":
+            one, other = map(int, pair.split(":"))
+            return self.vectors.product(one, other)
+        if kind == "distance_sq" and push is not None:
+            return self.vectors.distance_sq(self.view.pending[push].base_version)
+        return None
 
     def _restart(self, _number: int) -> None:
         """Go on from a checkpoint: steps and messages under way are void."""

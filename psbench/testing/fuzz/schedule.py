@@ -52,6 +52,10 @@ class Schedule:
         How many workers are there at the beginning; the others may join.
     seed : int
         Of the numbers that no choice gives: statistics, losses, seconds between two events.
+    batches : tuple of int, samples
+        Of the workers' batches, in turn; empty leaves them to the engine, which shares out the global batch.
+    momentum : float or None
+        Of the optimizer that steps on the schedule's vectors; None carries no vectors.
     choices : tuple of Choice
         In order. One that makes no sense when its turn comes is passed over, so any part of a schedule is a
         schedule.
@@ -67,6 +71,8 @@ class Schedule:
     starters: int = 0
     seed: int = 0
     choices: tuple[Choice, ...] = field(default=())
+    batches: tuple[int, ...] = (4, 5, 3)
+    momentum: float | None = None
 
     @staticmethod
     def parse(text: str) -> tuple[Choice, ...]:
@@ -91,6 +97,19 @@ class Schedule:
     def text(self) -> str:
         """The choices, as `parse` reads them."""
         return " ".join(map(str, self.choices))
+
+    @property
+    def global_batch(self) -> int:
+        """The samples of all workers' batches; where the engine shares them out, also fewer than workers."""
+        if self.batches:
+            return sum(self.batches[number % len(self.batches)] for number in range(self.workers))
+        return 4 * self.workers + 1 if self.seed % 2 else max(1, self.workers - 1)
+
+    def batch_of(self, worker: int) -> int:
+        """Return the samples of a worker's first batch."""
+        if self.batches:
+            return self.batches[worker % len(self.batches)]
+        return max(1, self.global_batch // self.workers)
 
     def made(self) -> AnyStrategy:
         """Return the strategy."""

@@ -64,11 +64,16 @@ def as_test(schedule: Schedule, error: BaseException) -> str:
     choices = textwrap.wrap(schedule.text, 90) or [""]
     lines = "\n".join(f'        "{line} "' for line in choices)
     name = re.sub(r"\W+", "_", f"{schedule.strategy.get('name', 'strategy')}_{type(error).__name__}".lower())
+    plain = Schedule({}, 1)
+    work = f", {schedule.batches}, {schedule.momentum}"
+    if (schedule.batches, schedule.momentum) == (plain.batches, plain.momentum):
+        work = ""
     return (
         "from psbench.testing.fuzz import Schedule, play\n\n\n"
         f"def test_{name}_found_by_fuzzing():\n"
         f'    """{_first_line(error)}"""\n'
         f"    strategy = {dict(schedule.strategy)!r}\n"
         f"    choices = Schedule.parse(\n{lines}\n    )\n"
-        f"    play(Schedule(strategy, {schedule.workers}, {schedule.starters}, {schedule.seed}, choices))\n"
+        f"    size = {schedule.workers}, {schedule.starters}\n"
+        f"    play(Schedule(strategy, *size, {schedule.seed}, choices{work}))\n"
     )

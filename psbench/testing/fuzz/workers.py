@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from psbench.core import actions as act
 from psbench.core import events as ev
@@ -13,6 +14,11 @@ from psbench.core.worker_policy import Directive
 from psbench.testing.cluster import Statistics
 from psbench.testing.fuzz.numbers import noise
 from psbench.testing.invariants import BrokenContract
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from psbench.testing.fuzz.vectors import Half
 
 
 @dataclass
@@ -29,7 +35,11 @@ class Worker:
         Messages under way, oldest first; those of one worker arrive in order.
     void : list of events
         Messages of work that was cancelled or lost, which may still arrive.
-    answer : Release or None
+    half : Half or None
+        Its vectors, if the schedule carries any; made with the loop.
+    payloads : dict of push to tensor
+        What every push has carried.
+    answer : Release and vectors, or None
         One that came while the worker computed on (overlap).
     batch : int, samples
         Of the step under way: orders that come meanwhile are for the next one.
@@ -44,7 +54,9 @@ class Worker:
     outbox: deque[ev.Event] = field(default_factory=deque)
     void: list[ev.Event] = field(default_factory=list)
     last: ev.Event | None = None
-    answer: act.Release | None = None
+    half: Half | None = None
+    payloads: dict[int, Tensor] = field(default_factory=dict)
+    answer: tuple[act.Release, tuple[Tensor, ...]] | None = None
     batch: int = 0
     unpushed: int = 0
     steps: int = 0
@@ -62,37 +74,43 @@ class Worker:
     def forget(self) -> None:
         """Begin as a new process does, or under another composition."""
         self.drop_work()
-        self.loop = None
+        self.loop = self.half = None
 
-    def release(self, release: act.Release) -> None:
+    def release(self, release: act.Release, vectors: tuple[Tensor, ...]) -> None:
         """Do what a release says, at once or after the step under way."""
-        assert self.loop is not None
         if self.computing:
-            self.answer = release
+            self.answer = release, vectors
         else:
-            self._do(self._answered(release))
+            self._do(self._answered(release, vectors))
 
     def end_step(self, names: tuple[str, ...], seed: int) -> None:
         """Take the result of the step under way, and say what the worker loop says."""
         assert self.loop is not None
         self.computing, self._reads_send_s = False, "send_s" in names
         self.steps += 1
+        if self.half is not None:
+            self.half.step(self.batch)
         answer, self.answer = self.answer, None
         self.unpushed += self.batch
         if answer is not None:
-            self._answered(answer)
+            self._answered(*answer)
         slowness = 8.0 if noise(seed, 4, self.number) < 0.3 else 1.0
         seconds = slowness * (0.1 + noise(seed, 1, self.number, self.steps))
         loss = noise(seed, 2, self.number, self.steps)
-        self._do(self.loop.stepped(self.batch, seconds, loss, self._statistics(names, seed)))
+        directive = self.loop.stepped(self.batch, seconds, loss, self._statistics(names, seed))
+        if self.half is not None and directive in ("continue", "report"):
+            self.half.keep()
+        self._do(directive)
 
     def _statistics(self, names: tuple[str, ...], seed: int) -> Mapping[str, float]:
         return Statistics({name: noise(seed, 3 + i, self.number, self.steps) for i, name in enumerate(names)})
 
-    def _answered(self, release: act.Release) -> Directive:
+    def _answered(self, release: act.Release, vectors: tuple[Tensor, ...]) -> Directive:
         assert self.loop is not None
         exchanging = self.loop.exchanging
         directive = self.loop.release(release.then, release.ticket, release.load, release.orders)
+        if release.then == "step" and self.half is not None:
+            self.half.renew(release, vectors)
         if release.then == "step" and not exchanging:
             self.unpushed = 0  # pushed before, or kept after a vote and counted
         return directive
@@ -111,6 +129,8 @@ class Worker:
     def _push(self, overlapping: bool) -> ev.Push:
         assert self.loop is not None
         push = self.loop.push(self._push_id(), bytes=100, overlapping=overlapping)
+        if self.half is not None:
+            self.payloads[push.id] = self.half.payload()
         push.stats = Statistics((push.stats or {}) | ({"send_s": 0.1} if self._reads_send_s else {}))
         if push.samples != self.unpushed:
             raise BrokenContract(

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
-from statistics import fmean
+from itertools import combinations_with_replacement
+from statistics import fmean, median
 from typing import Any
+
+import numpy as np
 
 from psbench.core.actions import Apply, Measure
 from psbench.core.events import Push
@@ -18,18 +21,18 @@ def shares(pushes: list[Push]) -> list[float]:
     return [push.samples / sum(other.samples for other in pushes) for push in pushes]
 
 
-@rule("aggregation", "mean")
+@rule("aggregation", "mean", "block_momentum", "outer")
 class Mean(Rule):
-    """The mean over the samples."""
+    """The mean over the samples: of gradients, of models, or of differences."""
 
     def on_commit(self, pushes: list[Push], c: Cluster) -> Decisions:
         """Weigh by samples."""
         return [Apply(pushes, shares(pushes))]
 
 
-@rule("aggregation", "sum")
+@rule("aggregation", "sum", "delay_compensated")
 class Sum(Rule):
-    """The sum."""
+    """Each push wholly."""
 
     def on_commit(self, pushes: list[Push], c: Cluster) -> Decisions:
         """Weigh each alike."""
@@ -73,15 +76,6 @@ class Exchange(Rule):
     def on_commit(self, pushes: list[Push], c: Cluster) -> Decisions:
         """Average what is exchanged."""
         return averaged(pushes, c) if self.own.aggregate == "parameters" else [Apply(pushes, shares(pushes))]
-
-
-@rule("aggregation", "block_momentum")
-class BlockMomentum(Rule):
-    """The mean of the models, to whose change the servers give a momentum."""
-
-    def on_commit(self, pushes: list[Push], c: Cluster) -> Decisions:
-        """Weigh by samples; the server has the momentum."""
-        return [Apply(pushes, shares(pushes))]
 
 
 @rule("aggregation", "staleness_weighted")
@@ -194,3 +188,135 @@ class BoundedStep(Rule):
             rate = constant / distance if distance > 0 else math.inf
             weights.append(share * min(max(rate, own.least), own.most))
         return [Apply(self.pushes, weights)]
+
+
+@rule("aggregation", "median", "trimmed_mean")
+class Alike(Rule):
+    """Yin et al.: every push counts alike."""
+
+    def on_commit(self, pushes: list[Push], c: Cluster) -> Decisions:
+        """Weigh alike."""
+        return [Apply(pushes, [1 / len(pushes) for _ in pushes])]
+
+
+class ByProducts(Rule):
+    """The weights follow from the scalar products of the pushes that are numbers; others weigh nothing."""
+
+    def __init__(self, own: Any) -> None:
+        super().__init__(own)
+        self.pushes: list[Push] = []
+
+    def on_commit(self, pushes: list[Push], c: Cluster) -> Decisions:
+        """Ask for all of them."""
+        self.pushes = pushes
+        pairs = combinations_with_replacement([push.id for push in pushes], 2)
+        return [Measure("aggregation", {f"dot:{one}:{other}": None for one, other in pairs})]
+
+    def on_measured(self, facts: dict[str, float], c: Cluster) -> Decisions:
+        """Weigh those that are numbers; if none is, all by their samples."""
+        good = [push for push in self.pushes if math.isfinite(facts[f"dot:{push.id}:{push.id}"])]
+        weights = dict.fromkeys((push.id for push in self.pushes), 0.0)
+        if good:
+            by_name = {frozenset(map(int, name.split(":")[1:])): value for name, value in facts.items()}
+            products = np.array([[by_name[frozenset((a.id, b.id))] for b in good] for a in good])
+            own = self.weights(good, products)
+        else:
+            good, own = self.pushes, shares(self.pushes)
+        weights |= {push.id: float(weight) for push, weight in zip(good, own, strict=True)}
+        return [Apply(self.pushes, list(weights.values()))]
+
+    def weights(self, pushes: list[Push], products: np.ndarray) -> Any:
+        """Return the weight of each push."""
+        raise NotImplementedError
+
+
+@rule("aggregation", "krum")
+class Krum(ByProducts):
+    """The m pushes of lowest score; a score adds up the squared distances to the n - f - 2 nearest others."""
+
+    def weights(self, pushes: list[Push], products: np.ndarray) -> Any:
+        """Share the weight among the best; of equal scores the first is better."""
+        n = len(pushes)
+        squares = np.diag(products)
+        distances = np.maximum(squares[:, None] + squares[None, :] - 2 * products, 0.0)
+        nearest = max(n - self.own.faulty - 2, 1)
+        scores = [sum(sorted(np.delete(distances[i], i).tolist())[:nearest]) for i in range(n)]
+        best = sorted(range(n), key=scores.__getitem__)[: self.own.chosen]
+        return [(i in best) / len(best) for i in range(n)]
+
+
+@rule("aggregation", "geometric_median")
+class GeometricMedian(ByProducts):
+    """RFA, Alg. 2: Weiszfeld's iteration with distances of at least nu, from the mean over the samples."""
+
+    #: the distance from a point that is nearly reached is what rounding leaves of larger numbers
+    tolerance = 1e-4
+
+    def weights(self, pushes: list[Push], products: np.ndarray) -> Any:
+        """Iterate on weights: z = sum_i a_i v_i is at distance sqrt((e_i - a)' G (e_i - a)) from v_i."""
+        weights = alphas = np.array(shares(pushes))
+        for _ in range(self.own.iterations):
+            away = np.eye(len(pushes)) - weights
+            distances = np.sqrt(np.maximum([row @ products @ row for row in away], 0.0))
+            betas = alphas / np.maximum(distances, self.own.smoothing)
+            weights = betas / betas.sum()
+        return weights
+
+
+@rule("aggregation", "clipped_mean")
+class ClippedMean(ByProducts):
+    """Each push is shortened to the norm given, or to the median norm."""
+
+    def weights(self, pushes: list[Push], products: np.ndarray) -> Any:
+        """Multiply each share by min(1, most / norm)."""
+        norms = [math.sqrt(max(square, 0.0)) for square in np.diag(products).tolist()]
+        most = self.own.norm if self.own.norm > 0 else median(norms)
+        by = [min(1.0, most / norm) if norm > 0 else 1.0 for norm in norms]
+        return [share * one for share, one in zip(shares(pushes), by, strict=True)]
+
+
+@rule("aggregation", "delayed_nesterov")
+class DelayedNesterov(Rule):
+    """Async Local-SGD, Alg. 3: each difference wholly; N pushes between two momenta, by default n."""
+
+    def on_commit(self, pushes: list[Push], c: Cluster) -> Decisions:
+        """Say how many pushes there are between two momenta."""
+        every = self.own.momentum_every if self.own.momentum_every > 0 else c.num_workers
+        return [Apply(pushes, [1.0 for _ in pushes], {"every": float(every)})]
+
+
+@rule("aggregation", "elastic_centre")
+class ElasticCentre(Rule):
+    """EASGD, Alg. 1: the centre moves by alpha (w - x)."""
+
+    def on_commit(self, pushes: list[Push], c: Cluster) -> Decisions:
+        """Mix."""
+        alpha = self.own.elastic_rate
+        return [Apply(pushes, [alpha for _ in pushes], {"keep": 1.0 - alpha})]
+
+
+def fading(push: Push, c: Cluster, exponent: float) -> float:
+    """Return s(tau) = (1 + tau)^-a, where tau versions were made since the push was begun."""
+    return math.exp(-exponent * math.log(1 + c.version - push.base_version))
+
+
+@rule("aggregation", "fedasync")
+class FedAsync(Rule):
+    """FedAsync, Alg. 1: x <- (1 - a_t) x + a_t w with a_t = alpha s(tau)."""
+
+    def on_commit(self, pushes: list[Push], c: Cluster) -> Decisions:
+        """Mix."""
+        (push,) = pushes
+        share = self.own.mixing * fading(push, c, self.own.staleness_exponent)
+        return [Apply(pushes, [share], {"keep": 1.0 - share})]
+
+
+@rule("aggregation", "fedbuff")
+class FedBuff(Rule):
+    """FedBuff, Alg. 1: the mean of K differences, each times s(tau)."""
+
+    def on_commit(self, pushes: list[Push], c: Cluster) -> Decisions:
+        """Divide by K, or by the sum of the weights."""
+        weights = [fading(push, c, self.own.staleness_exponent) for push in pushes]
+        by = math.fsum(weights) if self.own.normalise else len(pushes)
+        return [Apply(pushes, [weight / by for weight in weights])]

@@ -26,13 +26,42 @@ class MicroSteps(Rule):
         return {"round": c.version, "batch": c.workers[worker].batch_size}
 
 
-@rule("communication", "local_sgd")
+@rule("communication", "local_sgd", "elastic")
 class LocalSGD(Rule):
     """A worker takes always as many steps."""
 
     def on_release(self, worker: int, c: Cluster) -> Orders:
         """Say how many steps."""
         return {"local_steps": self.own.local_steps}
+
+
+@rule("communication", "dynamic_local_sgd")
+class DynamicLocalSGD(Rule):
+    """Async Local-SGD, sec. 5: h_i = floor(v_i / v_max * H), at least 1, by the last push of all here."""
+
+    def __init__(self, own: Any) -> None:
+        super().__init__(own)
+        self.step_s: dict[int, float] = {}  # of the last push
+
+    def on_push(self, push: Push, c: Cluster) -> Decisions:
+        """Note the seconds of a step."""
+        assert push.stats is not None
+        self.step_s[push.worker] = push.stats["compute_s"] / push.steps
+        return []
+
+    def on_leave(self, worker: int, c: Cluster) -> Decisions:
+        """Forget a worker's."""
+        self.step_s.pop(worker, None)
+        return []
+
+    def on_release(self, worker: int, c: Cluster) -> Orders:
+        """Say how many steps; H until the speed is known."""
+        new = c.workers[worker].status is Status.NEW
+        own = None if new else self.step_s.get(worker)
+        if not own:
+            return {"local_steps": self.own.local_steps}
+        fastest = min(self.step_s.values())
+        return {"local_steps": max(1, math.floor(fastest / own * self.own.local_steps))}
 
 
 @rule("communication", "adacomm")

@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
+from itertools import repeat
 from operator import attrgetter
 from typing import Any
 
@@ -20,56 +21,65 @@ _COLUMNS = ("id", "version", "samples", "steps", "bytes", "compute_s", "send_s",
 _counted, _present = attrgetter(*COUNTED), attrgetter(*PRESENT)
 
 
-def unequal_answers(expected: Sequence[Action], found: Sequence[Action]) -> str:
+def unequal_answers(expected: Sequence[Action], found: Sequence[Action], tolerance: float = 1e-9) -> str:
     """Return the first action that is not the one expected; empty if there is none."""
     for wanted, seen in zip(expected, found, strict=False):
-        if not equal(wanted, seen):
+        if not equal(wanted, seen, tolerance):
             return f"{seen}, but by the rules it is {wanted}"
     if len(found) > len(expected):
         return f"{found[len(expected)]}, which by the rules is not due"
     return f"no {expected[len(found)]}, which by the rules is due" if len(found) < len(expected) else ""
 
 
-def unequal_rows(expected: Sequence[Row], log: EventLog, start: int) -> str:
+def unequal_rows(expected: Sequence[Row], log: EventLog, start: int, tolerance: float = 1e-9) -> str:
     """Return the first row of the log, from `start`, that is not the one expected; empty if there is none."""
     found = log.tuples(start)
     for wanted, (time_s, kind, worker, *columns, number) in zip(expected, found, strict=False):
         text = log.text(number)
-        seen = Row(Kind(kind), time_s, worker, text, dict(zip(_COLUMNS, columns, strict=True)))
-        same = (seen.kind, seen.time_s, seen.worker) == (wanted.kind, wanted.time_s, wanted.worker)
+        same = kind == wanted.kind and time_s == wanted.time_s and worker == wanted.worker
         same = same and text == (wanted.text if isinstance(wanted.text, str) else _json(wanted.text))
-        own = [wanted.columns.get(name, 0) for name in _COLUMNS]
-        if not same or not all(map(_nearly, own, columns)):
+        if same:
+            own = [wanted.columns.get(name, 0) for name in _COLUMNS]
+            same = own == columns or all(map(_nearly, own, columns, repeat(tolerance)))
+        if not same:
+            seen = Row(Kind(kind), time_s, worker, text, dict(zip(_COLUMNS, columns, strict=True)))
             return f"the log has {seen}, but by the rules it is {wanted}"
     if len(found) != len(expected):
         return f"the log has {len(found)} rows of this event, but by the rules it is {len(expected)}"
     return ""
 
 
-def _json(value: Any) -> str:
-    return json.dumps(value, sort_keys=True, separators=(",", ":"))
+#: made once: `json.dumps` makes an encoder for each call
+_json = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
 
 
-def _nearly(one: float, other: float) -> bool:
+def _nearly(one: float, other: float, tolerance: float) -> bool:
     """Return whether two columns are equal as 32-bit floats."""
-    return one == other or (one != one and other != other) or math.isclose(one, other, rel_tol=1e-6)
+    return one == other or _close(one, other, max(1e-6, tolerance))
 
 
-def equal(one: Any, other: Any) -> bool:
+def _close(one: float, other: float, tolerance: float) -> bool:
+    both_nan = one != one and other != other
+    near_zero = tolerance if tolerance > 1e-6 else 1e-12
+    return both_nan or math.isclose(one, other, rel_tol=tolerance, abs_tol=near_zero)
+
+
+def equal(one: Any, other: Any, tolerance: float = 1e-9) -> bool:
     """Return whether two values are equal, floats but for rounding."""
     if one is other or one == other:
         return True
     if isinstance(one, float) or isinstance(other, float):
-        both_nan = one != one and other != other
-        return both_nan or math.isclose(one, other, rel_tol=1e-9, abs_tol=1e-12)
+        return _close(one, other, tolerance)
     if is_dataclass(one):
         if type(one) is not type(other):
             return False
-        return all(equal(getattr(one, f.name), getattr(other, f.name)) for f in fields(one))
+        return all(equal(getattr(one, f.name), getattr(other, f.name), tolerance) for f in fields(one))
     if isinstance(one, Mapping):
-        return one.keys() == other.keys() and all(equal(one[key], other[key]) for key in one)
+        return one.keys() == other.keys() and all(equal(one[key], other[key], tolerance) for key in one)
     if isinstance(one, (list, tuple)):
-        return type(one) is type(other) and len(one) == len(other) and all(map(equal, one, other))
+        if type(one) is not type(other) or len(one) != len(other):
+            return False
+        return all(equal(*pair, tolerance) for pair in zip(one, other, strict=True))
     return False
 
 

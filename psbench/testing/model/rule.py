@@ -16,6 +16,8 @@ Decisions: TypeAlias = list[Action]
 class Rule:
     """One part, read again. `own` is the part itself: only its hyper-parameters and declarations are read."""
 
+    tolerance = 1e-9  #: what rounding may make of its numbers
+
     def __init__(self, own: Any) -> None:
         self.own = own
 

@@ -1,0 +1,233 @@
+"""The toy vectors of a schedule: models of few entries, which the real servers and workers' halves move.
+
+A gradient is of small whole numbers, and an eighth of the model that it was computed on: a worker that has
+the wrong version pushes something else. Whatever servers and workers compute is computed again by the model.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from psbench.core import actions as act
+from psbench.core.arithmetic import Pushed
+from psbench.core.strategy import Strategy
+from psbench.core.switching_strategy import AnyStrategy
+from psbench.testing.fuzz.numbers import noise
+from psbench.testing.invariants import BrokenContract
+from psbench.testing.model import arithmetic
+from psbench.testing.model.arithmetic import Array, Given
+from psbench.training.local_model import LocalModel
+from psbench.training.optim import SGD
+from psbench.training.server import Server
+from psbench.training.trainer import StepResult
+
+ENTRIES = 3
+#: entries beyond which rounding is not small any more
+_LARGEST = 1e6
+_RATE = 0.25
+_NONE = torch.zeros(0)
+#: vectors of numbers between -3 and 3
+_WHOLE = tuple(
+    torch.tensor([first, second, third], dtype=torch.float64)
+    for first in range(-3, 4)
+    for second in range(-3, 4)
+    for third in range(-3, 4)
+)
+
+
+def unequal(one: Array, other: Array) -> bool:
+    """Return whether two vectors differ by more than rounding; one too large is equal to any."""
+    pairs = list(zip(one.tolist(), other.tolist(), strict=True))
+    most = max((abs(a) for pair in pairs for a in pair if a == a), default=0.0)
+    if most > _LARGEST:
+        return False
+    return not all(abs(a - b) <= 1e-8 * max(1.0, most) or (a != a and b != b) for a, b in pairs)
+
+
+class Half:
+    """A worker's vectors: those of the package, and those that the model expects."""
+
+    def __init__(self, composition: Strategy, optimizer: SGD, number: int, seed: int) -> None:
+        self._optimizer, self._number, self._seed = optimizer, number, seed
+        self._composition = composition
+        self._has_nan = composition.aggregation.withstands_nan and noise(seed, 105, number) < 0.03
+        self.real = LocalModel(composition, optimizer)
+        self.model = arithmetic.Worker(composition, optimizer.momentum)
+        self._lr = self._optimizer.rate(0.0)
+        self._steps = 0
+        self.has_model = False
+
+    def renew(self, release: act.Release, vectors: tuple[Tensor, ...]) -> None:
+        """Take what came with a release to step; see `backends.local_steps.renew`."""
+        before, self._lr = self._lr, self._optimizer.rate(release.epoch)
+        if not vectors:
+            if not self.has_model:
+                raise BrokenContract(f"worker {self._number} has no model and is sent none")
+            self.keep(before)
+        elif release.aggregate:
+            self.real.receive(vectors[0], self._lr)
+            self.model.receive(vectors[0].numpy(), self._lr)
+        else:
+            self.has_model = True
+            self.real.load(vectors[0], _NONE, self._lr)
+            self.model.load(vectors[0].numpy(), self._lr)
+
+    def keep(self, lr: float | None = None) -> None:
+        """Keep the last step."""
+        self.real.keep(self._lr if lr is None else lr)
+        self.model.keep(self._lr if lr is None else lr)
+
+    def step(self, samples: int) -> None:
+        """Compute a gradient."""
+        self._steps += 1
+        which = int(noise(self._seed, 106, self._number, self._steps) * len(_WHOLE))
+        gradient = _WHOLE[which].add(self.real.parameters, alpha=0.125)
+        if self._has_nan and self._steps % 5 == 0:
+            gradient[0] = math.nan
+        self.real.stepped(StepResult(gradient, _NONE, 0.0), samples, self._lr)
+        self.model.stepped(gradient.numpy().copy(), samples, self._lr)
+
+    def payload(self) -> Tensor:
+        """Return what a push carries."""
+        payload, expected = self.real.payload(), self.model.payload()
+        if unequal(payload.numpy(), expected):
+            who = f"{self._composition.communication.name}: worker {self._number}"
+            raise BrokenContract(
+                f"{who} pushes {payload.tolist()}, but by the rules it is {expected.tolist()}"
+            )
+        return payload
+
+    @property
+    def own(self) -> Tensor:
+        """The worker's own model."""
+        return self.real.parameters
+
+
+class Vectors:
+    """The servers' side of a schedule's vectors.
+
+    Parameters
+    ----------
+    strategy : Strategy or SwitchingStrategy
+    seed : int
+    momentum : float
+        Of the optimizer.
+
+    Attributes
+    ----------
+    versions : list of float64 arrays, (ENTRIES,)
+        Every version of the model.
+    payloads : dict of push to tensor
+    """
+
+    def __init__(self, strategy: AnyStrategy, seed: int, momentum: float) -> None:
+        self._strategy, self._seed = strategy, seed
+        self._optimizer = SGD(lr=_RATE, momentum=momentum, milestones=(2.0, 4.0), gamma=0.5)
+        start = torch.arange(1.0, ENTRIES + 1, dtype=torch.float64)
+        self._composition = strategy.compositions[0]
+        self._server = self._new_server(start)
+        self.versions = [start.numpy()]
+        self._model = arithmetic.Model(start.numpy())
+        self._last: tuple[act.Apply, Array, Array] | None = None  # with the version before, and the push
+        self.payloads: dict[int, Tensor] = {}
+
+    def _new_server(self, start: Tensor) -> Server:
+        return Server(start, _NONE, self._optimizer, 1, self._composition.aggregation)
+
+    def half(self, number: int) -> Half:
+        """Return the vectors of a worker that has none."""
+        return Half(self._composition, self._optimizer, number, self._seed)
+
+    def carried(self, release: act.Release) -> tuple[Tensor, ...]:
+        """Return the vectors that a release carries."""
+        if not release.send:
+            return ()
+        if release.aggregate:
+            assert self._server.aggregate is not None
+            return (self._server.aggregate,)
+        return (self._server.parameters.clone(),)
+
+    def apply(self, apply: act.Apply) -> None:
+        """Make the next version, and compare."""
+        part = self._composition.aggregation
+        given = [
+            Given(self.payloads[push.id].numpy(), weight, self.versions[push.base_version])
+            for push, weight in zip(apply.pushes, apply.weights, strict=True)
+        ]
+        pushes = [
+            Pushed(
+                self.payloads[p.id], _NONE, p.worker, p.samples, p.steps, torch.from_numpy(g.base), g.weight
+            )
+            for p, g in zip(apply.pushes, given, strict=True)
+        ]
+        if self._composition.placement.collective:  # a ring adds up
+            total = torch.from_numpy(np.sum([each.weight * each.vector for each in given], axis=0))
+            pushes = [Pushed(total, _NONE, samples=sum(push.samples for push in pushes))]
+        self._server.apply(
+            pushes,
+            lr_scale=apply.lr_scale,
+            epoch=apply.epoch,
+            momentum_scale=apply.momentum_scale,
+            numbers=apply.numbers,
+        )
+        before = self._model.x
+        rate = self._optimizer.rate(apply.epoch) * apply.lr_scale
+        momentum = self._optimizer.momentum * apply.momentum_scale
+        self._model.apply(part, given, apply.numbers, rate, momentum)
+        found = self._server.parameters.numpy().copy()
+        if unequal(found, self._model.x):
+            raise BrokenContract(
+                f"{part.name}: version {apply.version} is {found.tolist()}, but by the rules it is "
+                f"{self._model.x.tolist()}"
+            )
+        self._model.x = found  # so that rounding does not add up
+        self._last = apply, before, given[0].vector
+        self.versions.append(found)
+
+    def check_sum(self, worker: int, own: Array) -> None:
+        """Check the sum of both models after an exchange, for parts that say that they conserve it.
+
+        Called when a worker has taken its answer, before another version is made.
+        """
+        halves: tuple[Any, Any] = (self._composition.aggregation, self._composition.communication)
+        if self._last is None or not all(part.conserves_models for part in halves):
+            return
+        (apply, centre, pushed), self._last = self._last, None
+        if apply.pushes[0].worker != worker or len({part.elastic_rate for part in halves}) > 1:
+            return
+        before, after = centre + pushed, self.versions[-1] + own
+        if unequal(before, after):
+            raise BrokenContract(
+                f"{self._composition.aggregation.name}: the models of worker {worker} and of the server came "
+                f"to {before.tolist()}, and come to {after.tolist()} after their exchange"
+            )
+
+    def product(self, one: int, other: int) -> float:
+        """Return the scalar product of what two pushes carry."""
+        return float(torch.dot(self.payloads[one], self.payloads[other]))
+
+    def distance_sq(self, base: int) -> float:
+        """Return the squared distance of the model from a version."""
+        away = self.versions[-1] - self.versions[base]
+        return float(away @ away)
+
+    def hand_over(self, handover: act.Handover) -> None:
+        """Go on under another composition."""
+        if handover.forgets_momentum:
+            self._server.forget_momentum()
+            self._model.forget()
+        self._composition = self._strategy.compositions[handover.to]
+        self._server.use(self._composition.aggregation)
+        self._last = None
+
+    def save_and_load(self) -> None:
+        """Put a new server in the place of this one, which goes on from its tensors."""
+        saved, aggregate = self._server.tensors(), self._server.aggregate
+        self._server = self._new_server(self._server.parameters)
+        self._server.load(saved)
+        self._server.aggregate = aggregate

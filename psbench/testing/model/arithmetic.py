@@ -1,0 +1,269 @@
+"""What updates and workers' steps must compute, as the sources write it, in float64 and one line at a time.
+
+Vectors are numpy arrays, one entry for each parameter. Nothing here is shared with the parts but their
+hyper-parameters and declarations.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from psbench.core.strategy import Strategy
+
+Array: TypeAlias = np.ndarray
+
+
+@dataclass
+class Given:
+    """A push of a commit: what it carries, its weight, and the version that its worker started from."""
+
+    vector: Array
+    weight: float
+    base: Array
+
+
+class SGD:
+    """u <- m u + d, x <- x - lr u; with m = 0 plain steps, which leave u alone."""
+
+    def __init__(self) -> None:
+        self.u: Array | None = None
+
+    def step(self, x: Array, direction: Array, lr: float, momentum: float) -> Array:
+        """Return the next x."""
+        if momentum == 0:
+            return x - lr * direction
+        self.u = direction if self.u is None else momentum * self.u + direction
+        return x - lr * self.u
+
+
+class Model:
+    """The servers' vector, and all that its updates remember."""
+
+    def __init__(self, x: Array) -> None:
+        self.x, self.optimizer = x, SGD()
+        self.memory: dict[str, Any] = {}  # of the aggregation's rule
+        self.part = ""
+
+    def forget(self) -> None:
+        """Forget what optimizer and aggregation remember."""
+        self.optimizer, self.memory = SGD(), {}
+
+    def apply(
+        self, part: Any, pushes: list[Given], numbers: Mapping[str, float], lr: float, momentum: float
+    ) -> None:
+        """Make the next version."""
+        if part.name != self.part:
+            self.part, self.memory = part.name, {}
+        update = UPDATES.get(part.name, weighted_sum)
+        self.x = update(Update(self, part, pushes, numbers, lr, momentum))
+
+
+@dataclass
+class Update:
+    """One update: `own` is the part."""
+
+    model: Model
+    own: Any
+    pushes: list[Given]
+    numbers: Mapping[str, float]
+    lr: float
+    momentum: float
+
+    @property
+    def x(self) -> Array:
+        """The model before."""
+        return self.model.x
+
+    @property
+    def memory(self) -> dict[str, Any]:
+        """What the rule remembers."""
+        return self.model.memory
+
+    @property
+    def total(self) -> Array:
+        """The weighted sum of the pushes that weigh anything."""
+        return sum((p.weight * p.vector for p in self.pushes if p.weight != 0), np.zeros_like(self.x))
+
+    def along(self, direction: Array) -> Array:
+        """Return the model after a step of the optimizer."""
+        return self.model.optimizer.step(self.x, direction, self.lr, self.momentum)
+
+
+def weighted_sum(u: Update) -> Array:
+    """Step along sum_i w_i v_i."""
+    return u.along(u.total)
+
+
+def mix(u: Update) -> Array:
+    """Move to keep x + sum_i w_i x_i."""
+    return u.numbers["keep"] * u.x + u.total if u.numbers["keep"] else u.total
+
+
+def exchange(u: Update) -> Array:
+    """Average models, or step along the mean gradient."""
+    return mix(u) if u.own.aggregate == "parameters" else weighted_sum(u)
+
+
+def block_momentum(u: Update) -> Array:
+    """AdaComm, eqs. 7-8: u <- beta u + G with G = (w - mean)/lr; w <- w - lr u."""
+    block = (u.x - u.total) / u.lr
+    u.memory["u"] = block + u.own.block_momentum * u.memory.get("u", 0.0)
+    return u.x - u.lr * u.memory["u"]
+
+
+def robust(u: Update) -> Array:
+    """Step along the mean of what is left of each entry's values; the greatest is one that is no number."""
+    columns = np.sort(np.array([push.vector for push in u.pushes]), axis=0)
+    count = len(columns)
+    out = (count - 1) // 2 if u.own.name == "median" else math.floor(u.own.trim * count + 1e-9)
+    return u.along(np.mean(columns[out : count - out], axis=0))
+
+
+def delay_compensated(u: Update) -> Array:
+    """DC-ASGD, eq. 10: g + lambda g g (x - x_base), the pushes of a commit one after the other."""
+    for push in u.pushes:
+        g, factor = push.vector, u.own.compensation
+        if u.own.form == "adaptive":
+            u.memory["ms"] = 0.95 * u.memory.get("ms", 0.0) + 0.05 * g**2
+            factor = factor / np.sqrt(u.memory["ms"] + 1e-7)
+        u.model.x = u.along(g + factor * g * g * (u.x - push.base))
+    return u.x
+
+
+def delayed_nesterov(u: Update) -> Array:
+    """Async Local-SGD, Alg. 3: momentum with every N-th push, and c times it with the others."""
+    n, beta, lr = u.numbers["every"], u.own.outer_momentum, u.own.outer_lr
+    c = u.own.momentum_between / n
+    for push in u.pushes:
+        taken = u.memory.setdefault("taken", [])  # since the last momentum
+        taken.append(push.vector)
+        if len(taken) == n:
+            u.memory["m"] = beta * u.memory.get("m", 0.0) + sum(taken) / n
+            u.memory["taken"] = []
+            share = 1 - c * n + c
+        else:
+            share = c
+        u.model.x = u.x - lr * (share * beta * u.memory.get("m", 0.0) + push.vector / n)
+    return u.x
+
+
+def dyn_sgd_versioned(u: Update) -> Array:
+    """Step by what the mean of the stage's pushes changes with this one."""
+    (push,), stage = u.pushes, u.numbers["stage"]
+    pushed = u.memory.setdefault(stage, [])
+    before = np.mean(pushed, axis=0) if pushed else np.zeros_like(u.x)
+    pushed.append(push.vector)
+    now = np.mean(pushed, axis=0)
+    if u.numbers["closes"]:
+        for old in [other for other in u.memory if other <= stage]:
+            del u.memory[old]
+    return u.along(now - before if len(pushed) > 1 else now)
+
+
+def outer(u: Update) -> Array:
+    """DiLoCo, Alg. 1; FedOpt, Alg. 2; see the docstring of `Outer` for the five forms."""
+    d, own, memory, zero = u.total, u.own, u.memory, np.zeros_like(u.x)
+    v, s, beta = memory.get("v", zero), memory.get("s", zero), own.outer_momentum
+    kind = own.outer_optimizer
+    if kind == "plain":
+        return u.x - own.outer_lr * d
+    if kind in ("nesterov", "heavy_ball"):
+        v = memory["v"] = beta * v + d
+        return u.x - own.outer_lr * (d + beta * v if kind == "nesterov" else v)
+    v = memory["v"] = beta * v + (1 - beta) * d
+    beta2 = own.outer_second_momentum
+    s = beta2 * s + (1 - beta2) * d**2 if kind == "adam" else s - (1 - beta2) * d**2 * np.sign(s - d**2)
+    memory["s"] = s
+    return u.x - own.outer_lr * v / (np.sqrt(s) + own.outer_epsilon)
+
+
+def fedbuff(u: Update) -> Array:
+    """FedBuff: x <- x - lr sum_i w_i D_i."""
+    return u.x - u.own.outer_lr * u.total
+
+
+#: the update of each aggregation part that takes another than a step along the weighted sum
+UPDATES: dict[str, Callable[[Update], Array]] = {
+    **dict.fromkeys(("model_average", "loss_weighted", "elastic_centre", "fedasync"), mix),
+    "exchange": exchange,
+    "block_momentum": block_momentum,
+    **dict.fromkeys(("median", "trimmed_mean"), robust),
+    "delay_compensated": delay_compensated,
+    "delayed_nesterov": delayed_nesterov,
+    "dyn_sgd_versioned": dyn_sgd_versioned,
+    "outer": outer,
+    "fedbuff": fedbuff,
+}
+#: those that take one
+WEIGHTED_SUMS = frozenset(
+    (
+        *("mean", "sum", "accumulated", "staleness_weighted", "dyn_sgd", "bounded_step"),
+        *("bounded_step_by_mean", "krum", "geometric_median", "clipped_mean"),
+    )
+)
+
+
+class Worker:
+    """What a worker has, and what it must push: see the docstrings of the communication parts."""
+
+    def __init__(self, composition: Strategy, momentum: float) -> None:
+        self.m, self.kind, self.momentum = (
+            composition.communication,
+            composition.aggregation.payload,
+            momentum,
+        )
+        self.own, self.optimizer = np.zeros(0), SGD()
+        self.received = self.last = self.own
+        self.steps: list[tuple[Array, int]] = []  # gradients and samples that no push has carried
+        self.exchanges = False  # whether its push is what an elastic answer belongs to
+
+    def load(self, x: Array, lr: float) -> None:
+        """Go on from a model."""
+        if self.m.name == "elastic" and self.exchanges:  # x is the centre after its move towards the worker
+            alpha = self.m.elastic_rate
+            before = (x - alpha * self.own) / (1 - alpha)
+            self.own = x = self.own - alpha * (self.own - before)
+        elif self.m.overlaps:  # w_answer - lr (gradients since the push)
+            self.own = x - lr * sum((g for g, _ in self.steps), np.zeros_like(x))
+        else:
+            self.own, self.steps = x, []
+        self.received, self.exchanges = x, False
+        if self.m.local and self.m.forgets_momentum:
+            self.optimizer = SGD()
+
+    def receive(self, answer: Array, lr: float) -> None:
+        """Step along the aggregate, in the place of the own last gradient."""
+        self.own = self.optimizer.step(self.own, answer, lr, self.momentum)
+
+    def stepped(self, gradient: Array, samples: int, lr: float) -> None:
+        """Take a step's gradient."""
+        self.steps.append((gradient, samples))
+        if self.m.overlaps:
+            self.own = self.own - lr * gradient
+        elif self.m.local and self.kind == "gradient":
+            self.last = gradient  # it steps when it knows along which
+        elif self.m.local:
+            self.own = self.optimizer.step(self.own, gradient, lr, self.momentum)
+
+    def keep(self, lr: float) -> None:
+        """Keep the last step, which is not exchanged."""
+        if self.m.local and self.kind == "gradient":
+            self.own = self.optimizer.step(self.own, self.last, lr, self.momentum)
+
+    def payload(self) -> Array:
+        """Return what a push carries."""
+        steps, self.steps, self.exchanges = self.steps, [], True
+        if self.m.overlaps:
+            return np.sum([gradient for gradient, _ in steps], axis=0)
+        if self.kind == "parameters":
+            return self.own
+        if self.kind == "difference":
+            return self.received - self.own
+        if self.m.local:
+            return self.last
+        return sum(n * gradient for gradient, n in steps) / sum(n for _, n in steps)
