@@ -57,8 +57,8 @@ class FuzzedCluster:
         self.strategy = schedule.made() if strategy is None else strategy
         self.log, self.now, self.events = EventLog(), 0.0, 0
         self.engine = self._new_engine()
-        momentum = schedule.momentum
-        self.vectors = None if momentum is None else Vectors(self.strategy, self.seed, momentum)
+        carries = schedule.momentum is not None
+        self.vectors = Vectors(schedule, self.strategy) if carries else None
         payloads = {} if self.vectors is None else self.vectors.payloads
         self.workers = [Worker(number, payloads=payloads) for number in range(schedule.workers)]
         self.timers: list[tuple[float, int, ev.Timer]] = []
@@ -127,6 +127,10 @@ class FuzzedCluster:
         state = json.loads(json.dumps(self.engine.state_dict()))
         self.engine = self._new_engine()
         self.engine.load_state_dict(state)
+        if json.loads(json.dumps(self.engine.state_dict())) != state:
+            raise BrokenContract("a state that was saved and loaded is another")
+        if wrong := unequal_views(self.model.cluster, self.view):
+            raise BrokenContract(f"after saving and loading: {wrong}")
         self._invariants.engine = self.engine
         if self.vectors is not None:
             self.vectors.save_and_load()

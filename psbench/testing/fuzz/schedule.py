@@ -56,6 +56,8 @@ class Schedule:
         Of the workers' batches, in turn; empty leaves them to the engine, which shares out the global batch.
     momentum : float or None
         Of the optimizer that steps on the schedule's vectors; None carries no vectors.
+    wrong : bool
+        Whether some workers push NaN to an aggregation that withstands it.
     choices : tuple of Choice
         In order. One that makes no sense when its turn comes is passed over, so any part of a schedule is a
         schedule.
@@ -73,6 +75,7 @@ class Schedule:
     choices: tuple[Choice, ...] = field(default=())
     batches: tuple[int, ...] = (4, 5, 3)
     momentum: float | None = None
+    wrong: bool = False
 
     @staticmethod
     def parse(text: str) -> tuple[Choice, ...]:
@@ -100,10 +103,10 @@ class Schedule:
 
     @property
     def global_batch(self) -> int:
-        """The samples of all workers' batches; where the engine shares them out, also fewer than workers."""
+        """The samples of all workers' batches; where the engine shares them out, few or many for each."""
         if self.batches:
             return sum(self.batches[number % len(self.batches)] for number in range(self.workers))
-        return 4 * self.workers + 1 if self.seed % 2 else max(1, self.workers - 1)
+        return 4 * self.workers + 1 if self.seed % 2 else self.workers + (self.workers > 1)
 
     def batch_of(self, worker: int) -> int:
         """Return the samples of a worker's first batch."""

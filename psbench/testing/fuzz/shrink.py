@@ -65,9 +65,11 @@ def as_test(schedule: Schedule, error: BaseException) -> str:
     lines = "\n".join(f'        "{line} "' for line in choices)
     name = re.sub(r"\W+", "_", f"{schedule.strategy.get('name', 'strategy')}_{type(error).__name__}".lower())
     plain = Schedule({}, 1)
-    work = f", {schedule.batches}, {schedule.momentum}"
-    if (schedule.batches, schedule.momentum) == (plain.batches, plain.momentum):
-        work = ""
+    own = ("batches", "momentum", "wrong")
+    changed = {
+        name: getattr(schedule, name) for name in own if getattr(schedule, name) != getattr(plain, name)
+    }
+    work = "".join(f", {name}={value!r}" for name, value in changed.items())
     return (
         "from psbench.testing.fuzz import Schedule, play\n\n\n"
         f"def test_{name}_found_by_fuzzing():\n"

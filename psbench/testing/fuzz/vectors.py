@@ -18,6 +18,7 @@ from psbench.core.arithmetic import Pushed
 from psbench.core.strategy import Strategy
 from psbench.core.switching_strategy import AnyStrategy
 from psbench.testing.fuzz.numbers import noise
+from psbench.testing.fuzz.schedule import Schedule
 from psbench.testing.invariants import BrokenContract
 from psbench.testing.model import arithmetic
 from psbench.testing.model.arithmetic import Array, Given
@@ -52,10 +53,11 @@ def unequal(one: Array, other: Array) -> bool:
 class Half:
     """A worker's vectors: those of the package, and those that the model expects."""
 
-    def __init__(self, composition: Strategy, optimizer: SGD, number: int, seed: int) -> None:
-        self._optimizer, self._number, self._seed = optimizer, number, seed
+    def __init__(self, composition: Strategy, optimizer: SGD, number: int, schedule: Schedule) -> None:
+        self._optimizer, self._number, self._seed = optimizer, number, schedule.seed
         self._composition = composition
-        self._has_nan = composition.aggregation.withstands_nan and noise(seed, 105, number) < 0.03
+        withstands = composition.aggregation.withstands_nan
+        self._has_nan = schedule.wrong and withstands and noise(self._seed, 105, number) < 0.3
         self.real = LocalModel(composition, optimizer)
         self.model = arithmetic.Worker(composition, optimizer.momentum)
         self._lr = self._optimizer.rate(0.0)
@@ -113,10 +115,9 @@ class Vectors:
 
     Parameters
     ----------
+    schedule : Schedule
     strategy : Strategy or SwitchingStrategy
-    seed : int
-    momentum : float
-        Of the optimizer.
+        The schedule's.
 
     Attributes
     ----------
@@ -125,8 +126,9 @@ class Vectors:
     payloads : dict of push to tensor
     """
 
-    def __init__(self, strategy: AnyStrategy, seed: int, momentum: float) -> None:
-        self._strategy, self._seed = strategy, seed
+    def __init__(self, schedule: Schedule, strategy: AnyStrategy) -> None:
+        self._strategy, self._schedule = strategy, schedule
+        momentum = schedule.momentum or 0.0
         self._optimizer = SGD(lr=_RATE, momentum=momentum, milestones=(2.0, 4.0), gamma=0.5)
         start = torch.arange(1.0, ENTRIES + 1, dtype=torch.float64)
         self._composition = strategy.compositions[0]
@@ -141,7 +143,7 @@ class Vectors:
 
     def half(self, number: int) -> Half:
         """Return the vectors of a worker that has none."""
-        return Half(self._composition, self._optimizer, number, self._seed)
+        return Half(self._composition, self._optimizer, number, self._schedule)
 
     def carried(self, release: act.Release) -> tuple[Tensor, ...]:
         """Return the vectors that a release carries."""
