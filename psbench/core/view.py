@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import IntEnum
@@ -44,8 +45,8 @@ class WorkerView:
     #: the version loaded at the last release
     base_version: int = -1
     #: times of the last two pushes, seconds; nan until there are two
-    last_push_s: float = float("nan")
-    previous_push_s: float = float("nan")
+    last_push_s: float = math.nan
+    previous_push_s: float = math.nan
     batch_size: int = 0
     #: reason of its last `Hold`; empty while it computes
     hold_reason: str = ""

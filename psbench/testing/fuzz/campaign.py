@@ -181,7 +181,8 @@ def _run_one(
     starters = int(rng.integers(1, size + 1)) if pair is None else size
     work = (pair.batches, 0.0, False) if pair is not None else _work(rng, carries)
     schedule = Schedule(made.spec(), size, starters, int(rng.integers(2**31)), (), *work)
-    schedule, error, player = explore(schedule, made, rng, events, **kinds)
+    heals = pair is not None or rng.random() < 0.5  # of a strategy's schedules, half will do for that
+    schedule, error, player = explore(schedule, made, rng, events, heals=heals, **kinds)
     if error is None:
         error = _compare(schedule, player, pair, size)
     done.schedules += 1

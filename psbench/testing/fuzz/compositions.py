@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any, Literal, get_args, get_origin
 
 import numpy as np
@@ -15,6 +16,8 @@ from psbench.errors import ParameterError, SpecError
 
 #: attempts at something valid with a given part before it is said that nothing goes with it
 _ATTEMPTS = 5000
+#: share of the combinations of parts that are not tried because their defaults do not fit together
+_SKIPPED = 0.9
 #: size of the largest cluster that a drawn strategy is tried on
 MOST_WORKERS = 8
 #: sizes above this are drawn seldom, as they take longer
@@ -96,6 +99,8 @@ def draw_composition(rng: np.random.Generator, *given: type[Part]) -> Strategy:
     choices = {domain: registered(domain) for domain in DOMAINS} | own
     for _ in range(_ATTEMPTS):
         drawn = {domain: known[rng.integers(len(known))] for domain, known in choices.items()}
+        if not _fits(*drawn.values()) and rng.random() < _SKIPPED:
+            continue
         try:
             fixed = {"communication": {"codec": draw_part(codec[0], rng)}} if codec else {}
             return Strategy(
@@ -105,6 +110,16 @@ def draw_composition(rng: np.random.Generator, *given: type[Part]) -> Strategy:
         except SpecError:  # the parts do not fit together
             continue
     raise ParameterError(f"nothing was found that goes with {', '.join(kind.__name__ for kind in given)}")
+
+
+@cache
+def _fits(*kinds: type[Part]) -> bool:
+    """Return whether parts with their default parameters fit together, which others seldom do better."""
+    try:
+        Strategy(**{kind.domain: kind() for kind in kinds})
+    except SpecError:
+        return False
+    return True
 
 
 def draw_strategy(rng: np.random.Generator, *given: type[Part]) -> AnyStrategy:

@@ -123,9 +123,17 @@ class Explorer:
 
 
 def explore(
-    schedule: Schedule, strategy: AnyStrategy, rng: np.random.Generator, events: int, kinds: str = FAULTS
+    schedule: Schedule,
+    strategy: AnyStrategy,
+    rng: np.random.Generator,
+    events: int,
+    kinds: str = FAULTS,
+    heals: bool = True,
 ) -> tuple[Schedule, Exception | None, Player | None]:
-    """Draw the choices of a schedule while playing it; returns it, and the failure if there was one."""
+    """Draw the choices of a schedule while playing it; returns it, and the failure if there was one.
+
+    `heals`: whether progress is asked for after the faults, which takes as long as half the faults.
+    """
     made: list[Choice] = []
     player = None
     try:
@@ -137,7 +145,8 @@ def explore(
                 break
             made.append(choice)
             player.do(choice)
-        heal(player)
+        if heals:
+            heal(player)
     except Exception as error:  # whatever a part or the engine raises is what is looked for
         return schedule.but(choices=tuple(made)), error, player
     return schedule.but(choices=tuple(made)), None, player

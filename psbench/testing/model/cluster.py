@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -20,8 +21,8 @@ class Member:
     clock: int = 0
     ticket: int = 0
     base_version: int = -1  #: -1: it holds no version
-    last_push_s: float = float("nan")
-    previous_push_s: float = float("nan")
+    last_push_s: float = math.nan
+    previous_push_s: float = math.nan
     batch_size: int = 0
     hold_reason: str = ""
     overlapping: bool = False
