@@ -97,6 +97,10 @@ class Half:
     def payload(self) -> Tensor:
         """Return what a push carries."""
         payload, expected = self.real.payload(), self.model.payload()
+        own = self.real.parameters.numpy().copy()
+        if unequal(own, self.model.own):
+            raise BrokenContract(f"worker {self._number} is at {own}, but by the rules at {self.model.own}")
+        self.model.own = own  # so that rounding does not add up
         if unequal(payload.numpy(), expected):
             who = f"{self._composition.communication.name}: worker {self._number}"
             raise BrokenContract(
