@@ -67,7 +67,9 @@ PAIRS: dict[str, Pair] = {
     "ssp(0), n versions = bsp": Pair(
         lambda n: strategies.ssp(staleness_bound=0),
         lambda n: strategies.bsp(),
-        *(_NOBODY_LEAVES, lambda n: n, (4,)),
+        _NOBODY_LEAVES,
+        versions=lambda n: n,
+        batches=(4,),
     ),
     "diloco(H=1, plain, 1) = bsp": Pair(
         lambda n: strategies.diloco(local_steps=1, outer_optimizer="plain", outer_lr=1.0),

@@ -17,13 +17,13 @@ from psbench.core import actions as act
 from psbench.core.arithmetic import Pushed
 from psbench.core.strategy import Strategy
 from psbench.core.switching_strategy import AnyStrategy
+from psbench.optimization.optimizer import SGD
 from psbench.testing.fuzz.numbers import noise
 from psbench.testing.fuzz.schedule import Schedule
 from psbench.testing.invariants import BrokenContract
 from psbench.testing.model import arithmetic
 from psbench.testing.model.arithmetic import Array, Given
 from psbench.training.local_model import LocalModel
-from psbench.training.optim import SGD
 from psbench.training.server import Server
 from psbench.training.trainer import StepResult
 
@@ -50,7 +50,7 @@ def unequal(one: Array, other: Array) -> bool:
     return not all(abs(a - b) <= 1e-8 * max(1.0, most) or (a != a and b != b) for a, b in pairs)
 
 
-class Half:
+class WorkerVectors:
     """A worker's vectors: those of the package, and those that the model expects."""
 
     def __init__(self, composition: Strategy, optimizer: SGD, number: int, schedule: Schedule) -> None:
@@ -145,9 +145,9 @@ class Vectors:
     def _new_server(self, start: Tensor) -> Server:
         return Server(start, _NONE, self._optimizer, 1, self._composition.aggregation)
 
-    def half(self, number: int) -> Half:
+    def half(self, number: int) -> WorkerVectors:
         """Return the vectors of a worker that has none."""
-        return Half(self._composition, self._optimizer, number, self._schedule)
+        return WorkerVectors(self._composition, self._optimizer, number, self._schedule)
 
     def carried(self, release: act.Release) -> tuple[Tensor, ...]:
         """Return the vectors that a release carries."""

@@ -18,7 +18,7 @@ from psbench.testing.invariants import BrokenContract
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from psbench.testing.fuzz.vectors import Half
+    from psbench.testing.fuzz.vectors import WorkerVectors
 
 
 @dataclass
@@ -35,7 +35,7 @@ class Worker:
         Messages under way, oldest first; those of one worker arrive in order.
     void : list of events
         Messages of work that was cancelled or lost, which may still arrive.
-    half : Half or None
+    half : WorkerVectors or None
         Its vectors, if the schedule carries any; made with the loop.
     payloads : dict of push to tensor
         What every push has carried.
@@ -54,7 +54,7 @@ class Worker:
     outbox: deque[ev.Event] = field(default_factory=deque)
     void: list[ev.Event] = field(default_factory=list)
     last: ev.Event | None = None
-    half: Half | None = None
+    half: WorkerVectors | None = None
     payloads: dict[int, Tensor] = field(default_factory=dict)
     answer: tuple[act.Release, tuple[Tensor, ...]] | None = None
     batch: int = 0
