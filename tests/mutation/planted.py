@@ -14,8 +14,18 @@ from psbench.core.membership import EngineMembership
 from psbench.core.view import ClusterView
 from psbench.core.worker_loop import WorkerLoop
 from psbench.strategies.aggregation import mean, model_average
+from psbench.strategies.aggregation.block_momentum import BlockMomentum
+from psbench.strategies.aggregation.delay_compensated import DelayCompensated
+from psbench.strategies.aggregation.delayed_nesterov import DelayedNesterov
+from psbench.strategies.aggregation.dyn_sgd_versioned import DynSGDVersioned
+from psbench.strategies.aggregation.federated import FedBuff
 from psbench.strategies.aggregation.mean import Mean
+from psbench.strategies.aggregation.model_average import MovesToMean
+from psbench.strategies.aggregation.outer import Outer
+from psbench.strategies.aggregation.robust import Median
 from psbench.strategies.aggregation.staleness import _ByStaleness
+from psbench.strategies.communication.elastic import Elastic
+from psbench.strategies.communication.osp import OSP
 from psbench.strategies.communication.selsync import SelSync
 from psbench.strategies.consistency.dssp import DSSP
 from psbench.strategies.consistency.elastic_bsp import ElasticBSP
@@ -146,7 +156,31 @@ UNKNOWN = {
     ),
 }
 
-FAULTS = KNOWN | UNKNOWN
+#: in what is computed: schedules show these only if they carry vectors
+COMPUTED = {
+    "diloco looks ahead by a whole momentum": Fault(Outer, "_direction", "velocity, alpha=beta", "velocity"),
+    "slowmo's momentum is not at the workers' rate": Fault(
+        BlockMomentum, "update", "alpha=step.lr * beta", "alpha=beta"
+    ),
+    "delayed nesterov never begins its total anew": Fault(DelayedNesterov, "update", "total.zero_()", "pass"),
+    "the mean of a stage forgets its first push": Fault(
+        DynSGDVersioned, "update", "change if before is None else before + change", "change"
+    ),
+    "fedbuff's mean is of the rate 1": Fault(FedBuff, "update", ", alpha=self.outer_lr", ""),
+    "the median of an even number is its upper one": Fault(Median, "centre", "if count % 2:", "if True:"),
+    "a stale gradient is corrected towards its base": Fault(
+        DelayCompensated, "update", "(x - push.base)", "(push.base - x)"
+    ),
+    "a worker goes less far than its centre": Fault(Elastic, "begin", " / (1.0 - self.elastic_rate)", ""),
+    "an exchange does not keep the sum": Fault(
+        MovesToMean, "update", "mean.add(x, alpha=keep)", "mean.add(x, alpha=0.99 * keep)"
+    ),
+    "gradients under way are lost with the answer": Fault(
+        OSP, "begin", "model if unpushed is None else model - own.lr * unpushed", "model"
+    ),
+}
+
+FAULTS = KNOWN | UNKNOWN | COMPUTED
 
 _DROPS = {
     "consistency": "ssp",
@@ -195,6 +229,20 @@ UNDER: dict[str, Any] = {
     },
     "a leaver's push counts for nothing": "bsp",
     "shares take the first batch for all": "bsp",
+    "diloco looks ahead by a whole momentum": "diloco",
+    "slowmo's momentum is not at the workers' rate": "slowmo",
+    "delayed nesterov never begins its total anew": "async_local_sgd",
+    "the mean of a stage forgets its first push": {"consistency": "ssp", "aggregation": "dyn_sgd_versioned"},
+    "fedbuff's mean is of the rate 1": {
+        "consistency": {"name": "k_batch_asp", "k": 2},
+        "communication": "local_sgd",
+        "aggregation": {"name": "fedbuff", "outer_lr": 0.5},
+    },
+    "the median of an even number is its upper one": {"consistency": "bsp", "aggregation": "median"},
+    "a stale gradient is corrected towards its base": "dc_asgd",
+    "a worker goes less far than its centre": "easgd",
+    "an exchange does not keep the sum": "easgd",
+    "gradients under way are lost with the answer": "osp",
     "the batch after a hand-over is the one before": {
         **_SWITCH,
         "first": {"consistency": "bsp", "stragglers": "lb_bsp"},

@@ -22,6 +22,7 @@ from psbench.testing.fuzz.workers import Worker
 from psbench.testing.invariants import BrokenContract, Invariants
 from psbench.testing.model import Interpreter
 from psbench.testing.model.compare import unequal_answers, unequal_rows, unequal_views
+from psbench.testing.model.rule import Rule, rule_of
 
 #: samples that a worker's memory holds
 _CAPACITY = (90, 300, 40)
@@ -73,6 +74,8 @@ class FuzzedCluster:
             self.workers[number].alive = True
         firsts = [schedule.batch_of(number) for number in range(schedule.workers)]
         self.model = Interpreter(self.strategy, batch_sizes=firsts, **self._sizes())
+        rules = [rule_of(each.aggregation) for each in self.strategy.compositions]
+        self._tolerance = max(getattr(rule, "tolerance", Rule.tolerance) for rule in rules)
         actions = self.engine.begin(starters)
         self._check(self.model.begin(starters), actions)
         self._invariants = Invariants(str(schedule.strategy.get("name", "strategy")), self.engine)
@@ -112,7 +115,7 @@ class FuzzedCluster:
     def _check(self, expected: list[Action], actions: list[Action]) -> None:
         """Compare an answer, the rows that it writes, and the view after it, with the model's."""
         start, self._read = self._read, len(self.log)
-        tolerance = self.model.aggregation.tolerance
+        tolerance = self._tolerance
         wrong = unequal_answers(expected, actions, tolerance)
         wrong = wrong or unequal_rows(self.model.log.rows, self.log, start, tolerance)
         if not self.engine.measuring:
