@@ -11,6 +11,7 @@ import pandas as pd
 from psbench.charts.colours import CurveLook, looks
 from psbench.charts.names import TITLES
 from psbench.charts.source import Data, labels_of, source, thin
+from psbench.charts.ticks import time_axis
 from psbench.metrics import interval
 
 #: what a curve may be drawn against: column and title
@@ -77,7 +78,7 @@ def curve(
     drawn = known if shown is None else {label: known[label] for label in shown}
     colour = _colour(drawn)
     fill = alt.Fill("look:N", scale=_scale(drawn, "colour", _LOOK), legend=None)
-    base = alt.Chart().transform_calculate(look=f"'{_LOOK}' + datum.label").encode(x=_x(x, axes))
+    base = alt.Chart().transform_calculate(look=f"'{_LOOK}' + datum.label").encode(x=_x(x, axes, table))
     valid = base.transform_filter(f"isValid(datum['{y}'])")
     layers: list[alt.Chart] = []
     if not isinstance(table, str) and f"{y}_low" in table and table[f"{y}_low"].notna().any():
@@ -85,11 +86,11 @@ def curve(
     scale = alt.Scale(zero=False, padding=4)
     tooltip = [
         alt.Tooltip("label:N"),
-        alt.Tooltip(f"{x}:Q", format=".4~g"),
-        alt.Tooltip(f"{y}:Q", format=".4~g"),
+        alt.Tooltip(f"{x}:Q", format=".5~r"),
+        alt.Tooltip(f"{y}:Q", format=".5~r"),
     ]
     line = valid.mark_line(clip=True).encode(
-        y=alt.Y(f"{y}:Q", title=y_title, scale=scale, axis=alt.Axis(format=y_format or "~g", tickCount=6)),
+        y=alt.Y(f"{y}:Q", title=y_title, scale=scale, axis=alt.Axis(format=y_format or "~r", tickCount=6)),
         color=colour,
         strokeDash=_dash(drawn),
         tooltip=tooltip,
@@ -127,13 +128,13 @@ def axes_of(clocks: Sequence[str]) -> dict[str, str]:
     return AXES | {"time_s": named.get(clocks[0], AXES["time_s"])}
 
 
-def _x(x: str, axes: Mapping[str, str]) -> alt.X:
+def _x(x: str, axes: Mapping[str, str], table: Data) -> alt.X:
+    title = axes.get(x, x)
+    if x.endswith("_s"):
+        return alt.X(f"{x}:Q", title=title.removesuffix(" (s)"), axis=time_axis(table, x))
     # of a curve that has one point, at 0, Vega would call the tick NaN
     label = "isNaN(datum.value) ? '' : datum.label"
-    # 50 thousandths of a second would be "50m", which reads as minutes
-    digits = "~g" if x.endswith("_s") else "~s"
-    axis = alt.Axis(grid=False, format=digits, tickCount=8, labelExpr=label)
-    return alt.X(f"{x}:Q", title=axes.get(x, x), axis=axis)
+    return alt.X(f"{x}:Q", title=title, axis=alt.Axis(grid=False, format="~s", tickCount=8, labelExpr=label))
 
 
 def _colour(drawn: Mapping[str, CurveLook]) -> alt.Color:

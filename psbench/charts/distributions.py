@@ -13,6 +13,7 @@ import pandas as pd
 from psbench.charts.colours import looks
 from psbench.charts.names import TITLES
 from psbench.charts.source import Data, height_of, labels_of, source
+from psbench.charts.ticks import time_axis
 
 #: what is counted: axis title, and what the shares are shares of
 QUANTITIES = {
@@ -131,7 +132,7 @@ def spread_chart(
         color=alt.Color("label:N", scale=scale, legend=None),
         tooltip=[
             "label:N",
-            *(alt.Tooltip(f"{name}:Q", format=".3~g") for name in ("low", "mean", "high", "max")),
+            *(alt.Tooltip(f"{name}:Q", format=".3~r") for name in ("low", "mean", "high", "max")),
         ],
     )
     bar = base.mark_bar(size=8, opacity=0.45).encode(x=alt.X("low:Q", title=x_title), x2=alt.X2("high"))
@@ -220,16 +221,16 @@ def load_chart(data: Data, title: str = TITLES["server_load"]) -> alt.LayerChart
         `event` instead.
     title : str
     """
-    base = alt.Chart().encode(x=alt.X("time_s:Q", title="seconds", axis=alt.Axis(grid=False)))
+    base = alt.Chart().encode(x=alt.X("time_s:Q", title="time", axis=time_axis(data, "time_s")))
     seen = base.transform_filter("isValid(datum.relative)")
     lines = seen.mark_line(point={"filled": True, "size": 30}).encode(
         y=alt.Y("relative:Q", title="load over the servers' mean", scale=alt.Scale(zero=True)),
         color=alt.Color("server:N", legend=alt.Legend(title="server"), scale=alt.Scale(scheme="tableau10")),
         tooltip=[
             "server:N",
-            alt.Tooltip("time_s:Q", format=".4~g"),
-            alt.Tooltip("relative:Q", format=".3~g"),
-            alt.Tooltip("load_s:Q", format=".3~g", title="busy (s)"),
+            alt.Tooltip("time_s:Q", format=".5~r"),
+            alt.Tooltip("relative:Q", format=".3~r"),
+            alt.Tooltip("load_s:Q", format=".3~r", title="busy (s)"),
         ],
     )
     mean = alt.Chart().mark_rule(strokeDash=[4, 3]).encode(y=alt.datum(1.0))

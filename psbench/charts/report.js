@@ -9,7 +9,10 @@
     const { x: old, axes } = spec.usermeta;
     const copy = structuredClone(spec);
     const change = (part) => {
-      if (part.encoding?.x?.field === old) Object.assign(part.encoding.x, { field: x, title: axes[x] });
+      if (x !== old && part.encoding?.x?.field === old) {
+        const axis = { grid: false, tickCount: 8, format: x.endsWith("_s") ? "~r" : "~s" };
+        Object.assign(part.encoding.x, { field: x, title: axes[x], axis });
+      }
       for (const name of ["align", "dx"]) {
         const side = part.mark?.[name];
         if (side?.expr) side.expr = side.expr.replaceAll(`['${old}']`, `['${x}']`);

@@ -138,7 +138,7 @@ def sequence_chart(data: Data, num_workers: int, title: str = TITLES["sequence"]
             axis=axis,
             scale=alt.Scale(domain=[-0.7, num_workers + 0.4], reverse=True, nice=False, zero=False),
         ),
-        tooltip=["what:N", "worker:O", "note:N", alt.Tooltip("from_s:Q", format=".4~g")],
+        tooltip=["what:N", "worker:O", "note:N", alt.Tooltip("from_s:Q", format=".5~r")],
     )
     layers = [
         _only(base, what).mark_rule(**look).encode(x2="to_s:Q", y2="y2:Q", color=colour)

@@ -11,6 +11,7 @@ import pandas as pd
 from psbench.charts.colours import ORANGE, PHASES, looks, reason_colours
 from psbench.charts.names import TITLES
 from psbench.charts.source import Data, height_of, labels_of, source, thin
+from psbench.charts.ticks import time_axis
 
 #: thickness of a phase's bar, as a share of its line: what is done is thick, waiting is thin
 _THICKNESS = {"compute": 0.9, "pull": 0.6, "send": 0.6, "wait": 0.16, "cancelled": 0.4}
@@ -39,7 +40,12 @@ def timeline_chart(data: Data, title: str = TITLES["timeline"], height: int | No
     """
     colours = alt.Scale(domain=list(PHASES), range=list(PHASES.values()))
     base = alt.Chart().encode(
-        x=alt.X("start_s:Q", title="time (s)", scale=alt.Scale(zero=False, nice=False)),
+        x=alt.X(
+            "start_s:Q",
+            title="time",
+            scale=alt.Scale(zero=False, nice=False),
+            axis=time_axis(data, "start_s", "end_s"),
+        ),
         x2=alt.X2("end_s"),
         y=alt.Y("worker:O", title="worker", axis=alt.Axis(grid=False)),
         color=alt.Color("phase:N", scale=colours, legend=alt.Legend(title=None, symbolType="square")),
@@ -131,7 +137,7 @@ def step_chart(data: Data, title: str = TITLES["steps"]) -> alt.Chart:
                 legend=alt.Legend(title=None),
             ),
             order=alt.Order("part:N", sort="descending"),
-            tooltip=["worker:O", "part:N", alt.Tooltip("ms:Q", format=".4~g")],
+            tooltip=["worker:O", "part:N", alt.Tooltip("ms:Q", format=".5~r")],
         )
         .properties(
             width="container",
@@ -256,11 +262,11 @@ def batch_size_chart(data: Data, title: str = TITLES["batch_size"]) -> alt.Chart
         alt.Chart(source(table))
         .mark_line(interpolate="step-after", strokeWidth=1.5)
         .encode(
-            x=alt.X("time_s:Q", title="time (s)", axis=alt.Axis(grid=False)),
+            x=alt.X("time_s:Q", title="time", axis=time_axis(table, "time_s")),
             y=alt.Y("batch_size:Q", title="samples a step", scale=alt.Scale(zero=False)),
             color=alt.Color("worker:O", scale=alt.Scale(scheme="viridis"), legend=alt.Legend(title="worker")),
             detail="worker:O",
-            tooltip=["worker:O", alt.Tooltip("time_s:Q", format=".4~g"), "batch_size:Q"],
+            tooltip=["worker:O", alt.Tooltip("time_s:Q", format=".5~r"), "batch_size:Q"],
         )
         .properties(width="container", height=200, title=title, description=title)
     )

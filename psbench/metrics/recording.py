@@ -7,17 +7,19 @@ page makes (`js/recording.js`). They are plain arrays, and travel to a page or i
 from __future__ import annotations
 
 import base64
+import copy
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from psbench.core.log import EventLog, Kind
+from psbench.core.log import ROW, EventLog, Kind
 from psbench.metrics.clocks import Clocks, clocks_between
-from psbench.metrics.rows import Array, Rows, end_of, pick, positions, with_membership, workers_of
-from psbench.metrics.spans import PHASES, Spans, reason_text, spans_of
+from psbench.metrics.rows import Absences, Array, Rows, end_of, pick, positions, workers_of
+from psbench.metrics.spans import PHASES, Spans, continuing, reason_text, spans_of
 
 #: why a worker waits, by the reason that the strategy gave; other reasons are said as they are
 WHY: Mapping[str, str] = {
@@ -91,68 +93,153 @@ class Recording:
         return named | {"tables": tables}
 
     def between(self, from_s: float, to_s: float) -> Recording:
-        """Return the part of the recording between two times, with what was so when it begins."""
+        """Return the part of the recording between two times, with what was so when it begins.
+
+        What is under way at its edges is there whole: a wait is as long as it was.
+        """
         cut: dict[str, Table] = {}
         for name, table in self.tables.items():
             if name == "spans":
-                keep = (table["start_s"] < to_s) & (table["end_s"] > from_s)
+                keep = (table["start_s"] <= to_s) & (table["end_s"] > from_s)
             elif name == "pushes":
-                keep = (table["sent_s"] < to_s) & (table["left_s"] > from_s)
+                keep = (table["sent_s"] <= to_s) & (table["left_s"] >= from_s)
             else:
                 keep = (table["time_s"] <= to_s) & ((table["time_s"] >= from_s) | _newest(table, from_s))
             cut[name] = {column: values[keep] for column, values in table.items()}
-        cut["spans"]["end_s"] = np.minimum(cut["spans"]["end_s"], to_s)
         return Recording(end_s=min(to_s, self.end_s), workers=self.workers, whys=self.whys, **cut)
 
     def around(self, at_s: float, limit: int) -> tuple[Recording, float]:
         """Return a part with at most about `limit` spans around a time, and where it begins."""
-        starts = np.sort(self.spans["start_s"])
+        starts = self._starts
         if len(starts) <= limit:
             return self, 0.0
         first = int(np.clip(np.searchsorted(starts, at_s) - limit // 2, 0, len(starts) - limit))
-        begin, end = float(starts[first]), float(starts[first + limit - 1])
-        return self.between(begin, self.end_s if first + limit >= len(starts) else end), begin
+        # the time asked for is in it however many spans begin at one time
+        begin, end = min(at_s, float(starts[first])), max(at_s, float(starts[first + limit - 1]))
+        begin, end = max(0.0, begin), self.end_s if first + limit >= len(starts) else end
+        return self.between(begin, end), begin
+
+    @cached_property
+    def _starts(self) -> Array:
+        return np.sort(self.spans["start_s"])
+
+    @cached_property
+    def settled_s(self) -> float:
+        """Until when it is all known, if the log goes on: before what was under way at its end."""
+        spans = self.spans
+        under_way = spans["start_s"][spans["end_s"] >= self.end_s]
+        return float(under_way.min()) if len(under_way) else self.end_s
+
+    @cached_property
+    def instants(self) -> dict[str, Array]:
+        """The times one can step to, in order and each once, by kind: event, update, barrier, epoch, wait."""
+        spans, versions = self.spans, self.versions
+        for_somebody = (spans["phase"] == PHASES.index("wait")) & (spans["waited_for"] >= 0)
+        return {
+            "event": np.unique(
+                np.concatenate([spans["start_s"], versions["time_s"], self.pushes["arrived_s"]])
+            ),
+            "update": np.unique(versions["time_s"]),
+            "barrier": np.unique(versions["time_s"][versions["barrier"] > 0]),
+            "epoch": np.unique(self.epochs["time_s"]),
+            "wait": np.unique(spans["start_s"][for_somebody]),
+        }
+
+    def next(self, kind: str, at_s: float, back: bool = False) -> float | None:
+        """Return the next instant of a kind after a time (or the one before it); None if there is none."""
+        times = self.instants[kind]
+        place = int(np.searchsorted(times, at_s, side="left" if back else "right")) - back
+        return float(times[place]) if 0 <= place < len(times) else None
 
 
 def _newest(table: Table, at_s: float) -> npt.NDArray[np.bool_]:
     """Return which rows were in force at a time: the newest before it, of each worker if it has workers."""
-    newest: dict[int, int] = {}
     before = int(np.searchsorted(table["time_s"], at_s))
-    workers = table["worker"][:before].tolist() if "worker" in table else [0] * before
-    newest.update(zip(workers, range(before), strict=True))
     kept = np.zeros(len(table["time_s"]), dtype=bool)
-    kept[list(newest.values())] = True
+    if "worker" not in table:
+        kept[max(0, before - 1) : before] = True
+    else:
+        _, from_behind = np.unique(table["worker"][:before][::-1], return_index=True)
+        kept[before - 1 - from_behind] = True
     return kept
+
+
+class LogBeginning:
+    """What of a log's beginning must be known to show its newest rows: what was so, and what was under way.
+
+    Parameters
+    ----------
+    bounds : sequence of int or None, steps
+        The staleness bound of each composition.
+
+    Attributes
+    ----------
+    row : int
+        The number of rows that were read.
+    """
+
+    def __init__(self, bounds: Sequence[int | None] = ()) -> None:
+        self.row = 0
+        self.bounds, self.clocks, self.composition = bounds, Clocks(), 0
+        self.absences = Absences()
+        self.open = self.pushes = np.zeros(0, dtype=ROW)
+        self.leads, self.versions, self.models = _NO_LEADS, _NO_VERSIONS, _columns(self.open, *_MODEL)
+
+    def read(self, log: EventLog, stop: int) -> None:
+        """Move on to a row."""
+        if stop <= self.row:
+            return
+        rows = self.absences.read(log.rows(self.row, stop))
+        states = _States(log, rows, self)
+        self.clocks, self.composition = states.reached
+        self.leads, self.versions = _in_force(states.leads), _in_force(states.versions)
+        self.models = _in_force(_joined(self.models, _columns(pick(rows, Kind.RELEASE), *_MODEL)))
+        self.pushes = np.concatenate([self.pushes, pick(rows, Kind.PUSH)])
+        settled = pick(rows, Kind.APPLY, Kind.DISCARD)["id"]
+        self.pushes = self.pushes[~np.isin(self.pushes["id"], settled)]
+        self.open, _ = continuing(log, np.concatenate([self.open, rows]))
+        self.row = stop
+
+
+_MODEL = "time_s", "worker", "version"
+
+
+def _in_force(table: Table) -> Table:
+    kept = _newest(table, np.inf)
+    return {name: values[kept] for name, values in table.items()}
+
+
+def _joined(first: Table, second: Table) -> Table:
+    return {name: np.concatenate([values, second[name]]) for name, values in first.items()}
 
 
 def recording(
     log: EventLog,
     bounds: Sequence[int | None] = (),
-    clocks: Mapping[int, int] | None = None,
-    composition: int = 0,
+    since: LogBeginning | None = None,
+    stop: int | None = None,
 ) -> Recording:
     """Return a log as tables from which any moment follows.
 
     Parameters
     ----------
     log : EventLog
-        Of a run, or the newest rows of one: what began before them is then left out.
     bounds : sequence of int or None, steps
         The staleness bound of each composition, which the log does not hold.
-    clocks : mapping of worker to clock, optional
-        The workers that are there before the first row, and their clocks.
-    composition : int
-        The composition in force before the first row.
+    since : LogBeginning, optional
+        What was before the rows that are to be shown, which are all if it is not given. It stays as it is.
+    stop : int, optional
+        Up to which row.
     """
-    rows = with_membership(log.rows())
-    spans = spans_of(log, rows).in_order()
-    states = _States(log, rows, bounds, clocks or {}, composition)
+    since = since or LogBeginning(bounds)
+    rows = copy.deepcopy(since.absences).read(log.rows(since.row, stop))
+    spans = spans_of(log, np.concatenate([since.open, rows])).in_order()
+    states = _States(log, rows, since)
     whys, codes = _whys(log, spans, states.leads)
-    released = pick(rows, Kind.RELEASE)
     handed, evaluated = pick(rows, Kind.HANDOVER), pick(rows, Kind.EVALUATED)
     return Recording(
         end_s=end_of(rows),
-        workers=sorted({*workers_of(rows), *(clocks or ())}),
+        workers=sorted({*workers_of(rows), *since.clocks.of}),
         spans={
             "worker": spans.worker.astype(np.int64),
             "phase": spans.phase.astype(np.uint8),
@@ -163,13 +250,13 @@ def recording(
         },
         whys=whys,
         clocks=states.clocks,
-        models=_columns(released, "time_s", "worker", "version"),
-        pushes=_pushes(rows),
+        models=_joined(since.models, _columns(pick(rows, Kind.RELEASE), *_MODEL)),
+        pushes=_pushes(np.concatenate([since.pushes, rows])),
         versions=states.versions,
         epochs={"time_s": evaluated["time_s"].copy(), "epoch": evaluated["id"].copy()},
         compositions={
             "time_s": np.append(0.0, handed["time_s"]),
-            "index": np.append(composition, handed["id"]),
+            "index": np.append(since.composition, handed["id"]),
         },
     )
 
@@ -177,21 +264,15 @@ def recording(
 class _States:
     """Clocks, leads of those who are held, and what each version is made of, along the rows."""
 
-    def __init__(
-        self,
-        log: EventLog,
-        rows: Rows,
-        bounds: Sequence[int | None],
-        before: Mapping[int, int],
-        composition: int,
-    ) -> None:
-        self._clocks, self._bounds, self._composition = Clocks(), bounds, composition
-        self._clocks.of = dict(before)
+    def __init__(self, log: EventLog, rows: Rows, since: LogBeginning) -> None:
+        self._clocks, self._bounds = copy.deepcopy(since.clocks), since.bounds
+        self._composition = since.composition
         self._held = log.number(STALENESS) if STALENESS in log.texts else -1
         begin = float(rows["time_s"][0]) if len(rows) else 0.0
-        self._rises: list[Table] = [self._now(begin)] if before else []
+        self._rises: list[Table] = [self._now(begin)] if self._clocks.of else []
         self._made: list[Table] = []
-        self._leads: list[Table] = []
+        self._leads: list[Table] = [since.leads]
+        self._before = since.versions
         rows = pick(rows, *_STATES)
         start = 0
         for stop in [*positions(rows, *Clocks.BREAKS).tolist(), len(rows)]:
@@ -199,6 +280,11 @@ class _States:
             if stop < len(rows):
                 self._break(rows[stop])
             start = stop + 1
+
+    @property
+    def reached(self) -> tuple[Clocks, int]:
+        """The clocks and the composition after the rows."""
+        return self._clocks, self._composition
 
     def _between(self, rows: Rows) -> None:
         """Read rows between which no worker joins or leaves."""
@@ -253,7 +339,8 @@ class _States:
         count = np.diff(np.append(-1, last))
         barrier = (count >= made["active"][last]) & (made["active"][last] > 1)
         columns = {name: made[name][last] for name in ("time_s", "version")}
-        return columns | {"pushes": count.astype(np.int32), "barrier": barrier.astype(np.int32)}
+        columns |= {"pushes": count.astype(np.int32), "barrier": barrier.astype(np.int32)}
+        return _joined(self._before, columns)
 
 
 def _ahead(lead: int, bound: int) -> str:
@@ -337,3 +424,7 @@ def _packed(values: Array) -> dict[str, str]:
         kind = "u1" if low >= 0 and high < 256 else "u2" if low >= 0 and high < 65536 else "i4"
         small = values.astype(f"<{kind}")
     return {"as": kind, "data": base64.b64encode(small.tobytes()).decode("ascii")}
+
+
+_NO_LEADS = _stacked([], time_s=float, worker=int, lead=int, bound=int)
+_NO_VERSIONS = _stacked([], time_s=float, version=int, pushes=int, barrier=int)

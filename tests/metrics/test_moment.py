@@ -12,7 +12,7 @@ from oracles.moment import moment
 from psbench import Experiment
 from psbench.core.log import EventLog, Kind
 from psbench.metrics import timeline
-from psbench.metrics.recording import recording
+from psbench.metrics.recording import LogBeginning, recording
 from psbench.runs.execution import run
 
 
@@ -101,39 +101,68 @@ def test_a_worker_that_has_left_is_not_there_and_one_that_returns_is() -> None:
 
 
 def facts(state: Any) -> Any:
-    workers = [(w.worker, w.phase, w.clock, w.version, w.waited_for) for w in state.workers]
+    workers = [(w.worker, w.phase, w.clock, w.version, w.waited_for, w.why) for w in state.workers]
     return state.version, state.composition, state.buffer, workers
 
 
 @pytest.mark.parametrize("strategy", ["ssp", "k_asp", {"name": "strategy_switch", "rule": "manual"}])
 def test_a_part_of_a_recording_and_the_newest_rows_have_the_same_moments(strategy: Any) -> None:
+    """Waits across the edges are whole, and what was so before them is known, versions and reasons too."""
     experiment = Experiment(
         data={"name": "mixture", "num_samples": 240},
         model="logistic",
-        cluster={"workers": 4, "speed": [1, 1, 1, 0.4]},
+        cluster={"workers": 4, "speed": [1, 1, 1, 0.4], "failures": [{"worker": 1, "at_s": 0.05}]},
         strategy=strategy,
         switch_at_s=0.1 if isinstance(strategy, dict) else None,
         batch_size=16,
         stop={"epochs": 4},
     )
     log = run(experiment).log
-    recorded = recording(log)
+    bounds = [getattr(each.consistency, "staleness_bound", None) for each in experiment.strategy.compositions]
+    recorded = recording(log, bounds)
     end = recorded.end_s
     part, begin = recorded.around(end / 2, limit=100)
     assert 0 < begin < end / 2 < part.end_s < end
     assert len(part.spans["worker"]) <= 110
-    for at in np.linspace(begin, part.end_s, 20)[1:-1]:
+    for at in np.linspace(begin, part.end_s, 40)[1:-1]:
         assert facts(moment(part, at)) == facts(moment(recorded, at))
     # the newest rows, with what is known of the time before them
-    rows = log.rows()
-    first = len(rows) * 2 // 3
-    before = moment(recorded, float(rows["time_s"][first - 1]))
-    tail = EventLog()
-    tail.extend(rows[first:], log.texts[1:])
-    clocks = {worker.worker: worker.clock for worker in before.workers}
-    newest = recording(tail, clocks=clocks, composition=before.composition)
-    for at in np.linspace(float(rows["time_s"][first]), end, 20)[10:-1]:
-        assert facts(moment(newest, at)) == facts(moment(recorded, at))
+    rows, since = log.rows(), LogBeginning(bounds)
+    for first in range(0, len(rows) - 40, 40):
+        since.read(log, first)
+        newest = recording(log, bounds, since)
+        for at in np.linspace(float(rows["time_s"][first]), end, 12)[:-1]:
+            assert facts(moment(newest, at)) == facts(moment(recorded, at)), first
+
+
+def test_a_million_events_are_stepped_through_from_end_to_end() -> None:
+    """Piece after piece, as a page does: each has the steps of every kind that the whole run has there."""
+    one = run(Experiment(strategy="ssp", cluster={"workers": 4}, timing_only=True, stop={"updates": 400})).log
+    rows, log = one.rows(), EventLog()
+    parts = -(-1_000_000 // (len(rows) - 4))
+    whole = np.tile(rows[4:], parts)
+    block = np.repeat(np.arange(parts), len(rows) - 4)
+    whole["time_s"] += block * (float(rows["time_s"][-1]) + 1e-3)
+    ids = np.isin(whole["kind"], (Kind.PUSH, Kind.APPLY, Kind.DISCARD))
+    whole["id"][ids] += (block * (int(rows["id"].max()) + 1))[ids].astype(whole["id"].dtype)
+    log.extend(np.concatenate([rows[:4], whole]), one.texts[1:])
+    assert len(log) >= 1_000_000
+    recorded = recording(log, [3])
+    at, steps, pieces = -1.0, 0, 0
+    while (target := recorded.next("event", at)) is not None:
+        part, begin = recorded.around(target, 30_000)
+        for kind, times in recorded.instants.items():
+            inside = times[(times >= begin) & (times <= part.end_s)]
+            own = part.instants[kind]
+            assert np.array_equal(own[(own >= begin) & (own <= part.end_s)], inside), kind
+        events = part.instants["event"]
+        steps += int(((events > at) & (events <= part.end_s)).sum())
+        at, pieces = part.end_s, pieces + 1
+    assert steps == len(recorded.instants["event"])
+    assert pieces > 30
+    for kind, times in recorded.instants.items():
+        last = float(times[-1]) if len(times) else None
+        assert recorded.next(kind, recorded.end_s + 1, back=True) == last
 
 
 def test_columns_travel_exactly(ssp: Any) -> None:

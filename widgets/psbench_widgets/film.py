@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from psbench.core.log import EventLog
 from psbench.core.strategy import Strategy
 from psbench.experiment import Experiment
-from psbench.metrics.recording import Recording, recording
+from psbench.metrics.recording import LogBeginning, Recording, recording
 
 #: spans that a page is sent at once: a run with more is sent piece by piece, as they come into view
 SPANS = 30_000
-#: rows from which the moving window of a run under way is made: about as many spans, which fill a wide screen
-NEWEST = 1000
+#: rows from which the moving window of a run under way is made, and for each worker at least: about as many
+#: spans, which fill a wide screen
+NEWEST, OF_EACH = 1000, 12
 
 
 def film(
@@ -44,21 +45,12 @@ def part_of(
 
 
 def moving(
-    experiment: Experiment,
-    log: EventLog,
-    label: str,
-    key: str,
-    span: tuple[int, int],
-    clocks: Mapping[int, int],
-    composition: int,
+    experiment: Experiment, log: EventLog, label: str, key: str, since: LogBeginning, stop: int
 ) -> dict[str, Any]:
-    """Return the newest rows of a run under way, from one number to another, as the page reads them.
-
-    `clocks` and `composition` are those before them; see `recording`.
-    """
-    rows = log.rows(*span)
-    part = recording(log.excerpt(rows), bounds_of(experiment), clocks, composition)
-    return _message(part, about(experiment, label, key, part.workers), float(rows["time_s"][0]), part.end_s)
+    """Return the newest rows of a run under way, up to one of them, as the page reads them."""
+    part = recording(log, since.bounds, since, stop)
+    begin_s = float(log.rows(since.row, since.row + 1)["time_s"][0]) if since.row else 0.0
+    return _message(part, about(experiment, label, key, part.workers), begin_s, part.end_s)
 
 
 def bounds_of(experiment: Experiment) -> list[int | None]:

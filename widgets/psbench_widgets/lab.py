@@ -54,6 +54,7 @@ class Lab(Panel):
             "preset": lambda m: self._show_settings(PRESETS[m["name"]].experiment()),
             "predict": lambda m: self.predict(**m["values"]),
             "film": lambda m: self._view.show_moment(m.get("at"), m.get("view", "")),
+            "seek": self._on_seek,
             "moment": lambda m: self._view.sum_up_to(m.get("at"), m.get("since")),
             "fork": self._on_fork,
             "tick": lambda m: self._change(self._table.tick, m["number"], bool(m["on"])),
@@ -92,6 +93,9 @@ class Lab(Panel):
                 self.predict(**message["prediction"])
             jobs = self.run()
         self.answer(f"queued run {', '.join(str(job.number) for job in jobs)}")
+
+    def _on_seek(self, message: dict[str, Any]) -> None:
+        self._view.seek(message["step"], message["at"], bool(message.get("back")), message.get("view", ""))
 
     def _on_fork(self, message: dict[str, Any]) -> None:
         number = self._view.shown_number

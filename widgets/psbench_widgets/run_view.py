@@ -8,18 +8,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from psbench.core.log import EventLog, Kind
 from psbench.experiment import Experiment
-from psbench.metrics.clocks import Clocks
-from psbench.metrics.recording import Recording, recording
-from psbench.metrics.rows import positions
+from psbench.metrics.recording import LogBeginning, Recording, recording
+from psbench.metrics.rows import end_of
 from psbench.progress import RunProgress, time_left
 from psbench.system.start_progress import STAGES
 from psbench_widgets.bridge import Job
 from psbench_widgets.figures import Figures, Shown
-from psbench_widgets.film import NEWEST, bounds_of, moving, part_of
+from psbench_widgets.film import NEWEST, OF_EACH, bounds_of, moving, part_of
 from psbench_widgets.own_objects import titles_of
 from psbench_widgets.run_table import RunEntry
 
@@ -49,31 +46,30 @@ class _Film:
 
     def around(self, at_s: float | None) -> dict[str, Any]:
         """Return what the page needs to show a moment."""
-        if self._whole is None or self._whole[0] != len(self.log):
-            rows = len(self.log)
-            self._whole = rows, recording(self.log, bounds_of(self.experiment))
-        return part_of(self._whole[1], self.experiment, self.label, self.key, at_s)
+        found = self._part(at_s)
+        if found["end_s"] > self.recording(renew=False).settled_s:
+            self.recording()
+            found = self._part(at_s)
+        return found | {"whole_s": max(found["end_s"], end_of(self.log.rows(max(0, len(self.log) - 1))))}
 
+    def _part(self, at_s: float | None) -> dict[str, Any]:
+        whole = self.recording(renew=at_s is None)
+        return part_of(whole, self.experiment, self.label, self.key, at_s)
 
-class _Newest:
-    """Who was there, with which clock and which composition, before the newest rows of a log that grows."""
+    def next(self, kind: str, at_s: float, back: bool) -> float | None:
+        """Return the next instant of a kind in the whole run; see `Recording.next`."""
+        found = self.recording(renew=False).next(kind, at_s, back)
+        late = at_s if found is None else found
+        if found is None or late > self.recording(renew=False).settled_s:
+            return self.recording().next(kind, at_s, back)
+        return found
 
-    def __init__(self) -> None:
-        self.row = 0
-        self.clocks, self.composition = Clocks(), 0
-
-    def read(self, log: EventLog, stop: int) -> None:
-        """Move on to a row."""
-        rows = log.rows(self.row, stop)
-        for part in np.split(rows, positions(rows, *Clocks.BREAKS)):
-            if len(part) and part["kind"][0] in Clocks.BREAKS:
-                self.clocks.change(part[0])
-                if part["kind"][0] == Kind.HANDOVER:
-                    self.composition = int(part["id"][0])
-            pushed, counts = np.unique(part["worker"][part["kind"] == Kind.PUSH], return_counts=True)
-            for worker, count in zip(pushed.tolist(), counts.tolist(), strict=True):
-                self.clocks.rise(worker, count)
-        self.row = max(self.row, stop)
+    def recording(self, renew: bool = True) -> Recording:
+        """Return the recording of the whole log; of what there was of it some time ago, if that will do."""
+        rows = len(self.log)
+        if self._whole is None or (renew and self._whole[0] != rows) or self._whole[0] > rows:
+            self._whole = rows, recording(self.log, bounds_of(self.experiment), stop=rows)
+        return self._whole[1]
 
 
 class RunView:
@@ -94,7 +90,7 @@ class RunView:
         self._lock = threading.RLock()
         self._job: Job | None = None
         self._progress: RunProgress | None = None
-        self._newest = _Newest()
+        self._newest = LogBeginning()
         self._shown: list[_Film] = []
         self._stop = self._read = 0  # rows of the log that there are, and that are shown
         self._due = self._affordable = 0.0  # by the clock, and by the time that the run has taken
@@ -112,7 +108,7 @@ class RunView:
 
     def _begin(self, job: Job, log: EventLog) -> None:
         label = job.name or str(job.experiment.strategy.name)
-        self._job, self._newest = job, _Newest()
+        self._job, self._newest = job, LogBeginning(bounds_of(job.experiment))
         self._progress = RunProgress(job.experiment.stop, job.meta)
         self._shown = [_Film(job.experiment, log, label, job.number)]
         self._stop = self._read = 0
@@ -171,12 +167,10 @@ class RunView:
 
     def _send_newest(self) -> None:
         shown, newest = self._shown[0], self._newest
-        newest.read(shown.log, max(0, self._stop - NEWEST))
+        newest.read(shown.log, self._stop - max(NEWEST, OF_EACH * len(newest.clocks.of)))
         if not (shown.log.rows(newest.row, self._stop)["kind"] == Kind.PUSH).any():
             return
-        span = newest.row, self._stop
-        who = shown.label, shown.key
-        picture = moving(shown.experiment, shown.log, *who, span, newest.clocks.of, newest.composition)
+        picture = moving(shown.experiment, shown.log, shown.label, shown.key, newest, self._stop)
         self._send({"kind": "films", "films": [picture], "live": True})
 
     # ---------------------------------------------------------------- a run that is over
@@ -198,7 +192,7 @@ class RunView:
         """The number of the run that is shown first; 0 before any."""
         return self._shown[0].number if self._shown else 0
 
-    def show_moment(self, at_s: float | None, view: str = "") -> None:
+    def show_moment(self, at_s: float | None, view: str = "", sought: str = "") -> None:
         """Send the recordings of what is shown, with a moment in them; the newest one if that is None.
 
         Only the view that asked takes the answer, so that it moves no other; all do if none is named.
@@ -210,7 +204,21 @@ class RunView:
                 return
             films = [each.around(at_s) for each in self._shown]
             if films and films[0]["workers"]:  # else nothing has happened that could be drawn
-                self._send({"kind": "films", "films": films, "live": live, "at": at_s, "view": view})
+                told = {"live": live, "at": at_s, "view": view, "sought": sought}
+                self._send({"kind": "films", "films": films} | told)
+
+    def seek(self, kind: str, at_s: float, back: bool = False, view: str = "") -> None:
+        """Show the next instant of a kind after a time (or the one before it), looked for in all of the log.
+
+        Of two runs beside each other it is the nearer one. The view is told too where there is none.
+        """
+        with self._lock:
+            times = [each.next(kind, at_s, back) for each in self._shown if len(each.log)]
+            found = [time_s for time_s in times if time_s is not None]
+        if found:
+            self.show_moment(max(found) if back else min(found), view, sought=kind)
+        else:
+            self._send({"kind": "nowhere", "sought": kind, "view": view})
 
     def sum_up_to(self, at_s: float | None, since_s: float | None = None) -> None:
         """Draw sums and counts up to a moment, or between two, of a run that is over."""

@@ -1,6 +1,13 @@
 // Bundle the browser half into ../static/engine.js and gather the licences of what went into it.
 import { build } from "esbuild";
+import { createHash } from "node:crypto";
 import { existsSync, readFileSync, readdirSync, writeFileSync } from "node:fs";
+
+// a test compares it with the sources, so that nobody commits the one without the other
+const sources = createHash("sha256");
+for (const file of readdirSync(".").sort()) {
+  if (/\.(js|mjs|css)$|^package.*json$/.test(file)) sources.update(readFileSync(file));
+}
 
 const result = await build({
   entryPoints: ["engine.js"],
@@ -12,6 +19,7 @@ const result = await build({
   loader: { ".css": "text" },
   metafile: true,
   legalComments: "none",
+  banner: { js: `// made from sources of sha256 ${sources.digest("hex")}` },
   logLevel: "info",
 });
 

@@ -35,7 +35,7 @@ export function mountHandout({ themes, title, facts, notes, film, charts }, plac
   setThemes(themes);
   addStyle(place);
   const bus = new Bus();
-  const stage = new Stage({ ask: () => {}, moved: (time) => bus.set({ time }), selected: (values) => bus.set(values) });
+  const stage = new Stage({ ask: () => {}, seek: () => {}, moved: (time) => bus.set({ time }), selected: (values) => bus.set(values) });
   const first = h("div", { class: "psb-first-curve" });
   const grid = h("div", { class: "psb-grid" });
   place.append(

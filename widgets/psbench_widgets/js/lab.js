@@ -128,6 +128,7 @@ class Lab {
     this.hint = h("p", { class: "psb-empty" }, "Press Run: the charts appear here and move while it runs.");
     this.stage = new Stage({
       ask: (at) => this.send({ kind: "film", at }),
+      seek: (what) => this.send({ kind: "seek", ...what }),
       moved: (time, resting) => this.onMoment(time, resting),
       selected: (values) => this.onSelected(values),
     });
@@ -204,6 +205,7 @@ class Lab {
       this.ask();
     }
     if (message.kind === "films" && (!message.view || message.view === this.view)) this.onFilms(message);
+    if (message.kind === "nowhere" && message.view === this.view) this.stage.nowhere();
     if (message.kind === "python") this.onPython(message);
     if (message.seq !== this.seq) return; // about values that have changed since
     if (message.kind === "verdict") this.onVerdict(message);
@@ -246,8 +248,8 @@ class Lab {
 
   // ---------------------------------------------------------------- the moment
 
-  onFilms({ films, live, at }) {
-    this.stage.show(films, { live, at });
+  onFilms({ films, live, at, sought }) {
+    this.stage.show(films, { live, at, sought });
     this.hint.hidden = true;
     this.whatIf.show(films[0].about, live);
     if (!live) this.onMoment(this.stage.now, false);

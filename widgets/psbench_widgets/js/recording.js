@@ -27,7 +27,8 @@ const shortest = (value) => String(Number(value.toPrecision(3)));
 
 export class Recording {
   constructor(plain) {
-    Object.assign(this, { end: plain.end_s, begin: plain.begin_s ?? 0, workers: plain.workers, phases: plain.phases, whys: plain.whys });
+    const { workers, phases, whys, end_s: end, begin_s: begin = 0, whole_s: whole = end } = plain;
+    Object.assign(this, { begin, end, whole, workers, phases, whys });
     this.about = plain.about ?? {}; // label, compositions, collective, stored by the sender
     this.tables = Object.fromEntries(Object.entries(plain.tables).map(([name, table]) => [name, Object.fromEntries(Object.entries(table).map(([column, packed]) => [column, unpack(packed)]))]));
     const { spans, clocks, models, versions } = this.tables;
@@ -35,14 +36,16 @@ export class Recording {
     this.rows = this.workers.map((worker) => range(spans.worker, worker)); // [first, last + 1] of each worker's spans
     this.clocks = new Map(this.workers.map((worker) => [worker, own(clocks, worker, "clock")]));
     this.models = new Map(this.workers.map((worker) => [worker, own(models, worker, "version")]));
-    this.firstShown = spans.start_s.length ? Math.min(...this.rows.filter(([a, b]) => b > a).map(([a]) => spans.start_s[a])) : 0;
+    const starts = this.rows.filter(([a, b]) => b > a).map(([a]) => spans.start_s[a]);
+    this.firstShown = Math.max(this.begin, Math.min(...starts, this.end));
     this.instants = {
       update: versions.time_s,
       barrier: versions.time_s.filter((_, i) => versions.barrier[i]),
       epoch: this.tables.epochs.time_s,
-      wait: Float64Array.from(spans.start_s.filter((_, i) => spans.phase[i] === this.wait && spans.waited_for[i] >= 0)).sort(),
+      wait: spans.start_s.filter((_, i) => spans.phase[i] === this.wait && spans.waited_for[i] >= 0).sort(),
     };
-    this.instants.event = Float64Array.from(new Set([...spans.start_s, ...versions.time_s, ...this.tables.pushes.arrived_s])).sort();
+    const events = new Set([...spans.start_s, ...versions.time_s, ...this.tables.pushes.arrived_s]);
+    this.instants.event = Float64Array.from(events).sort();
   }
 
   // Place of the span that a worker (by its place among the workers) is in; -1 if it is not there.
@@ -93,8 +96,8 @@ export class Recording {
   // Seconds in which about `count` spans begin: as much as can be told apart.
   readable(count) {
     const spans = this.tables.spans.start_s.length;
-    const whole = this.end - this.firstShown;
-    return spans > count ? (whole * count) / spans : whole;
+    const length = this.end - this.firstShown;
+    return spans > count ? (length * count) / spans : length;
   }
 }
 

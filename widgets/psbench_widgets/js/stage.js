@@ -1,6 +1,7 @@
 // One or two runs on one time axis: timelines, the state at a moment, and the controls that move the moment.
 import { h } from "./dom.js";
 import { machine } from "./machine.js";
+import { Moment } from "./moment.js";
 import { Recording } from "./recording.js";
 import { Timeline } from "./timeline.js";
 import { looks, onThemeChange } from "./theme.js";
@@ -10,13 +11,12 @@ const SPEEDS = [0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50];
 const KINDS = { event: "event", update: "update", barrier: "barrier", epoch: "epoch", wait: "wait" };
 
 export class Stage {
-  // ask(time): wants the recording around a time; moved(time or null): the moment has changed;
+  // ask(time), seek({ step, at, back }): see Moment; moved(time or null): the moment has changed;
   // selected({ brush, worker }): something is selected in every chart
-  constructor({ ask, moved, selected }) {
-    this.events = { ask, moved, selected };
+  constructor({ ask, seek, moved, selected }) {
+    this.events = { moved, selected };
     this.films = [];
-    this.now = 0;
-    this.follow = true;
+    this.moment = new Moment({ ask, seek });
     this.brush = null;
     this.worker = null;
     this.zoom = 1;
@@ -54,25 +54,21 @@ export class Stage {
   // ---------------------------------------------------------------- recordings
 
   // Show recordings (plain data, one or two); `live` ones move the moment along unless the user has moved it.
-  show(plains, { live = false, at = null } = {}) {
-    const before = this.films.map((film) => film.recording.about.key).join();
+  show(plains, { live = false, at = null, sought = "" } = {}) {
     const recordings = plains.map((plain) => new Recording(plain));
-    const fresh = recordings.map((recording) => recording.about.key).join() !== before;
-    if (fresh) this.set(recordings);
-    else this.films.forEach((film, i) => film.timeline.show((film.recording = recordings[i])));
-    this.whole = Math.max(...plains.map((plain) => plain.whole_s ?? plain.end_s));
-    this.running = live;
+    const what = this.moment.take(recordings, { live, at, sought });
+    if (what === "run") this.set(recordings);
+    if (what === "piece") this.films.forEach((film, i) => film.timeline.show((film.recording = recordings[i])));
     this.element.hidden = false;
-    if (fresh) this.rest();
     this.live.hidden = !live;
-    if (live && this.follow) this.now = this.end;
-    if (!live && fresh) this.now = at ?? Math.min(this.end, (this.films[0].recording.begin ?? 0) + this.window() / 2);
-    this.now = Math.min(this.now, this.end);
+    if (what === "run") this.rest();
     this.draw();
+    if (sought) this.events.moved(this.now, true);
   }
 
   set(recordings) {
     this.pause();
+    this.told = "";
     this.films = recordings.map((recording) => {
       const timeline = new Timeline(looks().phases, {
         at: (time) => this.go(time, true),
@@ -85,22 +81,35 @@ export class Stage {
     });
     this.brush = this.worker = null;
     this.zoom = 1;
-    this.follow = true;
     this.timelines.replaceChildren(...this.films.map(({ recording, timeline }) => h("div", { class: "psb-film" }, this.films.length > 1 && h("div", { class: "psb-film-name" }, recording.about.label), timeline.element)));
     this.machines.replaceChildren(...this.films.map((film) => (film.place = h("figure", { class: "psb-machine-place" }))));
     const phases = looks().phases;
     this.legend.replaceChildren(...this.films[0].recording.phases.map((name) => h("span", { class: "psb-key" }, swatch(phases[name], name), name)));
   }
 
+  // Where another run begins to be shown, and how fast it plays.
   rest() {
     const window = this.window();
     const wanted = window / 10;
     const nearest = SPEEDS.reduce((best, each) => (Math.abs(Math.log(each / wanted)) < Math.abs(Math.log(best / wanted)) ? each : best));
     this.speed.value = String(nearest);
+    this.moment.now ??= Math.min(this.end, this.films[0].recording.begin + window / 2);
+  }
+
+  get now() {
+    return this.moment.now;
   }
 
   get end() {
-    return this.whole ?? 1;
+    return this.moment.whole || 1;
+  }
+
+  get running() {
+    return this.moment.running;
+  }
+
+  get follow() {
+    return this.moment.follow;
   }
 
   // Seconds that the timelines show.
@@ -114,28 +123,39 @@ export class Stage {
 
   go(time, byHand = false) {
     if (!this.films.length) return;
-    if (byHand) {
-      if (this.follow && this.running) this.events.ask(time); // all of it, not only the newest piece
-      this.follow = false;
-    }
-    this.now = Math.min(this.end, Math.max(0, time));
-    if (byHand && this.films.some(({ recording }) => this.now < recording.begin || this.now > recording.end) && this.now <= this.end) this.events.ask(this.now);
+    this.told = "";
+    if (byHand) this.moment.follow = false;
+    this.moment.go(time);
     this.draw();
     this.events.moved(this.now, !this.playing);
   }
 
   step(back) {
-    this.pause();
-    const times = this.films.map(({ recording }) => recording.next(this.kind.value, this.now, back)).filter((time) => time !== null);
-    if (times.length) this.go(back ? Math.max(...times) : Math.min(...times), true);
+    this.jump(back);
   }
 
   toFirstWait() {
-    this.pause();
     this.kind.value = "wait";
-    const first = this.films[0].recording.next("wait", -1);
-    if (first !== null) this.go(first, true);
-    else this.tell("Nobody waited for anybody in this run.");
+    const none = this.running ? "Nobody has waited for anybody so far." : "Nobody waited for anybody in this run.";
+    this.jump(false, -1, none);
+  }
+
+  // Go to the next step of the kind that is chosen, wherever in the run it is.
+  jump(back, from = this.now, none = "") {
+    this.pause();
+    this.told = "";
+    this.none = none;
+    if (!this.films.length) return;
+    const found = this.moment.step(this.kind.value, back, from);
+    if (found) this.events.moved(this.now, true);
+    this.draw();
+    if (found === false) this.nowhere();
+  }
+
+  // There is no such step in the whole run.
+  nowhere() {
+    this.moment.forget();
+    this.tell(this.none);
   }
 
   onKey(event) {
@@ -147,23 +167,28 @@ export class Stage {
   }
 
   followAgain() {
-    this.follow = true;
+    this.moment.follow = true;
+    this.moment.forget();
+    this.told = "";
     this.pause();
     this.events.moved(null, true);
-    this.events.ask(null);
+    this.moment.askFor(null);
   }
 
   toggle() {
     if (this.playing) return this.pause();
-    if (this.now >= this.end) this.now = 0;
-    this.follow = false;
+    if (this.now >= this.end) this.moment.go(0);
+    this.moment.follow = false;
+    this.told = "";
     this.play.textContent = "❚❚";
     this.play.title = "pause";
     this.play.setAttribute("aria-label", "pause");
     let before = performance.now();
     const frame = (at) => {
       if (!this.playing) return;
-      this.go(this.now + (Math.min(100, at - before) / 1000) * Number(this.speed.value));
+      // what is not here yet is waited for, and not skipped
+      if (this.moment.isLoaded()) this.go(this.now + (Math.min(100, at - before) / 1000) * Number(this.speed.value));
+      else this.moment.ask(this.now);
       before = at;
       if (this.now >= this.end) this.pause();
       else this.playing = requestAnimationFrame(frame);
@@ -205,10 +230,13 @@ export class Stage {
     const window = this.window();
     let from = this.running && this.follow ? this.end - window : this.now - window / 2;
     from = Math.max(0, Math.min(this.end - window, from));
+    const loaded = this.moment.isLoaded();
+    this.element.dataset.loaded = String(loaded);
     for (const film of this.films) {
-      film.state = film.recording.at(Math.min(this.now, film.recording.end * (1 - 1e-12)));
       film.timeline.draw(from, from + window, this.now, this.brush, this.worker);
-      film.place.replaceChildren(machine(film.state, film.recording.about, looks().phases, this.worker), this.films.length > 1 ? h("figcaption", { class: "psb-film-name" }, film.recording.about.label) : "");
+      film.state = loaded ? film.recording.at(Math.min(this.now, film.recording.end * (1 - 1e-12))) : null;
+      if (!loaded) film.place.replaceChildren(h("p", { class: "psb-loading" }, "loading …"));
+      else film.place.replaceChildren(machine(film.state, film.recording.about, looks().phases, this.worker), this.films.length > 1 ? h("figcaption", { class: "psb-film-name" }, film.recording.about.label) : "");
     }
     if (document.activeElement !== this.slider || this.playing || this.running) this.slider.value = String((1000 * this.now) / this.end);
     this.clock.textContent = `${this.now.toFixed(digits(this.end))} s of ${this.end.toFixed(digits(this.end))}`;
@@ -225,7 +253,8 @@ export class Stage {
       this.why.textContent = this.told;
       return;
     }
-    const lines = this.films.map(({ state, recording }) => sentence(state, this.films.length > 1 ? `${recording.about.label}: ` : "", this.worker));
+    const isAsked = this.moment.sought !== null || !this.moment.isLoaded();
+    const lines = isAsked ? ["Loading …"] : this.films.map(({ state, recording }) => sentence(state, this.films.length > 1 ? `${recording.about.label}: ` : "", this.worker));
     if (this.why.textContent !== lines.join("\n")) this.why.textContent = lines.join("\n");
   }
 

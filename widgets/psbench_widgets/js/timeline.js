@@ -1,6 +1,6 @@
 // The timeline of one run on a canvas: a row for each worker, spans of what it does, drawn from a recording.
 import { h } from "./dom.js";
-import { duration } from "./recording.js";
+import { duration, upTo } from "./recording.js";
 
 const GUTTER = 30;
 const AXIS = 18;
@@ -50,6 +50,7 @@ export class Timeline {
     this.ink = { text: style.getPropertyValue("--psb-text") || "#222", muted: style.getPropertyValue("--psb-muted") || "#666", line: style.getPropertyValue("--psb-line") || "#ccc", accent: style.getPropertyValue("--psb-accent") || "#1976d2", font: style.fontFamily };
     this.axis(pen);
     if (brush) this.band(pen, brush);
+    this.unknown(pen);
     pen.save();
     pen.beginPath();
     pen.rect(GUTTER, 0, width - GUTTER, this.height);
@@ -78,8 +79,7 @@ export class Timeline {
     const { start_s, end_s, phase } = this.recording.tables.spans;
     const [first, stop] = this.recording.rows[place];
     const { from, to } = this.view;
-    let k = this.recording.spanAt(place, from);
-    if (k < 0) for (k = first; k < stop && end_s[k] < from; k++);
+    let k = Math.max(first, first + upTo(start_s.subarray(first, stop), from) - 1);
     pen.globalAlpha = dim ? 0.25 : 1;
     for (; k < stop && start_s[k] < to; k++) {
       const name = this.recording.phases[phase[k]];
@@ -120,6 +120,36 @@ export class Timeline {
       pen.arc(x, (to + 0.5) * this.row, 3, 0, 7);
       pen.fill();
       pen.strokeRect(this.x(spans.start_s[span]), i * this.row + 1, x - this.x(spans.start_s[span]), this.row - 2);
+    }
+  }
+
+  // What of the view is not here: hatched, so that it is not taken for a time in which nothing happens.
+  unknown(pen) {
+    const { begin, end, whole } = this.recording;
+    const { from, to } = this.view;
+    const gaps = [];
+    if (begin > from) gaps.push([from, Math.min(begin, to)]);
+    if (end < whole && end < to) gaps.push([Math.max(end, from), Math.min(to, whole)]);
+    for (const [a, b] of gaps) {
+      const [left, width] = [this.x(a), this.x(b) - this.x(a)];
+      const height = this.height - AXIS;
+      pen.save();
+      pen.beginPath();
+      pen.rect(left, 0, width, height);
+      pen.clip();
+      pen.strokeStyle = this.ink.line;
+      pen.beginPath();
+      for (let x = left - height; x < left + width; x += 8) {
+        pen.moveTo(x, height);
+        pen.lineTo(x + height, 0);
+      }
+      pen.stroke();
+      pen.fillStyle = this.ink.muted;
+      pen.font = `12px ${this.ink.font}`;
+      pen.textAlign = "center";
+      pen.textBaseline = "middle";
+      if (width > 60) pen.fillText("loading …", left + width / 2, height / 2);
+      pen.restore();
     }
   }
 

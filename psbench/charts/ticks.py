@@ -1,0 +1,73 @@
+"""Marks of a time axis: seconds, minutes or hours, by what the axis covers; never "1e+1"."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import altair as alt
+import numpy as np
+
+from psbench.charts.source import Data
+
+#: marks that an axis has at most about
+_MARKS = 7
+#: seconds between two marks where an axis has minutes or hours
+_STEPS = (30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10_800, 21_600, 43_200, 86_400)
+#: an axis is in seconds up to this many, and in minutes up to so many
+_SECONDS, _MINUTES = 120, 7200
+
+
+def time_axis(data: Data, *columns: str) -> alt.Axis:
+    """Return an axis for seconds; its numbers have units.
+
+    Parameters
+    ----------
+    data : DataFrame or name of a streamed data set
+        What is drawn; the axis of one that is streamed follows it.
+    columns : str
+        The columns with times.
+    """
+    if isinstance(data, str):
+        return alt.Axis(grid=False, values=alt.ExprRef(_VALUES), labelExpr=_LABEL.replace("SPAN", _SPAN))
+    times = np.concatenate([data[name].to_numpy(dtype=float) for name in columns])
+    times = times[np.isfinite(times)]
+    low, high = (float(times.min()), float(times.max())) if len(times) else (0.0, 0.0)
+    given: dict[str, Any] = {}
+    if high > low:
+        step = step_of(high - low)
+        places = np.arange(np.ceil(low / step), np.floor(high / step * (1 + 1e-9)) + 1)
+        given = {"values": [float(f"{place * step:.12g}") for place in places]}
+    return alt.Axis(grid=False, labelExpr=_LABEL.replace("SPAN", repr(high - low)), **given)
+
+
+def step_of(span_s: float) -> float:
+    """Return the seconds between two marks of an axis that covers so many.
+
+    >>> step_of(0.7), step_of(66.0), step_of(800.0), step_of(40_000.0), step_of(1e6)
+    (0.1, 10.0, 120, 7200, 172800)
+    """
+    rough = span_s / _MARKS
+    if span_s <= _SECONDS:
+        power = 10.0 ** np.floor(np.log10(rough))
+        return float(f"{power * next(n for n in (1, 2, 5, 10) if rough <= 1.0001 * n * power):.12g}")
+    days = int(np.ceil(rough / _STEPS[-1])) * _STEPS[-1]
+    return next((step for step in _STEPS if rough <= step), days)
+
+
+# the same in the language of Vega, for data that are not there yet
+_SPAN = "(domain('x')[1] - domain('x')[0])"
+_ROUGH = f"({_SPAN} / {_MARKS})"
+_POWER = f"pow(10, floor(log({_ROUGH}) / LN10))"
+_TENS = " : ".join(f"{_ROUGH} <= {1.0001 * n} * {_POWER} ? {n}" for n in (1, 2, 5)) + " : 10"
+_COARSE = " : ".join(f"{_ROUGH} <= {step} ? {step}" for step in _STEPS)
+_DAYS = f"{_STEPS[-1]} * ceil({_ROUGH} / {_STEPS[-1]})"
+_STEP = f"({_SPAN} <= {_SECONDS} ? {_POWER} * ({_TENS}) : ({_COARSE} : {_DAYS}))"
+_FIRST = f"ceil(domain('x')[0] / {_STEP}) * {_STEP}"
+_VALUES = f"{_SPAN} > 0 ? sequence({_FIRST}, domain('x')[1] + {_STEP} / 1e6, {_STEP}) : [domain('x')[0]]"
+# of a curve that has one point, at 0, Vega would call the mark NaN
+_LABEL = (
+    "!isFinite(datum.value) ? '' : datum.value == 0 ? '0'"
+    f" : SPAN <= {_SECONDS} ? format(datum.value, '.9~f') + ' s'"
+    f" : SPAN <= {_MINUTES} ? format(datum.value / 60, '.2~f') + ' min'"
+    " : format(datum.value / 3600, '.2~f') + ' h'"
+)

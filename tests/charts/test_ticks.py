@@ -1,0 +1,36 @@
+"""Time axes say seconds, minutes or hours by what they cover, in a picture and as a run goes on."""
+
+from __future__ import annotations
+
+import html
+import re
+
+import pandas as pd
+import pytest
+import vl_convert
+
+from psbench import charts
+
+
+@pytest.mark.parametrize(
+    ("end", "expected"),
+    [
+        (0.004, ["0", "0.001 s", "0.002 s", "0.003 s", "0.004 s"]),
+        (66.0, ["0", "10 s", "20 s", "30 s", "40 s", "50 s", "60 s"]),
+        (800.0, ["0", "2 min", "4 min", "6 min", "8 min", "10 min", "12 min"]),
+        (40_000.0, ["0", "2 h", "4 h", "6 h", "8 h", "10 h"]),
+    ],
+)
+@pytest.mark.parametrize("is_streamed", [False, True])
+def test_marks_follow_the_range(end: float, expected: list[str], is_streamed: bool) -> None:
+    rows = {"label": ["a"] * 3, "time_s": [0.0, end / 3, end], "train_loss": [2e-3, 5.0, 30.0]}
+    data = pd.DataFrame(rows | {"epoch": [0, 1, 2], "event": [None] * 3})
+    chart = charts.curve("source" if is_streamed else data, "train_loss", "time_s", labels=["a"])
+    spec = charts.spec(chart)
+    if is_streamed:
+        spec["datasets"] = {"source": data.to_dict("records")}
+    drawn = vl_convert.vegalite_to_svg(spec | {"width": 400}, vl_version="6.4")
+    texts = [html.unescape(text) for text in re.findall(r"<text[^>]*>([^<]*)<", drawn)]
+    # an axis that grows with its data may end at a round number beyond them
+    assert texts[: len(expected)] == expected
+    assert not [text for text in texts if re.search(r"\de[+-]?\d", text)]

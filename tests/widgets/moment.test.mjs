@@ -1,0 +1,97 @@
+// The moment in the page: what is answered from the piece that is here, and what is asked for.
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { Moment } from "../../widgets/psbench_widgets/js/moment.js";
+
+// A run in which something happens every second, as the piece of it from `begin` to `end`.
+function piece(begin, end, whole, key = "run 1") {
+  const next = (_kind, time, back) => {
+    const found = back ? Math.ceil(time) - 1 : Math.floor(time) + 1;
+    return found >= Math.max(1, begin) && found <= end && found < whole ? found : null;
+  };
+  return { about: { key }, begin, end, whole, next };
+}
+
+class Asking extends Moment {
+  constructor() {
+    const questions = [];
+    let clock = 0;
+    super({ ask: (at) => questions.push(at), seek: (what) => questions.push(what), clock: () => clock });
+    this.questions = questions;
+    this.wait = (ms) => (clock += ms);
+  }
+}
+
+test("the newest rows move the moment until the user moves away", () => {
+  const moment = new Asking();
+  moment.take([piece(0, 10, 10)], { live: true });
+  assert.equal(moment.take([piece(10, 20, 20)], { live: true }), "piece");
+  assert.deepEqual([moment.now, moment.questions], [20, []]);
+  moment.follow = false;
+  moment.go(3);
+  assert.equal(moment.isLoaded(), false);
+  assert.deepEqual(moment.questions, [3]);
+  // newer rows come before the answer, and after it
+  assert.equal(moment.take([piece(20, 30, 30)], { live: true }), "length");
+  assert.equal(moment.isLoaded(), false);
+  assert.equal(moment.take([piece(0, 9, 30)], { live: true, at: 3 }), "piece");
+  assert.equal(moment.take([piece(30, 40, 40)], { live: true }), "length");
+  assert.deepEqual([moment.now, moment.whole, moment.isLoaded()], [3, 40, true]);
+  // at the end of the run, too
+  assert.equal(moment.take([piece(35, 45, 45)], { live: false }), "length");
+  assert.deepEqual([moment.now, moment.isLoaded()], [3, true]);
+});
+
+test("what the piece does not know is asked of the whole log", () => {
+  const moment = new Asking();
+  moment.take([piece(50, 60, 100)], {});
+  moment.go(55);
+  assert.equal(moment.step("event"), true);
+  assert.equal(moment.now, 56);
+  assert.equal(moment.step("event", false, -1), undefined); // the first of all
+  assert.deepEqual(moment.questions, [{ step: "event", at: -1, back: false }]);
+  assert.equal(moment.step("event"), undefined); // one question at a time
+  moment.take([piece(0, 10, 100)], { at: 1, sought: "event" });
+  assert.deepEqual([moment.now, moment.isLoaded()], [1, true]);
+  assert.equal(moment.step("event", true), false); // there is none before the first
+  const last = new Asking();
+  last.take([piece(90, 100, 100)], {});
+  last.go(99);
+  assert.equal(last.step("event"), false);
+});
+
+test("the next piece is fetched ahead, once", () => {
+  const moment = new Asking();
+  moment.take([piece(50, 60, 100)], {});
+  moment.go(55);
+  assert.deepEqual(moment.questions, []);
+  moment.go(58.5);
+  moment.go(58.6);
+  assert.deepEqual(moment.questions, [58.5]);
+  moment.take([piece(54, 64, 100)], { at: 58.5 });
+  moment.go(55.5);
+  assert.deepEqual(moment.questions, [58.5, 55.5]); // backwards
+  moment.wait(5000); // an answer was lost
+  moment.go(55.4);
+  assert.deepEqual(moment.questions, [58.5, 55.5, 55.4]);
+});
+
+test("a long run is stepped through from end to end", () => {
+  const moment = new Asking();
+  const whole = 20_001;
+  const around = (at) => [piece(Math.max(0, at - 50), Math.min(whole, at + 50), whole)];
+  moment.take(around(0), {});
+  moment.go(0);
+  let steps = 0;
+  for (let found = true; found !== false; ) {
+    found = moment.step("event");
+    steps += found === true;
+    for (const question of moment.questions.splice(0)) {
+      const [at, sought] = question.step ? [Math.floor(question.at) + 1, question.step] : [question, ""];
+      moment.take(around(at), { at, sought });
+      steps += Boolean(sought);
+    }
+  }
+  assert.equal(steps, whole - 1);
+  assert.equal(moment.now, whole - 1);
+});
