@@ -131,9 +131,7 @@ def stopping_after(rows):
     return {"control": control, "observer": observer}
 
 
-def test_a_stop_leaves_a_checkpoint_from_which_a_barrier_goes_on_bit_by_bit(
-    undisturbed, tmp_path, monkeypatch
-):
+def test_a_barrier_continues_bit_by_bit_from_the_checkpoint_of_a_stop(undisturbed, tmp_path, monkeypatch):
     monkeypatch.setattr("psbench.backends.simulated.simulation.OBSERVE_EVERY", 1)
     stopped = run(spec(checkpoint_every=None), folder=tmp_path, **stopping_after(20))
     assert stopped.meta["status"] == "stopped"

@@ -50,7 +50,7 @@ def test_the_order_of_a_shard_is_kept_if_asked_for():
     assert drawn(made, 0, 3, 1) == [[3, 4, 5]]
 
 
-def test_chunks_of_one_worker_are_nothing_to_another_and_can_be_taken_back():
+def test_chunks_of_workers_are_independent_and_can_be_taken_back():
     plain, made = trainer(), trainer()
     made.assign(0, 5)
     assert drawn(made, 1, 4, 3) == drawn(plain, 1, 4, 3)

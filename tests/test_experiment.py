@@ -61,7 +61,7 @@ def test_named_strategy_as_printed_in_the_design():
 
 
 @pytest.mark.slow
-def test_the_default_is_the_named_example_with_a_rule_that_is_seen_to_switch():
+def test_the_default_is_the_named_example_with_a_rule_that_switches():
     """With the published 1 % it was All-Reduce under another name, in 20 epochs and in 60."""
     rule, longer = {"name": "noise_adaptive"}, {"epochs": 40}
     strategy = {"name": "strategy_switch", "rule": rule}

@@ -228,7 +228,7 @@ class TestBuffers:
         merge(one, [[4.0]], [3])
         torch.testing.assert_close(one.buffers, torch.tensor([7.0]))
 
-    def test_they_stay_between_the_values_seen_when_a_commit_exceeds_the_batch(self):
+    def test_they_stay_between_the_values_seen_when_a_commit_is_large(self):
         one = server([8.0])
         merge(one, [[4.0], [2.0]], [12, 12])
         torch.testing.assert_close(one.buffers, torch.tensor([3.0]))

@@ -23,7 +23,7 @@ def test_a_fast_link_leaves_the_first_layer_s_way_there_and_back(order):
     assert overlapped(layers, 0.5, order, WHOLE) == 4 * 3.0 + 2 * 0.5
 
 
-def test_a_slow_link_makes_the_first_layer_wait_for_all_others_unless_it_goes_first():
+def test_over_a_slow_link_the_first_layer_waits_unless_it_goes_first():
     """FIFO: b + (L + 1) u, then the forward pass; front first: what is behind it comes later."""
     layers = [Layer(0.5, 1.0, 1)] * 4
     assert overlapped(layers, 3.0, "fifo", WHOLE) == 1.0 + 5 * 3.0 + 4 * 0.5

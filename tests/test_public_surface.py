@@ -55,7 +55,7 @@ def test_what_is_not_there_is_an_attribute_error():
         psbench.nothing_of_the_kind  # noqa: B018
 
 
-def test_charts_do_without_the_grammar_of_addresses_until_somebody_needs_it(monkeypatch):
+def test_charts_load_the_grammar_of_addresses_only_when_needed(monkeypatch):
     monkeypatch.delitem(sys.modules, NAME, raising=False)
     defer_grammar()
     stand_in = sys.modules[NAME]

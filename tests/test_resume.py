@@ -125,7 +125,7 @@ def test_what_was_under_way_is_void_and_everything_else_goes_on(strategy, tmp_pa
     assert same.log.digest() == again.log.digest()
 
 
-def test_steps_that_were_void_are_taken_again_with_their_batches_and_times(tmp_path):
+def test_void_steps_are_taken_again_with_their_batches_and_times(tmp_path):
     """One worker of ASP, caught in mid-step by the other's checkpoint, has lost nothing but time."""
     experiment = toy("asp", cluster={"workers": 2, "speed": [1.0, 0.1], "step_time": "shifted_exponential"})
     run(experiment, folder=tmp_path)

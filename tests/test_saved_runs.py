@@ -46,7 +46,7 @@ def test_a_saved_run_resumes_from_its_first_checkpoint(name, tmp_path):
     replay(resumed)
 
 
-def test_the_residuals_of_an_earlier_version_are_read_under_their_present_name():
+def test_residuals_of_earlier_files_are_read_under_their_present_name():
     first = Checkpoint.load(next((SAVED / "ssp_top_k" / "checkpoints").glob("epoch-1*.npz")))
     assert not any(name.endswith("residual") for name in first.tensors)
     named = with_current_names(first)

@@ -1,10 +1,12 @@
 """How the package is built: no cycles, few arguments, privacy, and little in the package root."""
 
 import ast
+import re
 from pathlib import Path
 
 import grimp
 import numpy as np
+import pytest
 from scipy.sparse import coo_matrix
 from scipy.sparse.csgraph import connected_components
 
@@ -18,6 +20,11 @@ IN_THE_ROOT = {
     *("experiment.py", "specfile.py", "progress.py", "progress_events.py"),
 }
 
+#: a path in a text, with a folder or the ending of a module, and where it may begin
+PATH = re.compile(r"`([\w<>.-]+/[\w<>./-]*|\w+\.(?:py|js))`")
+HOMES = [ROOT, ROOT / "psbench", ROOT / "psbench/backends/dask", ROOT / "widgets/psbench_widgets"]
+#: letters of a test's name
+LONGEST_NAME = 69
 #: arguments of a constructor, those of data classes aside
 MOST_ARGUMENTS = 7
 #: files that read what another library, or another class, keeps for itself
@@ -25,14 +32,6 @@ READS_PRIVATES = {
     *("psbench/backends/dask/cluster.py", "psbench/data/own/part.py", "psbench/models/base.py"),
     *("psbench/training/buffers.py", "psbench/training/dense_gradient.py", "psbench/training/dry_run.py"),
     "psbench/optimization/own_functions.py",
-}
-#: classes with one name in two folders, and why
-SAME_NAME = {
-    "Evaluated": "an evaluation has ended: the engine's event, and the live message that becomes it",
-    "Exchange": "the catalogue's part, and a live worker's exchange with the servers",
-    "Player": "plays schedules: of the engine, and of live runs",
-    "Stop": "the public stop rules, and the live message that ends a worker",
-    "Worker": "a live worker's process, and the fuzzer's stand-in for it",
 }
 #: public in spite of their names: attributes of named tuples, and the exit without clean-up
 PUBLIC = {"_asdict", "_fields", "_replace", "_exit"}
@@ -144,7 +143,7 @@ def test_no_tuple_with_a_star_passes_positional_arguments():
 def test_public_class_names_are_unique():
     """The fuzzer's model apart: its rules have the names of the parts that they are a second reading of."""
     found = public_classes({path: tree for path, tree in TREES.items() if "testing/model" not in path})
-    assert {name: paths for name, paths in found.items() if name not in SAME_NAME} == {}
+    assert found == {}
 
 
 def test_no_file_reads_a_private_attribute_of_a_class_of_another():
@@ -155,6 +154,28 @@ def test_no_file_reads_a_private_attribute_of_a_class_of_another():
 def test_the_package_root_holds_what_belongs_there():
     found = {path.name for path in (ROOT / "psbench").iterdir() if path.suffix in {".py", ".typed"}}
     assert found == IN_THE_ROOT
+
+
+def test_names_of_tests_are_short():
+    names = {
+        node.name
+        for path in (ROOT / "tests").rglob("test_*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")
+    }
+    assert sorted(name for name in names if len(name) > LONGEST_NAME) == []
+
+
+@pytest.mark.parametrize("text", ["DESIGN.md", "README.md", "CONTRIBUTING.md"])
+def test_paths_that_texts_name_exist(text):
+    """Every path with a folder, and every module; a text may leave out the package."""
+    assert missing_paths((ROOT / text).read_text()) == []
+
+
+def missing_paths(text):
+    """Return the paths of a text for which there is nothing."""
+    named = [path for path in PATH.findall(text) if "<" not in path]
+    return sorted({path for path in named if not any((home / path).exists() for home in HOMES)})
 
 
 # -------------------------------------------------------------------- that the tests see what they should
@@ -175,6 +196,13 @@ def test_long_constructors_are_found():
 def test_classes_of_one_name_are_found():
     trees = {path: ast.parse("class A: ...\nclass _B: ...\ndef f():\n    class C: ...") for path in "xy"}
     assert public_classes(trees) == {"A": ["x", "y"]}
+
+
+def test_paths_of_nothing_are_found():
+    text = (
+        "| `core/engine.py`, `core/nothing.py` | `tests/`, `strategies/ghost/` | `some.value` | `engine.py` |"
+    )
+    assert missing_paths(text) == ["core/nothing.py", "engine.py", "strategies/ghost/"]
 
 
 def test_tuples_with_a_star_are_found():

@@ -135,7 +135,7 @@ class ThreadedRun:
                 self.log.extend(np.frombuffer(message.rows, dtype=ROW), message.texts)
                 if on_rows is not None:
                     on_rows(self, client)
-            elif isinstance(message, msg.Stop):
+            elif isinstance(message, msg.StopRun):
                 return
             else:
                 self._take(message, client)

@@ -40,7 +40,7 @@ def check_strategy(strategy: Any, *, clusters: int = 30, events: int = 80, seed:
     stalls, whichever workers fail, rejoin or join late; gives the same log for the same seed; decides
     identically from a state written as JSON at any event; pickles; reads only the statistics it declares;
     runs with its parameters at both ends of their ranges; and does what its class says: `barrier`, `singly`,
-    `waits_for`, `cancels`, `staleness_bound`. A person's own arithmetic is tried on vectors: it gives the
+    `waits_for`, `cancels`, `staleness_bound`. The user's own arithmetic is tried on vectors: it gives the
     same on one server and on three, again, after its state was saved and loaded, and, if it is `linear`, of
     the sum of the pushes; changes nothing but its slice; and makes no NaN of zeros. At every event pushes =
     committed + discarded + pending, no push counts twice, versions rise by one and no staleness is negative.
@@ -262,7 +262,7 @@ def _check_singly(strategy: AnyStrategy, seed: int, events: int) -> None:
 
 
 def _check_arithmetic(strategy: AnyStrategy, seed: int, events: int) -> None:
-    """Try what a person's own parts compute; that of psbench's is tested, and takes torch to try."""
+    """Try what the user's own parts compute; that of psbench's is tested, and takes torch to try."""
     if isinstance(strategy, SwitchingStrategy):
         return
     updates = _is_own(strategy.aggregation, "update", "update_buffers")

@@ -167,7 +167,7 @@ class Invariants:
             )
 
     def _resume(self, _worker: int, _id: int, _version: int, row: Any) -> None:
-        """Take note that work under way is void: whoever computed is released once more."""
+        """Take note that work under way is void: workers that computed are released once more."""
         self._resumed = True
         self._round = {worker for worker in self._round if worker in self._pushed}
 

@@ -56,7 +56,7 @@ def test_test_bed_is_the_one_of_the_paper(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_defaults_are_random_serialise_and_have_a_fastest_worker_of_speed_one(name):
+def test_defaults_are_random_and_have_a_fastest_worker_of_speed_one(name):
     cluster = make_cluster(name)
     profile = cluster.profile()
     assert not isinstance(cluster.step_time, Constant)

@@ -81,7 +81,7 @@ RISING = [list(range(1, 101))]
 
 
 @pytest.mark.parametrize("order", [None, "blocks"])
-def test_without_an_order_seconds_come_in_blocks_of_steps_that_follow_each_other(order):
+def test_without_an_order_seconds_come_in_blocks_of_steps(order):
     drawn = steps(traced({"seconds": RISING} | ({"order": order} if order else {}), workers=1), 0, 5000)
     blocks = np.array(drawn).reshape(-1, 10)  # the root of 100 steps
     assert ((np.diff(blocks, axis=1) - 1) % 100 == 0).all()  # the last is followed by the first

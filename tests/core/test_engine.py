@@ -332,7 +332,7 @@ class TestRefusals:
         with pytest.raises(ProtocolError, match=message):
             engine.handle(push(0, 0), 1.0)
 
-    def test_a_part_that_never_releases_is_a_deadlock_with_every_workers_reason(self, monkeypatch):
+    def test_a_part_that_never_releases_is_a_deadlock_with_reasons(self, monkeypatch):
         monkeypatch.setattr(Scripted, "answer", lambda push, view: [Hold(push.worker, f"no {push.worker}")])
         cluster = ScriptedCluster(composed(Scripted()), [1, 2])
         with pytest.raises(

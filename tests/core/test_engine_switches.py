@@ -116,7 +116,7 @@ class TestSwitch:
         assert cluster.engine.view.composition == 1
 
     @pytest.mark.parametrize("first", ["asp", "bsp", {"name": "k_bsp", "k": 2}, {"name": "ssp"}])
-    def test_work_under_way_may_be_cancelled_even_by_a_strategy_that_cancels_itself(self, first):
+    def test_work_under_way_may_be_cancelled_twice(self, first):
         strategy = switching(strategies.make_strategy(first), strategies.asp(), Impatient(versions=3))
         cluster = ScriptedCluster(strategy, [1, 1.25, 3, 5])
         cluster.run(until=30)

@@ -42,7 +42,7 @@ def spans_of(log: EventLog, worker: int) -> list[tuple]:
     return list(zip(frame["phase"], frame["start_s"], frame["end_s"], frame["reason"], other, strict=True))
 
 
-def test_a_step_is_pull_compute_send_and_a_wait_knows_its_reason_and_whom_it_waited_for(three_workers):
+def test_a_step_is_pull_compute_send_and_a_wait_names_reason_and_worker(three_workers):
     assert spans_of(three_workers, 0) == [
         ("pull", 0.0, 0.25, "", None),
         ("compute", 0.25, 0.75, "", None),
@@ -73,7 +73,7 @@ def test_counts_bytes_and_messages(three_workers):
     assert messages(three_workers) == {"push": 3, "vote": 0, "report": 0, "release": 7, "tell": 0, "void": 0}
 
 
-def test_answers_to_the_last_version_do_not_count_if_the_run_ended_with_it(three_workers):
+def test_answers_to_the_version_that_ends_the_run_do_not_count(three_workers):
     """Four releases follow the update: three with a model, and one after a cancellation with none."""
     assert total_bytes(three_workers, unanswered=True) == {"up": 30, "down": 60}
     assert messages(three_workers, unanswered=True)["release"] == 3
@@ -154,7 +154,7 @@ def test_batch_sizes_are_kept_where_they_change():
     assert batch_sizes(log)["batch_size"].tolist() == [8.0, 4.0, 4.0]
 
 
-def test_a_wait_is_cut_where_its_reason_changes_and_a_hand_over_that_costs_is_a_wait():
+def test_a_wait_is_cut_where_its_reason_changes():
     log = EventLog()
     for worker in (0, 1):
         log.add(Kind.JOIN, 0.0, worker)

@@ -37,7 +37,7 @@ def cluster_of(strategy: str, seed: int) -> ScriptedCluster:
 
 @given(strategy=st.sampled_from(sorted(CATALOGUE)), seed=st.integers(0, 10_000), cuts=CUTS)
 @settings(max_examples=30)
-def test_any_division_of_a_log_gives_the_same_sentence_and_the_clocks_of_the_engine(strategy, seed, cuts):
+def test_any_division_of_a_log_gives_the_same_sentence_and_clocks(strategy, seed, cuts):
     cluster = cluster_of(strategy, seed)
     log = cluster.log
     whole = progress_of(log, [])
@@ -48,7 +48,7 @@ def test_any_division_of_a_log_gives_the_same_sentence_and_the_clocks_of_the_eng
 
 
 @pytest.mark.parametrize("cuts", [[], [4], [13]], ids=["whole", "after joining", "before the last row"])
-def test_the_slow_worker_is_named_though_its_first_push_comes_with_those_of_others(cuts):
+def test_the_slow_worker_is_named_although_its_first_push_is_not_late(cuts):
     log = EventLog()
     for worker in range(4):
         log.add(Kind.JOIN, 0.0, worker)
@@ -60,7 +60,7 @@ def test_the_slow_worker_is_named_though_its_first_push_comes_with_those_of_othe
 
 
 @pytest.mark.parametrize("cuts", [[], [2], [7]], ids=["whole", "after the first two", "after its push"])
-def test_who_joins_within_a_piece_starts_at_the_slowest_clock_of_that_moment(cuts):
+def test_a_worker_that_joins_within_a_piece_starts_at_the_slowest_clock(cuts):
     log = EventLog()
     for kind, worker in zip("JJPPPJPPP", (0, 1, 0, 0, 0, 2, 2, 1, 1), strict=True):
         log.add(Kind.JOIN if kind == "J" else Kind.PUSH, 1.0, worker)

@@ -86,7 +86,7 @@ def test_noise_and_net_change_at_their_nearest():
     assert found.endswith("the net change was 50 % an epoch where noise explains 0 %, at its nearest")
 
 
-def test_a_run_that_never_switched_is_warned_of_also_when_it_is_opened_again(tmp_path):
+def test_a_run_that_never_switched_is_warned_of_when_reopened_too(tmp_path):
     """It ran as All-Reduce under another name, without a word."""
     rule = {"name": "empirical", "window": 2, "threshold": 1e-9}
     done = ps.run(toy_experiment({"name": "strategy_switch", "rule": rule}, stop={"epochs": 4}))

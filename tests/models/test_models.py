@@ -234,7 +234,7 @@ def test_resnet_50_in_closed_form(channels, classes):
     assert size(network) == bottlenecks_in_closed_form(channels, classes)
 
 
-def test_resnet_50_has_50_layers_outside_of_its_four_shortcuts_and_halves_three_times():
+def test_resnet_50_has_50_layers_and_halves_three_times():
     network = build(ResNet50())
     weighted = [m for m in network.modules() if isinstance(m, (nn.Conv2d, nn.Linear))]
     short = [m.shortcut[0] for m in network.modules() if isinstance(m, Bottleneck) and len(m.shortcut)]

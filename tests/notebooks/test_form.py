@@ -97,7 +97,7 @@ def test_the_first_one_shows_the_way_to_all_others():
     assert named == set(NAMES) - {"01_first_run"}
 
 
-def test_sizes_come_from_one_cell_at_the_top_and_the_small_ones_are_out_of_sight(notebook):
+def test_sizes_come_from_one_cell_and_the_small_ones_are_hidden(notebook):
     first, *others = code(notebook)
     sizes = first.metadata["smoke"]
     assert sizes

@@ -73,7 +73,7 @@ def test_measures_are_known():
     assert {row.measure for paper in PAPERS for row in paper.rows if row.measure} <= known
 
 
-def test_assumed_numbers_are_drawn_together_and_alike_for_all_experiments_of_a_paper():
+def test_assumed_numbers_are_drawn_alike_for_all_experiments_of_a_paper():
     """Each from the range that its factors say; nothing else of the specification changes."""
     paper = load("strategy_switch")
     plain = cells.experiment_of(paper, "c2_b1_ps", "quick", 0).spec()["cluster"]

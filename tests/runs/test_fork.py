@@ -275,7 +275,7 @@ def test_a_fork_can_be_written_down_and_read():
     assert Experiment.from_spec(fork(Experiment(**BASE), CHANGES["slower"]).spec()).cluster.slowdowns
 
 
-def test_logs_that_name_their_texts_by_other_numbers_have_their_rows_in_common():
+def test_logs_with_other_numbers_of_texts_have_their_rows_in_common():
     one, two = EventLog(), EventLog()
     two.number("something else")
     for log in (one, two):

@@ -45,7 +45,7 @@ def test_an_accuracy_at_the_tolerance_is_kept_and_one_below_is_not():
         assert found.points[1].keeps is kept
 
 
-def test_means_of_all_runs_are_compared_and_every_share_has_the_same_seeds():
+def test_means_of_all_runs_are_compared_with_the_same_seeds():
     asked = []
 
     def accuracy(fraction, seed):

@@ -50,7 +50,7 @@ def test_a_first_nesterov_step_is_one_plus_beta_times_the_plain_one():
 
 
 @pytest.mark.parametrize("optimizer", ["nesterov", "heavy_ball"])
-def test_under_a_constant_difference_a_step_tends_to_lr_over_one_minus_beta(optimizer):
+def test_constant_differences_make_steps_of_lr_over_one_minus_beta(optimizer):
     part = Outer(outer_optimizer=optimizer, outer_lr=0.7, outer_momentum=0.9)
     own = server(part)
     for _ in range(300):
@@ -302,7 +302,7 @@ def test_a_worker_of_half_the_speed_takes_half_the_steps():
 # -------------------------------------------------------------------- robust
 
 
-def test_the_median_of_an_even_number_is_the_mean_of_the_two_in_the_middle():
+def test_the_median_of_an_even_number_is_the_mean_of_the_middle_two():
     own = server(Median(), lr=1.0)
     rows = [torch.tensor([v, -v]) for v in (1.0, 2.0, 10.0, 4.0)]
     own.apply(pushed(rows, [0.25] * 4))

@@ -95,7 +95,7 @@ def test_a_file_of_ones_own_that_is_called_as_a_package_elsewhere_is_own(tmp_pat
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.prefix == sys.base_prefix, reason="needs the packages of a virtual environment")
-def test_a_network_of_torch_is_sent_where_torch_lies_in_a_folder_of_its_own(tmp_path):
+def test_a_network_is_sent_where_torch_lies_in_its_own_folder(tmp_path):
     """The interpreter has no package of its own: all of them are in a folder as of a module system."""
     packages = Path(next(path for path in sys.path if path.endswith("site-packages")))
     (tmp_path / "all").mkdir()

@@ -76,7 +76,7 @@ def test_a_worker_killed_before_it_connects_is_done_without(strategy: str) -> No
     assert run.outcome.facts["lost_workers"] == [1]
 
 
-def test_an_evaluator_killed_before_it_connects_is_replaced_or_done_without() -> None:
+def test_an_evaluator_killed_before_it_connects_is_replaced_or_dropped() -> None:
     run = world(workload("asp"))
     run.kill("evaluator")
     run.heal()
@@ -127,7 +127,7 @@ def test_a_dead_server_ends_the_run_with_an_error_and_stops_all_others() -> None
     *others, end = live.handle(Looked(("server 1",)), 1.0)
     assert isinstance(end, End)
     assert "server 1 is gone" in str(end.error)
-    stopped = [each.to for each in others if isinstance(each, Send) and isinstance(each.message, msg.Stop)]
+    stopped = [each.to for each in others if isinstance(each, Send) and isinstance(each.message, msg.StopRun)]
     assert stopped == ["client", "worker 0"]
 
 
@@ -172,7 +172,7 @@ def test_a_version_of_all_reduce_is_stamped_when_all_have_its_sum() -> None:
     assert run.outcome.facts["time_s"] == 6.0
 
 
-def test_a_version_whose_ring_loses_a_member_is_stamped_after_that_of_the_others() -> None:
+def test_a_version_whose_ring_loses_a_member_is_stamped_after_the_next() -> None:
     run = in_a_ring()
     run.now = 4.0
     run.kill("worker 0")

@@ -83,7 +83,7 @@ def test_dssp_grants_what_is_worked_out_by_hand(metric, steps):
     assert rule.controller(0, model.cluster) == steps
 
 
-def test_the_barrier_of_zipline_and_the_cut_of_lb_bsp_are_those_of_the_papers():
+def test_zipline_s_barrier_and_lb_bsp_s_cut_are_those_of_the_papers():
     pushes = [[10, 20, 30, 40], [16, 29, 42, 55], [9, 17, 25, 33]]
     walk = {w: [(at, w, step) for step, at in enumerate(own, 1)] for w, own in enumerate(pushes)}
     assert closest(walk) == {0: 2, 1: 1, 2: 2}

@@ -144,7 +144,7 @@ def test_stop_ends_what_runs_and_cancels_what_waits(ear: Ear, experiment: Experi
     assert running.status == "stopped"
 
 
-def test_a_run_that_is_stopped_while_it_starts_is_over_at_once_and_no_error(
+def test_a_run_that_is_stopped_while_it_starts_ends_without_an_error(
     ear: Ear, experiment: Experiment
 ) -> None:
     begun, ended = threading.Event(), threading.Event()

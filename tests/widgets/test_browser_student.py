@@ -205,7 +205,7 @@ def test_a_worker_and_a_span_of_time_are_selected_by_keys(panel: Direct) -> None
     assert web.evaluate(state) == [None, None]
 
 
-def test_a_wait_under_the_pointer_is_joined_at_once_to_the_worker_that_ended_it(panel: Direct) -> None:
+def test_a_wait_under_the_pointer_is_joined_to_the_worker_that_ended_it(panel: Direct) -> None:
     """The whole height of its row answers, though a wait is drawn as a thin line."""
     web = panel.web
     web.click(".psb-first-wait")

@@ -264,7 +264,7 @@ def test_checking_answers_with_what_is_wrong_and_where(panel: Panel) -> None:
     assert panel.runs == []
 
 
-def test_missing_data_and_a_silent_scheduler_are_told_beside_their_controls(tmp_path: Path) -> None:
+def test_missing_data_and_a_silent_scheduler_show_beside_their_controls(tmp_path: Path) -> None:
     missing = probe(BRIEF.but(data={"name": "folder", "path": str(tmp_path / "none")}))
     assert "none" in missing["errors"]["data"]
     with socket.socket() as probe_socket:

@@ -257,7 +257,7 @@ class Attempt:
             message = coordinator.receive(_LOOK_S)
             while not self._announced.empty():
                 self._hear(self._announced.get())
-            if isinstance(message, msg.Stop) or (message is None and coordinator.lost):
+            if isinstance(message, msg.StopRun) or (message is None and coordinator.lost):
                 break
             if message is not None:
                 self._read(message, coordinator)
@@ -428,5 +428,5 @@ class Attempt:
             self.client.unsubscribe_topic(self._topic)
             self._leavers.end()
             self._ask_scheduler("cancel", [*self._futures.values(), *self._warming], force=True)
-        except Exception as error:  # the scheduler itself is gone: there is nobody left to ask
+        except Exception as error:  # the scheduler itself is gone and cannot be asked
             self.record.note(f"the Dask scheduler was lost at the end: {error}")

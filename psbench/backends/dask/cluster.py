@@ -204,7 +204,7 @@ def _set() -> Iterator[None]:
     settings: dict[str, Any] = {
         _SPAWN: spawn,
         _METHOD: "forkserver" if fork_server.is_available() else "spawn",
-        # monitoring that nobody reads here: pages, which take as long to import as a worker to start, and
+        # monitoring that is not read here: pages, which take as long to import as a worker to start, and
         # looks at event loop, machine and stack, 150 a second in each process, that interrupt the tasks
         "distributed.worker.http.routes": [],
         "distributed.scheduler.http.routes": [],

@@ -77,7 +77,7 @@ def client_of(address: str, connection: ConnectionSettings) -> Iterator[Client]:
 
 @cache
 def _own_security() -> Security:
-    """Return the credentials of this process's own clusters; nobody else has them, and no file does.
+    """Return the credentials of this process's own clusters; no other process has them, and no file.
 
     Another user of this machine could otherwise have a scheduler run code as us. To draw a key takes as long
     as the rest of a start.

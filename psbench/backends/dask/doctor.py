@@ -223,7 +223,7 @@ class _Doctor:
             yield address
         finally:
             with ClientSocket(address, self._key, "doctor") as socket:
-                socket.send(msg.Stop())
+                socket.send(msg.StopRun())
             future.result(timeout=60)
             self._client.unsubscribe_topic(topic)
 
@@ -243,7 +243,7 @@ def _echo(experiment: Experiment, topic: str, idle_s: float) -> None:
                 continue
             last = time.monotonic()
             sender, message = received
-            if isinstance(message, msg.Stop):
+            if isinstance(message, msg.StopRun):
                 return
             if isinstance(message, msg.AskClock):
                 socket.send(sender, msg.Clock(0.0))

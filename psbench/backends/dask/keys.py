@@ -1,7 +1,7 @@
 """Hands a run's key to its tasks: in memory, and past all that a scheduler keeps of them.
 
-A scheduler stores the arguments of a task, and shows them to whoever asks. So the key goes to the task's Dask
-worker first, by a call that nobody stores; there the task takes it, once.
+A scheduler stores the arguments of a task, and shows them on request. So the key goes to the task's Dask
+worker first, by a call that is not stored; there the task takes it, once.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ def sent(client: Client, experiment: Experiment, addresses: Collection[str]) -> 
 class _Parcel:
     """An experiment on its way; what arrives is the experiment.
 
-    Classes and functions from a person's own files are sent with their code, as those of a notebook are:
+    Classes and functions from the user's own files are sent with their code, as those of a notebook are:
     other machines need not have the files.
     """
 
@@ -68,7 +68,7 @@ def _unpacked(content: bytes, *buffers: Any) -> Any:
 
 
 def _objects(experiment: Experiment) -> Iterator[tuple[str, Part]]:
-    """Return the parts that stand for objects of Python or are a person's own, and where they are."""
+    """Return the parts that stand for objects of Python or are the user's own, and where they are."""
     names = ("model", "data", "sharding", "loss")
     parts = {name: getattr(experiment, name) for name in names}
     parts |= {f"metrics.{name}": metric for name, metric in experiment.metrics.items()}

@@ -21,7 +21,7 @@ def take_back(replica: Address, key: RunKey, record: Record) -> None:
     with ClientSocket(replica, key, CLIENT) as socket:
         socket.send(msg.GiveStateBack(len(record.log), len(record.log.texts)))
         until = time.monotonic() + _ANSWER_S
-        while time.monotonic() < until and not isinstance(message := socket.receive(_LOOK_S), msg.Stop):
+        while time.monotonic() < until and not isinstance(message := socket.receive(_LOOK_S), msg.StopRun):
             if isinstance(message, msg.LogRows):
                 record.extend(message)
             elif isinstance(message, msg.StoreCheckpoint):
@@ -30,4 +30,4 @@ def take_back(replica: Address, key: RunKey, record: Record) -> None:
             elif message is None and socket.lost:
                 logger.info("the replica is gone too")
                 break
-        socket.send(msg.Stop())
+        socket.send(msg.StopRun())

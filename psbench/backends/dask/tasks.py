@@ -138,7 +138,7 @@ def train(
 
 @_outliving
 def replicate(experiment: Experiment, sent: Shipment | None, topic: str, address: Address) -> None:
-    """Be the replica, which needs no data; `address` is the coordinator's."""
+    """Run the replica, which needs no data; `address` is the coordinator's."""
     key = take_key()
     with (
         listening_socket(experiment, key, _REQUEST_BYTES) as socket,
@@ -171,7 +171,7 @@ def _evaluate(
         message = coordinator.receive(_LOOK_S)
         if message is None and coordinator.lost:
             raise Abandoned("the coordinator is gone")
-        if isinstance(message, msg.Stop):
+        if isinstance(message, msg.StopRun):
             raise Stopped
         answer = _answer(evaluator, message)
         if answer is not None:
@@ -181,7 +181,7 @@ def _evaluate(
 def _answer(evaluator: Evaluator, request: Message | None) -> Message | None:
     if isinstance(request, msg.EvaluateModel):
         model = request.tensors["parameters"], request.tensors["buffers"]
-        return msg.Evaluated(request.key, evaluator.evaluate(*model))
+        return msg.EvaluationDone(request.key, evaluator.evaluate(*model))
     if isinstance(request, msg.MeasureLoss):
         model = request.tensors["parameters"], request.tensors["buffers"]
         return msg.LossMeasured(request.name, evaluator.loss(request.which, *model, request.samples))
@@ -196,7 +196,7 @@ def _build(experiment: Experiment, sent: Shipment | None) -> Workload:
 
 
 def _report(coordinator: ClientSocket, work: Callable[[], None]) -> None:
-    """Work until stopped; report a failure to the coordinator, so that nobody waits for this task."""
+    """Work until stopped; report a failure to the coordinator, so that no process waits for this task."""
     try:
         work()
     except Stopped:

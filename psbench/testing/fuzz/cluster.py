@@ -18,7 +18,7 @@ from psbench.core.worker_loop import WorkerLoop
 from psbench.seeds import Streams
 from psbench.testing.fuzz.schedule import Schedule
 from psbench.testing.fuzz.vectors import Vectors
-from psbench.testing.fuzz.workers import Worker
+from psbench.testing.fuzz.workers import FuzzedWorker
 from psbench.testing.invariants import BrokenContract, Invariants
 from psbench.testing.model import Interpreter
 from psbench.testing.model.compare import unequal_answers, unequal_rows, unequal_views
@@ -61,7 +61,7 @@ class FuzzedCluster:
         carries = schedule.momentum is not None
         self.vectors = Vectors(schedule, self.strategy) if carries else None
         payloads = {} if self.vectors is None else self.vectors.payloads
-        self.workers = [Worker(number, payloads=payloads) for number in range(schedule.workers)]
+        self.workers = [FuzzedWorker(number, payloads=payloads) for number in range(schedule.workers)]
         self.timers: list[tuple[float, int, ev.Timer]] = []
         self.measures: list[act.Measure] = []
         self.handovers = 0
@@ -92,7 +92,7 @@ class FuzzedCluster:
         return self.handovers, self.model.switch is not None
 
     def _sizes(self) -> dict[str, Any]:
-        """Return what the engine and the model are both told of the cluster."""
+        """Return what both engine and model know of the cluster."""
         workers, batch = self.schedule.workers, self.schedule.global_batch
         return {
             "num_workers": workers,

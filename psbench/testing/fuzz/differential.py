@@ -42,7 +42,7 @@ class Pair:
     batches: tuple[int, ...] = (4, 5, 3)
 
 
-#: what waits for nobody takes a switch by hand differently than a strategy that cannot switch
+#: what never waits takes a switch by hand differently than a strategy that cannot switch
 _NO_SWITCH = FAULTS.replace("w", "")
 #: k of n workers is everybody only while everybody is there
 _NOBODY_LEAVES = "rc"

@@ -1,4 +1,4 @@
-"""Plays the choices of a schedule: what a worker, a network, a clock or a person may do next."""
+"""Plays the choices of a schedule: what a worker, a network, a clock or the user may do next."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from psbench.core.view import Status
 from psbench.testing.fuzz.cluster import FuzzedCluster
 from psbench.testing.fuzz.numbers import noise
 from psbench.testing.fuzz.schedule import Choice
-from psbench.testing.fuzz.workers import Worker
+from psbench.testing.fuzz.workers import FuzzedWorker
 
 
 def copied(event: ev.Event) -> ev.Event:
@@ -25,7 +25,7 @@ def copied(event: ev.Event) -> ev.Event:
 class Player(FuzzedCluster):
     """Makes the choices of a schedule, one at a time.
 
-    The schedule's own choices are made by whoever holds the player (`play`), or drawn (`explore`).
+    The schedule's own choices are made by its holder (`play`), or drawn (`explore`).
     """
 
     _choices = _evaluations = 0
@@ -43,7 +43,7 @@ class Player(FuzzedCluster):
             return bool(self.measures)
         return kind not in "cx" or not self.engine.measuring
 
-    def _worker_can(self, kind: str, worker: Worker) -> bool:
+    def _worker_can(self, kind: str, worker: FuzzedWorker) -> bool:
         if kind == "s":
             return worker.computing
         if kind == "a":

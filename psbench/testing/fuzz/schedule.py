@@ -20,7 +20,7 @@ KINDS = {
     "v": "a message of void work arrives",
     "t": "the next timer is due",
     "e": "an evaluation arrives",
-    "w": "somebody asks for a switch",
+    "w": "the user asks for a switch",
     "m": "a measurement arrives",
     "c": "the engine is saved and loaded",
     "x": "the run restarts from a checkpoint of this moment",

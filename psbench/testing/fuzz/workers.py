@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class Worker:
+class FuzzedWorker:
     """One worker's process.
 
     Attributes

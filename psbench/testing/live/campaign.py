@@ -147,7 +147,7 @@ def play(
     world = None
     try:
         world = World(workload, rng, run_class)
-        player = Player(world, rng)
+        player = LivePlayer(world, rng)
         for _ in range(choices):
             if world.end is not None:
                 break
@@ -159,7 +159,7 @@ def play(
     return world, None
 
 
-class Player:
+class LivePlayer:
     """Draws what happens next; each schedule has faults of its own, most of them few.
 
     Parameters
@@ -272,4 +272,4 @@ def _draw_strategy(rng: np.random.Generator) -> dict[str, Any]:
     return strategy
 
 
-__all__ = ["EVALUATOR", "REPLICA", "LiveCampaign", "Player", "draw_workload", "play", "run_live_campaign"]
+__all__ = ["EVALUATOR", "REPLICA", "LiveCampaign", "LivePlayer", "draw_workload", "play", "run_live_campaign"]

@@ -44,7 +44,7 @@ from psbench.training.workload import Workload
 #: messages that a process may send twice without harm, which a schedule repeats
 _REPEATED = (
     *(msg.VoteMessage, msg.ReportMessage, msg.WorkerModel, msg.WorkerState, msg.StateReply),
-    *(msg.NumberReply, msg.RingVerdict, msg.Evaluated, msg.LossMeasured, msg.StateKept, msg.RoleLeaves),
+    *(msg.NumberReply, msg.RingVerdict, msg.EvaluationDone, msg.LossMeasured, msg.StateKept, msg.RoleLeaves),
     *(msg.RequestStop, msg.RequestSwitch, msg.PeerRefused),
 )
 #: rounds in which a run must end once the faults are over, a tenth of a second each
@@ -242,7 +242,7 @@ class World:
 
     def _arrive_at_worker(self, name: str, sender: str, message: Message) -> None:
         worker = self.workers[name]
-        if isinstance(message, msg.Stop):
+        if isinstance(message, msg.StopRun):
             number = worker_number(name)
             assert number is not None
             self._channels.send(name, COORDINATOR, msg.UsageReport(number, 0, 0.0, 0.0, 0.0, 0.0))
@@ -263,7 +263,7 @@ class World:
         if isinstance(message, msg.EvaluateModel):
             version_of(message.tensors["parameters"], "what is evaluated") if self._is_plain else None
             values = {"val_loss": loss, "val_accuracy": 1 - loss, "train_loss": loss}
-            self._channels.send(EVALUATOR, COORDINATOR, msg.Evaluated(message.key, values))
+            self._channels.send(EVALUATOR, COORDINATOR, msg.EvaluationDone(message.key, values))
         elif isinstance(message, msg.MeasureLoss):
             self._channels.send(EVALUATOR, COORDINATOR, msg.LossMeasured(message.name, loss))
 

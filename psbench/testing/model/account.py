@@ -60,7 +60,7 @@ class Account:
             act.Drop | act.Readmit
         ] = []  # drops and readmissions, made at the end of an answer
         self.switch: act.SwitchTo | None = None  # a switch that drains
-        self.swept = False  # whether work under way has been told of it
+        self.swept = False  # whether work under way has been ended for it
         self.parked: set[int] = set()  # workers that wait for it
         self.move: act.Reassign | None = None  # parameters that are to move
         self.kept_back: dict[int, tuple[act.Release, int, bool]] = {}  # releases that wait for that
@@ -137,7 +137,7 @@ class Account:
         return decisions
 
     def release(self, release: act.Release) -> None:
-        """Let a worker go: with which version, whether it is sent it, and what it is told."""
+        """Let a worker go: with which version, whether it is sent it, and its orders."""
         c, now = self.cluster, self.composition
         member = c.workers[release.worker]
         if member.dropped:
@@ -234,7 +234,7 @@ class Account:
             self.switch, self.swept, self.parked = switch, False, set()
 
     def end_work(self) -> list[Action]:
-        """Return what workers are told when a switch begins: to push, or that their work is void."""
+        """Return the actions on workers when a switch begins: to push, or that their work is void."""
         assert self.switch is not None
         m = self.composition.communication
         cancels = self.switch.drain == "cancel" and not (self.composition.own_steps or m.accumulates)
@@ -263,7 +263,7 @@ class Account:
         return own is not None and own[0].ticket == member.ticket and member.status is Status.COMPUTING
 
     def is_quiet(self) -> bool:
-        """Return whether nobody is under way."""
+        """Return whether no worker is under way."""
         return not self.cluster.voted and all(map(self.is_kept_back, self.cluster.computing))
 
     def sweep_for_move(self) -> list[Action]:

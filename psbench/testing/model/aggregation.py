@@ -109,7 +109,7 @@ class DynSGD(Rule):
 
 @rule("aggregation", "dyn_sgd_versioned")
 class DynSGDVersioned(Rule):
-    """The d-th push of a stage counts 1/d; a stage is closed when nobody can push in it."""
+    """The d-th push of a stage counts 1/d; a stage is closed when no worker can push in it."""
 
     def __init__(self, own: Any) -> None:
         super().__init__(own)

@@ -1,4 +1,4 @@
-"""When workers synchronise and what they are told, as the sources state it."""
+"""When workers synchronise and what their orders are, as the sources state it."""
 
 from __future__ import annotations
 

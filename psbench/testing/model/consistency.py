@@ -22,7 +22,7 @@ class ASP(Rule):
 
 @rule("consistency", "bsp")
 class BSP(Rule):
-    """Nothing until nobody is under way; then one commit of all, and all go on."""
+    """Nothing while a worker is under way; then one commit of all, and all continue."""
 
     def on_push(self, push: Push, c: Cluster) -> Decisions:
         """Wait, or open."""
@@ -43,7 +43,7 @@ class BSP(Rule):
 
 
 class FirstPushes(Rule):
-    """The first so many pushes of the current version make the next; all others begin anew."""
+    """The first so many pushes of the current version make the next; all others restart."""
 
     different_workers = True
 
@@ -131,7 +131,7 @@ class KASP(Rule):
 
 
 class Every(Rule):
-    """Every so many pushes make a version, and nobody waits."""
+    """Every so many pushes make a version, and no worker waits."""
 
     def needed(self, c: Cluster) -> int:
         """Return how many."""

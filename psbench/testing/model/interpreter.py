@@ -257,7 +257,7 @@ class Interpreter(Account):
         return list(self.consistency.on_join(worker, self.cluster))
 
     def leave(self, member: Member) -> list[Action]:
-        """Let a worker out, and ask who decides without it; with nobody left, those dropped come back."""
+        """Let a worker out, and ask who decides without it; with none left, those dropped come back."""
         c = self.cluster
         if member.status is Status.COMPUTING and not self.is_kept_back(member.id):
             c.cancelled += 1
@@ -271,7 +271,7 @@ class Interpreter(Account):
         return [action for actions in answers for action in actions]
 
     def drop(self, drop: act.Drop) -> Answer:
-        """Do without a worker, unless it is the last."""
+        """Drop a worker, unless it is the last."""
         member = self.cluster.workers[drop.worker]
         if member.status is Status.GONE or len(self.cluster.present) == 1:
             return

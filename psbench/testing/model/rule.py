@@ -74,11 +74,11 @@ class Rule:
         return []
 
     def on_switch_requested(self, event: ev.SwitchRequested, c: Cluster) -> Decisions:
-        """Answer a person who asks for a switch."""
+        """Answer a switch that the user asks for."""
         raise NotImplementedError
 
     def on_release(self, worker: int, c: Cluster) -> Orders:
-        """Say what a worker is told with its release."""
+        """Return the orders that go with a worker's release."""
         return {}
 
     def rate_epoch(self, c: Cluster) -> float:

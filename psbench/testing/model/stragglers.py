@@ -268,7 +268,7 @@ class DualBinarySearch(Rule):
         return self.orders(worker, c)
 
     def orders(self, worker: int, c: Cluster) -> Orders:
-        """Return the size of a worker's chunk as it is told."""
+        """Return the size of a worker's chunk in its orders."""
         samples, batch = self.size(worker, c)
         return {"samples": samples, "batch_size": batch, "passes": self.own.passes}
 
@@ -283,7 +283,7 @@ class DualBinarySearch(Rule):
         return min(int(self.own.max_samples) or c.dataset_size, max(1, c.capacity[worker] // 2))
 
     def look(self, worker: int, seconds: float, steps: float, c: Cluster) -> None:
-        """Size a worker's chunk anew if its time is out of line."""
+        """Change the size of a worker's chunk if its time is out of line."""
         self.times[worker] = seconds
         if any(other not in self.times for other in c.active):
             return

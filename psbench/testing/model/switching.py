@@ -14,9 +14,9 @@ from psbench.testing.model.rule import Decisions, Rule, rule
 
 @rule("switching", "manual", "at_time")
 class Manual(Rule):
-    """Switch when a person asks; to the next composition, unless it is named."""
+    """Switch when the user asks; to the next composition, unless it is named."""
 
-    done = False  # whether the rule itself has had its switch, or a person took it over
+    done = False  # whether the rule itself has had its switch, or the user took it over
 
     def on_switch_requested(self, event: SwitchRequested, c: Cluster) -> Decisions:
         """Switch."""

@@ -203,7 +203,7 @@ def open_sockets() -> tuple[int, int]:
     return len(listening), sum("ZMQ" in name for name in names)
 
 
-def test_a_cluster_of_our_own_is_gone_afterwards_and_listens_on_loopback_only() -> None:
+def test_an_own_cluster_is_gone_afterwards_and_listens_on_loopback() -> None:
     me = psutil.Process()
     spawned = dask.config.get("distributed.nanny.pre-spawn-environ")
     environment, children = {n: os.environ.get(n) for n in spawned}, set(me.children(recursive=True))

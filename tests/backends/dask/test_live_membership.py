@@ -156,7 +156,7 @@ def test_any_pair_is_switched_between_live(pair: tuple[Any, Any]) -> None:
     assert torch.isfinite(done.parameters).all()
 
 
-def test_all_gradients_of_overlapping_workers_reach_the_server_before_a_switch() -> None:
+def test_gradients_of_overlapping_workers_arrive_before_a_switch() -> None:
     """Steps that were computed while the last push was under way are pushed too."""
     strategy = {"name": "strategy_switch", "first": "osp", "second": "asp", "rule": "manual"}
     spec = experiment(strategy, 3, stop={"updates": 10**9}, evaluate_every=50)

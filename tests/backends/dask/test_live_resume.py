@@ -187,9 +187,7 @@ def version_at(done: ThreadedRun, label: str) -> int:
 
 
 @pytest.mark.timeout(150)
-def test_on_dask_a_run_goes_on_from_its_files_and_from_there_in_virtual_time(
-    scheduler: str, tmp_path: Any
-) -> None:
+def test_on_dask_a_run_continues_from_its_files_and_then_simulated(scheduler: str, tmp_path: Any) -> None:
     spec = experiment(
         {"name": "bsp"} | BOTH,
         scheduler=scheduler,

@@ -101,7 +101,7 @@ DETERMINED = [
 
 
 @pytest.mark.parametrize("strategy", DETERMINED, ids=json.dumps)
-def test_where_the_order_is_determined_it_equals_the_simulated_run_bit_for_bit(strategy: Any) -> None:
+def test_where_the_order_is_determined_it_equals_the_simulated_run(strategy: Any) -> None:
     done = played(strategy)
     parameters, log = simulated(done.experiment)
     assert torch.equal(done.parameters, parameters)
@@ -121,7 +121,7 @@ def test_a_run_ends_at_the_accuracy_that_was_asked_for() -> None:
 
 
 @pytest.mark.parametrize("strategy", ["local_sgd", PA], ids=json.dumps)
-def test_the_mean_of_the_workers_models_is_of_the_update_that_ends_the_run(strategy: Any) -> None:
+def test_the_mean_of_the_models_is_of_the_update_that_ends_the_run(strategy: Any) -> None:
     """And not of a moment later, when some have taken another step."""
     done = played(strategy, stop={"updates": 2})
     assert torch.equal(done.parameters, simulated(done.experiment)[0])

@@ -100,7 +100,7 @@ def test_an_unknown_kind_is_refused_and_a_taken_one_cannot_be_declared() -> None
     with pytest.raises(MessageRefused, match="no kind 255"):
         decode(255, b"{}", None)
     with pytest.raises(TypeError, match="taken"):
-        type("Again", (Message,), {}, kind=msg.Stop.kind)
+        type("Again", (Message,), {}, kind=msg.StopRun.kind)
 
 
 @pytest.mark.parametrize(

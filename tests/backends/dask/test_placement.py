@@ -62,7 +62,7 @@ def test_workers_that_leave_are_not_counted() -> None:
     assert (room.threads, room.free, room.holders) == ({"b": 1}, {"b": 1}, {})
 
 
-def test_resources_are_for_training_workers_and_no_more_of_them_than_threads() -> None:
+def test_resources_are_for_training_workers_at_most_one_a_thread() -> None:
     have = {"a": {"GPU": 2.0}, "b": {"GPU": 3.0}, "c": {"memory": 9.0}, "d": {"GPU": 1.0}}
     room = room_of({"a": 4, "b": 1, "c": 4, "d": 1}, {"d": ["sum-1"]}, have, needs={"GPU": 1.0})
     assert room.able == {"a": 2, "b": 1}

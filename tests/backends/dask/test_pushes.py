@@ -47,7 +47,7 @@ def message(samples: int, steps: int, sent_s: float = 0.0) -> PushMessage:
     return PushMessage(1, 0, samples, steps, 0.1, sent_s, 0.5)
 
 
-def test_a_worker_goes_on_in_its_data_after_its_last_push_that_was_handled(
+def test_a_worker_continues_in_its_data_after_its_last_handled_push(
     pushes: PushIntake, events: deque[ev.Event]
 ) -> None:
     pushes.set_position(1, 100, 10)
@@ -61,7 +61,7 @@ def test_a_worker_goes_on_in_its_data_after_its_last_push_that_was_handled(
     assert pushes.handled_position(0)[:2] == (0, 0)
 
 
-def test_a_message_was_under_way_since_it_was_sent_and_never_less_than_no_time(
+def test_a_message_is_under_way_since_it_was_sent_and_not_negatively(
     pushes: PushIntake, events: deque[ev.Event]
 ) -> None:
     """The worker gives the time on the coordinator's clock, as far as it knows that."""

@@ -189,9 +189,7 @@ def test_with_a_replica_no_update_is_lost_with_a_server(
     replay(done)
 
 
-def test_an_evaluator_that_is_killed_is_replaced_and_no_evaluation_is_missing(
-    scheduler: str, client: Client
-) -> None:
+def test_a_killed_evaluator_is_replaced_and_no_evaluation_is_missing(scheduler: str, client: Client) -> None:
     spec = experiment("asp", scheduler, 2, stop={"updates": 1500}, evaluate_every=0.5)
     done = run(spec, observer=Killer(client, "evaluator"))
     assert done.meta["status"] == "finished"

@@ -103,7 +103,7 @@ def gone_on(done: KeptRun, kept: msg.KeepState) -> ThreadedRun:
     ],
     ids=json.dumps,
 )
-def test_with_a_replica_and_from_each_of_its_states_the_bits_are_those_without(strategy: Any) -> None:
+def test_with_a_replica_and_from_its_states_the_bits_are_those_without(strategy: Any) -> None:
     done = KeptRun(experiment(strategy, stop={"epochs": 0.2}, evaluate_every=0.02, **ONE)).run()
     assert done.error is None
     expected, _ = simulated(experiment(strategy, stop={"epochs": 0.2}, evaluate_every=0.02))
@@ -187,7 +187,7 @@ class ReplacedRun(KeptRun):
 
 
 @pytest.mark.parametrize("encrypted", [False, True], ids=["on loopback", "as elsewhere"])
-def test_another_replica_has_the_state_and_the_log_that_the_client_may_lack(encrypted: bool) -> None:
+def test_another_replica_has_state_and_log_that_the_client_may_lack(encrypted: bool) -> None:
     def stop_late(done: ThreadedRun, client: ClientSocket) -> None:
         if done.replica_class is RecordingReplica and len(states_of(done)) > 10:
             client.send(msg.RequestStop(checkpoint=False))

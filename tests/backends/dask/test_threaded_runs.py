@@ -50,7 +50,7 @@ def test_one_worker_gives_the_simulated_parameters_bit_for_bit() -> None:
 
 
 @pytest.mark.parametrize("strategy", ["bsp", "all_reduce"])
-def test_every_worker_tells_what_it_used_and_waiting_to_play_a_slow_machine_is_no_computing(
+def test_every_worker_reports_its_usage_without_emulated_slowness(
     strategy: str,
 ) -> None:
     done = ThreadedRun(experiment(strategy, workers=2, cluster={"workers": 2, "speed": [1, 0.05]})).run()
@@ -65,7 +65,7 @@ def test_every_worker_tells_what_it_used_and_waiting_to_play_a_slow_machine_is_n
     assert used[1]["read_s"] + used[1]["compute_s"] < 0.5 * steps.sum()
 
 
-def test_one_worker_of_all_reduce_gives_the_simulated_parameters_bit_for_bit() -> None:
+def test_one_worker_of_all_reduce_gives_the_simulated_parameters() -> None:
     spec = experiment("all_reduce", workers=1)
     assert torch.equal(ThreadedRun(spec).run().parameters, simulated(spec).parameters)
 
@@ -77,7 +77,7 @@ def test_bsp_equals_the_simulated_run_whatever_the_number_of_servers(servers: in
     assert torch.equal(done.parameters, simulated(spec).parameters)
 
 
-def test_all_reduce_keeps_the_replicas_identical_and_equals_bsp_to_rounding() -> None:
+def test_all_reduce_keeps_replicas_identical_and_equals_bsp() -> None:
     done = ThreadedRun(experiment("all_reduce")).run()
     replicas = [worker.member.replica.parameters for worker in done.workers.values()]
     assert all(torch.equal(replica, done.parameters) for replica in replicas)

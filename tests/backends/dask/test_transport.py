@@ -152,9 +152,7 @@ def test_nobody_listens_any_more(server: ServerSocket) -> None:
 
 
 @pytest.mark.parametrize("entries", [1_000, 3_000_000])
-def test_two_that_send_each_other_more_than_the_system_buffers_do_not_block(
-    server: ServerSocket, entries: int
-) -> None:
+def test_two_senders_beyond_the_system_s_buffers_do_not_block(server: ServerSocket, entries: int) -> None:
     """Nor does who sends wait for the other to read."""
     vector = torch.arange(float(entries))
     with ClientSocket(server.address, KEY, "worker 0") as client:

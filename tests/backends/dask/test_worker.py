@@ -68,7 +68,7 @@ class Alone:
         self.socket.send("worker 0", ReleaseMessage.of(release, 4, self.workload.parameters))
 
 
-def test_a_worker_that_computes_for_long_notices_that_the_coordinator_is_gone() -> None:
+def test_a_worker_in_a_long_step_notices_that_the_coordinator_is_gone() -> None:
     alone = Alone(steps=100_000)
     alone.release(1)
     time.sleep(0.2)
@@ -135,11 +135,11 @@ def test_a_server_answers_a_worker_that_connects_after_the_order_for_it() -> Non
         assert isinstance(answer, ReleaseMessage)
         assert answer.ticket == 7
         assert answer.payload is not None
-        coordinator.send("server 1", msg.Stop())
+        coordinator.send("server 1", msg.StopRun())
         thread.join(10)
 
 
-def test_a_server_keeps_a_push_that_it_finds_together_with_its_first_order() -> None:
+def test_a_server_keeps_a_push_that_comes_with_its_first_order() -> None:
     """A resumed worker that holds its model pushes at once, and a busy machine lets a server read late."""
     with (
         second_server() as (workload, coordinator, own, server),
@@ -154,7 +154,7 @@ def test_a_server_keeps_a_push_that_it_finds_together_with_its_first_order() -> 
         thread = threading.Thread(target=_raised_by, args=[server.run], daemon=True)
         thread.start()
         replies = [coordinator.receive(5), coordinator.receive(5)]
-        coordinator.send("server 1", msg.Stop())
+        coordinator.send("server 1", msg.StopRun())
         thread.join(10)
     assert replies[1] is not None
     assert isinstance(replies[1].message, msg.StateReply)
@@ -185,7 +185,7 @@ def test_a_server_drops_a_push_that_is_discarded_before_it_arrives() -> None:
             assert reply is not None
             if isinstance(reply.message, msg.StateReply):
                 tags.append(reply.message.tag)
-        coordinator.send("server 1", msg.Stop())
+        coordinator.send("server 1", msg.StopRun())
         thread.join(10)
     assert tags == [5, 6]
     assert server._slice.payloads.keys() == {(0, 2)}
@@ -199,7 +199,7 @@ def _raised_by(function: Callable[[], None]) -> BaseException:
     raise AssertionError("it returned")
 
 
-def test_a_halted_worker_forgets_what_it_computed_and_what_it_had_concluded() -> None:
+def test_a_halted_worker_forgets_what_it_computed_and_concluded() -> None:
     alone = Alone(steps=50)
     alone.release(1)
     time.sleep(0.05)
@@ -210,7 +210,7 @@ def test_a_halted_worker_forgets_what_it_computed_and_what_it_had_concluded() ->
         push = alone.next()
     assert isinstance(push, PushMessage)
     assert (push.ticket, push.steps, push.samples) == (2, 50, 200)
-    alone.socket.send("worker 0", msg.Stop())
+    alone.socket.send("worker 0", msg.StopRun())
     alone.thread.join(10)
     alone.socket.close()
 
@@ -226,6 +226,6 @@ def test_a_newer_release_makes_a_step_void_and_comes_next() -> None:
             tickets.append(push.ticket)
             assert push.steps == 30  # no step of an older release is in it
     assert tickets == sorted(set(tickets))
-    alone.socket.send("worker 0", msg.Stop())
+    alone.socket.send("worker 0", msg.StopRun())
     alone.thread.join(10)
     alone.socket.close()

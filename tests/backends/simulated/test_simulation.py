@@ -61,7 +61,7 @@ def test_a_deadlock_names_every_worker_and_its_reason(timing_only):
     )
 
 
-def test_a_statistic_that_no_backend_knows_is_refused_before_anything_starts():
+def test_a_statistic_that_no_backend_knows_is_refused_at_once():
     with pytest.raises(ParameterError, match="ask for phase_of_the_moon, but what is known of a step is"):
         toy_experiment(Strategy(consistency="bsp", communication=Reader()))
 
@@ -104,7 +104,7 @@ class TestEnds:
         assert done.meta["time_s"] == pushes["time_s"][-1]
 
 
-def test_a_switch_asked_for_during_a_run_takes_place_and_leaves_a_checkpoint(tmp_path):
+def test_a_switch_asked_for_in_a_run_leaves_a_checkpoint(tmp_path):
     control = Control()
     control.switch()
     strategy = {"name": "strategy_switch", "rule": {"name": "manual"}}
@@ -167,7 +167,7 @@ assert frozen_after(False, timing_only=True) == ({True}, True)
 """
 
 
-def test_what_was_there_before_a_run_without_gradients_is_not_searched_for_garbage():
+def test_objects_of_before_a_run_are_not_searched_for_garbage():
     """Only while it runs, also where it fails, and what somebody else has frozen stays frozen.
 
     In a process of its own: other tests' threads may simulate too.

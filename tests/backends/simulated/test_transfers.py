@@ -36,7 +36,7 @@ def test_a_round_of_all_reduce_is_a_step_and_a_ring(workers):
     assert update_times(log) == pytest.approx([n * (step + ring) for n in (1, 2, 3)])
 
 
-def test_a_version_is_there_when_its_ring_is_over_and_so_are_its_evaluation_and_the_end_of_the_run():
+def test_version_evaluation_and_end_stand_after_their_ring():
     """Two workers of which one is half as fast: it ends its step after 0.014 s, and then begins the ring."""
     ring = 2 * (LATENCY + MODEL / 2 / RATE)
     links = {"latency_s": LATENCY, "bandwidth_mbit_s": 8.0}
@@ -63,7 +63,7 @@ def test_a_version_is_there_when_its_ring_is_over_and_so_are_its_evaluation_and_
     assert replay(done) == len(done.log)
 
 
-def test_a_ring_that_loses_the_worker_who_began_it_is_begun_again_by_the_others():
+def test_a_ring_that_loses_its_first_worker_is_begun_again():
     """Workers 0 and 1 wait for worker 2, which is lost 10 ms after its step, in the midst of the ring."""
     links = {"latency_s": LATENCY, "bandwidth_mbit_s": 8.0}
     cluster = toy_cluster([1.0, 1.0, 0.5], failures=[{"worker": 2, "at_s": 0.019}], **links)
@@ -117,7 +117,7 @@ def test_after_servers_every_worker_of_all_reduce_is_sent_the_model():
     assert first_round == pytest.approx([*ready[:3], ready[3] + ring])
 
 
-def test_a_collective_that_follows_servers_of_different_speed_has_the_fastest_link():
+def test_a_collective_after_servers_of_unequal_speed_has_the_fastest_link():
     """Each worker is sent the model once, over the link of one server."""
     servers = {"name": "parameter_server", "servers": 2}
     rule = {"name": "after", "fraction": 0.5}

@@ -66,7 +66,7 @@ def test_a_target_that_is_never_reached_takes_for_ever(swept):
     assert "0 of 2, ≥ " in ps.Sweep(swept.outcomes, target=1.0).text(200)
 
 
-def test_the_target_is_the_given_one_or_the_stop_rule_s_or_what_half_of_them_reach(swept):
+def test_the_target_is_given_or_the_stop_rule_s_or_what_half_reach(swept):
     best = sorted(swept.frame()["best_val_accuracy"])
     assert f"target: validation accuracy {math.floor(best[3] * 1000) / 1000:.4g}" in swept.remarks[0]
     assert (swept.frame()["time_to_target_s"] < float("inf")).sum() >= 4
@@ -173,7 +173,7 @@ def data_of(chart):
     return spec, pd.DataFrame(rows)
 
 
-def test_the_heat_map_has_the_table_s_means_by_the_short_name_of_a_parameter(swept):
+def test_the_heat_map_has_the_table_s_means_by_short_name(swept):
     spec, data = data_of(swept.heatmap("lr", "strategy"))
     assert len(spec["vconcat"]) == 1
     assert data["value"].tolist() == swept.table()["val_accuracy"].tolist()

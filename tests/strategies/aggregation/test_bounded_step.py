@@ -52,7 +52,7 @@ def test_fresh_pushes_are_not_measured():
     assert commit(BoundedStep(near=0.5, least=0.0), [None, 5.0]) == [0.75, pytest.approx(0.025)]
 
 
-def test_by_default_the_constant_is_one_and_far_pushes_are_corrected_whatever_came_before():
+def test_the_default_constant_is_one_and_far_pushes_are_corrected():
     """The default was the running mean, by which the first push and every one below the mean count whole."""
     part = BoundedStep()
     assert commit(part, [0.4]) == [pytest.approx(part.near / 0.4)]

@@ -132,7 +132,7 @@ def test_the_first_push_becomes_the_model():
     assert (release.worker, release.load, release.send) == (1, 1, True)
 
 
-def test_later_ones_are_weighed_by_both_losses_and_only_the_pusher_is_answered():
+def test_later_ones_are_weighed_by_both_losses_and_the_pusher_answered():
     run = Run()
     run.push(0, worker=0)
     (measure,) = run.push(1, worker=1)

@@ -129,7 +129,7 @@ def test_a_lower_rate_counts_the_momentum_so_far_for_less():
     assert ours.parameters.tolist() == pytest.approx([1.05])
 
 
-def test_block_momentum_survives_a_checkpoint_in_slices_and_is_forgotten_on_request():
+def test_block_momentum_survives_a_checkpoint_in_slices():
     models = [torch.tensor([3.0, 1.0]), torch.tensor([0.5, -1.0])]
     whole = server(BlockMomentum())
     parts = [server(BlockMomentum(), start=(value,)) for value in (1.0, 2.0)]

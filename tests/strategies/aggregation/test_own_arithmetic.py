@@ -78,7 +78,7 @@ def test_delay_compensation_by_hand():
     assert server.parameters.item() == pytest.approx(2 - 0.1 * (3 + 0.5 * 9 * (2 - 1)))
 
 
-def test_the_first_outer_step_is_longer_by_the_momentum_and_constant_ones_come_to_a_geometric_sum():
+def test_outer_steps_of_a_constant_difference_are_a_geometric_sum():
     server = Server(torch.zeros(1), torch.zeros(0), SGD(), 1, DiLoCo(outer_lr=0.5))
     way = []
     for _ in range(200):
@@ -139,7 +139,7 @@ def test_live_a_worker_that_pushed_alone_is_answered_alone(servers):
     assert np.array_equal(live.parameters.numpy(), run(done).parameters.numpy())
 
 
-def test_sums_over_all_entries_are_the_same_number_however_many_servers_have_a_share():
+def test_sums_over_all_entries_do_not_depend_on_the_number_of_servers():
     """Alone, so that the live run has the virtual one's order; with tensors that borders of slices cut."""
     alone = {"cluster": {"workers": 1, "step_time": "constant"}, "stop": {"updates": 8}}
     found = [measured(run(experiment("own_steadied", servers, **alone)).log) for servers in (1, 2, 3)]

@@ -40,7 +40,7 @@ segments = st.lists(
 
 @pytest.mark.slow
 @given(plan=segments, seed=st.integers(0, 99))
-def test_what_was_sent_and_the_residual_are_all_that_was_given_under_any_sequence_of_codecs(plan, seed):
+def test_sent_and_residual_sum_to_the_input_under_any_sequence_of_codecs(plan, seed):
     rng, streams = np.random.default_rng(seed), Streams(seed)
     given_so_far, sent_so_far = torch.zeros(SIZE), torch.zeros(SIZE)
     residual = None
@@ -108,7 +108,7 @@ def test_a_simulated_worker_pushes_the_residual_that_it_took_over(codec, placeme
     assert 2 not in compression.residuals()
 
 
-def test_a_residual_that_was_pushed_is_in_checkpoints_until_the_next_release():
+def test_a_pushed_residual_is_in_checkpoints_until_the_next_release():
     """That push is void if the run resumes from there; after the release it has been answered."""
     workload = Workload.build(toy_experiment("bsp"))
     residual = torch.full_like(workload.parameters, 0.25)
@@ -168,7 +168,7 @@ def test_a_switch_hands_the_workers_residuals_on(second):
     assert "forgotten" not in "".join(simulation.log.texts)
 
 
-def test_with_rate_one_the_server_has_moved_by_all_gradients_less_what_is_left():
+def test_with_rate_one_the_server_has_moved_by_gradients_less_residuals():
     """Plain gradient descent: w_0 - w_end = lr/n (sum of all gradients - what memories still hold)."""
     gradients = []
     experiment = switching(

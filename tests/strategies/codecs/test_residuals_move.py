@@ -41,7 +41,7 @@ def vectors(seed, count):
 @pytest.mark.slow
 @pytest.mark.parametrize("codec", FEEDBACK, ids=lambda codec: codec["name"])
 @given(st.lists(st.sampled_from([None, *RANGES]), min_size=1, max_size=8), st.integers(0, 99))
-def test_at_each_step_what_has_arrived_and_the_residual_are_all_that_was_given(codec, steps, seed):
+def test_at_each_step_arrived_and_residual_sum_to_what_was_given(codec, steps, seed):
     own = compression(codec=codec)
     arrived, given_ = torch.zeros(15), torch.zeros(15)
     for number, vector in enumerate(vectors(seed, len(steps))):

@@ -113,7 +113,7 @@ class Script:
         return next(action for action in self.answer if isinstance(action, Apply))
 
 
-def test_the_workers_first_losses_of_an_interval_are_the_loss_and_nobody_waits_for_it():
+def test_first_losses_of_an_interval_are_the_loss_without_a_wait():
     script = Script(loss="workers")
     assert script.orders == [20, 20]  # nothing is measured before the first step
     script.average(10.0, losses=(2.2, 2.4))  # F_0 = 2.3
@@ -190,7 +190,7 @@ def test_a_drop_of_the_rate_waits_until_the_period_is_1():
     assert not script.measures  # and nothing is measured any more
 
 
-def test_by_the_formula_a_rate_of_a_tenth_makes_the_period_root_10_times_as_long():
+def test_by_the_formula_a_tenth_of_the_rate_is_root_10_of_the_period():
     script = Script(rate=rate, lr_coupling="formula")
     script.measured(1.0, 0.0)
     script.average(60.0, samples=50)

@@ -83,7 +83,7 @@ def test_alpha_decays_once_a_chunk_while_patience_is_exceeded(alpha, beta, expec
     assert seen == pytest.approx(expected, rel=1e-4)
 
 
-def test_a_push_empties_the_window_and_the_count_but_does_not_restore_alpha():
+def test_a_push_empties_window_and_count_and_does_not_restore_alpha():
     half = HermesGUP(alpha=-1.3, beta=0.1, patience=2).worker_policy()
     assert verdicts_of(half, [1.0, 1.0, 1.0, 0.5]) == ["report"] * 3 + ["push"]
     after = half.alpha
@@ -202,7 +202,7 @@ def test_it_fits_only_where_nobody_waits_for_a_push():
         strategies.hermes(consistency="ssp")
 
 
-def test_a_workers_test_loss_takes_the_time_of_a_forward_pass_on_its_machine():
+def test_a_test_loss_takes_the_time_of_a_forward_pass_on_its_machine():
     def first_reports(samples):
         strategy = strategies.hermes(test_samples=samples, chunk_samples=10, prefetch=False, alpha=-2.9)
         log = ps.run(_constant(strategy)).log

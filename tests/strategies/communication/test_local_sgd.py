@@ -25,7 +25,7 @@ def test_a_period_of_one_step_is_bsp():
 
 
 @pytest.mark.slow
-def test_the_first_average_is_that_of_independent_workers_after_exactly_so_many_steps():
+def test_the_first_average_is_that_of_independent_workers():
     done = trained(pasgd(5), stop={"updates": 1})
     assert done.log.of_kind(Kind.PUSH)["steps"].tolist() == [5, 5, 5]
     close(done.parameters, sum(alone(worker, 5) for worker in range(3)) / 3)

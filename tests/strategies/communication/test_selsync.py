@@ -59,7 +59,7 @@ def test_the_changes(smoothing, changes):
         assert flags(NORMS, smoothing=smoothing, delta=change - 1e-4)[step] == 1.0
 
 
-def test_with_delta_0_3_only_the_last_unsmoothed_step_and_no_smoothed_one_synchronises():
+def test_with_delta_0_3_only_the_last_unsmoothed_step_synchronises():
     assert flags(NORMS, smoothing=1.0) == [1, 0, 0, 1]  # the first always does
     assert flags(NORMS, smoothing=0.16) == [1, 0, 0, 0]
 
@@ -200,7 +200,7 @@ def test_between_synchronisations_workers_are_independent():
     assert not any(torch.equal(apart[0], other) for other in apart[1:])
 
 
-def test_after_averaging_models_all_are_the_same_and_after_gradients_they_are_not():
+def test_models_are_equal_after_averaging_models_and_not_gradients():
     for aggregate in ("parameters", "gradient"):
         watched = Watched(selsync(delta=1.5, smoothing=1.0, aggregate=aggregate))
         first, *others = watched.until(lambda view: view.version == 1)
@@ -301,7 +301,7 @@ def test_half_of_the_workers_share_in_every_step_and_all_receive_the_same():
     assert replay(done) == len(done.log)
 
 
-def test_a_batch_keeps_its_size_and_the_injected_samples_are_those_of_the_sharing_shards():
+def test_an_injected_batch_keeps_its_size_and_takes_from_sharing_shards():
     workload = Workload.build(toy_experiment("selsync", cluster={"workers": 4}, batch_size=64))
     trainer = workload.trainer()
     injection = {"workers": [1, 2], "each": 4}
@@ -333,7 +333,7 @@ def test_without_a_share_nothing_is_injected():
 
 
 @pytest.mark.parametrize("delta", [0.0, 0.3, 1e9])
-def test_a_switch_from_it_comes_with_the_step_that_a_barrier_would_switch_after(delta):
+def test_a_switch_from_it_comes_with_the_step_of_a_barrier(delta):
     """The step that is voted on is pushed in the place of being kept, and no worker begins another."""
     rule = {"name": "after", "fraction": 0.5}
     pair = {"name": "strategy_switch", "second": "asp", "rule": rule}

@@ -39,7 +39,7 @@ def test_spares_are_k_bsp_said_the_other_way_round(cancel):
     assert torch.equal(spared.parameters, k_bsp.parameters)
 
 
-def test_every_used_gradient_is_fresh_and_every_version_has_n_minus_spares():
+def test_used_gradients_are_fresh_and_versions_have_n_minus_spares():
     done = run(
         strategies.backup_workers(spares=2), speeds=(1, 0.9, 0.8, 0.7, 0.5), step_time="shifted_exponential"
     )

@@ -76,7 +76,7 @@ def test_nobody_waits_for_a_worker_that_has_gone():
     assert script.leave(2, 3.5) == [("release", 0), ("release", 1)]
 
 
-def test_a_newcomer_waits_for_a_barrier_that_is_chosen_and_is_monitored_otherwise():
+def test_a_newcomer_waits_for_a_chosen_barrier_or_is_monitored():
     script = choose()
     script.leave(2, 2.5)
     assert script.join(2, 2.6) == [("hold", 2, "barrier")]
@@ -94,7 +94,7 @@ def test_the_last_worker_may_leave_and_come_back():
         assert script.push(0, at) == [("apply", [0]), ("release", 0)]
 
 
-def test_steps_of_a_superstep_differ_by_no_more_than_lookahead_and_monitoring():
+def test_steps_of_a_superstep_differ_by_at_most_lookahead_and_monitoring():
     rng = np.random.default_rng(5)
     means = [1.0, 1.1, 2.0, 2.8]
     strategy = strategies.elastic_bsp(lookahead=6)

@@ -11,7 +11,7 @@ from psbench.errors import ParameterError
 FIXED = {"name": "staleness_weighted", "rate": "fixed"}
 
 
-def test_two_of_four_pushes_make_a_version_and_one_worker_may_fill_both_places():
+def test_two_of_four_pushes_make_a_version_both_perhaps_of_one_worker():
     script = Script(strategies.n_softsync(n=2), 4)
     assert script.push(0, 1.0) == [("release", 0)]
     assert script.push(0, 2.0) == [("apply", [0, 0]), ("release", 0)]

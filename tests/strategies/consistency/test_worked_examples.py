@@ -127,7 +127,7 @@ class TestSSP:
         assert times(cluster, Kind.HOLD, 0) == times(cluster, Kind.HOLD, 1) == [3]
         assert [times(cluster, Kind.RELEASE, w)[-1] for w in range(3)] == [3, 3, 3]
 
-    def test_the_bound_is_met_at_the_start_of_a_step_and_exceeded_by_one_in_between(self):
+    def test_the_bound_holds_at_the_start_of_a_step_and_not_in_between(self):
         """Thesis Fig. 3.4: s = 2, worker 0 has done three steps and worker 1 none."""
         engine = engine_of(strategies.ssp(staleness_bound=2), 2)
         for number in range(2):
@@ -216,7 +216,7 @@ class TestKBatchBSP:
         assert times(cluster, Kind.CANCEL, 1) == times(cluster, Kind.CANCEL, 2) == [2]
         assert times(cluster, Kind.HOLD, 0) == []
 
-    def test_a_worker_goes_on_at_once_from_the_same_version_without_being_sent_it_again(self):
+    def test_a_worker_continues_from_the_same_version_without_a_message(self):
         engine = engine_of(strategies.k_batch_bsp(k=2), 2)
         assert engine.handle(push(0, 0), 1.0) == [Release(0, load=0, send=False, ticket=2)]
 

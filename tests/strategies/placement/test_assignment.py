@@ -67,7 +67,7 @@ def test_best_fit_evens_out_the_sizes():
 
 
 @pytest.mark.parametrize(("last", "server"), [(1, 0), (2, 1)])
-def test_what_is_at_most_a_hundredth_of_a_share_goes_to_the_fewest_requests(last, server):
+def test_at_most_a_hundredth_of_a_share_goes_to_the_fewest_requests(last, server):
     """Half of 202 entries is a server's share; larger ones go where they just fit."""
     layout = [("a", 101), ("b", 60), ("c", 41 - last), ("d", last)]
     held = ParameterServer(servers=2, assignment="best_fit").held(layout)
@@ -104,7 +104,7 @@ def test_the_update_does_not_depend_on_the_assignment(assignment, codec):
 @pytest.mark.parametrize(
     "optimizer", [{"name": "sgd", "momentum": 0.9}, {"name": "adam"}], ids=["sgd", "adam"]
 )
-def test_an_optimizer_that_works_entry_by_entry_works_alike_on_each_server(assignment, optimizer):
+def test_an_entrywise_optimizer_works_alike_on_each_server(assignment, optimizer):
     """Each server has its own, of its slice alone; put together they have done what one would have."""
     layout = [("0.weight", 12), ("0.bias", 4), ("2.weight", 8), ("2.bias", 2)]
     spec = make_part("optimizer", optimizer)
@@ -150,7 +150,7 @@ def test_a_message_is_as_late_as_its_largest_slice():
     assert uneven / even == pytest.approx(load["layer"] / load["contiguous"], rel=1e-5)
 
 
-def test_a_server_that_would_hold_nothing_is_refused_before_anything_starts():
+def test_a_server_that_would_hold_nothing_is_refused_at_once():
     placement = {"name": "parameter_server", "servers": 3, "assignment": "layer"}
     with pytest.raises(ParameterError, match="server 2 of 3 would hold nothing of the model's 2 tensors"):
         Workload.build(toy_experiment(strategies.bsp(placement=placement)))

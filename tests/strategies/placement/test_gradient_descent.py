@@ -83,7 +83,7 @@ def test_every_version_is_that_of_numpy(strategy, tmp_path):
 
 
 @pytest.mark.slow
-def test_map_reduce_and_a_parameter_server_make_the_same_models_bit_by_bit():
+def test_map_reduce_and_a_parameter_server_make_the_same_models():
     """The thesis' counts agree too: 317, 3104 and 72 mini-batches under GD, whichever system."""
     rule = {"tolerance": 1e-3, "updates": 400}
     jobs, server = (run(descent(name, stop=rule)) for name in ("map_reduce", "bsp"))

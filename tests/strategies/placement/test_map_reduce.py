@@ -63,7 +63,7 @@ def usage(strategy, batch_size, **cluster):
     return [(worker["read_ms"], worker["compute_ms"]) for worker in used]
 
 
-def test_reading_takes_the_partition_under_jobs_and_the_batch_under_a_server():
+def test_jobs_read_the_partition_and_a_server_s_workers_the_batch():
     """T/N (t_read + t_grad) on the one side, the scan whatever T is on the other."""
     jobs = strategies.map_reduce(job_s=0.01, scan_s_per_sample=1e-3)
     partitions = [float(len(shard)) for shard in Workload.build(toy_experiment("bsp")).shards]

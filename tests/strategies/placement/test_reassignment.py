@@ -169,7 +169,7 @@ class TestTheEngine:
         assert sizes(change["ranges"])[0] == pytest.approx(3 * sizes(change["ranges"])[1], abs=3)
         assert sum(sizes(change["ranges"])) == sum(size for _, size in cluster.engine.view.layout)
 
-    def test_who_finished_early_waits_with_a_reason_and_is_sent_the_model_of_then(self):
+    def test_an_early_worker_waits_with_a_reason_and_gets_the_model_of_then(self):
         cluster = Loaded({"name": "asp", "placement": servers()}, [1.0, 5.0])
         cluster.run(events=20)
         at, rows = kinds_at(cluster, Kind.REASSIGN)

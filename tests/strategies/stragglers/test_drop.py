@@ -20,7 +20,7 @@ def changes(cluster_or_run, kind):
     return list(zip(rows["time_s"].tolist(), rows["worker"].tolist(), strict=True))
 
 
-def test_a_worker_is_dropped_at_the_last_of_so_many_slow_pushes_and_that_push_counts():
+def test_a_worker_is_dropped_at_its_last_slow_push_which_counts():
     strategy = strategies.drop_stragglers(window=2, patience=3)
     cluster = ScriptedCluster(strategy, [1.0, 1.0, 1.0, 4.0])
     cluster.run(until=30)
@@ -73,7 +73,7 @@ def asp(**values):
         ([1, 9, 1, 1, 1, 1], [2]),  # slow in two windows
     ],
 )
-def test_slow_is_more_than_the_factor_times_the_median_for_so_many_windows(slow, dropped):
+def test_slow_is_above_the_factor_times_the_median_for_so_many_windows(slow, dropped):
     assert dropped_workers(asp(window=2, patience=2), [[1] * 6, [1] * 6, slow, [1] * 6, [1] * 6]) == dropped
 
 

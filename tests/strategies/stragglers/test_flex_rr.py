@@ -233,7 +233,7 @@ def test_an_update_is_the_mean_gradient_of_the_samples_whoever_took_them(monkeyp
 
 
 @pytest.mark.slow
-def test_a_barrier_opens_nearly_as_early_as_if_work_had_been_shared_out_by_speed():
+def test_a_barrier_opens_nearly_as_early_as_with_work_shared_by_speed():
     machines = toy_cluster([1.0, 1.0, 1.0, 0.25])
     values = {"cluster": machines, "batch_size": 96, "stop": {"updates": 20}}
     flex, bsp = (ps.run(toy_experiment(s, **values)).meta["time_s"] for s in ("flex_rr", "bsp"))

@@ -124,7 +124,7 @@ def test_without_a_barrier_there_is_no_moment_to_cut(name):
         getattr(strategies, name)(stragglers="lb_bsp")
 
 
-def test_a_switch_to_a_strategy_of_equal_work_gives_back_the_first_batches():
+def test_a_switch_to_a_strategy_of_equal_work_restores_the_batches():
     rule = {"name": "after", "fraction": 0.5}
     done = ps.run(experiment(strategies.strategy_switch(first="lb_bsp", second="asp", rule=rule)))
     pushes, switch = done.log.of_kind(Kind.PUSH), done.log.of_kind(Kind.HANDOVER)["row"][0]

@@ -82,7 +82,7 @@ def test_a_ramp_ends_at_the_optimizers_own_and_never_passes_it():
     assert scales("ramped_additive", workers=3, ramp_updates=1)[1:] == [1 / 3, 2 / 3] + [1.0] * 17
 
 
-def test_who_comes_back_has_the_optimizers_own_and_the_next_ramp_begins_anew():
+def test_a_worker_that_returns_has_the_optimizer_s_own_momentum():
     found = scales(
         "ramped",
         workers=2,
@@ -117,7 +117,7 @@ def test_only_zero_forgets_the_optimizers_state(momentum):
 
 
 @pytest.mark.parametrize("nesterov", [False, True])
-def test_a_scaled_update_is_that_of_an_optimizer_with_the_smaller_coefficient(nesterov):
+def test_a_scaled_update_is_that_of_the_smaller_coefficient(nesterov):
     """v <- (scale mu) v + g, w <- w - lr v, by hand; the buffer lives on."""
     server = Server(
         torch.tensor([1.0]), torch.zeros(0), SGD(lr=0.5, momentum=0.8, nesterov=nesterov), global_batch=1

@@ -168,7 +168,7 @@ class TestEpochs:
         assert replay(done) == len(done.log)
 
     @pytest.mark.slow
-    def test_a_run_that_ends_with_an_evaluation_can_be_replayed_and_gone_on_with(self, tmp_path):
+    def test_a_run_that_ends_with_an_evaluation_is_replayed_and_resumed(self, tmp_path):
         rule = {"name": "empirical", "window": 9, "threshold": 0.9}
         options = {"evaluate_every": 1, "checkpoint_every": 1}
         experiment = toy_experiment({"name": "strategy_switch", "rule": rule}, stop={"epochs": 3}, **options)

@@ -139,7 +139,7 @@ def _without_stats(actions):
 # -------------------------------------------------------------------- elastic
 
 
-def test_elastic_finishes_the_share_without_the_straggler_and_takes_it_back():
+def test_elastic_ends_the_share_without_the_straggler_and_readmits_it():
     """Detected at 14 s after 8 rounds of 16 samples; 192 samples are 16 rounds of the other three."""
     cluster = scripted("elastic", range(5, 21))
     assert of_kind(cluster, Kind.DROP) == [(14.0, 3)]

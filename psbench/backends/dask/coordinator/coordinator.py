@@ -31,7 +31,7 @@ from psbench.backends.dask.protocol.transport import Received, ServerSocket
 from psbench.backends.dask.server.first_server import FirstServer
 from psbench.training.workload import Workload
 
-#: seconds that a message is waited for before the run is told that time has passed
+#: seconds that a message is waited for before the run gets a tick
 _TICK_S = 0.02
 
 

@@ -24,7 +24,7 @@ from psbench.core.view import Status
 class Evaluation:
     """Has the model evaluated when that is due, and ends the run when a rule says so.
 
-    The model is the one that a person would take away: the store's, or, where the workers' own models
+    The model is the run's result: the store's, or, where the workers' own models
     diverge between averages, their mean.
 
     Parameters
@@ -107,7 +107,7 @@ class Evaluation:
     def _await_all(self) -> Script[None]:
         yield Wait(lambda: not self._queue, lambda: f"{EVALUATOR} ({len(self._queue)} evaluations)")
 
-    def take(self, message: msg.Evaluated) -> None:
+    def take(self, message: msg.EvaluationDone) -> None:
         """Take an evaluation: an event, unless it is before the first step or after the last."""
         found = self._queue.take(message.key)
         if found is None:
@@ -153,7 +153,7 @@ class Evaluation:
         return self._view.version, self._view.samples
 
     def gather(self, then: Then) -> None:
-        """Call `then` with the model that a person would take away."""
+        """Call `then` with the run's model."""
         store = self._run.store
         if not self._averages:
             store.gather(False, then)
@@ -172,5 +172,5 @@ def await_state(gather: Callable[[Then], None]) -> Script[State]:
     """Return the state that is gathered, waiting for it."""
     found: list[State] = []
     gather(found.append)
-    yield Wait(lambda: bool(found), lambda: "whoever holds the model")
+    yield Wait(lambda: bool(found), lambda: "the holders of the model")
     return found[0]

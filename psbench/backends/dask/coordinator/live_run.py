@@ -175,7 +175,7 @@ class LiveRun:
     def _end(self, error: Exception | None) -> None:
         self.log_stream.send()
         for name in self.run.peers.present:
-            self.run.out.send(name, msg.Stop())
+            self.run.out.send(name, msg.StopRun())
         self.run.out.add(End(error))
 
     # ---------------------------------------------------------------- the run
@@ -289,7 +289,7 @@ class LiveRun:
             msg.NumberReply: lambda name, reply: run.store.reply(name, reply),
             msg.RingVerdict: lambda name, reply: run.store.reply(name, reply),
             msg.LossMeasured: lambda _, loss: self.measurements.take(loss.name, loss.number),
-            msg.Evaluated: lambda _, evaluation: self.evaluation.take(evaluation),
+            msg.EvaluationDone: lambda _, evaluation: self.evaluation.take(evaluation),
             msg.RequestStop: lambda _, request: self._stop(request.checkpoint),
             msg.RequestSwitch: lambda _, request: run.events.append(ev.SwitchRequested(request.to)),
             msg.OutcomeReceived: self._note_receipt,
@@ -300,7 +300,7 @@ class LiveRun:
         if type(given) is Received:
             try:
                 self._read(*given)
-            except MessageRefused as error:  # whoever sends such things is done without
+            except MessageRefused as error:  # a peer that sends such things is removed
                 self.membership.lose(error.sender)
         elif type(given) is Refused:
             self.membership.lose(given.sender)
@@ -353,7 +353,7 @@ class LiveRun:
         self.run.out.send(CLIENT, msg.Waiting(f"waiting for {self.wait.whom()} for {now - since:.0f} s"))
 
     def _take_look(self, looked: Looked) -> None:
-        """Do without those who are dead, and then let go whoever is to leave and is still there."""
+        """Remove peers that are dead, and then retire those that are to leave and are still there."""
         self._looks += 1
         self.run.strangers = looked.strangers
         for name in looked.dead:
@@ -437,7 +437,7 @@ class LiveRun:
             raise WorkerLost(self._no_worker_left())
 
     def _no_worker_left(self) -> str:
-        return f"every worker is gone at {self.run.now:.3f} s; nobody is left to train"
+        return f"every worker is gone at {self.run.now:.3f} s; none is left to train"
 
     def _perform(self, actions: Sequence[Action]) -> Script[None]:
         """Perform an answer of the engine; a checkpoint falls between the model it makes and its releases."""
@@ -478,7 +478,7 @@ class LiveRun:
                 yield from script
             if run.ending:
                 self._unanswered = True
-                return False  # the run ended with this version; nobody starts another step
+                return False  # the run ended with this version; no worker starts another step
         return True
 
     def _run_state(self) -> dict[str, Any]:
@@ -510,7 +510,7 @@ class LiveRun:
         yield from self.checkpoints.complete(self.pushes.position_after)
         for worker in run.peers.workers():
             run.peers.dismiss(worker_name(worker))
-            run.out.send(worker_name(worker), msg.Stop())
+            run.out.send(worker_name(worker), msg.StopRun())
         yield from self.evaluation.evaluate_last(state)
         yield from self._await_usage()
         self.log_stream.send()

@@ -11,7 +11,7 @@ from psbench.backends.dask.coordinator.replica_averaging import ReplicaAveraging
 from psbench.backends.dask.coordinator.replication import Replication
 from psbench.backends.dask.coordinator.run_state import RunState
 from psbench.backends.dask.protocol.instructions import Forget
-from psbench.backends.dask.protocol.messages import Ready, StartTraining, Stop
+from psbench.backends.dask.protocol.messages import Ready, StartTraining, StopRun
 from psbench.backends.dask.protocol.roles import CLIENT, EVALUATOR, REPLICA, worker_name, worker_number
 from psbench.core import events as ev
 from psbench.core.view import Status
@@ -58,17 +58,17 @@ class Membership:
             self._run.out.send(worker_name(worker), StartTraining(begin_s, rings))
 
     def let_go(self, name: str) -> bool:
-        """Do without a peer whose Dask worker is being retired; False if it cannot be done without."""
+        """Remove a peer whose Dask worker is being retired; False if the run needs it."""
         if name in self._peers.gone:
             return True
         if worker_number(name) is None and name not in _HELPERS:
             return False
-        self._run.out.send(name, Stop())
+        self._run.out.send(name, StopRun())
         self.lose(name, "left, as its Dask worker is being retired,")
         return True
 
     def lose(self, name: str, how: str = "was lost") -> None:
-        """Do without a peer that is gone.
+        """Remove a peer that is gone.
 
         Raises
         ------
@@ -116,7 +116,7 @@ class Membership:
             self._peers.do_without(name)
 
     def lose_unconnected(self, name: str) -> None:
-        """Do without a role whose Dask worker is gone, unless it has connected: then its death shows.
+        """Drop a role whose Dask worker is gone, unless it has connected: then its death shows.
 
         Of one that was lost before, the client looks for another Dask worker already.
         """
@@ -149,7 +149,7 @@ class Membership:
             self._run.events.append(ev.Join(worker))
 
     def find_no_place(self, name: str) -> None:
-        """Do without a role for which there is no Dask worker."""
+        """Drop a role for which there is no Dask worker."""
         self._replacements.give_up(name)
         if name in self._peers.missing:
             self._peers.do_without(name)

@@ -98,10 +98,10 @@ class Peers:
         return [name for name in names if name not in self.usage]
 
     def dismiss(self, name: str) -> None:
-        """Take note that a worker was told that the run is over: it reports what it used, and may be gone."""
+        """Note that a worker has been sent the end of the run: it reports its usage, and may then be gone."""
         self._dismissed.add(name)
 
     def lose(self, name: str) -> None:
-        """Do without a peer."""
+        """Remove a peer."""
         self.gone.add(name)
         self._connected.discard(name)

@@ -15,7 +15,7 @@ _MEASURED_BY_EVALUATOR = {"train_loss", "model_loss", "candidate_loss"}
 
 
 class Replacements:
-    """What happens when a process is lost that the run can do without, for a while or for good.
+    """What happens when a process is lost that the run can continue without, for a while or for good.
 
     Parameters
     ----------

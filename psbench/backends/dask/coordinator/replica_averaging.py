@@ -23,7 +23,7 @@ class _Request:
 
     @property
     def mean(self) -> State:
-        """The mean in worker order; empty if nobody has a model."""
+        """The mean in worker order; empty if no worker has a model."""
         models = [self.models[worker] for worker in sorted(self.models)]
         mean = mean_model([(model["parameters"], model["buffers"]) for model in models])
         return {} if mean is None else {"parameters": mean[0], "buffers": mean[1]}
@@ -39,7 +39,7 @@ class ReplicaAveraging:
     ----------
     out : Outbox
     numbers : iterator of int
-        Numbers for requests that nobody had before in this run.
+        Numbers for requests, unique in this run.
     """
 
     def __init__(self, out: Outbox, numbers: Iterator[int]) -> None:

@@ -100,7 +100,7 @@ def check(experiment: Experiment) -> None:
     profile = experiment.cluster.profile()
     if profile.joins or profile.failures:
         raise ParameterError(
-            f"cluster {profile.name!r}: under 'map_reduce' the dask backend lets nobody join or fail"
+            f"cluster {profile.name!r}: under 'map_reduce' no worker can join or fail on the dask backend"
         )
 
 
@@ -198,7 +198,7 @@ class _Driver:
         """Have one mini-batch computed, and tell the engine that its shares have arrived."""
         released, self._released = self._released, {}
         if not released:
-            raise ProtocolError(f"nobody is released at {self._now:.3f} s; {self.engine.view.waits()}")
+            raise ProtocolError(f"no worker is released at {self._now:.3f} s; {self.engine.view.waits()}")
         workers, job = sorted(released), next(self._jobs)
         pushes = [self._push(released[worker]) for worker in workers]
         self._weights = self._planned_weights(pushes)

@@ -54,7 +54,7 @@ class Connection:
     gone : bool
         Whether nothing more will come.
     name : str or None
-        Of the peer; for whoever holds the connection.
+        Of the peer; for the holder of the connection.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class Connection:
     def _comes_soon(self) -> bool:
         """Ask for a moment without sleeping: to be woken takes as long as a server's answer to a small push.
 
-        Whoever else wants the core has it meanwhile.
+        Other threads may have the core meanwhile.
         """
         until = time.perf_counter() + _SPIN_S
         while time.perf_counter() < until:

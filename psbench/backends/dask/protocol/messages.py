@@ -4,7 +4,7 @@ A class is a kind of message, with a number that no other has; `decoder` says ho
 refused. Answers repeat the `tag` of the request. A push is named by its key: (worker, ticket). The kinds
 that are sent in every step are in `packed_messages`, with the layout of their bodies.
 
-Over 400 lines because it is a list: whoever looks for a message finds it in one place.
+Over 400 lines because it is a list: every message stands in one place.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class PeerRefused(Message, kind=12):
     reason: str
 
 
-class Stop(Message, kind=13):
+class StopRun(Message, kind=13):
     """The run is over."""
 
 
@@ -71,13 +71,13 @@ class Clock(Message, kind=15):
 
 # -------------------------------------------------------------------- client
 class RequestStop(Message, kind=20):
-    """Somebody wants the run to end, with a checkpoint from which it can go on or without."""
+    """The user wants the run to end, with a checkpoint from which it can go on or without."""
 
     checkpoint: bool
 
 
 class RequestSwitch(Message, kind=21):
-    """Somebody wants a switch to that composition, or to the other one."""
+    """The user wants a switch to that composition, or to the other one."""
 
     to: int | None
 
@@ -97,7 +97,7 @@ class RoleLost(Message, kind=25):
 
 
 class RoleLeaves(Message, kind=26):
-    """The Dask worker of a role is being retired: do without it, or let the run go on elsewhere."""
+    """The Dask worker of a role is being retired: drop the role, or start it elsewhere."""
 
     name: str
 
@@ -431,7 +431,7 @@ class EvaluateModel(Message, kind=80):
     tensors: Tensors
 
 
-class Evaluated(Message, kind=81):
+class EvaluationDone(Message, kind=81):
     """The evaluator's answer."""
 
     key: int

@@ -83,7 +83,7 @@ def _connect(host: str, port: int, number: bytes) -> socket.socket:
     Raises
     ------
     OSError
-        If nobody listens.
+        If no process listens there.
     """
     if sys.platform == "linux":
         with suppress(OSError):  # it is of another network namespace, or has too many waiting
@@ -222,7 +222,7 @@ class StreamServer:
         return name, Frame(Hello.kind, body, None)
 
     def _name_in(self, kind: int, number: bytes, tag: bytes, body: bytes) -> str | None:
-        """Return the name in a greeting, or None if it is none of somebody who has the key."""
+        """Return the name in a greeting, or None if its sender does not have the key."""
         if kind != Hello.kind or number in self._used:
             return None
         if not hmac.compare_digest(tag, _tag(self._key, self._number, number, body)):
@@ -287,7 +287,7 @@ class StreamClient:
         self._welcome: bytes | None = _tag(key, self._number)  # until it has come
         try:
             end = _connect(host, port, number)
-        except OSError:  # nobody listens any more: this connection is lost from the beginning
+        except OSError:  # no process listens any more: this connection is lost from the beginning
             self._connection = Connection(socket.socket(_family(host)))
             self._connection.close(0)
             return

@@ -1,6 +1,6 @@
 """Messages between the processes of a run: a head, a body, and at most one tensor as payload.
 
-A `ServerSocket` is bound by whoever is asked; a `ClientSocket` is one connection to it. A server socket
+The process that is asked binds a `ServerSocket`; a `ClientSocket` is one connection to it. A server socket
 listens on one address only and knows its peers by name: the first message on a connection must show that its
 sender has the run's key, and whatever comes on a connection that did not begin so is dropped and counted.
 On loopback messages take plain sockets (`stream`); elsewhere ZeroMQ, which encrypts everything (`zeromq`).

@@ -66,7 +66,7 @@ class AllReduceStore:
     state : State or None
         What every replica begins with; None if they have it already.
     numbers : iterator of int
-        Numbers for rings and requests that nobody had before in this run.
+        Numbers for rings and requests, unique in this run.
     """
 
     waiting: Collection[PushKey] = ()  #: payloads stay with the workers
@@ -161,7 +161,7 @@ class AllReduceStore:
         """Do nothing: no payload was sent with the push."""
 
     def forget(self, worker: int) -> None:
-        """Do nothing: nobody else knows what a worker holds."""
+        """Do nothing: only the worker knows what it holds."""
 
     # ---------------------------------------------------------------- states and measurements
 
@@ -192,7 +192,7 @@ class AllReduceStore:
         self, names: Sequence[str], pending: Mapping[int, Push], then: Callable[[str, float], None]
     ) -> None:
         """Refuse: pushes are added up on their way."""
-        raise ProtocolError("All-Reduce has nobody who sees each push")
+        raise ProtocolError("under All-Reduce no process sees each push")
 
     def loads(self, then: Callable[[list[float]], None]) -> None:
         """Refuse: there are no servers."""

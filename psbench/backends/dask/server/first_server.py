@@ -23,7 +23,7 @@ from psbench.training.workload import Workload
 
 
 class FirstServer:
-    """Server 0: the same orders as in `ServerProcess`, but none has to wait for a payload.
+    """Server 0: the same orders as in `ServerProcess`, without waiting for payloads.
 
     The coordinator's socket gives it the payload of a push before the coordinator hears of the push.
 

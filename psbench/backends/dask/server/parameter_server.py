@@ -59,7 +59,7 @@ class ParameterServerStore:
     state : State
         Where to begin.
     numbers : iterator of int
-        Numbers for requests that nobody had before in this run.
+        Numbers for requests, unique in this run.
     ranges : ranges or None
         What each server holds, if that is not as the placement says.
     codec_counters : dict or None

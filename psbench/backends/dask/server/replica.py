@@ -56,7 +56,7 @@ class Replica:
             self._serve(_LOOK_S)
 
     def _take(self, message: Message) -> None:
-        if isinstance(message, msg.Stop):
+        if isinstance(message, msg.StopRun):
             raise Stopped
         if isinstance(message, msg.LogRows):
             self._rows += message.rows
@@ -66,7 +66,7 @@ class Replica:
             self._coordinator.send(msg.StateKept(message.tag))
 
     def _serve(self, timeout_s: float) -> None:
-        """Answer the client, be the coordinator gone or only cut off from it."""
+        """Answer the client, whose coordinator is gone or cut off from it."""
         try:
             received = self._socket.receive(timeout_s)
         except MessageRefused:
@@ -76,14 +76,14 @@ class Replica:
         if isinstance(received.message, msg.GiveStateBack):
             self._is_asked = True
             self._give(received.message)
-        elif isinstance(received.message, msg.Stop):
+        elif isinstance(received.message, msg.StopRun):
             self._is_asked = self._is_done = True
 
     def _give(self, request: msg.GiveStateBack) -> None:
         """Send the client the log that it lacks, and then the state; only a stop if it lacks too much."""
         last = self._last
         if last is None or request.rows < last.rows_before or request.texts < last.texts_before:
-            self._socket.send(CLIENT, msg.Stop())
+            self._socket.send(CLIENT, msg.StopRun())
             return
         rows, texts = last.rows_before, last.texts_before
         all_rows, all_texts = last.state["logged"]

@@ -113,7 +113,7 @@ class ServerProcess:
 
     def _read(self, message: Message) -> None:
         """Take what the coordinator sends: most orders wait for their turn."""
-        if isinstance(message, msg.Stop):
+        if isinstance(message, msg.StopRun):
             raise Stopped
         if isinstance(message, msg.WorkerGone):
             self._gone.pop(message.worker, None)

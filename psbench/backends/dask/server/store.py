@@ -94,7 +94,7 @@ class ParameterStore(Protocol):
         """Forget which model a worker holds: it has gone, or restarts."""
 
     def leave(self, worker: int) -> None:
-        """Do without a worker that is dead."""
+        """Remove a worker that is dead."""
 
     def join(self, worker: int) -> None:
         """Reckon with a worker that was dead or missing; it has no model yet."""

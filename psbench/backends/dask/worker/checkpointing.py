@@ -6,14 +6,14 @@ from typing import Any
 
 from psbench.backends.checkpointing import named
 from psbench.backends.dask.protocol.framing import State
-from psbench.backends.dask.worker.exchange import Exchange
+from psbench.backends.dask.worker.exchange import WorkerExchange
 from psbench.core.strategy import Strategy
 from psbench.core.worker_loop import WorkerLoop
 from psbench.training.batches import BatchPosition
 from psbench.training.local_model import LocalModel
 
 
-def state_as_of_release(position: BatchPosition, exchange: Exchange) -> tuple[State, dict[str, Any]]:
+def state_as_of_release(position: BatchPosition, exchange: WorkerExchange) -> tuple[State, dict[str, Any]]:
     """Return what a worker needs to go on that computes or has a push under way: both are void then.
 
     Parameters
@@ -26,7 +26,11 @@ def state_as_of_release(position: BatchPosition, exchange: Exchange) -> tuple[St
 
 
 def state_of_waiting(
-    position: BatchPosition, exchange: Exchange, loop: WorkerLoop | None, lr: float, model: LocalModel | None
+    position: BatchPosition,
+    exchange: WorkerExchange,
+    loop: WorkerLoop | None,
+    lr: float,
+    model: LocalModel | None,
 ) -> tuple[State, dict[str, Any]]:
     """Return what a worker needs to go on that waits for a release.
 

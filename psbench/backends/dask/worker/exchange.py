@@ -24,7 +24,7 @@ from psbench.training.server import finite
 from psbench.training.workload import Workload
 
 
-class Exchange:
+class WorkerExchange:
     """What both exchanges share: a push, and the residual of an earlier composition that goes with it.
 
     Parameters
@@ -40,7 +40,7 @@ class Exchange:
         self._mailbox, self._clock, self._residual = mailbox, clock, residual
 
     def push(self, push: Push, payload: Tensor, buffers: Tensor) -> None:
-        """Send a push to the coordinator, and its payload to whoever adds it up."""
+        """Send a push to the coordinator, and its payload to the process that adds it up."""
         raise NotImplementedError
 
     def model(self, release: ReleaseMessage) -> tuple[Tensor, Tensor]:
@@ -75,7 +75,7 @@ class Exchange:
         return payload if residual is None else payload + residual
 
 
-class RingExchange(Exchange):
+class RingExchange(WorkerExchange):
     """All-Reduce: the payload waits here for the coordinator's ring, and the replica has the model."""
 
     def __init__(
@@ -100,7 +100,7 @@ class RingExchange(Exchange):
         return self._member.replica.aggregate
 
 
-class ServerExchange(Exchange):
+class ServerExchange(WorkerExchange):
     """Parameter servers: each is pushed its slice, and sends it back with a release.
 
     Parameters
@@ -205,7 +205,7 @@ class ServerExchange(Exchange):
             self._codecs = self._codecs.repartitioned(self._parts)
 
     def checkpoint(self, waits: bool) -> tuple[State, dict[str, Any]]:
-        """Return the codecs' state; see `Exchange`."""
+        """Return the codecs' state; see `WorkerExchange`."""
         return super().checkpoint(waits) if self._codecs is None else self._codecs.checkpoint(waits)
 
     def restore(self, tensors: State, plain: dict[str, Any]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 
 from psbench.backends.dask.protocol.decoder import Message
-from psbench.backends.dask.protocol.messages import Stop
+from psbench.backends.dask.protocol.messages import StopRun
 from psbench.backends.dask.protocol.transport import Abandoned, ClientSocket, Stopped
 
 #: seconds between looks whether the coordinator is still there, while there is nothing to do
@@ -61,12 +61,12 @@ class Mailbox:
 
     def defer(self, message: Message) -> None:
         """Put a message aside for later; obey a stop."""
-        if isinstance(message, Stop):
+        if isinstance(message, StopRun):
             raise Stopped
         self._deferred.append(message)
 
     def put_back(self, message: Message) -> None:
-        """Let a message be the next again."""
+        """Put a message back as the next one."""
         self._deferred.appendleft(message)
 
     def send(self, message: Message) -> None:

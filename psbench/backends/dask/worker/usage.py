@@ -10,7 +10,7 @@ class Usage:
     """Seconds of reading and of computing, counted apart, and of CPU beside the clock's.
 
     CPU seconds are those of the whole process (`time.process_time`): torch's threads, ZeroMQ's and Dask's
-    own included, as somebody sees them who watches the machine. A worker that shares its Dask process with
+    own included, as a monitor of the machine shows them. A worker that shares its Dask process with
     another role is charged for that too. Waiting that emulates a slower machine is neither reading nor
     computing.
 

@@ -16,7 +16,7 @@ from psbench.backends.dask.protocol.roles import Address
 from psbench.backends.dask.protocol.transport import Abandoned, ClientSocket, ServerSocket, Stopped
 from psbench.backends.dask.worker.checkpointing import restored_loop, state_as_of_release, state_of_waiting
 from psbench.backends.dask.worker.clock import CoordinatorClock, EmulatedMachine
-from psbench.backends.dask.worker.exchange import Exchange, RingExchange, ServerExchange
+from psbench.backends.dask.worker.exchange import RingExchange, ServerExchange, WorkerExchange
 from psbench.backends.dask.worker.mailbox import LOOK_S, Mailbox
 from psbench.backends.dask.worker.ring_member import RingMember
 from psbench.backends.dask.worker.usage import Usage
@@ -70,7 +70,7 @@ class Worker:
         self._ring_address: Address | None = None if socket is None else socket.address
         self.lr = 0.0
         self.composition: Strategy
-        self.exchange: Exchange
+        self.exchange: WorkerExchange
         self.model: LocalModel
         self._ranges: EntryRanges | None = None  # of the servers, if they are not as the placement says
         self._released_at: BatchPosition | None = None  # in the data, at the last release
@@ -82,7 +82,7 @@ class Worker:
         self._next_check = 0.0
         self._usage = Usage(worker)
         self._handlers: dict[type[Message], Callable[..., None]] = {
-            msg.Stop: self._stop,
+            msg.StopRun: self._stop,
             msg.StartTraining: self._start_training,
             msg.NewOrders: self._take_orders,
             msg.Halt: self._halt,
@@ -127,7 +127,7 @@ class Worker:
     # ---------------------------------------------------------------- from one release to the next
 
     def _work_from(self, release: ReleaseMessage) -> None:
-        """Do what the loop decides, from a release until there is nothing to do without another."""
+        """Do what the loop decides, from a release until the next is needed."""
         directive: Directive | None = self._take(release)
         goes_on = directive == "continue" or self._obey(directive)
         while goes_on:
@@ -250,7 +250,7 @@ class Worker:
         elif self.member is not None:
             self.member.handle(message)
 
-    def _stop(self, order: msg.Stop) -> None:
+    def _stop(self, order: msg.StopRun) -> None:
         raise Stopped
 
     def _start_training(self, order: msg.StartTraining) -> None:
