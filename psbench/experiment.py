@@ -14,7 +14,7 @@ from pydantic import BaseModel, Field, ValidationError, field_validator, model_v
 from psbench.clusters import Cluster, make_cluster
 from psbench.clusters.connection import ConnectionSettings
 from psbench.clusters.recovery import Recovery
-from psbench.core.compatibility import doubt_of_optimizer
+from psbench.core.compatibility import doubt_of_optimizer, unfit_without_server
 from psbench.core.part import Part, make_part
 from psbench.core.parts import Switching
 from psbench.core.specification import Specification, explain, parameter
@@ -249,6 +249,11 @@ class Experiment(Specification):
                     f"is known of a step is {', '.join(STATISTICS)}, "
                     f"and what is measured is {', '.join(MEASURES)}"
                 )
+            asked = {"tolerance": self.stop.tolerance is not None, "dask": self.backend == "dask"}
+            if unfit := unfit_without_server(
+                composition, **asked, corruptions=bool(self.cluster.corruptions)
+            ):
+                raise ParameterError(f"{unfit} (strategy {composition.name!r})")
         if self.stop.tolerance is not None and self.backend == "dask":
             self._can_see_the_model_move()
         if self.timing_only:

@@ -24,7 +24,7 @@ _WAITING = (Status.PUSHED, Status.NEW)
 
 def is_late(action: Action) -> bool:
     """Return whether an action comes after the model of its answer, and so after a checkpoint of it."""
-    return not isinstance(action, (act.Apply, act.Handover, act.Reassign))
+    return not isinstance(action, (act.Apply, act.Handover, act.Reassign, act.Mix))
 
 
 def split_at_model(actions: Sequence[Action]) -> tuple[Sequence[Action], Sequence[Action]]:

@@ -20,6 +20,7 @@ from psbench.charts.figure import Figure, spec
 from psbench.charts.figures import (
     comparison_chart,
     comparison_figures,
+    gossip_figures,
     label_figures,
     run_chart,
     sequence_figure,
@@ -27,6 +28,7 @@ from psbench.charts.figures import (
     switch_figures,
     worker_figures,
 )
+from psbench.charts.gossip import graph_chart, heard_chart, lag_chart
 from psbench.charts.learning import curves
 from psbench.charts.names import TITLES
 from psbench.charts.sequence import sequence_chart, sequence_table
@@ -65,10 +67,14 @@ __all__ = [
     "counts",
     "curve",
     "curves",
+    "gossip_figures",
+    "graph_chart",
+    "heard_chart",
     "histogram",
     "idle_chart",
     "label_chart",
     "label_figures",
+    "lag_chart",
     "load_chart",
     "looks",
     "plain",

@@ -98,6 +98,7 @@ REASONS: dict[str, str] = {
     "staleness bound": GREEN,
     "k pushes": PURPLE,
     "vote": "#A2704C",
+    "neighbours": "#8C6BB1",
     "switch": OLIVE,
     "hand-over": "#3D9696",
     "answer": GREY,

@@ -28,6 +28,7 @@ VALUES = {
     "train_accuracy": ("training accuracy", ".0%"),
     "val_loss": ("validation loss", ""),
     "train_loss": ("training loss", ""),
+    "consensus_distance": ("sum of squared distances to the mean model", "~e"),
     "samples_per_s": ("samples applied per second", "~s"),
 }
 

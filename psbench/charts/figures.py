@@ -19,6 +19,7 @@ from psbench.charts.distributions import (
     traffic_chart,
 )
 from psbench.charts.figure import Figure
+from psbench.charts.gossip import heard_chart, lag_chart
 from psbench.charts.growing import GrowingTables, tables_of
 from psbench.charts.learning import curves
 from psbench.charts.names import TITLES
@@ -102,7 +103,7 @@ def worker_figures(run: RunRecord, label: str | None = None, strategy: str | Non
     sizes = metrics.batch_sizes(run.log)
     if (sizes.groupby("worker")["batch_size"].nunique() > 1).any():
         figures.append(Figure(batch_size_chart(sizes), sizes, name="batch_size"))
-    return figures + _rule(grown) + server_figures(run)
+    return figures + _rule(grown) + server_figures(run) + gossip_figures(run)
 
 
 def _timelines(run: RunRecord) -> list[Figure]:
@@ -180,6 +181,21 @@ def server_figures(run: RunRecord) -> list[Figure]:
         note = "Seconds of serving from one look to the next; simulated: of carrying over the server's link."
         figures.append(Figure(load_chart(loads), loads, note, "server_load"))
     return figures
+
+
+def gossip_figures(run: RunRecord) -> list[Figure]:
+    """Return who has heard of whose gradients at the end, and along the run, if there was no server."""
+    heard = metrics.heard_of(run.log)
+    if not len(heard):
+        return []
+    along = metrics.lags(run.log)
+    note = (
+        "How many of the gradients of the worker below the model of the worker at the left lacks, at the end."
+    )
+    return [
+        Figure(heard_chart(heard), heard, note, "heard"),
+        Figure(lag_chart(along), along, "Over all pairs of workers: the mean, and the most.", "hearing"),
+    ]
 
 
 def label_figures(run: RunRecord) -> list[Figure]:

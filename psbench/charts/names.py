@@ -8,6 +8,7 @@ TITLES: dict[str, str] = {
     "train_accuracy": "Training accuracy",
     "val_loss": "Validation loss",
     "train_loss": "Training loss",
+    "consensus_distance": "Consensus distance of the workers' models",
     "samples_per_s": "Throughput",
     "timeline": "What each worker does",
     "switch": "What each worker does: the switch",
@@ -22,6 +23,8 @@ TITLES: dict[str, str] = {
     "rule": "What the switch rule saw",
     "servers": "What each server holds",
     "server_load": "How busy each server was",
+    "heard": "Who has heard of whose gradients",
+    "hearing": "Gradients that others have not heard of",
     "labels": "Who trains on which labels",
     "sequence": "Who sends what to whom",
 }

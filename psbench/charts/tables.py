@@ -12,7 +12,7 @@ from psbench import metrics
 from psbench.charts.curves import AXES
 from psbench.metrics.record import RunRecord
 
-EVALUATED = ("val_accuracy", "train_accuracy", "val_loss", "train_loss")
+EVALUATED = ("val_accuracy", "train_accuracy", "val_loss", "train_loss", "consensus_distance")
 
 
 def label_of(run: RunRecord) -> str:

@@ -12,6 +12,7 @@ from psbench.core.drain import Drain
 from psbench.core.hooks import Hook, Performers, defined
 from psbench.core.log import EventLog, Kind, pack_apply, pack_release, plain_json
 from psbench.core.migration import REASSIGNMENT, Migration, lost_entries
+from psbench.core.neighbourhood import Neighbourhood
 from psbench.core.part import Part
 from psbench.core.parts import Communication, Switching
 from psbench.core.renamed import current_names
@@ -98,6 +99,7 @@ class ActionProcessor:
             act.SetTimer: self.set_timer,
             act.Note: self.note,
             act.Reassign: self.reassign,
+            act.Mix: self.mix,
         }
 
     def install(self, now: Strategy, momentum_scale: Callable[[int, int], float] | None) -> None:
@@ -109,6 +111,10 @@ class ActionProcessor:
         self._own_steps = now.own_steps
         self._always_send = now.placement.collective or self._own_steps
         self._replies_aggregate = now.aggregation.reply != "model"
+        self.peer_to_peer = now.placement.peer_to_peer
+        self.view.neighbourhood = (
+            Neighbourhood(self.view, now.placement, now.communication) if self.peer_to_peer else None
+        )
         self.set_ranges(now.placement.ranges(self._wire_size.layout))
         own_rate = type(now.communication).rate_epoch is not Communication.rate_epoch
         self._rate_epoch = now.communication.rate_epoch if own_rate else None
@@ -163,6 +169,23 @@ class ActionProcessor:
         if due is not None and self.rule is not None and self.rule.awaits_evaluation and due():
             self.measuring_part = EVALUATION
 
+    def mix(self, mix: act.Mix) -> None:
+        """Make workers' models anew from those of some; each then has one more version of its own."""
+        view, now = self.view, self.composition
+        for number in mix.rows:
+            worker = view.workers[number]
+            # a newcomer begins with another's model, at a version that it has already
+            worker.version += worker.status is not Status.NEW
+            mix.versions[number] = worker.version
+            worker.push_weight = mix.push_weights.get(number, worker.push_weight)
+        self.out.append(mix)
+        received = sum(len(row.keys() - {number}) for number, row in mix.rows.items())
+        size = received * self._wire_size.of(now.communication.codec, now.placement)
+        text = {"sent": mix.sent, "steps_first": not now.communication.sends_first, "rows": mix.rows}
+        first = next(iter(mix.rows))
+        columns = {"id": mix.push, "version": mix.versions[first], "bytes": size, "text": plain_json(text)}
+        self.record(Kind.MIX, worker=first, **columns)
+
     def release(self, release: act.Release) -> None:
         """Release a worker, unless a switch or a re-assignment withholds it."""
         view, number = self.view, release.worker
@@ -195,7 +218,8 @@ class ActionProcessor:
         worker.hold_reason = ""
         view.num_computing += 1
         voted = status is VOTED
-        release.load = load = view.version if step and not voted else worker.base_version
+        current = worker.version if self.peer_to_peer else view.version
+        release.load = load = current if step and not voted else worker.base_version
         release.send = not voted and (
             self._always_send or worker.base_version != load or number in self.needs_full_model
         )

@@ -186,6 +186,23 @@ class Reassign:
     ranges: Sequence[Sequence[tuple[int, int]]]
 
 
+@dataclass(slots=True)
+class Mix:
+    """Make models of workers the weighted sums of some workers' models, all at once (aggregation, no server).
+
+    `rows` has for each of these workers the weights by worker, its own included. With `sent` each takes what
+    the others sent at the version that it has itself, else their models as they are now. `push` is the
+    push that this answers, -1 for none; `push_weights` the new weights of stochastic gradient push. The
+    engine sets `versions`: how often each of their models has been mixed then.
+    """
+
+    rows: dict[int, dict[int, float]]
+    sent: bool = False
+    push: int = -1
+    push_weights: dict[int, float] = field(default_factory=dict)
+    versions: dict[int, int] = field(default_factory=dict)
+
+
 Action: TypeAlias = (Commit | Apply | Release | Hold | Cancel | Drop | Readmit) | (
-    Discard | Tell | Measure | SetTimer | Note | SwitchTo | Handover | Reassign
+    Discard | Tell | Measure | SetTimer | Note | SwitchTo | Handover | Reassign | Mix
 )

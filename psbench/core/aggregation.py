@@ -35,6 +35,8 @@ class Aggregation(Part):
     weighs_samples: ClassVar[bool] = True
     takes_sums: ClassVar[bool] = False
     needs_barrier: ClassVar[bool] = False
+    #: whether it makes no common model but mixes those of a worker and its neighbours, or of a pair
+    mixes: ClassVar[Literal["", "neighbours", "pair"]] = ""
     linear: ClassVar[bool] = True
     #: whether `update` is given the version that each push started from (`Pushed.base`)
     needs_base: ClassVar[bool] = False

@@ -47,6 +47,49 @@ def misfits(strategy: Composition) -> list[str]:
             raise UnknownName(f"{what} of aggregation {a.name!r}", str(value), known)
     checks = [
         (
+            p.peer_to_peer and not a.mixes,
+            f"{p.name}: no server makes a version of pushes, as {a.name} does; use aggregation "
+            "'neighbour_average', 'push_sum' or 'pair_average'",
+        ),
+        (
+            bool(a.mixes) and not p.peer_to_peer,
+            f"{a.name}: mixes models of workers, and {p.name} has one for all; use placement 'gossip'",
+        ),
+        (
+            a.mixes == "neighbours" and not c.by_neighbours,
+            f"{a.name}: mixes what a worker's neighbours sent at the same exchange, for which {c.name} does "
+            "not wait; use consistency 'neighbours'",
+        ),
+        (
+            c.by_neighbours and a.mixes != "neighbours",
+            f"{c.name}: waits for what neighbours send, of which {a.name} takes nothing; use aggregation "
+            "'neighbour_average' or 'push_sum'",
+        ),
+        (
+            a.mixes == "pair" and not (c.singly and c.waits_for == "none"),
+            f"{a.name}: a pair exchanges whatever others do, and there is no common version or clock that "
+            f"{c.name} could wait for; use consistency 'asp'",
+        ),
+        (
+            p.peer_to_peer != m.gossips,
+            f"{m.name} with {p.name}: "
+            + (
+                "a worker would not go on from its own model; use communication 'step_then_mix' or "
+                "'mix_then_step'"
+                if p.peer_to_peer
+                else "there is nobody to mix with; use placement 'gossip'"
+            ),
+        ),
+        (
+            p.peer_to_peer and {m.codec.name, m.codec_down.name} != {"none"},
+            f"{p.name}: what a codec loses of a model that is mixed is not defined here; set both codecs to "
+            "'none', or exchange over servers",
+        ),
+        (
+            p.peer_to_peer and bool(s.measures or c.measures or a.measures),
+            f"{p.name}: nobody holds a common model of which losses or distances could be measured",
+        ),
+        (
             m.pushes == "alone" and c.waits_for != "none",
             f"{m.name}: a worker that may never push would stall the others, who wait under {c.name}",
         ),
@@ -167,6 +210,27 @@ def doubt_of_optimizer(strategy: Composition, optimizer: str) -> str:
     )
 
 
+def unfit_without_server(strategy: Composition, *, tolerance: bool, corruptions: bool, dask: bool) -> str:
+    """Return what of an experiment has no meaning where no model is common; empty if all has.
+
+    `tolerance`: whether it ends when an update hardly moves the model; `corruptions`: whether workers send
+    wrong vectors; `dask`: whether it runs live.
+    """
+    if not strategy.placement.peer_to_peer:
+        return ""
+    if tolerance:
+        return "stop.tolerance: no common model moves; stop by epochs, updates or target_accuracy"
+    sent_by_step = strategy.aggregation.mixes == "neighbours" and not strategy.communication.sends_first
+    if corruptions and not sent_by_step:
+        return (
+            "cluster.corruptions: only what a step has made is corrupted; use communication "
+            "'step_then_mix' with consistency 'neighbours'"
+        )
+    if dask:
+        return "backend: live workers do not exchange without a server yet; use backend 'simulated'"
+    return ""
+
+
 def keeps_on_workers(strategy: Composition) -> bool:
     """Return whether workers have more than a place in their data when they wait: models, or residuals."""
     m = strategy.communication
@@ -181,7 +245,7 @@ def unreplicable(strategy: Composition) -> str:
     would have to be waited for.
     """
     c, m, p = strategy.consistency, strategy.communication, strategy.placement
-    if p.stateless_workers:
+    if p.stateless_workers or p.peer_to_peer:
         return "it has no servers"
     if m.overlaps:
         return f"under {m.name} workers compute while they wait"

@@ -48,6 +48,9 @@ class Kind(IntEnum):
     READMIT = 21  #: worker
     REASSIGN = 22  #: version, text = entries that changed their server, and the ranges of each server now
     RESUME = 23  #: version, text = spared workers, and the stop rule's epochs before and now
+    #: without a server: worker, id = push or -1, version = the worker's own from then on, bytes (of models
+    #: received), text = for each worker whose model is mixed the weight of each that it takes
+    MIX = 24
     # names in JSON logs of older versions
     ASKED = SWITCH_REQUESTED
     WAKE = SET_TIMER

@@ -10,7 +10,7 @@ from psbench.core import events as ev
 from psbench.core.action_processor import ActionProcessor
 from psbench.core.log import Kind
 from psbench.core.view import Status, WorkerView
-from psbench.errors import ProtocolError
+from psbench.errors import ProtocolError, WorkerLost
 
 
 class EngineMembership:
@@ -116,9 +116,11 @@ class EngineMembership:
             raise ProtocolError(
                 f"worker {worker} joined, but it is active already (status {old.status.name.lower()})"
             )
+        here = [w for w in view.workers.values() if w.status is not Status.GONE]
         view.workers[worker] = new = WorkerView(
             worker, ticket=old.ticket if old else 0, batch_size=self._first_batch(worker)
         )
+        new.version = new.first_version = max((w.version for w in here), default=0)
         view.enter_clock(new)
         view.num_active += 1
         self._processor.unanswered.add(worker)
@@ -129,10 +131,21 @@ class EngineMembership:
 
     def _admit_midway(self, worker: int) -> None:
         processor = self._processor
+        if processor.peer_to_peer:
+            self._give_model(worker)
         if processor.drain is not None:
             processor.withhold(worker, processor.drain)
         else:
             processor.todo.extend(processor.composition.consistency.on_join(worker, self._view))
+
+    def _give_model(self, worker: int) -> None:
+        """Have a worker that comes begin with the model of the present one with the lowest number."""
+        others = [w for w in self._view.workers.values() if w.id != worker and w.status is not Status.GONE]
+        giver = min((w.id for w in others if w.status is not Status.NEW), default=None)
+        if giver is not None:
+            self._processor.todo.append(act.Mix({worker: {giver: 1.0}}))
+        elif self._view.committed:
+            raise WorkerLost(f"worker {worker} joins, and nobody is left who has a model")
 
     def _remove(self, worker: WorkerView) -> None:
         view, processor = self._view, self._processor

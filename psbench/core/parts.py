@@ -32,6 +32,8 @@ class Consistency(Part):
     barrier: ClassVar[bool] = False
     waits_for: ClassVar[Literal["none", "some", "all"]] = "some"
     singly: ClassVar[bool] = False
+    #: whether workers wait for their neighbours in a graph, and for nobody else
+    by_neighbours: ClassVar[bool] = False
 
     @property
     def cancels(self) -> bool:
@@ -125,6 +127,10 @@ class Communication(Part):
     overlaps: ClassVar[bool] = False
     #: whether an exchange keeps the sum of the server's and the worker's model, if both parts say so
     conserves_models: ClassVar[bool] = False
+    #: whether a worker exchanges the model that its step begins with, which may travel meanwhile
+    sends_first: ClassVar[bool] = False
+    #: whether a worker goes on from its own model, mixed with those of others
+    gossips: ClassVar[bool] = False
     #: whether a worker works on chunks of data, whose size the straggler part may order
     chunks: ClassVar[bool] = False
     #: whether a worker reports its progress within a batch, and takes orders to do more or less of it
@@ -258,12 +264,13 @@ class Placement(Part):
     """Where parameters are kept, and so what a message costs; decides nothing about workers.
 
     `collective`: a commit is a collective operation of its pushers; `stateless_workers`: a worker keeps
-    nothing between steps.
+    nothing between steps; `peer_to_peer`: every worker has a model of its own, and exchanges it with some.
     """
 
     domain: ClassVar[str] = "placement"
     collective: ClassVar[bool] = False
     stateless_workers: ClassVar[bool] = False
+    peer_to_peer: ClassVar[bool] = False
 
     @property
     def num_servers(self) -> int:
@@ -294,6 +301,14 @@ class Placement(Part):
         """
         entries = [sum(stop - start for start, stop in own) for own in self.ranges(layout)]
         return {"entries": entries, "imbalance": {"entries": max(entries) * len(entries) / sum(entries)}}
+
+    def receivers(self, worker: int, exchange: int, num_workers: int) -> list[int]:
+        """Return whom a worker sends its model to at that exchange, if the placement is `peer_to_peer`."""
+        return []
+
+    def senders(self, worker: int, exchange: int, num_workers: int) -> list[int]:
+        """Return whose models a worker receives at that exchange, if the placement is `peer_to_peer`."""
+        return []
 
     def start_s(self, partition: int) -> float:
         """Return the seconds before each step on a partition of so many samples."""

@@ -170,6 +170,16 @@ class SwitchingStrategy(Switch):
         return self
 
     @model_validator(mode="after")
+    def _has_a_model_to_hand_over(self) -> Self:
+        for composition in self._strategies():
+            if composition.placement.peer_to_peer:
+                raise ParameterError(
+                    f"strategy {self.name!r}: under {composition.name!r} each worker has its own model, "
+                    "and nobody the one that a switch hands over; switch between others"
+                )
+        return self
+
+    @model_validator(mode="after")
     def _names_its_own(self) -> Self:
         last = len(self.switches)
         for switch in self.then:

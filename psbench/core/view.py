@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import IntEnum
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -22,6 +22,24 @@ class Status(IntEnum):
     PUSHED = 2  #: has pushed (or was cancelled) and was not released since
     VOTED = 3  #: has voted and was not released since
     GONE = 4  #: has left
+
+
+class Neighbourhood(Protocol):
+    """Who exchanges with whom at a worker's next exchange; `core.neighbourhood` has it."""
+
+    sends_first: bool
+
+    def senders(self, worker: int) -> list[int]:
+        """Return whose models a worker receives."""
+
+    def receivers(self, worker: int) -> list[int]:
+        """Return who receives a worker's model."""
+
+    def degree(self, worker: int, exchange: int) -> int:
+        """Return how many a worker sends to at that exchange."""
+
+    def is_ready(self, worker: int, advanced: Collection[int] = (), begun: Collection[int] = ()) -> bool:
+        """Return whether all that a worker's exchange takes has been sent."""
 
 
 def _constant(epoch: float) -> float:
@@ -56,6 +74,11 @@ class WorkerView:
     voted_samples: int = 0
     #: whether a part dropped it, so that it may be readmitted
     dropped: bool = False
+    #: without a server: how often its model was mixed with others', and that number when it came
+    version: int = 0
+    first_version: int = 0
+    #: its weight in stochastic gradient push
+    push_weight: float = 1.0
 
 
 @dataclass(slots=True)
@@ -94,6 +117,8 @@ class ClusterView:
     min_clock_rose: bool = False  #: whether the event being handled raised `min_clock`
     in_force: int = 0  #: number of the composition in force (more than one in a run that switches)
     composition: int = 0  #: the same as the switch rule sees it: 0 before its switch, 1 after it
+    #: the graph among the workers, where there is no server
+    neighbourhood: Neighbourhood | None = None
     rng: np.random.Generator = field(default_factory=lambda: np.random.Generator(np.random.PCG64(0)))
     #: how many active workers stand at each clock; keeps `min_clock` without scanning
     clock_counts: dict[int, int] = field(default_factory=dict)

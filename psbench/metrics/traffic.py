@@ -20,6 +20,8 @@ _MESSAGES = {
 def total_bytes(log: EventLog, unanswered: bool = False) -> dict[str, int]:
     """Return the payload bytes sent `up` (with pushes) and `down` (with releases).
 
+    Without a server all are up: each model that a worker received was sent by another.
+
     Parameters
     ----------
     log : EventLog
@@ -33,7 +35,7 @@ def total_bytes(log: EventLog, unanswered: bool = False) -> dict[str, int]:
 def bytes_of(rows: Rows) -> dict[str, int]:
     """Return the payload bytes of rows of a log, `up` and `down`."""
     return {
-        "up": int(pick(rows, Kind.PUSH)["bytes"].sum(dtype=np.int64)),
+        "up": int(pick(rows, Kind.PUSH, Kind.MIX)["bytes"].sum(dtype=np.int64)),
         "down": int(pick(rows, Kind.RELEASE)["bytes"].sum(dtype=np.int64)),
     }
 

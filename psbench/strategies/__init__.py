@@ -26,6 +26,7 @@ from psbench.strategies.catalogue.asynchronous import (
 from psbench.strategies.catalogue.batch_sizes import dbs_sgd, drop_stragglers, flex_rr, lb_bsp
 from psbench.strategies.catalogue.composition import Published
 from psbench.strategies.catalogue.entry import Entry
+from psbench.strategies.catalogue.gossip import ad_psgd, d_psgd, d_psgd_step_first, sgp
 from psbench.strategies.catalogue.local_updates import adacomm, hermes, local_sgd, osp, selsync
 from psbench.strategies.catalogue.low_communication import (
     async_local_sgd,
@@ -55,6 +56,7 @@ _ORDER: tuple[Entry, ...] = (
     *(hermes, double_squeeze),
     *(diloco, fedavgm, fedadam, slowmo, lookahead),
     *(async_local_sgd, fedbuff, fedasync, easgd, dc_asgd),
+    *(d_psgd, d_psgd_step_first, ad_psgd, sgp),
     *(all_reduce, map_reduce, strategy_switch, sync_switch),
 )
 CATALOGUE.update({entry.name: entry for entry in _ORDER})
@@ -64,6 +66,7 @@ __all__ = [
     "Entry",
     "Published",
     "PublishedSwitch",
+    "ad_psgd",
     "adacomm",
     "all_reduce",
     "asp",
@@ -72,6 +75,8 @@ __all__ = [
     "bounded_step",
     "bsp",
     "con_sgd",
+    "d_psgd",
+    "d_psgd_step_first",
     "dbs_sgd",
     "dc_asgd",
     "diloco",
@@ -101,6 +106,7 @@ __all__ = [
     "n_softsync",
     "osp",
     "selsync",
+    "sgp",
     "slowmo",
     "ssp",
     "strategy_switch",

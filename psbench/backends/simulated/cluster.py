@@ -21,6 +21,7 @@ from psbench.backends.simulated.checkpointing import (
     worker_states,
 )
 from psbench.backends.simulated.event_queue import MEMBERSHIP, TIMER, WORK, EventQueue
+from psbench.backends.simulated.gossip_workers import GossipWorkers
 from psbench.backends.simulated.local_workers import LocalWorkers
 from psbench.backends.simulated.measurements import SimulatedMeasurements
 from psbench.backends.simulated.plain_workers import PlainWorkers
@@ -100,6 +101,10 @@ class SimulatedCluster:
         """Return the model that the run would leave now: the workers' mean where they train by themselves."""
         return self.workers.mean_model() or (self.server.parameters, self.server.buffers)
 
+    def measured(self) -> dict[str, float]:
+        """Return what is known of the workers' models beside their mean, at an evaluation."""
+        return self.workers.measured() if isinstance(self.workers, GossipWorkers) else {}
+
     def close(self) -> None:
         """End the processes that compute, if there are any."""
         if self.steps is not None:
@@ -177,7 +182,10 @@ class SimulatedCluster:
     def _apply(self, apply: act.Apply, now: float) -> None:
         if self._collective:
             self.transfers.collect([push.worker for push in apply.pushes], now)
-        if self.trainer is not None:
+        if self._peer_to_peer:  # what becomes of the models is said by `Mix`
+            for push in apply.pushes:
+                self.payloads.pop(push.id, None)
+        elif self.trainer is not None:
             take, base = self.payloads.pop, self._measurements.held.get
             pushes = [
                 Pushed(*take(p.id), p.worker, p.samples, p.steps, base(p.base_version), weight)
@@ -192,6 +200,10 @@ class SimulatedCluster:
             )
         if not self.averages_models:
             self._on_update()
+
+    def _mix(self, mix: act.Mix, now: float) -> None:
+        assert isinstance(self.workers, GossipWorkers)
+        self.workers.mix(mix, now)
 
     def _hand_over(self, handover: act.Handover, now: float) -> None:
         if handover.forgets_momentum:
@@ -218,7 +230,8 @@ class SimulatedCluster:
         self._withstands_nan = composition.aggregation.withstands_nan
         self.reads, self._collective = composition.reads, placement.collective
         #: whether the workers' models drift apart, and their mean is the run's
-        self.averages_models = composition.keeps_steps
+        self._peer_to_peer = placement.peer_to_peer
+        self.averages_models = composition.keeps_steps or self._peer_to_peer
         ranges = placement.ranges(self._workload.model.layout)
         transfers = self.transfers = Transfers(composition, resources, ranges)
         # a job has read its whole partition before the step
@@ -231,7 +244,8 @@ class SimulatedCluster:
         if composition.pushes_raw_gradients:
             self.workers = PlainWorkers(resources, transfers.bytes_up, residuals)
         else:
-            self.workers = LocalWorkers(
+            kind = GossipWorkers if self._peer_to_peer else LocalWorkers
+            self.workers = kind(
                 composition,
                 resources,
                 transfers,
@@ -257,6 +271,7 @@ class SimulatedCluster:
             "movement": self.server.movement,
         }
         state |= {"codecs": codecs} if codecs else {}
+        state |= {"links": transfers.links.state_dict()} if self._peer_to_peer else {}
         tensors |= named("codecs/", codec_tensors) | payload_tensors(self.payloads)
         tensors |= version_tensors(self._measurements.held)
         if self.server.aggregate is not None:
@@ -280,6 +295,8 @@ class SimulatedCluster:
         transfers.collective_ends, transfers.idle_until = state["ring_ends_s"], state["handed_over_s"]
         transfers.without_replica.update(state.get("without_replica", ()))
         transfers.network.load_state_dict(state["network"])
+        if self._peer_to_peer:
+            transfers.links.load_state_dict(state["links"])
         restore_workers(self.workers, self.resources, state, tensors)
 
 
@@ -298,4 +315,5 @@ PERFORM: dict[type, Callable[[SimulatedCluster, Any, float], None] | None] = {
     act.Measure: SimulatedCluster._measure,
     act.Handover: SimulatedCluster._hand_over,
     act.Reassign: SimulatedCluster._reassign,
+    act.Mix: SimulatedCluster._mix,
 }

@@ -23,6 +23,8 @@ class SimulatedEvaluation:
         None where no model is trained; nothing is evaluated then.
     model : callable
         Returns the model that the run would leave now.
+    measured : callable
+        Returns what else is known of the workers' models.
     view : ClusterView
     queue : EventQueue
     log : EventLog
@@ -32,11 +34,13 @@ class SimulatedEvaluation:
         self,
         evaluator: Steps | None,
         model: Callable[[], Model],
+        measured: Callable[[], dict[str, float]],
         view: ClusterView,
         queue: EventQueue,
         log: EventLog,
     ) -> None:
         self._evaluator, self._model, self._view = evaluator, model, view
+        self._measured = measured
         self._queue, self._log = queue, log
         self.evaluated = -1, -1  # version and samples of the last evaluation
         self.unhandled: ev.Evaluated | None = None  # the evaluation that the engine has not handled yet
@@ -47,7 +51,7 @@ class SimulatedEvaluation:
             return None
         view = self._view
         self.evaluated = view.version, view.samples
-        values = {"epoch": view.epoch} | self._evaluator.evaluate(*self._model())
+        values = {"epoch": view.epoch} | self._evaluator.evaluate(*self._model()) | self._measured()
         if number > 0:
             self.unhandled = ev.Evaluated(number, view.version, values)
             self._queue.add(now, MEMBERSHIP, -1, self.unhandled)

@@ -288,7 +288,7 @@ class LocalWorkers:
         if step.job is not None:
             steps, evaluator = self._resources.computing
             worker.job = None
-            result = steps.result(step.job, worker.model.parameters, worker.model.buffers)
+            result = steps.result(step.job, self._step_model(worker), worker.model.buffers)
             worker.model.stepped(result, step.samples, worker.lr)
             loss = result.loss
             stats = StepStatistics(result, worker.model, evaluator)
@@ -336,7 +336,8 @@ class LocalWorkers:
             self.compression.mark_release(worker.number)
         directive = worker.loop.release(release.then, release.ticket, release.load, release.orders)
         if steps and self._trainer is not None:
-            previous_lr, worker.lr = worker.lr, self._optimizer.rate(release.epoch)
+            rate = self._optimizer.rate(release.epoch) * release.orders.get("lr_scale", 1.0)
+            previous_lr, worker.lr = worker.lr, rate
             renew(worker.model, arrival.vectors, worker.lr, previous_lr)
         return directive
 
@@ -378,10 +379,14 @@ class LocalWorkers:
         compute_s = self._resources.step_times.next(number, samples, begins_s)
         if job is not None:
             worker.job, (steps, _), model = job, self._resources.computing, worker.model
-            steps.begin(job, model.parameters, model.buffers, begins_s + compute_s)
+            steps.begin(job, self._step_model(worker), model.buffers, begins_s + compute_s)
         worker.computes = True
         end = StepEnd(worker, worker.generation, job, samples, compute_s)
         self._queue.schedule(begins_s + compute_s, number, end)
+
+    def _step_model(self, worker: _Worker) -> Tensor:
+        """Return the parameters that a worker's step is computed from, the same until its end."""
+        return worker.model.parameters
 
     def _fetch(self, worker: _Worker, begins_s: float, now: float) -> float:
         """Return when a worker can begin its next chunk of data, which has to reach it first.

@@ -102,7 +102,10 @@ class Simulation:
         )
         self.cluster.server.measures_movement = self._rules.sees_movement
         self._gradients = self.cluster.trainer is not None
-        self.evaluation = SimulatedEvaluation(self.cluster.steps, self.cluster.model, view, self.queue, log)
+        cluster = self.cluster
+        self.evaluation = SimulatedEvaluation(
+            cluster.steps, cluster.model, cluster.measured, view, self.queue, log
+        )
         self.engine.pause_for_evaluations(self._evaluation_precedes_releases)
         self._checkpoints = CheckpointSchedule(view, experiment.checkpoint_every)
         self._next_push = 0  # the number of the next push

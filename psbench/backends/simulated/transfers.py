@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import TypeAlias
 
+from psbench.backends.simulated.peer_links import PeerLinks
 from psbench.backends.simulated.workers import Resources
 from psbench.clusters import Network, Profile
 from psbench.core.migration import Ranges, lost_entries
@@ -48,6 +49,8 @@ class Transfers:
         Until then a hand-over or a reassignment is under way, and nothing is sent.
     collective_ends : float, seconds
         When the last collective ends.
+    links : PeerLinks
+        From worker to worker, where there is no server.
     without_replica : set of int
         Workers that need the model before their first collective.
     """
@@ -68,7 +71,11 @@ class Transfers:
                 self._in_collective,
                 self._beside_collective,
             )
+        elif placement.peer_to_peer:  # models pass over `links`, and the rest takes no message of its own
+            self.up = self.down = lambda worker, num_bytes, now: now
+            self.answer = lambda worker, now: now
         self._set_ranges(ranges)
+        self.links = PeerLinks(workload.profile, self._vector_bytes)
 
     def _set_ranges(self, ranges: Ranges) -> None:
         self.ranges = ranges

@@ -12,6 +12,7 @@ from psbench.strategies.aggregation.exchange import Exchange
 from psbench.strategies.aggregation.federated import FedAsync, FedBuff
 from psbench.strategies.aggregation.loss_weighted import LossWeighted
 from psbench.strategies.aggregation.mean import Mean, Sum
+from psbench.strategies.aggregation.mixing import NeighbourAverage, PairAverage, PushSum
 from psbench.strategies.aggregation.model_average import ModelAverage
 from psbench.strategies.aggregation.outer import Outer
 from psbench.strategies.aggregation.robust import Median, TrimmedMean
@@ -37,7 +38,10 @@ __all__ = [
     "Mean",
     "Median",
     "ModelAverage",
+    "NeighbourAverage",
     "Outer",
+    "PairAverage",
+    "PushSum",
     "StalenessWeighted",
     "Sum",
     "TrimmedMean",

@@ -5,6 +5,7 @@ from psbench.strategies.communication.adacomm import AdaComm
 from psbench.strategies.communication.dynamic_local_sgd import DynamicLocalSGD
 from psbench.strategies.communication.elastic import Elastic
 from psbench.strategies.communication.every_step import EveryStep
+from psbench.strategies.communication.gossip_steps import MixThenStep, StepThenMix
 from psbench.strategies.communication.hermes_gup import HermesGUP
 from psbench.strategies.communication.local_sgd import LocalSGD
 from psbench.strategies.communication.micro_steps import MicroSteps
@@ -20,5 +21,7 @@ __all__ = [
     "HermesGUP",
     "LocalSGD",
     "MicroSteps",
+    "MixThenStep",
     "SelSync",
+    "StepThenMix",
 ]

@@ -8,6 +8,7 @@ from psbench.strategies.consistency.elastic_bsp import ElasticBSP
 from psbench.strategies.consistency.grace import Grace
 from psbench.strategies.consistency.k_async import KASP, KBatchASP, NSoftsync
 from psbench.strategies.consistency.k_sync import KBSP, BackupWorkers, KBatchBSP
+from psbench.strategies.consistency.neighbours import Neighbours
 from psbench.strategies.consistency.ssp import SSP
 
 __all__ = [
@@ -24,4 +25,5 @@ __all__ = [
     "KBatchASP",
     "KBatchBSP",
     "NSoftsync",
+    "Neighbours",
 ]

@@ -1,8 +1,9 @@
 """Where parameters live."""
 
 from psbench.strategies.placement.all_reduce import AllReduce
+from psbench.strategies.placement.gossip import Gossip
 from psbench.strategies.placement.map_reduce import MapReduce
 from psbench.strategies.placement.parameter_server import ParameterServer
 from psbench.strategies.placement.reassignment import ByLoad, Never, Reassignment
 
-__all__ = ["AllReduce", "ByLoad", "MapReduce", "Never", "ParameterServer", "Reassignment"]
+__all__ = ["AllReduce", "ByLoad", "Gossip", "MapReduce", "Never", "ParameterServer", "Reassignment"]

@@ -1,0 +1,79 @@
+"""Messages from worker to worker in virtual time, where there is no server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from psbench.clusters import Profile
+
+_BYTES_PER_MBIT = 125_000.0
+
+
+class PeerLinks:
+    """The workers' own links: each sends one model after another, and receives one after another.
+
+    A message leaves when its sender's link up is free, passes at the slower of the two rates, and arrives the
+    longer of both latencies later; a receiver's link down is not shared by two at once either. Call in the
+    order of `now`.
+
+    Parameters
+    ----------
+    profile : Profile
+    num_bytes : int
+        Of a model.
+
+    Examples
+    --------
+    >>> from psbench.clusters import Homogeneous
+    >>> links = PeerLinks(Homogeneous(workers=3, bandwidth_mbit_s=8, latency_s=0.5).profile(), 1_000_000)
+    >>> links.send(0, 1, now=0.0), links.send(0, 2, now=0.0), links.send(1, 2, now=0.0)
+    (1.5, 2.5, 3.5)
+    """
+
+    def __init__(self, profile: Profile, num_bytes: int) -> None:
+        self._up_s = [num_bytes / (_BYTES_PER_MBIT * mbit) for mbit in profile.bandwidth_mbit_s]
+        self._down_s = [num_bytes / (_BYTES_PER_MBIT * mbit) for mbit in profile.down_mbit_s]
+        self._latency = list(profile.latency_s)
+        self._up_free = [0.0] * len(self._up_s)
+        self._down_free = [0.0] * len(self._up_s)
+        #: when what a worker sent at a version reaches whom: seconds by (sender, version, receiver)
+        self._arrivals: dict[tuple[int, int, int], float] = {}
+
+    def send(self, sender: int, receiver: int, now: float) -> float:
+        """Return when a model that is sent now has arrived, seconds."""
+        begins = max(now, self._up_free[sender])
+        self._up_free[sender] = begins + self._up_s[sender]
+        passed = begins + max(self._up_s[sender], self._down_s[receiver])
+        passed = max(passed, self._down_free[receiver] + self._down_s[receiver])
+        self._down_free[receiver] = passed
+        return passed + max(self._latency[sender], self._latency[receiver])
+
+    def spread(self, sender: int, version: int, receivers: Iterable[int], now: float) -> None:
+        """Send the model of a version to all of these."""
+        for receiver in receivers:
+            self._arrivals[sender, version, receiver] = self.send(sender, receiver, now)
+
+    def arrival(self, sender: int, version: int, receiver: int, now: float) -> float:
+        """Return when that has arrived, which is asked once; it is sent now if it was not (to a newcomer)."""
+        known = self._arrivals.pop((sender, version, receiver), None)
+        return self.send(sender, receiver, now) if known is None else known
+
+    def both_ways(self, worker: int, other: int, now: float) -> float:
+        """Return when a worker that sends its model to another has that of the other."""
+        return self.send(other, worker, self.send(worker, other, now))
+
+    def forget(self, worker: int, before: int) -> None:
+        """Forget what a worker sent before a version and nobody asked for."""
+        for key in [key for key in self._arrivals if key[0] == worker and key[1] < before]:
+            del self._arrivals[key]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return until when links are busy and what is under way: plain data."""
+        arrivals = [[*key, at_s] for key, at_s in sorted(self._arrivals.items())]
+        return {"up_free_s": self._up_free, "down_free_s": self._down_free, "arrivals": arrivals}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over a state of `state_dict`."""
+        self._up_free, self._down_free = list(state["up_free_s"]), list(state["down_free_s"])
+        self._arrivals = {(s, version, r): at_s for s, version, r, at_s in state["arrivals"]}

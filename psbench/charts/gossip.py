@@ -1,0 +1,84 @@
+"""Workers without a server: who has heard of whose gradients, and the graph they exchange along."""
+
+from __future__ import annotations
+
+from math import cos, pi, sin
+
+import altair as alt
+import pandas as pd
+
+from psbench.charts.colours import BLUE
+from psbench.charts.names import TITLES
+from psbench.charts.source import Data, height_of, source
+
+
+def heard_chart(data: Data, title: str = TITLES["heard"]) -> alt.Chart:
+    """Draw for each pair of workers how many gradients of the one the other's model lacks.
+
+    Parameters
+    ----------
+    data : DataFrame or name of a streamed data set
+        As `metrics.heard_of` returns it.
+    """
+    chart: alt.Chart = (
+        alt.Chart(source(data))
+        .mark_rect()
+        .encode(
+            x=alt.X("of:O", title="gradients of worker", axis=alt.Axis(labelAngle=0)),
+            y=alt.Y("worker:O", title="model of worker"),
+            color=alt.Color("missing:Q", title="not heard of", scale=alt.Scale(scheme="blues", domainMin=0)),
+            tooltip=["worker:O", "of:O", "made:Q", "heard:Q", "missing:Q"],
+        )
+        .properties(
+            width="container",
+            height=height_of(data, "worker", 24),
+            title=title,
+            description=f"{title}: a square for each pair of workers",
+        )
+    )
+    return chart
+
+
+def lag_chart(data: Data, title: str = TITLES["hearing"]) -> alt.LayerChart:
+    """Draw how many gradients of others a model lacks along a run: the mean over pairs, and the most.
+
+    Parameters
+    ----------
+    data : DataFrame or name of a streamed data set
+        As `metrics.lags` returns it.
+    """
+    base = alt.Chart(source(data)).encode(x=alt.X("time_s:Q", title="time (s)"))
+    lacks = alt.Y("most:Q", title="gradients not heard of")
+    chart: alt.LayerChart = alt.layer(
+        base.mark_area(opacity=0.25, color=BLUE, interpolate="step-after").encode(y=lacks),
+        base.mark_line(color=BLUE, interpolate="step-after").encode(
+            y="mean:Q",
+            tooltip=[alt.Tooltip("time_s:Q", format=".4g"), alt.Tooltip("mean:Q", format=".3g"), "most:Q"],
+        ),
+    ).properties(width="container", height=200, title=title, description=f"{title}: a line and an area")
+    return chart
+
+
+def graph_chart(edges: list[tuple[int, int]], title: str = "Who sends to whom") -> alt.LayerChart:
+    """Draw a graph of workers on a circle; see `psbench.strategies.placement.graphs.edges`.
+
+    Examples
+    --------
+    >>> graph_chart([(0, 1), (1, 0)]).to_dict()["title"]
+    'Who sends to whom'
+    """
+    workers = sorted({worker for edge in edges for worker in edge})
+    angle = {worker: 2 * pi * place / max(1, len(workers)) for place, worker in enumerate(workers)}
+    at = {worker: (sin(a), cos(a)) for worker, a in angle.items()}
+    lines = pd.DataFrame(
+        [(*at[a], *at[b], f"{a} to {b}") for a, b in edges], columns=["x", "y", "x2", "y2", "edge"]
+    )
+    dots = pd.DataFrame([(*at[w], w) for w in workers], columns=["x", "y", "worker"])
+    x = alt.X("x:Q", axis=None, scale=alt.Scale(domain=[-1.2, 1.2]))
+    y = alt.Y("y:Q", axis=None, scale=alt.Scale(domain=[-1.2, 1.2]))
+    chart: alt.LayerChart = alt.layer(
+        alt.Chart(lines).mark_rule(opacity=0.5).encode(x=x, y=y, x2="x2", y2="y2", tooltip=["edge:N"]),
+        alt.Chart(dots).mark_circle(size=420, color=BLUE, opacity=1).encode(x=x, y=y),
+        alt.Chart(dots).mark_text(color="white", fontWeight="bold").encode(x=x, y=y, text="worker:N"),
+    ).properties(width=260, height=260, title=title)
+    return chart

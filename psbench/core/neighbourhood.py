@@ -1,0 +1,78 @@
+"""Who exchanges with whom now, where workers keep models of their own and there is no server."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import TYPE_CHECKING
+
+from psbench.core.view import ClusterView, Status
+
+if TYPE_CHECKING:
+    from psbench.core.parts import Communication, Placement
+
+
+class Neighbourhood:
+    """The graph of the placement among the workers that are there; parts find it in the view.
+
+    Parameters
+    ----------
+    view : ClusterView
+    placement : Placement
+        One that is `peer_to_peer`.
+    communication : Communication
+
+    Attributes
+    ----------
+    sends_first : bool
+        Whether a worker sends the model that its step begins with, so that it travels meanwhile.
+    """
+
+    def __init__(self, view: ClusterView, placement: Placement, communication: Communication) -> None:
+        self._view, self._placement = view, placement
+        self.sends_first = communication.sends_first
+
+    def senders(self, worker: int) -> list[int]:
+        """Return whose models a worker receives at its next exchange, in the order of the graph."""
+        return self._there(worker, self._placement.senders)
+
+    def receivers(self, worker: int) -> list[int]:
+        """Return who receives a worker's model at its next exchange, in the order of the graph."""
+        return self._there(worker, self._placement.receivers)
+
+    def degree(self, worker: int, exchange: int) -> int:
+        """Return how many neighbours a worker sends to at that exchange among those that are there."""
+        return len(self._there(worker, self._placement.receivers, exchange))
+
+    def is_ready(self, worker: int, advanced: Collection[int] = (), begun: Collection[int] = ()) -> bool:
+        """Return whether all that a worker's next exchange takes has been sent.
+
+        In this answer `advanced` workers exchange and are released, and `begun` ones are released.
+        """
+        version = self._view.workers[worker].version
+        return all(
+            self._has_sent(other, version, other in advanced, other in begun)
+            for other in self.senders(worker)
+        )
+
+    def _has_sent(self, worker: int, version: int, advanced: bool, begun: bool) -> bool:
+        seen = self._view.workers[worker]
+        now = seen.version + advanced
+        if now != version:
+            return now > version
+        if self.sends_first:
+            return advanced or begun or seen.status is not Status.NEW
+        return seen.status is Status.PUSHED and not advanced
+
+    def _there(self, worker: int, ask: object, exchange: int | None = None) -> list[int]:
+        """Return the neighbours that take part: who came later than this exchange does not."""
+        assert callable(ask)
+        workers = self._view.workers
+        version = workers[worker].version if exchange is None else exchange
+        found: list[int] = ask(worker, version, self._view.num_workers)
+        return [
+            other
+            for other in found
+            if (seen := workers.get(other)) is not None
+            and seen.status is not Status.GONE
+            and seen.first_version <= version
+        ]

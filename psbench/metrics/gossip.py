@@ -1,0 +1,176 @@
+"""Who has heard of whose gradient, where workers exchange models without a server."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from psbench.core.log import EventLog, Kind
+from psbench.metrics.rows import Array, pick
+from psbench.metrics.table import table
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def exchanges(log: EventLog) -> pd.DataFrame:
+    """Return every model that was mixed without a server: a row for each; two for a pair.
+
+    Returns
+    -------
+    DataFrame
+        `time_s`, `worker`, `push` (of the worker that asked for it; -1 for a newcomer's first model),
+        `weights` (of each worker's model in the new one).
+    """
+    found = [
+        (float(row["time_s"]), worker, int(row["id"]), weights)
+        for row in pick(log.rows(), Kind.MIX)
+        for worker, weights in _told(log, row["text"])["rows"].items()
+    ]
+    return table(found, columns=("time_s", "worker", "push", "weights"))
+
+
+def heard_of(log: EventLog, until_s: float = np.inf) -> pd.DataFrame:
+    """Return who has heard of whose gradients: how many of them are part of each worker's model.
+
+    A worker's own are part of its model when it steps; others' with a model that it mixes with its own, which
+    brings what that one had heard of when it was sent.
+
+    Parameters
+    ----------
+    log : EventLog
+    until_s : float, seconds
+        The moment; by default the end.
+
+    Returns
+    -------
+    DataFrame
+        A row for each pair of workers: `worker`, `of`, `made` (gradients of `of`), `heard`, `missing`. Empty
+        for a run with a server.
+    """
+    known = next((known for _, known in reversed([*_history(log, until_s)])), None)
+    rows = (
+        []
+        if known is None
+        else [
+            (worker, of, known.made[of], int(own[of]), known.made[of] - int(own[of]))
+            for worker, own in sorted(known.heard.items())
+            for of in sorted(known.made)
+        ]
+    )
+    return table(rows, columns=("worker", "of", "made", "heard", "missing"))
+
+
+def lags(log: EventLog, points: int = 400) -> pd.DataFrame:
+    """Return how many gradients of others a model has not heard of, along a run.
+
+    Returns
+    -------
+    DataFrame
+        `time_s`, `mean` and `most` (gradients, over all pairs of different workers that are there); at most
+        about so many `points`.
+    """
+    rows = []
+    step = max(1, np.count_nonzero(log.rows()["kind"] == Kind.MIX) // points)
+    for place, (time_s, known) in enumerate(_history(log)):
+        if place % step == 0:
+            missing = known.missing()
+            rows.append((time_s, float(np.mean(missing or 0)), max(missing, default=0)))
+    return table(rows, columns=("time_s", "mean", "most"))
+
+
+def _history(log: EventLog, until_s: float = np.inf) -> Iterator[tuple[float, _Knowledge]]:
+    """Yield, after every exchange, its time and what all know then."""
+    rows = pick(log.rows(), Kind.JOIN, Kind.LEAVE, Kind.PUSH, Kind.MIX)
+    if not (rows["kind"] == Kind.MIX).any():
+        return
+    known = _Knowledge(int(rows["worker"].max()) + 1)
+    columns = ["time_s", "kind", "worker", "id", "version", "text"]
+    for time_s, kind, worker, push, version, text in rows[columns].tolist():
+        if time_s > until_s:
+            return
+        if kind == Kind.MIX:
+            known.mix(worker if push >= 0 else None, _told(log, text))
+            yield time_s, known
+        elif kind == Kind.PUSH:
+            known.push(worker, version)
+        elif kind == Kind.JOIN:
+            known.join(worker)
+        else:
+            known.heard.pop(worker, None)
+
+
+class _Knowledge:
+    """What each worker's model has heard of, along a log: how many gradients of each worker.
+
+    Attributes
+    ----------
+    heard : dict of worker to int64 array, (workers,)
+        Of those that are there.
+    made : dict of worker to int
+    """
+
+    def __init__(self, workers: int) -> None:
+        self._nothing = np.zeros(workers, dtype=np.int64)
+        self.heard: dict[int, Array] = {}
+        self.made: dict[int, int] = {}
+        self._versions: dict[int, int] = {}
+        self._sent: dict[tuple[int, int, bool], Array] = {}  # with the model that a worker sent at a version
+
+    def join(self, worker: int) -> None:
+        others = [version for other, version in self._versions.items() if other in self.heard]
+        self._versions[worker] = max(others, default=0)
+        self.heard[worker] = self._nothing
+        self.made.setdefault(worker, 0)
+        self._sent[worker, self._versions[worker], False] = self._nothing
+
+    def push(self, worker: int, version: int) -> None:
+        self.made[worker] += 1
+        self._sent[worker, version, True] = self._with_own(worker, self.heard[worker])
+
+    def _with_own(self, worker: int, heard: Array) -> Array:
+        found = heard.copy()
+        found[worker] = self.made[worker]
+        return found
+
+    def mix(self, pusher: int | None, told: Mapping[str, Any]) -> None:
+        """Take what the models that are mixed had heard of; of a pair both take what both had."""
+        first = told["steps_first"]
+        before = dict(self.heard)
+        if pusher is not None and first:
+            before[pusher] = self._with_own(pusher, before[pusher])
+        for worker, weights in told["rows"].items():
+            version = self._versions[worker]
+            sources = [
+                self._sent[other, version, first] if told["sent"] else before[other] for other in weights
+            ]
+            found = np.maximum.reduce(sources)
+            if worker == pusher:
+                found = self._with_own(worker, found)
+            self.heard[worker] = found
+            if pusher is not None:
+                self._versions[worker] += 1
+            self._sent[worker, self._versions[worker], False] = found
+        oldest = min(self._versions[worker] for worker in self.heard)
+        if len(self._sent) > 16 * len(self._nothing):
+            self._sent = {key: value for key, value in self._sent.items() if key[1] >= oldest}
+
+    def missing(self) -> list[int]:
+        """Return of each pair of different workers how many gradients of the one the other lacks."""
+        return [
+            self.made[of] - int(own[of])
+            for worker, own in self.heard.items()
+            for of in self.heard
+            if of != worker
+        ]
+
+
+def _told(log: EventLog, text: int) -> dict[str, Any]:
+    """Return what a row's text says, with numbers of workers for keys."""
+    told: dict[str, Any] = json.loads(log.text(int(text)))
+    rows = told["rows"]
+    told["rows"] = {int(w): {int(other): x for other, x in row.items()} for w, row in rows.items()}
+    return told

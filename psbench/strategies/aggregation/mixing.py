@@ -1,0 +1,183 @@
+"""What is mixed at an exchange without a server: a worker's model and those of its neighbours."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar, Literal
+
+from pydantic import PrivateAttr
+
+from psbench.core.actions import Action, Apply, Mix
+from psbench.core.aggregation import Aggregation, PayloadKind
+from psbench.core.arithmetic import Pushed, State, Step, Vector
+from psbench.core.events import Push
+from psbench.core.specification import parameter
+from psbench.core.view import ClusterView, Neighbourhood
+
+
+class Mixing(Aggregation):
+    """What the parts share: a worker's model becomes the weighted sum of some models, its own included."""
+
+    payload: ClassVar[PayloadKind] = "parameters"
+    linear: ClassVar[bool] = True
+    weighs_samples: ClassVar[bool] = False
+
+    def update(self, x: Vector, pushes: Sequence[Pushed], state: State, step: Step) -> None:
+        """Take the weighted sum of the models, in the order of their workers; `x` is the worker's own."""
+        x.copy_(step.sum(pushes))
+
+    def update_buffers(self, buffers: Vector, pushes: Sequence[Pushed], step: Step) -> None:
+        """Take the same sum of the running statistics."""
+        mixed = sum(push.buffers * push.weight for push in pushes)
+        buffers.copy_(mixed)
+
+
+def graph_of(view: ClusterView) -> Neighbourhood:
+    """Return the graph among the workers."""
+    assert view.neighbourhood is not None
+    return view.neighbourhood
+
+
+class NeighbourAverage(Mixing):
+    """Mix a worker's model with its neighbours': w_i <- sum_j W_ij w_j, as they were at the same exchange.
+
+    Metropolis weights: an edge counts 1/(1 + the larger degree of its ends), the rest stays with the worker.
+    In a regular graph that is 1/(degree + 1) for all. W is doubly stochastic, so exchanges keep the mean of
+    the models.
+
+    Notes
+    -----
+    Reduces to: the mean of all models, in the complete graph. In a graph whose edges have a direction the
+    mean is kept only as long as nobody is missing; `push_sum` keeps it, weighted, in any.
+    A neighbour that is gone leaves its weight with the worker.
+
+    Examples
+    --------
+    >>> from psbench.core import Strategy
+    >>> Strategy(consistency="neighbours", aggregation="neighbour_average", communication="step_then_mix",
+    ...          placement="gossip").placement.graph
+    'ring'
+    """
+
+    name: ClassVar[str] = "neighbour_average"
+    source: ClassVar[str] = "Lian et al. 2017 (D-PSGD), Alg. 1; Xiao and Boyd 2004"
+    mixes = "neighbours"
+
+    def on_commit(self, pushes: list[Push], view: ClusterView) -> list[Action]:
+        """Weigh the models of the neighbours that are there."""
+        (push,) = pushes
+        graph, worker = graph_of(view), push.worker
+        version = view.workers[worker].version
+        degree = graph.degree(worker, version)
+        row = {
+            other: 1.0 / (1.0 + max(degree, graph.degree(other, version))) for other in graph.senders(worker)
+        }
+        row[worker] = 1.0 - sum(row.values())
+        return [Apply(pushes, [1.0]), Mix({worker: _ordered(row)}, sent=True, push=push.id)]
+
+
+class PushSum(Mixing):
+    """Share a worker's model out among itself and its receivers, and add up what arrives (push-sum).
+
+    Each model has a weight. Model times weight is what is shared out, in equal parts, with the weight; the
+    new model is the sum of the parts over the sum of their weights: z_i <- sum_j p_ij a_j z_j / a_i, with
+    a_i <- sum_j p_ij a_j. The mean weighted by a is thereby kept in any graph. A worker's step is lr/a_i.
+
+    Notes
+    -----
+    Reduces to: `neighbour_average` in a symmetric regular graph, where all weights stay 1. They always add up
+    to the number of workers, less what was under way to workers that were lost.
+    Our reading: workers hold z and the engine knows the weights, which depend on decisions alone; the
+    paper's workers hold a z and send it with a, which is the same up to rounding.
+
+    Examples
+    --------
+    >>> PushSum().mixes
+    'neighbours'
+    """
+
+    name: ClassVar[str] = "push_sum"
+    source: ClassVar[str] = "Assran et al. 2019 (SGP), Alg. 1; Kempe et al. 2003"
+    mixes = "neighbours"
+    #: of each worker, as pairs of version and what a part of its model weighs then, for those not yet done
+    _parts: dict[int, dict[int, float]] = PrivateAttr(default_factory=dict)
+
+    def on_commit(self, pushes: list[Push], view: ClusterView) -> list[Action]:
+        """Add up the parts of those that send to the worker, and what it keeps itself."""
+        (push,) = pushes
+        graph, worker = graph_of(view), push.worker
+        version = view.workers[worker].version
+        parts = {other: self._part(view, other, version) for other in (worker, *graph.senders(worker))}
+        weight = sum(parts.values())
+        row = {other: part / weight for other, part in parts.items()}
+        self._forget(view)
+        mix = Mix({worker: _ordered(row)}, sent=True, push=push.id, push_weights={worker: weight})
+        return [Apply(pushes, [1.0]), mix]
+
+    def _part(self, view: ClusterView, worker: int, version: int) -> float:
+        """Return what each part weighs that a worker shares out at a version, fixed when first asked for."""
+        known = self._parts.setdefault(worker, {})
+        if version not in known:
+            known[version] = view.workers[worker].push_weight / (1 + graph_of(view).degree(worker, version))
+        return known[version]
+
+    def _forget(self, view: ClusterView) -> None:
+        """Forget what nobody can ask for any more."""
+        oldest = min(view.workers[other].version for other in view.active)
+        for known in self._parts.values():
+            for old in [number for number in known if number < oldest]:
+                del known[old]
+
+    def state_dict(self) -> dict[str, object]:
+        """Return the parts as lists, since keys of JSON are texts."""
+        return {"_parts": [[w, sorted(known.items())] for w, known in sorted(self._parts.items())]}
+
+    def load_state_dict(self, state: dict[str, list[list]]) -> None:  # type: ignore[type-arg]
+        """Load a state of `state_dict`."""
+        self._parts = {worker: {int(v): part for v, part in known} for worker, known in state["_parts"]}
+
+
+class PairAverage(Mixing):
+    """Average a worker's model with that of one neighbour, for both at once; the neighbour need not wait.
+
+    What the neighbour computes meanwhile is a gradient of its model as it was, which it then takes from its
+    model as it is: a gradient's staleness is the number of such averages since its step began.
+
+    Notes
+    -----
+    Reduces to: D-PSGD on random pairs, when workers take turns. An average keeps the mean of the models.
+    Our reading: the average counts from when its worker asks for it; only this worker waits for both
+    models to travel. The paper was read in accounts of it only.
+
+    Examples
+    --------
+    >>> PairAverage(partners="other_parity").partners
+    'other_parity'
+    """
+
+    name: ClassVar[str] = "pair_average"
+    source: ClassVar[str] = "Lian et al. 2018 (AD-PSGD)"
+    mixes = "pair"
+
+    partners: Literal["any", "other_parity"] = parameter(
+        "any", "which neighbours a worker averages with", source="Lian et al. 2018 (AD-PSGD)"
+    )
+
+    def on_commit(self, pushes: list[Push], view: ClusterView) -> list[Action]:
+        """Draw one of the neighbours that have a model."""
+        (push,) = pushes
+        worker, graph = push.worker, graph_of(view)
+        others = [other for other in graph.receivers(worker) if self._may(worker, other)]
+        if not others:
+            return [Apply(pushes, [1.0]), Mix({worker: {worker: 1.0}}, push=push.id)]
+        other = others[int(view.rng.integers(len(others)))]
+        row = _ordered({worker: 0.5, other: 0.5})
+        return [Apply(pushes, [1.0]), Mix({worker: row, other: dict(row)}, push=push.id)]
+
+    def _may(self, worker: int, other: int) -> bool:
+        return self.partners == "any" or (worker + other) % 2 == 1
+
+
+def _ordered(row: dict[int, float]) -> dict[int, float]:
+    """Return the weights by worker, in order: sums of floats depend on it."""
+    return dict(sorted(row.items()))

@@ -1,0 +1,79 @@
+"""The worker's half of exchanges without a server: one step, and its own model mixed with others'."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from psbench.core.actions import Orders
+from psbench.core.arithmetic import State, Vector, WorkerStep
+from psbench.core.own_steps import OwnSteps
+from psbench.core.view import ClusterView
+from psbench.core.worker_policy import WorkerPolicy
+
+
+class StepThenMix(OwnSteps):
+    """Step, then exchange the model that the step has made: w_i <- sum_j W_ij (w_j - lr g_j(w_j)).
+
+    Each worker keeps its optimizer's momentum. Under stochastic gradient push its rate is lr/a_i.
+
+    Notes
+    -----
+    Reduces to: BSP, in the complete graph. Known as adapt-then-combine.
+
+    Examples
+    --------
+    >>> StepThenMix().worker_policy().after_step({})
+    'push'
+    """
+
+    name: ClassVar[str] = "step_then_mix"
+    source: ClassVar[str] = "Assran et al. 2019 (SGP)"
+    gossips: ClassVar[bool] = True
+
+    @property
+    def forgets_momentum(self) -> bool:
+        """Whether an exchange resets the worker's own optimizer: it does not."""
+        return False
+
+    def worker_policy(self) -> WorkerPolicy:
+        """Return a policy that pushes after every step."""
+        return WorkerPolicy()
+
+    def on_release(self, worker: int, view: ClusterView) -> Orders:
+        """Order the rate of a worker whose weight in stochastic gradient push is not 1."""
+        weight = view.workers[worker].push_weight
+        return {} if weight == 1.0 else {"lr_scale": 1.0 / weight}
+
+
+class MixThenStep(StepThenMix):
+    """Exchange the model that the step began with, then step: w_i <- sum_j W_ij w_j - lr g_i(w_i).
+
+    g_i is the gradient at the worker's own w_i, not at the mixture. What is exchanged is known before the
+    gradient is, so it travels while that is computed: a worker waits only for neighbours that have not
+    begun the same step.
+
+    Notes
+    -----
+    Reduces to: `step_then_mix` up to the first step, from equal starts. It is not BSP in the complete graph,
+    since each model differs from the mean by its own last step.
+
+    Examples
+    --------
+    >>> MixThenStep().sends_first
+    True
+    """
+
+    name: ClassVar[str] = "mix_then_step"
+    source: ClassVar[str] = "Lian et al. 2017 (D-PSGD)"
+    sends_first: ClassVar[bool] = True
+
+    def begin(self, w: Vector, model: Vector, state: State, own: WorkerStep) -> None:
+        """Go on from the mixture, one step along the gradient that was computed before it."""
+        w.copy_(model)
+        if state.number("has_gradient"):
+            own.move(state["gradient"])
+            state["has_gradient"] = 0
+
+    def step(self, w: Vector, gradient: Vector, state: State, own: WorkerStep) -> None:
+        """Keep the gradient until the mixture is known."""
+        state["gradient"], state["has_gradient"] = gradient, 1

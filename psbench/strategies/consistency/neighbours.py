@@ -1,0 +1,78 @@
+"""Wait for one's neighbours in a graph, and for nobody else."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from psbench.core.actions import Action, Commit, Hold, Release
+from psbench.core.events import Push
+from psbench.core.parts import Consistency
+from psbench.core.view import ClusterView, Neighbourhood, Status
+
+#: why a worker waits
+REASON = "neighbours"
+
+
+class Neighbours(Consistency):
+    """A worker goes on when all its neighbours have sent what its exchange takes.
+
+    That is their model of the same exchange, or, where models are sent before the step, that of its
+    beginning. A worker may thus be ahead of another by as many exchanges as there are edges between them
+    (one more for those that send first), and a slow one holds up the others at that speed.
+
+    Notes
+    -----
+    Reduces to: BSP in the complete graph.
+
+    Examples
+    --------
+    >>> Neighbours().by_neighbours
+    True
+    """
+
+    name: ClassVar[str] = "neighbours"
+    source: ClassVar[str] = "Lian et al. 2017 (D-PSGD)"
+    singly: ClassVar[bool] = True
+    by_neighbours: ClassVar[bool] = True
+
+    def on_push(self, push: Push, view: ClusterView) -> list[Action]:
+        """Let all go on that have waited for this worker alone, and itself if it need not wait."""
+        graph = _graph(view)
+        actions = self._go_on(view, [push.worker, *graph.receivers(push.worker)])
+        went = any(isinstance(action, Release) and action.worker == push.worker for action in actions)
+        return actions if went else [*actions, Hold(push.worker, REASON)]
+
+    def on_join(self, worker: int, view: ClusterView) -> list[Action]:
+        """Let a newcomer begin, and whoever has waited for just that."""
+        return [Release(worker), *self._go_on(view, view.active, (worker,))]
+
+    def on_leave(self, worker: int, view: ClusterView) -> list[Action]:
+        """Wait no longer for a worker that has gone."""
+        return self._go_on(view, view.active)
+
+    def _go_on(self, view: ClusterView, candidates: list[int], begun: tuple[int, ...] = ()) -> list[Action]:
+        """Return the exchanges of those that are ready, and their releases.
+
+        `begun` are workers about to be released. Where models are sent before the step, a worker that goes on
+        sends its next one, for which others may have waited.
+        """
+        graph, queue = _graph(view), list(candidates)
+        advanced: list[int] = []
+        pushed = {push.worker: push for push in view.pending.values()}
+        while queue:
+            worker = queue.pop(0)
+            waits = view.workers[worker].status is Status.PUSHED and worker in pushed
+            if waits and worker not in advanced and graph.is_ready(worker, advanced, begun):
+                advanced.append(worker)
+                if graph.sends_first:
+                    queue.extend(view.active)
+        together = [Commit([pushed[worker]]) for worker in advanced]
+        releases = [Release(worker) for worker in advanced]
+        if graph.sends_first:  # each sends, at its release, what another of these may take
+            return [action for pair in zip(together, releases, strict=True) for action in pair]
+        return [*together, *releases]
+
+
+def _graph(view: ClusterView) -> Neighbourhood:
+    assert view.neighbourhood is not None
+    return view.neighbourhood

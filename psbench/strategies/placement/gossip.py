@@ -1,0 +1,65 @@
+"""No server and no common model: workers exchange their models with neighbours in a graph."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from psbench.core.parts import Placement
+from psbench.core.specification import parameter
+from psbench.strategies.placement.graphs import DIRECTED, GraphName, check_graph, receivers, senders
+
+
+class Gossip(Placement):
+    """Every worker keeps a model of its own and exchanges it along the edges of a graph.
+
+    There is no version that all agree on: a worker's version is the number of times that its own model was
+    mixed with others. What a run leaves, and what is evaluated, is the mean of the workers' models, which no
+    process holds; how far they are from it is the consensus distance of each evaluation.
+
+    Notes
+    -----
+    Reduces to: local SGD averaged after every step, with the complete graph. A model that is sent counts as
+    bytes up of who sends it, once for each neighbour that mixes it; nothing comes down from anywhere.
+    Our readings: a neighbour that is gone is left out, and its weight stays with the worker itself; a worker
+    that joins or comes back begins with the model of the present one with the lowest number, and exchanges
+    from the furthest version on.
+
+    Examples
+    --------
+    >>> Gossip(graph="ring").receivers(0, exchange=3, num_workers=4)
+    [3, 1]
+    """
+
+    name: ClassVar[str] = "gossip"
+    source: ClassVar[str] = "Lian et al. 2017 (D-PSGD)"
+    peer_to_peer: ClassVar[bool] = True
+
+    graph: GraphName = parameter("ring", "who exchanges with whom", source="Lian et al. 2017 (D-PSGD)")
+    graph_seed: int = parameter(
+        0, "of graphs that are drawn anew for each exchange", source="our reading", ge=0
+    )
+
+    @property
+    def directed(self) -> bool:
+        """Whether a worker does not receive from those that it sends to."""
+        return self.graph in DIRECTED
+
+    def receivers(self, worker: int, exchange: int, num_workers: int) -> list[int]:
+        """Return whom a worker sends its model to at that exchange of its own."""
+        return receivers(self.graph, worker, exchange, num_workers, self.graph_seed)
+
+    def senders(self, worker: int, exchange: int, num_workers: int) -> list[int]:
+        """Return whose models a worker receives at that exchange of its own."""
+        return senders(self.graph, worker, exchange, num_workers, self.graph_seed)
+
+    def check(self, num_workers: int, global_batch: int) -> None:
+        """Raise ParameterError if there is no such graph of so many workers."""
+        check_graph(self.graph, num_workers)
+
+    def bytes_up(self, payload: int, num_workers: int) -> int:
+        """Return 0: the exchange counts what is sent, by the neighbours that are there."""
+        return 0
+
+    def bytes_down(self, payload: int, num_workers: int) -> int:
+        """Return 0: nobody sends a model down."""
+        return 0

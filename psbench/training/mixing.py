@@ -1,0 +1,85 @@
+"""Mixing workers' models without a server, and how far they are from their mean."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from psbench.core.aggregation import Aggregation
+from psbench.core.arithmetic import Pushed, State, Step
+
+if TYPE_CHECKING:
+    from psbench.backends.local_steps import Model
+
+#: what is evaluated beside the mean model's loss and accuracy
+CONSENSUS = "consensus_distance"
+
+
+class Mixer:
+    """Computes what an aggregation part says of models that are mixed; it has a state for each worker.
+
+    Parameters
+    ----------
+    aggregation : Aggregation
+    global_batch : int, samples
+    """
+
+    def __init__(self, aggregation: Aggregation, global_batch: int) -> None:
+        self._part, self._global_batch = aggregation, global_batch
+        self.states: dict[int, State] = {}
+
+    def mix(self, worker: int, models: Sequence[Model], row: Mapping[int, float]) -> Model:
+        """Return a worker's new model.
+
+        Parameters
+        ----------
+        models : sequence of (parameters, buffers)
+            Those that `row` weighs, in its order; not changed.
+        row : mapping of worker to weight
+        """
+        own = list(row).index(worker) if worker in row else 0
+        parameters, buffers = models[own][0].clone(), models[own][1].clone()
+        pushes = [
+            Pushed(model[0], model[1], other, weight=weight)
+            for model, (other, weight) in zip(models, row.items(), strict=True)
+        ]
+        state = self.states.setdefault(worker, State(parameters))
+        state.like, state.lent = parameters, pushes
+        step = Step(0.0, 0.0, {}, self._global_batch, _no_optimizer)
+        self._part.update(parameters, pushes, state, step)
+        if len(buffers):
+            self._part.update_buffers(buffers, pushes, step)
+        return parameters, buffers
+
+    def load(self, worker: int, tensors: Mapping[str, Tensor]) -> None:
+        """Restore a worker's state."""
+        like = next((tensor for tensor in tensors.values() if tensor.dim()), torch.zeros(0))
+        self.states[worker] = state = State(like)
+        state.load(tensors)
+
+
+def _no_optimizer(direction: Tensor, lr: float) -> None:
+    raise NotImplementedError("models that are mixed have no optimizer; workers step by themselves")
+
+
+def consensus_distance(vectors: Sequence[Tensor]) -> dict[str, float]:
+    """Return sum_i |w_i - mean|^2 of the workers' parameters, by its name; 0 where all agree.
+
+    Source
+    ------
+    Lian et al. (2017); Kong et al. (2021), "Consensus Control for Decentralized Deep Learning", who take its
+    root over the number of workers.
+
+    Examples
+    --------
+    >>> consensus_distance([torch.tensor([1.0, 0.0]), torch.tensor([3.0, 0.0])])
+    {'consensus_distance': 2.0}
+    """
+    if not vectors:
+        return {CONSENSUS: 0.0}  # before the first step all have the same
+    mean = sum(vector.double() for vector in vectors) / len(vectors)
+    found = sum(float((vector.double() - mean).square().sum()) for vector in vectors)
+    return {CONSENSUS: found}
