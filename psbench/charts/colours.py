@@ -69,6 +69,10 @@ STRATEGIES: dict[str, CurveLook] = {
     "fedbuff": CurveLook(PURPLE, LONG, "cross"),
     "easgd": CurveLook(GREEN, LONG, "cross"),
     "dc_asgd": CurveLook(GREY, LONG, "circle"),
+    "d_psgd": CurveLook(BLUE, LONG, "cross"),
+    "d_psgd_step_first": CurveLook(BLUE, SPARSE, "triangle-down"),
+    "ad_psgd": CurveLook(OLIVE, SPARSE, "diamond"),
+    "sgp": CurveLook(GREEN, SPARSE, "square"),
 }
 
 #: for names that are not in the table, and for a second variant of one that is
