@@ -24,7 +24,7 @@ class Status(IntEnum):
     GONE = 4  #: has left
 
 
-class Neighbourhood(Protocol):
+class WorkerGraph(Protocol):
     """Who exchanges with whom at a worker's next exchange; `core.neighbourhood` has it."""
 
     sends_first: bool
@@ -118,7 +118,7 @@ class ClusterView:
     in_force: int = 0  #: number of the composition in force (more than one in a run that switches)
     composition: int = 0  #: the same as the switch rule sees it: 0 before its switch, 1 after it
     #: the graph among the workers, where there is no server
-    neighbourhood: Neighbourhood | None = None
+    neighbourhood: WorkerGraph | None = None
     rng: np.random.Generator = field(default_factory=lambda: np.random.Generator(np.random.PCG64(0)))
     #: how many active workers stand at each clock; keeps `min_clock` without scanning
     clock_counts: dict[int, int] = field(default_factory=dict)

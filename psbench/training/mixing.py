@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -11,9 +11,8 @@ from torch import Tensor
 from psbench.core.aggregation import Aggregation
 from psbench.core.arithmetic import Pushed, State, Step
 
-if TYPE_CHECKING:
-    from psbench.backends.local_steps import Model
-
+#: parameters, (num_params,), and buffers, (num_buffers,)
+_Model: TypeAlias = tuple[Tensor, Tensor]
 #: what is evaluated beside the mean model's loss and accuracy
 CONSENSUS = "consensus_distance"
 
@@ -31,7 +30,7 @@ class Mixer:
         self._part, self._global_batch = aggregation, global_batch
         self.states: dict[int, State] = {}
 
-    def mix(self, worker: int, models: Sequence[Model], row: Mapping[int, float]) -> Model:
+    def mix(self, worker: int, models: Sequence[_Model], row: Mapping[int, float]) -> _Model:
         """Return a worker's new model.
 
         Parameters

@@ -12,7 +12,7 @@ from psbench.core.aggregation import Aggregation, PayloadKind
 from psbench.core.arithmetic import Pushed, State, Step, Vector
 from psbench.core.events import Push
 from psbench.core.specification import parameter
-from psbench.core.view import ClusterView, Neighbourhood
+from psbench.core.view import ClusterView, WorkerGraph
 
 
 class Mixing(Aggregation):
@@ -32,7 +32,7 @@ class Mixing(Aggregation):
         buffers.copy_(mixed)
 
 
-def graph_of(view: ClusterView) -> Neighbourhood:
+def graph_of(view: ClusterView) -> WorkerGraph:
     """Return the graph among the workers."""
     assert view.neighbourhood is not None
     return view.neighbourhood

@@ -7,7 +7,7 @@ from typing import ClassVar
 from psbench.core.actions import Action, Commit, Hold, Release
 from psbench.core.events import Push
 from psbench.core.parts import Consistency
-from psbench.core.view import ClusterView, Neighbourhood, Status
+from psbench.core.view import ClusterView, Status, WorkerGraph
 
 #: why a worker waits
 REASON = "neighbours"
@@ -73,6 +73,6 @@ class Neighbours(Consistency):
         return [*together, *releases]
 
 
-def _graph(view: ClusterView) -> Neighbourhood:
+def _graph(view: ClusterView) -> WorkerGraph:
     assert view.neighbourhood is not None
     return view.neighbourhood
