@@ -22,6 +22,10 @@ QUANTITIES = {
 }
 
 
+#: what an axis of whole numbers writes: nothing between two of them
+_WHOLE = "datum.value % 1 ? '' : format(datum.value, ',d')"
+
+
 def counts(values: npt.NDArray[np.int64], label: str, bins: int = 40) -> pd.DataFrame:
     """Return how often each whole number occurs, in at most `bins` equal bins.
 
@@ -88,7 +92,8 @@ def histogram(
                 bin="binned",
                 # bars stand on the numbers they count, so a bar for 5 does not reach 6
                 scale=alt.Scale(nice=False, zero=False),
-                axis=alt.Axis(grid=False, format="d", tickMinStep=1),
+                # a scale from -.5 to 1.5 has ticks at halves, whatever the least step is
+                axis=alt.Axis(grid=False, ticks=False, labelExpr=_WHOLE),
             ),
             x2=alt.X2("high"),
             y=alt.Y("share:Q", title=y_title, stack=None, axis=alt.Axis(format="~%", tickCount=5)),
@@ -135,7 +140,9 @@ def spread_chart(
             *(alt.Tooltip(f"{name}:Q", format=".3~r") for name in ("low", "mean", "high", "max")),
         ],
     )
-    bar = base.mark_bar(size=8, opacity=0.45).encode(x=alt.X("low:Q", title=x_title), x2=alt.X2("high"))
+    bar = base.mark_bar(size=8, opacity=0.45).encode(
+        x=alt.X("low:Q", title=x_title, axis=alt.Axis(tickMinStep=1, labelExpr=_WHOLE)), x2=alt.X2("high")
+    )
     mean = base.mark_tick(thickness=3, size=18).encode(x=alt.X("mean:Q"))
     largest = base.mark_point(filled=True, size=28).encode(x=alt.X("max:Q"))
     return alt.LayerChart(

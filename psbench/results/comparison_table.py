@@ -35,6 +35,8 @@ COLUMNS: dict[str, tuple[str, str, float, str]] = {
     "bytes": ("MB sent", ".4g", 1, ""),
     "switch_epoch": ("switch at epoch", ".1f", 1, ""),
 }
+#: columns that a report folds away, so that the others fit on a screen and a page
+FOLDED = frozenset({"train_accuracy", "val_loss", "updates", "staleness_max", "clock_lead_max"})
 #: the same, with what sweeps show beside them
 SHOWN = COLUMNS | {
     "best_val_accuracy": ("best accuracy", ".1f", 100, " %"),

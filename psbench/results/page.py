@@ -12,6 +12,7 @@ import pandas as pd
 from psbench import charts
 from psbench.errors import SpecError
 from psbench.metrics import repeatability
+from psbench.results.comparison_table import COLUMNS, FOLDED
 from psbench.results.html import FigureList, cells_table, document, swatch
 from psbench.results.run import Run
 from psbench.system.files import atomic_write, check_writable
@@ -135,11 +136,25 @@ def _overview(comparison: Compared, figures: FigureList) -> str:
     return (
         "<section><h2>Results</h2>"
         + _findings(comparison)
-        + f'<div class="wide">{cells_table(*comparison.cells(), look=swatches)}</div>'
+        + _results(*comparison.cells(), swatches)
         + _notes(line for line in comparison.remarks if not line.startswith("warning: "))
         + _warnings(comparison.warnings)
         + figures.grid(curves)
         + "</section>"
+    )
+
+
+def _results(headings: Sequence[str], rows: Sequence[Sequence[str]], swatches: Sequence[str]) -> str:
+    """Return the table with the columns that matter most, and all columns folded below it."""
+    folded = {COLUMNS[name][0] for name in FOLDED}
+    kept = [place for place, heading in enumerate(headings) if heading not in folded]
+    short = cells_table([headings[i] for i in kept], [[row[i] for i in kept] for row in rows], swatches)
+    if len(kept) == len(headings):
+        return f'<div class="wide fits">{short}</div>'
+    whole = cells_table(headings, rows, swatches)
+    return (
+        f'<div class="wide fits">{short}</div>'
+        f'<details><summary>All columns</summary><div class="wide">{whole}</div></details>'
     )
 
 

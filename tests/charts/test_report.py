@@ -253,6 +253,9 @@ def test_the_report_says_what_was_run_and_why_it_switched(page, comparison):
     assert switch["reason"].replace("&", "&amp;") in page
     assert "name: strategy_switch" in page  # the specification
     assert comparison.runs[0].log.digest() in page
+    short, whole = re.findall(r"<thead>.*?</thead>", page)[:2]
+    assert "staleness max" in whole
+    assert "staleness max" not in short
     assert page.count("<details><summary>Table</summary>") == page.count('class="chart"') > 20
 
 
@@ -325,5 +328,16 @@ def test_every_chart_is_drawn_in_a_browser_without_internet(comparison, tmp_path
         page.wait_for_function(
             "document.querySelector('#chart-0 svg').textContent.includes('epochs (samples')"
         )
+        widest = (
+            "Math.max(...[...document.querySelectorAll('.chart svg, section > .wide > table')].map(OVER))"
+        )
+        over = widest.replace(
+            "OVER", "it => it.getBoundingClientRect().right - it.parentElement.getBoundingClientRect().right"
+        )
+        page.set_viewport_size({"width": 1024, "height": 800})
+        assert page.evaluate(over) <= 1, "a table or chart is cut off on a screen"
+        page.emulate_media(media="print")
+        page.set_viewport_size({"width": 718, "height": 1000})  # A4 with its margins
+        assert page.evaluate(over) <= 1, "a table or chart is cut off on paper"
         browser.close()
     assert said == []
