@@ -120,7 +120,7 @@ def newcomer() -> Iterator[str]:
         source: ClassVar[str] = "nobody 2026"
         sides: int = parameter(6, "sides of the die", unit="sides", source="nobody 2026", ge=2)
 
-    CATALOGUE["lottery"] = Published("lottery", "waits for luck", "nobody 2026", {"consistency": Lottery})
+    CATALOGUE["lottery"] = Published("lottery", "waits for luck", "unknown 2026", [Lottery])
     yield "lottery"
     del CATALOGUE["lottery"], REGISTRY["consistency"]["lottery"]
 

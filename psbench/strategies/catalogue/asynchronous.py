@@ -9,7 +9,7 @@ asp = Published(
     "asp",
     "no worker waits",
     "thesis eq. 2.3",
-    {"consistency": consistency.ASP},
+    [consistency.ASP],
     notebook="02_consistency",
 )
 
@@ -17,7 +17,7 @@ ssp = Published(
     "ssp",
     "a worker may lead the slowest by a bounded number of steps",
     "Ho et al. 2013",
-    {"consistency": consistency.SSP},
+    [consistency.SSP],
     notebook="02_consistency",
 )
 
@@ -25,7 +25,7 @@ k_asp = Published(
     "k_asp",
     "k workers make a version, whatever they started from, and wait for it",
     "Dutta et al. 2018 (K-async); thesis 3.2.2",
-    {"consistency": consistency.KASP},
+    [consistency.KASP],
     notebook="02_consistency",
 )
 
@@ -33,7 +33,7 @@ k_batch_asp = Published(
     "k_batch_asp",
     "every k pushes make a version; no worker waits",
     "Dutta et al. 2018 (K-batch-async), Lian et al. 2015; thesis 3.2.2",
-    {"consistency": consistency.KBatchASP},
+    [consistency.KBatchASP],
     notebook="02_consistency",
 )
 
@@ -41,7 +41,7 @@ dssp = Published(
     "dssp",
     "ssp whose fastest worker is granted more steps where that shortens its wait",
     "Zhao et al. 2019, DSSP",
-    {"consistency": consistency.DSSP},
+    [consistency.DSSP],
     notebook="13_late_gradients",
 )
 
@@ -49,7 +49,7 @@ elastic_bsp = Published(
     "elastic_bsp",
     "barriers where the workers' pushes are predicted to fall together, and asp in between",
     "Zhao et al. 2019, ElasticBSP; Zhao et al. 2021",
-    {"consistency": consistency.ElasticBSP},
+    [consistency.ElasticBSP],
     notebook="13_late_gradients",
 )
 
@@ -57,7 +57,7 @@ n_softsync = Published(
     "n_softsync",
     "about n versions while every worker pushes once; stale pushes count for less",
     "Gupta et al. 2016; Zhang et al. 2016; thesis 3.2.2",
-    {"consistency": consistency.NSoftsync, "aggregation": aggregation.StalenessWeighted},
+    [consistency.NSoftsync, aggregation.StalenessWeighted],
     notebook="13_late_gradients",
 )
 
@@ -65,7 +65,7 @@ con_sgd = Published(
     "con_sgd",
     "ssp in which every push moves the model by its n-th part",
     "Jiang et al. 2017",
-    {"consistency": consistency.SSP},
+    [consistency.SSP],
     notebook="13_late_gradients",
 )
 
@@ -73,7 +73,7 @@ dyn_sgd = Published(
     "dyn_sgd",
     "ssp in which a push is divided by its staleness",
     "Jiang et al. 2017",
-    {"consistency": consistency.SSP, "aggregation": aggregation.DynSGD},
+    [consistency.SSP, aggregation.DynSGD],
     notebook="13_late_gradients",
 )
 
@@ -81,7 +81,7 @@ bounded_step = Published(
     "bounded_step",
     "asp in which a push counts for less the further the model has moved meanwhile",
     "Dutta et al. 2018; thesis 3.2.2",
-    {"consistency": consistency.ASP, "aggregation": aggregation.BoundedStep},
+    [consistency.ASP, aggregation.BoundedStep],
     notebook="13_late_gradients",
 )
 
@@ -89,6 +89,6 @@ early_epoch_stop = Published(
     "early_epoch_stop",
     "asp that meets at the end of every epoch, which is when most workers have done their share",
     "Chilimbi et al. 2014, Project Adam; thesis 3.2.5",
-    {"consistency": consistency.EarlyEpochStop},
+    [consistency.EarlyEpochStop],
     notebook="13_late_gradients",
 )

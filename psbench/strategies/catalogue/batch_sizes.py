@@ -9,7 +9,7 @@ dbs_sgd = Published(
     "dbs_sgd",
     "asp in which every worker's batch follows its speed",
     "DBS-SGD, AEJ 2022",
-    {"consistency": consistency.ASP, "stragglers": stragglers.DBS},
+    [consistency.ASP, stragglers.DBS],
     notebook="10_batch_sizes",
 )
 
@@ -17,7 +17,7 @@ lb_bsp = Published(
     "lb_bsp",
     "bsp whose global batch is divided again at every barrier, in proportion to speed",
     "Chen et al. 2018, 2020",
-    {"consistency": consistency.BSP, "stragglers": stragglers.LBBSP},
+    [consistency.BSP, stragglers.LBBSP],
     notebook="10_batch_sizes",
 )
 
@@ -25,7 +25,7 @@ drop_stragglers = Published(
     "drop_stragglers",
     "bsp that does without workers which are much slower than the others",
     "Zhang et al. 2017, Poseidon; thesis 3.2.5",
-    {"consistency": consistency.BSP, "stragglers": stragglers.DropStragglers},
+    [consistency.BSP, stragglers.DropStragglers],
     notebook="13_late_gradients",
 )
 
@@ -33,10 +33,6 @@ flex_rr = Published(
     "flex_rr",
     "bsp in which a worker that lags hands part of its batch to one that is ahead",
     "Harlap et al. 2016, FlexRR; thesis 3.2.5",
-    {
-        "consistency": consistency.BSP,
-        "communication": communication.MicroSteps,
-        "stragglers": stragglers.FlexRR,
-    },
+    [consistency.BSP, communication.MicroSteps, stragglers.FlexRR],
     notebook="10_batch_sizes",
 )

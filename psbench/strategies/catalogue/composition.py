@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from copy import copy
 from dataclasses import dataclass, field
 from typing import Any
@@ -34,19 +34,21 @@ class Published(Entry):
 
     Parameters
     ----------
-    parts : dict
-        The part, or part class, of each domain that differs from a plain parameter server.
+    parts : list of part classes
+        Of each domain that differs from a plain parameter server.
     defaults : dict
         Parameters whose default differs from that of their part.
     """
 
-    parts: Mapping[str, type[Part]] = field(default_factory=dict)
+    parts: Collection[type[Part]] = ()
     defaults: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def part_classes(self) -> dict[str, type[Part]]:
         """The part class of each domain."""
-        return {domain: self.parts.get(domain) or REGISTRY[domain][PLAIN[domain]] for domain in DOMAINS}
+        parts = self.parts.values() if isinstance(self.parts, Mapping) else self.parts
+        own = {part.domain: part for part in parts}
+        return {domain: own.get(domain) or REGISTRY[domain][PLAIN[domain]] for domain in DOMAINS}
 
     @property
     def parameters(self) -> dict[str, FieldInfo]:

@@ -9,11 +9,7 @@ osp = Published(
     "osp",
     "bsp whose workers step on by themselves while their gradients are on the way",
     "Wang, Guo, Li 2019",
-    {
-        "consistency": consistency.BSP,
-        "aggregation": aggregation.Accumulated,
-        "communication": communication.OSP,
-    },
+    [consistency.BSP, aggregation.Accumulated, communication.OSP],
     notebook="13_late_gradients",
 )
 
@@ -21,11 +17,7 @@ local_sgd = Published(
     "local_sgd",
     "every worker takes several steps by itself, then all models are averaged (PASGD)",
     "Wang and Joshi 2019, AdaComm, eq. 1",
-    {
-        "consistency": consistency.BSP,
-        "aggregation": aggregation.ModelAverage,
-        "communication": communication.LocalSGD,
-    },
+    [consistency.BSP, aggregation.ModelAverage, communication.LocalSGD],
     notebook="08_local_updates",
 )
 
@@ -33,11 +25,7 @@ adacomm = Published(
     "adacomm",
     "local_sgd that averages more often as the training loss falls",
     "Wang and Joshi 2019, AdaComm",
-    {
-        "consistency": consistency.BSP,
-        "aggregation": aggregation.BlockMomentum,
-        "communication": communication.AdaComm,
-    },
+    [consistency.BSP, aggregation.BlockMomentum, communication.AdaComm],
     defaults={"block_momentum": 0.0},
     notebook="08_local_updates",
 )
@@ -46,11 +34,7 @@ selsync = Published(
     "selsync",
     "workers step by themselves until the gradients of one of them change; then all are averaged",
     "Tyagi and Swany 2023",
-    {
-        "consistency": consistency.BSP,
-        "aggregation": aggregation.Exchange,
-        "communication": communication.SelSync,
-    },
+    [consistency.BSP, aggregation.Exchange, communication.SelSync],
     notebook="08_local_updates",
 )
 
@@ -58,11 +42,6 @@ hermes = Published(
     "hermes",
     "asp whose workers push only what has clearly helped, and get as much data as they have time for",
     "Basani et al., Hermes",
-    {
-        "consistency": consistency.ASP,
-        "aggregation": aggregation.LossWeighted,
-        "communication": communication.HermesGUP,
-        "stragglers": stragglers.DualBinarySearch,
-    },
+    [consistency.ASP, aggregation.LossWeighted, communication.HermesGUP, stragglers.DualBinarySearch],
     notebook="09_edge",
 )

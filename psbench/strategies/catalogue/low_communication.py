@@ -16,11 +16,7 @@ diloco = Published(
     "diloco",
     "every worker takes many steps by itself; their mean difference is a Nesterov step of the model",
     "Douillard et al. 2023 (DiLoCo)",
-    {
-        "consistency": consistency.BSP,
-        "aggregation": aggregation.Outer,
-        "communication": communication.LocalSGD,
-    },
+    [consistency.BSP, aggregation.Outer, communication.LocalSGD],
     defaults=_KEPT | {"local_steps": 20},  # the paper: 500, with AdamW inside
 )
 
@@ -28,11 +24,7 @@ fedavgm = Published(
     "fedavgm",
     "federated averaging whose server takes the mean difference as a step with momentum",
     "Hsu et al. 2019 (FedAvgM)",
-    {
-        "consistency": consistency.BSP,
-        "aggregation": aggregation.Outer,
-        "communication": communication.LocalSGD,
-    },
+    [consistency.BSP, aggregation.Outer, communication.LocalSGD],
     defaults={"outer_optimizer": "heavy_ball", "outer_lr": 1.0, "outer_momentum": 0.9, "local_steps": 10},
 )
 
@@ -40,11 +32,7 @@ fedadam = Published(
     "fedadam",
     "federated averaging whose server takes the mean difference as a step of Adam",
     "Reddi et al. 2021 (FedOpt)",
-    {
-        "consistency": consistency.BSP,
-        "aggregation": aggregation.Outer,
-        "communication": communication.LocalSGD,
-    },
+    [consistency.BSP, aggregation.Outer, communication.LocalSGD],
     defaults={"outer_optimizer": "adam", "outer_lr": 0.1, "outer_momentum": 0.9, "local_steps": 10},
 )
 
@@ -52,11 +40,7 @@ slowmo = Published(
     "slowmo",
     "local steps, an average, and a slow momentum of what all averages together did",
     "Wang et al. 2020 (SlowMo)",
-    {
-        "consistency": consistency.BSP,
-        "aggregation": aggregation.BlockMomentum,
-        "communication": communication.LocalSGD,
-    },
+    [consistency.BSP, aggregation.BlockMomentum, communication.LocalSGD],
     defaults={"block_momentum": 0.7, "local_steps": 12, "local_momentum": "cleared"},
 )
 
@@ -64,11 +48,7 @@ lookahead = Published(
     "lookahead",
     "k steps forward, then a step back towards where they began",
     "Zhang et al. 2019 (Lookahead)",
-    {
-        "consistency": consistency.BSP,
-        "aggregation": aggregation.Outer,
-        "communication": communication.LocalSGD,
-    },
+    [consistency.BSP, aggregation.Outer, communication.LocalSGD],
     defaults=_KEPT | {"outer_optimizer": "plain", "outer_lr": 0.5, "outer_momentum": 0.0, "local_steps": 5},
 )
 
@@ -76,11 +56,7 @@ async_local_sgd = Published(
     "async_local_sgd",
     "workers push what many steps did whenever they have done it; the momentum waits for several pushes",
     "Liu et al. 2024 (Async Local-SGD)",
-    {
-        "consistency": consistency.Grace,
-        "aggregation": aggregation.DelayedNesterov,
-        "communication": communication.DynamicLocalSGD,
-    },
+    [consistency.Grace, aggregation.DelayedNesterov, communication.DynamicLocalSGD],
     defaults=_KEPT | {"local_steps": 20},
 )
 
@@ -88,39 +64,27 @@ fedbuff = Published(
     "fedbuff",
     "differences of many steps are buffered, and every k of them make a version; no worker waits",
     "Nguyen et al. 2022 (FedBuff)",
-    {
-        "consistency": consistency.KBatchASP,
-        "aggregation": aggregation.FedBuff,
-        "communication": communication.LocalSGD,
-    },
+    [consistency.KBatchASP, aggregation.FedBuff, communication.LocalSGD],
 )
 
 fedasync = Published(
     "fedasync",
     "the model moves towards each worker's when it arrives, the less the staler it is",
     "Xie et al. 2019 (FedAsync)",
-    {
-        "consistency": consistency.ASP,
-        "aggregation": aggregation.FedAsync,
-        "communication": communication.LocalSGD,
-    },
+    [consistency.ASP, aggregation.FedAsync, communication.LocalSGD],
 )
 
 dc_asgd = Published(
     "dc_asgd",
     "asp in which a stale gradient is corrected by how far the model has moved since",
     "Zheng et al. 2017 (DC-ASGD)",
-    {"consistency": consistency.ASP, "aggregation": aggregation.DelayCompensated},
+    [consistency.ASP, aggregation.DelayCompensated],
 )
 
 easgd = Published(
     "easgd",
     "workers keep models of their own, and springs hold them to a centre that follows them",
     "Zhang et al. 2015 (EASGD)",
-    {
-        "consistency": consistency.ASP,
-        "aggregation": aggregation.ElasticCentre,
-        "communication": communication.Elastic,
-    },
+    [consistency.ASP, aggregation.ElasticCentre, communication.Elastic],
     defaults=_KEPT,
 )

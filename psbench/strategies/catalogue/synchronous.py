@@ -9,7 +9,7 @@ bsp = Published(
     "bsp",
     "everybody waits for everybody after every step",
     "Valiant 1990; thesis 2.1.2",
-    {"consistency": consistency.BSP},
+    [consistency.BSP],
     notebook="02_consistency",
 )
 
@@ -17,7 +17,7 @@ k_bsp = Published(
     "k_bsp",
     "the first k workers make the version; the others' work is void",
     "Dutta et al. 2018 (K-sync); thesis 3.2.2",
-    {"consistency": consistency.KBSP},
+    [consistency.KBSP],
     notebook="02_consistency",
 )
 
@@ -25,7 +25,7 @@ k_batch_bsp = Published(
     "k_batch_bsp",
     "the first k mini-batches make the version; other work is void",
     "Dutta et al. 2018 (K-batch-sync); thesis 3.2.2",
-    {"consistency": consistency.KBatchBSP},
+    [consistency.KBatchBSP],
     notebook="02_consistency",
 )
 
@@ -33,6 +33,6 @@ backup_workers = Published(
     "backup_workers",
     "a barrier that does without the last few: their gradients are dropped",
     "Chen et al. 2016",
-    {"consistency": consistency.BackupWorkers},
+    [consistency.BackupWorkers],
     notebook="13_late_gradients",
 )

@@ -15,7 +15,7 @@ double_squeeze = Published(
     "double_squeeze",
     "bsp in one bit an entry, up and down; what is lost is part of what is sent next",
     "Tang et al. 2019",
-    {"consistency": consistency.BSP},
+    [consistency.BSP],
     defaults={
         "codec": OneBit(bucket=64, error_feedback=True),
         "codec_down": OneBit(bucket=64, error_feedback=True),
@@ -27,7 +27,7 @@ all_reduce = Published(
     "all_reduce",
     "no server: workers add up their gradients in a ring",
     "Patarasuk and Yuan 2009; thesis 2.1.2",
-    {"consistency": consistency.BSP, "placement": placement.AllReduce},
+    [consistency.BSP, placement.AllReduce],
     notebook="03_strategy_switch",
 )
 
@@ -35,6 +35,6 @@ map_reduce = Published(
     "map_reduce",
     "a driver starts a job for every mini-batch: map over the partitions, then reduce",
     "Spark MLlib; thesis ch. 2",
-    {"consistency": consistency.BSP, "placement": placement.MapReduce},
+    [consistency.BSP, placement.MapReduce],
     notebook="12_mapreduce_vs_ps",
 )
