@@ -16,6 +16,8 @@ from psbench.cli.starting import starting
 
 if TYPE_CHECKING:
     from psbench.experiment import Experiment
+    from psbench.results.comparison import Comparison
+    from psbench.runs.search import Search
 
 #: exit codes: as usual for a shell, a wrong command is 2, an interrupt 130, SIGTERM 143; 70 is "internal
 #: software error"
@@ -109,6 +111,12 @@ def given(**values: Any) -> dict[str, Any]:
 def as_json_text(content: Any) -> str:
     """Return plain data as JSON for standard output."""
     return json.dumps(content, indent=1, allow_nan=False, ensure_ascii=False)
+
+
+def show(found: Comparison | Search, as_json: bool) -> None:
+    """Print what was found as JSON, or as a table."""
+    text = as_json_text(found.to_dict()) + "\n" if as_json else found.text(table_width())
+    print(text, end="")
 
 
 def say(text: str) -> None:

@@ -17,7 +17,7 @@ from psbench.results.budget import budgets, no_speed_up
 from psbench.results.comparison_table import cells_of, table_of
 from psbench.results.groups import differences, group
 from psbench.results.run import Run
-from psbench.results.text import table_text
+from psbench.results.text import ShownTable
 
 if TYPE_CHECKING:
     from psbench.charts import Sheet
@@ -33,7 +33,7 @@ _FEW = "fewer than three seeds: differences may be chance"
 
 
 @dataclass(frozen=True, repr=False)
-class Comparison:
+class Comparison(ShownTable):
     """Runs grouped by strategy; the members of a group differ in their seed only.
 
     Attributes
@@ -177,16 +177,6 @@ class Comparison:
         """Return headings and rows as text, without columns that are empty everywhere."""
         return cells_of(self.table(), list(self.differences))
 
-    def text(self, width: int | None = None) -> str:
-        """Return the table for a terminal, with the budget and the warnings below it.
-
-        Parameters
-        ----------
-        width : int, characters, optional
-            By default as wide as the terminal.
-        """
-        return table_text(*self.cells(), self.remarks, width)
-
     def chart(self, *names: str, x: str = "time_s", width: int = 640) -> Sheet:
         """Return the comparison's charts, as the report shows them; see `charts.comparison_chart`."""
         from psbench.charts import comparison_chart, with_warnings
@@ -223,16 +213,8 @@ class Comparison:
             "runs": self.summaries,
         }
 
-    def __str__(self) -> str:
-        return self.text()
-
     def __repr__(self) -> str:
         return f"<Comparison of {', '.join(self.groups)}: {len(self.runs)} runs>"
-
-    def _repr_html_(self) -> str:
-        from psbench.results.html import table_html
-
-        return table_html(*self.cells(), self.remarks)
 
 
 def comparison_of(

@@ -35,6 +35,31 @@ def table_text(
     return console.export_text()
 
 
+class ShownTable:
+    """Base of what shows itself as a table with remarks below it, in a terminal and in a notebook."""
+
+    @property
+    def remarks(self) -> list[str]:
+        """What the table's numbers mean."""
+        raise NotImplementedError
+
+    def cells(self) -> tuple[list[str], list[list[str]]]:
+        """Return headings and rows as text."""
+        raise NotImplementedError
+
+    def text(self, width: int | None = None) -> str:
+        """Return the table for a terminal, by default as wide as that, with the remarks below it."""
+        return table_text(*self.cells(), self.remarks, width)
+
+    def __str__(self) -> str:
+        return self.text()
+
+    def _repr_html_(self) -> str:
+        from psbench.results.html import table_html
+
+        return table_html(*self.cells(), self.remarks)
+
+
 def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
     from rich.markup import escape
     from rich.table import Table

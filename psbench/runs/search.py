@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +11,7 @@ import pandas as pd
 from psbench.core.switching_strategy import SwitchingStrategy
 from psbench.errors import DataError, Diverged, ParameterError
 from psbench.metrics import interval
-from psbench.results.text import table_text, two_digits
+from psbench.results.text import ShownTable, two_digits
 
 if TYPE_CHECKING:
     from psbench.experiment import Experiment
@@ -46,7 +46,7 @@ class Point:
 
 
 @dataclass(frozen=True, repr=False)
-class Search:
+class Search(ShownTable):
     """What a search has found, in the order in which it looked; the first point is the whole run.
 
     Attributes
@@ -126,10 +126,6 @@ class Search:
             rows.append(cells)
         return headings[: len(rows[0])], rows
 
-    def text(self, width: int | None = None) -> str:
-        """Return the table for a terminal, with the remarks below it."""
-        return table_text(*self.cells(), self.remarks, width)
-
     def to_dict(self) -> dict[str, Any]:
         """Return what was found as plain data."""
         frame = self.table().astype(object)
@@ -139,14 +135,6 @@ class Search:
             "tolerance": self.tolerance,
             "points": frame.where(frame.notna(), None).to_dict("records"),
         }
-
-    def __str__(self) -> str:
-        return self.text()
-
-    def _repr_html_(self) -> str:
-        from psbench.results.html import table_html
-
-        return table_html(*self.cells(), self.remarks)
 
     def __repr__(self) -> str:
         return f"<Search: {self.fraction:g} of the epochs, {len(self.points)} points>"
@@ -300,6 +288,3 @@ def accuracy_of(run: Run) -> float:
     """Return a run's last validation accuracy; not a number if it diverged."""
     found = run.summary()["final"]["val_accuracy"]
     return float("nan") if found is None or run.meta["status"] == "diverged" else float(found)
-
-
-__all__: Sequence[str] = ["Point", "Search", "at_fraction", "bisect", "find_fraction"]

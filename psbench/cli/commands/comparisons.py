@@ -14,10 +14,10 @@ from psbench.cli.app import (
     Overwrite,
     Settings,
     app,
-    as_json_text,
     read_experiment,
     read_settings,
     say,
+    show,
     table_width,
 )
 from psbench.cli.execution import run_with_progress, verdict
@@ -75,10 +75,7 @@ def compare_command(
         if interrupted:
             break
     comparison = compare(done, target=target, baseline=baseline)
-    print(
-        as_json_text(comparison.to_dict()) if as_json else comparison.text(table_width()),
-        end="\n" if as_json else "",
-    )
+    show(comparison, as_json)
     if out is not None:
         say(f"saved in {out}; open {comparison.report(out / 'report.html')}")
     return verdict(done, interrupted)
@@ -122,10 +119,7 @@ def search_command(
         overwrite=overwrite,
     )
     if found is not None:
-        print(
-            as_json_text(found.to_dict()) if as_json else found.text(table_width()),
-            end="\n" if as_json else "",
-        )
+        show(found, as_json)
     if out is not None:
         say(f"saved in {out}")
     return verdict(done, interrupted)

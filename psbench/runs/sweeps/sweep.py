@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from psbench.errors import ParameterError, UnknownName
 from psbench.results import remarks
-from psbench.results.text import table_text
+from psbench.results.text import ShownTable, table_text
 from psbench.runs.sweeps import table
 from psbench.runs.sweeps.cells import CellOutcome
 from psbench.runs.sweeps.grid import Grid, cells_of, check
@@ -29,7 +29,7 @@ _LISTED = 3
 
 
 @dataclass(frozen=True, repr=False)
-class Sweep:
+class Sweep(ShownTable):
     """What came of the cells of a sweep.
 
     Attributes
@@ -270,14 +270,6 @@ class Sweep:
             "target": table.target_of(self.outcomes, self.target),
             "runs": frame.where(known, None).to_dict("records"),
         }
-
-    def __str__(self) -> str:
-        return self.text()
-
-    def _repr_html_(self) -> str:
-        from psbench.results.html import table_html
-
-        return table_html(*self.cells(), self.remarks)
 
     def __repr__(self) -> str:
         return f"<Sweep over {', '.join(self._paths)}: {len(self.outcomes)} runs, {len(self.failed)} failed>"
