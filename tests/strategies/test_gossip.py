@@ -221,7 +221,7 @@ def test_who_sends_first_waits_for_neighbours_that_have_not_begun():
 # -------------------------------------------------------------------- stochastic gradient push
 
 
-def test_push_sum_weights_stay_1_while_everybody_sends_and_the_mean_is_exact():
+def test_push_sum_weights_stay_1_while_all_send_and_the_mean_is_exact():
     start = np.random.default_rng(5).normal(size=(8, 2))
     toys = Toys(made("sgp", "one_peer_exponential"), start)
     toys.rounds(3)

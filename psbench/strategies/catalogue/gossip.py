@@ -9,47 +9,27 @@ d_psgd = Published(
     "d_psgd",
     "no server: every worker mixes its model with its neighbours', while it computes its own step",
     "Lian et al. 2017 (D-PSGD)",
-    {
-        "consistency": consistency.Neighbours,
-        "aggregation": aggregation.NeighbourAverage,
-        "communication": communication.MixThenStep,
-        "placement": placement.Gossip,
-    },
+    [consistency.Neighbours, aggregation.NeighbourAverage, communication.MixThenStep, placement.Gossip],
 )
 
 d_psgd_step_first = Published(
     "d_psgd_step_first",
     "d_psgd that steps and then mixes; in the complete graph it is bsp",
     "Lian et al. 2017 (D-PSGD); Assran et al. 2019 (SGP)",
-    {
-        "consistency": consistency.Neighbours,
-        "aggregation": aggregation.NeighbourAverage,
-        "communication": communication.StepThenMix,
-        "placement": placement.Gossip,
-    },
+    [consistency.Neighbours, aggregation.NeighbourAverage, communication.StepThenMix, placement.Gossip],
 )
 
 ad_psgd = Published(
     "ad_psgd",
     "no server and no waiting: a worker averages its model with one neighbour's, whatever that one is doing",
     "Lian et al. 2018 (AD-PSGD)",
-    {
-        "consistency": consistency.ASP,
-        "aggregation": aggregation.PairAverage,
-        "communication": communication.MixThenStep,
-        "placement": placement.Gossip,
-    },
+    [consistency.ASP, aggregation.PairAverage, communication.MixThenStep, placement.Gossip],
 )
 
 sgp = Published(
     "sgp",
     "no server: each worker sends a share of its model to one other, further and further away, and adds up",
     "Assran et al. 2019 (SGP)",
-    {
-        "consistency": consistency.Neighbours,
-        "aggregation": aggregation.PushSum,
-        "communication": communication.StepThenMix,
-        "placement": placement.Gossip,
-    },
+    [consistency.Neighbours, aggregation.PushSum, communication.StepThenMix, placement.Gossip],
     defaults={"graph": "one_peer_exponential"},
 )
