@@ -77,13 +77,13 @@ class Script:
     """Two workers of an engine, and losses as they come: measured, unless `values` say otherwise."""
 
     def __init__(self, **values):
-        rate = values.pop("rate", None)
+        facts = {"rate": values.pop("rate")} if "rate" in values else {}
         strategy = strategies.adacomm(
             **{"initial_steps": 20, "interval_s": 60.0, "loss": "measured"} | values
         )
         self.engine = Engine(
             strategy,
-            ClusterView(num_workers=2, dataset_size=100, global_batch=2, rate=rate),
+            ClusterView(num_workers=2, dataset_size=100, global_batch=2, **facts),
             batch_sizes=[1, 1],
         )
         self.answer = self.engine.begin([0, 1])
