@@ -11,6 +11,7 @@ from torch import Tensor
 from psbench.checkpoints.file import Checkpoint
 from psbench.core import actions as act
 from psbench.core.actions import Action
+from psbench.core.strategy import Strategy
 from psbench.core.view import ClusterView, Status
 
 #: actions that may follow the model of an answer and have an effect afterwards: a checkpoint holds them
@@ -49,15 +50,18 @@ def actions_to_plain(rest: Iterable[Action]) -> list[dict[str, Any]]:
     return [{"do": names[type(a)]} | asdict(a) for a in rest if type(a) in names]  # type: ignore[index]
 
 
-def actions_from_plain(rest: Iterable[Mapping[str, Any]], own_steps: bool) -> list[Action]:
+def actions_from_plain(rest: Iterable[Mapping[str, Any]], composition: Strategy) -> list[Action]:
     """Return the actions of `actions_to_plain`.
 
-    A worker without a model of its own (`own_steps` false) is sent the model in any case.
+    A worker without a model of its own is sent the model in any case. So is one that has pushed and computes
+    on, whole: its steps since are void, and its own model with them.
     """
     actions = [_LATE[each["do"]](**{k: v for k, v in each.items() if k != "do"}) for each in rest]
     for action in actions:
-        if isinstance(action, act.Release) and not own_steps:
+        if isinstance(action, act.Release) and not composition.own_steps:
             action.send = True
+        elif isinstance(action, act.Release) and composition.communication.overlaps:
+            action.aggregate, action.fragment = False, -1
     return list(actions)
 
 

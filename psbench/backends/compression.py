@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from psbench.backends.partition import Partition, gather, partitions, partitions_of
+from psbench.backends.partition import Partition, fragments_of, gather, partitions, partitions_of, within
 from psbench.core.migration import Ranges
 from psbench.core.strategy import Strategy
 from psbench.errors import CodecError
@@ -21,6 +21,7 @@ from psbench.strategies.codecs import ServerCodecState, WorkerCodecState, over_t
 from psbench.strategies.codecs.base import Floats, Packed
 from psbench.training.workload import Workload
 
+_NOTHING = torch.zeros(0, dtype=torch.uint8)
 _Decode: TypeAlias = Callable[[WorkerCodecState, Packed], Floats]
 
 
@@ -70,6 +71,15 @@ class WorkerCodecs:
         """
         parts = zip(self.states, self._partitions, strict=True)
         return [torch.from_numpy(state.encode_push(own.of(payload).numpy())) for state, own in parts]
+
+    def push_part(self, payload: Tensor, entries: Partition) -> list[Tensor]:
+        """Encode the parts of a push that is of some entries alone; see `push`."""
+        cuts = [within(own, entries) for own in self._partitions]
+        parts = zip(self.states, cuts, strict=True)
+        return [
+            torch.from_numpy(state.channel.send_part(cut.of(payload).numpy())) if cut.size else _NOTHING
+            for state, cut in parts
+        ]
 
     @property
     def residual(self) -> Tensor | None:
@@ -172,6 +182,7 @@ class Compression:
         # a collective's vectors, whose entries travel each by itself, or codecs that change nothing
         self._entrywise = composition.placement.collective or self._up == self._down == "none"
         self._partitions = partitions(composition.placement, workload.model.layout)
+        self._fragments = fragments_of(composition, workload.model.layout)
         self._servers = self._new_servers()
         self._workers: dict[int, WorkerCodecs] = {}
         #: until a worker has codecs, or, if it needs none, has pushed
@@ -210,8 +221,15 @@ class Compression:
         ]
         return self._codecs_of(worker).aggregate(parts)
 
-    def push(self, worker: int, ticket: int, payload: Tensor) -> Tensor:
+    def part(self, fragment: int, parameters: Tensor) -> Tensor:
+        """Return a fragment of the model as it arrives, a copy."""
+        codec = "none" if self._composition.placement.collective else self._down
+        return over_the_wire(self._fragments[fragment].of(parameters).clone(), codec)
+
+    def push(self, worker: int, ticket: int, payload: Tensor, fragment: int = -1) -> Tensor:
         """Return a push's payload as it arrives; infinite if it cannot be encoded."""
+        if fragment >= 0 and not self._entrywise:
+            return self._pushed_part(self._codecs_of(worker), payload, self._fragments[fragment])
         if self._entrywise:
             residual = self._pending_residuals.pop(worker, None)
             if residual is not None:
@@ -226,6 +244,17 @@ class Compression:
             for server, part in zip(self._servers, parts, strict=True)
         ]
         return gather(arrived, self._partitions)
+
+    def _pushed_part(self, codecs: WorkerCodecs, payload: Tensor, entries: Partition) -> Tensor:
+        try:
+            parts = codecs.push_part(payload, entries)
+        except CodecError:
+            return torch.full_like(payload, torch.inf)
+        arrived = torch.empty_like(payload)
+        for server, own, part in zip(self._servers, self._partitions, parts, strict=True):
+            cut = within(own, entries)
+            cut.put(arrived, torch.from_numpy(server.decode_part(part.numpy(), cut.size)))
+        return arrived
 
     def residuals(self) -> dict[int, Tensor]:
         """Return each worker's compression residual: all payloads are what arrived plus these."""

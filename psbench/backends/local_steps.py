@@ -16,7 +16,9 @@ from psbench.training.local_model import LocalModel
 Model: TypeAlias = tuple[Tensor, Tensor]
 
 
-def renew(model: LocalModel, vectors: Sequence[Tensor], lr: float, previous_lr: float) -> None:
+def renew(
+    model: LocalModel, vectors: Sequence[Tensor], lr: float, previous_lr: float, fragment: int = -1
+) -> None:
     """Bring a worker's model up to date with a release that tells it to step.
 
     Parameters
@@ -28,11 +30,13 @@ def renew(model: LocalModel, vectors: Sequence[Tensor], lr: float, previous_lr: 
         The rate of the steps to come.
     previous_lr : float
         The rate of the steps so far.
+    fragment : int
+        The entries that the parameters are of; -1: all.
     """
     if len(vectors) == 1:
         model.receive(vectors[0], lr)
     elif vectors:
-        model.load(vectors[0], vectors[1], lr)
+        model.load(vectors[0], vectors[1], lr, fragment)
     else:
         model.keep(previous_lr)
 

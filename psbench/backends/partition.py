@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from psbench.core.parts import Layout, Placement
+from psbench.core.strategy import Strategy
 
 
 @dataclass(frozen=True)
@@ -94,6 +95,20 @@ def partitions_of(ranges: Sequence[Sequence[tuple[int, int]]]) -> list[Partition
     [5, 2]
     """
     return [Partition(tuple(slice(*limits) for limits in own)) for own in ranges]
+
+
+def fragments_of(composition: Strategy, layout: Layout) -> list[Partition]:
+    """Return the entries of each fragment that pushes are of; empty where they are of all."""
+    return partitions_of(composition.communication.fragments(layout))
+
+
+def within(inner: Partition, outer: Partition) -> Partition:
+    """Return where in the vector of `outer` the entries are that `inner` has too.
+
+    >>> within(Partition((slice(2, 7),)), Partition((slice(0, 4), slice(6, 9)))).ranges
+    (slice(2, 4, None), slice(4, 5, None))
+    """
+    return Partition(tuple(cut for r in inner.ranges for cut in outer.holding(r.start, r.stop)))
 
 
 def gather(parts: Sequence[Tensor], own: Sequence[Partition]) -> Tensor:

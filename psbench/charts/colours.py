@@ -60,6 +60,8 @@ STRATEGIES: dict[str, CurveLook] = {
     "drop_stragglers": CurveLook(GREY, DASHED, "cross"),
     "bounded_step": CurveLook(GREY, DOTTED, "square"),
     "diloco": CurveLook(ORANGE, LONG, "diamond"),
+    "streaming_diloco": CurveLook(ORANGE, LONG, "triangle-right"),
+    "eager_diloco": CurveLook(ORANGE, LONG, "triangle-left"),
     "fedavgm": CurveLook(ORANGE, SPARSE, "triangle-up"),
     "fedadam": CurveLook(SKY, LONG, "square"),
     "slowmo": CurveLook(SKY, SPARSE, "triangle-down"),

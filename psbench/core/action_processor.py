@@ -9,6 +9,7 @@ from typing import Any
 from psbench.core import actions as act
 from psbench.core.actions import Action
 from psbench.core.drain import Drain
+from psbench.core.events import Push
 from psbench.core.hooks import Hook, Performers, defined
 from psbench.core.log import EventLog, Kind, pack_apply, pack_release, plain_json
 from psbench.core.migration import REASSIGNMENT, Migration, lost_entries
@@ -110,6 +111,7 @@ class ActionProcessor:
         self._momentum_scale = momentum_scale
         self._own_steps = now.own_steps
         self._always_send = now.placement.collective or self._own_steps
+        self._fragments = now.communication.fragments(self._wire_size.layout)
         self._replies_aggregate = now.aggregation.reply != "model"
         self.peer_to_peer = now.placement.peer_to_peer
         self.view.neighbourhood = (
@@ -151,6 +153,8 @@ class ActionProcessor:
         apply.lr_scale = count / view.num_workers if self._by_share else 1.0
         if self._momentum_scale is not None:
             apply.momentum_scale = self._momentum_scale(version - 1 - self.handed_over, view.num_workers)
+        if self._fragments:
+            apply.fragment = self._fragment_of(pushes)
         self.out.append(apply)
         view.committed += count
         for push, weight in zip(pushes, apply.weights):  # noqa: B905  (checked above; strict costs as much)
@@ -225,6 +229,13 @@ class ActionProcessor:
         )
         worker.base_version = load
         kept = 0
+        if self._fragments:
+            if status is PUSHED and number not in self.needs_full_model:
+                release.fragment = worker.fragment
+            if "fragment" not in orders:
+                name = self.composition.communication.name
+                raise ProtocolError(f"{name!r}: has fragments, and on_release orders none: {{'fragment': 0}}")
+            worker.fragment = orders["fragment"]
         if voted or self._own_steps:
             kept = self._complete_for_own_steps(release, worker, status)
         if self.migration is not None and step:
@@ -233,6 +244,12 @@ class ActionProcessor:
             self.record(Kind.HOLD, worker=number, text=REASSIGNMENT)
         else:
             self._hand_out(release, kept)
+
+    def _fragment_of(self, pushes: Sequence[Push]) -> int:
+        (fragment, *others) = {push.fragment for push in pushes}
+        if others:
+            raise ProtocolError(f"a commit takes pushes of fragments {sorted({fragment, *others})} together")
+        return fragment
 
     def _show_votes(self, release: act.Release, rule: Switching) -> None:
         """Ask the rule, before any vote is answered, as if all steps that were voted on were trained on.
@@ -249,7 +266,7 @@ class ActionProcessor:
         """Hand a complete release to the backend."""
         worker, size = release.worker, 0
         if release.send:
-            size = self._bytes_down
+            size = self._bytes_down if release.fragment < 0 else self._fragment_bytes[release.fragment]
             if worker in self.needs_full_model:
                 self.needs_full_model.discard(worker)
                 size = self._first_bytes_down
@@ -411,6 +428,7 @@ class ActionProcessor:
         now, n = self.composition, self.view.num_workers
         self._bytes_down = now.bytes_down(size, n)
         self._first_bytes_down = now.bytes_down(size, n, whole=True)
+        self._fragment_bytes = [now.bytes_down(size, n, fragment=each) for each in self._fragments]
 
     def state_dict(self) -> dict[str, Any]:
         """Return what outlasts an answer, as plain data."""

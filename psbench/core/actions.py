@@ -29,8 +29,8 @@ class Apply:
 
     `weights` and `numbers` are for that method: what the part has decided of each push, and beside.
     `lr_scale` multiplies the optimizer's rate, `momentum_scale` its momentum (a switch may
-    reduce it), and `epoch` is where the update is in the rate's schedule; the engine sets these, and
-    `version`, the one that this update makes.
+    reduce it), and `epoch` is where the update is in the rate's schedule; the engine sets these,
+    `version`, the one that this update makes, and `fragment`, the entries that it is of (-1: all).
     """
 
     pushes: Sequence[Push]
@@ -40,6 +40,7 @@ class Apply:
     version: int = -1
     epoch: float = 0.0
     momentum_scale: float = 1.0
+    fragment: int = -1
 
 
 @dataclass(slots=True)
@@ -50,7 +51,8 @@ class Release:
     (a worker that already holds that version is not sent it again, nor one whose steps are its own);
     `aggregate`, whether that is the last commit's aggregate, to be applied by the worker, rather than the
     model; `ticket`, which every message of the worker repeats; `epoch`, at which the rate of the worker's own
-    steps is read; and the `orders` of the other parts.
+    steps is read; `fragment`, the entries that are sent, which are those of the worker's last push (-1: all);
+    and the `orders` of the other parts.
     """
 
     worker: int
@@ -61,6 +63,7 @@ class Release:
     ticket: int = -1
     aggregate: bool = False
     epoch: float = 0.0
+    fragment: int = -1
 
 
 @dataclass(slots=True)

@@ -102,17 +102,30 @@ class WorkerStep(Protocol):
         Of the last step.
     kind : "gradient", "parameters" or "difference"
         What the aggregation part says that a push carries.
+    orders : mapping
+        Those of the last release: what the deciding side tells this one.
     """
 
     lr: float
     samples: int
     kind: str
+    orders: Mapping[str, Any]
 
     def move(self, direction: Vector) -> None:
         """Take a step of the worker's own optimizer along a descent direction, such as a gradient."""
 
     def forget(self) -> None:
         """Reset the state of the worker's own optimizer."""
+
+
+class Entries(Protocol):
+    """Some entries of a vector, in order."""
+
+    def of(self, vector: Vector) -> Vector:
+        """Return them: a view if they are one range, else a copy."""
+
+    def put(self, vector: Vector, part: Vector) -> None:
+        """Write them into a vector."""
 
 
 def weighted_sum(vectors: Sequence[Vector], weights: Sequence[float]) -> Vector:
@@ -159,6 +172,25 @@ class State(MutableMapping[str, Any]):
         """Return a number, which on first use is `start`."""
         return float(self._values.get(name, start))
 
+    def of(self, entries: Entries, fragment: int) -> State:
+        """Return the state of some entries, with numbers of its own; `put` takes what becomes of it."""
+        part = State(entries.of(self.like))
+        own = f"[{fragment}]"
+        for name, value in self._values.items():
+            if not isinstance(value, float):
+                part._values[name] = entries.of(value)
+            elif name.endswith(own):
+                part._values[name.removesuffix(own)] = value
+        return part
+
+    def put(self, entries: Entries, fragment: int, part: State) -> None:
+        """Take over the state of some entries."""
+        for name, value in part.items():
+            if isinstance(value, float):
+                self._values[f"{name}[{fragment}]"] = value
+            else:
+                put_back(entries, self.vector(name), value)
+
     def tensors(self) -> dict[str, Vector]:
         """Return all as tensors, not copied: those of numbers have no dimension."""
         wide = self.like.new_zeros(0).double()
@@ -196,3 +228,9 @@ class State(MutableMapping[str, Any]):
 
     def __len__(self) -> int:
         return len(self._values)
+
+
+def put_back(entries: Entries, vector: Vector, part: Vector) -> None:
+    """Write entries into a vector, unless they are a view of it and so there already."""
+    if part.untyped_storage().data_ptr() != vector.untyped_storage().data_ptr():
+        entries.put(vector, part)

@@ -131,14 +131,17 @@ def misfits(strategy: Composition) -> list[str]:
             f"{a.name} with {m.name}: a worker that does not step by itself cannot apply an aggregate",
         ),
         (
-            m.overlaps and (a.payload != "gradient" or c.cancels),
+            m.overlaps and ((a.payload != "gradient" and not m.local) or c.cancels),
             f"{m.name}: pushes accumulated gradients and cannot be interrupted",
         ),
         (
-            m.overlaps and not a.takes_sums,
+            m.overlaps and not m.local and not a.takes_sums,
             f"{a.name} with {m.name}: a push of several steps would count as one; use 'accumulated'",
         ),
-        (a.takes_sums and not m.overlaps, f"{a.name} with {m.name}: each push is a mean already, not a sum"),
+        (
+            a.takes_sums and (m.local or not m.overlaps),
+            f"{a.name} with {m.name}: each push is a mean already, not a sum",
+        ),
         (
             a.needs_barrier and not c.barrier,
             f"{a.name}: takes a commit for the work of all since the last; {c.name} has no barrier",
@@ -156,7 +159,7 @@ def misfits(strategy: Composition) -> list[str]:
             f"{p.name}: its tasks hand on 32-bit floats; set both codecs to 'none'",
         ),
         (
-            p.collective and m.overlaps,
+            p.collective and m.overlaps and not m.local,
             f"{m.name}: its workers are not at one model, which {p.name} needs",
         ),
         (s.needs_chunks and not m.chunks, f"{s.name}: sizes chunks of data, which {m.name} does not know"),
@@ -174,7 +177,32 @@ def misfits(strategy: Composition) -> list[str]:
             f"{p.name}: its tasks keep nothing between steps",
         ),
     ]
+    checks += _of_fragments(strategy) if type(m).fragments is not Communication.fragments else []
     return [reason for wrong, reason in checks if wrong]
+
+
+def _of_fragments(strategy: Composition) -> list[tuple[bool, str]]:
+    """Return what does not fit pushes of some entries, with whether it is so."""
+    c, a, m, p = strategy.consistency, strategy.aggregation, strategy.communication, strategy.placement
+    return [
+        (
+            not c.barrier or c.cancels,
+            f"{m.name}: all push a fragment at the same step, and it is committed; not so under {c.name}",
+        ),
+        (
+            a.payload != "difference" or a.reply != "model" or type(a).update is Aggregation.update,
+            f"{m.name} with {a.name}: a fragment is a difference, and a step of its own, as that of 'outer'",
+        ),
+        (
+            bool(a.measures or a.needs_base),
+            f"{a.name}: asks for numbers of whole vectors, of which {m.name} sends fragments",
+        ),
+        (
+            m.codec.has_memory or not m.codec_down.entrywise,
+            f"{m.name}: codecs keep whole vectors; use one without error feedback, and 'none' or 'fp16' down",
+        ),
+        (p.moves, f"{p.name}: parameters that move, while {m.name} has some of them under way"),
+    ]
 
 
 def doubts(strategy: Composition) -> list[str]:
@@ -202,7 +230,7 @@ def doubts(strategy: Composition) -> list[str]:
 
 def doubt_of_optimizer(strategy: Composition, optimizer: str) -> str:
     """Return what of an optimizer is probably not intended under a composition; empty if nothing is."""
-    if not strategy.communication.overlaps or optimizer == "sgd":
+    if not strategy.communication.overlaps or strategy.communication.local or optimizer == "sgd":
         return ""
     return (
         f"optimizer {optimizer!r} under {strategy.communication.name}: the steps that workers take by "

@@ -215,6 +215,7 @@ class Engine:
             ))
             # fmt: on
         worker.status = PUSHED
+        push.fragment = worker.fragment
         worker.overlapping = push.overlapping
         worker.previous_push_s, worker.last_push_s = worker.last_push_s, view.now
         view.move_clock(worker, worker.clock + 1)

@@ -17,7 +17,8 @@ class Push:
     `base_version` is the version the work started from; `steps` mini-batches and `samples` examples
     went into it. `compute_s` and `send_s` (seconds) and `loss` (mean over its samples) describe it for
     the log; a part may read only what it declares in `reads`, and finds that in `stats`. `overlapping`: the
-    worker goes on computing while it waits for the answer.
+    worker goes on computing while it waits for the answer. `fragment`: which entries it carries, of the
+    `fragments` that the communication part declares; -1 for all. The engine sets it.
     """
 
     id: int
@@ -32,6 +33,7 @@ class Push:
     loss: float = float("nan")
     stats: dict[str, float] | None = None
     overlapping: bool = False
+    fragment: int = -1
 
 
 @dataclass(slots=True)

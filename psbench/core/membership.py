@@ -87,6 +87,8 @@ class EngineMembership:
     def restart_void_work(self, spared: set[int]) -> None:
         """Forget what workers hold, other than the spared ones, and restart those that are under way."""
         for worker in self._others(spared):
+            if worker.overlapping and self._processor.composition.communication.local:
+                self._processor.needs_full_model.add(worker.id)
             worker.base_version, worker.overlapping = -1, False
             if worker.status in (Status.COMPUTING, Status.VOTED):
                 self.restart(worker)

@@ -19,6 +19,11 @@ from psbench.core.part import Part, make_part
 from psbench.core.view import ClusterView
 from psbench.core.worker_policy import WorkerPolicy
 
+#: a model's tensors in the order of its vector: name, entries
+Layout: TypeAlias = Sequence[tuple[str, int]]
+#: entries of a vector: start included, stop excluded
+Ranges: TypeAlias = Sequence[tuple[int, int]]
+
 
 class Consistency(Part):
     """When pushes are committed, and which workers are released.
@@ -153,6 +158,21 @@ class Communication(Part):
         """Samples that a worker takes the statistic `test_loss` over; 0 leaves it to the backend."""
         return 0
 
+    def fragments(self, layout: Layout) -> list[Ranges]:
+        """Return the entries of each fragment if a push carries one of several; empty if it carries all.
+
+        Which one a worker's next push carries is in the order `fragment` of its release. That push, its
+        commit and its answer are of these entries alone: `payload` and `begin` are called with them, and
+        so is the aggregation's `update`. Ranges are in the order of the vector, start included, stop
+        excluded, and each entry is in one fragment.
+
+        Raises
+        ------
+        ParameterError
+            If a model with these tensors cannot be divided so.
+        """
+        return []
+
     def worker_policy(self) -> WorkerPolicy:
         """Return a new worker policy."""
         raise NotImplementedError(f"{type(self).__name__} must define worker_policy")
@@ -244,10 +264,6 @@ class Stragglers(Part):
     def on_release(self, worker: int, view: ClusterView) -> Orders:
         """Return orders that go with a release, such as `batch_size`."""
         return {}
-
-
-#: a model's tensors in the order of its vector: name, entries
-Layout: TypeAlias = Sequence[tuple[str, int]]
 
 
 class NetworkTimes(Protocol):

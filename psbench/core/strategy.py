@@ -10,7 +10,15 @@ from pydantic import Field, PrivateAttr, ValidationError, field_validator, model
 
 from psbench.core.compatibility import doubts, misfits, usual_lr_scaling
 from psbench.core.part import Part, make_part
-from psbench.core.parts import Aggregation, Communication, Consistency, Placement, Stragglers, Switching
+from psbench.core.parts import (
+    Aggregation,
+    Communication,
+    Consistency,
+    Placement,
+    Ranges,
+    Stragglers,
+    Switching,
+)
 from psbench.core.specification import Specification, explain, parameter
 from psbench.core.wire_size import WireSize
 from psbench.core.worker_policy import WorkerPolicy
@@ -146,6 +154,11 @@ class Strategy(Specification):
         return pushes and columns and not (self.own_steps or m.accumulates or encoded)
 
     @property
+    def sends_fragments(self) -> bool:
+        """Whether a push carries some of the entries, and not all."""
+        return type(self.communication).fragments is not Communication.fragments
+
+    @property
     def keeps_steps(self) -> bool:
         """Whether workers make progress without an update, by keeping a step after a vote."""
         return self.communication.pushes == "together"
@@ -185,18 +198,21 @@ class Strategy(Specification):
         Gradients and parameters differ in unit: the residual of the one cannot be added to the other.
         """
         remembers = before.communication.codec.has_memory and not before.placement.collective
-        return remembers and self.aggregation.payload != before.aggregation.payload
+        differs = self.aggregation.payload != before.aggregation.payload
+        return remembers and (differs or self.sends_fragments)
 
-    def bytes_up(self, size: WireSize, num_workers: int) -> int:
-        """Return the bytes of a push."""
-        num_bytes = size.of(self.communication.codec, self.placement)
+    def bytes_up(self, size: WireSize, num_workers: int, fragment: Ranges | None = None) -> int:
+        """Return the bytes of a push, of a fragment or all."""
+        num_bytes = size.of(self.communication.codec, self.placement, fragment)
         return self.placement.bytes_up(num_bytes, num_workers)
 
-    def bytes_down(self, size: WireSize, num_workers: int, whole: bool = False) -> int:
+    def bytes_down(
+        self, size: WireSize, num_workers: int, whole: bool = False, fragment: Ranges | None = None
+    ) -> int:
         """Return the bytes of an answer; `whole` for the first one to a worker."""
         codec = self.communication.codec_down
         bare = whole and not codec.entrywise
-        num_bytes = size.whole if bare else size.of(codec, self.placement)
+        num_bytes = size.whole if bare else size.of(codec, self.placement, fragment)
         return self.placement.bytes_down(num_bytes, num_workers)
 
     @property

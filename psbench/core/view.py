@@ -74,6 +74,8 @@ class WorkerView:
     voted_samples: int = 0
     #: whether a part dropped it, so that it may be readmitted
     dropped: bool = False
+    #: the entries that its next push carries; -1: all
+    fragment: int = -1
     #: without a server: how often its model was mixed with others', and that number when it came
     version: int = 0
     first_version: int = 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from psbench.core.parts import CodecPart, Layout, Placement
+from psbench.core.parts import CodecPart, Layout, Placement, Ranges
 
 
 class WireSize(NamedTuple):
@@ -18,15 +18,24 @@ class WireSize(NamedTuple):
     buffer_bytes: int = 0
     ranges: Sequence[Sequence[tuple[int, int]]] | None = None
 
-    def of(self, codec: CodecPart, placement: Placement) -> int:
-        """Return the encoded bytes; each server's slice is encoded by itself."""
+    def of(self, codec: CodecPart, placement: Placement, fragment: Ranges | None = None) -> int:
+        """Return the encoded bytes, of a fragment or all; each server's slice is encoded by itself."""
         if not self.layout:
             return self.buffer_bytes
         ranges = placement.ranges(self.layout) if self.ranges is None else self.ranges
-        sizes = (sum(stop - start for start, stop in own) for own in ranges)
-        return sum(map(codec.num_bytes, sizes)) + self.buffer_bytes
+        sizes = (_size(own) if fragment is None else _common(own, fragment) for own in ranges)
+        return sum(codec.num_bytes(size) for size in sizes if size or fragment is None) + self.buffer_bytes
 
     @property
     def whole(self) -> int:
         """Bytes as 32-bit floats."""
         return 4 * sum(size for _, size in self.layout) + self.buffer_bytes
+
+
+def _size(ranges: Ranges) -> int:
+    return sum(stop - start for start, stop in ranges)
+
+
+def _common(left: Ranges, right: Ranges) -> int:
+    """Return how many entries two have in common."""
+    return sum(max(0, min(b, d) - max(a, c)) for a, b in left for c, d in right)

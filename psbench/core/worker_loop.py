@@ -35,6 +35,8 @@ class WorkerLoop:
         `workers` whose shards the next step takes samples from, too, and how many of `each`; empty for none.
     exchanging : bool
         Whether a push is under way while the worker computes (overlap).
+    fragment : int
+        The entries that the next push carries, by the last orders; -1: all.
 
     Examples
     --------
@@ -54,6 +56,7 @@ class WorkerLoop:
         self._reads = composition.reads
         self.ticket = self.version = -1
         self.exchanging = False
+        self.fragment = -1
         self.chunk = 0
         self._chunk_orders: Orders = {}
         self.injection: Orders = {}
@@ -86,6 +89,10 @@ class WorkerLoop:
         directive = self._policy.on_answer(waited)
         return "push" if waited and self._push_ordered else directive
 
+    def takes_answer(self, stepped: bool) -> bool:
+        """Return whether an answer that came while the worker computes is taken now, or after later steps."""
+        return self._policy.takes_answer(stepped)
+
     def on_orders(self, orders: Orders) -> None:
         """Handle orders that came with a release or between two steps.
 
@@ -94,6 +101,7 @@ class WorkerLoop:
         if not orders:
             return
         self._push_ordered = self._push_ordered or bool(orders.get("push"))
+        self.fragment = orders.get("fragment", self.fragment)
         if "samples" in orders:
             self._chunk_orders = orders
         else:
@@ -142,6 +150,7 @@ class WorkerLoop:
             loss=self._loss / max(1, self._samples),
             stats=self._statistics() or None,
             overlapping=overlapping,
+            fragment=self.fragment,
         )
         self.exchanging, self._push_ordered = overlapping, False
         self._reset_statistics()
@@ -194,5 +203,14 @@ _RENAMED = {
 #: attributes that are written as they are
 _SAVED = (
     *("ticket", "version", "exchanging", "chunk", "_batch", "_chunk_orders", "_steps", "_samples"),
-    *("injection", "_compute_s", "_reported_s", "_loss", "_first_loss", "_push_ordered", "_waiting"),
+    *(
+        "injection",
+        "fragment",
+        "_compute_s",
+        "_reported_s",
+        "_loss",
+        "_first_loss",
+        "_push_ordered",
+        "_waiting",
+    ),
 )

@@ -31,6 +31,10 @@ class WorkerPolicy(BaseModel):
         """Return what to do on the answer to a push under way; `waited`: whether the worker waited for it."""
         return "continue"
 
+    def takes_answer(self, stepped: bool) -> bool:
+        """Return whether an answer that is here is taken now: at the end of a step (`stepped`), or before."""
+        return True
+
     def step_samples(self, batch_size: int) -> int:
         """Return how many samples the next step takes; by default the worker's whole batch."""
         return batch_size

@@ -32,6 +32,7 @@ from psbench.strategies.catalogue.low_communication import (
     async_local_sgd,
     dc_asgd,
     diloco,
+    eager_diloco,
     easgd,
     fedadam,
     fedasync,
@@ -39,6 +40,7 @@ from psbench.strategies.catalogue.low_communication import (
     fedbuff,
     lookahead,
     slowmo,
+    streaming_diloco,
 )
 from psbench.strategies.catalogue.make import CATALOGUE, make_strategy
 from psbench.strategies.catalogue.switch import PublishedSwitch, later_switches
@@ -54,7 +56,8 @@ _ORDER: tuple[Entry, ...] = (
     *(dbs_sgd, lb_bsp, drop_stragglers, flex_rr),
     *(local_sgd, adacomm, selsync),
     *(hermes, double_squeeze),
-    *(diloco, fedavgm, fedadam, slowmo, lookahead),
+    *(diloco, streaming_diloco, eager_diloco),
+    *(fedavgm, fedadam, slowmo, lookahead),
     *(async_local_sgd, fedbuff, fedasync, easgd, dc_asgd),
     *(d_psgd, d_psgd_step_first, ad_psgd, sgp),
     *(all_reduce, map_reduce, strategy_switch, sync_switch),
@@ -84,6 +87,7 @@ __all__ = [
     "drop_stragglers",
     "dssp",
     "dyn_sgd",
+    "eager_diloco",
     "early_epoch_stop",
     "easgd",
     "elastic_bsp",
@@ -110,5 +114,6 @@ __all__ = [
     "slowmo",
     "ssp",
     "strategy_switch",
+    "streaming_diloco",
     "sync_switch",
 ]

@@ -256,8 +256,9 @@ class ScriptedCluster:
         if self._busy.get(worker) is not step:
             return self._void_push(step) if self.deliver_void else None
         del self._busy[worker]
-        answer, own.answer = own.answer, None
-        if answer is not None:
+        answer = own.answer
+        if answer is not None and own.loop.takes_answer(stepped=True):
+            own.answer = None
             self._answered(own, answer)
         seconds = self.now - step.began
         directive = own.loop.stepped(step.samples, seconds, 1.0, self._statistics(worker))

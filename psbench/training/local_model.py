@@ -6,12 +6,13 @@ with `stepped`, and then either `keep` the step or push the `payload`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from psbench.core.arithmetic import State
+from psbench.core.arithmetic import Entries, State, put_back
 from psbench.core.strategy import Strategy
 from psbench.optimization.optimizer import Optimizer
 from psbench.optimization.update import OptimizerSteps
@@ -31,6 +32,8 @@ class LocalModel:
     composition : Strategy
     optimizer : Optimizer
         For workers that step by themselves.
+    fragments : sequence of Entries
+        Where in the vector each fragment's entries are, if pushes are of fragments.
 
     Attributes
     ----------
@@ -42,7 +45,10 @@ class LocalModel:
         The part's.
     """
 
-    def __init__(self, composition: Strategy, optimizer: Optimizer) -> None:
+    def __init__(
+        self, composition: Strategy, optimizer: Optimizer, fragments: Sequence[Entries] = ()
+    ) -> None:
+        self._fragments = fragments
         self._part = part = composition.communication
         self._keeps_model = part.local or part.overlaps
         self._own = _OwnStep(optimizer, composition.aggregation.payload)
@@ -51,8 +57,16 @@ class LocalModel:
         self.parameters = self.buffers = torch.zeros(0)
         self.state = State(self.parameters)
 
-    def load(self, parameters: Tensor, buffers: Tensor, lr: float) -> None:
-        """Start from a model that was received; `lr` is the rate of the steps to come."""
+    def obey(self, orders: Mapping[str, Any]) -> None:
+        """Show the worker's half the orders of the last release."""
+        self._own.orders = orders
+
+    def load(self, parameters: Tensor, buffers: Tensor, lr: float, fragment: int = -1) -> None:
+        """Start from a model that was received, or a fragment; `lr` is the rate of the steps to come."""
+        if fragment >= 0:
+            self.buffers, self._own.lr = buffers, lr
+            self._at(fragment, lambda w, state: self._part.begin(w, parameters, state, self._own))
+            return
         if not self._keeps_model:
             self.parameters = self.state.like = parameters
         elif not len(self.parameters):
@@ -75,9 +89,19 @@ class LocalModel:
         self._own.lr = lr
         self._part.keep(self.parameters, self.state, self._own)
 
-    def payload(self) -> Tensor:
-        """Return the vector that a push carries."""
+    def payload(self, fragment: int = -1) -> Tensor:
+        """Return the vector that a push carries, of a fragment or of all entries."""
+        if fragment >= 0:
+            return self._at(fragment, lambda w, state: self._part.payload(w, state, self._own))
         return self._part.payload(self.parameters, self.state, self._own)
+
+    def _at(self, fragment: int, compute: Callable[[Tensor, State], Any]) -> Any:
+        entries = self._fragments[fragment]
+        w, state = entries.of(self.parameters), self.state.of(entries, fragment)
+        found = compute(w, state)
+        put_back(entries, self.parameters, w)
+        self.state.put(entries, fragment, state)
+        return found
 
     def _take(self, own: Tensor) -> None:
         self.parameters = self.state.like = own
@@ -109,6 +133,7 @@ class _OwnStep:
     def __init__(self, optimizer: Optimizer, kind: str) -> None:
         self._spec, self.kind = optimizer, kind
         self.lr, self.samples = 0.0, 0
+        self.orders: Mapping[str, Any] = {}
         self._parameters = torch.zeros(0)
         self._update: OptimizerSteps | None = None
 

@@ -15,7 +15,7 @@ from types import MappingProxyType
 import torch
 from torch import Tensor
 
-from psbench.core.arithmetic import Pushed, State, Step
+from psbench.core.arithmetic import Entries, Pushed, State, Step, put_back
 from psbench.core.parts import Aggregation
 from psbench.optimization.optimizer import SGD, Optimizer
 from psbench.training.device import copied
@@ -39,6 +39,8 @@ class Server:
         B; a push of b samples moves the buffers by b/B.
     aggregation : Aggregation or None
         Computes the updates; a step along the weighted sum if None.
+    fragments : sequence of Entries
+        Where in the vector each fragment's entries are, if pushes are of fragments.
     """
 
     def __init__(
@@ -48,6 +50,7 @@ class Server:
         optimizer: Optimizer,
         global_batch: int,
         aggregation: Aggregation | None = None,
+        fragments: Sequence[Entries] = (),
     ) -> None:
         self.parameters, self.buffers = copied(parameters.detach()), copied(buffers.detach())
         self.spec = optimizer
@@ -55,18 +58,18 @@ class Server:
         self._update = optimizer.update(self.parameters)
         self._momentum_scale = 1.0
         self.aggregation = Aggregation() if aggregation is None else aggregation
-        self.state = State(self.parameters)
+        self.state, self.fragments = State(self.parameters), fragments
         #: what the last commit left for workers that are not sent the model
         self.aggregate: Tensor | None = None
         #: whether the last update's movement is measured: ||w_new - w_old|| / max(||w_new||, 1)
         self.measures_movement = False
         self.movement = math.inf
 
-    def use(self, aggregation: Aggregation) -> None:
+    def use(self, aggregation: Aggregation, fragments: Sequence[Entries] = ()) -> None:
         """Go on with another aggregation part; its state starts from zero, unless it is the same one."""
         if aggregation.name != self.aggregation.name:
             self.state = State(self.parameters)
-        self.aggregation, self.aggregate = aggregation, None
+        self.aggregation, self.aggregate, self.fragments = aggregation, None, fragments
 
     def apply(
         self,
@@ -76,6 +79,7 @@ class Server:
         epoch: float = 0.0,
         momentum_scale: float = 1.0,
         numbers: Mapping[str, float] = _NONE,
+        fragment: int = -1,
     ) -> None:
         """Make the next version from the pushes of a commit, in its order; see `Apply` for the numbers."""
         if momentum_scale != self._momentum_scale:
@@ -83,13 +87,24 @@ class Server:
         before = self.parameters.clone() if self.measures_movement else None
         rate = self.spec.rate(epoch) * lr_scale
         step = Step(rate, epoch, numbers, self.global_batch, self._update.step)
-        self.state.lent = pushes
-        self.aggregation.update(self.parameters, pushes, self.state, step)
+        if fragment < 0:
+            self.state.lent = pushes
+            self.aggregation.update(self.parameters, pushes, self.state, step)
+        else:
+            self._update_fragment(fragment, pushes, step)
         if len(self.buffers):
             self.aggregation.update_buffers(self.buffers, pushes, step)
         self.aggregate = step.answer
         if before is not None:
             self.movement = _movement(before, self.parameters)
+
+    def _update_fragment(self, fragment: int, pushes: Sequence[Pushed], step: Step) -> None:
+        entries = self.fragments[fragment]
+        x, state = entries.of(self.parameters), self.state.of(entries, fragment)
+        state.lent = pushes
+        self.aggregation.update(x, pushes, state, step)
+        put_back(entries, self.parameters, x)
+        self.state.put(entries, fragment, state)
 
     def forget_momentum(self) -> None:
         """Reset the state of the optimizer and of the aggregation part; the model stays."""

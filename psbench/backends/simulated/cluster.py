@@ -12,6 +12,7 @@ from torch import Tensor
 
 from psbench.backends.checkpointing import named
 from psbench.backends.local_steps import Model
+from psbench.backends.partition import fragments_of
 from psbench.backends.simulated.checkpointing import (
     payload_tensors,
     payloads_in,
@@ -124,7 +125,8 @@ class SimulatedCluster:
         sent = now if now > transfers.idle_until else transfers.idle_until
         if release.send:
             down, whole = transfers.down, worker in workers.without_model
-            reaches = down(worker, transfers.first_bytes_down if whole else transfers.bytes_down, sent)
+            num_bytes = transfers.first_bytes_down if whole else transfers.bytes_of_answer(release.fragment)
+            reaches = down(worker, num_bytes, sent)
         else:
             reaches = transfers.answer(worker, sent)
         push = workers.release(release, reaches, now)
@@ -181,7 +183,7 @@ class SimulatedCluster:
 
     def _apply(self, apply: act.Apply, now: float) -> None:
         if self._collective:
-            self.transfers.collect([push.worker for push in apply.pushes], now)
+            self.transfers.collect([push.worker for push in apply.pushes], now, apply.fragment)
         if self._peer_to_peer:  # what becomes of the models is said by `Mix`
             for push in apply.pushes:
                 self.payloads.pop(push.id, None)
@@ -197,6 +199,7 @@ class SimulatedCluster:
                 epoch=apply.epoch,
                 momentum_scale=apply.momentum_scale,
                 numbers=apply.numbers,
+                fragment=apply.fragment,
             )
         if not self.averages_models:
             self._on_update()
@@ -222,7 +225,6 @@ class SimulatedCluster:
 
     def _repartition(self) -> None:
         self.workers.repartition(self.transfers.ranges)
-        self.workers.bytes_up = self.transfers.bytes_up
 
     def _compose(self, composition: Strategy, residuals: dict[int, Tensor]) -> None:
         """Take new workers and links for a composition."""
@@ -236,13 +238,13 @@ class SimulatedCluster:
         transfers = self.transfers = Transfers(composition, resources, ranges)
         # a job has read its whole partition before the step
         resources.step_times.reads = not placement.stateless_workers
-        self.server.use(composition.aggregation)
+        self.server.use(composition.aggregation, fragments_of(composition, self._workload.model.layout))
         if self.trainer is not None:
             self.trainer.unassign()
         self._measurements = SimulatedMeasurements(composition, resources, transfers.network.server_loads)
         self.workers: Workers
         if composition.pushes_raw_gradients:
-            self.workers = PlainWorkers(resources, transfers.bytes_up, residuals)
+            self.workers = PlainWorkers(resources, transfers, residuals)
         else:
             kind = GossipWorkers if self._peer_to_peer else LocalWorkers
             self.workers = kind(

@@ -15,6 +15,7 @@ from torch import Tensor
 from psbench.backends.checkpointing import named, under
 from psbench.backends.compression import Compression
 from psbench.backends.local_steps import Model, mean_model, obey, renew
+from psbench.backends.partition import fragments_of
 from psbench.backends.simulated.event_queue import EventQueue
 from psbench.backends.simulated.measurements import forward_s
 from psbench.backends.simulated.transfers import Transfers
@@ -112,7 +113,7 @@ class LocalWorkers:
     composition : Strategy
     resources : Resources
     transfers : Transfers
-        Its network carries reports, votes and chunks of data.
+        Knows the bytes of pushes; its network carries reports, votes and chunks of data.
     residuals : dict of worker to tensor
         Residuals of the composition before; taken over.
     queue : EventQueue
@@ -134,7 +135,7 @@ class LocalWorkers:
         diverge: Callable[[str], None],
     ) -> None:
         workload = resources.workload
-        self.bytes_up = transfers.bytes_up
+        self._transfers = transfers
         self.without_model = set(range(workload.profile.num_workers))
         self._composition, self._resources = composition, resources
         self._network, self._queue = transfers.network, queue
@@ -144,6 +145,7 @@ class LocalWorkers:
         self._workers: dict[int, _Worker] = {}
         self._carried: dict[int, Model] = {}  # by pushes that have not arrived
         self._optimizer = workload.experiment.optimizer
+        self._fragments = fragments_of(composition, workload.model.layout)
         self._sample_bytes = workload.sample_bytes
         self._prefetch = bool(getattr(composition.communication, "prefetch", False))
 
@@ -263,7 +265,7 @@ class LocalWorkers:
             self._stepped(event, now)
         elif isinstance(event, EvaluationEnd):
             worker.computes = False
-            self._take_stashed(worker)
+            self._take_stashed(worker, stepped=False)
             self._obey(worker, event.directive, now)
         elif isinstance(event, ReleaseArrival):
             self._released(event, now)
@@ -271,7 +273,7 @@ class LocalWorkers:
             worker.loop.on_orders(event.orders)
         else:
             worker.computes_on = False
-            self._take_stashed(worker)
+            self._take_stashed(worker, stepped=False)
             self._begin(worker, now, now)
 
     def _released(self, arrival: ReleaseArrival, now: float) -> None:
@@ -292,7 +294,7 @@ class LocalWorkers:
             worker.model.stepped(result, step.samples, worker.lr)
             loss = result.loss
             stats = StepStatistics(result, worker.model, evaluator)
-        self._take_stashed(worker)
+        self._take_stashed(worker, stepped=True)
         directive = worker.loop.stepped(step.samples, step.compute_s, loss, stats or _UNKNOWN)
         if evaluated := stats.evaluated_samples if stats is not None else 0:
             worker.computes = True
@@ -302,16 +304,17 @@ class LocalWorkers:
         else:
             self._obey(worker, directive, now)
 
-    def _take_stashed(self, worker: _Worker) -> None:
-        stashed, worker.stashed = worker.stashed, None
-        if stashed is not None:
+    def _take_stashed(self, worker: _Worker, stepped: bool) -> None:
+        stashed = worker.stashed
+        if stashed is not None and worker.loop.takes_answer(stepped):
+            worker.stashed = None
             self._take(stashed)
 
     # ---------------------------------------------------------------- a worker
 
     def _enter(self, number: int) -> _Worker:
         loop = WorkerLoop(self._composition, number, self._resources.view.workers[number].batch_size)
-        worker = _Worker(number, loop, LocalModel(self._composition, self._optimizer))
+        worker = _Worker(number, loop, LocalModel(self._composition, self._optimizer, self._fragments))
         self._workers[number] = worker
         self.without_model.discard(number)
         return worker
@@ -324,6 +327,8 @@ class LocalWorkers:
         if release.aggregate:
             assert server.aggregate is not None
             return (self.compression.aggregate(release.worker, release.load, server.aggregate),)
+        if release.fragment >= 0:
+            return self.compression.part(release.fragment, server.parameters), server.buffers.clone()
         model = self.compression.model(release.worker, release.ticket, release.load, server.parameters)
         return model, server.buffers.clone()
 
@@ -338,7 +343,8 @@ class LocalWorkers:
         if steps and self._trainer is not None:
             rate = self._optimizer.rate(release.epoch) * release.orders.get("lr_scale", 1.0)
             previous_lr, worker.lr = worker.lr, rate
-            renew(worker.model, arrival.vectors, worker.lr, previous_lr)
+            worker.model.obey(release.orders)
+            renew(worker.model, arrival.vectors, worker.lr, previous_lr, release.fragment)
         return directive
 
     def _obey(self, worker: _Worker, directive: Directive, now: float) -> None:
@@ -356,12 +362,13 @@ class LocalWorkers:
         self._queue.schedule(self._network.message(worker.number, now), worker.number, event)
 
     def _push(self, worker: _Worker, overlapping: bool, now: float) -> None:
-        push = worker.loop.push(-1, bytes=self.bytes_up, overlapping=overlapping)
+        num_bytes = self._transfers.bytes_of_push(worker.loop.fragment)
+        push = worker.loop.push(-1, bytes=num_bytes, overlapping=overlapping)
         if self._trainer is not None:
-            sent = worker.model.payload()
+            sent = worker.model.payload(push.fragment)
             if (corruptions := self._resources.corruptions) is not None:
                 sent = corruptions.of(worker.number, push.ticket, sent)
-            payload = self.compression.push(worker.number, push.ticket, sent)
+            payload = self.compression.push(worker.number, push.ticket, sent, push.fragment)
             self._carried[worker.number] = payload, worker.model.buffers.clone()
         self._send(push, now)
         worker.computes_on = overlapping

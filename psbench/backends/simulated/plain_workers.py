@@ -11,6 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from psbench.backends.local_steps import Model
+from psbench.backends.simulated.transfers import Transfers
 from psbench.backends.simulated.workers import Resources, WorkerEvent
 from psbench.core import actions as act
 from psbench.core.events import Push
@@ -57,13 +58,14 @@ class PlainWorkers:
     Parameters
     ----------
     resources : Resources
-    bytes_up : int
+    transfers : Transfers
+        Knows the bytes of pushes.
     residuals : dict of worker to tensor
         Residuals of the composition before, which the first pushes carry; taken over.
     """
 
-    def __init__(self, resources: Resources, bytes_up: int, residuals: dict[int, Tensor]) -> None:
-        self.bytes_up = bytes_up
+    def __init__(self, resources: Resources, transfers: Transfers, residuals: dict[int, Tensor]) -> None:
+        self._transfers = transfers
         self.without_model: set[int] = set()
         self.snapshots = Snapshots()
         self._resources, self._residuals = resources, residuals
@@ -79,7 +81,7 @@ class PlainWorkers:
         compute_s = self._step_times.next(worker, samples, reaches_s)
         if self._trainer is not None:
             self._begin(worker, version, samples, reaches_s + compute_s)
-        return Push(-1, worker, release.ticket, version, samples, 1, self.bytes_up, compute_s)
+        return Push(-1, worker, release.ticket, version, samples, 1, self._transfers.bytes_up, compute_s)
 
     def _begin(self, worker: int, version: int, samples: int, ends_s: float) -> None:
         assert self._trainer is not None

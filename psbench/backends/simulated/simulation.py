@@ -308,7 +308,7 @@ class Simulation:
         for event in self.queue.restore(state["events"]):
             if isinstance(event, ev.Evaluated):
                 self.evaluation.unhandled = event
-        rest = actions_from_plain(state["rest"], engine.composition.own_steps)
+        rest = actions_from_plain(state["rest"], engine.composition)
         return [*rest, *engine.resume(released(rest), self.workload.experiment.stop.epochs)]
 
     # ---------------------------------------------------------------- evaluations and the end

@@ -85,13 +85,27 @@ class Transfers:
         self.bytes_up = composition.bytes_up(size, n)
         self.bytes_down = composition.bytes_down(size, n)
         self.first_bytes_down = composition.bytes_down(size, n, whole=True)
+        fragments = composition.communication.fragments(size.layout)
+        self._fragments_up = [composition.bytes_up(size, n, each) for each in fragments]
+        self._fragments_down = [composition.bytes_down(size, n, fragment=each) for each in fragments]
+        codec, placement = composition.communication.codec, composition.placement
+        self._fragment_vectors = [size.of(codec, placement, each) for each in fragments]
+
+    def bytes_of_push(self, fragment: int) -> int:
+        """Return the bytes of a push, of a fragment or of all entries (-1)."""
+        return self.bytes_up if fragment < 0 else self._fragments_up[fragment]
+
+    def bytes_of_answer(self, fragment: int) -> int:
+        """Return the bytes of a release that brings a fragment of the model, or all of it (-1)."""
+        return self.bytes_down if fragment < 0 else self._fragments_down[fragment]
 
     # ---------------------------------------------------------------- collectives
 
-    def collect(self, workers: list[int], now: float) -> None:
+    def collect(self, workers: list[int], now: float, fragment: int = -1) -> None:
         """Begin the collective of a commit's pushers, unless it has just ended."""
         if self.collective_ends != now:
-            self.collective_ends = now + self._placement.reduce_s(self.network, self._vector_bytes, workers)
+            size = self._vector_bytes if fragment < 0 else self._fragment_vectors[fragment]
+            self.collective_ends = now + self._placement.reduce_s(self.network, size, workers)
 
     def need_replica(self, workers: Collection[int]) -> None:
         """Note workers that come without the current model; a stateless worker is sent it with every job."""

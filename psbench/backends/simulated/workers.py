@@ -63,13 +63,10 @@ class Workers(Protocol):
 
     Attributes
     ----------
-    bytes_up : int
-        The size of a push.
     without_model : set of int
         Workers that must be sent the model whole, as they have none to take a difference from.
     """
 
-    bytes_up: int
     without_model: set[int]
 
     def release(self, release: act.Release, reaches_s: float, now: float) -> Push | None:

@@ -7,6 +7,7 @@ from psbench.strategies.aggregation.by_distance import ClippedMean, GeometricMed
 from psbench.strategies.aggregation.delay_compensated import DelayCompensated
 from psbench.strategies.aggregation.delayed_nesterov import DelayedNesterov
 from psbench.strategies.aggregation.dyn_sgd_versioned import DynSGDVersioned
+from psbench.strategies.aggregation.eager_outer import EagerOuter
 from psbench.strategies.aggregation.elastic import ElasticCentre
 from psbench.strategies.aggregation.exchange import Exchange
 from psbench.strategies.aggregation.federated import FedAsync, FedBuff
@@ -28,6 +29,7 @@ __all__ = [
     "DelayedNesterov",
     "DynSGD",
     "DynSGDVersioned",
+    "EagerOuter",
     "ElasticCentre",
     "Exchange",
     "FedAsync",

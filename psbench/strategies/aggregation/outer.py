@@ -16,6 +16,12 @@ from psbench.strategies.aggregation.mean import sample_shares
 SOURCE = "Douillard et al. 2023 (DiLoCo); Reddi et al. 2021 (FedOpt)"
 
 
+def nesterov(mean: Vector, velocity: Vector, beta: float) -> Vector:
+    """Return D + beta v, with v <- beta v + D in place."""
+    velocity.mul_(beta).add_(mean)
+    return mean.add(velocity, alpha=beta)
+
+
 class Outer(Aggregation):
     """Take the mean difference D of the workers' local steps as the gradient of an outer optimizer.
 
@@ -96,8 +102,9 @@ class Outer(Aggregation):
         if self.outer_optimizer in ("adam", "yogi"):
             velocity.mul_(beta).add_(mean, alpha=1 - beta)
             return velocity / self._mean_square(mean, state).sqrt().add_(self.outer_epsilon)
-        velocity.mul_(beta).add_(mean)
-        return mean.add(velocity, alpha=beta) if self.outer_optimizer == "nesterov" else velocity
+        if self.outer_optimizer == "nesterov":
+            return nesterov(mean, velocity, beta)
+        return velocity.mul_(beta).add_(mean)
 
     def _mean_square(self, mean: Vector, state: State) -> Vector:
         square, decay = state.vector("mean_square"), self.outer_second_momentum

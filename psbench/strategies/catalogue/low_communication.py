@@ -20,6 +20,29 @@ diloco = Published(
     defaults=_KEPT | {"local_steps": 20},  # the paper: 500, with AdamW inside
 )
 
+streaming_diloco = Published(
+    "streaming_diloco",
+    "diloco whose model is exchanged fragment by fragment, while the workers compute on",
+    "Douillard et al. 2025 (Streaming DiLoCo)",
+    {
+        "consistency": consistency.BSP,
+        "aggregation": aggregation.Outer,
+        "communication": communication.Fragments,
+    },
+    defaults={"outer_lr": 0.4},  # the paper sends 4 bits a value too: codec="e3m0"
+)
+
+eager_diloco = Published(
+    "eager_diloco",
+    "diloco whose workers do not wait: they step with their own new share and the others' last one",
+    "Kale et al. 2025 (Eager updates)",
+    {
+        "consistency": consistency.BSP,
+        "aggregation": aggregation.EagerOuter,
+        "communication": communication.Eager,
+    },
+)
+
 fedavgm = Published(
     "fedavgm",
     "federated averaging whose server takes the mean difference as a step with momentum",

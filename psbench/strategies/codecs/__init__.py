@@ -2,6 +2,7 @@
 
 from psbench.strategies.codecs.base import Codec, Lossy
 from psbench.strategies.codecs.codec_state import Channel, ServerCodecState, WorkerCodecState
+from psbench.strategies.codecs.exponent import E3M0
 from psbench.strategies.codecs.floats import Half, Plain
 from psbench.strategies.codecs.quantised import QSGD, TernGrad
 from psbench.strategies.codecs.signs import OneBit, Sign
@@ -9,6 +10,7 @@ from psbench.strategies.codecs.sparse import RandomK, TopK
 from psbench.strategies.codecs.tensors import decode, encode, over_the_wire
 
 __all__ = [
+    "E3M0",
     "QSGD",
     "Channel",
     "Codec",

@@ -144,6 +144,12 @@ class Channel:
         self.num_sent += 1
         return packed
 
+    def send_part(self, vector: Floats) -> Packed:
+        """Return the next message, of some of the entries; for channels without a residual."""
+        packed = self.codec.encode(vector, self._streams.generator("codec", *self._keys, self.num_sent))
+        self.num_sent += 1
+        return packed
+
     def receive(self, packed: Packed) -> Floats:
         """Decode a message; the receiver's side, which has no state."""
         return self.codec.decode(packed, self.size)
@@ -275,6 +281,14 @@ class ServerCodecState:
             return payload
         bases = [number for number in self._held.get(worker, {}) if number <= ticket]
         return self._held[worker][max(bases)] + payload if bases else payload
+
+    def encode_part(self, part: Floats) -> Packed:
+        """Encode some entries of the model, each by itself."""
+        return self._down.encode(part, self._streams.generator("codec", *self._keys, 0))
+
+    def decode_part(self, packed: Packed, size: int) -> Floats:
+        """Decode the payload of a push that is of some entries alone, of which so many are here."""
+        return self._up.decode(packed, size) if size else np.zeros(0, np.float32)
 
     def forget(self, worker: int) -> None:
         """Forget a worker that has left: if it comes back, it is sent the whole model."""

@@ -3,8 +3,10 @@
 import psbench.strategies.codecs  # noqa: F401  (so that codecs are known by name)
 from psbench.strategies.communication.adacomm import AdaComm
 from psbench.strategies.communication.dynamic_local_sgd import DynamicLocalSGD
+from psbench.strategies.communication.eager import Eager
 from psbench.strategies.communication.elastic import Elastic
 from psbench.strategies.communication.every_step import EveryStep
+from psbench.strategies.communication.fragments import Fragments
 from psbench.strategies.communication.gossip_steps import MixThenStep, StepThenMix
 from psbench.strategies.communication.hermes_gup import HermesGUP
 from psbench.strategies.communication.local_sgd import LocalSGD
@@ -16,8 +18,10 @@ __all__ = [
     "OSP",
     "AdaComm",
     "DynamicLocalSGD",
+    "Eager",
     "Elastic",
     "EveryStep",
+    "Fragments",
     "HermesGUP",
     "LocalSGD",
     "MicroSteps",

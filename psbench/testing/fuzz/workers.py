@@ -90,9 +90,10 @@ class FuzzedWorker:
         self.steps += 1
         if self.half is not None:
             self.half.step(self.batch)
-        answer, self.answer = self.answer, None
+        answer = self.answer
         self.unpushed += self.batch
-        if answer is not None:
+        if answer is not None and self.loop.takes_answer(stepped=True):
+            self.answer = None
             self._answered(*answer)
         slowness = 8.0 if noise(seed, 4, self.number) < 0.3 else 1.0
         seconds = slowness * (0.1 + noise(seed, 1, self.number, self.steps))

@@ -179,14 +179,17 @@ class FakeWorker:
                     self.mailbox.appendleft(message)
                     return None
                 self._overlapped = message
+            elif isinstance(message, msg.StartRing) and self._loop.exchanging:
+                yield from self._ring(message)
             elif isinstance(message, msg.StartRing):
                 raise BrokenContract(f"worker {self.worker} is in a ring while it computes")
             else:
                 self._handle(message)
                 if self._halted or self._loop is None:
                     return None
-        overlapped, self._overlapped = self._overlapped, None
-        if overlapped is not None:
+        overlapped = self._overlapped
+        if overlapped is not None and self._loop.takes_answer(stepped=True):
+            self._overlapped = None
             yield from self._take(overlapped)
         self._steps += 1
         return self._loop.stepped(samples, 0.1, 1.0, _Statistics(self._steps))

@@ -63,6 +63,7 @@ class Account:
         self.swept = False  # whether work under way has been ended for it
         self.parked: set[int] = set()  # workers that wait for it
         self.move: act.Reassign | None = None  # parameters that are to move
+        self.carried: dict[int, int] = {}  # the fragment of each push that is pending
         self.kept_back: dict[int, tuple[act.Release, int, bool]] = {}  # releases that wait for that
         self.orders_kept_back: list[act.Tell] = []
         self.told_to_push = False
@@ -111,6 +112,8 @@ class Account:
                 self.strategy, c.in_force, c.version - 1 - self.version_at_handover, c.num_workers
             ),
         )
+        if now.sends_fragments:
+            made.fragment = {self.carried.pop(push.id) for push in apply.pushes}.pop()
         self.out.append(made)
         for push, weight in zip(apply.pushes, apply.weights, strict=True):
             columns = {"id": push.id, "version": c.version, "samples": push.samples, "steps": push.steps}
@@ -161,6 +164,9 @@ class Account:
         sends = not voted and (own_model or load != member.base_version or not member.has_model)
         aggregate = now.aggregation.reply != "model" and sends and not first and member.has_model
         made = replace(release, orders=orders, load=load, send=sends, ticket=member.ticket + 1)
+        if now.sends_fragments:
+            made.fragment = member.fragment if not first and member.has_model else -1
+            member.fragment = orders["fragment"]
         if voted or now.own_steps:
             made = replace(made, aggregate=aggregate, epoch=self.communication.rate_epoch(c))
         member.status, member.ticket, member.base_version = Status.COMPUTING, made.ticket, load
@@ -180,7 +186,9 @@ class Account:
         if release.send:
             size = self.size._replace(ranges=self.cluster.ranges)
             whole = not member.has_model
-            number = self.composition.bytes_down(size, self.cluster.num_workers, whole=whole)
+            parts = [*self.composition.communication.fragments(size.layout), None]
+            part = parts[release.fragment]
+            number = self.composition.bytes_down(size, self.cluster.num_workers, whole, part)
             member.has_model = True
         self.out.append(release)
         columns = {"id": int(release.then == "push"), "version": release.load, "samples": kept}

@@ -28,6 +28,7 @@ class Member:
     overlapping: bool = False
     voted_samples: int = 0
     dropped: bool = False
+    fragment: int = -1
     has_model: bool = False  #: whether it was sent a whole model since it joined, or since the hand-over
 
 

@@ -68,6 +68,8 @@ class Interpreter(Account):
         def restart() -> Answer:
             releases: list[Action] = []
             for member in c.present:
+                lost = member.overlapping and self.composition.communication.local
+                member.has_model = member.has_model and not lost
                 member.base_version, member.overlapping = -1, False
                 if member.status in (Status.COMPUTING, Status.VOTED):
                     c.cancelled += 1
@@ -147,6 +149,7 @@ class Interpreter(Account):
         c.look_at_clocks()
         c.pushes += 1
         c.pending[push.id] = push
+        self.carried[push.id] = member.fragment
         asked = [self.communication, self.stragglers, *([self.rule] if self.rule is not None else [])]
         return [action for part in (*asked, self.consistency) for action in part.on_push(push, c)]
 

@@ -89,7 +89,8 @@ class ActionPerformer:
         """Take note of a composition that begins, or whose ranges have changed."""
         run = self._run
         composition = run.composition
-        bytes_up = composition.bytes_up(size, run.workload.profile.num_workers)
+        parts = *composition.communication.fragments(size.layout), None
+        bytes_up = [composition.bytes_up(size, run.workload.profile.num_workers, part) for part in parts]
         self._pushes.compose(bytes_up, composition.reads)
         if run.rules.sees_movement:
             run.store.ask_movement(lambda _: None)  # it is measured from now on

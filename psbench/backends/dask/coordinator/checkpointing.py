@@ -280,7 +280,7 @@ def first_actions(
     engine: Engine, checkpoint: Checkpoint, workers: Collection[int], epochs: float | None
 ) -> list[Action]:
     """Return what a resumed run performs first: the rest of the answer, for the workers that are here."""
-    rest = actions_from_plain(checkpoint.state["rest"], engine.composition.own_steps)
+    rest = actions_from_plain(checkpoint.state["rest"], engine.composition)
     rest = [action for action in rest if not hasattr(action, "worker") or action.worker in workers]
     return [*rest, *engine.resume(released(rest), epochs)]
 

@@ -36,12 +36,14 @@ class PushIntake:
         #: samples and steps of each worker's pushes
         self._done: dict[int, tuple[int, int]] = {}
         self._reads: Sequence[str] = ()
-        self.bytes_up = 0  #: of a push, as the codecs encode it
+        self._bytes_up: Sequence[int] = (
+            0,
+        )  # of a push, as the codecs encode it: by fragment, at last of all
         self.diverged = False  #: whether the last push was not finite, and was not answered
 
-    def compose(self, bytes_up: int, reads: Sequence[str]) -> None:
-        """Take pushes of so many bytes, with the statistics that parts of a composition read."""
-        self.bytes_up, self._reads = bytes_up, reads
+    def compose(self, bytes_up: Sequence[int], reads: Sequence[str]) -> None:
+        """Take pushes with these statistics, of so many bytes: by fragment, and the last of all."""
+        self._bytes_up, self._reads = bytes_up, reads
 
     def set_position(self, worker: int, samples: int, steps: int) -> None:
         """Set how far a worker has come in its data, at the beginning."""
@@ -63,10 +65,11 @@ class PushIntake:
         samples, steps = self._done.get(worker, (0, 0))
         self._done[worker] = samples + message.samples, steps + message.steps
         send_s = max(0.0, self._run.clock_s - message.sent_s)
+        num_bytes = self._bytes_up[self._run.view.workers[worker].fragment]
         # fmt: off
         push = ev.Push(
             self.next_number, worker, message.ticket, message.version, message.samples, message.steps,
-            self.bytes_up, message.compute_s, send_s, message.loss, message.stats, message.overlapping,
+            num_bytes, message.compute_s, send_s, message.loss, message.stats, message.overlapping,
         )
         # fmt: on
         self.next_number += 1

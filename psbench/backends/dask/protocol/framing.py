@@ -70,6 +70,15 @@ def with_buffers(part: Tensor, buffers: Tensor) -> Tensor:
     return torch.cat([part, buffers.view(torch.uint8) if part.dtype == torch.uint8 else buffers])
 
 
+def padded(part: Tensor) -> Tensor:
+    """Return a part that is not empty: a message without entries brings no payload to wait for.
+
+    >>> padded(torch.zeros(0)).tolist(), padded(torch.ones(2)).tolist()
+    ([0.0], [1.0, 1.0])
+    """
+    return part if len(part) else part.new_zeros(1)
+
+
 def split(payload: Tensor, length: int, num_buffers: int) -> tuple[Tensor, Tensor]:
     """Return slice and buffers; `length` counts the slice's entries if they are 32-bit floats."""
     if payload.dtype != torch.uint8:

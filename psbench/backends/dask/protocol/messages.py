@@ -374,12 +374,13 @@ class ApplyUpdate(Message, kind=71):
 
 
 class AnswerWorker(Message, kind=72):
-    """Send a worker the slice, or the last commit's aggregate, with its release."""
+    """Send a worker the slice, a fragment of it, or the last commit's aggregate, with its release."""
 
     worker: int
     ticket: int
     version: int
     aggregate: bool
+    fragment: int = -1
 
 
 class DiscardPush(Message, kind=73):

@@ -17,7 +17,7 @@ from psbench.core.events import Push
 from psbench.core.log import ROW
 
 _PUSH = struct.Struct("<qqIIdddB")
-_RELEASE = struct.Struct("<qqIdB")
+_RELEASE = struct.Struct("<qqIdBi")
 _PIECE = struct.Struct("<qI")
 _TEXTS = struct.Struct("<I")
 _IS_FINITE, _OVERLAPPING = 1, 2
@@ -102,8 +102,9 @@ class PushMessage(Message, kind=1):
 class ReleaseMessage(Message, kind=2):
     """Tells a worker to take steps of so many samples from a version, or to push.
 
-    `sent` says that something comes with it: the model, or the last commit's `aggregate`; `epoch` gives the
-    rate of the worker's own steps. A server that is not the first sends only ticket and payload.
+    `sent` says that something comes with it: the model, a `fragment` of it, or the last commit's
+    `aggregate`; `epoch` gives the rate of the worker's own steps. A server that is not the first sends only
+    ticket and payload.
     """
 
     ticket: int
@@ -113,6 +114,7 @@ class ReleaseMessage(Message, kind=2):
     aggregate: bool = False
     then: Literal["step", "push"] = "step"
     epoch: float = 0.0
+    fragment: int = -1
     orders: dict[str, Any] = field(default_factory=dict)
     payload: Tensor | None = None
 
@@ -127,6 +129,7 @@ class ReleaseMessage(Message, kind=2):
             release.aggregate,
             release.then,
             release.epoch,
+            release.fragment,
             release.orders,
             payload,
         )
@@ -134,17 +137,17 @@ class ReleaseMessage(Message, kind=2):
     def encode(self) -> tuple[bytes, Tensor | None]:
         """Pack the body."""
         flags = self.sent * _SENT + self.aggregate * _AGGREGATE + (self.then == "push") * _PUSHES
-        body = _RELEASE.pack(self.ticket, self.version, self.samples, self.epoch, flags)
+        body = _RELEASE.pack(self.ticket, self.version, self.samples, self.epoch, flags, self.fragment)
         return body + json.dumps(self.orders).encode() if self.orders else body, self.payload
 
     @classmethod
     def decode(cls, body: bytes, payload: Tensor | None) -> Self:
         """Unpack the body."""
         orders = _ORDERS.validate_json(body[_RELEASE.size :]) if len(body) > _RELEASE.size else {}
-        ticket, version, samples, epoch, flags = _RELEASE.unpack_from(body)
+        ticket, version, samples, epoch, flags, fragment = _RELEASE.unpack_from(body)
         then: Literal["step", "push"] = "push" if flags & _PUSHES else "step"
         sent, aggregate = bool(flags & _SENT), bool(flags & _AGGREGATE)
-        return cls(ticket, version, samples, sent, aggregate, then, epoch, orders, payload)
+        return cls(ticket, version, samples, sent, aggregate, then, epoch, fragment, orders, payload)
 
 
 class RingPiece(Message, kind=3):

@@ -21,8 +21,9 @@ class Update:
     epoch: float
     momentum_scale: float
     numbers: dict[str, float]
+    fragment: int
 
     @classmethod
     def of(cls, apply: Apply) -> Update:
         """Return how the engine wants a version to be made."""
-        return cls(apply.lr_scale, apply.epoch, apply.momentum_scale, apply.numbers)
+        return cls(apply.lr_scale, apply.epoch, apply.momentum_scale, apply.numbers, apply.fragment)

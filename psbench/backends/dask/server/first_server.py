@@ -77,10 +77,10 @@ class FirstServer:
 
     def _answer(self, own: ParameterSlice, worker: int, release: ReleaseMessage) -> Tensor:
         version, aggregate = release.version, release.aggregate
-        if aggregate or not own.is_shared:
-            return own.answer(worker, release.ticket, version, aggregate)
+        if aggregate or not own.is_shared or release.fragment >= 0:
+            return own.answer(worker, release.ticket, version, aggregate, release.fragment)
         if self._snapshot is None or self._snapshot[0] != version:
-            self._snapshot = version, own.answer(worker, release.ticket, version, False)
+            self._snapshot = version, own.answer(worker, release.ticket, version, False, -1)
         return self._snapshot[1]
 
     @property
@@ -94,7 +94,8 @@ class FirstServer:
         if composition.placement.collective:
             return
         self._part = partition_of(composition, self._workload, order.ranges)[0]
-        self.slice = new_slice(order.tensors, self._workload, composition, 0, order.codec_counters)
+        own = order.tensors, self._workload, composition, 0
+        self.slice = new_slice(*own, order.codec_counters, order.ranges)
         self._socket.keep_payload = self.slice.receive
 
     def _discard(self, order: msg.DiscardPush) -> None:

@@ -30,7 +30,7 @@ from psbench.backends.dask.server.store import (
     key_of,
     slice_of,
 )
-from psbench.backends.partition import Partition, partitions, partitions_of
+from psbench.backends.partition import Partition, fragments_of, partitions, partitions_of, within
 from psbench.core import actions as act
 from psbench.core.events import Push
 from psbench.core.migration import Ranges
@@ -131,7 +131,7 @@ class ParameterServerStore:
         self._out.answer(name, message)
         for other in self._servers[1:]:
             stamp = release.worker, release.ticket
-            self._out.send(other, msg.AnswerWorker(*stamp, release.load, release.aggregate))
+            self._out.send(other, msg.AnswerWorker(*stamp, release.load, release.aggregate, release.fragment))
 
     def forget(self, worker: int) -> None:
         """Forget which model a worker holds."""
@@ -287,12 +287,16 @@ def new_slice(
     composition: Strategy,
     number: int,
     codec_counters: dict[str, int] | None,
+    ranges: Ranges | None = None,
 ) -> ParameterSlice:
     """Return a server's slice of the model under a composition."""
-    experiment = workload.experiment
+    experiment, part = workload.experiment, partition_of(composition, workload, ranges)[number]
+    fragments = [within(each, part) for each in fragments_of(composition, workload.model.layout)]
     # fmt: off
-    return ParameterSlice(
+    made = ParameterSlice(
         state, experiment.optimizer, experiment.batch_size, composition,
         workload.streams, number, codec_counters,
     )
     # fmt: on
+    made.server.fragments = fragments
+    return made

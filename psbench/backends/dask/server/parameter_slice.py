@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from time import perf_counter
 
 import torch
 from torch import Tensor
 
 from psbench.backends.dask.protocol.decoder import MessageRefused
-from psbench.backends.dask.protocol.framing import State, is_bare, split, with_buffers
+from psbench.backends.dask.protocol.framing import State, is_bare, padded, split, with_buffers
 from psbench.backends.dask.protocol.messages import ApplyUpdate, PushKey
 from psbench.backends.dask.protocol.payloads import ZERO_COPY_BYTES
 from psbench.backends.dask.server.store import NO_CODEC, state_of
@@ -149,7 +150,9 @@ class ParameterSlice:
             If it cannot be decoded.
         """
         with self.busy:
-            if self._codec is not None:
+            if self.server.fragments:
+                self.payloads[key] = payload  # of which is known when it is applied
+            elif self._codec is not None:
                 self._receive_encoded(key, payload, self._codec)
             elif payload.dtype == torch.float32 and payload.numel() == self._length + self._num_buffers:
                 self.payloads[key] = payload
@@ -171,20 +174,35 @@ class ParameterSlice:
         """Make the next version from the named payloads, in the order of the commit."""
         with self.busy:
             facts = zip(order.keys, order.weights, order.samples, order.steps, order.bases, strict=True)
+            cut = order.update.fragment
             pushes = [
-                Pushed(*self._take(key), key[0], samples, steps, self._held.get(base), weight=weight)
+                Pushed(*self._take(key, cut), key[0], samples, steps, self._held.get(base), weight=weight)
                 for key, weight, samples, steps, base in facts
             ]
             self.server.apply(pushes, **vars(order.update))
 
-    def _take(self, key: PushKey) -> tuple[Tensor, Tensor]:
+    def _take(self, key: PushKey, fragment: int) -> tuple[Tensor, Tensor]:
         payload = self.payloads.pop(key)
+        if fragment >= 0:
+            return self._part(payload, self.server.fragments[fragment].size)
         # views cost as much as the update of a small model
         return (
             (payload[: self._length], payload[self._length :])
             if self._num_buffers
             else (payload, _NO_BUFFERS)
         )
+
+    def _part(self, payload: Tensor, size: int) -> tuple[Tensor, Tensor]:
+        """Decode what a push carries of a fragment; what cannot be moves the model nowhere."""
+        part, buffers = split(payload, max(1, size), self._num_buffers)
+        if len(buffers) != self._num_buffers:
+            return torch.zeros(size), self.server.buffers
+        with suppress(CodecError):
+            if self._codec is not None:
+                return torch.from_numpy(self._codec.decode_part(part.numpy(), size)), buffers
+            if part.dtype == torch.float32 and len(part) == size:
+                return part, buffers
+        return torch.zeros(size), buffers
 
     def discard(self, key: PushKey) -> bool:
         """Drop a payload; False if it is not here."""
@@ -198,9 +216,21 @@ class ParameterSlice:
 
     # ---------------------------------------------------------------- answers
 
-    def answer(self, worker: int, ticket: int, version: int, aggregate: bool) -> Tensor:
-        """Return what is sent with a release, encoded: the model with the buffers, or the last aggregate."""
+    def answer(self, worker: int, ticket: int, version: int, aggregate: bool, fragment: int) -> Tensor:
+        """Return what is sent with a release, encoded.
+
+        The model or a fragment of it, with the buffers, or the last aggregate.
+        """
+        if fragment >= 0:
+            return self._answer_part(self.server.fragments[fragment].of(self.server.parameters))
         return self._aggregate(version) if aggregate else self._model(worker, ticket, version)
+
+    def _answer_part(self, part: Tensor) -> Tensor:
+        if self._codec is None or not len(part):
+            part = part.clone() if self._codec is None else torch.zeros(1, dtype=torch.uint8)
+        else:
+            part = torch.from_numpy(self._codec.encode_part(part.numpy()))
+        return with_buffers(padded(part), self.server.buffers)
 
     def _model(self, worker: int, ticket: int, version: int) -> Tensor:
         server = self.server
@@ -246,7 +276,7 @@ class ParameterSlice:
         before, length = self.server, self._length
         server = Server(
             vectors["parameters"], before.buffers, before.spec, before.global_batch, before.aggregation
-        )
+        )  # without fragments: entries of these do not move
         server.load_states(before.tensors() | vectors)
         server.aggregate = vectors.get("aggregate")
         self.server, self._length = server, len(server.parameters)

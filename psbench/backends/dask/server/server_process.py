@@ -128,7 +128,8 @@ class ServerProcess:
     def _begin(self, order: msg.BeginSlice) -> None:
         composition = self.workload.experiment.strategy.compositions[order.composition]
         self._part = partition_of(composition, self.workload, order.ranges)[self.number]
-        self._slice = new_slice(order.tensors, self.workload, composition, self.number, order.codec_counters)
+        own = order.tensors, self.workload, composition, self.number
+        self._slice = new_slice(*own, order.codec_counters, order.ranges)
         self.socket.keep_payload = self._slice.receive
         # workers are read from now on: one that resumes with a model of its own may have pushed already
         self._has_begun = True
@@ -160,7 +161,8 @@ class ServerProcess:
         if not self._has_met(order.worker):
             return order.worker in self._gone
         with self._slice.busy:
-            payload = self._slice.answer(order.worker, order.ticket, order.version, order.aggregate)
+            stamp = order.worker, order.ticket, order.version
+            payload = self._slice.answer(*stamp, order.aggregate, order.fragment)
             release = ReleaseMessage(order.ticket, order.version, 0, True, payload=payload)
             self.socket.send(worker_name(order.worker), release)
         return True

@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 
 from psbench.backends.compression import WorkerCodecs
-from psbench.backends.dask.protocol.framing import State, is_bare, split, with_buffers
+from psbench.backends.dask.protocol.framing import State, is_bare, padded, split, with_buffers
 from psbench.backends.dask.protocol.messages import EntryRanges, PushMessage, ReleaseMessage
 from psbench.backends.dask.protocol.roles import servers_of
 from psbench.backends.dask.protocol.transport import ClientSocket
 from psbench.backends.dask.worker.mailbox import LOOK_S, Mailbox
 from psbench.backends.dask.worker.ring_member import RingMember
-from psbench.backends.partition import gather, partitions, partitions_of
+from psbench.backends.partition import Partition, fragments_of, gather, partitions, partitions_of, within
 from psbench.core.events import Push
 from psbench.core.strategy import Strategy
 from psbench.errors import CodecError
@@ -79,10 +79,15 @@ class RingExchange(WorkerExchange):
     """All-Reduce: the payload waits here for the coordinator's ring, and the replica has the model."""
 
     def __init__(
-        self, member: RingMember, mailbox: Mailbox, clock: Callable[[], float], residual: Tensor | None
+        self,
+        member: RingMember,
+        fragments: Sequence[Partition],
+        mailbox: Mailbox,
+        clock: Callable[[], float],
+        residual: Tensor | None,
     ) -> None:
         super().__init__(mailbox, clock, residual)
-        self._member = member
+        self._member, self._fragments = member, fragments
 
     def push(self, push: Push, payload: Tensor, buffers: Tensor) -> None:
         """Keep the payload for the next ring, and tell the coordinator."""
@@ -92,7 +97,10 @@ class RingExchange(WorkerExchange):
 
     def model(self, release: ReleaseMessage) -> tuple[Tensor, Tensor]:
         """Return the replica."""
-        return self._member.replica.parameters, self._member.replica.buffers
+        parameters, buffers = self._member.replica.parameters, self._member.replica.buffers
+        if release.fragment >= 0:
+            parameters = self._fragments[release.fragment].of(parameters)
+        return parameters, buffers
 
     def aggregate(self, release: ReleaseMessage) -> Tensor:
         """Return the last ring's aggregate."""
@@ -126,6 +134,8 @@ class ServerExchange(WorkerExchange):
         self._withstands_nan = composition.aggregation.withstands_nan
         super().__init__(mailbox, clock, None if coded else residual)
         self._parts = partitions(composition.placement, workload.model.layout)
+        self._fragments = fragments_of(composition, workload.model.layout)
+        self._down = composition.communication.codec_down
         self._servers = servers[: servers_of(composition)]
         self._num_buffers = workload.model.num_buffers
         self._codecs: WorkerCodecs | None = None
@@ -136,7 +146,7 @@ class ServerExchange(WorkerExchange):
 
     def push(self, push: Push, payload: Tensor, buffers: Tensor) -> None:
         """Send each server its slice, with the buffers to the first."""
-        slices = self._slices(push.loss, self._with_residual(payload))
+        slices = self._slices(push.loss, self._with_residual(payload), push.fragment)
         sent_s = self._clock()
         if not slices:  # what is not finite does not travel: the push ends the run
             self._mailbox.send(PushMessage.of(push, sent_s, False))
@@ -146,10 +156,12 @@ class ServerExchange(WorkerExchange):
             server.send(PushMessage.of(push, sent_s, True, part))
         self._servers[0].send(PushMessage.of(push, sent_s, True, with_buffers(first, buffers)))
 
-    def _slices(self, loss: float, payload: Tensor) -> list[Tensor]:
+    def _slices(self, loss: float, payload: Tensor, fragment: int) -> list[Tensor]:
         """Return the servers' slices, encoded; none if the push ends the run."""
         if not (math.isfinite(loss) and (self._withstands_nan or finite(payload))):
             return []
+        if fragment >= 0:
+            return self._parts_of(payload, self._fragments[fragment])
         if self._codecs is None:
             return [part.of(payload) for part in self._parts]
         try:
@@ -160,8 +172,32 @@ class ServerExchange(WorkerExchange):
         except CodecError:
             return []
 
+    def _parts_of(self, payload: Tensor, entries: Partition) -> list[Tensor]:
+        """Return the servers' parts of a fragment."""
+        if self._codecs is None:
+            return [padded(within(own, entries).of(payload)) for own in self._parts]
+        try:
+            return [padded(part) for part in self._codecs.push_part(payload, entries)]
+        except CodecError:
+            return []
+
+    def _model_part(self, release: ReleaseMessage, entries: Partition) -> tuple[Tensor, Tensor]:
+        """Return a fragment of the model that the servers send."""
+        assert release.payload is not None
+        cuts = [within(own, entries) for own in self._parts]
+        first, buffers = split(release.payload, max(1, cuts[0].size), self._num_buffers)
+        found = torch.empty(entries.size)
+        for cut, part in zip(cuts, self._received(first, release.ticket), strict=True):
+            if cut.size:
+                whole = self._codecs is None
+                floats = part if whole else torch.from_numpy(self._down.decode(part.numpy(), cut.size))
+                cut.put(found, floats)
+        return found, buffers
+
     def model(self, release: ReleaseMessage) -> tuple[Tensor, Tensor]:
         """Return the model that the servers send."""
+        if release.fragment >= 0:
+            return self._model_part(release, self._fragments[release.fragment])
         assert release.payload is not None
         first, buffers = split(release.payload, self._parts[0].size, self._num_buffers)
         slices, codecs = self._received(first, release.ticket), self._codecs

@@ -21,6 +21,7 @@ from psbench.backends.dask.worker.mailbox import LOOK_S, Mailbox
 from psbench.backends.dask.worker.ring_member import RingMember
 from psbench.backends.dask.worker.usage import Usage
 from psbench.backends.local_steps import obey, renew
+from psbench.backends.partition import Partition, fragments_of
 from psbench.core import events as ev
 from psbench.core.strategy import Strategy
 from psbench.core.worker_loop import WorkerLoop
@@ -155,7 +156,8 @@ class Worker:
             vectors = (self.exchange.aggregate(release),)
         elif release.sent:
             vectors = self.exchange.model(release)
-        renew(self.model, vectors, self.lr, before)
+        self.model.obey(release.orders)
+        renew(self.model, vectors, self.lr, before, release.fragment)
         if self._model_tag is not None:
             tag, self._model_tag = self._model_tag, None
             self._send_model(tag)
@@ -177,8 +179,9 @@ class Worker:
             return None
         compute_s = time.perf_counter() - began
         model.stepped(result, samples, self.lr)
-        overlapped, self._overlapped = self._overlapped, None
-        if overlapped is not None:
+        overlapped = self._overlapped
+        if overlapped is not None and loop.takes_answer(stepped=True):
+            self._overlapped = None
             self._take(overlapped)
         stats = StepStatistics(result, model, self.evaluator)
         return loop.stepped(samples, compute_s, result.loss, stats)
@@ -227,7 +230,7 @@ class Worker:
     def _push(self, overlapping: bool) -> None:
         assert self.loop is not None
         push = self.loop.push(-1, bytes=0, overlapping=overlapping)
-        payload = self.model.payload()
+        payload = self.model.payload(push.fragment)
         if self._corruptions is not None:
             payload = self._corruptions.of(self.worker, push.ticket, payload)
         self.exchange.push(push, payload, self.model.buffers)
@@ -305,22 +308,25 @@ class Worker:
         if composition.placement.collective:
             assert self.member is not None
             replica = self.workload.server()  # a later composition's is sent
-            replica.use(composition.aggregation)
+            replica.use(composition.aggregation, self._fragments())
             self.member.begin(replica, composition.communication.codec.name)
 
     def _restart(self, residual: Tensor | None) -> None:
         """Forget what was concluded and computed since the last push."""
         self.loop = self._overlapped = self._model_tag = self._released_at = None
-        self.model = LocalModel(self.composition, self._optimizer)
+        self.model = LocalModel(self.composition, self._optimizer, self._fragments())
         common = self.mailbox, self._clock, residual
         if self.composition.placement.collective:
             assert self.member is not None
-            self.exchange = RingExchange(self.member, *common)
+            self.exchange = RingExchange(self.member, self._fragments(), *common)
         else:
             composition, workload = self.composition, self.workload
             self.exchange = ServerExchange(self.servers, composition, workload, self.worker, *common)
             if self._ranges:
                 self.exchange.reassign(self._ranges)
+
+    def _fragments(self) -> list[Partition]:
+        return fragments_of(self.composition, self.workload.model.layout)
 
     def _change_ranges(self, order: msg.ChangeRanges) -> None:
         self._ranges = order.ranges

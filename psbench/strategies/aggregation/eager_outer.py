@@ -1,0 +1,72 @@
+"""The server's half of Eager DiLoCo: the mean of what its workers step along by themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from psbench.core.actions import Action, Apply
+from psbench.core.aggregation import Aggregation, PayloadKind, ReplyKind
+from psbench.core.arithmetic import Pushed, State, Step, Vector
+from psbench.core.events import Push
+from psbench.core.specification import parameter
+from psbench.core.view import ClusterView
+from psbench.strategies.aggregation.outer import nesterov
+
+SOURCE = "Kale et al. 2025 (Eager updates)"
+
+
+class EagerOuter(Aggregation):
+    """Send all workers the mean difference D, and step along ((k - 1) D' + D)/k, where D' is the last one.
+
+    That is the mean of what the k workers step along, so that x is the mean of their x_i.
+
+    Parameters
+    ----------
+    outer_lr, outer_momentum : float
+        Of the outer step, which is Nesterov's; the same as of the communication part `eager`.
+
+    Notes
+    -----
+    Reduces to: `outer` with one worker.
+    Our reading: batches are of one size, and differences count equally.
+
+    Source
+    ------
+    Kale, Douillard, Donchev (2025), "Eager Updates For Overlapped Communication and Computation in DiLoCo",
+    sec. 3.
+
+    Examples
+    --------
+    >>> EagerOuter().payload, EagerOuter().reply
+    ('difference', 'aggregate')
+    """
+
+    name: ClassVar[str] = "eager_outer"
+    source: ClassVar[str] = SOURCE
+    payload: ClassVar[PayloadKind] = "difference"
+    reply: ClassVar[ReplyKind] = "aggregate"
+    needs_barrier: ClassVar[bool] = True
+    weighs_samples: ClassVar[bool] = False
+    linear: ClassVar[bool] = True
+
+    outer_lr: float = parameter(0.7, "rate of the outer step", source=SOURCE, gt=0)
+    outer_momentum: float = parameter(0.9, "momentum of the outer step", source=SOURCE, ge=0, lt=1)
+
+    @property
+    def effective_outer_rate(self) -> float:
+        """Return lr/(1 - beta)."""
+        return self.outer_lr / (1.0 - self.outer_momentum)
+
+    def on_commit(self, pushes: list[Push], view: ClusterView) -> list[Action]:
+        """Take the mean."""
+        count = len(pushes)
+        return [Apply(pushes, [1.0 / count] * count, {"workers": count})]
+
+    def update(self, x: Vector, pushes: Sequence[Pushed], state: State, step: Step) -> None:
+        """Take the mean of the workers' outer steps."""
+        mean, k = step.sum(pushes), step.numbers["workers"]
+        known = ((k - 1) * state["mean"] + mean) / k if "mean" in state else mean
+        x.sub_(nesterov(known, state.vector("velocity"), self.outer_momentum), alpha=self.outer_lr)
+        state["mean"] = mean
+        step.reply(mean)

@@ -1,0 +1,133 @@
+"""The worker's half of Eager DiLoCo: an outer step with the own fresh share and the others' last one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+from psbench.core.actions import Orders
+from psbench.core.arithmetic import State, Vector, WorkerStep
+from psbench.core.own_steps import OwnSteps
+from psbench.core.specification import parameter
+from psbench.core.view import ClusterView
+from psbench.core.worker_policy import Directive, WorkerPolicy
+from psbench.strategies.aggregation.outer import nesterov
+
+SOURCE = "Kale et al. 2025 (Eager updates)"
+
+
+class Eagerly(WorkerPolicy):
+    """A worker that computes on when it has pushed, except at first, and waits before the next push."""
+
+    local_steps: int = 1
+    made: int = 0
+    begun: bool = False  # whether its first push is answered
+    exchanging: bool = False
+
+    def on_orders(self, orders: Orders) -> None:
+        """Begin a round; without a push under way earlier steps may be void."""
+        self.local_steps = orders.get("local_steps", self.local_steps)
+        if not self.exchanging:
+            self.begun, self.made = self.made > 0, 0
+
+    def after_step(self, stats: Mapping[str, float]) -> Directive:
+        """Push after the last step, unless the answer to the push before is still under way."""
+        self.made += 1
+        if self.made < self.local_steps:
+            return "continue"
+        return "wait" if self.exchanging else self._push()
+
+    def on_answer(self, waited: bool) -> Directive:
+        """Go on, with the push that had to wait if one had to."""
+        self.exchanging = False
+        return self._push() if waited else "continue"
+
+    def _push(self) -> Directive:
+        if not self.begun:
+            return "push"
+        self.made, self.exchanging = 0, True
+        return "push_and_continue"
+
+
+class Eager(OwnSteps):
+    """Step with D + (D_i - D_i')/k: the last round's mean difference D, with the own share of it renewed.
+
+    After H steps worker i pushes its difference D_i and does not wait: it takes the outer step itself, with
+    its own momentum, and goes on from its own x_i. D is the mean that the others' answers have brought
+    meanwhile, and D_i' its own share of that. The first round is DiLoCo's: there is no D yet.
+
+    Parameters
+    ----------
+    local_steps : int, steps, >= 1
+        H, steps between two pushes.
+    outer_lr, outer_momentum : float
+        Of the outer step, which is Nesterov's; the same as of the aggregation part `eager_outer`.
+
+    Notes
+    -----
+    Reduces to: `local_sgd` with `outer` (DiLoCo) with one worker.
+    The workers' models differ; the mean of all x_i is the server's.
+    An implementation of others takes D_i/k + (k - 1)/k D, which counts the own last share too: equal only if
+    all differences are.
+    Our reading: k is the number of workers when the last answer was sent; the first round; that a worker that
+    comes later begins without momentum.
+
+    Source
+    ------
+    Kale, Douillard, Donchev (2025), "Eager Updates For Overlapped Communication and Computation in DiLoCo",
+    sec. 3.
+
+    Examples
+    --------
+    >>> policy = Eager(local_steps=1).worker_policy()
+    >>> policy.on_orders({"local_steps": 1})
+    >>> first = policy.after_step({})
+    >>> policy.on_orders({"local_steps": 1})
+    >>> first, policy.after_step({}), policy.after_step({})
+    ('push', 'push_and_continue', 'wait')
+    """
+
+    name: ClassVar[str] = "eager"
+    source: ClassVar[str] = SOURCE
+    overlaps: ClassVar[bool] = True
+
+    # the paper: 500; a laptop's runs have 500 to 2,000 steps
+    local_steps: int = parameter(
+        20, "steps of a worker between two pushes", unit="steps", source=SOURCE, ge=1
+    )
+    outer_lr: float = parameter(0.7, "rate of the outer step", source=SOURCE, gt=0)
+    outer_momentum: float = parameter(0.9, "momentum of the outer step", source=SOURCE, ge=0, lt=1)
+
+    def worker_policy(self) -> WorkerPolicy:
+        """Return the worker policy that does not wait for the others."""
+        return Eagerly()
+
+    def on_release(self, worker: int, view: ClusterView) -> Orders:
+        """Order the steps until the next push, and say how many workers share the mean."""
+        return {"local_steps": self.local_steps, "workers": view.num_active}
+
+    def begin(self, w: Vector, model: Vector, state: State, own: WorkerStep) -> None:
+        """Start from the model."""
+        w.copy_(model)
+        state.clear()
+        state.vector("x", model)
+
+    def payload(self, w: Vector, state: State, own: WorkerStep) -> Vector:
+        """Return the own difference, and step on with what is known of the others'."""
+        difference: Vector = state["x"] - w
+        if "mean" in state:
+            known = state["mean"] + (difference - state["share"]) / own.orders["workers"]
+            self._step(w, known, state)
+        state["share"] = difference
+        return difference
+
+    def receive(self, w: Vector, answer: Vector, state: State, own: WorkerStep) -> None:
+        """Keep the mean of the last round; the first one is stepped along at once."""
+        if "mean" not in state:
+            self._step(w, answer, state)
+        state["mean"] = answer
+
+    def _step(self, w: Vector, difference: Vector, state: State) -> None:
+        x = state["x"]
+        x.sub_(nesterov(difference, state.vector("velocity"), self.outer_momentum), alpha=self.outer_lr)
+        w.copy_(x)

@@ -1,0 +1,202 @@
+"""Streaming DiLoCo: the model is exchanged fragment by fragment, while its worker computes on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar, Literal
+
+from pydantic import PrivateAttr, model_validator
+
+from psbench.core.actions import Action, Orders
+from psbench.core.arithmetic import State, Vector, WorkerStep
+from psbench.core.own_steps import OwnSteps
+from psbench.core.parts import Layout, Ranges
+from psbench.core.specification import parameter
+from psbench.core.view import ClusterView
+from psbench.core.worker_policy import Directive, WorkerPolicy
+from psbench.errors import ParameterError
+
+SOURCE = "Douillard et al. 2025 (Streaming DiLoCo)"
+
+
+class Streaming(WorkerPolicy):
+    """A worker that pushes when its steps are made, and takes the answer `overlap` steps later."""
+
+    overlap: int = 0
+    local_steps: int = 1
+    made: int = 0  # since the last push
+    exchanging: bool = False
+
+    def on_orders(self, orders: Orders) -> None:
+        """Take the steps until the next push; without a push under way earlier steps may be void."""
+        self.local_steps = orders.get("local_steps", self.local_steps)
+        if not self.exchanging:
+            self.made = 0
+
+    def takes_answer(self, stepped: bool) -> bool:
+        """Take it when so many steps are made, not earlier: so the result is of steps, not of speed."""
+        return self.made + stepped >= self.overlap
+
+    def after_step(self, stats: Mapping[str, float]) -> Directive:
+        """Push after the last step; with a push under way, wait for its answer when that is due."""
+        self.made += 1
+        if self.exchanging:
+            return "wait" if self.made >= self.overlap else "continue"
+        if self.made < self.local_steps:
+            return "continue"
+        self.made, self.exchanging = 0, self.overlap > 0
+        return "push_and_continue" if self.exchanging else "push"
+
+    def on_answer(self, waited: bool) -> Directive:
+        """Go on with steps."""
+        self.exchanging = False
+        return "continue"
+
+
+class Fragments(OwnSteps):
+    """Push one of P fragments of the model after every H/P steps, and take its new value tau steps later.
+
+    A worker keeps g, the value of each fragment that all have agreed on last. At step t = p H/P (mod H) it
+    pushes the difference g_p - w_p. With the answer, tau steps later, g_p is the new value, and w_p <- alpha
+    w_p + (1 - alpha) g_p. An aggregation such as `outer` makes the new value of the mean difference; its
+    momentum is of each fragment by itself.
+
+    Parameters
+    ----------
+    local_steps : int, steps, >= 1
+        H, steps between two pushes of the same fragment; a multiple of `num_fragments`.
+    num_fragments : int, >= 1
+        P.
+    fragment_pattern : "strided" or "contiguous"
+        The model's tensors l, l + P, l + 2P and so on are a fragment, or consecutive ones of about as many
+        entries.
+    overlap : int, steps, 0 <= tau < H/P
+        tau: steps that a worker takes while its push is under way. It waits if the answer takes longer; one
+        that is there earlier is kept until then.
+    mixing : float, 0 <= alpha <= 1
+        alpha: the share of its own value that a worker keeps. 0 forgets what the tau steps did there.
+    first_push : "after_all" or "after_share"
+        Whether the first push is after H steps, as in the paper's example, or after H/P, as in torchft.
+
+    Notes
+    -----
+    Reduces to: `local_sgd` with momentum that is kept (DiLoCo, with `outer`), with one fragment, no overlap
+    and alpha = 0; workers that never hear of each other with alpha = 1. Bytes in H steps are DiLoCo's; the
+    peak is one P-th.
+    With no overlap and P > 1 the other fragments keep what they have done, and the rate of each step is that
+    of the epoch at the last answer.
+    Our reading: a fragment is of whole tensors, where the paper takes groups of transformer layers;
+    BatchNorm's statistics travel with every fragment. Where a strategy switches, the last push is of one
+    fragment, and what the others have done since theirs is lost. The paper sends 4 bits a value: codec e3m0.
+
+    Source
+    ------
+    Douillard et al. (2025), "Streaming DiLoCo with overlapping communication: Towards a Distributed Free
+    Lunch", Alg. 2. The paper: H of 30 and 100, P of 3 layers each, tau of 1 to 10, alpha of .5 and 0.
+
+    Examples
+    --------
+    >>> Fragments(num_fragments=2).fragments([("a", 3), ("b", 2), ("c", 1)])
+    [[(0, 3), (5, 6)], [(3, 5)]]
+    """
+
+    name: ClassVar[str] = "fragments"
+    source: ClassVar[str] = SOURCE
+
+    # the paper: 100; a laptop's runs have 500 to 2,000 steps
+    local_steps: int = parameter(
+        20, "steps between two pushes of a fragment", unit="steps", source=SOURCE, ge=1
+    )
+    num_fragments: int = parameter(2, "parts of the model that are pushed in turn", source=SOURCE, ge=1)
+    fragment_pattern: Literal["strided", "contiguous"] = parameter(
+        "strided", "which tensors are a fragment: every P-th, or consecutive ones", source=SOURCE
+    )
+    overlap: int = parameter(1, "steps while a push is under way", unit="steps", source=SOURCE, ge=0)
+    mixing: float = parameter(0.5, "share of its own value that a worker keeps", source=SOURCE, ge=0, le=1)
+    first_push: Literal["after_all", "after_share"] = parameter(
+        "after_all", "the first push: after H steps, or after the share of one fragment", source=SOURCE
+    )
+
+    _rounds: int = PrivateAttr(default=0)  # commits so far
+
+    @model_validator(mode="after")
+    def _divides(self) -> Fragments:
+        share, rest = divmod(self.local_steps, self.num_fragments)
+        if rest:
+            near = max(1, round(self.local_steps / self.num_fragments)) * self.num_fragments
+            raise ParameterError(
+                f"local_steps: {self.local_steps} is no multiple of num_fragments, {self.num_fragments}; "
+                f"the nearest is {near}"
+            )
+        if self.overlap >= share:
+            raise ParameterError(
+                f"overlap: {self.overlap} steps, and the next fragment is pushed after {share} "
+                f"(local_steps / num_fragments); use at most {share - 1}"
+            )
+        return self
+
+    @property
+    def overlaps(self) -> bool:  # type: ignore[override]
+        """Whether a worker computes while its push is under way."""
+        return self.overlap > 0
+
+    def fragments(self, layout: Layout) -> list[Ranges]:
+        """Return the entries of each fragment."""
+        if not layout:
+            return []
+        if self.num_fragments > len(layout):
+            raise ParameterError(
+                f"num_fragments: {self.num_fragments}, and the model has {len(layout)} tensors to divide"
+            )
+        of_tensors = self._strided(len(layout)) if self.fragment_pattern == "strided" else self._even(layout)
+        found: list[list[tuple[int, int]]] = [[] for _ in range(self.num_fragments)]
+        start = 0
+        for (_, size), fragment in zip(layout, of_tensors, strict=True):
+            own, stop = found[fragment], start + size
+            if own and own[-1][1] == start:
+                own[-1] = own[-1][0], stop
+            else:
+                own.append((start, stop))
+            start = stop
+        return [*found]
+
+    def _strided(self, count: int) -> list[int]:
+        return [tensor % self.num_fragments for tensor in range(count)]
+
+    def _even(self, layout: Layout) -> list[int]:
+        """Return consecutive tensors' fragments: each begins once the ones before have their share."""
+        total, before, found = sum(size for _, size in layout), 0, [0]
+        for left, (_, size) in zip(range(len(layout) - 1, 0, -1), layout, strict=False):
+            before += size
+            full = before * self.num_fragments >= (found[-1] + 1) * total
+            needed = self.num_fragments - 1 - found[-1]  # each of the others must get a tensor
+            found.append(found[-1] + int(needed > 0 and (full or left <= needed)))
+        return found
+
+    def worker_policy(self) -> WorkerPolicy:
+        """Return the worker policy that streams."""
+        return Streaming(overlap=self.overlap)
+
+    def on_applied(self, view: ClusterView) -> list[Action]:
+        """Count the commits: all workers push the same fragment next."""
+        self._rounds += 1
+        return []
+
+    def on_release(self, worker: int, view: ClusterView) -> Orders:
+        """Order the next fragment, and the steps until its push."""
+        late = self.first_push == "after_all"
+        steps = self.local_steps if late and not self._rounds else self.local_steps // self.num_fragments
+        return {"local_steps": steps, "fragment": (self._rounds + (not late)) % self.num_fragments}
+
+    def begin(self, w: Vector, model: Vector, state: State, own: WorkerStep) -> None:
+        """Mix what all have agreed on with the own value; a worker that has none takes it over."""
+        if "agreed" not in state or not self.mixing:
+            w.copy_(model)
+        else:
+            w.mul_(self.mixing).add_(model, alpha=1.0 - self.mixing)
+        state.vector("agreed").copy_(model)
+
+    def payload(self, w: Vector, state: State, own: WorkerStep) -> Vector:
+        """Return how far the own steps have moved the fragment from what all have agreed on."""
+        difference: Vector = state["agreed"] - w
+        return difference
