@@ -243,7 +243,7 @@ SMALLEST = {
 #: those whose steps are not the mini-batches of a single process
 OTHER_BATCHES = {"hermes"}
 #: those whose server has another model than the worker, on purpose
-OTHER_MODELS = {"easgd"}
+OTHER_MODELS = {"easgd", "streaming_diloco"}
 #: those that lose something on the wire on purpose; without the codec it is bsp (tests/strategies/codecs)
 LOSSY = {"double_squeeze"}
 

@@ -10,11 +10,12 @@ from zlib import crc32
 import torch
 from torch import Tensor
 
-from psbench.core.actions import Apply
+from psbench.core.actions import Apply, Orders, Release
 from psbench.core.arithmetic import Pushed
 from psbench.core.strategy import Strategy
 from psbench.optimization.optimizer import SGD
 from psbench.seeds import Streams
+from psbench.testing.cluster import LAYOUT
 from psbench.testing.invariants import BrokenContract
 from psbench.training.local_model import LocalModel
 from psbench.training.server import Server
@@ -25,6 +26,7 @@ _WHOLE = (slice(0, _ENTRIES),)
 _SLICES = (slice(0, 2), slice(2, 3), slice(3, _ENTRIES))
 #: of a run, as each checks every one of them
 _UPDATES = 30
+_PUSHES = 4  # of a worker
 _RATE = 0.1
 _OPTIMIZER = SGD(lr=_RATE, momentum=0.5)
 _NONE = torch.zeros(0)
@@ -92,7 +94,11 @@ def _updated(
 ) -> list[Tensor]:
     """Return the parameters after each commit, as so many servers make them."""
     part, versions = strategy.aggregation, [draw("start")]
-    servers = [Server(versions[0][cut], _NONE, _OPTIMIZER, 1, part) for cut in slices]
+    fragments = [_fragments(strategy, range(_ENTRIES)[cut]) for cut in slices]
+    servers = [
+        Server(versions[0][cut], _NONE, _OPTIMIZER, 1, part, own)
+        for cut, own in zip(slices, fragments, strict=True)
+    ]
     for number, apply in enumerate(updates):
         pushes = _pushes(strategy, apply, draw, versions)
         if added_up and len(pushes) > 1:
@@ -101,10 +107,14 @@ def _updated(
         for place, cut in enumerate(slices):
             if reloads:
                 saved = servers[place].tensors()
-                servers[place] = Server(versions[0][cut], _NONE, _OPTIMIZER, 1, part.fresh())
+                own = fragments[place]
+                servers[place] = Server(versions[0][cut], _NONE, _OPTIMIZER, 1, part.fresh(), own)
                 servers[place].load(saved)
-            own = [replace(p, vector=p.vector[cut].clone(), base=_cut(p.base, cut)) for p in pushes]
-            _apply(servers[place], own, apply, f"{type(part).__name__}.update, commit {number}")
+            sent = [replace(p, vector=p.vector[cut].clone(), base=_cut(p.base, cut)) for p in pushes]
+            if apply.fragment >= 0:
+                entries = fragments[place][apply.fragment]
+                sent = [replace(push, vector=entries.of(push.vector)) for push in sent]
+            _apply(servers[place], sent, apply, f"{type(part).__name__}.update, commit {number}")
         versions.append(torch.cat([server.parameters for server in servers]))
     return versions[1:]
 
@@ -131,7 +141,7 @@ def _cut(vector: Tensor | None, cut: slice) -> Tensor | None:
 def _apply(server: Server, pushes: list[Pushed], apply: Apply, where: str) -> None:
     before = [push.vector.clone() for push in pushes]
     with _named(where):
-        server.apply(pushes, epoch=apply.epoch, numbers=dict(apply.numbers))
+        server.apply(pushes, epoch=apply.epoch, numbers=dict(apply.numbers), fragment=apply.fragment)
     if not all(torch.equal(push.vector, same) for push, same in zip(pushes, before, strict=True)):
         raise BrokenContract(f"{where}: changes the vector of a push; make a new one: push.vector * 2")
     answer = server.aggregate
@@ -147,8 +157,14 @@ def _apply(server: Server, pushes: list[Pushed], apply: Apply, where: str) -> No
 # -------------------------------------------------------------------- the worker's half
 
 
-def check_half(strategy: Strategy) -> None:
+def check_half(strategy: Strategy, releases: Sequence[Release]) -> None:
     """Check what a communication part's worker's half makes of models and gradients.
+
+    Parameters
+    ----------
+    strategy : Strategy
+    releases : sequence of Release
+        Of an engine; those of the worker that is released first are taken for their orders.
 
     Raises
     ------
@@ -156,35 +172,43 @@ def check_half(strategy: Strategy) -> None:
         Names the method and the likely cause.
     """
     who = type(strategy.communication).__name__
-    plain = _payloads(strategy, _drawn)
-    if not _same(plain, _payloads(strategy, _drawn)):
+    orders = [each.orders for each in releases if each.worker == releases[0].worker][:_PUSHES]
+    plain = _payloads(strategy, orders, _drawn)
+    if not _same(plain, _payloads(strategy, orders, _drawn)):
         raise BrokenContract(
             f"{who}: the same gradients give other pushes the second time. Most likely it draws numbers, or "
             "keeps something outside of `state`"
         )
-    if strategy.own_steps and not _same(plain, _payloads(strategy, _drawn, reloads=True)):
+    if strategy.own_steps and not _same(plain, _payloads(strategy, orders, _drawn, reloads=True)):
         raise BrokenContract(
             f"{who}: with a worker's state saved and loaded after every push the next ones are others. Most "
             "likely it keeps something outside of `state`"
         )
-    for payload in _payloads(strategy, lambda name: torch.zeros(_ENTRIES)):
+    for payload in _payloads(strategy, orders, lambda name: torch.zeros(_ENTRIES)):
         if not bool(payload.isfinite().all()):
             raise BrokenContract(f"{who}: models and gradients of zeros give pushes of NaN or infinity")
 
 
-def _payloads(strategy: Strategy, draw: _Draw, *, reloads: bool = False) -> list[Tensor]:
+def _payloads(
+    strategy: Strategy, orders: Sequence[Orders], draw: _Draw, *, reloads: bool = False
+) -> list[Tensor]:
     """Return the pushes of a worker that takes two steps for each, and is answered."""
     who = type(strategy.communication).__name__
-    model, found, copies = LocalModel(strategy, _OPTIMIZER), [], []
-    answered = strategy.aggregation.reply != "model"
-    for push in range(4):
+    fragments = _fragments(strategy, range(_ENTRIES))
+    model, found, copies = LocalModel(strategy, _OPTIMIZER, fragments), [], []
+    answered, fragment = strategy.aggregation.reply != "model", -1
+    for push, told in enumerate(orders):
         given = draw(f"answer {push}")
+        if fragment >= 0:
+            given = fragments[fragment].of(given)
+        model.obey(told)
         before = given.clone()
         with _named(f"{who}.receive" if push and answered else f"{who}.begin"):
             if push and answered:
                 model.receive(given, _RATE)
             else:
-                model.load(given, _NONE, _RATE)
+                model.load(given, _NONE, _RATE, fragment)
+        fragment = told["fragment"] if fragments else -1
         for number in range(2):
             gradient = draw(f"gradient {push} {number}")
             with _named(f"{who}.step"):
@@ -197,8 +221,9 @@ def _payloads(strategy: Strategy, draw: _Draw, *, reloads: bool = False) -> list
         if not torch.equal(given, before):
             raise BrokenContract(f"{who}: changes the model that it was sent, which others hold too; copy it")
         with _named(f"{who}.payload"):
-            payload = model.payload()
-        if getattr(payload, "shape", None) != (_ENTRIES,):
+            payload = model.payload(fragment)
+        entries = given if fragment < 0 else fragments[fragment].of(draw("start"))
+        if getattr(payload, "shape", None) != entries.shape:
             raise BrokenContract(
                 f"{who}.payload: returns {type(payload).__name__}, not a vector as long as `w`"
             )
@@ -206,7 +231,7 @@ def _payloads(strategy: Strategy, draw: _Draw, *, reloads: bool = False) -> list
         copies.append(payload.clone())
         if reloads:
             saved = model.state_dict()
-            model = LocalModel(strategy, _OPTIMIZER)
+            model = LocalModel(strategy, _OPTIMIZER, fragments)
             model.load_state_dict(saved)
     if not _same(found, copies):
         raise BrokenContract(f"{who}.payload: what it returned is changed by later steps; return a copy")
@@ -214,6 +239,25 @@ def _payloads(strategy: Strategy, draw: _Draw, *, reloads: bool = False) -> list
 
 
 # -------------------------------------------------------------------- tools
+
+
+class _Some:
+    """Some entries of a vector, by their places."""
+
+    def __init__(self, places: list[int]) -> None:
+        self._places = torch.tensor(places, dtype=torch.int64)
+
+    def of(self, vector: Tensor) -> Tensor:
+        return vector[self._places]
+
+    def put(self, vector: Tensor, part: Tensor) -> None:
+        vector[self._places] = part
+
+
+def _fragments(strategy: Strategy, held: range) -> list[_Some]:
+    """Return where in these entries those of each fragment are; any will do, so all are alike."""
+    count = len(strategy.communication.fragments(LAYOUT))
+    return [_Some([e - held.start for e in held if e % count == i]) for i in range(count)]
 
 
 def _drawn(name: str) -> Tensor:

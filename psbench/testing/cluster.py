@@ -31,7 +31,7 @@ _MEMBERSHIP, _WORK, _TIMER = 0, 1, 2
 _MEASURE_S = 0.25  # duration of a `Measure`
 _BYTES = 100  # of a push; appears in the log, and nothing depends on it
 #: the model's tensors: enough that each of a few servers has some under every assignment
-_LAYOUT = tuple((f"tensor {number}", 8 + number % 5) for number in range(64))
+LAYOUT = tuple((f"tensor {number}", 8 + number % 5) for number in range(64))
 
 
 class Undeclared(Exception):
@@ -148,7 +148,7 @@ class ScriptedCluster:
         batch = self.samples * self.num_workers
         rng = Streams(self.seed).generator("strategy")
         view = ClusterView(self.num_workers, 10 * batch, batch, self.epochs, rng=rng)
-        return Engine(self.strategy, view, wire_size=WireSize(_LAYOUT), log=log)
+        return Engine(self.strategy, view, wire_size=WireSize(LAYOUT), log=log)
 
     # ---------------------------------------------------------------- time
 

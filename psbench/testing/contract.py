@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from psbench.core.actions import Apply
+from psbench.core.actions import Apply, Release
 from psbench.core.engine import Engine
 from psbench.core.events import Join, Leave
 from psbench.core.log import Kind
@@ -271,11 +271,11 @@ def _check_arithmetic(strategy: AnyStrategy, seed: int, events: int) -> None:
         return
     from psbench.testing.arithmetic import check_half, check_update
 
+    actions = [action for *_, answer in _played(strategy, seed, events).history for action in answer]
     if updates:
-        history = _played(strategy, seed, events).history
-        check_update(strategy, [a for *_, actions in history for a in actions if isinstance(a, Apply)])
+        check_update(strategy, [action for action in actions if isinstance(action, Apply)])
     if works:
-        check_half(strategy)
+        check_half(strategy, [action for action in actions if isinstance(action, Release)])
 
 
 def _is_own(part: Part, *methods: str) -> bool:

@@ -122,7 +122,7 @@ def test_a_push_is_decoded_as_it_was_encoded(overlapping: bool, stats: dict[str,
 @pytest.mark.parametrize("orders", [{}, {"push": True, "batch_size": 7}])
 @pytest.mark.parametrize("then", ["step", "push"])
 def test_a_release_is_decoded_as_it_was_encoded(then: Any, orders: dict[str, object]) -> None:
-    release = ReleaseMessage(3, 2, 64, then == "push", then == "step", then, 1.25, orders)
+    release = ReleaseMessage(3, 2, 64, then == "push", then == "step", then, 1.25, 2, orders)
     assert sent(release) == release
 
 

@@ -10,7 +10,7 @@ from hypothesis.extra.numpy import arrays
 
 from psbench.core.part import REGISTRY, make_part
 from psbench.errors import CodecError, ParameterError
-from psbench.strategies.codecs import QSGD, Codec, Half, OneBit, Plain, RandomK, Sign, TernGrad, TopK
+from psbench.strategies.codecs import E3M0, QSGD, Codec, Half, OneBit, Plain, RandomK, Sign, TernGrad, TopK
 from psbench.strategies.codecs.sparse import index_bits, largest
 
 EXAMPLE = np.array([0.5, -1, 0.25, 0], dtype=np.float32)
@@ -25,7 +25,7 @@ VARIANTS = [
         QSGD(levels=4, bucket=0),
         QSGD(levels=300, bucket=5),
     ),
-    *(QSGD(levels=255), Sign(bucket=3), OneBit(bucket=3), OneBit(bucket=16)),
+    *(QSGD(levels=255), Sign(bucket=3), OneBit(bucket=3), OneBit(bucket=16), E3M0(bucket=3)),
 ]
 DRAWS = 100_000
 
@@ -55,7 +55,7 @@ def square(vector: np.ndarray) -> float:
 
 
 def test_every_codec_is_there_and_says_where_it_is_from():
-    assert NAMES == ["fp16", "none", "one_bit", "qsgd", "random_k", "sign", "terngrad", "top_k"]
+    assert NAMES == ["e3m0", "fp16", "none", "one_bit", "qsgd", "random_k", "sign", "terngrad", "top_k"]
     for codec in VARIANTS:
         assert codec.source
         assert make_part("codec", codec.model_dump()) == codec
@@ -72,6 +72,7 @@ def test_every_codec_is_there_and_says_where_it_is_from():
         (QSGD(levels=4, bucket=0), 4032),
         (Sign(), 1032),
         (OneBit(), 1064),
+        (E3M0(), 4128),
     ],
 )
 def test_bits_of_a_thousand_entries(codec, bits):
@@ -397,3 +398,14 @@ def test_the_smallest_floats_do_no_harm():
     vector = np.full(600, 1e-45, dtype=np.float32)
     for codec in VARIANTS:
         assert np.isfinite(there_and_back(codec, vector)).all()
+
+
+def test_exponents_are_within_a_factor_of_the_root_of_2_and_encoding_them_again_changes_nothing():
+    vector = np.random.default_rng(0).standard_normal(1000, dtype=np.float32)
+    for codec in (E3M0(), E3M0(bucket=7), E3M0(bucket=0)):
+        arrived = there_and_back(codec, vector)
+        assert np.array_equal(there_and_back(codec, arrived), arrived)
+        ratio = arrived[arrived != 0] / vector[arrived != 0]
+        assert ratio.min() * (1 + 1e-3) >= 2**-0.5
+        assert ratio.max() <= 2**0.5 * (1 + 1e-3)
+        assert np.abs(vector[arrived == 0]).max() < np.abs(vector).max() * 2**-6.5 * (1 + 1e-3)

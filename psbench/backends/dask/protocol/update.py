@@ -21,7 +21,7 @@ class Update:
     epoch: float
     momentum_scale: float
     numbers: dict[str, float]
-    fragment: int
+    fragment: int = -1
 
     @classmethod
     def of(cls, apply: Apply) -> Update:

@@ -1,0 +1,274 @@
+"""Fragments, Streaming and Eager DiLoCo: the papers' steps by hand, what equals what, and what is refused."""
+
+import pytest
+import torch
+from vectors import pushed
+
+import psbench as ps
+from psbench.core.arithmetic import State
+from psbench.core.log import Kind
+from psbench.core.strategy import Strategy
+from psbench.errors import ParameterError
+from psbench.runs.execution import resume
+from psbench.strategies.aggregation import EagerOuter, Outer
+from psbench.strategies.communication import Eager, Fragments
+from psbench.testing import toy_experiment
+from psbench.training.local_model import LocalModel
+from psbench.training.optim import SGD
+from psbench.training.server import Server
+from psbench.training.trainer import StepResult
+
+NONE = torch.zeros(0)
+LAYOUT = [("a", 2), ("b", 3), ("c", 1)]
+PLAIN = {"outer_optimizer": "plain", "outer_lr": 1.0}
+
+
+def run(strategy, **changes):
+    return ps.run(toy_experiment(strategy, **{"stop": {"updates": 9}, "seed": 3, "model": "mlp"} | changes))
+
+
+def streaming(**values):
+    return {"name": "streaming_diloco", "local_steps": 6, "num_fragments": 3} | values
+
+
+# -------------------------------------------------------------------- which entries
+
+
+def test_fragments_are_whole_tensors_every_pth_or_consecutive():
+    assert Fragments(num_fragments=2).fragments(LAYOUT) == [[(0, 2), (5, 6)], [(2, 5)]]
+    assert Fragments(num_fragments=2, fragment_pattern="contiguous").fragments(LAYOUT) == [[(0, 5)], [(5, 6)]]
+    assert Fragments(local_steps=21, num_fragments=3).fragments(LAYOUT) == [[(0, 2)], [(2, 5)], [(5, 6)]]
+
+
+@pytest.mark.parametrize("pattern", ["strided", "contiguous"])
+@pytest.mark.parametrize("sizes", [(1, 1, 1, 50, 1, 1), (50, 1, 1, 1, 1, 1), (3, 3, 3, 3, 3, 3, 3)])
+@pytest.mark.parametrize("count", [1, 2, 3, 6])
+def test_each_entry_is_in_one_fragment_and_none_is_empty(sizes, count, pattern):
+    layout = [(str(i), size) for i, size in enumerate(sizes)]
+    part = Fragments(local_steps=6 * count, num_fragments=count, fragment_pattern=pattern, overlap=0)
+    found = [list(range(*each)) for own in part.fragments(layout) for each in own]
+    assert sorted(entry for own in found for entry in own) == list(range(sum(sizes)))
+    assert all(part.fragments(layout))
+
+
+@pytest.mark.parametrize(
+    ("values", "says"),
+    [
+        ({"local_steps": 20, "num_fragments": 3}, "no multiple of num_fragments, 3; the nearest is 21"),
+        ({"local_steps": 6, "num_fragments": 3, "overlap": 2}, "use at most 1"),
+        ({"aggregation": "mean"}, "steps kept on the worker would be lost"),
+        ({"consistency": "asp"}, "asp has no barrier"),
+        ({"consistency": "asp", "aggregation": "fedbuff"}, "all push a fragment at the same step"),
+        ({"codec": {"name": "top_k"}}, "without error feedback"),
+        ({"codec_down": {"name": "sign"}}, "'none' or 'fp16' down"),
+        ({"aggregation": "krum"}, "fragment"),
+    ],
+)
+def test_what_has_no_meaning_is_refused(values, says):
+    with pytest.raises(ParameterError, match=says):
+        ps.strategies.streaming_diloco(**values)
+
+
+def test_more_fragments_than_tensors_are_refused_before_any_step():
+    with pytest.raises(ParameterError, match="num_fragments: 30, and the model has"):
+        run(streaming(local_steps=60, num_fragments=30))
+
+
+# -------------------------------------------------------------------- the exchange of a fragment
+
+
+def worker_of(strategy, model):
+    fragments = [Cut(own) for own in strategy.communication.fragments([("a", 1), ("b", 2), ("c", 1)])]
+    worker = LocalModel(strategy, SGD(lr=1.0, momentum=0.0), fragments)
+    worker.load(torch.tensor(model), NONE, 1.0)
+    return worker, fragments
+
+
+class Cut:
+    """Entries of a vector."""
+
+    def __init__(self, ranges):
+        self.index = torch.cat([torch.arange(*each) for each in ranges])
+
+    def of(self, vector):
+        return vector[self.index]
+
+    def put(self, vector, part):
+        vector[self.index] = part
+
+
+def step(worker, *gradient):
+    worker.stepped(StepResult(torch.tensor(gradient), NONE, 0.0), 4, 1.0)
+
+
+def test_a_fragment_is_exchanged_as_in_algorithm_2():
+    strategy = ps.strategies.streaming_diloco(local_steps=4, num_fragments=2, mixing=0.25, outer_lr=0.5)
+    worker, fragments = worker_of(strategy, (1.0, 2.0, 3.0, 4.0))
+    own = Server(torch.tensor([1.0, 2.0, 3.0, 4.0]), NONE, SGD(lr=9.0), 8, strategy.aggregation, fragments)
+    step(worker, 0.5, 0.5, 0.5, 0.5)
+    sent = worker.payload(fragment=0)  # entries 0 and 3: g - w
+    assert sent.tolist() == [0.5, 0.5]
+    step(worker, 1.0, 1.0, 1.0, 1.0)  # while the push is under way
+    own.apply(pushed([sent], [1.0]), fragment=0)
+    # v = D, x = x - .5 (D + .9 D)
+    assert own.parameters.tolist() == pytest.approx([1 - 0.475, 2, 3, 4 - 0.475])
+    worker.load(fragments[0].of(own.parameters), NONE, 1.0, fragment=0)
+    mixed = [0.25 * -0.5 + 0.75 * 0.525, 0.5, 1.5, 0.25 * 2.5 + 0.75 * 3.525]
+    assert worker.parameters.tolist() == pytest.approx(mixed)
+    # the next difference is from what all agreed on, and not from the mixture
+    assert worker.payload(fragment=0).tolist() == pytest.approx([0.525 - mixed[0], 3.525 - mixed[3]])
+    # the momentum of a fragment is its own
+    own.apply(pushed([torch.tensor([1.0, 1.0])], [1.0]), fragment=1)
+    assert own.parameters[1:3].tolist() == pytest.approx([2 - 0.95, 3 - 0.95])
+    assert own.state["velocity"].tolist() == pytest.approx([0.5, 1.0, 1.0, 0.5])
+
+
+def test_without_mixing_the_steps_meanwhile_are_forgotten_and_with_all_of_it_the_answer_is():
+    for mixing, expected in ((0.0, [7.0, 1.0, 1.0, 8.0]), (1.0, [0.0, 1.0, 1.0, 3.0])):
+        made = ps.strategies.streaming_diloco(local_steps=4, num_fragments=2, mixing=mixing)
+        worker, _ = worker_of(made, (1.0, 2.0, 2.0, 4.0))
+        step(worker, 1.0, 1.0, 1.0, 1.0)
+        worker.load(torch.tensor([7.0, 8.0]), NONE, 1.0, fragment=0)
+        assert worker.parameters.tolist() == expected
+
+
+def test_numbers_and_vectors_of_a_state_are_each_fragments_own():
+    whole, cut = State(torch.zeros(4)), Cut([(0, 1), (3, 4)])
+    part = whole.of(cut, 1)
+    part["steps"] = part.number("steps") + 1
+    part.vector("v").add_(2.0)
+    whole.put(cut, 1, part)
+    assert whole.of(cut, 1).number("steps") == 1
+    assert whole.of(cut, 0).number("steps") == 0
+    assert whole["v"].tolist() == [2, 0, 0, 2]
+    restored = State(torch.zeros(4))
+    restored.load(whole.tensors())
+    assert restored.of(cut, 1).number("steps") == 1
+
+
+# -------------------------------------------------------------------- what equals what
+
+
+def test_one_fragment_without_overlap_or_mixing_is_diloco_bit_for_bit():
+    one = run(streaming(num_fragments=1, overlap=0, mixing=0.0, outer_lr=0.7))
+    other = run({"name": "diloco", "local_steps": 6})
+    assert one.meta["params_digest"] == other.meta["params_digest"]
+    mixed = run(streaming(num_fragments=1, overlap=0, mixing=0.5, outer_lr=0.7))
+    assert mixed.meta["params_digest"] != one.meta["params_digest"]
+
+
+@pytest.mark.parametrize("values", [{"overlap": 0}, {"overlap": 1}, {"fragment_pattern": "contiguous"}])
+def test_one_server_three_and_a_ring_have_the_same_bits(values):
+    made = [
+        streaming(**values),
+        streaming(servers=3, **values),
+        streaming(servers=2, assignment="layer", **values),
+        streaming(placement="all_reduce", **values),
+    ]
+    assert len({run(strategy).meta["params_digest"] for strategy in made}) == 1
+
+
+def test_bytes_in_h_steps_are_dilocos_and_the_peak_is_a_share():
+    pieces = run(streaming(), stop={"updates": 3}).log.of_kind(Kind.PUSH)
+    (whole,) = {
+        *run({"name": "diloco", "local_steps": 6}, stop={"updates": 1}).log.of_kind(Kind.PUSH)["bytes"]
+    }
+    sent = pieces["bytes"][pieces["worker"] == 0]
+    assert sent.sum() == whole
+    assert sent.max() < whole
+
+
+@pytest.mark.parametrize(("first", "steps"), [("after_all", [6, 8, 10]), ("after_share", [2, 4, 6])])
+def test_pushes_are_as_far_apart_as_the_paper_has_them(first, steps):
+    done = run(streaming(overlap=0, first_push=first), stop={"updates": 3})
+    pushes = done.log.of_kind(Kind.PUSH)
+    assert pushes["steps"][pushes["worker"] == 0].cumsum().tolist() == steps
+
+
+def test_a_link_that_is_slow_is_hidden_by_the_overlap():
+    slow = {"cluster": {"workers": 3, "bandwidth_mbit_s": 0.05, "step_time": "constant"}}
+    waits = [run(streaming(local_steps=9, overlap=tau), **slow).summary()["time_s"] for tau in (0, 1, 2)]
+    assert waits[0] > waits[1] > waits[2]
+
+
+@pytest.mark.parametrize("strategy", [streaming(), {"name": "eager_diloco", "local_steps": 4}])
+def test_a_resumed_run_begins_the_steps_under_way_again_from_the_whole_model(strategy, tmp_path):
+    options = {"checkpoint_every": 1, "stop": {"epochs": 5}, "model": "mlp"}
+    whole = ps.run(toy_experiment(strategy, **options), folder=tmp_path)
+    ps.replay(whole)
+    again = resume(whole.meta["checkpoints"][1])
+    ps.replay(again)
+    assert again.summary()["final"]["val_accuracy"] == pytest.approx(
+        whole.summary()["final"]["val_accuracy"], abs=0.2
+    )
+
+
+def test_without_overlap_a_resumed_run_has_the_same_bits(tmp_path):
+    options = {"checkpoint_every": 1, "stop": {"epochs": 5}, "model": "mlp"}
+    whole = ps.run(toy_experiment(streaming(overlap=0), **options), folder=tmp_path)
+    again = resume(whole.meta["checkpoints"][1])
+    assert again.meta["params_digest"] == whole.meta["params_digest"]
+    assert again.log.digest() == whole.log.digest()
+
+
+# -------------------------------------------------------------------- eager
+
+
+def eager(workers, *rounds, lr=0.5, beta=0.9):
+    """Let workers make these differences, round by round; return their models and the server."""
+    strategy = ps.strategies.eager_diloco(outer_lr=lr, outer_momentum=beta)
+    own = Server(torch.zeros(2), NONE, SGD(lr=1.0), 8, strategy.aggregation)
+    models = [LocalModel(strategy, SGD(lr=1.0, momentum=0.0)) for _ in range(workers)]
+    for model in models:
+        model.obey({"workers": workers})
+        model.load(torch.zeros(2), NONE, 1.0)
+    for differences in rounds:
+        for model, difference in zip(models, differences, strict=True):
+            step(model, *difference)
+        sent = [model.payload() for model in models]
+        own.apply(pushed(sent, [1 / workers] * workers), numbers={"workers": workers})
+        for model in models:
+            model.receive(own.aggregate, 1.0)
+    return [model.parameters for model in models], own.parameters
+
+
+ROUNDS = [[(1.0, 0.0), (0.0, 3.0)], [(2.0, 1.0), (-1.0, 1.0)], [(0.5, 0.5), (4.0, -2.0)]]
+
+
+def test_the_servers_model_is_the_mean_of_the_workers():
+    models, server = eager(2, *ROUNDS)
+    torch.testing.assert_close(server, sum(models) / 2)
+    assert not torch.allclose(models[0], models[1])
+
+
+def test_a_worker_steps_with_its_own_new_share_and_the_others_last_one():
+    models, _ = eager(2, *ROUNDS[:2], beta=0.0, lr=1.0)
+    first = torch.tensor([0.5, 1.5])  # D of round 1
+    for model, (d1, d2) in zip(models, zip(*map(torch.tensor, ROUNDS[:2]), strict=True), strict=True):
+        torch.testing.assert_close(model, -first - (first + (d2 - d1) / 2))
+        another = -first - (d2 / 2 + first / 2)  # which counts the own last share too
+        assert not torch.allclose(model, another)
+
+
+def test_eager_with_one_worker_is_diloco():
+    one, alone = {"cluster": {"workers": 1}}, {"local_steps": 4, "outer_lr": 0.7}
+    left, right = (run({"name": name} | alone, **one) for name in ("eager_diloco", "diloco"))
+    torch.testing.assert_close(left.parameters, right.parameters, rtol=1e-4, atol=1e-5)
+
+
+def test_eager_workers_wait_for_nothing_but_the_last_answer():
+    slow = {"cluster": {"workers": 3, "bandwidth_mbit_s": 0.05, "step_time": "constant"}}
+    eager_s, diloco_s = (
+        run({"name": name, "local_steps": 6}, **slow).summary()["time_s"]
+        for name in ("eager_diloco", "diloco")
+    )
+    assert eager_s < diloco_s
+
+
+def test_outer_steps_of_both_halves_are_one():
+    assert Eager(outer_lr=0.3).outer_lr == 0.3
+    made = ps.strategies.eager_diloco(outer_lr=0.3, outer_momentum=0.5)
+    assert (made.communication.outer_lr, made.aggregation.outer_lr) == (0.3, 0.3)
+    assert EagerOuter(outer_lr=0.3, outer_momentum=0.5).effective_outer_rate == pytest.approx(0.6)
+    assert Outer().effective_outer_rate == pytest.approx(7)
+    assert isinstance(made, Strategy)
