@@ -14,7 +14,7 @@ from psbench.strategies.aggregation import EagerOuter, Outer
 from psbench.strategies.communication import Eager, Fragments
 from psbench.testing import toy_experiment
 from psbench.training.local_model import LocalModel
-from psbench.training.optim import SGD
+from psbench.optimization.optimizer import SGD
 from psbench.training.server import Server
 from psbench.training.trainer import StepResult
 
