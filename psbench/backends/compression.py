@@ -12,7 +12,15 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from psbench.backends.partition import Partition, fragments_of, gather, partitions, partitions_of, within
+from psbench.backends.partition import (
+    Partition,
+    fragments_of,
+    gather,
+    partitions,
+    partitions_of,
+    pushed_to,
+    within,
+)
 from psbench.core.migration import Ranges
 from psbench.core.strategy import Strategy
 from psbench.errors import CodecError
@@ -45,7 +53,7 @@ class WorkerCodecs:
         self, composition: Strategy, own: Sequence[Partition], streams: Streams, worker: int
     ) -> None:
         self._composition, self._streams, self._worker = composition, streams, worker
-        self._partitions = own
+        self._partitions, self._pushed = own, pushed_to(composition, own)
         #: residuals and messages sent as of the last release
         self._at_release: tuple[list[Floats | None], int] = [], 0
         self.states = [
@@ -69,7 +77,7 @@ class WorkerCodecs:
         CodecError
             If it has entries that are NaN or infinite, or too large for the codec.
         """
-        parts = zip(self.states, self._partitions, strict=True)
+        parts = zip(self.states, self._pushed, strict=True)
         return [torch.from_numpy(state.encode_push(own.of(payload).numpy())) for state, own in parts]
 
     def push_part(self, payload: Tensor, entries: Partition) -> list[Tensor]:
@@ -88,7 +96,7 @@ class WorkerCodecs:
 
     def add_residual(self, residual: Tensor) -> None:
         """Add the residual of other channels, such as those to servers that held other entries."""
-        for state, own in zip(self.states, self._partitions, strict=True):
+        for state, own in zip(self.states, self._pushed, strict=True):
             state.channel.add_residual(own.of(residual).numpy())
 
     def repartitioned(self, own: Sequence[Partition]) -> WorkerCodecs:
@@ -153,7 +161,7 @@ class WorkerCodecs:
         found = [torch.from_numpy(memory) for memory in memories if memory is not None]
         if len(found) < len(self.states):
             return None
-        whole = gather(found, self._partitions)
+        whole = gather(found, self._pushed)
         return whole if whole.any() else None
 
     def _decode(self, parts: Sequence[Tensor], decode: _Decode) -> Tensor:
@@ -243,7 +251,7 @@ class Compression:
             torch.from_numpy(server.decode_push(worker, ticket, part.numpy()))
             for server, part in zip(self._servers, parts, strict=True)
         ]
-        return gather(arrived, self._partitions)
+        return gather(arrived, pushed_to(self._composition, self._partitions))
 
     def _pushed_part(self, codecs: WorkerCodecs, payload: Tensor, entries: Partition) -> Tensor:
         try:

@@ -47,6 +47,15 @@ class Partition:
         self.put(vector, part)
         return vector
 
+    def of_several(self, vectors: int, length: int) -> Partition:
+        """Return these entries of each of so many vectors of that length, one behind the other.
+
+        >>> Partition((slice(0, 2),)).of_several(2, length=10).ranges
+        (slice(0, 2, None), slice(10, 12, None))
+        """
+        starts = range(0, vectors * length, length)
+        return Partition(tuple(slice(b + r.start, b + r.stop) for b in starts for r in self.ranges))
+
     def without(self, other: Partition) -> Partition:
         """Return the entries that another partition does not have.
 
@@ -95,6 +104,12 @@ def partitions_of(ranges: Sequence[Sequence[tuple[int, int]]]) -> list[Partition
     [5, 2]
     """
     return [Partition(tuple(slice(*limits) for limits in own)) for own in ranges]
+
+
+def pushed_to(composition: Strategy, own: Sequence[Partition]) -> list[Partition]:
+    """Return which entries of a push each server is sent, given those of the model that it holds."""
+    length, vectors = sum(part.size for part in own), composition.vectors_of_a_push
+    return [part.of_several(vectors, length) for part in own] if vectors > 1 else [*own]
 
 
 def fragments_of(composition: Strategy, layout: Layout) -> list[Partition]:

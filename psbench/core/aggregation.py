@@ -47,6 +47,9 @@ class Aggregation(Part):
     #: what a push carries: a gradient, the worker's parameters, or the difference that its steps made, which
     #: is the model that it received less the one that it has now: like a gradient, a direction of descent
     payload: ClassVar[PayloadKind] = "gradient"
+    #: names of the vectors that a push carries beside, each with an entry for each parameter (`Pushed.more`);
+    #: the worker's half then returns a mapping from `payload`, with `vector` and these
+    carries: ClassVar[tuple[str, ...]] = ()
     #: what a released worker receives: the model, or what `update` has given to `Step.reply`: an aggregate,
     #: which every worker must have of every commit, or an answer to those who pushed, as a model is
     reply: ClassVar[ReplyKind] = "model"

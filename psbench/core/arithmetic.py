@@ -37,6 +37,8 @@ class Pushed:
         The version that the worker started from, where the part declares `needs_base`.
     weight : float
         As in `Apply`.
+    more : mapping of name to float32 tensor, (entries,)
+        The vectors beside `vector` that the part declares as `carries`; not to be changed.
     """
 
     vector: Vector
@@ -46,6 +48,12 @@ class Pushed:
     steps: int = 1
     base: Vector | None = None
     weight: float = 1.0
+    more: Mapping[str, Vector] = field(default_factory=dict)
+
+    def split(self, names: Sequence[str]) -> None:
+        """Take apart what came as one: the push's vector, and those of these names behind it."""
+        self.vector, *others = self.vector.view(1 + len(names), -1).unbind()
+        self.more = dict(zip(names, others, strict=True))
 
 
 @dataclass(slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal, Protocol, get_args
 
 from psbench.core.aggregation import Aggregation, PayloadKind, ReplyKind
+from psbench.core.own_steps import OwnSteps
 from psbench.core.parts import Communication, Consistency, Placement, Stragglers
 from psbench.errors import UnknownName
 
@@ -177,8 +178,31 @@ def misfits(strategy: Composition) -> list[str]:
             f"{p.name}: its tasks keep nothing between steps",
         ),
     ]
+    checks += _of_several_vectors(strategy) if a.carries else []
     checks += _of_fragments(strategy) if type(m).fragments is not Communication.fragments else []
     return [reason for wrong, reason in checks if wrong]
+
+
+def _of_several_vectors(strategy: Composition) -> list[tuple[bool, str]]:
+    """Return what does not fit pushes of more than one vector, with whether it is so."""
+    c, a, m, p = strategy.consistency, strategy.aggregation, strategy.communication, strategy.placement
+    also = f"{a.name}: pushes carry {' and '.join(map(repr, a.carries))} too"
+    return [
+        (
+            type(m).payload in (Communication.payload, OwnSteps.payload),
+            f"{also}, which {m.name} does not give; define its 'payload'",
+        ),
+        (
+            type(m).fragments is not Communication.fragments or bool(a.measures),
+            f"{also}; fragments and measured numbers are of one vector",
+        ),
+        (
+            a.payload == "parameters" and not m.codec.entrywise,
+            f"{also}; codec {m.codec.name} sends models as differences, and knows of one vector",
+        ),
+        (not (c.barrier or c.singly), f"{also}, and may wait for a commit under {c.name}, as one vector may"),
+        (p.moves, f"{also}, whose entries {p.name} does not move"),
+    ]
 
 
 def _of_fragments(strategy: Composition) -> list[tuple[bool, str]]:

@@ -28,7 +28,7 @@ from psbench.errors import DoubtfulComposition, ParameterError
 MomentumScale: TypeAlias = Callable[[int, int], float]
 
 #: the statistics of a step, push or report that backends know
-STATISTICS = ("compute_s", "send_s", "loss", "first_loss", "grad_norm_sq", "test_loss")
+STATISTICS = ("compute_s", "send_s", "loss", "first_loss", "grad_norm_sq", "test_loss", "push_norm")
 #: the kinds of numbers that backends measure
 MEASURES = ("model_loss", "train_loss", "candidate_loss", "distance_sq", "dot", "server_load")
 
@@ -154,6 +154,11 @@ class Strategy(Specification):
         return pushes and columns and not (self.own_steps or m.accumulates or encoded)
 
     @property
+    def vectors_of_a_push(self) -> int:
+        """How many vectors with an entry for each parameter a push carries."""
+        return 1 + len(self.aggregation.carries)
+
+    @property
     def sends_fragments(self) -> bool:
         """Whether a push carries some of the entries, and not all."""
         return type(self.communication).fragments is not Communication.fragments
@@ -203,7 +208,7 @@ class Strategy(Specification):
 
     def bytes_up(self, size: WireSize, num_workers: int, fragment: Ranges | None = None) -> int:
         """Return the bytes of a push, of a fragment or all."""
-        num_bytes = size.of(self.communication.codec, self.placement, fragment)
+        num_bytes = size.of(self.communication.codec, self.placement, fragment, self.vectors_of_a_push)
         return self.placement.bytes_up(num_bytes, num_workers)
 
     def bytes_down(
@@ -212,7 +217,8 @@ class Strategy(Specification):
         """Return the bytes of an answer; `whole` for the first one to a worker."""
         codec = self.communication.codec_down
         bare = whole and not codec.entrywise
-        num_bytes = size.whole if bare else size.of(codec, self.placement, fragment)
+        vectors = self.vectors_of_a_push if self.placement.collective else 1
+        num_bytes = size.whole if bare else size.of(codec, self.placement, fragment, vectors)
         return self.placement.bytes_down(num_bytes, num_workers)
 
     @property

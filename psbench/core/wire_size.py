@@ -18,13 +18,18 @@ class WireSize(NamedTuple):
     buffer_bytes: int = 0
     ranges: Sequence[Sequence[tuple[int, int]]] | None = None
 
-    def of(self, codec: CodecPart, placement: Placement, fragment: Ranges | None = None) -> int:
-        """Return the encoded bytes, of a fragment or all; each server's slice is encoded by itself."""
+    def of(
+        self, codec: CodecPart, placement: Placement, fragment: Ranges | None = None, vectors: int = 1
+    ) -> int:
+        """Return the encoded bytes of so many vectors, or a fragment of them; each server's by itself."""
         if not self.layout:
             return self.buffer_bytes
         ranges = placement.ranges(self.layout) if self.ranges is None else self.ranges
         sizes = (_size(own) if fragment is None else _common(own, fragment) for own in ranges)
-        return sum(codec.num_bytes(size) for size in sizes if size or fragment is None) + self.buffer_bytes
+        return (
+            sum(codec.num_bytes(vectors * size) for size in sizes if size or fragment is None)
+            + self.buffer_bytes
+        )
 
     @property
     def whole(self) -> int:

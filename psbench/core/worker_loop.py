@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from psbench.core.actions import Orders
@@ -15,6 +16,8 @@ from psbench.core.events import Push, Report, Vote
 from psbench.core.renamed import current_names
 from psbench.core.strategy import Strategy
 from psbench.core.worker_policy import Directive, WorkerPolicy
+
+_NOTHING: Mapping[str, float] = MappingProxyType({})
 
 
 class WorkerLoop:
@@ -136,8 +139,13 @@ class WorkerLoop:
         self._begin_chunk()
         return report
 
-    def push(self, number: int, *, bytes: int, overlapping: bool = False) -> Push:
-        """Return the push that `stepped` or `release` asked for, and reset the statistics."""
+    def push(
+        self, number: int, *, bytes: int, overlapping: bool = False, measured: Mapping[str, float] = _NOTHING
+    ) -> Push:
+        """Return the push that `stepped` or `release` asked for, and reset the statistics.
+
+        `measured` has statistics of what is pushed.
+        """
         push = Push(
             id=number,
             worker=self.worker,
@@ -148,7 +156,7 @@ class WorkerLoop:
             bytes=bytes,
             compute_s=self._compute_s - self._reported_s,
             loss=self._loss / max(1, self._samples),
-            stats=self._statistics() or None,
+            stats=self._statistics(measured) or None,
             overlapping=overlapping,
             fragment=self.fragment,
         )
@@ -182,10 +190,11 @@ class WorkerLoop:
         self.injection = orders.get("injection", self.injection)
         self._policy.on_orders(orders)
 
-    def _statistics(self) -> dict[str, float]:
+    def _statistics(self, measured: Mapping[str, float] = _NOTHING) -> dict[str, float]:
         own: dict[str, Any] = {"compute_s": self._compute_s, "loss": self._loss / max(1, self._samples)}
-        own["first_loss"] = self._first_loss
-        names = (name for name in self._reads if name != "send_s")  # known only to the receiver
+        own |= {"first_loss": self._first_loss, **measured}
+        known = {*own, *self._stats} - {"send_s"}  # which is known only to the receiver
+        names = (name for name in self._reads if name in known)
         return {name: own[name] if name in own else self._stats[name] for name in names}
 
     def _reset_statistics(self) -> None:

@@ -102,7 +102,7 @@ def _updated(
     for number, apply in enumerate(updates):
         pushes = _pushes(strategy, apply, draw, versions)
         if added_up and len(pushes) > 1:
-            total = sum((push.vector * push.weight for push in pushes), torch.zeros(_ENTRIES))
+            total = sum((push.vector * push.weight for push in pushes), torch.zeros_like(pushes[0].vector))
             pushes = [Pushed(total, _NONE, samples=sum(push.samples for push in pushes))]
         for place, cut in enumerate(slices):
             if reloads:
@@ -110,7 +110,7 @@ def _updated(
                 own = fragments[place]
                 servers[place] = Server(versions[0][cut], _NONE, _OPTIMIZER, 1, part.fresh(), own)
                 servers[place].load(saved)
-            sent = [replace(p, vector=p.vector[cut].clone(), base=_cut(p.base, cut)) for p in pushes]
+            sent = [replace(p, vector=_sent(p.vector, cut), base=_cut(p.base, cut)) for p in pushes]
             if apply.fragment >= 0:
                 entries = fragments[place][apply.fragment]
                 sent = [replace(push, vector=entries.of(push.vector)) for push in sent]
@@ -120,9 +120,10 @@ def _updated(
 
 
 def _pushes(strategy: Strategy, apply: Apply, draw: _Draw, versions: Sequence[Tensor]) -> list[Pushed]:
+    carries = strategy.aggregation.carries
     return [
         Pushed(
-            vector=draw(f"push {push.id}"),
+            vector=torch.cat([draw(f"push {push.id} {name}".rstrip()) for name in ("", *carries)]),
             buffers=_NONE,
             worker=push.worker,
             samples=push.samples,
@@ -134,15 +135,21 @@ def _pushes(strategy: Strategy, apply: Apply, draw: _Draw, versions: Sequence[Te
     ]
 
 
+def _sent(vector: Tensor, cut: slice) -> Tensor:
+    """Return what one server is sent of a push: its entries of each vector, one behind the other."""
+    return vector.view(-1, _ENTRIES)[:, cut].reshape(-1)
+
+
 def _cut(vector: Tensor | None, cut: slice) -> Tensor | None:
     return None if vector is None else vector[cut].clone()
 
 
 def _apply(server: Server, pushes: list[Pushed], apply: Apply, where: str) -> None:
-    before = [push.vector.clone() for push in pushes]
+    sent = [push.vector for push in pushes]
+    before = [vector.clone() for vector in sent]
     with _named(where):
         server.apply(pushes, epoch=apply.epoch, numbers=dict(apply.numbers), fragment=apply.fragment)
-    if not all(torch.equal(push.vector, same) for push, same in zip(pushes, before, strict=True)):
+    if not all(map(torch.equal, sent, before)):
         raise BrokenContract(f"{where}: changes the vector of a push; make a new one: push.vector * 2")
     answer = server.aggregate
     if (answer is None) == (server.aggregation.reply != "model"):
@@ -223,7 +230,8 @@ def _payloads(
         with _named(f"{who}.payload"):
             payload = model.payload(fragment)
         entries = given if fragment < 0 else fragments[fragment].of(draw("start"))
-        if getattr(payload, "shape", None) != entries.shape:
+        vectors = strategy.vectors_of_a_push
+        if getattr(payload, "shape", None) != (vectors * len(entries),):
             raise BrokenContract(
                 f"{who}.payload: returns {type(payload).__name__}, not a vector as long as `w`"
             )

@@ -50,6 +50,7 @@ class LocalModel:
     ) -> None:
         self._fragments = fragments
         self._part = part = composition.communication
+        self._carries = composition.aggregation.carries
         self._keeps_model = part.local or part.overlaps
         self._own = _OwnStep(optimizer, composition.aggregation.payload)
         #: samples that the worker takes a test loss over
@@ -93,7 +94,8 @@ class LocalModel:
         """Return the vector that a push carries, of a fragment or of all entries."""
         if fragment >= 0:
             return self._at(fragment, lambda w, state: self._part.payload(w, state, self._own))
-        return self._part.payload(self.parameters, self.state, self._own)
+        found: Any = self._part.payload(self.parameters, self.state, self._own)
+        return torch.cat([found["vector"], *map(found.get, self._carries)]) if self._carries else found
 
     def _at(self, fragment: int, compute: Callable[[Tensor, State], Any]) -> Any:
         entries = self._fragments[fragment]

@@ -87,6 +87,9 @@ class Server:
         before = self.parameters.clone() if self.measures_movement else None
         rate = self.spec.rate(epoch) * lr_scale
         step = Step(rate, epoch, numbers, self.global_batch, self._update.step)
+        if self.aggregation.carries:
+            for push in pushes:
+                push.split(self.aggregation.carries)
         if fragment < 0:
             self.state.lent = pushes
             self.aggregation.update(self.parameters, pushes, self.state, step)

@@ -9,12 +9,12 @@ from psbench.core.arithmetic import State
 from psbench.core.log import Kind
 from psbench.core.strategy import Strategy
 from psbench.errors import ParameterError
+from psbench.optimization.optimizer import SGD
 from psbench.runs.execution import resume
 from psbench.strategies.aggregation import EagerOuter, Outer
 from psbench.strategies.communication import Eager, Fragments
 from psbench.testing import toy_experiment
 from psbench.training.local_model import LocalModel
-from psbench.optimization.optimizer import SGD
 from psbench.training.server import Server
 from psbench.training.trainer import StepResult
 

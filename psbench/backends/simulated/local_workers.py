@@ -14,7 +14,7 @@ from torch import Tensor
 
 from psbench.backends.checkpointing import named, under
 from psbench.backends.compression import Compression
-from psbench.backends.local_steps import Model, mean_model, obey, renew
+from psbench.backends.local_steps import Model, mean_model, numbers_of, obey, renew
 from psbench.backends.partition import fragments_of
 from psbench.backends.simulated.event_queue import EventQueue
 from psbench.backends.simulated.measurements import forward_s
@@ -363,9 +363,10 @@ class LocalWorkers:
 
     def _push(self, worker: _Worker, overlapping: bool, now: float) -> None:
         num_bytes = self._transfers.bytes_of_push(worker.loop.fragment)
-        push = worker.loop.push(-1, bytes=num_bytes, overlapping=overlapping)
-        if self._trainer is not None:
-            sent = worker.model.payload(push.fragment)
+        sent = None if self._trainer is None else worker.model.payload(worker.loop.fragment)
+        measured = numbers_of(sent, self._composition.reads)
+        push = worker.loop.push(-1, bytes=num_bytes, overlapping=overlapping, measured=measured)
+        if sent is not None:
             if (corruptions := self._resources.corruptions) is not None:
                 sent = corruptions.of(worker.number, push.ticket, sent)
             payload = self.compression.push(worker.number, push.ticket, sent, push.fragment)

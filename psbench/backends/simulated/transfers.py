@@ -81,14 +81,19 @@ class Transfers:
         self.ranges = ranges
         composition, workload = self._composition, self._resources.workload
         size, n = workload.wire_size._replace(ranges=ranges), workload.profile.num_workers
-        self._vector_bytes = size.of(composition.communication.codec, composition.placement)
+        codec, placement, vectors = (
+            composition.communication.codec,
+            composition.placement,
+            composition.vectors_of_a_push,
+        )
+        self._vector_bytes = size.of(codec, placement)
+        self._summed_bytes = size.of(codec, placement, None, vectors)
         self.bytes_up = composition.bytes_up(size, n)
         self.bytes_down = composition.bytes_down(size, n)
         self.first_bytes_down = composition.bytes_down(size, n, whole=True)
         fragments = composition.communication.fragments(size.layout)
         self._fragments_up = [composition.bytes_up(size, n, each) for each in fragments]
         self._fragments_down = [composition.bytes_down(size, n, fragment=each) for each in fragments]
-        codec, placement = composition.communication.codec, composition.placement
         self._fragment_vectors = [size.of(codec, placement, each) for each in fragments]
 
     def bytes_of_push(self, fragment: int) -> int:
@@ -104,7 +109,7 @@ class Transfers:
     def collect(self, workers: list[int], now: float, fragment: int = -1) -> None:
         """Begin the collective of a commit's pushers, unless it has just ended."""
         if self.collective_ends != now:
-            size = self._vector_bytes if fragment < 0 else self._fragment_vectors[fragment]
+            size = self._summed_bytes if fragment < 0 else self._fragment_vectors[fragment]
             self.collective_ends = now + self._placement.reduce_s(self.network, size, workers)
 
     def need_replica(self, workers: Collection[int]) -> None:

@@ -180,7 +180,8 @@ class WorkerCodecState:
         assert isinstance(communication.codec_down, Codec)
         self._down = communication.codec_down
         self._differs = composition.sends_differences
-        self.channel = Channel(communication.codec, size, streams, worker, server)
+        pushed = size * composition.vectors_of_a_push
+        self.channel = Channel(communication.codec, pushed, streams, worker, server)
         #: the model that the worker was sent last
         self.held: Floats | None = None
         self._size = size
@@ -230,6 +231,7 @@ class ServerCodecState:
         assert isinstance(communication.codec, Codec)
         assert isinstance(communication.codec_down, Codec)
         self._up, self._down = communication.codec, communication.codec_down
+        self._vectors = composition.vectors_of_a_push
         self._differs = composition.sends_differences
         self._streams, self._keys, self._size = streams, (_SERVER, server), size
         #: encodes aggregates
@@ -276,7 +278,7 @@ class ServerCodecState:
         The next answer may have been sent before the push arrived. The push of a worker that was forgotten
         since is void, so that its payload is never used.
         """
-        payload = self._up.decode(packed, self._size)
+        payload = self._up.decode(packed, self._size * self._vectors)
         if not self._differs:
             return payload
         bases = [number for number in self._held.get(worker, {}) if number <= ticket]

@@ -91,6 +91,8 @@ class ParameterSlice:
         self.server.load_states(state)
         self._sends_parameters = aggregation.payload == "parameters"
         self._length = len(self.server.parameters)
+        #: entries that a push has for this slice
+        self._pushed = self._length * composition.vectors_of_a_push
         self.is_shared = is_bare(composition)
         self._codec_of = composition, streams, number
         self._codec = None if self.is_shared else ServerCodecState(composition, self._length, streams, number)
@@ -154,14 +156,14 @@ class ParameterSlice:
                 self.payloads[key] = payload  # of which is known when it is applied
             elif self._codec is not None:
                 self._receive_encoded(key, payload, self._codec)
-            elif payload.dtype == torch.float32 and payload.numel() == self._length + self._num_buffers:
+            elif payload.dtype == torch.float32 and payload.numel() == self._pushed + self._num_buffers:
                 self.payloads[key] = payload
             else:
                 self.replace_missing(key)
 
     def _receive_encoded(self, key: PushKey, payload: Tensor, codec: ServerCodecState) -> None:
-        part, buffers = split(payload, self._length, self._num_buffers)
-        if part.dtype != torch.uint8 or len(part) != self._num_bytes(self._length):
+        part, buffers = split(payload, self._pushed, self._num_buffers)
+        if part.dtype != torch.uint8 or len(part) != self._num_bytes(self._pushed):
             self.replace_missing(key)
             return
         try:
@@ -187,7 +189,7 @@ class ParameterSlice:
             return self._part(payload, self.server.fragments[fragment].size)
         # views cost as much as the update of a small model
         return (
-            (payload[: self._length], payload[self._length :])
+            (payload[: self._pushed], payload[self._pushed :])
             if self._num_buffers
             else (payload, _NO_BUFFERS)
         )
@@ -211,7 +213,9 @@ class ParameterSlice:
     def replace_missing(self, key: PushKey) -> None:
         """Put in for a payload that never comes one that moves the model nowhere."""
         own, buffers = self.server.parameters, self.server.buffers
-        nowhere = own.clone() if self._sends_parameters else torch.zeros_like(own)
+        nowhere = torch.zeros(self._pushed)
+        if self._sends_parameters:
+            nowhere[: self._length] = own
         self.payloads[key] = torch.cat([nowhere, buffers]) if len(buffers) else nowhere
 
     # ---------------------------------------------------------------- answers

@@ -16,7 +16,15 @@ from psbench.backends.dask.protocol.roles import servers_of
 from psbench.backends.dask.protocol.transport import ClientSocket
 from psbench.backends.dask.worker.mailbox import LOOK_S, Mailbox
 from psbench.backends.dask.worker.ring_member import RingMember
-from psbench.backends.partition import Partition, fragments_of, gather, partitions, partitions_of, within
+from psbench.backends.partition import (
+    Partition,
+    fragments_of,
+    gather,
+    partitions,
+    partitions_of,
+    pushed_to,
+    within,
+)
 from psbench.core.events import Push
 from psbench.core.strategy import Strategy
 from psbench.errors import CodecError
@@ -135,7 +143,7 @@ class ServerExchange(WorkerExchange):
         super().__init__(mailbox, clock, None if coded else residual)
         self._parts = partitions(composition.placement, workload.model.layout)
         self._fragments = fragments_of(composition, workload.model.layout)
-        self._down = composition.communication.codec_down
+        self._composition, self._down = composition, composition.communication.codec_down
         self._servers = servers[: servers_of(composition)]
         self._num_buffers = workload.model.num_buffers
         self._codecs: WorkerCodecs | None = None
@@ -163,12 +171,9 @@ class ServerExchange(WorkerExchange):
         if fragment >= 0:
             return self._parts_of(payload, self._fragments[fragment])
         if self._codecs is None:
-            return [part.of(payload) for part in self._parts]
+            return [part.of(payload) for part in pushed_to(self._composition, self._parts)]
         try:
-            return [
-                torch.from_numpy(codec.encode_push(part.of(payload).numpy()))
-                for codec, part in zip(self._codecs.states, self._parts, strict=True)
-            ]
+            return self._codecs.push(payload)
         except CodecError:
             return []
 

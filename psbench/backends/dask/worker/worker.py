@@ -20,7 +20,7 @@ from psbench.backends.dask.worker.exchange import RingExchange, ServerExchange, 
 from psbench.backends.dask.worker.mailbox import LOOK_S, Mailbox
 from psbench.backends.dask.worker.ring_member import RingMember
 from psbench.backends.dask.worker.usage import Usage
-from psbench.backends.local_steps import obey, renew
+from psbench.backends.local_steps import numbers_of, obey, renew
 from psbench.backends.partition import Partition, fragments_of
 from psbench.core import events as ev
 from psbench.core.strategy import Strategy
@@ -229,8 +229,9 @@ class Worker:
 
     def _push(self, overlapping: bool) -> None:
         assert self.loop is not None
-        push = self.loop.push(-1, bytes=0, overlapping=overlapping)
-        payload = self.model.payload(push.fragment)
+        payload = self.model.payload(self.loop.fragment)
+        measured = numbers_of(payload, self.composition.reads)
+        push = self.loop.push(-1, bytes=0, overlapping=overlapping, measured=measured)
         if self._corruptions is not None:
             payload = self._corruptions.of(self.worker, push.ticket, payload)
         self.exchange.push(push, payload, self.model.buffers)

@@ -1,0 +1,162 @@
+"""Pushes that carry more than one vector, wherever they are added up, and how long they are."""
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+import pytest
+import torch
+from threaded_run import ThreadedRun
+from toybox import put_in, take_out
+
+import psbench as ps
+from psbench.backends.replay import replay
+from psbench.core.actions import Apply
+from psbench.core.aggregation import Aggregation
+from psbench.core.arithmetic import Pushed, State, Step, Vector
+from psbench.core.log import Kind
+from psbench.core.strategy import Strategy
+from psbench.errors import ParameterError
+from psbench.strategies.aggregation import Mean
+from psbench.strategies.communication import LocalSGD
+from psbench.testing import check_strategy, toy_experiment
+
+RING = {"placement": "all_reduce"}
+
+
+class WithControl(Aggregation):
+    """Averages differences, and beside it what the workers say that theirs differ from those before."""
+
+    name: ClassVar[str] = "several_with_control"
+    payload: ClassVar = "difference"
+    carries: ClassVar[tuple[str, ...]] = ("control", "twice")
+    linear: ClassVar[bool] = True
+
+    def on_commit(self, pushes, view):
+        return [Apply(pushes, [1 / len(pushes)] * len(pushes))]
+
+    def update(self, x: Vector, pushes: Sequence[Pushed], state: State, step: Step) -> None:
+        for push in pushes:
+            state.vector("control").add_(push.more["control"], alpha=push.weight)
+            x.sub_(2 * push.vector - push.more["twice"] / 2, alpha=push.weight)
+        x.sub_(state["control"], alpha=0.01)
+
+
+class ByNorm(Mean):
+    """Weighs a push by the norm that its worker has measured."""
+
+    name: ClassVar[str] = "several_by_norm"
+    reads: ClassVar[tuple[str, ...]] = ("push_norm",)
+
+    def on_commit(self, pushes, view):
+        norms = [push.stats["push_norm"] for push in pushes]
+        return [Apply(pushes, [norm / sum(norms) for norm in norms])]
+
+
+class GivesControl(LocalSGD):
+    """Local steps that give both."""
+
+    name: ClassVar[str] = "several_gives_control"
+
+    def payload(self, w, state, own):
+        difference = super().payload(w, state, own)
+        control = difference - state.vector("before")
+        state["before"] = difference
+        return {"vector": difference, "control": control, "twice": 2 * difference}
+
+
+OWN = take_out("several_")
+
+
+@pytest.fixture(autouse=True)
+def _known():
+    put_in(OWN)
+    yield
+    take_out("several_")
+
+
+def strategy(**parts):
+    return Strategy(
+        **{
+            "consistency": "bsp",
+            "aggregation": "several_with_control",
+            "communication": {"name": "several_gives_control", "local_steps": 3} | parts.pop("codecs", {}),
+        }
+        | parts
+    )
+
+
+def run(made, **changes):
+    return ps.run(toy_experiment(made, **{"stop": {"updates": 6}, "seed": 1} | changes))
+
+
+def test_one_server_three_and_a_ring_have_the_same_model():
+    three = {"placement": {"name": "parameter_server", "servers": 3}}
+    one, *others = (run(strategy(**placement)).parameters for placement in ({}, three, RING))
+    for other in others:
+        torch.testing.assert_close(one, other)
+
+
+def test_each_vector_arrives_as_it_was_sent():
+    plain = {"outer_optimizer": "plain", "outer_lr": 1.0, "outer_momentum": 0.0}
+    other = run(
+        {"name": "diloco", "local_steps": 3, "local_momentum": "cleared"} | plain, stop={"updates": 1}
+    )
+    own = run(strategy(), stop={"updates": 1})
+    start = run(strategy(), stop={"updates": 1}, optimizer={"name": "sgd", "lr": 1e-30}).parameters
+    # the first difference is its own control
+    torch.testing.assert_close(own.parameters - start, 1.01 * (other.parameters - start))
+
+
+def test_a_push_is_as_long_as_its_vectors():
+    done, plain = run(strategy()), run({"name": "diloco", "local_steps": 3})
+    sent, other = (each.log.of_kind(Kind.PUSH)["bytes"][0] for each in (done, plain))
+    assert sent == 3 * other
+    down = [each.log.of_kind(Kind.RELEASE)["bytes"][0] for each in (done, plain)]
+    assert down[0] == down[1]
+    assert replay(done) == len(done.log)
+
+
+@pytest.mark.parametrize("codec", [{"name": "fp16"}, {"name": "top_k", "ratio": 1.0}])
+@pytest.mark.parametrize("servers", [1, 2])
+def test_codecs_encode_them_together(codec, servers):
+    placement = {"name": "parameter_server", "servers": servers}
+    made = run(strategy(codecs={"codec": codec}, placement=placement))
+    torch.testing.assert_close(made.parameters, run(strategy()).parameters, rtol=1e-2, atol=1e-2)
+
+
+@pytest.mark.parametrize("parts", [{"placement": {"name": "parameter_server", "servers": 2}}, RING])
+def test_live_and_in_virtual_time_the_model_is_the_same(parts):
+    changes = {"cluster": {"workers": 2, "step_time": "constant"}}
+    simulated = run(strategy(**parts), **changes)
+    live = ThreadedRun(
+        toy_experiment(strategy(**parts), stop={"updates": 6}, seed=1, backend="dask", **changes)
+    )
+    assert live.run().error is None
+    torch.testing.assert_close(live.parameters, simulated.parameters)
+    pushes = [log.of_kind(Kind.PUSH)["bytes"].tolist() for log in (live.log, simulated.log)]
+    assert pushes[0] == pushes[1]
+
+
+def test_the_contract_tries_them():
+    check_strategy(strategy())
+
+
+def test_what_does_not_give_them_is_refused():
+    for other, says in (
+        ({"communication": {"name": "local_sgd"}}, "which local_sgd does not give; define its 'payload'"),
+        ({"consistency": "k_batch_bsp"}, "may wait for a commit under k_batch_bsp"),
+    ):
+        with pytest.raises(ParameterError, match=says):
+            strategy(**other)
+
+
+def test_a_worker_measures_what_it_pushes():
+    made = Strategy(consistency="bsp", aggregation="several_by_norm")
+    done = run(made, cluster={"workers": 2}, stop={"updates": 3})
+    weights = done.log.of_kind(Kind.APPLY)["loss"].reshape(3, 2)
+    assert (abs(weights.sum(1) - 1) < 1e-6).all()
+    assert (weights[:, 0] != weights[:, 1]).all()
+    assert replay(done) == len(done.log)
+    live = ThreadedRun(done.experiment.model_copy(update={"backend": "dask"})).run()
+    torch.testing.assert_close(live.parameters, done.parameters)
+    check_strategy(made)
