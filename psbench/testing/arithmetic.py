@@ -94,7 +94,7 @@ def _updated(
 ) -> list[Tensor]:
     """Return the parameters after each commit, as so many servers make them."""
     part, versions = strategy.aggregation, [draw("start")]
-    fragments = [_fragments(strategy, range(_ENTRIES)[cut]) for cut in slices]
+    fragments = [some_fragments(strategy, range(_ENTRIES)[cut]) for cut in slices]
     servers = [
         Server(versions[0][cut], _NONE, _OPTIMIZER, 1, part, own)
         for cut, own in zip(slices, fragments, strict=True)
@@ -201,7 +201,7 @@ def _payloads(
 ) -> list[Tensor]:
     """Return the pushes of a worker that takes two steps for each, and is answered."""
     who = type(strategy.communication).__name__
-    fragments = _fragments(strategy, range(_ENTRIES))
+    fragments = some_fragments(strategy, range(_ENTRIES))
     model, found, copies = LocalModel(strategy, _OPTIMIZER, fragments), [], []
     answered, fragment = strategy.aggregation.reply != "model", -1
     for push, told in enumerate(orders):
@@ -249,23 +249,25 @@ def _payloads(
 # -------------------------------------------------------------------- tools
 
 
-class _Some:
+class Some:
     """Some entries of a vector, by their places."""
 
     def __init__(self, places: list[int]) -> None:
-        self._places = torch.tensor(places, dtype=torch.int64)
+        self.places = torch.tensor(places, dtype=torch.int64)
 
     def of(self, vector: Tensor) -> Tensor:
-        return vector[self._places]
+        """Return them."""
+        return vector[self.places]
 
     def put(self, vector: Tensor, part: Tensor) -> None:
-        vector[self._places] = part
+        """Write them."""
+        vector[self.places] = part
 
 
-def _fragments(strategy: Strategy, held: range) -> list[_Some]:
+def some_fragments(strategy: Strategy, held: range) -> list[Some]:
     """Return where in these entries those of each fragment are; any will do, so all are alike."""
     count = len(strategy.communication.fragments(LAYOUT))
-    return [_Some([e - held.start for e in held if e % count == i]) for i in range(count)]
+    return [Some([e - held.start for e in held if e % count == i]) for i in range(count)]
 
 
 def _drawn(name: str) -> Tensor:

@@ -191,6 +191,18 @@ def test_a_link_that_is_slow_is_hidden_by_the_overlap():
     assert waits[0] > waits[1] > waits[2]
 
 
+def test_the_result_is_of_steps_and_not_of_speed():
+    fast, slow = (
+        run(
+            streaming(local_steps=9, overlap=2),
+            cluster={"workers": 3, "bandwidth_mbit_s": rate, "step_time": "constant"},
+        )
+        for rate in (1e6, 0.2)
+    )
+    assert fast.summary()["time_s"] < slow.summary()["time_s"]
+    assert fast.meta["params_digest"] == slow.meta["params_digest"]
+
+
 @pytest.mark.parametrize("strategy", [streaming(), {"name": "eager_diloco", "local_steps": 4}])
 def test_a_resumed_run_begins_the_steps_under_way_again_from_the_whole_model(strategy, tmp_path):
     options = {"checkpoint_every": 1, "stop": {"epochs": 5}, "model": "mlp"}

@@ -173,6 +173,11 @@ class Fragments(OwnSteps):
             found.append(found[-1] + int(needed > 0 and (full or left <= needed)))
         return found
 
+    @property
+    def forgets_momentum(self) -> bool:
+        """A worker's own optimizer goes on over all rounds."""
+        return False
+
     def worker_policy(self) -> WorkerPolicy:
         """Return the worker policy that streams."""
         return Streaming(overlap=self.overlap)

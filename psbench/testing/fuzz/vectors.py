@@ -18,6 +18,7 @@ from psbench.core.arithmetic import Pushed
 from psbench.core.strategy import Strategy
 from psbench.core.switching_strategy import AnyStrategy
 from psbench.optimization.optimizer import SGD
+from psbench.testing.arithmetic import Some, some_fragments
 from psbench.testing.fuzz.numbers import noise
 from psbench.testing.fuzz.schedule import Schedule
 from psbench.testing.invariants import BrokenContract
@@ -58,7 +59,8 @@ class WorkerVectors:
         self._composition = composition
         withstands = composition.aggregation.withstands_nan
         self._has_nan = schedule.wrong and withstands and noise(self._seed, 105, number) < 0.3
-        self.real = LocalModel(composition, optimizer)
+        self._fragments = some_fragments(composition, range(ENTRIES))
+        self.real = LocalModel(composition, optimizer, self._fragments)
         self.model = arithmetic.Worker(composition, optimizer.momentum)
         self._lr = self._optimizer.rate(0.0)
         self._steps = 0
@@ -67,6 +69,8 @@ class WorkerVectors:
     def renew(self, release: act.Release, vectors: tuple[Tensor, ...]) -> None:
         """Take what came with a release to step; see `backends.local_steps.renew`."""
         before, self._lr = self._lr, self._optimizer.rate(release.epoch)
+        self.real.obey(release.orders)
+        self.model.orders = release.orders
         if not vectors:
             if not self.has_model:
                 raise BrokenContract(f"worker {self._number} has no model and is sent none")
@@ -76,8 +80,8 @@ class WorkerVectors:
             self.model.receive(vectors[0].numpy(), self._lr)
         else:
             self.has_model = True
-            self.real.load(vectors[0], _NONE, self._lr)
-            self.model.load(vectors[0].numpy(), self._lr)
+            self.real.load(vectors[0], _NONE, self._lr, release.fragment)
+            self.model.load(vectors[0].numpy(), self._lr, self._places(release.fragment))
 
     def keep(self, lr: float | None = None) -> None:
         """Keep the last step."""
@@ -94,9 +98,12 @@ class WorkerVectors:
         self.real.stepped(StepResult(gradient, _NONE, 0.0), samples, self._lr)
         self.model.stepped(gradient.numpy().copy(), samples, self._lr)
 
-    def payload(self) -> Tensor:
+    def _places(self, fragment: int) -> Array | None:
+        return None if fragment < 0 else self._fragments[fragment].places.numpy()
+
+    def payload(self, fragment: int) -> Tensor:
         """Return what a push carries."""
-        payload, expected = self.real.payload(), self.model.payload()
+        payload, expected = self.real.payload(fragment), self.model.payload(self._places(fragment))
         own = self.real.parameters.numpy().copy()
         if unequal(own, self.model.own):
             raise BrokenContract(f"worker {self._number} is at {own}, but by the rules at {self.model.own}")
@@ -143,7 +150,12 @@ class Vectors:
         self.payloads: dict[int, Tensor] = {}
 
     def _new_server(self, start: Tensor) -> Server:
-        return Server(start, _NONE, self._optimizer, 1, self._composition.aggregation)
+        part = self._composition.aggregation
+        return Server(start, _NONE, self._optimizer, 1, part, self._fragments)
+
+    @property
+    def _fragments(self) -> list[Some]:
+        return some_fragments(self._composition, range(ENTRIES))
 
     def half(self, number: int) -> WorkerVectors:
         """Return the vectors of a worker that has none."""
@@ -156,6 +168,8 @@ class Vectors:
         if release.aggregate:
             assert self._server.aggregate is not None
             return (self._server.aggregate,)
+        if release.fragment >= 0:
+            return (self._fragments[release.fragment].of(self._server.parameters),)
         return (self._server.parameters.clone(),)
 
     def apply(self, apply: act.Apply) -> None:
@@ -180,11 +194,13 @@ class Vectors:
             epoch=apply.epoch,
             momentum_scale=apply.momentum_scale,
             numbers=apply.numbers,
+            fragment=apply.fragment,
         )
         before = self._model.x
         rate = self._optimizer.rate(apply.epoch) * apply.lr_scale
         momentum = self._optimizer.momentum * apply.momentum_scale
-        self._model.apply(part, given, apply.numbers, rate, momentum)
+        places = self._fragments[apply.fragment].places.numpy() if apply.fragment >= 0 else None
+        self._model.apply(part, given, apply.numbers, rate, momentum, places)
         found = self._server.parameters.numpy().copy()
         if unequal(found, self._model.x):
             raise BrokenContract(
@@ -228,7 +244,7 @@ class Vectors:
             self._server.forget_momentum()
             self._model.forget()
         self._composition = self._strategy.compositions[handover.to]
-        self._server.use(self._composition.aggregation)
+        self._server.use(self._composition.aggregation, self._fragments)
         self._last = None
 
     def save_and_load(self) -> None:

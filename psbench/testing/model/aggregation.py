@@ -39,6 +39,16 @@ class Sum(Rule):
         return [Apply(pushes, [1.0 for _ in pushes])]
 
 
+@rule("aggregation", "eager_outer")
+class EagerOuter(Rule):
+    """The plain mean; and of how many."""
+
+    def on_commit(self, pushes: list[Push], c: Cluster) -> Decisions:
+        """Weigh each alike."""
+        count = len(pushes)
+        return [Apply(pushes, [1.0 / count] * count, {"workers": count})]
+
+
 @rule("aggregation", "accumulated")
 class Accumulated(Rule):
     """The sum of a worker's steps counts for its batch, not for all their samples."""

@@ -54,13 +54,27 @@ class Model:
         self.optimizer, self.memory = SGD(), {}
 
     def apply(
-        self, part: Any, pushes: list[Given], numbers: Mapping[str, float], lr: float, momentum: float
+        self,
+        part: Any,
+        pushes: list[Given],
+        numbers: Mapping[str, float],
+        lr: float,
+        momentum: float,
+        places: Array | None,
     ) -> None:
-        """Make the next version."""
+        """Make the next version, of all entries or of those in some places."""
         if part.name != self.part:
             self.part, self.memory = part.name, {}
         update = UPDATES.get(part.name, weighted_sum)
-        self.x = update(Update(self, part, pushes, numbers, lr, momentum))
+        whole, memory = self.x, self.memory
+        if places is not None:
+            self.x, self.memory = whole[places], memory.setdefault(tuple(places), {})
+        moved = update(Update(self, part, pushes, numbers, lr, momentum))
+        if places is not None:
+            self.memory = memory
+            moved, part_of_it = whole.copy(), moved
+            moved[places] = part_of_it
+        self.x = moved
 
 
 @dataclass
@@ -182,6 +196,15 @@ def outer(u: Update) -> Array:
     return u.x - own.outer_lr * v / (np.sqrt(s) + own.outer_epsilon)
 
 
+def eager_outer(u: Update) -> Array:
+    """Eager DiLoCo: the mean of what k workers step along, with Nesterov's momentum."""
+    mean, k = u.total, u.numbers["workers"]
+    known = mean if "mean" not in u.memory else ((k - 1) * u.memory["mean"] + mean) / k
+    u.memory["mean"] = mean
+    v = u.memory["v"] = u.own.outer_momentum * u.memory.get("v", 0.0) + known
+    return u.x - u.own.outer_lr * (known + u.own.outer_momentum * v)
+
+
 def fedbuff(u: Update) -> Array:
     """FedBuff: x <- x - lr sum_i w_i D_i."""
     return u.x - u.own.outer_lr * u.total
@@ -197,6 +220,7 @@ UPDATES: dict[str, Callable[[Update], Array]] = {
     "delayed_nesterov": delayed_nesterov,
     "dyn_sgd_versioned": dyn_sgd_versioned,
     "outer": outer,
+    "eager_outer": eager_outer,
     "fedbuff": fedbuff,
 }
 #: those that take one
@@ -221,29 +245,47 @@ class Worker:
         self.received = self.last = self.own
         self.steps: list[tuple[Array, int]] = []  # gradients and samples that no push has carried
         self.exchanges = False  # whether its push is what an elastic answer belongs to
+        self.orders: Mapping[str, Any] = {}
+        self.x = self.v = self.share = self.own  # of an eager worker
+        self.mean: Array | None = None
 
-    def load(self, x: Array, lr: float) -> None:
-        """Go on from a model."""
+    def load(self, x: Array, lr: float, places: Array | None) -> None:
+        """Go on from a model, or from a part of one."""
+        if places is not None:
+            alpha, self.own, self.received = self.m.mixing, self.own.copy(), self.received.copy()
+            self.own[places] = alpha * self.own[places] + (1 - alpha) * x
+            self.received[places] = x
+            return
+        self.x, self.v, self.mean = x, np.zeros_like(x), None
         if self.m.name == "elastic" and self.exchanges:  # x is the centre after its move towards the worker
             alpha = self.m.elastic_rate
             before = (x - alpha * self.own) / (1 - alpha)
             self.own = x = self.own - alpha * (self.own - before)
-        elif self.m.overlaps:  # w_answer - lr (gradients since the push)
+        elif self.m.overlaps and not self.m.local:  # w_answer - lr (gradients since the push)
             self.own = x - lr * sum((g for g, _ in self.steps), np.zeros_like(x))
         else:
             self.own, self.steps = x, []
         self.received, self.exchanges = x, False
-        if self.m.local and self.m.forgets_momentum:
+        if getattr(self.m, "forgets_momentum", False):
             self.optimizer = SGD()
 
     def receive(self, answer: Array, lr: float) -> None:
         """Step along the aggregate, in the place of the own last gradient."""
-        self.own = self.optimizer.step(self.own, answer, lr, self.momentum)
+        if self.m.name != "eager":
+            self.own = self.optimizer.step(self.own, answer, lr, self.momentum)
+            return
+        if self.mean is None:
+            self._outer(answer)
+        self.mean = answer
+
+    def _outer(self, known: Array) -> None:
+        self.v = self.m.outer_momentum * self.v + known
+        self.own = self.x = self.x - self.m.outer_lr * (known + self.m.outer_momentum * self.v)
 
     def stepped(self, gradient: Array, samples: int, lr: float) -> None:
         """Take a step's gradient."""
         self.steps.append((gradient, samples))
-        if self.m.overlaps:
+        if self.m.overlaps and not self.m.local:
             self.own = self.own - lr * gradient
         elif self.m.local and self.kind == "gradient":
             self.last = gradient  # it steps when it knows along which
@@ -255,8 +297,18 @@ class Worker:
         if self.m.local and self.kind == "gradient":
             self.own = self.optimizer.step(self.own, self.last, lr, self.momentum)
 
-    def payload(self) -> Array:
+    def payload(self, places: Array | None) -> Array:
         """Return what a push carries."""
+        if places is not None:
+            self.steps = []
+            return self.received[places] - self.own[places]
+        if self.m.name == "eager":
+            self.steps = []
+            difference = self.x - self.own
+            if self.mean is not None:
+                self._outer(self.mean + (difference - self.share) / self.orders["workers"])
+            self.share = difference
+            return difference
         steps, self.steps, self.exchanges = self.steps, [], True
         if self.m.overlaps:
             return np.sum([gradient for gradient, _ in steps], axis=0)

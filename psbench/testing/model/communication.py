@@ -35,6 +35,37 @@ class LocalSGD(Rule):
         return {"local_steps": self.own.local_steps}
 
 
+@rule("communication", "eager")
+class Eager(LocalSGD):
+    """And is told how many workers there are."""
+
+    def on_release(self, worker: int, c: Cluster) -> Orders:
+        """Say both."""
+        return {**super().on_release(worker, c), "workers": len(c.present)}
+
+
+@rule("communication", "fragments")
+class Fragments(Rule):
+    """Streaming DiLoCo, Alg. 2: fragment p is sent at t = p H/P (mod H), from H steps on or from H/P."""
+
+    def __init__(self, own: Any) -> None:
+        super().__init__(own)
+        self.commits = 0
+
+    def on_applied(self, c: Cluster) -> Decisions:
+        """Count."""
+        self.commits += 1
+        return []
+
+    def on_release(self, worker: int, c: Cluster) -> Orders:
+        """Say which is next, and when."""
+        whole, count = self.own.local_steps, self.own.num_fragments
+        share = whole // count
+        first = whole if self.own.first_push == "after_all" else share
+        step = first + self.commits * share
+        return {"fragment": step // share % count, "local_steps": share if self.commits else first}
+
+
 @rule("communication", "dynamic_local_sgd")
 class DynamicLocalSGD(Rule):
     """Async Local-SGD, sec. 5: h_i = floor(v_i / v_max * H), at least 1, by the last push of all here."""
