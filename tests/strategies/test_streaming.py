@@ -123,7 +123,7 @@ def test_a_fragment_is_exchanged_as_in_algorithm_2():
     assert own.state["velocity"].tolist() == pytest.approx([0.5, 1.0, 1.0, 0.5])
 
 
-def test_without_mixing_the_steps_meanwhile_are_forgotten_and_with_all_of_it_the_answer_is():
+def test_without_mixing_the_steps_meanwhile_are_forgotten():
     for mixing, expected in ((0.0, [7.0, 1.0, 1.0, 8.0]), (1.0, [0.0, 1.0, 1.0, 3.0])):
         made = ps.strategies.streaming_diloco(local_steps=4, num_fragments=2, mixing=mixing)
         worker, _ = worker_of(made, (1.0, 2.0, 2.0, 4.0))
@@ -204,7 +204,7 @@ def test_the_result_is_of_steps_and_not_of_speed():
 
 
 @pytest.mark.parametrize("strategy", [streaming(), {"name": "eager_diloco", "local_steps": 4}])
-def test_a_resumed_run_begins_the_steps_under_way_again_from_the_whole_model(strategy, tmp_path):
+def test_a_resumed_run_is_sent_the_whole_model(strategy, tmp_path):
     options = {"checkpoint_every": 1, "stop": {"epochs": 5}, "model": "mlp"}
     whole = ps.run(toy_experiment(strategy, **options), folder=tmp_path)
     ps.replay(whole)
