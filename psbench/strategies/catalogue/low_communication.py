@@ -24,11 +24,7 @@ streaming_diloco = Published(
     "streaming_diloco",
     "diloco whose model is exchanged fragment by fragment, while the workers compute on",
     "Douillard et al. 2025 (Streaming DiLoCo)",
-    {
-        "consistency": consistency.BSP,
-        "aggregation": aggregation.Outer,
-        "communication": communication.Fragments,
-    },
+    [consistency.BSP, aggregation.Outer, communication.Fragments],
     defaults={"outer_lr": 0.4},  # the paper sends 4 bits a value too: codec="e3m0"
 )
 
@@ -36,11 +32,7 @@ eager_diloco = Published(
     "eager_diloco",
     "diloco whose workers do not wait: they step with their own new share and the others' last one",
     "Kale et al. 2025 (Eager updates)",
-    {
-        "consistency": consistency.BSP,
-        "aggregation": aggregation.EagerOuter,
-        "communication": communication.Eager,
-    },
+    [consistency.BSP, aggregation.EagerOuter, communication.Eager],
 )
 
 fedavgm = Published(
