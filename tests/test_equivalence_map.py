@@ -244,6 +244,8 @@ SMALLEST = {
 OTHER_BATCHES = {"hermes"}
 #: those whose server has another model than the worker, on purpose
 OTHER_MODELS = {"easgd", "streaming_diloco"}
+#: those that are for two workers or more
+IN_PAIRS = {"d_psgd", "d_psgd_step_first", "ad_psgd", "sgp"}
 #: those that lose something on the wire on purpose; without the codec it is bsp (tests/strategies/codecs)
 LOSSY = {"double_squeeze"}
 
@@ -254,7 +256,9 @@ def alone(entry):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", sorted(set(strategies.CATALOGUE) - OTHER_BATCHES - OTHER_MODELS - LOSSY))
+@pytest.mark.parametrize(
+    "name", sorted(set(strategies.CATALOGUE) - OTHER_BATCHES - OTHER_MODELS - IN_PAIRS - LOSSY)
+)
 @given(seed=st.integers(0, 10_000))
 @settings(BRIEF, max_examples=3)
 def test_one_worker_is_plain_sgd_whatever_the_protocol(name, seed):

@@ -19,7 +19,7 @@ from vectors import pushed
 from psbench.backends.compression import Compression
 from psbench.backends.control import Control
 from psbench.backends.simulated.simulation import Simulation
-from psbench.core.actions import Apply, Release
+from psbench.core.actions import Apply, Mix, Release
 from psbench.core.aggregation import PayloadKind
 from psbench.core.compatibility import misfits
 from psbench.core.events import Push
@@ -90,6 +90,14 @@ ROWS = {
     "bits_that_belong_together": "vectors are added up on their way",
     "tasks_that_keep_nothing": "its tasks keep nothing between steps",
     "tasks_that_hand_on_floats": "its tasks hand on 32-bit floats",
+    "nobody_who_makes_a_version": "no server makes a version of pushes",
+    "one_model_for_all": "mixes models of workers, and",
+    "neighbours_not_waited_for": "mixes what a worker's neighbours sent at the same exchange",
+    "neighbours_waited_for_in_vain": "waits for what neighbours send",
+    "pairs_that_wait_for_all": "a pair exchanges whatever others do",
+    "a_model_that_is_replaced": "would not go on from its own model",
+    "no_mixture": "a worker goes on from a mixture, and",
+    "parts_of_a_mixture": "what a codec loses of a model that is mixed",
 }
 
 PLAIN = {
@@ -497,3 +505,77 @@ def test_recut_without_a_barrier():
         cluster.step()
         together.add(sum(worker.batch_size for worker in cluster.engine.view.workers.values()))
     assert together != {cluster.engine.view.global_batch}
+
+
+# -------------------------------------------------------------------- without a server
+
+GOSSIP = {
+    "consistency": "neighbours",
+    "aggregation": "neighbour_average",
+    "communication": "step_then_mix",
+    "placement": "gossip",
+}
+
+
+def mixes(composition, step_s=(1, 1, 1, 2)):
+    """All exchanges of a short run, with the cluster."""
+    cluster = ScriptedCluster(composition, list(step_s))
+    cluster.run(until=20)
+    return [a for *_, actions in cluster.history for a in actions if isinstance(a, Mix)], cluster
+
+
+def test_nobody_who_makes_a_version():
+    """Gradients are averaged, and no worker ever hears of another."""
+    alone = refused("nobody_who_makes_a_version", **GOSSIP | {"aggregation": "mean", "consistency": "asp"})
+    assert mixes(alone)[0] == []
+    assert mixes(unchecked(**GOSSIP))[0]
+
+
+@pytest.mark.parametrize("row", ["one_model_for_all", "no_mixture"])
+def test_a_server_has_no_graph(row):
+    changed = {"placement": "parameter_server"}
+    if row == "no_mixture":
+        changed |= {"aggregation": "mean", "consistency": "asp"}
+        assert mixes(refused(row, **GOSSIP | changed))[0] == []
+        return
+    with pytest.raises(AssertionError):
+        mixes(refused(row, **GOSSIP | changed))
+
+
+test_one_model_for_all = test_no_mixture = test_a_server_has_no_graph
+
+
+def test_neighbours_not_waited_for():
+    """A worker would take models that do not exist yet."""
+    found, cluster = mixes(refused("neighbours_not_waited_for", **GOSSIP | {"consistency": "asp"}))
+    behind = {worker.id: worker.version for worker in cluster.engine.view.workers.values()}
+    assert any(mix.versions[w] - 1 > behind[o] for mix in found for w, row in mix.rows.items() for o in row)
+
+
+def test_neighbours_waited_for_in_vain():
+    """Pairs would wait for neighbours of whose models they take nothing."""
+    held = refused("neighbours_waited_for_in_vain", **GOSSIP | {"aggregation": "pair_average"})
+    assert (mixes(held)[1].log.columns()["kind"] == Kind.HOLD).any()
+
+
+def test_pairs_that_wait_for_all():
+    """A barrier commits four pushes at once, and a pair is of two."""
+    with pytest.raises(ValueError, match="too many values"):
+        mixes(
+            refused(
+                "pairs_that_wait_for_all", **GOSSIP | {"aggregation": "pair_average", "consistency": "bsp"}
+            )
+        )
+
+
+def test_a_model_that_is_replaced():
+    """Local SGD's workers make several steps, of which the other's exchange of that number knows nothing."""
+    steps = {"communication": {"name": "local_sgd", "local_momentum": "cleared"}}
+    assert unchecked(**GOSSIP).communication.forgets_momentum is False
+    assert refused("a_model_that_is_replaced", **GOSSIP | steps).communication.forgets_momentum
+
+
+def test_parts_of_a_mixture():
+    """Ten entries in a hundred of a model are no model to mix with."""
+    sparse = {"name": "step_then_mix", "codec": {"name": "top_k", "ratio": 0.1}}
+    refused("parts_of_a_mixture", **GOSSIP | {"communication": sparse})

@@ -72,23 +72,18 @@ def misfits(strategy: Composition) -> list[str]:
             f"{c.name} could wait for; use consistency 'asp'",
         ),
         (
-            p.peer_to_peer != m.gossips,
-            f"{m.name} with {p.name}: "
-            + (
-                "a worker would not go on from its own model; use communication 'step_then_mix' or "
-                "'mix_then_step'"
-                if p.peer_to_peer
-                else "there is nobody to mix with; use placement 'gossip'"
-            ),
+            p.peer_to_peer and not m.gossips,
+            f"{m.name} with {p.name}: a worker would not go on from its own model; use communication "
+            "'step_then_mix' or 'mix_then_step'",
+        ),
+        (
+            m.gossips and not p.peer_to_peer,
+            f"{m.name}: a worker goes on from a mixture, and {p.name} has none; use placement 'gossip'",
         ),
         (
             p.peer_to_peer and {m.codec.name, m.codec_down.name} != {"none"},
             f"{p.name}: what a codec loses of a model that is mixed is not defined here; set both codecs to "
             "'none', or exchange over servers",
-        ),
-        (
-            p.peer_to_peer and bool(s.measures or c.measures or a.measures),
-            f"{p.name}: nobody holds a common model of which losses or distances could be measured",
         ),
         (
             m.pushes == "alone" and c.waits_for != "none",
@@ -270,6 +265,9 @@ def unfit_without_server(strategy: Composition, *, tolerance: bool, corruptions:
     """
     if not strategy.placement.peer_to_peer:
         return ""
+    parts = (strategy.consistency, strategy.aggregation, strategy.communication, strategy.stragglers)
+    if measuring := [part.name for part in parts if part.measures]:
+        return f"{measuring[0]}: measures a common model, and every worker has its own; use another part"
     if tolerance:
         return "stop.tolerance: no common model moves; stop by epochs, updates or target_accuracy"
     sent_by_step = strategy.aggregation.mixes == "neighbours" and not strategy.communication.sends_first

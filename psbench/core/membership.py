@@ -10,7 +10,7 @@ from psbench.core import events as ev
 from psbench.core.action_processor import ActionProcessor
 from psbench.core.log import Kind
 from psbench.core.view import Status, WorkerView
-from psbench.errors import ProtocolError, WorkerLost
+from psbench.errors import ProtocolError
 
 
 class EngineMembership:
@@ -144,10 +144,8 @@ class EngineMembership:
         """Have a worker that comes begin with the model of the present one with the lowest number."""
         others = [w for w in self._view.workers.values() if w.id != worker and w.status is not Status.GONE]
         giver = min((w.id for w in others if w.status is not Status.NEW), default=None)
-        if giver is not None:
+        if giver is not None:  # else backends know that no model is left
             self._processor.todo.append(act.Mix({worker: {giver: 1.0}}))
-        elif self._view.committed:
-            raise WorkerLost(f"worker {worker} joins, and nobody is left who has a model")
 
     def _remove(self, worker: WorkerView) -> None:
         view, processor = self._view, self._processor

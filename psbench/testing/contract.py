@@ -84,11 +84,19 @@ def check_strategy(strategy: Any, *, clusters: int = 30, events: int = 80, seed:
 # -------------------------------------------------------------------- what is checked
 
 
-#: parts that a part may need beside it: no barrier, workers with steps of their own
+_GOSSIP = {
+    "consistency": "neighbours",
+    "aggregation": "neighbour_average",
+    "communication": "step_then_mix",
+    "placement": "gossip",
+}
+#: parts that a part may need beside it: no barrier, workers with steps of their own, no server
 _OTHERS: tuple[dict[str, str], ...] = (
     *({}, {"consistency": "asp"}, {"communication": "local_sgd"}),
     *({"consistency": "asp", "communication": "local_sgd"}, {"aggregation": "model_average"}),
     {"aggregation": "accumulated"},
+    _GOSSIP,
+    _GOSSIP | {"aggregation": "pair_average", "consistency": "asp"},
 )
 
 
@@ -102,10 +110,8 @@ def _as_strategy(value: Any) -> AnyStrategy:
     if isinstance(value, Switching):
         first, second = make_strategy("bsp"), make_strategy("asp")
         return SwitchingStrategy(name=value.name, first=first, second=second, rule=value)
-    if isinstance(value, Consistency):
-        return Strategy(name=value.name, consistency=value)
     refusals = []
-    for others in _OTHERS:
+    for others in ({}, _GOSSIP) if isinstance(value, Consistency) else _OTHERS:
         try:
             return Strategy(**{"name": value.name, "consistency": "bsp"} | others | {value.domain: value})
         except ParameterError as error:

@@ -20,7 +20,12 @@ from psbench.strategies import CATALOGUE
 from psbench.testing import ScriptedCluster, check_strategy, random_cluster
 from psbench.testing.invariants import Invariants
 
-NAMES = [name for name, entry in CATALOGUE.items() if isinstance(entry(), Strategy)]
+#: without a server there is no model to hand over
+NAMES = [
+    name
+    for name, entry in CATALOGUE.items()
+    if isinstance(made := entry(), Strategy) and not made.placement.peer_to_peer
+]
 
 
 class Whim(Switching):

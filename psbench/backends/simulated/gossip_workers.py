@@ -16,6 +16,7 @@ from psbench.core import actions as act
 from psbench.core.events import Push
 from psbench.core.strategy import Strategy
 from psbench.core.worker_policy import Directive
+from psbench.errors import WorkerLost
 from psbench.training.mixing import Mixer, consensus_distance
 
 
@@ -123,6 +124,8 @@ class GossipWorkers(LocalWorkers):
             return mixed
         if len(self._workers[release.worker].model.parameters):
             return ()
+        if self._resources.view.committed:
+            raise WorkerLost(f"worker {release.worker} comes back, and nobody is left who has a model")
         return self._server.parameters, self._server.buffers.clone()  # all begin with the same
 
     def _take(self, arrival: ReleaseArrival) -> Directive:
