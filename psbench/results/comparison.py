@@ -14,8 +14,9 @@ from psbench.errors import ParameterError
 from psbench.metrics import clock_of, end_of, evaluations
 from psbench.results import remarks
 from psbench.results.budget import budgets, no_speed_up
-from psbench.results.comparison_table import cells_of, table_of
+from psbench.results.comparison_table import cells_of, measured, table_of
 from psbench.results.groups import differences, group
+from psbench.results.paired import in_words, paired_tests
 from psbench.results.run import Run
 from psbench.results.text import ShownTable
 
@@ -45,12 +46,15 @@ class Comparison(ShownTable):
         Validation accuracy for the time to target.
     notes : mapping of label to sequence of str
         Runs that were given twice, or are no further seeds; see `groups.group`.
+    test : bool
+        Whether the remarks say which differences are real; see `tests`.
     """
 
     groups: dict[str, list[Run]]
     baseline: str
     target: float | None
     notes: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    test: bool = False
 
     @cached_property
     def summaries(self) -> dict[str, list[dict[str, Any]]]:
@@ -113,6 +117,8 @@ class Comparison(ShownTable):
             lines.append(remarks.of_interval(deviation=True))
         if self.target is not None:
             lines += remarks.of_target(self.target, self.table().to_dict("records"))
+        if self.test:
+            lines += in_words(self.tests(), self.baseline)
         lines += [f"{label}: {text}" for label, texts in self.notes.items() for text in texts]
         rates = [rate for runs in self.groups.values() if (rate := runs[0].meta.get("lr_convention"))]
         # a switching strategy names those of its two strategies, so lines would repeat
@@ -167,6 +173,17 @@ class Comparison(ShownTable):
         """
         return table_of(self.groups, self.summaries, self.baseline, self.target)
 
+    def tests(self) -> pd.DataFrame:
+        """Return which differences from the baseline are real, seed by seed; see `paired.paired_tests`."""
+        numbers = {
+            label: {
+                run.experiment.seed: measured(run, summary, self.target)
+                for run, summary in zip(runs, self.summaries[label], strict=True)
+            }
+            for label, runs in self.groups.items()
+        }
+        return paired_tests(numbers, self.baseline, self.no_speed_up)
+
     def frame(self, table: str = "curves") -> pd.DataFrame:
         """Return a table of all runs below each other (`Run.frame`), each row with its `label` and `seed`."""
         from psbench.results.frames import frame_of_groups
@@ -197,6 +214,7 @@ class Comparison(ShownTable):
             labels.get(self.baseline, self.baseline),
             self.target,
             {labels.get(label, label): texts for label, texts in self.notes.items()},
+            self.test,
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -210,6 +228,7 @@ class Comparison(ShownTable):
             "table": frame.where(frame.notna(), None).to_dict("records"),
             "notes": {label: list(texts) for label, texts in self.notes.items()},
             "warnings": self.warnings,
+            **({"tests": self.tests().to_dict("records")} if self.test else {}),
             "runs": self.summaries,
         }
 
@@ -218,14 +237,14 @@ class Comparison(ShownTable):
 
 
 def comparison_of(
-    runs: Sequence[Run], *, target: float | None = None, baseline: str | None = None
+    runs: Sequence[Run], *, target: float | None = None, baseline: str | None = None, test: bool = False
 ) -> Comparison:
     """Return the comparison of runs that are over; see `psbench.compare`.
 
     Raises
     ------
     ParameterError
-        If there is nothing to compare, or no such baseline.
+        If there is nothing to compare, no such baseline, or too few seeds to `test`.
     """
     if not runs:
         raise ParameterError("compare: nothing to compare; give at least one run or experiment")
@@ -235,7 +254,10 @@ def comparison_of(
         raise ParameterError(f"compare: no run is called {baseline!r} (there are: {', '.join(groups)})")
     if target is None and len(groups) > 1 and "data" not in differences(groups):
         target = _common(runs)
-    return Comparison(groups, baseline or _baseline(groups), target, found.notes)
+    comparison = Comparison(groups, baseline or _baseline(groups), target, found.notes, test)
+    if test:
+        comparison.tests()  # refuses what cannot be tested
+    return comparison
 
 
 def _baseline(groups: Mapping[str, Sequence[Run]]) -> str:

@@ -73,16 +73,16 @@ def table_of(
 def _row(
     label: str, runs: Sequence[Run], summaries: Sequence[Mapping[str, Any]], target: float | None
 ) -> dict[str, Any]:
-    measured = [_measured(run, summary, target) for run, summary in zip(runs, summaries, strict=True)]
+    numbers = [measured(run, summary, target) for run, summary in zip(runs, summaries, strict=True)]
     row: dict[str, Any] = {"strategy": label, "n": len(runs)}
-    for name in measured[0]:
-        values = [value for m in measured if (value := m[name]) is not None]
+    for name in numbers[0]:
+        values = [value for m in numbers if (value := m[name]) is not None]
         # a mean over the seeds that got there would flatter: all or none
         complete = values if len(values) == len(runs) else []
         mean, half = interval(complete) if complete else (None, None)
         row |= {name: mean, f"{name}_ci": half, f"{name}_sd": standard_deviation(complete)}
-    times = [] if target is None else [each["time_to_target_s"] for each in measured]
-    row |= censored("time_to_target", times, [each["time_s"] for each in measured])
+    times = [] if target is None else [each["time_to_target_s"] for each in numbers]
+    row |= censored("time_to_target", times, [each["time_s"] for each in numbers])
     return row | {"lr_convention": runs[0].meta.get("lr_convention") or ""}
 
 
@@ -104,7 +104,7 @@ def censored(
     return {f"{name}_reached": reached if times else None, f"{name}_at_least_s": least}
 
 
-def _measured(run: Run, summary: Mapping[str, Any], target: float | None) -> dict[str, float | None]:
+def measured(run: Run, summary: Mapping[str, Any], target: float | None) -> dict[str, float | None]:
     """Return the numbers of one run that are averaged over seeds."""
     idle, switches, final = summary["idle_fraction"], summary["switches"], summary["final"]
     return {

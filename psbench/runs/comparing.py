@@ -17,6 +17,7 @@ def compare(
     seeds: int = 1,
     target: float | None = None,
     baseline: str | None = None,
+    test: bool = False,
     done: Callable[[Run], None] | None = None,
 ) -> Comparison:
     """Compare runs, or run experiments and compare them.
@@ -32,16 +33,22 @@ def compare(
         if all have the same data.
     baseline : str, optional
         Label that speed-ups refer to; by default the slowest of All-Reduce and BSP, or the first.
+    test : bool
+        Whether to say which differences from the baseline are real: paired over seeds, with the interval and
+        the p-value of each, by Holm's correction over the strategies.
     done : callable, optional
         Called with each run as it ends.
 
     Raises
     ------
     ParameterError
-        If there is nothing to compare, or no such baseline.
+        If there is nothing to compare, no such baseline, or too few seeds to `test`.
     """
     if seeds < 1:
         raise ParameterError(f"compare: seeds = {seeds}; give at least 1")
+    runs = list(runs)
+    if test and seeds < 2 and any(isinstance(item, Experiment) for item in runs):
+        raise ParameterError(f"compare: a test pairs runs by their seed; give seeds >= 2, not {seeds}")
     finished = []
     for item in runs:
         if isinstance(item, Run):
@@ -51,4 +58,4 @@ def compare(
             finished.append(run(item.but(seed=seed)))
             if done is not None:
                 done(finished[-1])
-    return comparison_of(finished, target=target, baseline=baseline)
+    return comparison_of(finished, target=target, baseline=baseline, test=test)

@@ -21,6 +21,7 @@ from psbench.cli.app import (
     table_width,
 )
 from psbench.cli.execution import run_with_progress, verdict
+from psbench.errors import ParameterError
 
 if TYPE_CHECKING:
     from psbench.results.run import Run
@@ -44,6 +45,9 @@ def compare_command(
     baseline: Annotated[
         str | None, typer.Option(metavar="STRATEGY", help="What speed-ups refer to; else All-Reduce or BSP.")
     ] = None,
+    test: Annotated[
+        bool, typer.Option("--test", help="Say which differences are real: paired over seeds, by Holm.")
+    ] = False,
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Save every run here, and report.html.")
     ] = None,
@@ -61,6 +65,8 @@ def compare_command(
     from psbench.cli.batch import check_all, folder_of, named
     from psbench.runs.comparing import compare
 
+    if test and seeds < 2:
+        raise ParameterError("compare: --test pairs runs by their seed; give --seeds 2 or more")
     values = read_settings(settings)
     experiments = named(specs, [read_experiment(spec, values) for spec in specs])
     planned = [one.but(seed=one.seed + extra) for one in experiments for extra in range(seeds)]
@@ -74,7 +80,8 @@ def compare_command(
         done.append(finished)
         if interrupted:
             break
-    comparison = compare(done, target=target, baseline=baseline)
+    # an interrupted comparison may have no two seeds of each
+    comparison = compare(done, target=target, baseline=baseline, test=test and not interrupted)
     show(comparison, as_json)
     if out is not None:
         say(f"saved in {out}; open {comparison.report(out / 'report.html')}")

@@ -1,0 +1,94 @@
+"""Which differences are real: against scipy's paired test, and Holm's worked numbers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy import stats
+
+import psbench as ps
+from psbench.errors import ParameterError
+from psbench.results.paired import in_words, paired_tests
+from psbench.testing import toy_experiment
+
+
+def _runs(times, accuracies, first=0):
+    return {
+        seed: {"time_s": time, "time_to_target_s": None, "val_accuracy": accuracy, "val_loss": None}
+        for seed, (time, accuracy) in enumerate(zip(times, accuracies, strict=True), first)
+    }
+
+
+@pytest.fixture(scope="module")
+def drawn():
+    """A baseline, a strategy that is really faster, and one that is not, over eight seeds alike."""
+    rng = np.random.default_rng(3)
+    common = rng.normal(10, 3, 8).clip(2)
+    return {
+        "bsp": _runs(common, rng.normal(0.9, 0.01, 8)),
+        "fast": _runs(common * rng.normal(0.8, 0.02, 8), rng.normal(0.9, 0.01, 8)),
+        "same": _runs(common * rng.normal(1.0, 0.02, 8), rng.normal(0.9, 0.01, 8)),
+    }
+
+
+def test_each_row_is_that_of_scipy(drawn):
+    found = paired_tests(drawn, "bsp", {}).set_index(["strategy", "measure"])
+    assert len(found) == 4
+    for label in ("fast", "same"):
+        for name, words, scale in (
+            ("time_s", "time", np.log),
+            ("val_accuracy", "validation accuracy", np.asarray),
+        ):
+            own, other = (scale([run[name] for run in drawn[each].values()]) for each in (label, "bsp"))
+            test = stats.ttest_rel(own, other)
+            low, high = test.confidence_interval(0.95)
+            row = found.loc[(label, words)]
+            back = np.exp if name == "time_s" else float
+            expected = [back(np.mean(own - other)), back(low), back(high), test.pvalue]
+            assert row[["difference", "low", "high", "p"]].to_list() == pytest.approx(expected, rel=1e-9)
+            assert row["seeds"] == 8
+    p = found.xs("time", level="measure")["p"].sort_values()
+    corrected = found.xs("time", level="measure")["p_holm"]
+    assert corrected[p.index[0]] == pytest.approx(2 * p.iloc[0])
+    assert corrected[p.index[1]] == pytest.approx(max(2 * p.iloc[0], p.iloc[1]))
+    assert found["is_real"].to_dict()[("fast", "time")]
+    assert found["is_real"].sum() == 1
+    lines = in_words(paired_tests(drawn, "bsp", {}), "bsp")
+    assert lines[0].startswith("fast against bsp, time: 0.8")
+    assert lines[0].endswith(": a difference")
+    assert lines[2].endswith(": no difference is shown")
+
+
+def test_chance_is_found_real_in_one_of_twenty_at_most():
+    rng = np.random.default_rng(0)
+    real = 0
+    for _ in range(300):
+        runs = {label: _runs(rng.lognormal(0, 0.3, 5), rng.normal(0, 1, 5)) for label in "abcd"}
+        found = paired_tests(runs, "a", {})
+        real += bool(found.loc[found["measure"] == "time", "is_real"].any())
+    assert real <= 0.05 * 300 + 3 * np.sqrt(300 * 0.05 * 0.95)
+
+
+def test_times_that_do_not_compare_and_missing_numbers_are_left_out(drawn):
+    found = paired_tests(drawn, "bsp", {"fast": "unequal budgets"})
+    assert list(zip(found["strategy"], found["measure"], strict=True)) == [
+        ("fast", "validation accuracy"),
+        ("same", "time"),
+        ("same", "validation accuracy"),
+    ]
+
+
+def test_runs_without_common_seeds_are_refused():
+    runs = {"bsp": _runs([1, 2], [0, 0]), "asp": _runs([1, 2], [0, 0], first=1)}
+    with pytest.raises(ParameterError, match=r"asp shares 1 with bsp \(seeds 1, 2; seeds 0, 1\)"):
+        paired_tests(runs, "bsp", {})
+    with pytest.raises(ParameterError, match="seeds >= 2, not 1"):
+        ps.compare([toy_experiment("asp"), toy_experiment("bsp")], test=True)
+
+
+def test_a_comparison_says_it_in_its_remarks_and_as_data():
+    found = ps.compare([toy_experiment("asp"), toy_experiment("bsp")], seeds=3, test=True)
+    assert any(line.startswith("asp against bsp, time: ") for line in found.remarks)
+    assert found.to_dict()["tests"][0]["strategy"] == "asp"
+    assert found.renamed({"asp": "ours"}).tests()["strategy"].iloc[0] == "ours"
+    assert "tests" not in ps.compare(found.runs).to_dict()
