@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from psbench.errors import DataError, SpecError
 from psbench.experiment import Experiment
 from psbench.results.identity import check_folder, new_run_id
 from psbench.results.run import Run
-from psbench.runs.search import Search, find_fraction
 from psbench.training.workload import Workload
 
 
@@ -63,50 +61,6 @@ def load_all(folders: Sequence[Path]) -> list[Run]:
     DataError
     """
     return [Run.load(found) for folder in folders for found in _runs_in(folder)]
-
-
-class _Stopped(Exception):
-    """The run under way was stopped by a signal; the search ends with it, and with that exit code."""
-
-    def __init__(self, code: int) -> None:
-        super().__init__(code)
-        self.code = code
-
-
-def searched(
-    experiment: Experiment,
-    run: Callable[[Experiment, Path | None, str], tuple[Run, int]],
-    *,
-    folder: Path | None,
-    overwrite: bool,
-    **options: Any,
-) -> tuple[Search | None, list[Run], int]:
-    """Search with progress; return what was found, all runs, and the exit code if it was interrupted.
-
-    Raises
-    ------
-    SpecError, DataError
-    """
-    if folder is not None:
-        for each in (folder, *sorted(folder.glob("*%-seed*"))):
-            check_folder(each, new_run_id(), overwrite=overwrite)
-    done: list[Run] = []
-    seen: list[Search] = []
-    total = options["runs"] * (1 + options["halvings"])
-
-    def run_one(planned: Experiment) -> Run:
-        share = f"{100 * planned.strategy.rule.fraction:.4g}%"
-        label = f"[{len(done) + 1}/{total}] {share} seed {planned.seed}"
-        finished, stopped = run(planned, folder and folder / f"{share}-seed{planned.seed}", label)
-        done.append(finished)
-        if stopped:
-            raise _Stopped(stopped)
-        return finished
-
-    try:
-        return find_fraction(experiment, run_one=run_one, watch=seen.append, **options), done, 0
-    except _Stopped as stop:
-        return (seen[-1] if seen else None), done, stop.code
 
 
 def _runs_in(folder: Path) -> list[Path]:

@@ -55,11 +55,14 @@ class Search(ShownTable):
     tolerance : float, 0 to 1
     runs : dict of fraction to list of Run
         Empty where accuracies came from elsewhere.
+    interrupted : bool
+        Whether it was stopped before all shares had their turn.
     """
 
     points: tuple[Point, ...]
     tolerance: float
     runs: dict[float, list[Run]] = field(default_factory=dict)
+    interrupted: bool = False
 
     @property
     def target(self) -> float:
@@ -104,6 +107,8 @@ class Search(ShownTable):
             lines.append(f"all runs together took as long as {spent / self._seconds(1.0):.3g} whole runs")
         if any(len(point.accuracies) < 3 for point in self.points):
             lines.append("warning: fewer than three runs of each: differences may be chance")
+        if self.interrupted:
+            lines.append("stopped before the search was over")
         return lines
 
     def cells(self) -> tuple[list[str], list[list[str]]]:
@@ -235,8 +240,7 @@ def find_fraction(
     runs: int = RUNS,
     halvings: int = HALVINGS,
     tolerance: float = TOLERANCE,
-    run_one: Callable[[Experiment], Run] | None = None,
-    watch: Callable[[Search], None] | None = None,
+    **options: Any,
 ) -> Search:
     """Search by running an experiment with other shares of the epochs under its first strategy.
 
@@ -245,10 +249,16 @@ def find_fraction(
     experiment : Experiment
         Its strategy switches after a share of the epochs, as `sync_switch` does. A run's accuracy is its last
         validation accuracy. A share of which a run diverges does not keep it.
-    runs, halvings, tolerance, watch
-        See `bisect`.
-    run_one : callable, optional
-        Runs an experiment; `psbench.run` if not given.
+    runs, halvings, tolerance
+        See `bisect`. The runs of a share are made side by side.
+    **options
+        `processes`, `client`, `folder` as of `psbench.sweep`, and `progress`, off by default. With a folder,
+        a second call makes only the runs that are missing there.
+
+    Returns
+    -------
+    Search
+        After Ctrl-C with the shares that were complete.
 
     Raises
     ------
@@ -262,7 +272,8 @@ def find_fraction(
     >>> len(found.points)
     3
     """
-    from psbench.runs.execution import run
+    from psbench.runs.sweeps.cells import Cell
+    from psbench.runs.sweeps.execution import runs_of
     from psbench.training.workload import Workload
 
     at_fraction(experiment, 1.0)
@@ -272,16 +283,22 @@ def find_fraction(
     done: dict[float, list[Run]] = {}
 
     def accuracy(fraction: float, seed: int) -> float:
-        finished = (run_one or run)(at_fraction(experiment, fraction).but(seed=seed))
-        done.setdefault(fraction, []).append(finished)
-        return accuracy_of(finished)
+        if fraction not in done:
+            planned = at_fraction(experiment, fraction)
+            seeds = range(experiment.seed, experiment.seed + runs)
+            cells = [Cell(planned.but(seed=each), {"share": f"{100 * fraction:.4g}%"}) for each in seeds]
+            done[fraction] = runs_of(cells, **options)
+        return accuracy_of(done[fraction][seed - experiment.seed])
 
-    def seen(search: Search) -> None:
-        if watch is not None:
-            watch(replace(search, runs=dict(done)))
-
-    options: dict[str, Any] = {"runs": runs, "halvings": halvings, "tolerance": tolerance}
-    return replace(bisect(accuracy, seed=experiment.seed, watch=seen, **options), runs=done)
+    seen: list[Search] = []
+    sizes: dict[str, Any] = {"runs": runs, "halvings": halvings, "tolerance": tolerance}
+    try:
+        found = bisect(accuracy, seed=experiment.seed, watch=seen.append, **sizes)
+    except KeyboardInterrupt:
+        if not seen:
+            raise
+        found = replace(seen[-1], interrupted=True)
+    return replace(found, runs=done)
 
 
 def accuracy_of(run: Run) -> float:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -60,7 +60,7 @@ def find_initial_steps(
     candidates: Sequence[int] = CANDIDATES,
     epochs: float = 1.0,
     runs: int = 3,
-    run_one: Callable[[Experiment], Run] | None = None,
+    **options: Any,
 ) -> StepsSearch:
     """Try fixed periods for an epoch or two each, and compare their training losses after equal time.
 
@@ -73,8 +73,8 @@ def find_initial_steps(
         Length of each run.
     runs : int, >= 1
         Runs of each period, with seeds that follow the experiment's.
-    run_one : callable, optional
-        Runs an experiment; `psbench.run` if not given.
+    **options
+        `processes`, `client`, `folder` as of `psbench.sweep`, and `progress`, off by default.
 
     Raises
     ------
@@ -101,13 +101,18 @@ def find_initial_steps(
     >>> sorted(found.losses), found.initial_steps in (1, 4)
     ([1, 4], True)
     """
-    from psbench.runs.execution import run
+    from psbench.runs.sweeps.cells import Cell
+    from psbench.runs.sweeps.execution import runs_of
 
     _check(experiment, candidates, epochs, runs)
-    done = {
-        steps: [(run_one or run)(_with_period(experiment, steps, epochs, extra)) for extra in range(runs)]
-        for steps in sorted(set(candidates))
-    }
+    periods = sorted(set(candidates))
+    cells = [
+        Cell(_with_period(experiment, steps, epochs, extra), {"local_steps": steps})
+        for steps in periods
+        for extra in range(runs)
+    ]
+    found = iter(runs_of(cells, **options))
+    done = {steps: [next(found) for _ in range(runs)] for steps in periods}
     ends = [one.summary()["time_s"] for own in done.values() for one in own if not _diverged(one)]
     if not ends:
         raise Diverged("search: all periods diverged: lower the learning rate")

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import signal
 
 import pytest
 
 from psbench import strategies
 from psbench.cli import main
-from psbench.cli.commands import comparisons
-from psbench.errors import DataError, Diverged, ParameterError
+from psbench.errors import BackendError, DataError, Diverged, ParameterError
 from psbench.results.run import Run
+from psbench.runs.execution import run
 from psbench.runs.search import at_fraction, bisect, find_fraction
 from psbench.testing import toy_experiment
 
@@ -151,14 +153,17 @@ def test_there_must_be_accuracies():
 QUICK = ("--set", "stop={epochs: 1}", "--set", "cluster={workers: 2}", "--runs", "1", "--halvings", "1")
 
 
-def test_the_command_prints_a_table_and_saves_the_runs(tmp_path, capsys):
+def test_the_command_prints_a_table_and_saves_the_runs(tmp_path, capsys, monkeypatch):
     assert main(["search", *QUICK, "--out", str(tmp_path / "out")]) == 0
     out, err = capsys.readouterr()
     assert "first strategy" in out
     assert "target: accuracy" in out
     assert "saved in" in err
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["100%-seed0", "50%-seed0"]
-    assert Run.load(tmp_path / "out/50%-seed0").experiment.strategy.rule.fraction == 0.5
+    saved = [Run.load(path).experiment for path in (tmp_path / "out").iterdir()]
+    assert sorted(each.strategy.rule.fraction for each in saved) == [0.5, 1.0]
+    monkeypatch.setattr("psbench.runs.sweeps.worker.run", None)  # the same command makes no run again
+    assert main(["search", *QUICK, "--out", str(tmp_path / "out")]) == 0
+    assert capsys.readouterr().out == out
 
 
 def test_the_command_as_json(tmp_path, capsys):
@@ -174,14 +179,27 @@ def test_the_command_refuses_before_the_first_run(capsys):
     assert "use sync_switch" in capsys.readouterr().err
 
 
-def test_a_search_that_is_stopped_shows_what_it_has(capsys, monkeypatch):
-    def stopped(experiment, folder, label="", **options):
-        done, _ = run_one(experiment, folder, label, **options)
-        return done, 130 if experiment.strategy.rule.fraction == 0.5 else 0
+@pytest.mark.parametrize(
+    ("number", "name", "code"), [(signal.SIGINT, "Ctrl-C", 130), (signal.SIGTERM, "SIGTERM", 143)]
+)
+def test_a_search_that_is_stopped_shows_what_it_has(number, name, code, capsys, monkeypatch):
+    def second_is_stopped(experiment, **options):
+        if experiment.strategy.rule.fraction == 0.5:
+            os.kill(os.getpid(), number)
+        return run(experiment, **options)
 
-    run_one = comparisons.run_with_progress
-    monkeypatch.setattr(comparisons, "run_with_progress", stopped)
-    assert main(["search", *QUICK]) == 130
+    monkeypatch.setattr("psbench.runs.sweeps.worker.run", second_is_stopped)
+    assert main(["search", *QUICK]) == code
     out, err = capsys.readouterr()
     assert "found: 100 %" in out
-    assert "stopped by Ctrl-C" in err
+    assert "stopped before the search was over" in out
+    assert f"stopped by {name}" in err
+
+
+def test_a_run_that_fails_ends_the_search(monkeypatch):
+    def fails(experiment, **options):
+        raise RuntimeError("the disk is full")
+
+    monkeypatch.setattr("psbench.runs.sweeps.worker.run", fails)
+    with pytest.raises(BackendError, match=r"share=100%, seed 0: .*the disk is full"):
+        find_fraction(toy_experiment("sync_switch"), runs=1, halvings=1)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from psbench.cli.app import (
+    INTERRUPTED,
+    TERMINATED,
     Debug,
     Json,
     Overwrite,
@@ -21,6 +22,8 @@ from psbench.cli.app import (
     table_width,
 )
 from psbench.cli.execution import run_with_progress, verdict
+from psbench.cli.starting import starting
+from psbench.cli.stopping import terminable
 from psbench.errors import ParameterError
 
 if TYPE_CHECKING:
@@ -100,36 +103,43 @@ def search_command(
         float, typer.Option(min=0, max=1, metavar="B", help="Validation accuracy that may be lost.")
     ] = 0.01,
     settings: Settings = None,
-    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Save every run here.")] = None,
-    overwrite: Overwrite = False,
+    processes: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Runs at a time; by default one a core.")
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Save every run here; the same command goes on from there."),
+    ] = None,
     as_json: Json = False,
     debug: Debug = False,
 ) -> int:
     """Find the smallest share of the epochs under the first strategy that costs no accuracy.
 
-    Bisection over runs, as in Sync-Switch: R runs without a switch, then M shares R times.
+    Bisection over runs, as in Sync-Switch: R runs without a switch, then M shares R times. The runs of a
+    share are made side by side. Ctrl-C and SIGTERM stop and keep the shares that are complete.
 
     \b
     Examples:
       psbench search --runs 3 --halvings 4 --set stop.epochs=10
       psbench search switch.yaml --tolerance 0.005 --out runs/search --json
     """  # noqa: D301
-    from psbench.cli.batch import searched
-
     values = read_settings(settings)
     values = values if spec is not None or "strategy" in values else {"strategy": "sync_switch"} | values
-    found, done, interrupted = searched(
-        read_experiment(spec, values),
-        partial(run_with_progress, overwrite=overwrite),
-        **{"runs": runs, "halvings": halvings, "tolerance": tolerance},
-        folder=out,
-        overwrite=overwrite,
-    )
-    if found is not None:
-        show(found, as_json)
+    experiment = read_experiment(spec, values)
+    with starting("psbench: loading torch and the data"):
+        from psbench.runs.search import find_fraction
+        from psbench.system.files import check_writable
+
+        if out is not None:
+            check_writable(out)
+    sizes: dict[str, Any] = {"runs": runs, "halvings": halvings, "tolerance": tolerance}
+    with terminable() as came:
+        found = find_fraction(experiment, **sizes, folder=out, processes=processes, progress=True)
+    show(found, as_json)
     if out is not None:
         say(f"saved in {out}")
-    return verdict(done, interrupted)
+    done = [run for each in found.runs.values() for run in each]
+    return verdict(done, (TERMINATED if came else INTERRUPTED) if found.interrupted else 0)
 
 
 @app.command("demo")
