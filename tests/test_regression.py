@@ -14,7 +14,7 @@ from psbench.optimization.losses import MSE
 from psbench.results.report import write_report
 from psbench.runs.comparing import compare
 from psbench.runs.execution import run
-from psbench.runs.search import find_fraction
+from psbench.runs.sweeps.search import find_fraction
 from psbench.seeds import Streams
 from psbench.testing import toy_experiment
 from psbench.testing.toys import toy_cluster

@@ -17,7 +17,7 @@ from psbench.cli.starting import starting
 if TYPE_CHECKING:
     from psbench.experiment import Experiment
     from psbench.results.comparison import Comparison
-    from psbench.runs.search import Search
+    from psbench.runs.sweeps.search import Search
 
 #: exit codes: as usual for a shell, a wrong command is 2, an interrupt 130, SIGTERM 143; 70 is "internal
 #: software error"

@@ -127,7 +127,7 @@ def search_command(
     values = values if spec is not None or "strategy" in values else {"strategy": "sync_switch"} | values
     experiment = read_experiment(spec, values)
     with starting("psbench: loading torch and the data"):
-        from psbench.runs.search import find_fraction
+        from psbench.runs.sweeps.search import find_fraction
         from psbench.system.files import check_writable
 
         if out is not None:

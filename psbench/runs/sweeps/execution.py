@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Generator, Iterable, Sequence
-from contextlib import closing, nullcontext
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from psbench.errors import BackendError, ParameterError
+from psbench.errors import ParameterError
 from psbench.runs.sweeps.cells import Cell, CellOutcome
 from psbench.system.cores import cores
-
-if TYPE_CHECKING:
-    from psbench.results.run import Run
 
 
 @dataclass(frozen=True)
@@ -98,28 +95,6 @@ def run_cells(
         else outcome
         for cell, outcome in zip(cells, outcomes, strict=True)
     ]
-
-
-def runs_of(cells: Sequence[Cell], *, progress: bool = False, **options: Any) -> list[Run]:
-    """Run cells, all of which must succeed, and return their runs; `options` are those of `run_cells`.
-
-    Raises
-    ------
-    BackendError
-        If a cell failed.
-    KeyboardInterrupt
-        If not all were run; with a folder, those that were are there.
-    """
-    from psbench.runs.sweeps.display import Display
-
-    with Display() if progress else nullcontext() as shown:
-        outcomes = run_cells(cells, on_progress=shown, **options)
-    for outcome in outcomes:
-        if not outcome.was_run:
-            raise KeyboardInterrupt
-        if outcome.error:
-            raise BackendError(f"{outcome.cell.label}: {outcome.error}")
-    return [outcome.run for outcome in outcomes]
 
 
 def _check(cells: Sequence[Cell], processes: Any, client: Any) -> None:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from psbench.errors import ParameterError, UnknownName
+from psbench.errors import BackendError, ParameterError, UnknownName
 from psbench.results import remarks
 from psbench.results.text import ShownTable, table_text
 from psbench.runs.sweeps import table
-from psbench.runs.sweeps.cells import CellOutcome
+from psbench.runs.sweeps.cells import Cell, CellOutcome
 from psbench.runs.sweeps.grid import Grid, cells_of, check
 
 if TYPE_CHECKING:
@@ -343,3 +344,26 @@ def sweep(
         return Sweep(run_cells(cells, **options), target)
     with Display() as shown:
         return Sweep(run_cells(cells, on_progress=shown, **options), target)
+
+
+def runs_of(cells: Sequence[Cell], *, progress: bool = False, **options: Any) -> list[Run]:
+    """Run cells, all of which must succeed, and return their runs; `options` are those of `run_cells`.
+
+    Raises
+    ------
+    BackendError
+        If a cell failed.
+    KeyboardInterrupt
+        If not all were run; with a folder, those that were are there.
+    """
+    from psbench.runs.sweeps.display import Display
+    from psbench.runs.sweeps.execution import run_cells
+
+    with Display() if progress else nullcontext() as shown:
+        outcomes = run_cells(cells, on_progress=shown, **options)
+    for outcome in outcomes:
+        if not outcome.was_run:
+            raise KeyboardInterrupt
+        if outcome.error:
+            raise BackendError(f"{outcome.cell.label}: {outcome.error}")
+    return [outcome.run for outcome in outcomes]

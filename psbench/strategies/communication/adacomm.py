@@ -28,7 +28,7 @@ class AdaComm(Local):
     Parameters
     ----------
     initial_steps : int, steps, >= 1
-        tau_0; the paper finds it by trying several for an epoch or two each (`psbench.runs.steps_search`).
+        tau_0; the paper tries several for an epoch or two each (`psbench.runs.sweeps.steps_search`).
     interval_s : float, seconds, > 0
         T_0.
     gamma : float, 0 < gamma <= 1

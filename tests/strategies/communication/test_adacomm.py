@@ -16,7 +16,7 @@ from psbench.core.events import Measured, Push
 from psbench.core.log import Kind
 from psbench.core.view import ClusterView
 from psbench.errors import ParameterError
-from psbench.runs.steps_search import find_initial_steps
+from psbench.runs.sweeps.steps_search import find_initial_steps
 from psbench.strategies.communication import AdaComm
 from psbench.testing import check_strategy, toy_experiment
 

@@ -273,7 +273,7 @@ def find_fraction(
     3
     """
     from psbench.runs.sweeps.cells import Cell
-    from psbench.runs.sweeps.execution import runs_of
+    from psbench.runs.sweeps.sweep import runs_of
     from psbench.training.workload import Workload
 
     at_fraction(experiment, 1.0)

@@ -102,7 +102,7 @@ def find_initial_steps(
     ([1, 4], True)
     """
     from psbench.runs.sweeps.cells import Cell
-    from psbench.runs.sweeps.execution import runs_of
+    from psbench.runs.sweeps.sweep import runs_of
 
     _check(experiment, candidates, epochs, runs)
     periods = sorted(set(candidates))

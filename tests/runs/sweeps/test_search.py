@@ -14,7 +14,7 @@ from psbench.cli import main
 from psbench.errors import BackendError, DataError, Diverged, ParameterError
 from psbench.results.run import Run
 from psbench.runs.execution import run
-from psbench.runs.search import at_fraction, bisect, find_fraction
+from psbench.runs.sweeps.search import at_fraction, bisect, find_fraction
 from psbench.testing import toy_experiment
 
 
