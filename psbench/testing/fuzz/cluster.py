@@ -58,7 +58,8 @@ class FuzzedCluster:
         self.strategy = schedule.made() if strategy is None else strategy
         self.log, self.now, self.events = EventLog(), 0.0, 0
         self.engine = self._new_engine()
-        carries = schedule.momentum is not None
+        served = not any(c.placement.peer_to_peer for c in self.strategy.compositions)
+        carries = schedule.momentum is not None and served  # these vectors have a common model
         self.vectors = Vectors(schedule, self.strategy) if carries else None
         payloads = {} if self.vectors is None else self.vectors.payloads
         self.workers = [FuzzedWorker(number, payloads=payloads) for number in range(schedule.workers)]

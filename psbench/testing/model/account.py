@@ -9,6 +9,7 @@ from typing import Any
 from psbench.core import actions as act
 from psbench.core.actions import Action
 from psbench.core.log import Kind
+from psbench.core.neighbourhood import Neighbourhood
 from psbench.core.strategy import Strategy
 from psbench.core.switching_strategy import AnyStrategy, SwitchingStrategy
 from psbench.core.view import Status
@@ -86,6 +87,8 @@ class Account:
         self.communication, self.stragglers = rule_of(now.communication), rule_of(now.stragglers)
         self.placement = rule_of(now.placement)
         c.in_force, c.ranges = index, now.placement.ranges(self.size.layout)
+        if now.placement.peer_to_peer:
+            c.neighbourhood = Neighbourhood(c, now.placement, now.communication)
         if self.switches is not None:
             self.switches.reached = index
             self.switches.show(c)
@@ -126,6 +129,22 @@ class Account:
         found = [part.on_applied(c) for part in (self.communication, self.stragglers, *rule, *movers)]
         return [action for actions in reversed(found) for action in actions]
 
+    def mix(self, mix: act.Mix) -> None:
+        """Let models be mixed: each is a version more of its worker's, but a newcomer's first one."""
+        workers, now = self.cluster.workers, self.composition
+        for number in mix.rows:
+            joins = workers[number].status is Status.NEW
+            workers[number].version += 0 if joins else 1
+        for number, weight in mix.push_weights.items():
+            workers[number].push_weight = weight
+        versions = {number: workers[number].version for number in mix.rows}
+        self.out.append(replace(mix, versions=versions))
+        models = [other for number, row in mix.rows.items() for other in row if other != number]
+        first = next(iter(mix.rows))
+        text = {"sent": mix.sent, "steps_first": not now.communication.sends_first, "rows": mix.rows}
+        size = len(models) * self.size.of(now.communication.codec, now.placement)
+        self.log.add(Kind.MIX, first, text, id=mix.push, version=versions[first], bytes=size)
+
     def count_votes(self, release: act.Release) -> list[Action]:
         """Ask the rule, before votes are answered, as if all that was voted on were trained on; once."""
         c = self.cluster
@@ -159,7 +178,8 @@ class Account:
         first = member.status is not Status.PUSHED
         kept = member.voted_samples if voted and steps else 0
         c.samples += kept
-        load = c.version if steps and not voted else member.base_version
+        current = member.version if now.placement.peer_to_peer else c.version
+        load = current if steps and not voted else member.base_version
         own_model = now.own_steps or now.placement.collective
         sends = not voted and (own_model or load != member.base_version or not member.has_model)
         aggregate = now.aggregation.reply != "model" and sends and not first and member.has_model
@@ -227,7 +247,9 @@ class Account:
         """Let a worker in: at the slowest clock, with nothing, and with its first batch."""
         c = self.cluster
         tickets = c.workers[worker].ticket if worker in c.workers else 0
+        furthest = max((each.version for each in c.present), default=0)
         c.workers[worker] = Member(worker, clock=c.min_clock, ticket=tickets, batch_size=self.batches[worker])
+        c.workers[worker].version = c.workers[worker].first_version = furthest
 
     def take_back(self) -> None:
         """Take back all that were dropped."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -29,6 +30,9 @@ class Member:
     voted_samples: int = 0
     dropped: bool = False
     fragment: int = -1
+    version: int = 0
+    first_version: int = 0
+    push_weight: float = 1.0
     has_model: bool = False  #: whether it was sent a whole model since it joined, or since the hand-over
 
 
@@ -61,6 +65,7 @@ class Cluster:
     min_clock_rose: bool = False
     workers: dict[int, Member] = field(default_factory=dict)
     pending: dict[int, Push] = field(default_factory=dict)
+    neighbourhood: Any = None  #: the graph among the workers, where there is no server
 
     @property
     def present(self) -> list[Member]:
@@ -147,5 +152,6 @@ COUNTED = (
 PRESENT = (
     *("status", "clock", "ticket", "base_version", "last_push_s", "previous_push_s"),
     *("batch_size", "hold_reason", "overlapping", "voted_samples", "dropped"),
+    *("version", "first_version", "push_weight"),
 )
 LEFT = ("status", "ticket", "dropped", "overlapping")

@@ -247,6 +247,8 @@ class Interpreter(Account):
                 self.begin_switch(decision)
             case act.Reassign():
                 self.begin_move(decision)
+            case act.Mix():
+                self.mix(decision)
             case act.Note():
                 self.note(decision.text)
             case _:
@@ -257,7 +259,14 @@ class Interpreter(Account):
         if self.switch is not None:
             self.park(self.cluster.workers[worker])
             return []
-        return list(self.consistency.on_join(worker, self.cluster))
+        return [*self.first_model(worker), *self.consistency.on_join(worker, self.cluster)]
+
+    def first_model(self, worker: int) -> list[Action]:
+        """Return where a newcomer has its model from, if there is no server."""
+        have = self.cluster.in_status(Status.COMPUTING, Status.PUSHED, Status.VOTED)
+        if not (self.composition.placement.peer_to_peer and have):
+            return []
+        return [act.Mix({worker: {have[0]: 1.0}})]
 
     def leave(self, member: Member) -> list[Action]:
         """Let a worker out, and ask who decides without it; with none left, those dropped come back."""
