@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import math
 import random
 import sys
 import tempfile
+import time
 import tomllib
 from pathlib import Path
 
@@ -66,18 +68,21 @@ def main() -> int:
     )
     asked.add_argument("--sample", type=int, default=60, help="mutants of each target")
     asked.add_argument("--seed", type=int, default=0, help="of the sample")
+    asked.add_argument("--seconds", type=float, default=math.inf, help="after which a target's sample ends")
     asked.add_argument("--without", default="", help="tests to leave out, by the beginning of their path")
     options = asked.parse_args()
     ok = True
     for name in options.targets or TARGETS:
-        ok &= _try(name, options.sample, options.seed, options.without)
+        ok &= _try(name, options)
     return 0 if ok else 1
 
 
-def _try(name: str, sample: int, seed: int, without: str) -> bool:
+def _try(name: str, options: argparse.Namespace) -> bool:
     folder, tests = TARGETS[name]
+    began, without = time.monotonic(), options.without
     mutants = [mutant for path in sorted(Path(folder).glob("*.py")) for mutant in mutants_of(path)]
-    chosen = random.Random(f"{name} {seed}").sample(mutants, min(sample, len(mutants)))
+    count = min(options.sample, len(mutants))
+    chosen = random.Random(f"{name} {options.seed}").sample(mutants, count)
     reasons = tomllib.loads((HERE / "reasons.toml").read_text()).get(name, {})
     trials: list[Trial] = []
 
@@ -88,25 +93,22 @@ def _try(name: str, sample: int, seed: int, without: str) -> bool:
             print(f"  {trial.mutant}: {why}", flush=True)
 
     prepare = _make_runs if ORACLES in tests[0] and without != ORACLES else _nothing
-    plugin = Mutations(sorted(chosen, key=_place), prepare, done)
+    plugin = Mutations(chosen, prepare, done, options.seconds)
     paths = [each for each in tests if not (without and each.startswith(without))]
     without_output = ["-p", "no:terminal", "-o", "addopts=--import-mode=importlib"]
-    options = [*without_output, "-p", "no:nbval", "-p", "no:cacheprovider", "-n", "0", "-m", _NOT]
-    pytest.main([*options, *paths], plugins=[plugin])
-    if plugin.failed_before or len(trials) < len(chosen):
+    others = ["-p", "no:nbval", "-p", "no:cacheprovider", "-n", "0", "-m", _NOT]
+    pytest.main([*without_output, *others, *paths], plugins=[plugin])
+    if plugin.failed_before or not trials:
         print(f"{name}: the tests fail without a fault: {plugin.failed_before}")
         return False
     killed = sum(bool(trial.killed_by) for trial in trials)
     known = sum(not trial.killed_by and trial.mutant.key in reasons for trial in trials)
     share = killed / max(len(trials) - known, 1)
     print(
-        f"{name}: {killed} of {len(trials)} mutants killed, {known} with a reason; {len(mutants)} there are"
+        f"{name}: {killed} of {len(trials)} mutants killed, {known} with a reason; {len(mutants)} there are; "
+        f"{time.monotonic() - began:.0f} s"
     )
     return share >= LEAST
-
-
-def _place(mutant: Mutant) -> tuple[str, int]:
-    return str(mutant.path), mutant.start
 
 
 def _nothing() -> None:

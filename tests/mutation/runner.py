@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
+import math
 import os
 import pickle
 import select
@@ -23,8 +24,8 @@ import pytest
 
 from tests.mutation.mutants import Mutant
 
-#: a fork that takes longer does not end: as many times as its tests take without a fault, and seconds
-_PATIENCE, _LEAST_S = 20.0, 120.0
+#: a test that takes longer with a fault does not end: as many times as without it, and seconds of CPU more
+_PATIENCE, _LEAST_S = 10.0, 5.0
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ class Trial:
     Attributes
     ----------
     killed_by : str
-        The test that failed; empty if none did, "time" if they did not end.
+        The test that failed; empty if none did, "time" or "the process ended" if one did not end.
     is_run : bool
         Whether any test executes the function.
     """
@@ -54,12 +55,19 @@ class Mutations:
         Done once before the first fork, such as making what many tests read.
     done : callable
         Told of each trial.
+    seconds : float
+        After which no other mutant is begun.
     """
 
     def __init__(
-        self, mutants: Sequence[Mutant], prepare: Callable[[], None], done: Callable[[Trial], None]
+        self,
+        mutants: Sequence[Mutant],
+        prepare: Callable[[], None],
+        done: Callable[[Trial], None],
+        seconds: float = math.inf,
     ) -> None:
         self._mutants, self._prepare, self._done = mutants, prepare, done
+        self._until = time.monotonic() + seconds
         self._kills: Counter[tuple[Path, str]] = Counter()
         self.failed_before = ""
 
@@ -74,6 +82,8 @@ class Mutations:
             self.failed_before = str(found["failed"] if isinstance(found, dict) else found)
             return True
         for mutant in self._mutants:
+            if time.monotonic() > self._until:
+                break
             self._try(session, mutant, found["seconds"], found["tests"])
         return True
 
@@ -90,8 +100,8 @@ class Mutations:
         if not items:
             self._done(Trial(mutant, "", False))
             return
-        limit_s = max(_LEAST_S, _PATIENCE * sum(seconds[item.nodeid] for item in items))
-        killed_by = in_fork(lambda: _first_failure(items, mutant), limit_s)
+        limits = [_LEAST_S + _PATIENCE * seconds[item.nodeid] for item in items]
+        killed_by = in_fork(lambda: _first_failure(items, limits, mutant), sum(limits))
         killed_by = "time" if killed_by is None else str(killed_by)
         self._kills[mutant.path, killed_by] += 1
         self._done(Trial(mutant, killed_by, True))
@@ -149,12 +159,18 @@ def _run(items: Sequence[pytest.Item]) -> Iterator[pytest.Item]:
         yield item
 
 
-def _first_failure(items: Sequence[pytest.Item], mutant: Mutant) -> str:
-    """Return the first test that fails with a fault; empty if none does."""
+def _first_failure(items: Sequence[pytest.Item], limits: Sequence[float], mutant: Mutant) -> str:
+    """Return the first test that fails with a fault; empty if none does.
+
+    A test that takes more CPU than its limit ends the process.
+    """
     apply(mutant)
+    rest = iter(limits)
+    signal.setitimer(signal.ITIMER_VIRTUAL, next(rest))
     for item in _run(items):
         if item.session.testsfailed:
             return item.nodeid
+        signal.setitimer(signal.ITIMER_VIRTUAL, next(rest, 0.0))
     return ""
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Any
 
 import psbench as ps
+from psbench.errors import DoubtfulComposition
 from psbench.results.run import Run
 from psbench.testing import toy_experiment
 from psbench.testing.toys import toy_cluster
@@ -22,6 +24,7 @@ SWITCH = {"name": "strategy_switch", "rule": {"name": "after", "fraction": 0.4},
 RULE = {"name": "empirical", "window": 1, "threshold": 0.9}
 MLP = {"name": "mlp", "hidden": [6]}
 DIVERGING = {"strategy": "asp", "model": MLP, "optimizer": {"name": "sgd", "lr": 1e25}}
+WHOLE = {"name": "custom", "consistency": "asp", "lr_scaling": "none"}
 CODECS = {"codec": {"name": "top_k", "ratio": 0.25}, "codec_down": "fp16"}
 
 
@@ -101,6 +104,13 @@ def _experiments() -> dict[str, list[dict[str, Any]]]:
             {"strategy": "asp", "stop": {"epochs": 6, "target_accuracy": 0.9}, "seed": seed}
             for seed in (0, 1)
         ],
+        # pushes of several workers, each at the whole rate; the last run has a single worker's
+        "whole rates": [
+            {"strategy": WHOLE, "cluster": FOUR},
+            {"strategy": SWITCH | {"second": WHOLE}, "cluster": FOUR, "stop": {"epochs": 4}},
+            {"strategy": SWITCH | {"first": WHOLE, "second": "bsp"}, "stop": {"epochs": 4}},
+            {"strategy": WHOLE, "cluster": toy_cluster([1.0])},
+        ],
         "reading": [{"strategy": "asp", "cluster": toy_cluster([1.0, 0.5], read_seconds_per_sample=1e-3)}],
     }
 
@@ -132,7 +142,10 @@ NAMES = [*_experiments(), *_MADE]
 
 def make(folder: Path) -> dict[str, list[Run]]:
     """Make all runs."""
-    runs = {
-        name: [ps.run(toy_experiment(**each)) for each in listed] for name, listed in _experiments().items()
-    }
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DoubtfulComposition)  # at whole rates
+        runs = {
+            name: [ps.run(toy_experiment(**each)) for each in listed]
+            for name, listed in _experiments().items()
+        }
     return runs | {name: [made(folder / name)] for name, made in _MADE.items()}

@@ -265,7 +265,7 @@ def warnings_of(run: Run) -> list[str]:
     """Return what a reader is warned of, but for switch rules and incidents."""
     rows = rows_of(run.log)
     applied = {row.worker for row in rows if row.kind == "APPLY"}
-    found = [
+    found = at_whole_rates(run) + [
         f"worker {worker}: none of its pushes was applied, so its shard was never learned"
         for worker in workers_of(rows)
         if applied and worker not in applied
@@ -278,6 +278,27 @@ def warnings_of(run: Run) -> list[str]:
     if left:
         found.append(f"{len(left)} pushes were still buffered at the end and changed nothing")
     return found
+
+
+def at_whole_rates(run: Run) -> list[str]:
+    """Return which compositions move the model as far with one push as a barrier with all, if several push."""
+    whole = [each.whole_rate for each in run.experiment.strategy.compositions]
+    made: list[dict[int, list[int]]] = [{} for _ in whole]  # by version, the workers whose pushes made it
+    in_force = 0
+    for row in rows_of(run.log):
+        if row.kind == "HANDOVER":
+            in_force = row.id
+        if row.kind == "APPLY":
+            made[in_force].setdefault(row.version, []).append(row.worker)
+    return [
+        f"every update of {run.experiment.strategy.compositions[place].name} is of one push, at the whole "
+        "learning rate: the pushes of n workers move the model n times as far as one update of a barrier; "
+        "use lr_scaling: by_share"
+        for place, versions in enumerate(made)
+        if whole[place]
+        and all(len(workers) == 1 for workers in versions.values())
+        and len({worker for workers in versions.values() for worker in workers}) > 1
+    ]
 
 
 def lost_workers(rows: list[Row]) -> list[int]:

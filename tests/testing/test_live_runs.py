@@ -9,15 +9,13 @@ import pytest
 
 from psbench.backends.dask.coordinator.live_run import LiveRun
 from psbench.backends.dask.protocol import messages as msg
-from psbench.backends.dask.protocol.instructions import End, Looked, Send, Tick
+from psbench.backends.dask.protocol.instructions import FIRST_SERVER, Answer, End, Forget, Looked, Send, Tick
 from psbench.backends.dask.protocol.transport import Received
 from psbench.core.log import Kind
 from psbench.errors import WorkerLost
 from psbench.experiment import Experiment
-from psbench.seeds import Streams
 from psbench.testing.invariants import BrokenContract
 from psbench.testing.live import World, run_live_campaign
-from psbench.testing.live.campaign import draw_workload, play
 from psbench.training.workload import Workload
 
 
@@ -202,11 +200,50 @@ def test_a_run_that_is_stopped_in_a_ring_ends_with_the_version_before() -> None:
     assert float(run.outcome.tensors["parameters"][0]) == 0.0
 
 
-@pytest.mark.parametrize(("block", "number", "choices"), [(31, 6, 52)])
-def test_what_the_fuzzer_has_found_stays_mended(block: int, number: int, choices: int) -> None:
-    """A payload that is to be discarded is lost with its slice at a hand-over: its server waited for it."""
-    of = draw_workload(Streams(7).generator("live", block))
-    assert play(of, (7, block, number), choices)[1] is None
+def all_connected(of: Workload) -> LiveRun:
+    """Return a run whose processes are all ready, at its first release."""
+    names = ["worker 0", "worker 1", "evaluator", "client"]
+    live = LiveRun(of, names)
+    for name in names:
+        live.handle(Received(name, msg.Hello(name)), 0.0)
+        live.handle(Received(name, msg.Ready()), 0.0)
+    return live
+
+
+def sent(given: list[Any], kind: type[Any]) -> list[str]:
+    return [each.to for each in given if isinstance(each, Send) and isinstance(each.message, kind)]
+
+
+def test_a_process_that_takes_the_place_of_one_not_known_to_be_dead_is_not_sought_and_not_dropped() -> None:
+    """The client knew from the scheduler that a worker is gone, and had started another: it joined twice."""
+    live = all_connected(workload("asp", recovery={"min_workers": 1}, evaluate_every=100))
+    live.handle(Received(FIRST_SERVER, msg.StateReply(1, {})), 0.0)
+    live.handle(Received("evaluator", msg.EvaluationDone(0, {"val_loss": 1.0})), 0.0)
+    said = live.handle(Received("worker 1", msg.Hello("worker 1")), 1.0)
+    assert not sent(said, msg.RoleLost)
+    assert not [each for each in said if isinstance(each, Forget)]
+    assert "worker 1 was lost at 1.0 s" in str(said)
+    assert live.run.view.num_active == 1
+    said = live.handle(Received("worker 1", msg.Ready()), 1.1)
+    assert "worker 1 has joined on another Dask worker at 1.1 s" in str(said)
+    assert sent(said, msg.ResumeWorker) == ["worker 1"]
+    assert [each.to for each in said if isinstance(each, Answer)] == ["worker 1"]
+    assert live.run.view.num_active == 2
+
+
+def test_a_push_is_lost_with_its_worker_even_if_another_takes_its_place_before_the_ring() -> None:
+    """The newcomer was to add what the dead one had pushed."""
+    run = world(workload("all_reduce", 2, recovery={"min_workers": 1}))
+    while len(run.busy()) < 2:
+        for pair in run.waiting():
+            run.arrive(pair)
+    run.end_step("worker 1")
+    run.arrive(("worker 1", "coordinator"))
+    run.kill("worker 1")
+    run.heal()
+    assert run.outcome is not None
+    assert run.outcome.status == "finished"
+    assert run.outcome.facts["lost_workers"] == []
 
 
 # -------------------------------------------------------------------- planted faults

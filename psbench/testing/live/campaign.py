@@ -63,6 +63,7 @@ def run_live_campaign(
     progress: Callable[[LiveCampaign], None] | None = None,
     first_block: int = 0,
     most_failures: int | None = None,
+    shrinks: bool = True,
 ) -> LiveCampaign:
     """Play so many schedules (rounded up to whole blocks of one experiment each).
 
@@ -81,12 +82,14 @@ def run_live_campaign(
         For processes that play a part each.
     most_failures : int or None
         Ends the campaign.
+    shrinks : bool
+        Whether to find out how few choices are enough for a finding.
     """
     done, began = LiveCampaign(), time.perf_counter()
     for block in range(first_block, first_block - (-schedules // BLOCK)):
         workload = draw_workload(Streams(seed).generator("live", block))
         for number in range(BLOCK):
-            _play_one(done, workload, (seed, block, number), choices, run_class)
+            _play_one(done, workload, (seed, block, number), choices, run_class, shrinks)
             if most_failures is not None and done.failures >= most_failures:
                 return done
         done.seconds = time.perf_counter() - began
@@ -96,7 +99,12 @@ def run_live_campaign(
 
 
 def _play_one(
-    done: LiveCampaign, workload: Workload, at: tuple[int, int, int], choices: int, run_class: type[LiveRun]
+    done: LiveCampaign,
+    workload: Workload,
+    at: tuple[int, int, int],
+    choices: int,
+    run_class: type[LiveRun],
+    shrinks: bool,
 ) -> None:
     world, error = play(workload, at, choices, run_class)
     done.schedules += 1
@@ -110,7 +118,7 @@ def _play_one(
     done.failures += 1
     form = _form(error)
     if form not in {_form_of_text(each[3]) for each in done.findings}:
-        fewest = _fewest(workload, at, choices, run_class, form)
+        fewest = _fewest(workload, at, choices, run_class, form) if shrinks else choices
         done.findings.append((*at[1:], fewest, f"{type(error).__name__}: {error}"))
 
 

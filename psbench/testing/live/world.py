@@ -68,6 +68,8 @@ class World:
         How the run ended.
     deaths : set of str
         Roles whose processes were killed.
+    stored : list of StoreCheckpoint
+        What the client has written.
     """
 
     def __init__(
@@ -82,6 +84,7 @@ class World:
         self.servers: dict[str, FakeServer] = {}
         self.workers: dict[str, FakeWorker] = {}
         self.alive: set[str] = set()
+        self._met: set[str] = set()  # whose greeting the coordinator has read: it can send to no others
         self.deaths: set[str] = set()
         self._unnoticed: set[str] = set()  # dead, and not found dead yet
         self._missing: set[str] = set()  # roles that the client looks for a place for
@@ -90,12 +93,15 @@ class World:
         self.retired = self.asked_to_stop = False
         self.end: End | None = None
         self.outcome: msg.RunOutcome | None = None
+        self.stored: list[msg.StoreCheckpoint] = []
         self.moves = False
         self._kept_version = -1  # of the last state that the replica has
         self._state_versions: dict[int, int] = {}  # of states on their way to the replica, by tag
         self.inputs = 0
         self._tell(Tick())
-        for name in [*names, CLIENT]:
+        self._start(CLIENT)
+        self.arrive((CLIENT, COORDINATOR))  # it starts the others when it is connected
+        for name in names:
             self._start(name)
 
     def _never(self, name: str, message: Message) -> None:
@@ -127,8 +133,6 @@ class World:
         """End a process; of what it has sent, only a part may still arrive."""
         self.deaths.add(name)
         self._unnoticed.add(name)
-        if name == REPLICA:
-            self._kept_version = -1
         for to, count in self._channels.sent_by(name):
             self._channels.cut(name, to, int(self._rng.integers(count + 1)))
         self._leave(name)
@@ -136,6 +140,9 @@ class World:
     def _leave(self, name: str) -> None:
         """Let a process end by itself."""
         self.alive.discard(name)
+        self._met.discard(name)
+        if name == REPLICA:
+            self._kept_version = -1
         if self.workers.pop(name, None) is not None:
             for server in self.servers.values():
                 server.disconnect(name)
@@ -184,7 +191,7 @@ class World:
 
     def _send(self, name: str, message: Message) -> None:
         self._check_sent(name, message)
-        if name in self.alive:
+        if name in self._met:
             self._channels.send(COORDINATOR, name, message)
 
     # ---------------------------------------------------------------- arrivals
@@ -225,6 +232,8 @@ class World:
                 worker = worker_number(sender)
                 assert worker is not None
                 self.first_server.receive((worker, message.ticket), payload)
+        elif isinstance(message, msg.Hello):
+            self._met.add(sender)
         elif isinstance(message, msg.StateKept):
             self._kept_version = self._state_versions.get(message.tag, -1)
         self._tell(Received(sender, message))
@@ -232,6 +241,7 @@ class World:
     def _arrive_at_client(self, message: Message) -> None:
         if isinstance(message, msg.StoreCheckpoint):
             self._check_state(message.state, message.tensors)
+            self.stored.append(message)
         elif isinstance(message, msg.RoleLost):
             self._missing.add(message.name)
         elif isinstance(message, msg.RunMoves):
@@ -408,13 +418,14 @@ class World:
         """
         self.is_healing = True
         for _ in range(_ROUNDS):
-            self._let_all_happen()
+            self.let_all_happen()
             if self.end is not None:
                 return
         wait = self.live.wait
         raise BrokenContract(f"the run does not end: it waits for {wait.whom() if wait else 'nothing'}")
 
-    def _let_all_happen(self) -> None:
+    def let_all_happen(self) -> None:
+        """Let what is under way arrive and every step end, and a tenth of a second pass."""
         for pair in self.waiting():
             while self._channels.has(*pair) and self.end is None:
                 self.arrive(pair)

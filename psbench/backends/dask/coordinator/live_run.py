@@ -13,8 +13,8 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
-from psbench.backends.checkpointing import split_at_model
 from psbench.backends.dask.coordinator.actions import ActionPerformer
+from psbench.backends.dask.coordinator.answers import Answers
 from psbench.backends.dask.coordinator.checkpointing import (
     CheckpointWriter,
     Start,
@@ -22,7 +22,6 @@ from psbench.backends.dask.coordinator.checkpointing import (
     first_actions,
     resume_workers,
     store_state,
-    timers_to_plain,
 )
 from psbench.backends.dask.coordinator.evaluation import Evaluation, await_state
 from psbench.backends.dask.coordinator.log_stream import LogStream
@@ -34,6 +33,7 @@ from psbench.backends.dask.coordinator.reduction import Reduction
 from psbench.backends.dask.coordinator.replica_averaging import ReplicaAveraging
 from psbench.backends.dask.coordinator.replication import Replication
 from psbench.backends.dask.coordinator.run_state import RunState, Script, Wait
+from psbench.backends.dask.coordinator.stopping import Stopping, computing
 from psbench.backends.dask.coordinator.timers import Timers
 from psbench.backends.dask.protocol import messages as msg
 from psbench.backends.dask.protocol.decoder import Message, MessageRefused
@@ -43,7 +43,6 @@ from psbench.backends.dask.protocol.transport import Received
 from psbench.backends.dask.server.store import NO_CODEC
 from psbench.backends.schedule import StopRules
 from psbench.core import events as ev
-from psbench.core.actions import Action
 from psbench.core.log import EventLog
 from psbench.core.view import Status
 from psbench.errors import BackendError, Cancelled, Deadlock, ServerLost, WorkerLost
@@ -56,8 +55,6 @@ _WorkerHandler: TypeAlias = Callable[[int, Any], None]
 _DUE_S, _LOG_S, _LOOK_S = 0.02, 0.1, 0.25
 #: seconds that the last step of a worker may take before the run ends without what it used
 _USAGE_S = 5.0
-#: seconds that a stop waits for a version to write a checkpoint of, before it waits for the workers' parts
-_STOP_S = 1.5
 _RETIRED = "a server's Dask worker is being retired before training began"
 _NOT_BEGUN = "stopped by hand before training began"
 
@@ -122,21 +119,22 @@ class LiveRun:
             run, self.pushes, self.averaging, self.checkpoints, self.evaluation, self.measurements,
             self.replication,
         )
+        self.answers = Answers(
+            run, self.actions, self.evaluation, self.checkpoints, self.replication, self.log_stream,
+            self.pushes,
+        )
         # fmt: on
+        self.stopping = Stopping(run, self.checkpoints, self.membership)
         self._connection = experiment.connection
         self._waiting_since = -math.inf  # of the wait, or, in training, of the last message of a peer
         self._next_due = self._next_log = self._next_look = -math.inf
-        self._stop_by = math.inf  # when a stop waits no longer for a version
-        self._unanswered = False
-        self._retired = ""  # the server whose Dask worker is: the run goes on elsewhere
-        self._leaving: list[str] = []  # roles that are to leave once it is known who is dead
         self._looks = 0  # answers to `Look` so far
         self._client_has_outcome = False
         self._of_workers = self._worker_handlers()
         self._of_anyone = self._handlers()
         self._script = self._whole()
         self.wait: Wait | None = None
-        self._training_wait = Wait(self._is_something_due, self._computing)
+        self._training_wait = Wait(self._is_something_due, lambda: computing(run))
 
     # ---------------------------------------------------------------- what goes in and comes out
 
@@ -191,10 +189,10 @@ class LiveRun:
             yield self._training_wait
             while run.events and not run.ending:
                 yield from self._handle(run.events.popleft())
-            yield from self._stop_without_version()
-        if self._retired and run.ending.status == "stopped":
+            yield from self.stopping.without_version(self.answers.state)
+        if self.stopping.retired and run.ending.status == "stopped":
             yield from self.checkpoints.complete(self.pushes.position_after)
-            run.out.send(CLIENT, msg.RunMoves(self._retired))
+            run.out.send(CLIENT, msg.RunMoves(self.stopping.retired))
         else:
             yield from self._finish()
 
@@ -206,7 +204,7 @@ class LiveRun:
 
         yield Wait(is_over, lambda: ", ".join(run.peers.missing))
         if run.ending:
-            raise ServerLost(_RETIRED) if self._retired else Cancelled(_NOT_BEGUN)
+            raise ServerLost(_RETIRED) if self.stopping.retired else Cancelled(_NOT_BEGUN)
         if missing := run.peers.missing:
             raise BackendError(
                 f"{', '.join(missing)} did not report within {self._connection.start_within_s:g} s "
@@ -221,7 +219,9 @@ class LiveRun:
         self._start_workers(0.0)
         starters = self.run.workload.profile.starters
         here = self.run.peers.workers()
-        yield from self._perform(self.run.engine.begin(worker for worker in here if worker in starters))
+        yield from self.answers.perform(
+            self.run.engine.begin(worker for worker in here if worker in starters)
+        )
 
     def _resume(self, start: Start) -> Script[None]:
         """Restore what a checkpoint holds, and perform the rest of its answer, unless the run ends there."""
@@ -248,7 +248,9 @@ class LiveRun:
         reason = run.rules.after_update(view, state["movement"])
         if self.actions.keeps_steps or not reason:
             epochs = run.workload.experiment.stop.epochs
-            yield from self._perform(first_actions(run.engine, checkpoint, run.peers.workers(), epochs))
+            yield from self.answers.perform(
+                first_actions(run.engine, checkpoint, run.peers.workers(), epochs)
+            )
             run.events.extend(self.membership.changes_since_checkpoint())
         if reason:  # where models diverge, the last answer says first which steps the workers keep
             run.ending.finish(reason)
@@ -276,10 +278,10 @@ class LiveRun:
     def _handlers(self) -> dict[type[Message], _Handler]:
         run, members = self.run, self.membership
         return {
-            msg.Hello: lambda name, _: run.peers.connect(name),
+            msg.Hello: lambda name, _: members.meet(name),
             msg.Ready: members.set_ready,
             msg.RoleLost: lambda _, lost: members.find_no_place(lost.name),
-            msg.RoleLeaves: lambda _, leaving: self._leaving.append(leaving.name),
+            msg.RoleLeaves: lambda _, leaving: self.stopping.leave_later(leaving.name),
             msg.RoleGone: lambda _, gone: members.lose_unconnected(gone.name),
             msg.AskClock: lambda name, _: run.out.send(name, msg.Clock(run.clock_s)),
             msg.Failed: self._fail,
@@ -290,7 +292,7 @@ class LiveRun:
             msg.RingVerdict: lambda name, reply: run.store.reply(name, reply),
             msg.LossMeasured: lambda _, loss: self.measurements.take(loss.name, loss.number),
             msg.EvaluationDone: lambda _, evaluation: self.evaluation.take(evaluation),
-            msg.RequestStop: lambda _, request: self._stop(request.checkpoint),
+            msg.RequestStop: lambda _, request: self.stopping.stop(request.checkpoint),
             msg.RequestSwitch: lambda _, request: run.events.append(ev.SwitchRequested(request.to)),
             msg.OutcomeReceived: self._note_receipt,
             msg.StateKept: lambda _, receipt: self.replication.take_receipt(receipt.tag),
@@ -359,9 +361,7 @@ class LiveRun:
         for name in looked.dead:
             if name not in self.run.peers.gone:
                 self.membership.lose(name)
-        leaving, self._leaving = self._leaving, []
-        for name in leaving:
-            self._leave(name)
+        self.stopping.let_go()
 
     def _check_progress(self) -> None:
         """Raise Deadlock if nothing under way can release a worker again, and WorkerLost if none is left."""
@@ -376,34 +376,7 @@ class LiveRun:
 
     def _is_something_due(self) -> bool:
         run = self.run
-        return bool(run.events) or bool(run.ending) or run.now >= self._stop_by
-
-    def _computing(self) -> str:
-        return ", ".join(map(worker_name, self.run.view.computing)) or "the workers"
-
-    def _stop(self, with_checkpoint: bool) -> None:
-        """End the run, with a checkpoint of its next version if one is wanted and comes soon."""
-        if with_checkpoint and self.run.training:
-            self.checkpoints.stop()
-            self._stop_by = self.run.now + _STOP_S
-        else:
-            self.run.ending.stop()
-
-    def _leave(self, name: str) -> None:
-        """Let a role go whose Dask worker is being retired; a server's run goes on elsewhere."""
-        if self.run.ending or self.membership.let_go(name):
-            return
-        self._retired = name
-        self._stop(with_checkpoint=True)
-
-    def _stop_without_version(self) -> Script[None]:
-        """End a run that was asked to stop with a checkpoint of this moment, if no version came in time."""
-        run = self.run
-        if run.now >= self._stop_by and not run.ending and not run.engine.measuring:
-            self.checkpoints.write("stopped", (), self._run_state())
-            run.ending.stop()
-        elif run.now >= self._stop_by and not run.ending:  # until what is measured has come
-            yield Wait(lambda: bool(run.events) or bool(run.ending), self._computing)
+        return bool(run.events) or bool(run.ending) or self.stopping.is_late
 
     def _end_in_time(self) -> None:
         run = self.run
@@ -427,74 +400,17 @@ class LiveRun:
         actions = run.engine.handle(event, now)
         if type(event) is ev.Leave:
             self.actions.halt(event.worker)
-        yield from self._perform(actions)
+        yield from self.answers.perform(actions)
         self.pushes.discard_void()
         if type(event) is ev.Evaluated:
             self.evaluation.end_after(event.values)
             if self.replication.keeps_evaluations:
-                yield from self.replication.keep((), self._run_state())
+                yield from self.replication.keep((), self.answers.state())
         elif not (run.view.num_active or self.membership.awaits_worker):
             raise WorkerLost(self._no_worker_left())
 
     def _no_worker_left(self) -> str:
         return f"every worker is gone at {self.run.now:.3f} s; none is left to train"
-
-    def _perform(self, actions: Sequence[Action]) -> Script[None]:
-        """Perform an answer of the engine; a checkpoint falls between the model it makes and its releases."""
-        ending, evaluation = self.run.ending, self.evaluation
-        evaluation.before_answer(actions)
-        label, replicates = self.checkpoints.due(actions), self.replication.due(actions)
-        if label or replicates:
-            make, actions = split_at_model(actions)
-            if (yield from self._perform_each(make)) or ending.status == "finished":
-                if replicates:
-                    yield from self.replication.keep(actions, self._run_state())
-                if label:
-                    self._write(label, actions)
-        if ending or not (yield from self._perform_each(actions)):
-            evaluation.after_answer()  # releases with which models were asked for are not sent
-            return
-        if self.actions.keeps_steps:  # steps that are kept after a vote count too
-            yield from evaluation.after_update()
-            self._unanswered = bool(ending)
-        if not ending:
-            evaluation.after_answer()
-
-    def _write(self, label: str, rest: Sequence[Action]) -> None:
-        """Write a checkpoint; `rest` is what is still to be performed of the answer."""
-        run = self.run
-        self.log_stream.send()
-        self.checkpoints.write(label, rest, self._run_state())
-        if self.checkpoints.stopping and not run.ending:
-            self._unanswered = True
-            run.ending.stop()
-
-    def _perform_each(self, actions: Sequence[Action]) -> Script[bool]:
-        """Perform actions, and return whether the run goes on."""
-        run = self.run
-        for action in actions:
-            script = self.actions.perform(action)
-            if script is not None:
-                yield from script
-            if run.ending:
-                self._unanswered = True
-                return False  # the run ended with this version; no worker starts another step
-        return True
-
-    def _run_state(self) -> dict[str, Any]:
-        """Return what a checkpoint holds of the coordinator itself."""
-        run = self.run
-        now = run.now
-        return {
-            "time_s": now,
-            "logged": list(self.log_stream.logged),
-            "events": timers_to_plain(run.timers.entries()),
-            "network": {"up_free_s": now, "down_free_s": now, "carried_bytes": 0.0},
-            "stop_rules": run.rules.state_dict(),
-            "next_push": self.pushes.next_number,
-            "awaited": self.evaluation.awaited,
-            "movement": self.evaluation.movement,
-        }
 
     # ---------------------------------------------------------------- the end
 
@@ -520,7 +436,7 @@ class LiveRun:
             "lost_workers": sorted(gone | (run.peers.lost_workers - run.view.workers.keys())),
             "strangers": run.strangers,
             "usage": sorted(run.peers.usage.values(), key=lambda used: used["worker"]),
-            "unanswered": self._unanswered or self.pushes.diverged,
+            "unanswered": self.answers.unanswered or self.pushes.diverged,
         }
         run.out.send(CLIENT, msg.RunOutcome(run.ending.status, run.ending.reason, facts, state))
         yield Wait(lambda: self._client_has_outcome, lambda: CLIENT)

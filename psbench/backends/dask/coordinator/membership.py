@@ -76,16 +76,30 @@ class Membership:
             If it is a server, or the client.
         """
         self.close(name)
+        self._do_without(name, how)
+
+    def meet(self, name: str) -> None:
+        """Take note of a peer's connection.
+
+        A second one is of another process: the client, which asks Dask's scheduler, knew before this run that
+        the first is dead. The connection of that one is closed already.
+        """
+        if self._peers.has_connected(name):
+            self._peers.lose(name)
+            self._do_without(name, "was lost", is_replaced=True)
+        self._peers.connect(name)
+
+    def _do_without(self, name: str, how: str, is_replaced: bool = False) -> None:
         worker = worker_number(name)
         if worker is not None:
-            self._lose_worker(worker, how)
+            self._lose_worker(worker, how, is_replaced)
         elif name == CLIENT:
             self.close(REPLICA)  # it keeps what it has, as the client may only be cut off
             raise Cancelled("the client is gone")
         elif name not in _HELPERS:
             raise ServerLost(f"{name} is gone: its process was killed or its machine is unreachable")
         else:
-            self._replacements.lose(name, self._run.now, how)
+            self._replacements.lose(name, self._run.now, how, is_replaced)
             self._expect_again(name)
             if name == REPLICA:
                 self._replication.lose()
@@ -95,9 +109,9 @@ class Membership:
         self._peers.lose(name)
         self._run.out.add(Forget(name))
 
-    def _lose_worker(self, worker: int, how: str) -> None:
+    def _lose_worker(self, worker: int, how: str, is_replaced: bool) -> None:
         name = worker_name(worker)
-        self._replacements.lose(name, self._run.now, how)
+        self._replacements.lose(name, self._run.now, how, is_replaced)
         self._expect_again(name)
         if self._run.has_store:
             self._run.store.leave(worker)

@@ -36,14 +36,18 @@ class Replacements:
     def _tell(self, text: str) -> None:
         self._out.send(CLIENT, Incident(text))
 
-    def lose(self, name: str, now: float, how: str) -> None:
-        """Have another Dask worker found for evaluator or replica, or for a worker if that is wanted."""
+    def lose(self, name: str, now: float, how: str, is_replaced: bool = False) -> None:
+        """Have another Dask worker found for evaluator or replica, or for a worker if that is wanted.
+
+        It is not sought if the role `is_replaced` already.
+        """
         meanwhile = ": until it is replaced, a lost server costs updates" if name == REPLICA else ""
         self._tell(f"{name} {how} at {now:.1f} s{meanwhile}")
         if self.seeks(name):
             self._missing.add(name)
             self._awaited.add(name)
-            self._out.send(CLIENT, RoleLost(name))
+            if not is_replaced:
+                self._out.send(CLIENT, RoleLost(name))
 
     def seeks(self, name: str) -> bool:
         """Whether another Dask worker is sought for a role that is lost."""

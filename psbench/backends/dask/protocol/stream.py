@@ -214,6 +214,7 @@ class StreamServer:
             self._drop(connection)
             return None
         self._used.add(number)
+        self.forget(name)  # of a process that is dead: another has taken its place
         connection.name, connection.largest_body = name, LARGEST_BODY
         connection.largest_payload = self._largest
         self._routes[name] = connection

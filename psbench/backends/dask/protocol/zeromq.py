@@ -188,6 +188,7 @@ class ZeroMQServer(_Socket):
         except ValueError:
             self.strangers += 1
             return None
+        self.forget(name)  # of a process that is dead: another has taken its place
         self._names[route] = name
         self._routes[name] = route
         return name, Frame(Hello.kind, head[start:], None)

@@ -75,6 +75,7 @@ class AllReduceStore:
         self._out = out
         self._alive = sorted(workers)
         self._current = set(workers)  # those whose replica is of the current version
+        self._pushed: dict[int, PushKey] = {}  # what each worker adds to the next ring it is in
         self._ring: _Ring | None = None
         self._numbers = numbers
         self._requests: dict[int, _Request] = {}
@@ -86,17 +87,20 @@ class AllReduceStore:
     # ---------------------------------------------------------------- pushes and versions
 
     def arrived(self, push: Push) -> None:
-        """Do nothing: the payload stays with its worker."""
+        """Note what the pusher has to add; its payload stays with it."""
+        self._pushed[push.worker] = key_of(push)
 
     def reduce(self, apply: act.Apply) -> None:
-        """Have the pushers that are alive add up their payloads.
+        """Have the pushers add up their payloads.
+
+        A payload is lost with its worker, also if another process has taken that one's place since.
 
         Raises
         ------
         WorkerLost
-            If none is.
+            If none is left.
         """
-        there = [i for i, push in enumerate(apply.pushes) if push.worker in self._alive]
+        there = [i for i, push in enumerate(apply.pushes) if self._has(push)]
         if not there:
             raise WorkerLost("every worker that was to make the next version is gone")
         weights = [apply.weights[i] for i in there]
@@ -111,6 +115,10 @@ class AllReduceStore:
             ),
             _weighted(apply),
         )
+
+    def _has(self, push: Push) -> bool:
+        """Whether the pusher still has what it adds to the next ring."""
+        return self._pushed.get(push.worker) == key_of(push)
 
     def _start(self, order: StartRing, of: _Weighted) -> None:
         self._ring = _Ring(order, of, set(order.members))
@@ -179,6 +187,9 @@ class AllReduceStore:
     def payload(self, push: Push, then: Then) -> None:
         """Ask the pusher for what it adds to the next ring; `then` is given nothing if it is lost."""
         key = key_of(push)
+        if not self._has(push):
+            then({})
+            return
         self._request(_Request(lambda tag: msg.SendPayload(tag, key), then, push.worker))
 
     def hold(self, version: int, in_use: Iterable[int]) -> None:
@@ -232,6 +243,7 @@ class AllReduceStore:
         if worker not in self._alive:
             return
         self._alive.remove(worker)
+        self._pushed.pop(worker, None)
         ring = self._ring
         if ring is not None and worker in ring.order.members:
             self._requests.pop(self._gift, None)

@@ -1,0 +1,108 @@
+"""How an answer of the engine is performed: the model, then a checkpoint and the replica, then releases."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from psbench.backends.checkpointing import split_at_model
+from psbench.backends.dask.coordinator.actions import ActionPerformer
+from psbench.backends.dask.coordinator.checkpointing import CheckpointWriter, timers_to_plain
+from psbench.backends.dask.coordinator.evaluation import Evaluation
+from psbench.backends.dask.coordinator.log_stream import LogStream
+from psbench.backends.dask.coordinator.pushes import PushIntake
+from psbench.backends.dask.coordinator.replication import Replication
+from psbench.backends.dask.coordinator.run_state import RunState, Script
+from psbench.core.actions import Action
+
+
+class Answers:
+    """Performs answers of the engine, one after another.
+
+    Parameters
+    ----------
+    run : RunState
+    actions : ActionPerformer
+    evaluation : Evaluation
+    checkpoints : CheckpointWriter
+    replication : Replication
+    log_stream : LogStream
+    pushes : PushIntake
+
+    Attributes
+    ----------
+    unanswered : bool
+        Whether the run ended with a version whose releases were not sent.
+    """
+
+    def __init__(
+        self,
+        run: RunState,
+        actions: ActionPerformer,
+        evaluation: Evaluation,
+        checkpoints: CheckpointWriter,
+        replication: Replication,
+        log_stream: LogStream,
+        pushes: PushIntake,
+    ) -> None:
+        self._run, self._actions, self._evaluation = run, actions, evaluation
+        self._checkpoints, self._replication = checkpoints, replication
+        self._log_stream, self._pushes = log_stream, pushes
+        self.unanswered = False
+
+    def perform(self, actions: Sequence[Action]) -> Script[None]:
+        """Perform an answer; a checkpoint falls between the model it makes and its releases."""
+        ending, evaluation = self._run.ending, self._evaluation
+        evaluation.before_answer(actions)
+        label, replicates = self._checkpoints.due(actions), self._replication.due(actions)
+        if label or replicates:
+            make, actions = split_at_model(actions)
+            if (yield from self._perform_each(make)) or ending.status == "finished":
+                if replicates:
+                    yield from self._replication.keep(actions, self.state())
+                if label:
+                    self._write(label, actions)
+        if ending or not (yield from self._perform_each(actions)):
+            evaluation.after_answer()  # releases with which models were asked for are not sent
+            return
+        if self._actions.keeps_steps:  # steps that are kept after a vote count too
+            yield from evaluation.after_update()
+            self.unanswered = bool(ending)
+        if not ending:
+            evaluation.after_answer()
+
+    def _write(self, label: str, rest: Sequence[Action]) -> None:
+        """Write a checkpoint; `rest` is what is still to be performed of the answer."""
+        run = self._run
+        self._log_stream.send()
+        self._checkpoints.write(label, rest, self.state())
+        if self._checkpoints.stopping and not run.ending:
+            self.unanswered = True
+            run.ending.stop()
+
+    def _perform_each(self, actions: Sequence[Action]) -> Script[bool]:
+        """Perform actions, and return whether the run goes on."""
+        run = self._run
+        for action in actions:
+            script = self._actions.perform(action)
+            if script is not None:
+                yield from script
+            if run.ending:
+                self.unanswered = True
+                return False  # the run ended with this version; no worker starts another step
+        return True
+
+    def state(self) -> dict[str, Any]:
+        """Return what a checkpoint holds of the coordinator itself, now."""
+        run = self._run
+        now = run.now
+        return {
+            "time_s": now,
+            "logged": list(self._log_stream.logged),
+            "events": timers_to_plain(run.timers.entries()),
+            "network": {"up_free_s": now, "down_free_s": now, "carried_bytes": 0.0},
+            "stop_rules": run.rules.state_dict(),
+            "next_push": self._pushes.next_number,
+            "awaited": self._evaluation.awaited,
+            "movement": self._evaluation.movement,
+        }

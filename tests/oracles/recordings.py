@@ -1,0 +1,231 @@
+"""The tables of a recording, and sums and counts of a part of a log, from the definition of the log's rows."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from oracles.story import (
+    PHASES,
+    ROUNDING_S,
+    Row,
+    Rows,
+    end_of,
+    presence_of,
+    pushes_of,
+    spans_of,
+    stalenesses,
+    starts_of,
+    with_absences,
+    workers_of,
+)
+
+Table = list[dict[str, Any]]
+
+#: why a worker waits, in words, by the reason that the strategy gave
+WORDS = {
+    "barrier": "nobody goes on before everybody has pushed",
+    "k pushes": "the next version was not complete",
+    "vote": "nobody goes on before everybody has voted",
+    "switch": "a switch was under way, and all work ends first",
+    "hand-over": "the model was being handed over",
+    "end of the epoch": "it had done its share of the epoch",
+    "answer": "its answer was on the way or the server was busy",
+}
+
+
+def tables_of(rows: Rows, bounds: Sequence[int | None] = ()) -> dict[str, Table]:
+    """Return every table of `recording` as rows; `why` of a span is the text itself."""
+    return {
+        "spans": _spans(rows, bounds),
+        "clocks": _clocks(rows),
+        "models": [
+            {"time_s": row.time_s, "worker": row.worker, "version": row.version}
+            for row in rows
+            if row.kind == "RELEASE"
+        ],
+        "pushes": _pushes(rows),
+        "versions": _versions(rows),
+        "epochs": [{"time_s": row.time_s, "epoch": row.id} for row in rows if row.kind == "EVALUATED"],
+        "compositions": [
+            {"time_s": 0.0, "index": 0},
+            *({"time_s": row.time_s, "index": row.id} for row in rows if row.kind == "HANDOVER"),
+        ],
+    }
+
+
+def _spans(rows: Rows, bounds: Sequence[int | None]) -> Table:
+    said = _ahead(rows, bounds)
+    found = []
+    for span in spans_of(rows):
+        why = ""
+        if span.phase == "wait":
+            why = WORDS.get(span.reason, span.reason)
+            if span.reason == "staleness bound":
+                why = said.get((span.worker, span.start_s), why)
+        found.append(
+            {"worker": span.worker, "phase": PHASES.index(span.phase)}
+            | {"start_s": span.start_s, "end_s": span.end_s, "why": why}
+            | {"waited_for": -1 if span.whom is None else span.whom}
+        )
+    return found
+
+
+class _Clocks:
+    """The workers' clocks, moved along the rows one by one."""
+
+    def __init__(self) -> None:
+        self.of: dict[int, int] = {}
+        self._slowest = 0
+
+    def move(self, row: Row) -> bool:
+        """Take a row; return whether it changes who is here, or all clocks."""
+        if self.of:
+            self._slowest = min(self.of.values())
+        if row.kind == "JOIN":
+            self.of[row.worker] = self._slowest
+        elif row.kind == "LEAVE":
+            self.of.pop(row.worker, None)
+        elif row.kind == "HANDOVER":
+            self.of = dict.fromkeys(self.of, max(self.of.values(), default=0))
+        elif row.kind == "PUSH" and row.worker in self.of:
+            self.of[row.worker] += 1
+        return row.kind in ("JOIN", "LEAVE", "HANDOVER")
+
+
+def _ahead(rows: Rows, bounds: Sequence[int | None]) -> dict[tuple[int, float], str]:
+    """Return why each worker was held by the staleness bound, by worker and time."""
+    clocks, in_force = _Clocks(), 0
+    found = {}
+    for row in with_absences(rows):
+        clocks.move(row)
+        if row.kind == "HANDOVER":
+            in_force = row.id
+        if row.kind == "HOLD" and row.text == "staleness bound" and row.worker in clocks.of:
+            lead = clocks.of[row.worker] - min(clocks.of.values())
+            text = f"it was {lead} step{'' if lead == 1 else 's'} ahead of the slowest"
+            bound = bounds[in_force] if in_force < len(bounds) else None
+            found[row.worker, row.time_s] = text if bound is None else f"{text}, its bound is {bound}"
+    return found
+
+
+def _clocks(rows: Rows) -> Table:
+    clocks = _Clocks()
+    found = []
+    for row in with_absences(rows):
+        if clocks.move(row):
+            now = clocks.of.items()
+            found += [{"time_s": row.time_s, "worker": worker, "clock": clock} for worker, clock in now]
+        elif row.kind == "PUSH" and row.worker in clocks.of:
+            found.append({"time_s": row.time_s, "worker": row.worker, "clock": clocks.of[row.worker]})
+    return found
+
+
+def _pushes(rows: Rows) -> Table:
+    left = {row.id: row.time_s for row in rows if row.kind in ("APPLY", "DISCARD")}
+    return [
+        {
+            "worker": push.row.worker,
+            "sent_s": push.row.time_s - push.row.send_s,
+            "arrived_s": push.row.time_s,
+            "left_s": left.get(push.row.id, math.inf),
+            "base_version": push.row.version,
+            "version": -1 if push.version is None else push.version,
+        }
+        for push in pushes_of(rows)
+    ]
+
+
+def _versions(rows: Rows) -> Table:
+    clocks = _Clocks()
+    found: Table = []
+    for row in with_absences(rows):
+        clocks.move(row)
+        if row.kind != "APPLY":
+            continue
+        if not found or found[-1]["version"] != row.version:
+            found.append({"time_s": row.time_s, "version": row.version, "pushes": 0, "barrier": 0})
+        found[-1]["pushes"] += 1
+        here = len(clocks.of)
+        found[-1]["barrier"] = int(1 < here <= found[-1]["pushes"])
+    return found
+
+
+def between(tables: dict[str, Table], from_s: float, to_s: float) -> dict[str, Table]:
+    """Return the part of a recording between two times, with what was in force when it begins."""
+    found: dict[str, Table] = {}
+    for name, table in tables.items():
+        if name == "spans":
+            own = [row for row in table if row["start_s"] < to_s and row["end_s"] > from_s]
+            found[name] = [row | {"end_s": min(row["end_s"], to_s)} for row in own]
+        elif name == "pushes":
+            found[name] = [row for row in table if row["sent_s"] < to_s and row["left_s"] > from_s]
+        else:
+            newest = {row.get("worker"): place for place, row in enumerate(table) if row["time_s"] < from_s}
+            found[name] = [
+                row
+                for place, row in enumerate(table)
+                if (from_s <= row["time_s"] <= to_s)
+                or (newest.get(row.get("worker")) == place and row["time_s"] <= to_s)
+            ]
+    return found
+
+
+# -------------------------------------------------------------------- sums and counts of the end of a log
+
+
+def totals_since(rows: Rows, cut: int) -> dict[str, Any]:
+    """Return what is summed and counted of a log but for its first rows; shares are of the time since then.
+
+    Work under way at the cut has no phase yet but computing: what it turns out to be is counted afterwards.
+    """
+    before = Rows(rows[:cut])
+    phases = _less(_phases(rows), _phases(before))
+    waits = _less(_waits(rows), _waits(before))
+    there, earlier = presence_of(rows), presence_of(before)
+    worked: Counter[int] = Counter()
+    for (worker, _), seconds in phases.items():
+        worked[worker] += seconds  # type: ignore[assignment]
+    later = rows[cut:]
+    workers = workers_of(rows)
+    applied = [row for row in later if row.kind == "APPLY"]
+    return {
+        "phases_s": phases,
+        "phases": {key: seconds / worked[key[0]] for key, seconds in phases.items()},
+        "waits_s": waits,
+        "waits": {key: s / (there[key[0]] - earlier.get(key[0], 0.0)) for key, s in waits.items()},
+        "staleness": Counter(stalenesses(rows)[sum(row.kind == "APPLY" for row in before) :]),
+        "lead": Counter(start.lead for start in starts_of(rows)[len(starts_of(before)) :]),
+        "pushes": [sum(row.kind == "PUSH" and row.worker == worker for row in later) for worker in workers],
+        "applied": [sum(row.worker == worker for row in applied) for worker in workers],
+        "samples": [sum(row.samples for row in applied if row.worker == worker) for worker in workers],
+        "bytes": {
+            "up": sum(row.bytes for row in later if row.kind == "PUSH"),
+            "down": sum(row.bytes for row in later if row.kind == "RELEASE"),
+        },
+        "end_s": end_of(rows),
+    }
+
+
+def _phases(rows: Rows) -> dict[tuple[int, str], float]:
+    found: Counter[tuple[int, str]] = Counter()
+    for span in spans_of(rows):
+        found[span.worker, span.phase] += span.lasted  # type: ignore[assignment]
+    return dict(found)  # type: ignore[arg-type]
+
+
+def _waits(rows: Rows) -> dict[tuple[int, str], float]:
+    found: Counter[tuple[int, str]] = Counter()
+    for span in spans_of(rows):
+        if span.phase == "wait":
+            found[span.worker, span.reason] += span.lasted  # type: ignore[assignment]
+    return dict(found)  # type: ignore[arg-type]
+
+
+def _less(
+    whole: dict[tuple[int, str], float], part: dict[tuple[int, str], float]
+) -> dict[tuple[int, str], float]:
+    found = {key: seconds - part.get(key, 0.0) for key, seconds in whole.items()}
+    return {key: seconds for key, seconds in found.items() if seconds > ROUNDING_S}

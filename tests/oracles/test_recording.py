@@ -1,0 +1,121 @@
+"""Every table of a recording, and of its parts, is the one that plain loops over the log give."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from oracles import recordings
+from oracles.small_runs import NAMES
+from oracles.story import end_of, rows_of, workers_of
+
+from psbench.metrics.recording import Recording, recording
+from psbench.metrics.totals import PushTotals, SpanTotals
+from psbench.results.run import Run
+
+#: of the compositions of a run; those of most runs are not known
+BOUNDS: dict[str, list[int | None]] = {"bounded": [2], "switched by hand": [3, None], "switch": [None]}
+
+
+def rows_in(recorded: Recording, name: str) -> list[dict[str, Any]]:
+    """Return a table as rows, the codes of whys as texts."""
+    columns = {column: values.tolist() for column, values in recorded.tables[name].items()}
+    found = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+    return [row | {"why": recorded.whys[row["why"]]} if "why" in row else row for row in found]
+
+
+def check(recorded: Recording, expected: dict[str, list[dict[str, Any]]]) -> None:
+    assert recorded.tables.keys() == expected.keys()
+    for name, table in expected.items():
+        found = rows_in(recorded, name)
+        assert len(found) == len(table), name
+        for ours, theirs in zip(table, found, strict=True):
+            assert theirs == {
+                column: pytest.approx(value, rel=1e-9, abs=1e-12) if isinstance(value, float) else value
+                for column, value in ours.items()
+            }, name
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_table_of_a_recording(runs: dict[str, list[Run]], name: str) -> None:
+    for run in runs[name][:1]:
+        rows = rows_of(run.log)
+        recorded = recording(run.log, BOUNDS.get(name, ()))
+        check(recorded, recordings.tables_of(rows, BOUNDS.get(name, ())))
+        assert (recorded.end_s, recorded.workers) == (end_of(rows), workers_of(rows))
+        assert recorded.whys[0] == ""
+        assert len({*recorded.whys}) == len(recorded.whys)
+
+
+@pytest.mark.parametrize("name", ["bounded", "losses", "switch", "switched by hand", "moving", "discarded"])
+def test_a_part_of_a_recording(runs: dict[str, list[Run]], name: str) -> None:
+    """At times between rows and at times of rows, where what is cut off depends on `<` or `<=`."""
+    run = runs[name][0]
+    recorded, expected = recording(run.log), recordings.tables_of(rows_of(run.log))
+    times = np.unique(run.log.rows()["time_s"])
+    begin, end = float(times[len(times) // 3]), float(times[2 * len(times) // 3])
+    for from_s, to_s in ((begin, end), (begin + 1e-6, end + 1e-6), (0.0, end), (begin, 10 * recorded.end_s)):
+        part = recorded.between(from_s, to_s)
+        check(part, recordings.between(expected, from_s, to_s))
+        assert part.end_s == min(to_s, recorded.end_s)
+        assert (part.workers, part.whys) == (recorded.workers, recorded.whys)
+
+
+def steps_of_one(count: int) -> Recording:
+    """A worker whose steps last a second each."""
+    starts, none = np.arange(float(count)), np.zeros(count, dtype=np.int64)
+    spans = {"worker": none, "phase": none + 1, "start_s": starts, "end_s": starts + 1}
+    spans |= {"why": none, "waited_for": none - 1}
+    empty = {"time_s": np.zeros(0)}
+    pushes = {"sent_s": starts, "left_s": starts + 1}
+    return Recording(float(count), [0], spans, [""], empty, empty, pushes, empty, empty, empty)
+
+
+@pytest.mark.parametrize(
+    ("at_s", "begin", "end"),
+    [(0.0, 0, 3), (5.0, 3, 6), (4.5, 3, 6), (7.0, 5, 8), (7.5, 6, 10), (8.0, 6, 10), (10.0, 6, 10)],
+)
+def test_the_surroundings_of_a_time(at_s: float, begin: int, end: int) -> None:
+    """Four of ten: as many before as after, and at the end of the run what is left of it."""
+    whole = steps_of_one(10)
+    part, since = whole.around(at_s, limit=4)
+    assert (since, part.end_s) == (begin, end)
+    assert part.spans["start_s"].tolist() == list(range(begin, end))
+    assert whole.around(at_s, limit=10) == (whole, 0.0)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("share", [0.0, 0.3, 0.7])
+def test_sums_and_counts_since_an_earlier_state(runs: dict[str, list[Run]], name: str, share: float) -> None:
+    log = runs[name][0].log
+    rows = rows_of(log)
+    cut = int(share * len(rows))
+    spans, pushes = SpanTotals(), PushTotals()
+    earlier = SpanTotals(), PushTotals()
+    for stop in (cut, len(log)):
+        start = 0 if stop == cut else cut
+        spans.read(log, log.rows(start, stop))
+        pushes.read(log.rows(start, stop))
+    earlier[0].read(log, log.rows(0, cut))
+    earlier[1].read(log.rows(0, cut))
+    spans.count_from(earlier[0])
+    pushes.count_from(earlier[1])
+    expected = recordings.totals_since(rows, cut)
+    found: dict[str, Any] = {"phases_s": spans.phases_s(), "phases": spans.phases()}
+    found |= {"waits_s": spans.waits_s(log), "waits": spans.waits(log)}
+    for field, values in found.items():
+        assert values == pytest.approx(expected[field], rel=1e-6, abs=1e-9), field
+        assert list(values) == sorted(values)
+    for field, counts in (("staleness", pushes.staleness), ("lead", pushes.lead)):
+        seen = {value: count for value, count in enumerate(counts.tolist()) if count}
+        assert seen == expected[field], field
+    columns = pushes.counts.columns(spans.workers)
+    for field in ("pushes", "applied", "samples"):
+        assert columns[field].tolist() == expected[field], field
+    total = sum(expected["applied"])
+    assert columns["share"].tolist() == pytest.approx(
+        [each / total if total else float("nan") for each in expected["applied"]], nan_ok=True
+    )
+    assert pushes.bytes == expected["bytes"]
+    assert spans.end_s == expected["end_s"]
