@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.mutation.mutants import Mutant, mutants_of
+from tests.mutation.mutants import mutants_of
 from tests.mutation.runner import Mutations, Trial
 
 HERE = Path(__file__).parent
@@ -22,7 +22,7 @@ ORACLES = "tests/oracles"
 TARGETS: dict[str, tuple[str, list[str]]] = {
     "metrics": (
         "psbench/metrics",
-        [f"{ORACLES}/test_summary.py", f"{ORACLES}/test_charts.py"]
+        [f"{ORACLES}/test_{name}.py" for name in ("summary", "charts", "recording")]
         + [f"tests/metrics/test_{name}.py" for name in ("exact_numbers", "independence", "moment")]
         + [f"tests/metrics/test_{name}.py" for name in ("table_of_chunks", "warnings", "against_engine")],
     ),
@@ -49,13 +49,11 @@ TARGETS: dict[str, tuple[str, list[str]]] = {
     "checkpoints": ("psbench/checkpoints", ["tests/test_checkpoint_folder.py", "tests/test_resume.py"]),
     "coordinator": (
         "psbench/backends/dask/coordinator",
-        [
-            f"tests/backends/dask/test_{name}.py"
-            for name in ("replacements", "pushes", "threaded_runs", "live_membership")
-        ],
+        ["tests/testing/test_live_transcripts.py", "tests/testing/test_live_runs.py"]
+        + [f"tests/backends/dask/test_{name}.py" for name in ("replacements", "pushes")],
     ),
 }
-#: share of the mutants that are executed, and of which no reason is known, that tests must kill
+#: share of the mutants of which no reason is known that tests must kill
 LEAST = 0.8
 #: marks of tests that need a cluster, a browser, or long
 _NOT = "not (dask or browser or nightly or gpu or slow)"

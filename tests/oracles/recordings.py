@@ -1,4 +1,4 @@
-"""The tables of a recording, and sums and counts of a part of a log, from the definition of the log's rows."""
+"""The tables of a recording, and sums and counts of a part of a log, from the log's definition."""
 
 from __future__ import annotations
 

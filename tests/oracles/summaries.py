@@ -281,7 +281,7 @@ def warnings_of(run: Run) -> list[str]:
 
 
 def at_whole_rates(run: Run) -> list[str]:
-    """Return which compositions move the model as far with one push as a barrier with all, if several push."""
+    """Return which compositions move the model as far with one push as a barrier with all."""
     whole = [each.whole_rate for each in run.experiment.strategy.compositions]
     made: list[dict[int, list[int]]] = [{} for _ in whole]  # by version, the workers whose pushes made it
     in_force = 0

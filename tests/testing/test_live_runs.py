@@ -234,12 +234,15 @@ def test_a_process_that_takes_the_place_of_one_not_known_to_be_dead_is_not_sough
 def test_a_push_is_lost_with_its_worker_even_if_another_takes_its_place_before_the_ring() -> None:
     """The newcomer was to add what the dead one had pushed."""
     run = world(workload("all_reduce", 2, recovery={"min_workers": 1}))
-    while len(run.busy()) < 2:
-        for pair in run.waiting():
-            run.arrive(pair)
+    settle(run)
     run.end_step("worker 1")
-    run.arrive(("worker 1", "coordinator"))
+    settle(run)
     run.kill("worker 1")
+    run.is_healing = True
+    for _ in range(4):
+        run.pass_time(0.25)
+        run.find_places()
+        settle(run)
     run.heal()
     assert run.outcome is not None
     assert run.outcome.status == "finished"

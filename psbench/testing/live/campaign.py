@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -18,6 +18,8 @@ from psbench.experiment import Experiment
 from psbench.seeds import Streams
 from psbench.testing.live.world import World
 from psbench.training.workload import Workload
+
+T = TypeVar("T")
 
 #: schedules of one experiment: building one takes as long as several schedules
 BLOCK = 25
@@ -178,49 +180,57 @@ class LivePlayer:
 
     def __init__(self, world: World, rng: np.random.Generator) -> None:
         self._world, self._rng = world, rng
-        self._faults = int(rng.choice([0, 1, 1, 2, 3]))
-        self._fault_rate = float(rng.choice([0.01, 0.05, 0.2]))
-        self._favourite = float(rng.choice([0.0, 0.5]))  # how often one pair is served before all others
+        self._drawn: list[float] = []  # many at once: one by one they would take a tenth of a schedule
+        self._faults = self._one_of((0, 1, 1, 2, 3))
+        self._fault_rate = self._one_of((0.01, 0.05, 0.2))
+        self._favourite = self._one_of((0.0, 0.5))  # how often one pair is served before all others
+
+    def _draw(self) -> float:
+        """Return a number between 0 and 1."""
+        if not self._drawn:
+            self._drawn = self._rng.random(256).tolist()
+        return self._drawn.pop()
+
+    def _one_of(self, some: Sequence[T]) -> T:
+        return some[int(self._draw() * len(some))]
 
     def choose(self) -> None:
         """Let something happen."""
-        world, rng = self._world, self._rng
-        if self._faults and rng.random() < self._fault_rate:
+        world = self._world
+        if self._faults and self._draw() < self._fault_rate:
             self._faults -= 1
             self._fault()
             return
         pairs, busy = world.waiting(), world.busy()
-        drawn = rng.random()
+        drawn = self._draw()
         if drawn < 0.06 or not (pairs or busy):
-            world.pass_time(float(rng.choice([0.02, 0.3, 2.0], p=[0.6, 0.35, 0.05])))
+            world.pass_time(self._one_of((0.02,) * 12 + (0.3,) * 7 + (2.0,)))
         elif drawn < 0.08:
             world.report_dead()
-            world.find_places(bool(rng.random() < 0.7))
-        elif pairs and (not busy or rng.random() < 0.7):
-            place = 0 if rng.random() < self._favourite else int(rng.integers(len(pairs)))
-            world.arrive(pairs[place])
+            world.find_places(self._draw() < 0.7)
+        elif pairs and (not busy or self._draw() < 0.7):
+            world.arrive(pairs[0] if self._draw() < self._favourite else self._one_of(pairs))
         else:
-            world.end_step(busy[int(rng.integers(len(busy)))])
+            world.end_step(self._one_of(busy))
 
     def _fault(self) -> None:
-        world, rng = self._world, self._rng
-        drawn = rng.random()
+        world = self._world
+        drawn = self._draw()
         pairs = world.waiting()
         roles = sorted(world.alive - {CLIENT})
         if drawn < 0.5 and roles:
             workers = [name for name in roles if worker_number(name) is not None]
-            some = workers if workers and rng.random() < 0.6 else roles
-            world.kill(str(some[int(rng.integers(len(some)))]))
+            world.kill(self._one_of(workers if workers and self._draw() < 0.6 else roles))
         elif drawn < 0.6 and pairs:
-            world.repeat(pairs[int(rng.integers(len(pairs)))])
+            world.repeat(self._one_of(pairs))
         elif drawn < 0.75 and roles:
-            world.ask(msg.RoleLeaves(str(rng.choice([*roles, "coordinator"]))))
+            world.ask(msg.RoleLeaves(self._one_of([*roles, "coordinator"])))
         elif drawn < 0.82:
-            world.ask(msg.RequestStop(bool(rng.integers(2))))
+            world.ask(msg.RequestStop(self._one_of((False, True))))
         elif drawn < 0.92:
             world.ask(msg.RequestSwitch(None))
         elif drawn < 0.96 and world.workers:
-            world.refuse(str(rng.choice(sorted(world.workers))))
+            world.refuse(self._one_of(sorted(world.workers)))
         elif drawn < 0.97:
             world.kill(CLIENT)
 

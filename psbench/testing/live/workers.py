@@ -76,6 +76,7 @@ class FakeWorker:
         self, workload: Workload, worker: int, rings: Rings, send: Callable[[str, Message], None]
     ) -> None:
         self._workload, self.worker, self._rings, self._send = workload, worker, rings, send
+        self._compositions = workload.experiment.strategy.compositions
         self.mailbox: deque[Message] = deque()
         self.slices: dict[str, deque[ReleaseMessage]] = {}
         self.steps_ended = self.rings_done = 0
@@ -87,6 +88,7 @@ class FakeWorker:
         self._halted = False
         self._model_tag: int | None = None
         self._finished = 0  # the last ring whose sum it has
+        self._contributes = False  # whether it has something to add to a ring
         self.version = 0  # of the model that it has, or of its replica
         self._steps = 0
         self._life = self._run()
@@ -99,7 +101,7 @@ class FakeWorker:
 
     @property
     def _composition(self) -> Any:
-        return self._workload.experiment.strategy.compositions[self._index]
+        return self._compositions[self._index]
 
     # ---------------------------------------------------------------- its life
 
@@ -213,6 +215,7 @@ class FakeWorker:
         assert self._loop is not None
         push = self._loop.push(-1, bytes=0, overlapping=overlapping)
         if self._composition.placement.collective:
+            self._contributes = True
             self._tell(PushMessage.of(push, 0.0, True))
             return
         first, *others = [torch.full((part.size,), float(push.ticket)) for part in self._parts()]
@@ -239,7 +242,7 @@ class FakeWorker:
         elif isinstance(message, msg.ResumeWorker):
             self._resume(message)
         elif isinstance(message, msg.ChangeComposition):
-            self._index, self._ranges = message.composition, None
+            self._index, self._ranges, self._contributes = message.composition, None, False
             self._restart()
         elif isinstance(message, msg.ChangeRanges):
             self._ranges = message.ranges
@@ -270,7 +273,7 @@ class FakeWorker:
         self._loop = self._overlapped = self._model_tag = None
 
     def _resume(self, order: msg.ResumeWorker) -> None:
-        self._index, self._ranges = order.composition, order.ranges
+        self._index, self._ranges, self._contributes = order.composition, order.ranges, False
         self._restart()
         if order.state is not None:
             self._loop = restored_loop(order.state, self._composition, self.worker)
@@ -289,6 +292,8 @@ class FakeWorker:
     def _ring(self, order: msg.StartRing) -> Life:
         """Finish a ring; if a member is lost, do as the coordinator says."""
         while True:
+            if not self._contributes:
+                raise BrokenContract(f"worker {self.worker} is in ring {order.ring} and has nothing to add")
             self._rings.enter(order.ring, self.worker)
             settled = yield from self._add_up(order)
             if settled is None:

@@ -97,6 +97,11 @@ class World:
         self.moves = False
         self._kept_version = -1  # of the last state that the replica has
         self._state_versions: dict[int, int] = {}  # of states on their way to the replica, by tag
+        # whether every model of the run is of one version: where workers' models diverge a mean is not
+        self._is_plain = not any(
+            each.own_steps or each.communication.pushes == "together"
+            for each in workload.experiment.strategy.compositions
+        )
         self.inputs = 0
         self._tell(Tick())
         self._start(CLIENT)
@@ -141,8 +146,6 @@ class World:
         """Let a process end by itself."""
         self.alive.discard(name)
         self._met.discard(name)
-        if name == REPLICA:
-            self._kept_version = -1
         if self.workers.pop(name, None) is not None:
             for server in self.servers.values():
                 server.disconnect(name)
@@ -234,6 +237,8 @@ class World:
                 self.first_server.receive((worker, message.ticket), payload)
         elif isinstance(message, msg.Hello):
             self._met.add(sender)
+            if sender == REPLICA:  # a process that has nothing yet
+                self._kept_version = -1
         elif isinstance(message, msg.StateKept):
             self._kept_version = self._state_versions.get(message.tag, -1)
         self._tell(Received(sender, message))
@@ -277,18 +282,12 @@ class World:
         elif isinstance(message, msg.MeasureLoss):
             self._channels.send(EVALUATOR, COORDINATOR, msg.LossMeasured(message.name, loss))
 
-    @property
-    def _is_plain(self) -> bool:
-        """Whether every model of the run is of one version: where workers' models diverge a mean is not."""
-        compositions = self._workload.experiment.strategy.compositions
-        return not any(each.own_steps or each.communication.pushes == "together" for each in compositions)
-
     # ---------------------------------------------------------------- what is to hold
 
     def _check_sent(self, name: str, message: Message) -> None:
         if isinstance(message, msg.KeepState) and message.state["engine"] is not None:
             self._state_versions[message.tag] = message.state["engine"]["view"]["version"]
-        elif isinstance(message, msg.ReleaseMessage) and REPLICA in self.alive and message.sent:
+        elif isinstance(message, msg.ReleaseMessage) and REPLICA in self._met and message.sent:
             self._check_kept(name, message.version)
 
     def _check_kept(self, name: str, version: int) -> None:
@@ -342,14 +341,17 @@ class World:
         rows = log.rows()
         made = rows["version"][rows["kind"] == Kind.APPLY]
         versions = sorted(set(made.tolist()))
-        if versions != list(range(1, len(versions) + 1)):
-            raise BrokenContract(f"the log has versions {versions}")
+        start = self.live.start
+        before = 0 if start is None else start.checkpoint.state["engine"]["view"]["version"]
+        last = before + len(versions)
+        if versions != list(range(before + 1, last + 1)):
+            raise BrokenContract(f"the log has versions {versions} after {before}")
         outcome = self.outcome
         if outcome is None or not self._is_plain or outcome.status != "finished":
             return
         found = version_of(outcome.tensors["parameters"], "the outcome")
-        if found != len(versions):
-            raise BrokenContract(f"the outcome is of version {found}, and the log ends with {len(versions)}")
+        if found != last:
+            raise BrokenContract(f"the outcome is of version {found}, and the log ends with {last}")
 
     # ---------------------------------------------------------------- choices
 

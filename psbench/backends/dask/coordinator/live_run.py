@@ -85,13 +85,14 @@ class LiveRun:
     ----------
     run : RunState
         What its sections share.
+    start : Start or None
     wait : Wait or None
         What the run waits for now.
     """
 
     def __init__(self, workload: Workload, expected: Sequence[str], start: Start | None = None) -> None:
         experiment, log = workload.experiment, EventLog()
-        self._start = start
+        self.start = start
         self.run = run = RunState(
             workload,
             log,
@@ -181,10 +182,10 @@ class LiveRun:
     def _whole(self) -> Script[None]:
         run = self.run
         yield from self._await_peers()
-        if self._start is None:
+        if self.start is None:
             yield from self._begin()
         else:
-            yield from self._resume(self._start)
+            yield from self._resume(self.start)
         while not run.ending:
             yield self._training_wait
             while run.events and not run.ending:

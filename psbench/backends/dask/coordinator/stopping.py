@@ -16,7 +16,7 @@ _STOP_S = 1.5
 
 
 class Stopping:
-    """Ends a run that is asked to stop, with a checkpoint of its next version if one is wanted and comes soon.
+    """Ends a run that is asked to stop, with a checkpoint of its next version if wanted and if it comes soon.
 
     Parameters
     ----------
