@@ -214,7 +214,7 @@ def sent(given: list[Any], kind: type[Any]) -> list[str]:
     return [each.to for each in given if isinstance(each, Send) and isinstance(each.message, kind)]
 
 
-def test_a_process_that_takes_the_place_of_one_not_known_to_be_dead_is_not_sought_and_not_dropped() -> None:
+def test_a_process_may_take_the_place_of_one_not_known_to_be_dead() -> None:
     """The client knew from the scheduler that a worker is gone, and had started another: it joined twice."""
     live = all_connected(workload("asp", recovery={"min_workers": 1}, evaluate_every=100))
     live.handle(Received(FIRST_SERVER, msg.StateReply(1, {})), 0.0)
@@ -231,7 +231,7 @@ def test_a_process_that_takes_the_place_of_one_not_known_to_be_dead_is_not_sough
     assert live.run.view.num_active == 2
 
 
-def test_a_push_is_lost_with_its_worker_even_if_another_takes_its_place_before_the_ring() -> None:
+def test_a_push_is_lost_with_its_worker_even_if_that_is_replaced() -> None:
     """The newcomer was to add what the dead one had pushed."""
     run = world(workload("all_reduce", 2, recovery={"min_workers": 1}))
     settle(run)

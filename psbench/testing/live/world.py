@@ -235,7 +235,7 @@ class World:
                 worker = worker_number(sender)
                 assert worker is not None
                 self.first_server.receive((worker, message.ticket), payload)
-        elif isinstance(message, msg.Hello):
+        elif isinstance(message, msg.Hello) and sender in self.alive:
             self._met.add(sender)
             if sender == REPLICA:  # a process that has nothing yet
                 self._kept_version = -1
