@@ -31,6 +31,13 @@ _NOT = {
     *("why_not", "reason", "nearest", "check", "waits", "spec", "pause_for_evaluations", "model_post_init"),
     *("update", "update_buffers", "begin", "step", "payload", "receive", "has_model"),
 }
+#: domains whose parts' turns come first for a fault in a module of the engine
+_CLOSE = {
+    "psbench.core.drain": "switching",
+    "psbench.core.switch_rules": "switching",
+    "psbench.core.migration": "placement",
+    "psbench.core.worker_loop": "communication",
+}
 #: share of the faults, but for those with a reason, that must be found
 LEAST = 0.9
 #: CPU seconds for a block of schedules that takes one: more is an endless loop, and seconds until the next
@@ -85,9 +92,13 @@ def in_order(schedules: int, module: str) -> list[int]:
     They are the same ones, so that what is found is; it is found sooner.
     """
     blocks = range(-(-schedules // BLOCK))
-    turns = {number: turn(number) for number in blocks}
-    of_module = [n for n, part in turns.items() if part and module in {c.__module__ for c in part.__mro__}]
-    return of_module + sorted(set(blocks) - set(of_module))
+    turns = {number: part for number in blocks if (part := turn(number)) is not None}
+    first = [
+        number
+        for number, part in turns.items()
+        if part.domain == _CLOSE.get(module) or module in {kind.__module__ for kind in part.__mro__}
+    ]
+    return first + sorted(set(blocks) - set(first))
 
 
 def _planted() -> list[tuple[str, str, str, Callable[[], None]]]:

@@ -16,6 +16,8 @@ from psbench.errors import ParameterError, SpecError
 
 #: attempts at something valid with a given part before it is said that nothing goes with it
 _ATTEMPTS = 5000
+#: default of a whole number, such as of local steps, above which it is mostly drawn
+_MANY = 5
 #: share of the combinations of parts that are not tried because their defaults do not fit together
 _SKIPPED = 0.9
 #: size of the largest cluster that a drawn strategy is tried on
@@ -54,8 +56,13 @@ def draw_part(kind: type[Part], rng: np.random.Generator, **fixed: Any) -> Part:
 
 
 def draw_fields(fields: dict[str, FieldInfo], rng: np.random.Generator) -> dict[str, Any]:
-    """Return values for about half of the fields."""
-    return {name: _value(field, rng) for name, field in fields.items() if rng.random() < 0.5}
+    """Return values for about half of the fields, and for most of those with a large number by default."""
+    drawn = {}
+    for name, field in fields.items():
+        default = field.get_default(call_default_factory=True) if field.annotation is int else 0
+        if rng.random() < (0.9 if default > _MANY else 0.5):
+            drawn[name] = _value(field, rng)
+    return drawn
 
 
 def _value(field: FieldInfo, rng: np.random.Generator) -> Any:
