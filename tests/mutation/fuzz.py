@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import random
 import signal
 import sys
@@ -62,10 +63,11 @@ def main() -> int:
     asked.add_argument("--sample", type=int, default=40, help="how many faults")
     asked.add_argument("--seed", type=int, default=1, help="of the sample")
     asked.add_argument("--schedules", type=int, default=20_000, help="to be played with each")
+    asked.add_argument("--seconds", type=float, default=3600.0, help="of CPU for each, at most")
     asked.add_argument("--first", type=int, default=0, help="faults of the list to leave out")
     asked.add_argument("--planted", action="store_true", help="the faults of planted.py in their place")
     given = asked.parse_args()
-    if error := _play(range(-(-given.schedules // 100 // BLOCK)), _nothing).error:
+    if error := _play(range(-(-given.schedules // 400 // BLOCK)), _nothing).error:
         print(f"the fuzzer fails without a fault: {error}")
         return 1
     faults = _planted() if given.planted else _sample(given.files, given.sample, given.seed)
@@ -75,12 +77,13 @@ def main() -> int:
     began = time.perf_counter()
     for words, key, module, put in faults:
         order = in_order(given.schedules, module)
-        one = in_fork(lambda put=put, order=order: tuple(_play(order, put)), _LIMIT_S)
+        one = in_fork(lambda put=put, order=order: tuple(_play(order, put, given.seconds)), _LIMIT_S)
         seen = Found(*one) if isinstance(one, tuple) else Found(BLOCK, 0.0, str(one or "does not end"))
         found += bool(seen.error)
         excused += not seen.error and key in reasons
-        outcome = f"after {seen.schedules:6}" if seen.error else reasons.get(key, "NOT FOUND")
-        print(f"{outcome}, {seen.cpu_s:6.1f} s: {words}\n{'':22}{seen.error[:120]}", flush=True)
+        outcome = reasons.get(key, "NOT FOUND") if not seen.error else "found"
+        outcome += f" after {seen.schedules}"
+        print(f"{outcome}, {seen.cpu_s:.1f} s: {words}\n{'':8}{seen.error[:120]}", flush=True)
     total = len(faults) - excused
     print(f"{found} of {total} found, {excused} with a reason; {time.perf_counter() - began:.0f} s in all")
     return int(found < LEAST * total)
@@ -119,8 +122,8 @@ def _sample(names: list[str], count: int, seed: int) -> list[tuple[str, str, str
     return [(str(m), m.key, module_of(m.path), lambda mutant=m: apply(mutant)) for m in chosen]
 
 
-def _play(blocks: Sequence[int], put: Callable[[], Any]) -> Found:
-    """Play blocks of schedules with a fault until one fails."""
+def _play(blocks: Sequence[int], put: Callable[[], Any], most_s: float = math.inf) -> Found:
+    """Play blocks of schedules with a fault until one fails, or the seconds have passed."""
     put()
     signal.signal(signal.SIGVTALRM, _too_long)
     began = time.process_time()
@@ -132,6 +135,8 @@ def _play(blocks: Sequence[int], put: Callable[[], Any]) -> Found:
             error = f"{type(failed).__name__}: {failed}"
         if error:
             return Found(played * BLOCK, time.process_time() - began, error)
+        if time.process_time() - began > most_s:
+            return Found(played * BLOCK, time.process_time() - began, "")
     signal.setitimer(signal.ITIMER_VIRTUAL, 0)
     return Found(len(blocks) * BLOCK, time.process_time() - began, "")
 

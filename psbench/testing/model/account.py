@@ -14,14 +14,22 @@ from psbench.core.strategy import Strategy
 from psbench.core.switching_strategy import AnyStrategy, SwitchingStrategy
 from psbench.core.view import Status
 from psbench.core.wire_size import WireSize
-from psbench.testing.model import aggregation, communication, consistency, placement, stragglers, switching
+from psbench.testing.model import (
+    aggregation,
+    communication,
+    consistency,
+    gossip,
+    placement,
+    stragglers,
+    switching,
+)
 from psbench.testing.model.cluster import Cluster, Member
 from psbench.testing.model.record import Record
 from psbench.testing.model.rule import rule_of
 from psbench.testing.model.switches import Switches
 
 #: the modules whose import enters the rules
-RULES = (aggregation, communication, consistency, placement, stragglers, switching)
+RULES = (aggregation, communication, consistency, gossip, placement, stragglers, switching)
 
 
 class Account:
@@ -89,6 +97,7 @@ class Account:
         c.in_force, c.ranges = index, now.placement.ranges(self.size.layout)
         if now.placement.peer_to_peer:
             c.neighbourhood = Neighbourhood(c, now.placement, now.communication)
+        c.graph, c.sends_first = now.placement, now.communication.sends_first
         if self.switches is not None:
             self.switches.reached = index
             self.switches.show(c)

@@ -50,6 +50,8 @@ class Cluster:
     layout: Sequence[tuple[str, int]]
     rng: np.random.Generator
     rate: Callable[[float], float]
+    graph: Any = None  #: the placement, which has the graph where there is no server
+    sends_first: bool = False  #: whether a worker sends the model that its step begins with
     ranges: Sequence[Sequence[tuple[int, int]]] = ()
     capacity: Sequence[int] = ()
     now: float = 0.0

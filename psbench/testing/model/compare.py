@@ -37,7 +37,7 @@ def unequal_rows(expected: Sequence[Row], log: EventLog, start: int, tolerance: 
     for wanted, (time_s, kind, worker, *columns, number) in zip(expected, found, strict=False):
         text = log.text(number)
         same = kind == wanted.kind and time_s == wanted.time_s and worker == wanted.worker
-        same = same and text == (wanted.text if isinstance(wanted.text, str) else _json(wanted.text))
+        same = same and _same_text(wanted.text, text, tolerance)
         if same:
             own = [wanted.columns.get(name, 0) for name in _COLUMNS]
             same = own == columns or all(map(_nearly, own, columns, repeat(tolerance)))
@@ -51,6 +51,13 @@ def unequal_rows(expected: Sequence[Row], log: EventLog, start: int, tolerance: 
 
 #: made once: `json.dumps` makes an encoder for each call
 _json = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
+
+
+def _same_text(wanted: Any, text: str, tolerance: float) -> bool:
+    if isinstance(wanted, str):
+        return text == wanted
+    expected = _json(wanted)
+    return text == expected or equal(json.loads(text), json.loads(expected), tolerance)
 
 
 def _nearly(one: float, other: float, tolerance: float) -> bool:
@@ -97,7 +104,7 @@ def unequal_views(cluster: Cluster, view: ClusterView) -> str:
             continue
         for name in PRESENT if member.status is not Status.GONE else LEFT:
             shown, own = getattr(view.workers[worker], name), getattr(member, name)
-            if shown != own and not (shown != shown and own != own):
+            if not equal(shown, own):
                 return f"worker {worker}: view.{name} is {shown!r}, but by the rules it is {own!r}"
     if view.clock_counts != cluster.clock_counts:
         return f"view.clock_counts is {view.clock_counts}, but counting gives {cluster.clock_counts}"
