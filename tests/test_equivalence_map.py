@@ -247,7 +247,7 @@ OTHER_MODELS = {"easgd", "streaming_diloco"}
 #: those that are for two workers or more
 IN_PAIRS = {"d_psgd", "d_psgd_step_first", "ad_psgd", "sgp"}
 #: those that lose something on the wire on purpose; without the codec it is bsp (tests/strategies/codecs)
-LOSSY = {"double_squeeze"}
+LOSSY = {"double_squeeze", "sparse_loco"}
 
 
 def alone(entry):

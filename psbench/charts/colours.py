@@ -62,6 +62,7 @@ STRATEGIES: dict[str, CurveLook] = {
     "diloco": CurveLook(ORANGE, LONG, "diamond"),
     "streaming_diloco": CurveLook(ORANGE, LONG, "triangle-right"),
     "eager_diloco": CurveLook(ORANGE, LONG, "triangle-left"),
+    "sparse_loco": CurveLook(ORANGE, SPARSE, "cross"),
     "fedavgm": CurveLook(ORANGE, SPARSE, "triangle-up"),
     "fedadam": CurveLook(SKY, LONG, "square"),
     "slowmo": CurveLook(SKY, SPARSE, "triangle-down"),

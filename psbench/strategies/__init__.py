@@ -40,6 +40,7 @@ from psbench.strategies.catalogue.low_communication import (
     fedbuff,
     lookahead,
     slowmo,
+    sparse_loco,
     streaming_diloco,
 )
 from psbench.strategies.catalogue.make import CATALOGUE, make_strategy
@@ -56,7 +57,7 @@ _ORDER: tuple[Entry, ...] = (
     *(dbs_sgd, lb_bsp, drop_stragglers, flex_rr),
     *(local_sgd, adacomm, selsync),
     *(hermes, double_squeeze),
-    *(diloco, streaming_diloco, eager_diloco),
+    *(diloco, streaming_diloco, eager_diloco, sparse_loco),
     *(fedavgm, fedadam, slowmo, lookahead),
     *(async_local_sgd, fedbuff, fedasync, easgd, dc_asgd),
     *(d_psgd, d_psgd_step_first, ad_psgd, sgp),
@@ -112,6 +113,7 @@ __all__ = [
     "selsync",
     "sgp",
     "slowmo",
+    "sparse_loco",
     "ssp",
     "strategy_switch",
     "streaming_diloco",

@@ -17,6 +17,7 @@ from psbench.strategies.aggregation.mixing import NeighbourAverage, PairAverage,
 from psbench.strategies.aggregation.model_average import ModelAverage
 from psbench.strategies.aggregation.outer import Outer
 from psbench.strategies.aggregation.robust import Median, TrimmedMean
+from psbench.strategies.aggregation.sparse_outer import SparseOuter
 from psbench.strategies.aggregation.staleness import DynSGD, StalenessWeighted
 
 __all__ = [
@@ -44,6 +45,7 @@ __all__ = [
     "Outer",
     "PairAverage",
     "PushSum",
+    "SparseOuter",
     "StalenessWeighted",
     "Sum",
     "TrimmedMean",

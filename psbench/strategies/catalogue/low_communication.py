@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from psbench.strategies import aggregation, communication, consistency
 from psbench.strategies.catalogue.composition import Published
+from psbench.strategies.codecs import ChunkedTopK
 
 #: workers keep the state of their own optimizers; only the model is replaced
 _KEPT = {"local_momentum": "kept"}
@@ -33,6 +34,15 @@ eager_diloco = Published(
     "diloco whose workers do not wait: they step with their own new share and the others' last one",
     "Kale et al. 2025 (Eager updates)",
     [consistency.BSP, aggregation.EagerOuter, communication.Eager],
+)
+
+sparse_loco = Published(
+    "sparse_loco",
+    "local steps whose differences are sent as their largest entries, in 2 bits each; the rest is sent later",
+    "Sarfi et al. 2025 (SparseLoCo)",
+    [consistency.BSP, aggregation.SparseOuter, communication.LocalSGD],
+    # the paper: 30 steps, and 64 of 4,096 entries of models with a hundred million
+    defaults=_KEPT | {"local_steps": 15, "codec": ChunkedTopK()},
 )
 
 fedavgm = Published(

@@ -1,6 +1,7 @@
 """Codecs: vectors of floats as packed bits, and the error feedback of their senders."""
 
 from psbench.strategies.codecs.base import Codec, Lossy
+from psbench.strategies.codecs.chunked import ChunkedTopK
 from psbench.strategies.codecs.codec_state import Channel, ServerCodecState, WorkerCodecState
 from psbench.strategies.codecs.exponent import E3M0
 from psbench.strategies.codecs.floats import Half, Plain
@@ -13,6 +14,7 @@ __all__ = [
     "E3M0",
     "QSGD",
     "Channel",
+    "ChunkedTopK",
     "Codec",
     "Half",
     "Lossy",

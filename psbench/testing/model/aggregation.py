@@ -49,6 +49,23 @@ class EagerOuter(Rule):
         return [Apply(pushes, [1.0 / count] * count, {"workers": count})]
 
 
+@rule("aggregation", "sparse_outer")
+class SparseOuter(Rule):
+    """Each push wholly, or shortened to the median norm."""
+
+    def on_commit(self, pushes: list[Push], c: Cluster) -> Decisions:
+        """Ask for the norms, if they count."""
+        self.taken = pushes
+        if self.own.clip == "none":
+            return [Apply(pushes, [1.0 for _ in pushes])]
+        return [Measure("aggregation", {f"dot:{push.id}:{push.id}": None for push in pushes})]
+
+    def on_measured(self, facts: dict[str, float], c: Cluster) -> Decisions:
+        """Shorten."""
+        norms = [math.sqrt(facts[f"dot:{push.id}:{push.id}"]) for push in self.taken]
+        return [Apply(self.taken, [min(1.0, median(norms) / each) if each else 1.0 for each in norms])]
+
+
 @rule("aggregation", "accumulated")
 class Accumulated(Rule):
     """The sum of a worker's steps counts for its batch, not for all their samples."""

@@ -205,6 +205,13 @@ def eager_outer(u: Update) -> Array:
     return u.x - u.own.outer_lr * (known + u.own.outer_momentum * v)
 
 
+def sparse_outer(u: Update) -> Array:
+    """SparseLoCo: of each entry the mean over those that sent it, or over all."""
+    sent = sum((push.vector != 0).astype(float) for push in u.pushes)
+    by = np.maximum(sent, 1) if u.own.combine == "mean_of_senders" else len(u.pushes)
+    return u.x - u.own.outer_lr * u.total / by
+
+
 def fedbuff(u: Update) -> Array:
     """FedBuff: x <- x - lr sum_i w_i D_i."""
     return u.x - u.own.outer_lr * u.total
@@ -221,6 +228,7 @@ UPDATES: dict[str, Callable[[Update], Array]] = {
     "dyn_sgd_versioned": dyn_sgd_versioned,
     "outer": outer,
     "eager_outer": eager_outer,
+    "sparse_outer": sparse_outer,
     "fedbuff": fedbuff,
 }
 #: those that take one

@@ -10,7 +10,19 @@ from hypothesis.extra.numpy import arrays
 
 from psbench.core.part import REGISTRY, make_part
 from psbench.errors import CodecError, ParameterError
-from psbench.strategies.codecs import E3M0, QSGD, Codec, Half, OneBit, Plain, RandomK, Sign, TernGrad, TopK
+from psbench.strategies.codecs import (
+    E3M0,
+    QSGD,
+    ChunkedTopK,
+    Codec,
+    Half,
+    OneBit,
+    Plain,
+    RandomK,
+    Sign,
+    TernGrad,
+    TopK,
+)
 from psbench.strategies.codecs.sparse import index_bits, largest
 
 EXAMPLE = np.array([0.5, -1, 0.25, 0], dtype=np.float32)
@@ -26,6 +38,11 @@ VARIANTS = [
         QSGD(levels=300, bucket=5),
     ),
     *(QSGD(levels=255), Sign(bucket=3), OneBit(bucket=3), OneBit(bucket=16), E3M0(bucket=3)),
+    *(
+        ChunkedTopK(chunk=4, kept=2),
+        ChunkedTopK(chunk=7, kept=3, value_bits=32),
+        ChunkedTopK(chunk=1, kept=1),
+    ),
 ]
 DRAWS = 100_000
 
@@ -55,7 +72,18 @@ def square(vector: np.ndarray) -> float:
 
 
 def test_every_codec_is_there_and_says_where_it_is_from():
-    assert NAMES == ["e3m0", "fp16", "none", "one_bit", "qsgd", "random_k", "sign", "terngrad", "top_k"]
+    assert NAMES == [
+        "chunked_top_k",
+        "e3m0",
+        "fp16",
+        "none",
+        "one_bit",
+        "qsgd",
+        "random_k",
+        "sign",
+        "terngrad",
+        "top_k",
+    ]
     for codec in VARIANTS:
         assert codec.source
         assert make_part("codec", codec.model_dump()) == codec
@@ -73,6 +101,8 @@ def test_every_codec_is_there_and_says_where_it_is_from():
         (Sign(), 1032),
         (OneBit(), 1064),
         (E3M0(), 4128),
+        (ChunkedTopK(), 128 + 64 * 14),
+        (ChunkedTopK(chunk=300, kept=10, value_bits=32), 40 * 41),
     ],
 )
 def test_bits_of_a_thousand_entries(codec, bits):
@@ -409,3 +439,26 @@ def test_exponents_are_within_the_root_of_2_and_idempotent():
         assert ratio.min() * (1 + 1e-3) >= 2**-0.5
         assert ratio.max() <= 2**0.5 * (1 + 1e-3)
         assert np.abs(vector[arrived == 0]).max() < np.abs(vector).max() * 2**-6.5 * (1 + 1e-3)
+
+
+def test_of_each_chunk_the_largest_arrive_as_the_mean_of_their_bin():
+    vector = np.random.default_rng(3).standard_normal(1000, dtype=np.float32)
+    plain = there_and_back(ChunkedTopK(chunk=100, kept=7, value_bits=32), vector)
+    for start in range(0, 1000, 100):
+        own, sent = np.abs(vector[start : start + 100]), plain[start : start + 100] != 0
+        assert sent.sum() == 7
+        assert own[sent].min() >= own[~sent].max()
+    assert np.array_equal(plain[plain != 0], vector[plain != 0])
+    coarse = there_and_back(ChunkedTopK(chunk=100, kept=7, value_bits=2), vector)
+    assert len(np.unique(coarse[plain != 0])) <= 4
+    for value in np.unique(coarse[plain != 0]):
+        assert value == pytest.approx(vector[(coarse == value) & (plain != 0)].mean(), rel=1e-5)
+
+
+def test_one_chunk_of_all_is_top_k_and_all_of_it_is_the_vector():
+    vector = np.random.default_rng(4).standard_normal(50, dtype=np.float32)
+    one = ChunkedTopK(chunk=50, kept=5, value_bits=32)
+    assert np.array_equal(there_and_back(one, vector), there_and_back(TopK(ratio=0.1), vector))
+    assert np.array_equal(there_and_back(ChunkedTopK(chunk=8, kept=8, value_bits=32), vector), vector)
+    with pytest.raises(ParameterError, match="use 1 to 8, or 32"):
+        ChunkedTopK(value_bits=9)

@@ -1,0 +1,148 @@
+"""SparseLoCo's codec: the largest entries of every chunk, in a few bits each."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import model_validator
+
+from psbench.core.specification import parameter
+from psbench.errors import CodecError, ParameterError
+from psbench.strategies.codecs.base import Floats, Lossy, Packed
+from psbench.strategies.codecs.bits import float_bytes, floats_of, pack_numbers, unpack_numbers
+from psbench.strategies.codecs.sparse import index_bits
+
+SOURCE = "Sarfi et al. 2025 (SparseLoCo)"
+#: of a value, in bits, that is not quantised
+_FLOAT = 32
+
+
+class ChunkedTopK(Lossy):
+    """Send the entries of every chunk that are largest by magnitude, each as one of a few values.
+
+    Parameters
+    ----------
+    chunk : int, entries, >= 1
+    kept : int, entries, >= 1
+        Of each chunk; of the last one, which may be shorter, at most all.
+    value_bits : int, 1 to 8, or 32
+        With b bits the values sent fall into 2^b bins of equal width over mean +- 3 sigma, and each arrives
+        as the mean of its bin. 32 sends them as they are.
+    error_feedback : bool
+    residual_decay : float, 0 to 1
+        beta, the share of what was not sent that the next message adds.
+
+    Notes
+    -----
+    Reduces to: `top_k` with one chunk of the whole vector and 32 bits; `none` if all are kept, too.
+    Our reading: chunks are of consecutive entries of the vector, where the authors take tiles of 64 x 64 of
+    a matrix; bins are over all values of a message. Of equal magnitudes any may be sent.
+
+    Source
+    ------
+    Sarfi et al. (2025), "Communication Efficient LLM Pre-training with SparseLoCo", Alg. 1; bins and indices
+    of 12 bits are of the authors' code (templar).
+
+    Examples
+    --------
+    >>> codec, rng = ChunkedTopK(chunk=2, kept=1, value_bits=32), np.random.default_rng(0)
+    >>> codec.decode(codec.encode(np.array([1, -3, 2, 0.5, 7], dtype=np.float32), rng), 5)
+    array([ 0., -3.,  2.,  0.,  7.], dtype=float32)
+    >>> ChunkedTopK().num_bits(4096) == 64 * (12 + 2) + 4 * 32
+    True
+    """
+
+    name: ClassVar[str] = "chunked_top_k"
+    source: ClassVar[str] = SOURCE
+
+    chunk: int = parameter(
+        4096, "entries of which the largest are sent", unit="entries", source=SOURCE, ge=1, le=1 << 24
+    )
+    kept: int = parameter(64, "entries that are sent of each chunk", unit="entries", source=SOURCE, ge=1)
+    value_bits: int = parameter(2, "bits of a value; 32: as it is", unit="bits", source=SOURCE, ge=1, le=32)
+    error_feedback: bool = parameter(True, "add what one message lost to the next", source=SOURCE)
+    residual_decay: float = parameter(
+        0.95, "share of what was lost that the next message adds", source=SOURCE, ge=0, le=1
+    )
+
+    def num_kept(self, size: int) -> int:
+        """Return how many entries of a vector are sent."""
+        full, rest = divmod(size, self.chunk)
+        return full * min(self.kept, self.chunk) + min(self.kept, rest)
+
+    @property
+    def _bins(self) -> int:
+        """The values that a message may have; 0 for floats."""
+        return 0 if self.value_bits > 8 else 1 << self.value_bits
+
+    @model_validator(mode="after")
+    def _known_width(self) -> ChunkedTopK:
+        if 8 < self.value_bits < _FLOAT:
+            raise ParameterError(
+                f"value_bits: {self.value_bits}; use 1 to 8, or {_FLOAT} for values as they are"
+            )
+        return self
+
+    @property
+    def _bins(self) -> int:
+        """The values that a message may have; 0 for floats."""
+        return 0 if self.value_bits == _FLOAT else 1 << self.value_bits
+
+    def num_bits(self, size: int) -> int:
+        """Return the bits of each entry that is sent, with its index, and 32 for the value of each bin."""
+        return 32 * self._bins + self.num_kept(size) * (self.value_bits + index_bits(self.chunk))
+
+    def _encode(self, vector: Floats, rng: np.random.Generator) -> Packed:
+        where, width = self._largest(vector), index_bits(self.chunk)
+        values, places = vector[where], (where % self.chunk).astype(np.uint32)
+        if not self._bins:
+            return np.concatenate([float_bytes(values), pack_numbers(places, width)])
+        means, codes = self._binned(values.astype(np.float64))
+        numbers = pack_numbers((codes.astype(np.uint32) << width) | places, self.value_bits + width)
+        return np.concatenate([float_bytes(means), numbers])
+
+    def _binned(self, values: npt.NDArray[np.float64]) -> tuple[Floats, npt.NDArray[np.int64]]:
+        """Return the mean of each bin, and the bin of each value."""
+        sigma, bins = values.std(), self._bins
+        codes = np.zeros(len(values), np.int64)
+        if sigma > 0:
+            codes = np.floor((values - values.mean() + 3 * sigma) * (bins / (6 * sigma))).astype(np.int64)
+            codes = codes.clip(0, bins - 1)
+        counts = np.maximum(np.bincount(codes, minlength=bins), 1)
+        return (np.bincount(codes, values, minlength=bins) / counts).astype(np.float32), codes
+
+    def _decode(self, packed: Packed, size: int) -> Floats:
+        count, width = self.num_kept(size), index_bits(self.chunk)
+        start = 4 * (self._bins or count)
+        values = floats_of(packed[:start])
+        if self._bins:
+            numbers = unpack_numbers(packed[start:], count, self.value_bits + width)
+            values, places = values[numbers >> width], numbers & ((1 << width) - 1)
+        else:
+            places = unpack_numbers(packed[start:], count, width)
+        vector = np.zeros(size, dtype=np.float32)
+        where = self._begins(size) + places
+        if where.max() >= size:
+            raise CodecError(f"codec {self.name!r}: a message has entry {where.max():,} of {size:,}")
+        vector[where] = values
+        return vector
+
+    def _begins(self, size: int) -> npt.NDArray[np.intp]:
+        """Return where the chunk of each entry that is sent begins."""
+        count = self.num_kept(size)
+        return np.arange(count) // min(self.kept, self.chunk) * self.chunk
+
+    def _largest(self, vector: Floats) -> npt.NDArray[np.intp]:
+        full = vector.size // self.chunk * self.chunk
+        found = []
+        for rows in (vector[:full].reshape(-1, self.chunk), vector[full:].reshape(1, -1)):
+            kept = min(self.kept, rows.shape[1])
+            if rows.size:
+                places = np.argpartition(-np.abs(rows), kept - 1, axis=1)[:, :kept]
+                places.sort(axis=1)
+                found.append((places + np.arange(len(rows))[:, None] * rows.shape[1]).reshape(-1))
+        if len(found) > 1 or not full:
+            found[-1] += full
+        return np.concatenate(found)
