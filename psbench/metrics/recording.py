@@ -32,6 +32,11 @@ WHY: Mapping[str, str] = {
     "answer": "its answer was on the way or the server was busy",
 }
 STALENESS = "staleness bound"
+#: what workers wait for while a switch is under way is drawn as a phase of its own; its place follows theirs
+SWITCHING = "switching"
+STAGES = (*PHASES, SWITCHING)
+#: why, where the strategy gave another reason before the switch was asked for
+_DRAINS = "the strategies are being switched, and all work under way ends first"
 
 Table = dict[str, Array]
 _STATES = (*Clocks.BREAKS, Kind.PUSH, Kind.HOLD, Kind.APPLY)
@@ -47,7 +52,7 @@ class Recording:
     workers : list of int
         All that ever joined.
     spans : Table
-        `worker`, `phase` (place in `PHASES`), `start_s`, `end_s`, `why` (place in `whys`, 0 for none),
+        `worker`, `phase` (place in `STAGES`), `start_s`, `end_s`, `why` (place in `whys`, 0 for none),
         `waited_for` (worker, -1 for none); by worker, then by time.
     whys : list of str
         Why workers waited, in words.
@@ -64,6 +69,8 @@ class Recording:
         `time_s`, `epoch` of each evaluation.
     compositions : Table
         `time_s`, `index`: which composition is in force from then on.
+    presence : Table
+        `time_s`, `worker`, `here`: who comes (1) and goes (0).
     """
 
     end_s: float
@@ -76,11 +83,12 @@ class Recording:
     versions: Table
     epochs: Table
     compositions: Table
+    presence: Table
 
     @property
     def tables(self) -> dict[str, Table]:
         """The tables by name."""
-        names = ("spans", "clocks", "models", "pushes", "versions", "epochs", "compositions")
+        names = ("spans", "clocks", "models", "pushes", "versions", "epochs", "compositions", "presence")
         return {name: getattr(self, name) for name in names}
 
     def plain(self) -> dict[str, Any]:
@@ -89,7 +97,7 @@ class Recording:
             name: {column: _packed(values) for column, values in table.items()}
             for name, table in self.tables.items()
         }
-        named = {"end_s": self.end_s, "workers": self.workers, "phases": list(PHASES), "whys": self.whys}
+        named = {"end_s": self.end_s, "workers": self.workers, "phases": list(STAGES), "whys": self.whys}
         return named | {"tables": tables}
 
     def between(self, from_s: float, to_s: float) -> Recording:
@@ -183,6 +191,8 @@ class LogBeginning:
         self.bounds, self.clocks, self.composition = bounds, Clocks(), 0
         self.absences = Absences()
         self.open = self.pushes = np.zeros(0, dtype=ROW)
+        self.asked_s: float | None = None  #: since when a switch is under way
+        self.presence = _presence(self.open)
         self.leads, self.versions, self.models = _NO_LEADS, _NO_VERSIONS, _columns(self.open, *_MODEL)
 
     def read(self, log: EventLog, stop: int) -> None:
@@ -195,6 +205,8 @@ class LogBeginning:
         self.leads, self.versions = _in_force(states.leads), _in_force(states.versions)
         self.models = _in_force(_joined(self.models, _columns(pick(rows, Kind.RELEASE), *_MODEL)))
         self.pushes = np.concatenate([self.pushes, pick(rows, Kind.PUSH)])
+        self.presence = _in_force(_joined(self.presence, _presence(rows)))
+        self.asked_s = _switches(rows, self.asked_s, np.inf)[1]
         settled = pick(rows, Kind.APPLY, Kind.DISCARD)["id"]
         self.pushes = self.pushes[~np.isin(self.pushes["id"], settled)]
         self.open, _ = continuing(log, np.concatenate([self.open, rows]))
@@ -236,10 +248,13 @@ def recording(
     spans = spans_of(log, np.concatenate([since.open, rows])).in_order()
     states = _States(log, rows, since)
     whys, codes = _whys(log, spans, states.leads)
+    told = [place for place, why in enumerate(whys) if why in (WHY["switch"], WHY["hand-over"])]
+    spans.phase[np.isin(codes, told)] = STAGES.index(SWITCHING)
+    spans, whys, codes = _with_switches(spans, whys, codes, _switches(rows, since.asked_s, end_of(rows))[0])
     handed, evaluated = pick(rows, Kind.HANDOVER), pick(rows, Kind.EVALUATED)
     return Recording(
         end_s=end_of(rows),
-        workers=sorted({*workers_of(rows), *since.clocks.of}),
+        workers=sorted({*workers_of(rows), *since.clocks.of, *since.presence["worker"].tolist()}),
         spans={
             "worker": spans.worker.astype(np.int64),
             "phase": spans.phase.astype(np.uint8),
@@ -258,7 +273,52 @@ def recording(
             "time_s": np.append(0.0, handed["time_s"]),
             "index": np.append(since.composition, handed["id"]),
         },
+        presence=_joined(since.presence, _presence(rows)),
     )
+
+
+def _presence(rows: Rows) -> Table:
+    """Return who comes and goes, in rows in which the absent have left."""
+    rows = pick(rows, Kind.JOIN, Kind.LEAVE)
+    here = (rows["kind"] == Kind.JOIN).astype(np.int64)
+    return _columns(rows, "time_s", "worker") | {"here": here}
+
+
+def _switches(
+    rows: Rows, asked_s: float | None, end_s: float
+) -> tuple[list[tuple[float, float]], float | None]:
+    """Return from when to when switches were under way, and since when one is that is not over."""
+    found: list[tuple[float, float]] = []
+    for row in pick(rows, Kind.SWITCH_REQUESTED, Kind.HANDOVER):
+        time_s = float(row["time_s"])
+        if row["kind"] == Kind.SWITCH_REQUESTED:
+            asked_s = time_s if asked_s is None else asked_s
+        else:
+            found += [] if asked_s is None else [(asked_s, time_s)]
+            asked_s = None
+    return found + ([] if asked_s is None else [(asked_s, end_s)]), asked_s
+
+
+def _with_switches(
+    spans: Spans, whys: list[str], codes: Array, switches: Sequence[tuple[float, float]]
+) -> tuple[Spans, list[str], Array]:
+    """Cut waits where a switch is asked for: from then on they last because all work under way ends first."""
+    wait = PHASES.index("wait")
+    for begin, end in switches:
+        cut = (spans.phase == wait) & (spans.start_s < begin) & (spans.end_s > begin)
+        after = Spans(*(column[cut].copy() for column in spans))
+        after.start_s[:] = begin
+        spans.end_s[cut] = begin
+        codes = np.concatenate([codes, codes[cut]])
+        spans = Spans(*(np.concatenate(both) for both in zip(spans, after, strict=True)))
+        order = np.lexsort((spans.start_s, spans.worker))
+        spans, codes = Spans(*(column[order] for column in spans)), codes[order]
+        drained = (spans.phase == wait) & (spans.start_s >= begin) & (spans.start_s < end)
+        spans.phase[drained] = STAGES.index(SWITCHING)
+        if _DRAINS not in whys:
+            whys = [*whys, _DRAINS]
+        codes[drained] = whys.index(_DRAINS)
+    return spans, whys, codes
 
 
 class _States:

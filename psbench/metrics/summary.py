@@ -174,7 +174,8 @@ def _warnings(summary: Mapping[str, Any], shares: pd.DataFrame) -> list[str]:
         warnings.append(f"stopped before its end, after {summary['epochs']:.3g} epochs: {summary['reason']}")
     if summary["lost_workers"]:
         lost = ", ".join(str(worker) for worker in summary["lost_workers"])
-        warnings.append(f"workers lost on the way: {lost}")
+        several = len(summary["lost_workers"]) > 1
+        warnings.append(f"lost on the way: worker{'s' if several else ''} {lost}")
     if summary["pushes"]["buffered"]:
         warnings.append(
             f"{summary['pushes']['buffered']} pushes were still buffered at the end and changed nothing"

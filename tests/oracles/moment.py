@@ -6,8 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from psbench.metrics.recording import Recording, Table
-from psbench.metrics.spans import PHASES
+from psbench.metrics.recording import STAGES, Recording, Table
 
 
 @dataclass(frozen=True)
@@ -81,7 +80,7 @@ def wait_sentence(recorded: Recording, span: int) -> str:
     Such as "Worker 0 waited 71 ms for worker 3: it was 4 steps ahead of the slowest, its bound is 3".
     """
     spans = recorded.spans
-    if PHASES[spans["phase"][span]] != "wait":
+    if STAGES[spans["phase"][span]] not in ("wait", "switching"):
         return ""
     lasted = duration(float(spans["end_s"][span] - spans["start_s"][span]))
     whom, why = int(spans["waited_for"][span]), recorded.whys[spans["why"][span]]
@@ -106,7 +105,7 @@ def _worker(recorded: Recording, span: int, time_s: float) -> WorkerMoment:
     whom = int(spans["waited_for"][span])
     return WorkerMoment(
         worker=int(worker),
-        phase=PHASES[spans["phase"][span]],
+        phase=STAGES[spans["phase"][span]],
         progress=float((time_s - start) / (end - start)),
         clock=_last(recorded.clocks, "clock", time_s, int(worker)),
         version=_last(recorded.models, "version", time_s, int(worker)),

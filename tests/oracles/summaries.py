@@ -273,7 +273,8 @@ def warnings_of(run: Run) -> list[str]:
     if run.meta["status"] == "diverged":
         found.append(f"the run diverged: {run.meta['reason']}")
     lost = lost_workers(rows)
-    found += [f"workers lost on the way: {', '.join(map(str, lost))}"] if lost else []
+    plural = "s" if len(lost) > 1 else ""
+    found += [f"lost on the way: worker{plural} {', '.join(map(str, lost))}"] if lost else []
     left = [push for push in pushes_of(rows) if push.fate == "buffered"]
     if left:
         found.append(f"{len(left)} pushes were still buffered at the end and changed nothing")

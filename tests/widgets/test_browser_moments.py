@@ -14,6 +14,8 @@ from psbench.metrics.recording import Recording, recording
 from psbench_widgets import Lab, film
 
 from .direct import Direct
+from .panel import rows
+from .test_browser_student import AUDIT, WIDER, WIDTHS
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
@@ -126,3 +128,114 @@ def test_a_run_under_way_and_a_long_one_are_shown_as_they_were(panel: Direct, sc
     panel.shot(screenshots / "lab-long.png")
     assert panel.errors() == []
     assert panel.lab._error == ""
+
+
+SHORT = LONG.but(stop={"epochs": 6})
+NAMES = [
+    "a slow network: bsp, bandwidth 1000 Mbit/s, no failures",
+    "ssp -> asp at 0.16 s -> k_asp at 0.3 s",
+    "one slow worker: ssp, bound 10",
+    "a worker that dies: strategy_switch",
+    "data that differs: ssp, speed [1, 1, 1, 0.33]",
+]
+LEGENDS = """() => [...document.querySelectorAll('.psb-compare svg .role-legend-label text, .psb-compare svg'
+  + ' .role-legend-label tspan')].map((e) => e.textContent).filter((t) => t.includes('…'))"""
+
+
+@pytest.fixture(scope="module")
+def short(chromium: Any) -> Iterator[Direct]:
+    direct = Direct(chromium)
+    direct.show(Lab(SHORT, renderer="svg"))
+    yield direct
+    direct.close()
+
+
+def run_it(panel: Direct, number: int) -> None:
+    panel.web.click(".psb-run")
+    panel.over(f"run {number} finished")
+    key = "(n) => document.querySelector('.psb-lab').stage.films[0].recording.about.key === `run ${n}`"
+    panel.wait(key, argument=number)
+    panel.settle(300)
+
+
+def test_it_is_said_which_run_is_shown_and_of_which_span_every_sum_is(short: Direct) -> None:
+    web = short.web
+    speed = '.psb-section-cluster [data-field="speed"]'
+    web.fill(speed, "[1, 1, 1, 0.2")
+    short.wait("() => document.querySelector('.psb-run').disabled")
+    assert "speed: '[1, 1, 1, 0.2' is not a whole value yet" in web.text_content(".psb-answer")
+    web.fill(speed, "[1, 1, 1, 0.25]")
+    short.wait("() => !document.querySelector('.psb-run').disabled")
+    assert web.text_content(".psb-answer") == ""
+    assert web.locator("[data-lm-suppress-shortcuts] .psb-run").count() == 1
+
+    short.lab.experiment = SHORT.but(strategy="asp")
+    short.settle(300)
+    run_it(short, 1)
+    web.click(".psb-first-wait")
+    assert web.text_content(".psb-why") == "No worker waited for another in this run."
+    short.lab.experiment = SHORT
+    short.settle(300)
+    run_it(short, 2)
+    assert "in this run" not in web.text_content(".psb-why")  # of the run before
+    title = web.text_content(".psb-film-name")
+    assert title == "ssp · custom cluster of 4 · seed 0 · simulated"
+    assert web.locator(".psb-section.psb-differs").count() == 0
+    web.fill('.psb-section-strategy [data-field="staleness_bound"]', "7")
+    short.wait("() => document.querySelector('.psb-section-strategy').classList.contains('psb-differs')")
+    assert web.locator(".psb-section.psb-differs").count() == 1
+
+    # before the first wait no chart has waiting in it; after, all that are sums are of the same span
+    whole = recording(short.lab.finished[-1].log, [3])
+    note = "(key) => document.querySelector(`[data-key=${key}] .psb-chart-note`).textContent"
+    first = whole.next("wait", -1.0)
+    for at, waiting in ((first / 2, False), (first * 4, True)):
+        web.evaluate("(t) => document.querySelector('.psb-lab').stage.go(t, true)", at)
+        up_to = f"up to {at:.4g} s"
+        told = "(w) => document.querySelector('[data-key=idle] .psb-chart-note').textContent.startsWith(w)"
+        short.wait(told, argument=up_to)
+        shares = {r["worker"]: r["fraction"] for r in rows(short.lab, "time_use") if r["phase"] == "wait"}
+        assert bool(rows(short.lab, "idle")) is waiting is any(shares.values())
+        for key in ("time_use", "share", "staleness", "bytes"):
+            assert web.evaluate(note, key).startswith(up_to)
+        assert web.evaluate(note, "val_accuracy") == "whole run"
+
+
+def test_a_switch_is_a_phase_of_its_own_and_long_names_are_not_cut(short: Direct, screenshots: Path) -> None:
+    web = short.web
+    web.click(".psb-first-wait")
+    short.settle(200)
+    at = float(web.get_attribute(".psb-stage", "data-now"))
+    disabled = (
+        "() => [...document.querySelectorAll('.psb-what-strategy option:disabled')].map((o) => o.value)"
+    )
+    assert web.evaluate(disabled) == ["ssp"]
+    web.click(".psb-fork")
+    short.over("run 3 finished")
+    short.wait("() => document.querySelectorAll('.psb-film').length === 2")
+    assert web.locator(".psb-film-name").nth(1).text_content().startswith(f"ssp -> asp at {at:.4g} s · ")
+    web.evaluate("(t) => document.querySelector('.psb-lab').stage.go(t, true)", at + 1e-3)
+    short.settle(300)
+    assert "the strategies are being switched" in web.text_content(".psb-why")
+    assert "switching" in web.text_content(".psb-legend")
+    short.shot(screenshots / "lab-switching.png")
+
+    for number in (4, 5):
+        short.lab.experiment = SHORT.but(seed=number)
+        short.settle(200)
+        run_it(short, number)
+    for number, name in enumerate(NAMES, 1):
+        short.lab._on_message(short.lab, {"kind": "rename", "number": number, "name": name}, [])
+    short.lab.wait(60)
+    for width, height in WIDTHS.items():
+        short.look(width, height, "light")
+        web = short.web
+        web.click(".psb-tab-compare")
+        short.settle(900)
+        short.shot(screenshots / f"lab-names-{width}.png")
+        assert web.evaluate(LEGENDS) == []
+        assert web.evaluate(WIDER) == []
+        assert web.evaluate(AUDIT) == []
+        assert set(web.locator(".psb-name").all_text_contents()) == set(NAMES)
+    assert short.errors() == []
+    assert short.lab._error == ""

@@ -86,7 +86,6 @@ def test_a_student_predicts_runs_rewinds_reads_why_forks_and_compares(
     panel.over("run 1 finished")
     panel.wait("() => document.querySelector('.psb-gaps li')")
     assert "You expected worker 3 to wait most" in panel.web.text_content(".psb-gaps")
-    panel.web.click(".psb-predict > summary")  # out of the way of the picture
     assert panel.web.evaluate(SHOWN) == []  # all four are on one screen
 
     student.press(".psb-first-wait")
@@ -101,7 +100,7 @@ def test_a_student_predicts_runs_rewinds_reads_why_forks_and_compares(
     student.press(".psb-fork")
     panel.over("run 2 finished")
     panel.wait("() => document.querySelectorAll('.psb-film').length === 2")
-    assert "asp from" in panel.web.text_content(".psb-first-curve svg")
+    assert "asp at" in panel.web.text_content(".psb-first-curve svg")
     panel.shot(screenshots / "lab-fork-light.png")
     student.press(".psb-tab-compare")
     panel.wait("() => document.querySelectorAll('.psb-comparison tbody tr').length === 2")

@@ -190,7 +190,11 @@ def test_the_script_leaves_out_what_is_default() -> None:
         ({"rest": {"seeds": 0}}, "rest", "seeds"),
         ({"rest": {"seed": "?"}}, "rest", "seed"),
         ({"rest": {"scheduler": "tcp://x:1"}}, "rest", "backend: dask"),
-        ({"cluster": {"name": "custom", "speed": {"$yaml": "[1"}}}, "rest", "not YAML"),
+        (
+            {"cluster": {"name": "custom", "speed": {"$yaml": "[1"}}},
+            "cluster",
+            "speed: '[1' is not a whole value yet; it has no closing ]",
+        ),
     ],
 )
 def test_a_wrong_value_has_its_message_beside_its_control(

@@ -65,12 +65,12 @@ def test_a_run_is_forked_and_both_futures_are_shown_at_that_moment(panel: Panel)
     message = panel.last("films")
     assert [film["about"]["label"] for film in message["films"]] == [
         "ssp",
-        "ssp: asp from 0.25 s on",
+        "ssp -> asp at 0.25 s",
     ]
     assert message["at"] == 0.25
     assert {row["label"] for row in rows(panel, "val_accuracy")} == {
         "ssp",
-        "ssp: asp from 0.25 s on",
+        "ssp -> asp at 0.25 s",
     }
     panel.say("show", number=2)
     panel.say("fork", at=0.3, strategy="k_asp", momentum="zero")  # a fork of the fork

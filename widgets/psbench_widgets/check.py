@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pprint
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -50,9 +50,8 @@ def check(values: Mapping[str, Any], own: Mapping[str, Own] | None = None) -> Ch
     result = CheckResult()
     try:
         plain = without_none(read(dict(values)))
-    except yaml.YAMLError as error:
-        result.errors["rest"] = f"not YAML: {error}"
-        return result
+    except yaml.YAMLError:
+        return CheckResult(errors=_half_typed(values))
     rest = with_objects(plain.pop("rest", {}), own or {})
     plain = with_objects(plain, own or {})
     _check_sections(plain, result)
@@ -64,6 +63,30 @@ def check(values: Mapping[str, Any], own: Mapping[str, Own] | None = None) -> Ch
             result.errors[place_of(str(error))] = str(error)
     _disable(plain, rest, result)
     return result
+
+
+def _half_typed(values: Mapping[str, Any]) -> dict[str, str]:
+    """Return which fields are not a value yet, by section."""
+    found = {}
+    for section, below in values.items():
+        for name, text in _typed(below, section):
+            try:
+                yaml.safe_load(text)
+            except yaml.YAMLError:
+                closes = {"[": "]", "{": "}"}.get(text.strip()[:1], "")
+                how = f"; it has no closing {closes}" if closes and closes not in text else ""
+                found[section] = f"{name.replace('_', ' ')}: {text!r} is not a whole value yet{how}"
+    return found
+
+
+def _typed(value: Any, name: str) -> Iterator[tuple[str, str]]:
+    """Yield what was typed as YAML, and for which field."""
+    if isinstance(value, Mapping):
+        if set(value) == {"$yaml"}:
+            yield name, str(value["$yaml"])
+        else:
+            for key, below in value.items():
+                yield from _typed(below, key)
 
 
 def _check_sections(plain: Mapping[str, Any], result: CheckResult) -> None:

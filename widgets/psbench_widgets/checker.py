@@ -9,6 +9,7 @@ from psbench.core.own import Own
 from psbench.experiment import Experiment
 from psbench_widgets.check import check
 from psbench_widgets.latest_task import LatestTask
+from psbench_widgets.names import differing
 from psbench_widgets.probe import probe, warm_up
 
 
@@ -34,10 +35,17 @@ class Checker:
         self._send, self._warm = send, warm
         self._task = LatestTask("psbench-probe", on_error)
 
-    def check(self, values: Mapping[str, Any], own: Mapping[str, Own], number: int) -> None:
-        """Send the result of a check, and later what loading the data shows; `number` tells them apart."""
+    def check(
+        self, values: Mapping[str, Any], own: Mapping[str, Own], number: int, shown: Experiment | None = None
+    ) -> None:
+        """Send the result of a check, and later what loading the data shows; `number` tells them apart.
+
+        It says too in what the picks differ from the run that is shown, if one is.
+        """
         result = check(values, own)
-        self._send({"kind": "verdict", "seq": number, **result.plain()})
+        picked = result.experiment
+        differs = [] if picked is None or shown is None else differing(picked, shown)
+        self._send({"kind": "verdict", "seq": number, "differs": differs, **result.plain()})
         experiment = result.experiment
         if experiment is not None:
             self._task.ask(lambda: self._probe(number, experiment))

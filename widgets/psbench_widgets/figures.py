@@ -190,6 +190,17 @@ class Figures:
             if not self._shown:
                 self.charts[figure.key].spec = spec
 
+    def _say_span(self, words: str) -> None:
+        """Say in each chart of time which part of the run it is of; of two runs, of which."""
+        whose = f"{self._shown[0].label}, " if len(self._shown) > 1 else ""
+        whole = "so far" if words == "so far" else "whole run"
+        for figure in FIGURES:
+            if figure.key == "labels":
+                continue
+            chart = self.charts[figure.key]
+            span = whole if figure.is_curve else f"{whose}{words}" + ("" if chart.count() else ": none")
+            chart.note = "; ".join(filter(None, (span, figure.note)))
+
     def refresh(self, stop: int | None = None, final: bool = False) -> None:
         """Bring all charts up to row `stop` of the log (its end, if not given)."""
         if not self._shown or not len(self._shown[0].log):
@@ -207,6 +218,7 @@ class Figures:
             state = "empty" if not chart.count() else "done" if final else "live"
             if chart.state != state:
                 chart.state = state
+        self._say_span("whole run" if final else "so far")
 
     def until(self, at_s: float | None, since_s: float | None = None) -> None:
         """Draw what is a sum or a count up to a moment of the run (None: its end), or between two.
@@ -229,6 +241,9 @@ class Figures:
         for figure in FIGURES:
             if not figure.is_curve:
                 self._replace(figure, now.tables)
+        is_whole = since_s is None and (at_s is None or at_s >= float(times[-1]))
+        begin = "up to" if since_s is None else f"{since_s:.4g} to"
+        self._say_span("whole run" if is_whole else f"{begin} {at_s:.4g} s")
 
     def _extend(self, key: str) -> None:
         """Add a curve's new points and switches, or all of them if it was thinned."""
@@ -251,9 +266,12 @@ class Figures:
         """Redraw sums or counts if they have changed."""
         found = _labels(self._shown[0].meta) if figure.key == "labels" else now.totals(figure.key)
         columns = {name: charts.plain(values) for name, values in found.items()}
-        if not columns or columns == self._sent.get(figure.key):
+        if columns == self._sent.get(figure.key, {}):
             return
         self._sent[figure.key] = columns
+        if not columns:  # there was none of it yet: not what there was later
+            self.charts[figure.key].replace({})
+            return
         about = tuple(sorted(set(columns["reason"]))) if figure.key == "idle" else ()
         if self._about.get(figure.key) != about:
             self._about[figure.key] = about

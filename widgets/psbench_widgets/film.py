@@ -9,6 +9,7 @@ from psbench.core.log import EventLog
 from psbench.core.strategy import Strategy
 from psbench.experiment import Experiment
 from psbench.metrics.recording import LogBeginning, Recording, recording
+from psbench_widgets.own_objects import title
 
 #: spans that a page is sent at once: a run with more is sent piece by piece, as they come into view
 SPANS = 30_000
@@ -63,6 +64,7 @@ def about(experiment: Experiment, label: str, key: str, workers: Sequence[int]) 
     strategy = experiment.strategy
     return {
         "label": label,
+        "title": title_of(experiment, label),
         "key": key,
         "workers": list(workers),
         "compositions": [_composition(each) for each in strategy.compositions],
@@ -70,6 +72,15 @@ def about(experiment: Experiment, label: str, key: str, workers: Sequence[int]) 
         "can_switch": len(strategy.compositions) > 1,
         "bounded": isinstance(strategy, Strategy) and bounds_of(experiment) != [None],
     }
+
+
+def title_of(experiment: Experiment, label: str) -> str:
+    """Return what stands above a run that is shown: its name, strategy, cluster and seed."""
+    strategy = str(experiment.strategy.name)
+    said = (strategy, *(composition.name for composition in experiment.strategy.compositions))
+    named = [label] if any(name in label for name in said) else [label, strategy]
+    cluster = f"{title(experiment.cluster)} cluster of {experiment.num_workers}"
+    return " · ".join([*named, cluster, f"seed {experiment.seed}", experiment.backend])
 
 
 def _composition(strategy: Strategy) -> dict[str, Any]:

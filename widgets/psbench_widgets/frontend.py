@@ -37,7 +37,11 @@ class FrontendBundle(anywidget.AnyWidget):  # type: ignore[misc]
 
 def themes() -> dict[str, Any]:
     """Return the look of every chart, light and dark, and the colours that the page draws with itself."""
-    return {"light": theme(), "dark": theme(dark=True), "looks": {"phases": PHASES}}
+    return {
+        "light": theme(),
+        "dark": theme(dark=True),
+        "looks": {"phases": PHASES | {"switching": "#CC79A7"}},
+    }
 
 
 def frontend_bundle() -> FrontendBundle:

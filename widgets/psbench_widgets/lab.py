@@ -83,7 +83,7 @@ class Lab(Panel):
     def _on_check(self, message: dict[str, Any]) -> None:
         with self._guard:
             self.values = message["values"]
-        self._checker.check(message["values"], self._own, message.get("seq", 0))
+        self._checker.check(message["values"], self._own, message.get("seq", 0), self._view.experiment)
 
     def _on_run(self, message: dict[str, Any]) -> None:
         """Run what came with the press: it is what the panel showed."""

@@ -6,11 +6,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from psbench.experiment import Experiment
+from psbench.runs.fork import Fork
 
 #: fields that the table has columns for, or that make no name of a run
 _APART = ("name", "seed", "scheduler", "backend", "checkpoint_every", "threads")
 #: fields that only repeat what another one says
 _REPEATS = ("strategy.name", "strategy.first.name", "strategy.second.name")
+#: units that the names of fields end with
+_UNITS = {"_mbit_s": "Mbit/s", "_gbit_s": "Gbit/s", "_ms": "ms", "_gb": "GB", "_s": "s"}
 #: differences that a name has room for
 _MOST = 3
 
@@ -27,13 +30,48 @@ def names_of(experiments: Sequence[Experiment]) -> list[str]:
     """
     leaves = [_leaves(_spec(each)) for each in experiments]
     titles = [each.title for each in experiments]
-    return [_name(place, titles, leaves) for place in range(len(titles))]
+    # whose title is not its strategy's is told apart by that, too
+    repeats = [_REPEATS[each.name is not None :] for each in experiments]
+    return [_name(place, titles, leaves, repeats[place]) for place in range(len(titles))]
 
 
-def _name(place: int, titles: Sequence[str], leaves: Sequence[Mapping[str, Any]]) -> str:
+def differing(picked: Experiment, shown: Experiment) -> list[str]:
+    """Return the dotted paths of what two experiments differ in.
+
+    >>> base = Experiment(strategy="ssp", cluster={"workers": 4})
+    >>> differing(base.but(seed=1, strategy={"name": "ssp", "staleness_bound": 9}), base)
+    ['seed', 'strategy.consistency.staleness_bound']
+    """
+    own, other = _leaves(picked.spec()), _leaves(shown.spec())
+    return sorted(path for path in {*own, *other} if path != "name" and own.get(path) != other.get(path))
+
+
+def fork_name(label: str, change: Fork) -> str:
+    """Return what a fork of a run is called.
+
+    >>> fork_name("ssp", Fork(0.16, strategy="asp")), fork_name("ssp", Fork(1.5, worker=3, kill=True))
+    ('ssp -> asp at 0.16 s', 'ssp, worker 3 lost at 1.5 s')
+    """
+    if change.strategy is None:
+        return f"{label}, {change.words()}"
+    to = change.strategy if isinstance(change.strategy, str) else _named_strategy(change.strategy)
+    cleared = "" if change.momentum == "keep" else ", momentum reset"
+    return f"{label} -> {to} at {change.at_s:.4g} s{cleared}"
+
+
+def _named_strategy(strategy: Any) -> str:
+    if not isinstance(strategy, Mapping):
+        return str(strategy.name)
+    bound = strategy.get("staleness_bound")
+    return str(strategy["name"]) + ("" if bound is None else f", bound {bound}")
+
+
+def _name(
+    place: int, titles: Sequence[str], leaves: Sequence[Mapping[str, Any]], repeats: Sequence[str]
+) -> str:
     own = leaves[place]
     rivals = [each for title, each in zip(titles, leaves, strict=True) if title == titles[place]]
-    differing = [p for p in own if p not in _REPEATS and any(each.get(p) != own[p] for each in rivals)]
+    differing = [p for p in own if p not in repeats and any(each.get(p) != own[p] for each in rivals)]
     differing += [path for each in rivals for path in each if path not in own and path not in differing]
     # a part's own parameters follow from which part it is
     named = {path.rpartition(".")[0] for path in differing if path.endswith(".name")}
@@ -50,6 +88,11 @@ def _words(path: str, value: Any) -> str:
     if last == "name":
         return str(value).replace("_", " ")
     what = last.removeprefix("staleness_").replace("_", " ")
+    if value == []:
+        return f"no {what}"
+    for ending, unit in _UNITS.items():
+        if last.endswith(ending) and isinstance(value, int | float):
+            return f"{what.removesuffix(ending.replace('_', ' '))} {value:g} {unit}"
     if path.startswith("stop."):
         return f"{value:g} {what}" if isinstance(value, int | float) else f"{what} {value}"
     shown = f"{value:g}" if isinstance(value, float) else str(value)

@@ -23,11 +23,12 @@ from psbench_widgets.comparison_view import ComparisonView
 from psbench_widgets.controls import form
 from psbench_widgets.figures import Figures
 from psbench_widgets.messages import Handlers, dispatch
+from psbench_widgets.names import fork_name
 from psbench_widgets.notebook_cell import replace_panel_of_this_cell
 from psbench_widgets.own_objects import own_parts
 from psbench_widgets.page import PanelPage
 from psbench_widgets.predictions import Challenge, Prediction
-from psbench_widgets.presets import PRESETS
+from psbench_widgets.presets import PRESETS, with_own_name
 from psbench_widgets.questions import Questions
 from psbench_widgets.run_table import RunTable
 from psbench_widgets.run_view import RunView
@@ -121,7 +122,7 @@ class Panel(PanelPage):
         result = check(self.values, self._own)
         if result.experiment is None:
             raise ParameterError("; ".join(result.errors.values()))
-        first = result.experiment
+        first = with_own_name(result.experiment)
         self.show_error("")
         return [self._bridge.submit(first.but(seed=first.seed + i)) for i in range(result.seeds)]
 
@@ -148,7 +149,7 @@ class Panel(PanelPage):
         entry = self._table[number]
         other = Fork(at_s, **change)
         experiment = fork(entry.experiment if entry.run is None else entry.run, other)
-        return self._bridge.submit(experiment, f"{entry.label}: {other.words()}", fork_of=(number, at_s))
+        return self._bridge.submit(experiment, fork_name(entry.label, other), fork_of=(number, at_s))
 
     def stop(self, number: int | None = None) -> None:
         """Stop the run under way, or cancel one that is queued."""

@@ -22,7 +22,8 @@ class Preset:
 
     def experiment(self) -> Experiment:
         """Return the experiment."""
-        return Experiment(**{"stop": _SHORT, "strategy": {"name": "ssp", "staleness_bound": 3}} | self.values)
+        usual = {"name": self.title, "stop": _SHORT, "strategy": {"name": "ssp", "staleness_bound": 3}}
+        return Experiment(**usual | self.values)
 
     def plain(self) -> dict[str, str]:
         """Return what the page draws."""
@@ -69,3 +70,16 @@ PRESETS = {
         ),
     )
 }
+
+
+def with_own_name(experiment: Experiment) -> Experiment:
+    """Return the experiment without the name of a situation that it no longer is.
+
+    A situation is a cluster and how the data is divided; every strategy may be tried in it.
+    """
+    for preset in PRESETS.values():
+        if experiment.name == preset.title:
+            own = preset.experiment()
+            same = experiment.cluster == own.cluster and experiment.sharding == own.sharding
+            return experiment if same else experiment.but(name=None)
+    return experiment

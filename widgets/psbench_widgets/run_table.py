@@ -104,7 +104,8 @@ class RunTable:
 
     def _name_all(self) -> None:
         """Call every run by what differs among those of its strategy."""
-        entries = list(self._entries.values())
+        # a fork is called after the run that it is a fork of, which is not called by what the fork changes
+        entries = [entry for entry in self._entries.values() if not entry.name]
         names = names_of([entry.experiment for entry in entries])
         for entry, name in zip(entries, names, strict=True):
             entry.own_name = name
@@ -124,7 +125,9 @@ class RunTable:
 
     def rename(self, number: int, name: str) -> None:
         """Call a run something else; an empty name gives it its own back."""
-        self[number].name = name.strip()
+        with self._lock:
+            self[number].name = name.strip()
+            self._name_all()
 
     def remove(self, number: int) -> None:
         """Take a run that is over out of the table."""

@@ -107,7 +107,7 @@ class RunView:
             self._stop = stop
 
     def _begin(self, job: Job, log: EventLog) -> None:
-        label = job.name or str(job.experiment.strategy.name)
+        label = job.name or job.experiment.title
         self._job, self._newest = job, LogBeginning(bounds_of(job.experiment))
         self._progress = RunProgress(job.experiment.stop, job.meta)
         self._shown = [_Film(job.experiment, log, label, job.number)]
@@ -191,6 +191,11 @@ class RunView:
     def shown_number(self) -> int:
         """The number of the run that is shown first; 0 before any."""
         return self._shown[0].number if self._shown else 0
+
+    @property
+    def experiment(self) -> Experiment | None:
+        """The experiment of the run that is shown first; None before any."""
+        return self._shown[0].experiment if self._shown else None
 
     def show_moment(self, at_s: float | None, view: str = "", sought: str = "") -> None:
         """Send the recordings of what is shown, with a moment in them; the newest one if that is None.

@@ -1,7 +1,7 @@
 // One live chart: a persistent Vega view fed by change-sets, once per animation frame.
 import embed from "vega-embed";
 import * as vega from "vega";
-import { chartConfig, onThemeChange } from "./theme.js";
+import { chartConfig, legendColumns, onThemeChange } from "./theme.js";
 import { storeOf } from "./store.js";
 import { table } from "./table.js";
 import { h } from "./dom.js";
@@ -87,7 +87,8 @@ class ChartView {
     if (!spec || !Object.keys(spec).length) return this.look();
     try {
       this.narrow = this.isNarrow();
-      const themed = { ...spec, config: merge(spec.config ?? {}, chartConfig(this.narrow)) };
+      this.columns = legendColumns(this.canvas.clientWidth, longestLabel(spec));
+      const themed = { ...spec, config: merge(spec.config ?? {}, chartConfig(this.narrow, this.canvas.clientWidth, longestLabel(spec))) };
       const place = h("div", { class: "psb-vega" });
       place.style.position = "absolute"; // measured at full width, but not seen before it is ready
       place.style.visibility = "hidden";
@@ -207,7 +208,8 @@ class ChartView {
     const width = this.canvas.clientWidth;
     if (!this.view || !width || Math.abs(width - (this.width ?? 0)) < 2) return;
     this.width = width;
-    if (this.isNarrow() !== this.narrow) return this.embed();
+    const columns = legendColumns(width, longestLabel(this.model.get("spec") ?? {}));
+    if (this.isNarrow() !== this.narrow || columns !== this.columns) return this.embed();
     if (this.model.get("spec")?.width === "container") this.view.width(width).runAsync().then(() => this.mark());
   }
 
@@ -281,6 +283,12 @@ const AXES = ["time_s", "epoch", "updates", "bytes"];
 // The field that a specification draws along a channel; in a layered one, of the first layer that has one.
 function fieldOf(spec, channel) {
   return spec?.encoding?.[channel]?.field ?? (spec?.layer ?? []).map((layer) => fieldOf(layer, channel)).find(Boolean);
+}
+
+// The longest word of a legend, which must not be cut.
+function longestLabel(spec) {
+  const names = (part) => [...(part.encoding?.color?.scale?.domain ?? []), ...(part.layer ?? []).flatMap(names)];
+  return Math.max(0, ...names(spec).map((name) => String(name).length));
 }
 
 function hasData(view, name) {

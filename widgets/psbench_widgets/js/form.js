@@ -254,6 +254,16 @@ export class Form {
     return !Object.keys(errors).length;
   }
 
+  // Mark what differs from the run that is shown (dotted paths of the experiment).
+  differs(paths) {
+    for (const [key, { element, chosen }] of this.sections) {
+      const own = paths.filter((path) => (path.includes(".") || this.sections.has(path) ? path.split(".")[0] === key : key === "rest"));
+      element.classList.toggle("psb-differs", own.length > 0);
+      chosen.title = own.length ? `not as in the run that is shown: ${own.map((path) => path.split(".").at(-1).replaceAll("_", " ")).join(", ")}` : "";
+      for (const input of element.querySelectorAll("[data-field]")) input.classList.toggle("psb-differs", own.some((path) => path.split(".").includes(input.dataset.field)));
+    }
+  }
+
   disable(disabled) {
     Object.assign(this.disabled, disabled);
     this.applyDisabled();

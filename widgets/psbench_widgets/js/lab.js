@@ -83,7 +83,7 @@ class Lab {
     const presets = this.model.get("presets") ?? [];
     const begin = h("div", { class: "psb-presets", role: "group", "aria-label": "situations to begin with" }, presets.map(({ name, title, about }) => h("button", { type: "button", class: "psb-preset", "data-preset": name, title: about, onclick: () => this.send({ kind: "preset", name }) }, title)));
     const picks = h("aside", { class: "psb-picks", "aria-label": "what to run" }, presets.length > 0 && begin, this.form.element);
-    this.element = h("div", { class: "psb-lab", "data-view": this.view }, h("div", { class: "psb-columns" }, picks, this.main));
+    this.element = h("div", { class: "psb-lab", "data-view": this.view, "data-lm-suppress-shortcuts": "true" }, h("div", { class: "psb-columns" }, picks, this.main));
     el.append(this.element);
     this.element.stage = this.stage; // what is shown can be asked for from outside, as tests do
     freeToStick(el);
@@ -195,10 +195,7 @@ class Lab {
 
   onMessage(message) {
     if (message.kind === "who") this.send({ kind: "hello" });
-    if (message.kind === "answer") {
-      this.answer.textContent = message.text;
-      this.answer.classList.toggle("psb-wrong", message.wrong);
-    }
+    if (message.kind === "answer") this.say(message.text, message.wrong);
     if (message.kind === "values") {
       this.form.values = structuredClone(message.values);
       this.form.draw();
@@ -212,8 +209,9 @@ class Lab {
     if (message.kind === "probe") this.onProbe(message);
   }
 
-  onVerdict({ errors, disabled, speeds: values, yaml, python, repeats }) {
-    this.allow(this.form.errors(errors));
+  onVerdict({ errors, disabled, differs, speeds: values, yaml, python, repeats }) {
+    this.allow(this.form.errors(errors), errors);
+    this.form.differs(differs ?? []);
     this.form.disable(disabled);
     this.form.sections.get("cluster").picture.replaceChildren(...speeds(values, (edited) => this.editSpeeds(edited)));
     this.prediction.workers(values.length);
@@ -224,12 +222,16 @@ class Lab {
   }
 
   onProbe({ errors, disabled, label_counts: counts, classes }) {
-    if (Object.keys(errors).length) this.allow(this.form.errors(errors));
+    if (Object.keys(errors).length) this.allow(this.form.errors(errors), errors);
     this.form.disable(disabled);
     this.form.sections.get("sharding").picture.replaceChildren(...labels(counts, classes ?? []));
   }
 
-  allow(ok) {
+  // The reason why nothing can be run stands beside the button.
+  allow(ok, errors = {}) {
+    const [first, ...others] = Object.values(errors);
+    if (!ok) this.say(`${first}${others.length ? ` (and ${others.length} more)` : ""}`, true);
+    else if (!this.ok) this.say("");
     this.ok = ok;
     this.run.disabled = !ok;
     this.run.title = ok ? "Run what is picked" : "Correct what is marked first";
@@ -249,7 +251,10 @@ class Lab {
   // ---------------------------------------------------------------- the moment
 
   onFilms({ films, live, at, sought }) {
+    const key = films.map(({ about }) => about.key).join();
     this.stage.show(films, { live, at, sought });
+    if (key !== this.shownKey) this.ask(); // other picks differ from it
+    this.shownKey = key;
     this.hint.hidden = true;
     this.whatIf.show(films[0].about, live);
     if (!live) this.onMoment(this.stage.now, false);
@@ -257,6 +262,7 @@ class Lab {
 
   // Lines over the charts follow at once; what is a sum up to the moment follows when it rests.
   onMoment(time, resting) {
+    this.whatIf.now(this.stage.composition);
     this.bus.set({ time: this.stage.running && this.stage.follow ? null : time });
     if (!this.stage.brush) this.sum(resting, { at: time });
   }
@@ -309,6 +315,7 @@ class Lab {
     this.trouble.hidden = !status.trouble;
     if (status.trouble) this.trouble.replaceChildren(h("summary", {}, `The panel had trouble: ${status.trouble.trim().split("\n").at(-1)}`), h("pre", {}, status.trouble));
     if (running) this.hint.hidden = true;
+    if (running && /^(queued run|run \d+ queued)/.test(this.answer.textContent)) this.say("");
     this.sayLast();
   }
 
@@ -319,14 +326,18 @@ class Lab {
     if (!running) this.place_ = setTimeout(() => (this.watch.style.minHeight = ""), PLACE_MS);
   }
 
+  say(text, wrong = false) {
+    this.answer.textContent = text;
+    this.answer.classList.toggle("psb-wrong", wrong);
+  }
+
   // What became of the newest run, once nothing runs.
   sayLast() {
     const last = this.model.get("runs")[0];
     if (!last || this.element.dataset.running || this.said === `${last.number} ${last.status}`) return;
     this.said = `${last.number} ${last.status}`;
     const why = last.status === "failed" ? last.error.trim().split("\n").at(-1) : last.reason;
-    this.answer.textContent = `run ${last.number} ${last.status}${why ? `: ${why}` : ""}`;
-    this.answer.classList.toggle("psb-wrong", ["failed", "diverged"].includes(last.status));
+    this.say(`run ${last.number} ${last.status}${why ? `: ${why}` : ""}`, ["failed", "diverged"].includes(last.status));
   }
 
   onRuns() {

@@ -15,7 +15,9 @@ export class Prediction {
     this.drawing = new Drawing(() => this.send(this.values()));
     this.workers(0);
     const form = h("div", { class: "psb-predict-form" }, h("label", {}, "waits most ", this.most), h("label", {}, "accuracy ", this.accuracy, " %"), h("label", {}, "as fast as the run before ", this.faster, " ×"));
-    this.element = h("details", { class: "psb-predict" }, h("summary", {}, "Predict first"), h("div", { class: "psb-predict-body" }, h("div", { class: "psb-predict-words" }, form, this.gaps), this.drawing.element));
+    this.element = h("details", { class: "psb-predict" }, h("summary", {}, "Predict first"), h("div", { class: "psb-predict-body" }, h("div", { class: "psb-predict-words" }, form), this.drawing.element));
+    this.fold = this.element;
+    this.element = h("div", {}, this.fold, this.gaps);
   }
 
   workers(count) {
@@ -35,7 +37,7 @@ export class Prediction {
   say(gaps) {
     this.gaps.replaceChildren(...gaps.map(({ text, right }) => h("li", { class: right ? "psb-right" : "psb-off" }, text)));
     this.drawing.show(gaps.find(({ came }) => came)?.came ?? null);
-    if (gaps.length) this.element.open = true;
+    if (gaps.length) this.fold.open = false; // the machine and the curve stay in sight
   }
 }
 
@@ -46,7 +48,8 @@ export class WhatIf {
     this.what = h("select", { class: "psb-select psb-what", "aria-label": "what changes from this moment on" }, option("strategy", "the strategy is"), option("bound", "the staleness bound is"), option("speed", "a worker's speed is"), option("kill", "a worker is lost:"), option("switch", "it switches now"));
     this.what.onchange = () => this.draw();
     this.strategy = h("select", { class: "psb-select psb-what-strategy", "aria-label": "strategy" }, this.strategies.map((s) => option(s.name, s.name.replaceAll("_", " "))));
-    this.strategy.value = "asp";
+    this.wanted = this.strategy.value = "asp";
+    this.strategy.onchange = () => (this.wanted = this.strategy.value);
     this.worker = h("select", { class: "psb-select psb-what-worker", "aria-label": "worker" });
     this.number = h("input", { class: "psb-input psb-what-number", type: "number", value: "2", "aria-label": "value" });
     this.button = h("button", { type: "button", class: "psb-button psb-fork", title: "Simulate again from the same seed: until this moment the run is exactly the same", onclick: () => this.press() }, "Fork here");
@@ -66,7 +69,15 @@ export class WhatIf {
       if (o.value === "switch") o.disabled = !about.can_switch;
       if (o.value === "bound") o.disabled = !about.bounded;
     }
+    this.now(this.composition ?? null);
     this.why.textContent = can ? "simulated again from its seed: the beginning is exactly the same" : live ? "when the run is over" : "only a simulated run has an exact second future";
+  }
+
+  // What is in force at the moment is no change.
+  now(composition) {
+    this.composition = composition;
+    for (const o of this.strategy.options) o.disabled = o.value === composition;
+    this.strategy.value = [this.wanted, "asp", "bsp"].find((name) => name !== composition);
   }
 
   draw() {

@@ -33,6 +33,7 @@ export class Recording {
     this.tables = Object.fromEntries(Object.entries(plain.tables).map(([name, table]) => [name, Object.fromEntries(Object.entries(table).map(([column, packed]) => [column, unpack(packed)]))]));
     const { spans, clocks, models, versions } = this.tables;
     this.wait = this.phases.indexOf("wait");
+    this.switching = this.phases.indexOf("switching");
     this.rows = this.workers.map((worker) => range(spans.worker, worker)); // [first, last + 1] of each worker's spans
     this.clocks = new Map(this.workers.map((worker) => [worker, own(clocks, worker, "clock")]));
     this.models = new Map(this.workers.map((worker) => [worker, own(models, worker, "version")]));
@@ -76,12 +77,26 @@ export class Recording {
     });
     const buffer = [];
     for (let i = 0, stop = upTo(pushes.arrived_s, time); i < stop; i++) if (time < pushes.left_s[i]) buffer.push([pushes.worker[i], pushes.base_version[i]]);
-    return { time, workers, buffer, version: last({ times: versions.time_s, values: versions.version }, time), composition: last({ times: compositions.time_s, values: compositions.index }, time) };
+    return { time, workers, gone: this.gone(time), buffer, version: last({ times: versions.time_s, values: versions.version }, time), composition: last({ times: compositions.time_s, values: compositions.index }, time) };
+  }
+
+  // Whether a worker does nothing but wait, be it for a switch.
+  isWait(span) {
+    const phase = this.tables.spans.phase[span];
+    return phase === this.wait || phase === this.switching;
+  }
+
+  // The workers that are gone at a time, and since when.
+  gone(time) {
+    const { time_s, worker, here } = this.tables.presence;
+    const left = new Map();
+    for (let i = 0; i < time_s.length && time_s[i] <= time; i++) here[i] ? left.delete(worker[i]) : left.set(worker[i], time_s[i]);
+    return [...left].map(([each, since]) => ({ worker: each, since }));
   }
 
   why(span) {
     const { spans } = this.tables;
-    if (spans.phase[span] !== this.wait) return "";
+    if (!this.isWait(span)) return "";
     const whom = spans.waited_for[span] >= 0 ? ` for worker ${spans.waited_for[span]}` : "";
     return `Worker ${spans.worker[span]} waited ${duration(spans.end_s[span] - spans.start_s[span])}${whom}: ${this.whys[spans.why[span]]}`;
   }

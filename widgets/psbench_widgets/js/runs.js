@@ -70,9 +70,17 @@ export class RunsTable {
     const over = !["queued", "running"].includes(run.status);
     const tick = h("input", { type: "checkbox", class: "psb-tick", checked: run.ticked, disabled: !run.can_compare, "aria-label": `compare run ${run.label}` });
     tick.onchange = () => this.send({ kind: "tick", number: run.number, on: tick.checked });
-    const name = h("input", { class: "psb-name", value: run.label, "aria-label": `name of run ${run.number}`, title: `${run.label}: type to rename`, size: Math.min(34, Math.max(12, run.label.length + 1)), spellcheck: "false" });
-    name.onchange = () => this.send({ kind: "rename", number: run.number, name: name.value });
-    name.onblur = () => this.late && this.draw();
+    // text that wraps: a long name is not cut off in a narrow table
+    const name = h("span", { class: "psb-name", contenteditable: "plaintext-only", role: "textbox", "aria-label": `name of run ${run.number}`, title: "type to rename", spellcheck: "false", tabindex: "0" }, run.label);
+    name.onkeydown = (event) => {
+      if (event.key !== "Enter") return;
+      event.preventDefault();
+      name.blur();
+    };
+    name.onblur = () => {
+      if (name.textContent.trim() !== run.label) this.send({ kind: "rename", number: run.number, name: name.textContent });
+      if (this.late) this.draw();
+    };
     const dot = h("i", { class: "psb-dot" });
     dot.style.background = run.colour;
     const act = (text, kind, title, shownWhen) => shownWhen && h("button", { type: "button", class: `psb-small psb-do-${kind}`, title, "aria-label": `${text}: run ${run.number}`, onclick: () => this.send({ kind, number: run.number }) }, text);

@@ -2,7 +2,7 @@
 import { h } from "./dom.js";
 import { machine } from "./machine.js";
 import { Moment } from "./moment.js";
-import { Recording } from "./recording.js";
+import { duration, Recording } from "./recording.js";
 import { Timeline } from "./timeline.js";
 import { looks, onThemeChange } from "./theme.js";
 
@@ -81,10 +81,11 @@ export class Stage {
     });
     this.brush = this.worker = null;
     this.zoom = 1;
-    this.timelines.replaceChildren(...this.films.map(({ recording, timeline }) => h("div", { class: "psb-film" }, this.films.length > 1 && h("div", { class: "psb-film-name" }, recording.about.label), timeline.element)));
+    this.timelines.replaceChildren(...this.films.map(({ recording, timeline }) => h("div", { class: "psb-film" }, h("div", { class: "psb-film-name" }, recording.about.title ?? recording.about.label), timeline.element)));
     this.machines.replaceChildren(...this.films.map((film) => (film.place = h("figure", { class: "psb-machine-place" }))));
     const phases = looks().phases;
-    this.legend.replaceChildren(...this.films[0].recording.phases.map((name) => h("span", { class: "psb-key" }, swatch(phases[name], name), name)));
+    const shown = this.films[0].recording.phases.filter((name) => name !== "switching" || this.films.some((film) => film.recording.about.compositions?.length > 1));
+    this.legend.replaceChildren(...shown.map((name) => h("span", { class: "psb-key" }, swatch(phases[name], name), name)));
   }
 
   // Where another run begins to be shown, and how fast it plays.
@@ -102,6 +103,12 @@ export class Stage {
 
   get end() {
     return this.moment.whole || 1;
+  }
+
+  // The name of what is in force at the moment, in the run that a fork would be of.
+  get composition() {
+    const [film] = this.films;
+    return film?.recording.about.compositions?.[film.state?.composition]?.name ?? null;
   }
 
   get running() {
@@ -136,7 +143,7 @@ export class Stage {
 
   toFirstWait() {
     this.kind.value = "wait";
-    const none = this.running ? "Nobody has waited for anybody so far." : "Nobody waited for anybody in this run.";
+    const none = this.running ? "No worker has waited for another so far." : "No worker waited for another in this run.";
     this.jump(false, -1, none);
   }
 
@@ -267,10 +274,11 @@ export class Stage {
 
 // Who waits at a moment, and why: the longest-waiting worker's own sentence, and how many others there are.
 function sentence(state, head, chosen) {
+  const gone = state.gone.map(({ worker, since }) => ` Worker ${worker} is gone since ${duration(since)}${state.workers.length ? "; the others go on" : ""}.`).slice(0, 3).join("");
   const waits = state.workers.filter((w) => w.why && (chosen === null || w.worker === chosen));
-  if (!waits.length) return `${head}At this moment ${chosen === null ? "nobody" : `worker ${chosen} does not`} wait${chosen === null ? "s" : ""}; version ${state.version}.`;
+  if (!waits.length) return `${head}At this moment ${chosen === null ? "no worker" : `worker ${chosen} does not`} wait${chosen === null ? "s" : ""}; version ${state.version}.${gone}`;
   const others = waits.length - 1;
-  return `${head}${waits[0].why}${others ? `; ${others} other${others > 1 ? "s wait" : " waits"} too` : ""}.`;
+  return `${head}${waits[0].why}${others ? `; ${others} other${others > 1 ? "s wait" : " waits"} too` : ""}.${gone}`;
 }
 
 const digits = (end) => Math.max(1, Math.min(4, 4 - Math.ceil(Math.log10(end || 1))));

@@ -23,11 +23,18 @@ export function setThemes(given) {
   themes = given;
 }
 
+// In how many columns a legend has room for its longest word; 0 where there is room for all.
+export function legendColumns(width, longest) {
+  return longest > 12 && width > 0 ? Math.max(1, Math.floor(width / (6.3 * longest + 34))) : 0;
+}
+
 // What a Vega-Lite configuration needs so that a chart is readable on the page's own background.
-export function chartConfig(narrow = false) {
+export function chartConfig(narrow = false, width = 0, longest = 0) {
   const base = isDark() ? themes.dark : themes.light;
   // five words of a legend must fit above the narrowest chart
-  const legend = { ...base.legend, labelFontSize: 11, symbolSize: 60, columnPadding: 5, labelOffset: 3, ...(narrow && { columns: 3 }) };
+  const legend = { ...base.legend, labelFontSize: 11, symbolSize: 60, columnPadding: 5, labelOffset: 3, labelLimit: Math.max(160, width - 60), ...(narrow && { columns: 3 }) };
+  const columns = legendColumns(width, longest);
+  if (columns) legend.columns = columns;
   const axis = { ...base.axis, labelOverlap: true, labelSeparation: 8 };
   return { ...base, axis, legend, background: "transparent", font: css("--jp-ui-font-family", "system-ui, sans-serif") };
 }

@@ -4,7 +4,7 @@ import { duration, upTo } from "./recording.js";
 
 const GUTTER = 30;
 const AXIS = 18;
-const THICK = { compute: 0.86, pull: 0.56, send: 0.56, wait: 0.2, cancelled: 0.4 };
+const THICK = { compute: 0.86, pull: 0.56, send: 0.56, wait: 0.2, switching: 0.32, cancelled: 0.4 };
 const HIGHEST = 20;
 const TALLEST = 150;
 const ROWS = 50; // more workers than this are thinned evenly
@@ -107,7 +107,7 @@ export class Timeline {
     const { spans } = this.recording.tables;
     pen.strokeStyle = pen.fillStyle = this.ink.text;
     for (const { span, i } of at) {
-      if (span < 0 || spans.waited_for[span] < 0 || spans.phase[span] !== this.recording.wait) continue;
+      if (span < 0 || spans.waited_for[span] < 0 || !this.recording.isWait(span)) continue;
       const to = this.shown.findIndex(({ worker }) => worker === spans.waited_for[span]);
       if (to < 0) continue;
       const x = this.x(spans.end_s[span]);
@@ -262,8 +262,10 @@ export class Timeline {
     }
   }
 
-  about({ i, span }) {
-    if (span < 0) return `worker ${this.shown[i].worker} was not there`;
+  about({ i, span, time }) {
+    const { worker } = this.shown[i];
+    const left = this.recording.gone(time).find((each) => each.worker === worker);
+    if (span < 0) return left ? `Worker ${worker} left at ${left.since.toFixed(3)} s.` : `Worker ${worker} was not there yet.`;
     const { start_s, end_s, phase } = this.recording.tables.spans;
     const why = this.recording.why(span);
     const when = `${start_s[span].toFixed(3)} to ${end_s[span].toFixed(3)} s`;
