@@ -22,18 +22,9 @@ from oracles.story import (
     workers_of,
 )
 
-Table = list[dict[str, Any]]
+from psbench.metrics.recording import WHY
 
-#: why a worker waits, in words, by the reason that the strategy gave
-WORDS = {
-    "barrier": "nobody goes on before everybody has pushed",
-    "k pushes": "the next version was not complete",
-    "vote": "nobody goes on before everybody has voted",
-    "switch": "a switch was under way, and all work ends first",
-    "hand-over": "the model was being handed over",
-    "end of the epoch": "it had done its share of the epoch",
-    "answer": "its answer was on the way or the server was busy",
-}
+Table = list[dict[str, Any]]
 
 
 def tables_of(rows: Rows, bounds: Sequence[int | None] = ()) -> dict[str, Table]:
@@ -62,7 +53,7 @@ def _spans(rows: Rows, bounds: Sequence[int | None]) -> Table:
     for span in spans_of(rows):
         why = ""
         if span.phase == "wait":
-            why = WORDS.get(span.reason, span.reason)
+            why = WHY.get(span.reason, span.reason)
             if span.reason == "staleness bound":
                 why = said.get((span.worker, span.start_s), why)
         found.append(
@@ -158,10 +149,9 @@ def between(tables: dict[str, Table], from_s: float, to_s: float) -> dict[str, T
     found: dict[str, Table] = {}
     for name, table in tables.items():
         if name == "spans":
-            own = [row for row in table if row["start_s"] < to_s and row["end_s"] > from_s]
-            found[name] = [row | {"end_s": min(row["end_s"], to_s)} for row in own]
+            found[name] = [row for row in table if row["start_s"] <= to_s and row["end_s"] > from_s]
         elif name == "pushes":
-            found[name] = [row for row in table if row["sent_s"] < to_s and row["left_s"] > from_s]
+            found[name] = [row for row in table if row["sent_s"] <= to_s and row["left_s"] >= from_s]
         else:
             newest = {row.get("worker"): place for place, row in enumerate(table) if row["time_s"] < from_s}
             found[name] = [

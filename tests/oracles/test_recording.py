@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from oracles import recordings
 from oracles.small_runs import NAMES
-from oracles.story import end_of, rows_of, workers_of
+from oracles.story import PHASES, end_of, rows_of, workers_of
 
 from psbench.metrics.recording import Recording, recording
 from psbench.metrics.totals import PushTotals, SpanTotals
@@ -52,7 +52,8 @@ def test_every_table_of_a_recording(runs: dict[str, list[Run]], name: str) -> No
 def test_a_part_of_a_recording(runs: dict[str, list[Run]], name: str) -> None:
     """At times between rows and at times of rows, where what is cut off depends on `<` or `<=`."""
     run = runs[name][0]
-    recorded, expected = recording(run.log), recordings.tables_of(rows_of(run.log))
+    recorded = recording(run.log)
+    expected = {table: rows_in(recorded, table) for table in recorded.tables}
     times = np.unique(run.log.rows()["time_s"])
     begin, end = float(times[len(times) // 3]), float(times[2 * len(times) // 3])
     for from_s, to_s in ((begin, end), (begin + 1e-6, end + 1e-6), (0.0, end), (begin, 10 * recorded.end_s)):
@@ -81,7 +82,7 @@ def test_the_surroundings_of_a_time(at_s: float, begin: int, end: int) -> None:
     whole = steps_of_one(10)
     part, since = whole.around(at_s, limit=4)
     assert (since, part.end_s) == (begin, end)
-    assert part.spans["start_s"].tolist() == list(range(begin, end))
+    assert part.spans["start_s"].tolist() == list(range(begin, min(end + 1, 10)))
     assert whole.around(at_s, limit=10) == (whole, 0.0)
 
 
@@ -106,7 +107,6 @@ def test_sums_and_counts_since_an_earlier_state(runs: dict[str, list[Run]], name
     found |= {"waits_s": spans.waits_s(log), "waits": spans.waits(log)}
     for field, values in found.items():
         assert values == pytest.approx(expected[field], rel=1e-6, abs=1e-9), field
-        assert list(values) == sorted(values)
     for field, counts in (("staleness", pushes.staleness), ("lead", pushes.lead)):
         seen = {value: count for value, count in enumerate(counts.tolist()) if count}
         assert seen == expected[field], field
@@ -119,3 +119,27 @@ def test_sums_and_counts_since_an_earlier_state(runs: dict[str, list[Run]], name
     )
     assert pushes.bytes == expected["bytes"]
     assert spans.end_s == expected["end_s"]
+
+
+@pytest.mark.parametrize("name", ["barrier", "losses", "switch"])
+def test_the_times_that_one_can_step_to(runs: dict[str, list[Run]], name: str) -> None:
+    recorded = recording(runs[name][0].log)
+    spans, versions = rows_in(recorded, "spans"), rows_in(recorded, "versions")
+    arrived = [row["arrived_s"] for row in rows_in(recorded, "pushes")]
+    made = [row["time_s"] for row in versions]
+    waits = [row for row in spans if row["phase"] == PHASES.index("wait") and row["waited_for"] >= 0]
+    expected = {
+        "event": [*(row["start_s"] for row in spans), *made, *arrived],
+        "update": made,
+        "barrier": [row["time_s"] for row in versions if row["barrier"]],
+        "epoch": [row["time_s"] for row in rows_in(recorded, "epochs")],
+        "wait": [row["start_s"] for row in waits],
+    }
+    assert recorded.instants.keys() == expected.keys()
+    for kind, times in expected.items():
+        assert recorded.instants[kind].tolist() == sorted({*times})
+        for at_s in (-1.0, 0.0, recorded.end_s / 3, *times[:1], recorded.end_s, recorded.end_s + 1):
+            assert recorded.next(kind, at_s) == min((t for t in times if t > at_s), default=None)
+            assert recorded.next(kind, at_s, back=True) == max((t for t in times if t < at_s), default=None)
+    open_since = [row["start_s"] for row in spans if row["end_s"] >= recorded.end_s]
+    assert recorded.settled_s == min(open_since, default=recorded.end_s)
