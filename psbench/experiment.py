@@ -249,7 +249,7 @@ class Experiment(Specification):
                     f"is known of a step is {', '.join(STATISTICS)}, "
                     f"and what is measured is {', '.join(MEASURES)}"
                 )
-            asked = {"tolerance": self.stop.tolerance is not None, "dask": self.backend == "dask"}
+            asked = {"tolerance": self.stop.tolerance is not None}
             if unfit := unfit_without_server(
                 composition, **asked, corruptions=bool(self.cluster.corruptions)
             ):

@@ -257,11 +257,11 @@ def doubt_of_optimizer(strategy: Composition, optimizer: str) -> str:
     )
 
 
-def unfit_without_server(strategy: Composition, *, tolerance: bool, corruptions: bool, dask: bool) -> str:
+def unfit_without_server(strategy: Composition, *, tolerance: bool, corruptions: bool) -> str:
     """Return what of an experiment has no meaning where no model is common; empty if all has.
 
     `tolerance`: whether it ends when an update hardly moves the model; `corruptions`: whether workers send
-    wrong vectors; `dask`: whether it runs live.
+    wrong vectors.
     """
     if not strategy.placement.peer_to_peer:
         return ""
@@ -276,8 +276,6 @@ def unfit_without_server(strategy: Composition, *, tolerance: bool, corruptions:
             "cluster.corruptions: only what a step has made is corrupted; use communication "
             "'step_then_mix' with consistency 'neighbours'"
         )
-    if dask:
-        return "backend: live workers do not exchange without a server yet; use backend 'simulated'"
     return ""
 
 

@@ -5,6 +5,7 @@ from math import cos, pi
 import numpy as np
 import pytest
 import torch
+from threaded_run import ThreadedRun
 
 import psbench as ps
 from psbench import metrics
@@ -13,7 +14,9 @@ from psbench.core.actions import Apply, Mix
 from psbench.core.events import Join, Leave
 from psbench.core.log import EventLog, Kind
 from psbench.core.view import Status
+from psbench.results.run import Run
 from psbench.strategies.placement import graphs
+from psbench.training.workload import Workload
 
 TINY = {"data": "digits", "cluster": {"workers": 4}, "stop": {"epochs": 2}, "batch_size": 96, "seed": 3}
 ROUNDING = {"rtol": 1e-4, "atol": 1e-5}
@@ -474,3 +477,37 @@ def test_models_that_are_sent_first_bring_news_a_step_later():
 def test_a_run_with_a_server_has_nobody_who_had_to_hear():
     _, run = trained("asp", stop={"updates": 5})
     assert metrics.heard_of(run.log).empty
+
+
+# -------------------------------------------------------------------- live, in threads
+
+
+def live(strategy, **changes):
+    settings = TINY | {"optimizer": {"name": "sgd", "lr": 0.1, "momentum": 0.9}, "backend": "dask"} | changes
+    experiment = ps.Experiment(**settings, strategy=strategy)
+    run = ThreadedRun(experiment).run()
+    assert run.error is None
+    return experiment, run
+
+
+@pytest.mark.parametrize("name", ["d_psgd", "d_psgd_step_first"])
+def test_live_in_the_complete_graph_it_has_the_bits_of_virtual_time(name):
+    experiment, found = live(made(name, "complete"))
+    expected = ps.run(experiment.but(backend="simulated"))
+    last, other = found.log.evaluations()[-1], expected.log.evaluations()[-1]
+    if name == "d_psgd_step_first":  # else workers run ahead, each at its own pace
+        torch.testing.assert_close(found.parameters, expected.parameters, rtol=0, atol=0)
+        assert last["val_loss"] == other["val_loss"]
+        assert metrics.total_bytes(found.log)["up"] == metrics.total_bytes(expected.log)["up"]
+    assert last["consensus_distance"] < 1
+
+
+@pytest.mark.parametrize("name", ["d_psgd", "d_psgd_step_first", "sgp", "ad_psgd"])
+def test_live_it_learns_and_replays(name):
+    experiment, found = live(name, stop={"epochs": 4})
+    last = found.log.evaluations()[-1]
+    assert last["val_accuracy"] > 0.85
+    assert 0 < last["consensus_distance"] < 2
+
+    meta = Workload.build(experiment).facts()
+    assert ps.replay(Run(experiment, found.log, meta, None, None)) == len(found.log)

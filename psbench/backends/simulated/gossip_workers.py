@@ -201,5 +201,5 @@ class GossipWorkers(LocalWorkers):
         if state := under("mixing/", tensors):
             self._mixer.load(worker, state)
         self._versions[worker] = self._resources.view.workers[worker].version
-        if plain["ready_s"] is not None:
+        if plain.get("ready_s") is not None:
             self._ready_s[worker] = plain["ready_s"]

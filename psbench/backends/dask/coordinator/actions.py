@@ -17,6 +17,7 @@ from psbench.backends.dask.protocol.framing import State
 from psbench.backends.dask.protocol.instructions import FIRST_SERVER
 from psbench.backends.dask.protocol.roles import worker_name
 from psbench.backends.dask.server.all_reduce import AllReduceStore
+from psbench.backends.dask.server.gossip import GossipStore
 from psbench.backends.dask.server.parameter_server import ParameterServerStore, as_lists
 from psbench.backends.dask.server.store import key_of, model_of, state_of
 from psbench.core import actions as act
@@ -62,6 +63,7 @@ class ActionPerformer:
             act.Measure: self._measure,
             act.Handover: self._hand_over,
             act.Reassign: self._reassign,
+            act.Mix: self._mix,
         }
 
     def use(self, index: int, state: State | None, codec_counters: dict[str, int] | None = None) -> None:
@@ -72,12 +74,15 @@ class ActionPerformer:
         run, out = self._run, self._out
         workload = run.workload
         composition = run.composition = workload.experiment.strategy.compositions[index]
-        self.keeps_steps = composition.keeps_steps
+        self.keeps_steps = composition.keeps_steps or composition.placement.peer_to_peer
         self._holds_versions = composition.holds_versions
         self._evaluation.compose(composition)
         if composition.placement.collective:
             out.send(FIRST_SERVER, msg.BeginSlice(index, None, None, {}))  # it has none
             run.store = AllReduceStore(out, run.peers.workers(), state, run.numbers)
+        elif composition.placement.peer_to_peer:
+            out.send(FIRST_SERVER, msg.BeginSlice(index, None, None, {}))
+            run.store = GossipStore(out, workload, run.peers.workers(), run.numbers)
         else:
             state = state or state_of(workload.server(), states=True)
             ranges = None if codec_counters is None else self._view.ranges
@@ -132,6 +137,10 @@ class ActionPerformer:
         if apply.version != self._view.version or self.keeps_steps:
             return None  # of several updates in an answer the view is at the last, and so are the rules
         return self._evaluation.after_update() if self._evaluation.may_be_due else None
+
+    def _mix(self, mix: act.Mix) -> None:
+        assert isinstance(self._run.store, GossipStore)
+        self._run.store.mix(mix)
 
     def _send_orders(self, tell: act.Tell) -> None:
         self._out.send(worker_name(tell.worker), msg.NewOrders(tell.orders))

@@ -45,13 +45,17 @@ class Evaluation:
             movement=lambda: self.movement,
             end=run.ending.finish,
         )
+        self._no_server = False
+        self._spread: dict[str, float] = {}  # of the models whose mean was taken last
+        self._measured: dict[int, dict[str, float]] = {}  # by evaluations that are under way
         self._averages = False  # whether the model is the mean of the workers' models
         self._asked: int | None = None  # the request for the models of the answer being performed
         self._evaluated = -1, -1  # the last version, and its samples, that were sent to the evaluator
 
     def compose(self, composition: Strategy) -> None:
         """Evaluate under another composition."""
-        self._averages = composition.communication.pushes == "together"
+        self._no_server = composition.placement.peer_to_peer
+        self._averages = self._no_server or composition.communication.pushes == "together"
 
     # ---------------------------------------------------------------- an answer of the engine
 
@@ -91,7 +95,11 @@ class Evaluation:
         """Have the current version evaluated, while training goes on."""
         self._evaluated = self._progress
         key = self._queue.expect(number, self._view)
-        self.gather(lambda state: self._queue.send(key, state))
+        self.gather(lambda state: self._send(key, state))
+
+    def _send(self, key: int, state: State) -> None:
+        self._measured[key] = self._spread
+        self._queue.send(key, state)
 
     def evaluate_start(self) -> Script[None]:
         """Have the model evaluated that training starts from, and wait for that."""
@@ -101,7 +109,7 @@ class Evaluation:
     def evaluate_last(self, state: State) -> Script[None]:
         """Have the model of the end evaluated, unless it was; wait for all evaluations."""
         if self._evaluated != self._progress and self._run.ending.status != "diverged":
-            self._queue.send(self._queue.expect(-1, self._view), state)
+            self._send(self._queue.expect(-1, self._view), state)
         yield from self._await_all()
 
     def _await_all(self) -> Script[None]:
@@ -113,7 +121,7 @@ class Evaluation:
         if found is None:
             return  # of an evaluator that was given up
         number, version, epoch = found
-        values = {"epoch": epoch} | message.values
+        values = {"epoch": epoch} | message.values | self._measured.pop(message.key, {})
         if number and self._run.ending:
             number = -1
         if number > 0:
@@ -159,7 +167,15 @@ class Evaluation:
             store.gather(False, then)
             return
         asked = self._averaging.ask(self._with_models()) if self._asked is None else self._asked
-        self._averaging.mean(asked, lambda mean: then(mean) if mean else store.gather(False, then))
+
+        def take(mean: State, spread: dict[str, float]) -> None:
+            self._spread = spread if self._no_server else {}
+            if mean:
+                then(mean)
+            else:
+                store.gather(False, then)
+
+        self._averaging.mean(asked, take)
 
     def _with_models(self) -> set[int]:
         """Return the workers that are here and have been released under this composition."""

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from psbench.backends.dask.protocol.framing import State
 from psbench.backends.dask.protocol.instructions import Outbox
 from psbench.backends.dask.protocol.messages import SendModel
 from psbench.backends.dask.protocol.roles import worker_name
-from psbench.backends.dask.server.store import Then
 from psbench.backends.local_steps import mean_model
+from psbench.training.mixing import consensus_distance
+
+#: takes a mean model and how far models are from it
+ThenMean: TypeAlias = Callable[[State, dict[str, float]], None]
 
 
 @dataclass
@@ -19,7 +23,7 @@ class _Request:
 
     expected: set[int]
     models: dict[int, State] = field(default_factory=dict)
-    waiting: list[Then] = field(default_factory=list)
+    waiting: list[ThenMean] = field(default_factory=list)
 
     @property
     def mean(self) -> State:
@@ -27,6 +31,11 @@ class _Request:
         models = [self.models[worker] for worker in sorted(self.models)]
         mean = mean_model([(model["parameters"], model["buffers"]) for model in models])
         return {} if mean is None else {"parameters": mean[0], "buffers": mean[1]}
+
+    @property
+    def spread(self) -> dict[str, float]:
+        """How far the models are from it."""
+        return consensus_distance([model["parameters"] for model in self.models.values()])
 
 
 class ReplicaAveraging:
@@ -57,8 +66,11 @@ class ReplicaAveraging:
             self._out.send(worker_name(worker), SendModel(tag, worker in going))
         return tag
 
-    def mean(self, tag: int, then: Then) -> None:
-        """Call `then` with the mean of the models that were asked for, at once or when all are there."""
+    def mean(self, tag: int, then: ThenMean) -> None:
+        """Call `then` with the mean of the models that were asked for, at once or when all are there.
+
+        Its other argument is their consensus distance, by its name.
+        """
         self._requests[tag].waiting.append(then)
         self._settle(tag)
 
@@ -84,4 +96,4 @@ class ReplicaAveraging:
             del self._requests[tag]
         waiting, request.waiting = request.waiting, []
         for then in waiting:
-            then(request.mean)
+            then(request.mean, request.spread)

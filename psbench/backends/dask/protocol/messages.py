@@ -280,6 +280,33 @@ class TakeSum(Message, kind=55):
     tensors: Tensors
 
 
+class MixModels(Message, kind=57):
+    """Without a server: make a model anew, the weighted sum of these workers' models.
+
+    `worker` is the one that is released with its new model; another, of a pair, goes on with its own step.
+    The models are those that were sent at the version `key`, or, below 0, as they are when all are asked.
+    """
+
+    worker: int
+    key: int
+    row: dict[int, float]
+
+
+class GiveModel(Message, kind=58):
+    """Send the own model to another worker, which joins."""
+
+    to: int
+    key: int
+
+
+class PeerModel(Message, kind=59):
+    """A worker's model, for another worker."""
+
+    worker: int
+    key: int
+    tensors: Tensors
+
+
 class MakeVersion(Message, kind=56):
     """Make this version from the sum of that ring."""
 

@@ -58,8 +58,9 @@ def worker_number(name: str) -> int | None:
 
 
 def servers_of(composition: Strategy) -> int:
-    """Return how many parameter servers a composition has; none under All-Reduce."""
-    return 0 if composition.placement.collective else composition.placement.num_servers
+    """Return how many parameter servers a composition has; none if its workers hold the parameters."""
+    placement = composition.placement
+    return 0 if placement.collective or placement.peer_to_peer else placement.num_servers
 
 
 def roles_of(experiment: Experiment) -> list[str]:

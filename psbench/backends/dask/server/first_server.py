@@ -91,7 +91,7 @@ class FirstServer:
     def _begin(self, order: msg.BeginSlice) -> None:
         self.slice, self._snapshot, self._socket.keep_payload = None, None, None
         composition = self._workload.experiment.strategy.compositions[order.composition]
-        if composition.placement.collective:
+        if not order.tensors:  # workers hold the parameters
             return
         self._part = partition_of(composition, self._workload, order.ranges)[0]
         own = order.tensors, self._workload, composition, 0

@@ -64,6 +64,9 @@ class WorkerExchange:
         """What pushes have left out so far."""
         return self._residual
 
+    def began(self, version: int) -> None:
+        """Take note that a step begins, from that version."""
+
     def mark_release(self) -> None:
         """Mark the state to which a checkpoint goes back if a later push is under way."""
 

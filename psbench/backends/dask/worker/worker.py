@@ -17,6 +17,7 @@ from psbench.backends.dask.protocol.transport import Abandoned, ClientSocket, Se
 from psbench.backends.dask.worker.checkpointing import restored_loop, state_as_of_release, state_of_waiting
 from psbench.backends.dask.worker.clock import CoordinatorClock, EmulatedMachine
 from psbench.backends.dask.worker.exchange import RingExchange, ServerExchange, WorkerExchange
+from psbench.backends.dask.worker.gossip_member import GossipExchange, GossipMember
 from psbench.backends.dask.worker.mailbox import LOOK_S, Mailbox
 from psbench.backends.dask.worker.ring_member import RingMember
 from psbench.backends.dask.worker.usage import Usage
@@ -62,7 +63,9 @@ class Worker:
         self.workload, self.worker = workload, worker
         self.servers = [coordinator, *servers]  # the first server is in the coordinator's process
         self.mailbox = Mailbox(coordinator)
-        self.member = None if socket is None else self.member_class(worker, self.mailbox, socket, key)
+        without_server = workload.experiment.strategy.compositions[0].placement.peer_to_peer
+        member = GossipMember if without_server else self.member_class
+        self.member = None if socket is None else member(worker, self.mailbox, socket, key)
         self.trainer, self.evaluator = workload.trainer(), workload.evaluator()
         self.loop: WorkerLoop | None = None  # begins with a release
         self._optimizer = workload.experiment.optimizer
@@ -144,13 +147,14 @@ class Worker:
             self._released_at = self.trainer.position(self.worker)
             self.exchange.mark_release()
             self._renew(release)
+            self.exchange.began(release.version)
         return directive
 
     def _renew(self, release: ReleaseMessage) -> None:
         """Take the model or aggregate that comes with a release."""
         before = self.lr
         if self.composition.own_steps:
-            self.lr = self._optimizer.rate(release.epoch)
+            self.lr = self._optimizer.rate(release.epoch) * release.orders.get("lr_scale", 1.0)
         vectors: Sequence[Tensor] = ()  # after a vote, or if this version is here already
         if release.aggregate:
             vectors = (self.exchange.aggregate(release),)
@@ -261,6 +265,8 @@ class Worker:
         self._clock.begin_s = order.begin_s
         if self.member is not None:
             self.member.set_addresses(order.rings)
+        if isinstance(self.member, GossipMember):
+            self.member.begin_training()
 
     def _take_orders(self, order: msg.NewOrders) -> None:
         if self.loop is not None:
@@ -320,6 +326,9 @@ class Worker:
         if self.composition.placement.collective:
             assert self.member is not None
             self.exchange = RingExchange(self.member, self._fragments(), *common)
+        elif isinstance(self.member, GossipMember):
+            own = self.composition, self.workload, self.model
+            self.exchange = GossipExchange(self.member, *own, self.mailbox, self._clock)
         else:
             composition, workload = self.composition, self.workload
             self.exchange = ServerExchange(self.servers, composition, workload, self.worker, *common)

@@ -1,0 +1,134 @@
+"""No server: the coordinator tells workers which models to mix, and they send these to each other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+
+from psbench.backends.dask.protocol import messages as msg
+from psbench.backends.dask.protocol.decoder import Message
+from psbench.backends.dask.protocol.instructions import Outbox
+from psbench.backends.dask.protocol.messages import PushKey, ReleaseMessage
+from psbench.backends.dask.protocol.roles import worker_name
+from psbench.backends.dask.server.store import (
+    NO_CODEC,
+    StoreReply,
+    Then,
+    ThenCheckpoint,
+    ThenNumber,
+    state_of,
+)
+from psbench.core import actions as act
+from psbench.core.events import Push
+from psbench.core.migration import Ranges
+from psbench.errors import ProtocolError
+from psbench.training.workload import Workload
+
+
+class GossipStore:
+    """The store where every worker has a model of its own; see `ParameterStore`.
+
+    Parameters
+    ----------
+    out : Outbox
+    workload : Workload
+        Has the model that all workers begin with.
+    workers : list of int
+        Those that are connected.
+    numbers : iterator of int
+        Numbers that nobody had before in this run, for the exchanges of pairs.
+    """
+
+    waiting: Collection[PushKey] = ()  #: what pushes stand for stays with the workers
+
+    def __init__(self, out: Outbox, workload: Workload, workers: list[int], numbers: Iterator[int]) -> None:
+        self._out, self._workload, self._numbers = out, workload, numbers
+        self._alive = set(workers)
+
+    def mix(self, mix: act.Mix) -> None:
+        """Tell the workers whose models change, and who gives one that has not sent it."""
+        first = next(iter(mix.rows))
+        number = -next(self._numbers) - 1
+        for worker, row in mix.rows.items():
+            key = mix.versions[worker] - 1 if mix.sent else number
+            if mix.push < 0:
+                for giver in row:
+                    self._send(giver, msg.GiveModel(worker, key))
+            self._send(worker, msg.MixModels(first, key, row))
+
+    def release(self, release: act.Release, samples: int) -> None:
+        """Let a worker go on from its mixture."""
+        self._send(release.worker, ReleaseMessage.of(release, samples))
+
+    def _send(self, worker: int, message: Message) -> None:
+        if worker in self._alive:
+            self._out.send(worker_name(worker), message)
+
+    def leave(self, worker: int) -> None:
+        """Have nobody wait for a worker that is dead."""
+        self._alive.discard(worker)
+        self._tell_all(msg.WorkerGone(worker, False))
+
+    def join(self, worker: int) -> None:
+        """Reckon with a worker, which is given a model when it is released."""
+        self._alive.add(worker)
+        self._tell_all(msg.WorkerGone(worker, True))
+
+    def _tell_all(self, message: Message) -> None:
+        for worker in sorted(self._alive):
+            self._send(worker, message)
+
+    def gather(self, states: bool, then: Then) -> None:
+        """Call `then` with the model that all workers begin with; theirs are asked of them."""
+        then(state_of(self._workload.server(), states))
+
+    def checkpoint(self, keys: Sequence[PushKey], then: ThenCheckpoint) -> None:
+        """Call `then` with the same: workers have all else."""
+        self.gather(True, lambda state: then(state, dict(NO_CODEC)))
+
+    def arrived(self, push: Push) -> None:
+        """Do nothing: its model stays with the pusher, or is on its way to neighbours."""
+
+    def apply(self, apply: act.Apply) -> None:
+        """Do nothing: what becomes of the models is said by `mix`."""
+
+    def discard(self, key: PushKey) -> None:
+        """Do nothing: no payload was sent with the push."""
+
+    def forget(self, worker: int) -> None:
+        """Do nothing: nobody else knows what a worker holds."""
+
+    def hold(self, version: int, in_use: Iterable[int]) -> None:
+        """Do nothing: there is no common version."""
+
+    def reply(self, sender: str, reply: StoreReply) -> None:
+        """Do nothing: nothing was asked."""
+
+    def payload(self, push: Push, then: Then) -> None:
+        """Refuse, as all that follow: there is no common model."""
+        raise _no_model()
+
+    def distance_sq(self, push: Push, then: ThenNumber) -> None:
+        """Refuse."""
+        raise _no_model()
+
+    def products(
+        self, names: Sequence[str], pending: Mapping[int, Push], then: Callable[[str, float], None]
+    ) -> None:
+        """Refuse."""
+        raise _no_model()
+
+    def loads(self, then: Callable[[list[float]], None]) -> None:
+        """Refuse."""
+        raise _no_model()
+
+    def reassign(self, ranges: Ranges, then: Callable[[], None]) -> None:
+        """Refuse."""
+        raise _no_model()
+
+    def ask_movement(self, then: ThenNumber) -> None:
+        """Refuse."""
+        raise _no_model()
+
+
+def _no_model() -> ProtocolError:
+    return ProtocolError("without a server there is no common model that could be measured or moved")
