@@ -15,7 +15,7 @@ from psbench.clusters import Cluster, make_cluster
 from psbench.clusters.connection import ConnectionSettings
 from psbench.clusters.recovery import Recovery
 from psbench.core.compatibility import doubt_of_optimizer, unfit_without_server
-from psbench.core.part import Part, make_part
+from psbench.core.part import make_part
 from psbench.core.parts import Switching
 from psbench.core.specification import Specification, explain, parameter
 from psbench.core.stop import Stop
@@ -28,6 +28,7 @@ from psbench.optimization.losses import Loss
 from psbench.optimization.optimizer import Optimizer
 from psbench.optimization.own_functions import as_loss, as_metrics
 from psbench.optimization.scores import Metric
+from psbench.optimization.torch_optimizer import as_optimizer
 from psbench.sharding import Sharding, as_sharding
 from psbench.specfile import read_yaml, set_path
 from psbench.strategies import later_switches, make_strategy
@@ -170,8 +171,8 @@ class Experiment(Specification):
 
     @field_validator("optimizer", mode="before")
     @classmethod
-    def _part(cls, value: Any, info: Any) -> Part:
-        return make_part(info.field_name, value)
+    def _optimizer(cls, value: Any) -> Optimizer:
+        return as_optimizer(value)
 
     @field_validator("cluster", mode="before")
     @classmethod

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from pydantic import SerializeAsAny, field_validator
 
 from psbench.core.part import Part
 from psbench.core.specification import parameter
+from psbench.optimization.clip import Clip
+from psbench.optimization.schedule import Schedule, as_schedule
 
 if TYPE_CHECKING:
     import torch
@@ -14,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Optimizer(Part):
-    """An optimizer of torch on the server's flat vector, with a rate that steps down by epoch.
+    """An optimizer of torch on the server's flat vector, with a rate that changes by epoch.
 
     Parameters
     ----------
@@ -24,6 +28,10 @@ class Optimizer(Part):
     milestones : tuple of float, epochs
         The rate is multiplied by `gamma` when each is reached.
     gamma : float, > 0
+    schedule : Schedule, its name, or a function of the epoch; optional
+        Multiplies the rate too: "cosine", "linear" or "one_cycle" with their epochs.
+    clip : Clip, optional
+        `{"norm": 1}` or `{"value": 1}`: limits each worker's gradient.
     """
 
     domain: ClassVar[str] = "optimizer"
@@ -35,9 +43,18 @@ class Optimizer(Part):
     )
     gamma: float = parameter(0.1, "factor of the rate at each milestone", gt=0)
 
+    schedule: SerializeAsAny[Schedule] | None = parameter(None, "what multiplies the rate, by epoch")
+    clip: Clip | None = parameter(None, "limit of each worker's gradient: its norm, or each value")
+
+    @field_validator("schedule", mode="before")
+    @classmethod
+    def _schedule(cls, value: Any) -> Schedule | None:
+        return as_schedule(value)
+
     def rate(self, epoch: float) -> float:
         """Return the rate at that epoch."""
-        return self.lr * self.gamma ** sum(epoch >= milestone for milestone in self.milestones)
+        stepped = self.lr * self.gamma ** sum(epoch >= milestone for milestone in self.milestones)
+        return stepped if self.schedule is None else stepped * self.schedule.factor(epoch)
 
     @property
     def coefficient(self) -> float:

@@ -130,6 +130,7 @@ def resume(
     sharding: Any = None,
     loss: Any = None,
     metrics: Any = None,
+    optimizer: Any = None,
     folder: str | Path | None = None,
     overwrite: bool = False,
     observer: Observer | None = None,
@@ -150,7 +151,7 @@ def resume(
     settings : mapping of dotted path to value
         What is to be different from now on, as `{"stop.epochs": 40}`: `stop`, `backend`, `scheduler`,
         `evaluate_every`, `checkpoint_every`, `threads`, `device` and `name` may be.
-    model, data, sharding, loss, metrics : object or None
+    model, data, sharding, loss, metrics, optimizer : object or None
         Those of the run, where they were objects of Python: files of runs do not hold them.
     folder : path or None
         Where the run is saved; the folder that it comes from, unless given. Elsewhere it is a new run.
@@ -176,7 +177,7 @@ def resume(
     path = find(source)
     experiment = Experiment.from_spec(resume_spec(path), settings, where=str(path))
     experiment = _with_objects(
-        experiment, model=model, data=data, sharding=sharding, loss=loss, metrics=metrics
+        experiment, model=model, data=data, sharding=sharding, loss=loss, metrics=metrics, optimizer=optimizer
     )
     folder = home_of(path) if folder is None else folder
     options: dict[str, Any] = {"observer": observer, "control": control, "client": client}

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from psbench.data import Dataset
 from psbench.models.drawing import drawing_from
+from psbench.optimization.clip import Clip
 from psbench.optimization.losses import CROSS_ENTROPY, Loss
 from psbench.seeds import Streams
 from psbench.training.batches import Batches, BatchPosition
@@ -68,6 +69,8 @@ class Trainer:
     ordered : bool
         Whether the order within a shard is to be kept (SelDP).
     loss : Loss
+    clip : Clip or None
+        Limits each gradient.
     """
 
     SCAN = 8192  # samples read at a time; bounds memory
@@ -80,9 +83,10 @@ class Trainer:
         streams: Streams,
         ordered: bool = False,
         loss: Loss = CROSS_ENTROPY,
+        clip: Clip | None = None,
     ) -> None:
         self.model, self.data, self._streams, self._ordered = model, data, streams, ordered
-        self._loss = loss
+        self._loss, self._clip = loss, clip
         self._shards = [Batches(shard, streams, worker, ordered) for worker, shard in enumerate(shards)]
         self._batches = list(self._shards)
         self._chunks = [0] * len(shards)
@@ -206,6 +210,8 @@ class Trainer:
         model = self.model
         inputs, labels = batch.inputs.to(model.device), batch.labels.to(model.device)
         gradient, loss = self._gradient.compute(inputs, labels, self._by_autograd)
+        if self._clip is not None:
+            self._clip.apply(gradient)
         return StepResult(gradient, model.buffers, loss)
 
     def _by_autograd(self, inputs: Tensor, labels: Tensor) -> tuple[Tensor, float]:

@@ -199,7 +199,8 @@ class Workload:
     def trainer(self) -> Trainer:
         """Return a trainer, which computes the workers' steps."""
         ordered, model = self.experiment.sharding.ordered, self.computing
-        return Trainer(model, self.data, self.shards, self.streams, ordered, self.loss.on(model.device))
+        loss, clip = self.loss.on(model.device), self.experiment.optimizer.clip
+        return Trainer(model, self.data, self.shards, self.streams, ordered, loss, clip)
 
     def evaluator(self) -> Evaluator:
         """Return an evaluator of models."""

@@ -71,6 +71,7 @@ def _objects(experiment: Experiment) -> Iterator[tuple[str, Part]]:
     """Return the parts that stand for objects of Python or are the user's own, and where they are."""
     names = ("model", "data", "sharding", "loss")
     parts = {name: getattr(experiment, name) for name in names}
+    parts["optimizer.schedule"] = experiment.optimizer.schedule
     parts |= {f"metrics.{name}": metric for name, metric in experiment.metrics.items()}
     yield from ((where, part) for where, part in parts.items() if part is not None and not part.registered)
     deciding: list[Part] = [part for each in experiment.strategy.compositions for part in each.parts]

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from psbench.data import Dataset
+from psbench.optimization.clip import Clip
 from psbench.optimization.losses import Loss
 from psbench.optimization.scores import Metric
 from psbench.seeds import Streams
@@ -38,6 +39,7 @@ class Served:
     data: Mapping[str, Any]
     streams: Streams
     loss: Loss
+    clip: Clip | None
     metrics: Mapping[str, Metric]
     threads: int
 
@@ -53,6 +55,7 @@ class Served:
             data=rest,
             streams=workload.streams,
             loss=workload.loss,
+            clip=experiment.optimizer.clip,
             metrics=experiment.metrics,
             threads=experiment.threads,
         )
@@ -63,7 +66,7 @@ class Served:
         shared: dict[str, Any] = dict(zip(_SHARED, tensors, strict=True))
         data = Dataset(**self.data, **shared)
         model = FlatModel(self.module, self.changed_buffers)
-        trainer = Trainer(model, data, [], self.streams, loss=self.loss)
+        trainer = Trainer(model, data, [], self.streams, loss=self.loss, clip=self.clip)
         return trainer, Evaluator(model, data, self.streams, loss=self.loss, metrics=self.metrics)
 
 

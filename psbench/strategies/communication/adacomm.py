@@ -153,7 +153,8 @@ class AdaComm(Local):
         if not self._loss:
             self._loss = loss
             return
-        before, now = self._rates[1], view.rate(self.rate_epoch(view))
+        before = self._rates[1]
+        now = view.rate(self.rate_epoch(view)) or before  # at a rate of 0 nothing moves: no ratio to go by
         self._steps = self.period(
             self._steps, loss / self._loss, rate_ratio=self._rates[0] / now, same_rate=now == before
         )

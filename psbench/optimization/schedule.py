@@ -1,0 +1,162 @@
+"""Schedules: what the learning rate is multiplied by as training goes on, by epoch."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping
+from typing import Any, ClassVar, Self
+
+from pydantic import model_validator
+
+from psbench.core.code_identity import code_identity, qualified_name
+from psbench.core.own import Own
+from psbench.core.part import Part, make_part
+from psbench.core.specification import parameter
+from psbench.errors import ParameterError, in_short
+
+#: what the rate begins with in a warm-up: a rate of zero would waste the first steps
+_START = 0.01
+
+
+class Schedule(Part):
+    """A factor of the learning rate by epoch, which counts samples: so it is the same for every strategy."""
+
+    domain: ClassVar[str] = "schedule"
+
+    def factor(self, epoch: float) -> float:
+        """Return what the rate is multiplied by at that epoch, 0 or more."""
+        raise NotImplementedError(f"{type(self).__name__} must define factor")
+
+
+class _Decay(Schedule):
+    """A linear warm-up to 1, then a decay to `floor` that ends at `epochs`; the floor holds from there."""
+
+    epochs: float = parameter(30.0, "epochs until the floor is reached", unit="epochs", gt=0)
+    warmup: float = parameter(0.0, "epochs in which the rate rises to its value", unit="epochs", ge=0)
+    floor: float = parameter(0.0, "share of the rate that is left at the end", ge=0, le=1)
+
+    @model_validator(mode="after")
+    def _warms_up_in_time(self) -> Self:
+        if self.warmup >= self.epochs:
+            raise ParameterError(
+                f"schedule {self.name!r}: warmup = {self.warmup:g} leaves nothing of epochs = "
+                f"{self.epochs:g}; give fewer epochs of warm-up"
+            )
+        return self
+
+    def factor(self, epoch: float) -> float:
+        """Return the factor: rising, falling, then `floor`."""
+        if epoch < self.warmup:
+            return _START + (1 - _START) * epoch / self.warmup
+        done = min(1.0, (epoch - self.warmup) / (self.epochs - self.warmup))
+        return self.floor + (1 - self.floor) * self.left(done)
+
+    def left(self, done: float) -> float:
+        """Return what is left, 1 to 0, when that share of the decay is done."""
+        raise NotImplementedError(f"{type(self).__name__} must define left")
+
+
+class Cosine(_Decay):
+    """Half a cosine from the rate to `floor`, after a linear warm-up.
+
+    Examples
+    --------
+    >>> [round(Cosine(epochs=10, warmup=2).factor(epoch), 3) for epoch in (0, 1, 2, 6, 10, 12)]
+    [0.01, 0.505, 1.0, 0.5, 0.0, 0.0]
+    """
+
+    name: ClassVar[str] = "cosine"
+    source: ClassVar[str] = "torch.optim.lr_scheduler.CosineAnnealingLR"
+
+    def left(self, done: float) -> float:
+        """Return (1 + cos(pi done)) / 2."""
+        return (1 + math.cos(math.pi * done)) / 2
+
+
+class Linear(_Decay):
+    """A straight line from the rate to `floor`, after a linear warm-up."""
+
+    name: ClassVar[str] = "linear"
+    source: ClassVar[str] = "torch.optim.lr_scheduler.LinearLR"
+
+    def left(self, done: float) -> float:
+        """Return 1 - done."""
+        return 1 - done
+
+
+class OneCycle(Schedule):
+    """One cycle: up from 1/25 of the rate in the first 30 %, down to 1/10,000 of that, both along cosines."""
+
+    name: ClassVar[str] = "one_cycle"
+    source: ClassVar[str] = "torch.optim.lr_scheduler.OneCycleLR"
+
+    epochs: float = parameter(30.0, "epochs of the cycle", unit="epochs", gt=0)
+    rise: float = parameter(0.3, "share of the cycle in which the rate rises", gt=0, lt=1)
+    start_divisor: float = parameter(25.0, "the rate begins at one over this", ge=1)
+    end_divisor: float = parameter(1e4, "it ends at one over this of where it began", ge=1)
+
+    def factor(self, epoch: float) -> float:
+        """Return the factor, of which the largest is 1."""
+        start, done = 1 / self.start_divisor, min(1.0, epoch / self.epochs)
+        if done < self.rise:
+            return _between(start, 1.0, done / self.rise)
+        return _between(1.0, start / self.end_divisor, (done - self.rise) / (1 - self.rise))
+
+
+class OwnSchedule(Own, Schedule):
+    """A function that was passed: epoch -> factor."""
+
+    def factor(self, epoch: float) -> float:
+        """Return what the function returns.
+
+        Raises
+        ------
+        ParameterError
+            If it is no number of 0 or more.
+        """
+        value = self.object(epoch)
+        if not isinstance(value, (int, float)) or not 0 <= value < math.inf:
+            raise ParameterError(
+                f"schedule {self.type!r}: returned {in_short(value)} for epoch {epoch:g}; a factor of the "
+                "rate is a number from 0"
+            )
+        return float(value)
+
+    @property
+    def argument(self) -> str:
+        """Where such an object is passed."""
+        return "optimizer"
+
+
+def as_schedule(value: Any) -> Schedule | None:
+    """Return a schedule from one, its name, a mapping with its parameters, or a function of the epoch.
+
+    Raises
+    ------
+    UnknownName, ParameterError
+
+    Examples
+    --------
+    >>> as_schedule({"name": "cosine", "epochs": 5}).factor(5)
+    0.0
+    >>> as_schedule(lambda epoch: 0.5**epoch).factor(1)
+    0.5
+    """
+    if value is None or isinstance(value, Schedule):
+        return value
+    if isinstance(value, Mapping) and value.get("name") == Own.name:
+        return OwnSchedule(**{key: each for key, each in value.items() if key != "name"})
+    if callable(value) and not isinstance(value, type):
+        return OwnSchedule.around(value, qualified_name(value), _digest(value))
+    schedule = make_part(Schedule.domain, value)
+    assert isinstance(schedule, Schedule)
+    return schedule
+
+
+def _digest(function: Any) -> str:
+    return hashlib.sha256(code_identity(function).encode()).hexdigest()
+
+
+def _between(first: float, last: float, done: float) -> float:
+    return last + (first - last) * (1 + math.cos(math.pi * done)) / 2

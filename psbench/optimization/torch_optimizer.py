@@ -1,0 +1,193 @@
+"""Any of torch's optimizers by its class, for what is not written out in `optimizer`."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from pydantic import Field
+
+from psbench.core.imports import imported
+from psbench.core.part import make_part
+from psbench.core.specification import parameter
+from psbench.errors import ParameterError
+from psbench.optimization.optimizer import Optimizer
+
+if TYPE_CHECKING:
+    import torch
+
+#: entries and steps on which an optimizer is tried
+_TRIAL, _STEPS = 6, 3
+
+
+class TorchOptimizer(Optimizer):
+    """An optimizer of torch by the name of its class, such as AdamW, RMSprop or Adagrad.
+
+    The class is tried on a short vector when the experiment is made: it must take a flat vector, and step
+    each entry by that entry's gradient alone, since servers hold slices of the model. Its weight decay is the
+    field's, 0 unless given, whatever the class would take.
+
+    Raises
+    ------
+    ParameterError
+        If torch has no such class, the class refuses the arguments, or its steps depend on the whole vector.
+
+    Examples
+    --------
+    >>> TorchOptimizer(type="AdamW", lr=0.001, arguments={"betas": [0.9, 0.95]}).tensors
+    2
+    """
+
+    name: ClassVar[str] = "torch"
+    source: ClassVar[str] = "torch.optim"
+
+    lr: float = parameter(0.001, "single-node learning rate", gt=0)
+    type: str = parameter("AdamW", "class in torch.optim, as AdamW, or elsewhere, as my.package:Lion")
+    arguments: dict[str, Any] = Field(
+        default_factory=dict,
+        description="keyword arguments of the class, but lr and weight_decay",
+        json_schema_extra={"unit": "", "source": ""},
+    )
+
+    def model_post_init(self, context: Any) -> None:
+        """Try the class; see the class's docstring."""
+        super().model_post_init(context)
+        if taken := {"lr", "weight_decay", "params"} & set(self.arguments):
+            raise ParameterError(f"optimizer 'torch': arguments: {min(taken)} is a field of the optimizer")
+        self._check_slices()
+
+    @property
+    def coefficient(self) -> float:
+        """The argument `momentum`, if the class has one."""
+        return float(self.arguments.get("momentum", 0.0))
+
+    @property
+    def tensors(self) -> int:
+        """As many as it keeps after a step on a short vector."""
+        _, optimizer = self._stepped([slice(None)])
+        kept: Any = next(iter(optimizer[0].state.values()), {}).values()
+        return sum(getattr(each, "numel", lambda: 0)() == _TRIAL for each in kept)
+
+    def build(self, parameters: torch.Tensor) -> torch.optim.Optimizer:
+        """Return torch's optimizer."""
+        made, options = self._class(), {"lr": self.lr, **_tuples(self.arguments)}
+        if "weight_decay" in inspect.signature(made).parameters:
+            options["weight_decay"] = self.weight_decay
+        elif self.weight_decay:
+            raise ParameterError(f"optimizer 'torch': {self.type} has no weight_decay; leave it out")
+        try:
+            found: torch.optim.Optimizer = made([parameters], **options)
+        except Exception as error:
+            raise ParameterError(
+                f"optimizer 'torch': {self.type} does not take one flat vector and these arguments: {error}"
+            ) from error
+        return found
+
+    def _class(self) -> Any:
+        import torch
+
+        if ":" in self.type:
+            return imported("optimizer 'torch': type", self.type)
+        classes = {
+            name: each
+            for name, each in vars(torch.optim).items()
+            if isinstance(each, type) and issubclass(each, torch.optim.Optimizer) and name != "Optimizer"
+        }
+        if self.type not in classes:
+            alike = {name.lower(): name for name in classes}
+            near = get_close_matches(self.type.lower(), alike, 1)
+            hint = f"did you mean {alike[near[0]]!r}? " if near else ""
+            raise ParameterError(
+                f"optimizer 'torch': type: torch.optim has no {self.type!r}; {hint}(there are: "
+                f"{', '.join(sorted(classes))})"
+            )
+        return classes[self.type]
+
+    def _stepped(self, slices: list[slice]) -> tuple[torch.Tensor, list[torch.optim.Optimizer]]:
+        """Return a short vector after some steps of an optimizer for each slice, and the optimizers."""
+        import torch
+
+        whole = torch.linspace(-1, 1, _TRIAL)
+        parts = [whole[each].clone() for each in slices]
+        optimizers = [self.build(part) for part in parts]
+        for number in range(_STEPS):
+            gradient = torch.linspace(0.5, 3, _TRIAL) * (-1) ** number
+            for part, optimizer, each in zip(parts, optimizers, slices, strict=True):
+                part.grad = gradient[each].clone()
+                try:
+                    optimizer.step()
+                except Exception as error:
+                    raise ParameterError(
+                        f"optimizer 'torch': {self.type} cannot step on a flat vector and its "
+                        f"gradient alone ({type(error).__name__}: {error}); use one that can, such as AdamW"
+                    ) from error
+        return torch.cat([part.detach() for part in parts]), optimizers
+
+    def _check_slices(self) -> None:
+        import torch
+
+        half = _TRIAL // 2
+        whole, _ = self._stepped([slice(None)])
+        sliced, _ = self._stepped([slice(half), slice(half, None)])
+        if not torch.equal(whole, sliced):
+            raise ParameterError(
+                f"optimizer 'torch': a step of {self.type} depends on the whole vector, of which "
+                "a server may hold a slice; use one that steps each entry by itself, such as AdamW"
+            )
+
+
+def as_optimizer(value: Any) -> Optimizer:
+    """Return an optimizer from one, its name, a mapping, or a class of torch's or of one's own module.
+
+    A `functools.partial` of a class gives its arguments.
+
+    Raises
+    ------
+    UnknownName, ParameterError
+
+    Examples
+    --------
+    >>> import torch
+    >>> made = as_optimizer(functools.partial(torch.optim.RMSprop, lr=0.01, alpha=0.9))
+    >>> made.type, made.lr, made.arguments
+    ('RMSprop', 0.01, {'alpha': 0.9})
+    """
+    made, options = value, {}
+    if isinstance(value, functools.partial):
+        if value.args:
+            raise ParameterError("optimizer: give the arguments of a partial by name")
+        made, options = value.func, dict(value.keywords)
+    if isinstance(made, type) and not issubclass(made, Optimizer):
+        defaults = {name: each.default for name, each in inspect.signature(made).parameters.items()}
+        given = {
+            name: options.pop(name, defaults[name])
+            for name in ("lr", "weight_decay")
+            if isinstance(options.get(name, defaults.get(name)), (int, float))
+        }
+        return TorchOptimizer(type=_name_of(made), arguments=options, **given)
+    if callable(made):
+        raise ParameterError(
+            f"optimizer: {getattr(made, '__qualname__', made)} is a function; give a class, such as "
+            "torch.optim.AdamW, or functools.partial of one"
+        )
+    optimizer = make_part(Optimizer.domain, value)
+    assert isinstance(optimizer, Optimizer)
+    return optimizer
+
+
+def _name_of(made: type) -> str:
+    if made.__module__.startswith("torch.optim."):
+        return made.__name__
+    if made.__module__ == "__main__":
+        raise ParameterError(
+            f"optimizer: {made.__qualname__} is defined in a notebook or script, from where other processes "
+            "cannot import it; put it into a module"
+        )
+    return f"{made.__module__}:{made.__qualname__}"
+
+
+def _tuples(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Return arguments with tuples in the place of the lists that files hold, which torch may refuse."""
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in arguments.items()}

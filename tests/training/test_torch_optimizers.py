@@ -1,0 +1,198 @@
+"""Optimizers by torch's classes, schedules and clipping, against torch itself."""
+
+from __future__ import annotations
+
+import functools
+import math
+
+import pytest
+import torch
+
+import psbench as ps
+from psbench.core.arithmetic import Pushed
+from psbench.errors import ParameterError, SpecError, UnknownName
+from psbench.experiment import Experiment
+from psbench.optimization.clip import Clip
+from psbench.optimization.optimizer import SGD
+from psbench.optimization.schedule import Cosine, Linear, OneCycle
+from psbench.optimization.torch_optimizer import TorchOptimizer
+from psbench.testing import toy_experiment
+from psbench.training.workload import Workload
+
+#: those of torch that step each entry by its own gradient
+ENTRYWISE = ("SGD", "Adam", "AdamW", "Adagrad", "Adadelta", "Adamax", "NAdam", "RAdam", "RMSprop", "Rprop")
+
+
+def _rates(schedule, optimizer_schedule, epochs):
+    """Our factors and torch's at each epoch; torch's scheduler steps once an epoch."""
+    parameter = torch.zeros(1)
+    optimizer = torch.optim.SGD([parameter], lr=1.0)
+    theirs = optimizer_schedule(optimizer)
+    found = []
+    for _ in range(epochs):
+        found.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        theirs.step()
+    return [schedule.factor(epoch) for epoch in range(epochs)], found
+
+
+@pytest.mark.parametrize(
+    ("schedule", "of_torch"),
+    [
+        (
+            Cosine(epochs=20, floor=0.1),
+            lambda o: torch.optim.lr_scheduler.CosineAnnealingLR(o, T_max=20, eta_min=0.1),
+        ),
+        (
+            Linear(epochs=20, floor=0.25),
+            lambda o: torch.optim.lr_scheduler.LinearLR(o, 1.0, 0.25, total_iters=20),
+        ),
+        (
+            OneCycle(epochs=19, rise=0.3),
+            # torch's last step is number total_steps - 1, and its rise ends one step early
+            lambda o: torch.optim.lr_scheduler.OneCycleLR(
+                o, 1.0, total_steps=20, pct_start=(0.3 * 19 + 1) / 20
+            ),
+        ),
+    ],
+    ids=lambda each: getattr(each, "name", ""),
+)
+def test_schedules_are_those_of_torch(schedule, of_torch):
+    ours, theirs = _rates(schedule, of_torch, 20)
+    assert ours == pytest.approx(theirs, rel=1e-6, abs=1e-9)
+    assert schedule.factor(100) == pytest.approx(schedule.factor(20), abs=1e-6)
+
+
+def test_a_warm_up_rises_in_a_line_and_meets_the_decay():
+    schedule = Cosine(epochs=12, warmup=4)
+    rise = [schedule.factor(epoch) for epoch in (0, 1, 2, 3, 4)]
+    assert rise == pytest.approx([0.01, 0.2575, 0.505, 0.7525, 1.0])
+    assert schedule.factor(8) == pytest.approx(0.5)
+    assert SGD(lr=0.2, milestones=(6,), schedule=schedule).rate(8) == pytest.approx(0.2 * 0.1 * 0.5)
+
+
+@pytest.mark.parametrize(
+    ("clip", "of_torch"),
+    [
+        ({"norm": 0.5}, lambda p: torch.nn.utils.clip_grad_norm_(p, 0.5)),
+        ({"norm": 1e6}, lambda p: torch.nn.utils.clip_grad_norm_(p, 1e6)),
+        ({"value": 0.1}, lambda p: torch.nn.utils.clip_grad_value_(p, 0.1)),
+    ],
+    ids=str,
+)
+def test_a_run_is_the_plain_loop_of_torch_with_that_optimizer_schedule_and_clip(clip, of_torch):
+    """One worker, AdamW, a cosine by step, clipped gradients of all of the model."""
+    steps = 12
+    experiment = toy_experiment(
+        "bsp",
+        cluster={"workers": 1},
+        stop={"updates": steps},
+        optimizer={
+            "name": "torch",
+            "type": "AdamW",
+            "lr": 0.05,
+            "weight_decay": 0.1,
+            "arguments": {"betas": [0.8, 0.9]},
+            "schedule": {"name": "cosine", "epochs": 2},
+            "clip": clip,
+        },
+    )
+    workload = Workload.build(experiment)
+    trainer, module = workload.trainer(), workload.model.module
+    parameters = list(module.parameters())
+    optimizer = torch.optim.AdamW(parameters, lr=0.05, weight_decay=0.1, betas=(0.8, 0.9))
+    samples = len(workload.data.train_y)
+    for step in range(steps):
+        where = torch.from_numpy(trainer.start(0, experiment.batch_size).indices)
+        epoch = step * experiment.batch_size / samples
+        optimizer.param_groups[0]["lr"] = 0.05 * (1 + math.cos(math.pi * min(1.0, epoch / 2))) / 2
+        optimizer.zero_grad()
+        outputs = module(workload.data.train_x[where])
+        torch.nn.functional.cross_entropy(outputs, workload.data.train_y[where]).backward()
+        of_torch(parameters)
+        optimizer.step()
+    expected = torch.cat([each.detach().flatten() for each in parameters])
+    found = torch.cat([each.detach().flatten() for each in ps.run(experiment).model().parameters()])
+    assert torch.allclose(found, expected, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("strategy", ["bsp", "asp", "local_sgd", {"name": "bsp", "servers": 3}], ids=str)
+def test_sgd_by_its_class_is_sgd(strategy):
+    by_class = {"name": "torch", "type": "SGD", "lr": 0.1, "arguments": {"momentum": 0.9}}
+    ours, theirs = (
+        ps.run(toy_experiment(strategy, optimizer=optimizer, stop={"updates": 9})).summary()["params_digest"]
+        for optimizer in ({"name": "sgd", "lr": 0.1, "momentum": 0.9}, by_class)
+    )
+    assert ours == theirs
+
+
+@pytest.mark.parametrize("name", ENTRYWISE)
+def test_slices_of_a_vector_step_as_the_whole(name):
+    from psbench.training.server import Server
+
+    spec = TorchOptimizer(type=name, lr=0.02)
+    start, none = torch.linspace(-1, 1, 7), torch.zeros(0)
+    whole = Server(start, none, spec, 1)
+    slices = [Server(start[part], none, spec, 1) for part in (slice(2), slice(2, 7))]
+    for number in range(5):
+        gradient = torch.linspace(-2, 3, 7) * (-1) ** number
+        whole.apply([Pushed(gradient.clone(), 1, 1.0)])
+        for server, part in zip(slices, (slice(2), slice(2, 7)), strict=True):
+            server.apply([Pushed(gradient[part].clone(), 1, 1.0)])
+    assert torch.equal(whole.parameters, torch.cat([server.parameters for server in slices]))
+    assert not torch.equal(whole.parameters, start)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "kind", "said"),
+    [
+        ({"name": "torch", "type": "adamw"}, ParameterError, "did you mean 'AdamW'"),
+        ({"name": "torch", "type": "LBFGS"}, ParameterError, "cannot step on a flat vector"),
+        ({"name": "torch", "type": "Muon"}, ParameterError, "does not take one flat vector"),
+        ({"name": "torch", "type": "Adafactor"}, ParameterError, "depends on the whole vector"),
+        ({"name": "torch", "arguments": {"lr": 1}}, ParameterError, "arguments: lr is a field"),
+        ({"name": "torch", "type": "Rprop", "weight_decay": 0.1}, ParameterError, "has no weight_decay"),
+        ({"name": "torch", "type": "no.such:Lion"}, ParameterError, "'no.such' cannot be imported"),
+        ({"name": "sgd", "schedule": "cosin"}, UnknownName, "did you mean 'cosine'"),
+        (
+            {"name": "sgd", "schedule": {"name": "linear", "epochs": 2, "warmup": 2}},
+            ParameterError,
+            "leaves nothing",
+        ),
+        ({"name": "sgd", "clip": {}}, ParameterError, "either norm or value"),
+        ({"name": "sgd", "clip": {"norm": 1, "value": 1}}, ParameterError, "either norm or value"),
+        (lambda parameters: torch.optim.SGD(parameters), ParameterError, "is a function; give a class"),
+    ],
+)
+def test_what_cannot_train_is_refused_when_the_experiment_is_made(optimizer, kind, said):
+    with pytest.raises(kind, match=said):
+        Experiment(optimizer=optimizer)
+
+
+def test_a_class_or_a_partial_of_one_is_taken_with_its_own_defaults():
+    plain = Experiment(optimizer=torch.optim.AdamW).optimizer
+    assert (plain.type, plain.lr, plain.weight_decay) == ("AdamW", 0.001, 0.01)
+    made = Experiment(optimizer=functools.partial(torch.optim.RMSprop, lr=0.02, alpha=0.9)).optimizer
+    assert (made.type, made.lr, made.arguments) == ("RMSprop", 0.02, {"alpha": 0.9})
+
+
+def test_a_specification_keeps_them_and_one_without_is_as_it_was(tmp_path):
+    plain = Experiment(optimizer={"name": "sgd"}).spec()["optimizer"]
+    assert not {"schedule", "clip"} & set(plain)
+    given = {"name": "sgd", "schedule": {"name": "cosine", "epochs": 5}, "clip": {"value": 2}}
+    again = Experiment.from_spec(Experiment(optimizer=given).spec()).optimizer
+    assert (again.schedule, again.clip) == (Cosine(epochs=5), Clip(value=2))
+
+
+def test_a_function_of_the_epoch_is_a_schedule_and_is_passed_again_to_resume(tmp_path):
+    optimizer = {"name": "sgd", "lr": 0.1, "schedule": lambda epoch: 0.5**epoch}
+    experiment = toy_experiment("bsp", optimizer=optimizer, stop={"epochs": 2}, checkpoint_every=1)
+    run = ps.run(experiment, folder=tmp_path / "run")
+    assert run.experiment.optimizer.rate(2) == pytest.approx(0.025)
+    with pytest.raises(SpecError, match="optimizer="):
+        ps.resume(tmp_path / "run", {"stop.epochs": 4})
+    longer = ps.resume(tmp_path / "run", {"stop.epochs": 4}, optimizer=optimizer)
+    whole = ps.run(experiment.but(stop={"epochs": 4}))
+    assert longer.summary()["params_digest"] == whole.summary()["params_digest"]
+    with pytest.raises(ParameterError, match="a number from 0"):
+        ps.run(experiment.but(optimizer={"name": "sgd", "schedule": lambda epoch: -1}))
