@@ -1,0 +1,95 @@
+"""Live workers without a server, in threads: bits, replay, deaths, checkpoints."""
+
+import pytest
+import torch
+from test_live_resume import resumed_run
+from threaded_run import Killed, ThreadedRun
+
+import psbench as ps
+from psbench import metrics
+from psbench.backends.dask.worker.worker import Worker
+from psbench.results.run import Run
+from psbench.training.workload import Workload
+
+pytestmark = [pytest.mark.timeout(60), pytest.mark.usefixtures("one_torch_thread")]
+
+TINY = {"data": "digits", "cluster": {"workers": 4}, "stop": {"epochs": 2}, "batch_size": 96, "seed": 3}
+ROUNDING = {"rtol": 1e-4, "atol": 1e-5}
+
+
+def made(name="d_psgd_step_first", graph="ring", **values):
+    return ps.strategies.CATALOGUE[name](graph=graph, **values)
+
+
+def live(strategy, **changes):
+    settings = TINY | {"optimizer": {"name": "sgd", "lr": 0.1, "momentum": 0.9}, "backend": "dask"} | changes
+    experiment = ps.Experiment(**settings, strategy=strategy)
+    run = ThreadedRun(experiment).run()
+    assert run.error is None
+    return experiment, run
+
+
+@pytest.mark.parametrize("name", ["d_psgd", "d_psgd_step_first"])
+def test_live_in_the_complete_graph_it_has_the_bits_of_virtual_time(name):
+    experiment, found = live(made(name, "complete"))
+    expected = ps.run(experiment.but(backend="simulated"))
+    last, other = found.log.evaluations()[-1], expected.log.evaluations()[-1]
+    if name == "d_psgd_step_first":  # else workers run ahead, each at its own pace
+        torch.testing.assert_close(found.parameters, expected.parameters, rtol=0, atol=0)
+        assert last["val_loss"] == other["val_loss"]
+        assert metrics.total_bytes(found.log)["up"] == metrics.total_bytes(expected.log)["up"]
+    assert last["consensus_distance"] < 1
+
+
+@pytest.mark.parametrize("name", ["d_psgd", "d_psgd_step_first", "sgp", "ad_psgd"])
+def test_live_it_learns_and_replays(name):
+    experiment, found = live(name, stop={"epochs": 4})
+    last = found.log.evaluations()[-1]
+    assert last["val_accuracy"] > 0.85
+    assert 0 < last["consensus_distance"] < 2
+
+    meta = Workload.build(experiment).facts()
+    assert ps.replay(Run(experiment, found.log, meta, None, None)) == len(found.log)
+
+
+class DiesInItsFourthStep(Worker):
+    """Worker 1 is killed in the middle of a run."""
+
+    steps = 0
+
+    def _step(self):
+        self.steps += 1
+        if self.worker == 1 and self.steps == 4:
+            raise Killed
+        return super()._step()
+
+
+@pytest.mark.parametrize("name", ["d_psgd", "d_psgd_step_first", "sgp", "ad_psgd"])
+def test_live_the_others_go_on_when_a_worker_dies(name):
+    experiment = ps.Experiment(**TINY | {"backend": "dask", "strategy": name})
+    done = ThreadedRun(experiment, DiesInItsFourthStep).run()
+    assert done.error is None
+    assert done.outcome.status == "finished"
+    assert done.outcome.facts["lost_workers"] == [1]
+
+
+@pytest.mark.parametrize("name", ["d_psgd", "d_psgd_step_first", "sgp", "ad_psgd"])
+def test_live_a_run_goes_on_from_a_checkpoint(name):
+    experiment = ps.Experiment(**TINY | {"backend": "dask", "strategy": name, "checkpoint_every": 0.7})
+    done = ThreadedRun(experiment).run()
+    assert done.error is None
+    again = resumed_run(experiment, done, done.checkpoints[0])
+    facts = Workload.build(experiment).facts()
+    assert ps.replay(Run(experiment, again.log, facts)) == len(again.log)
+    assert again.log.evaluations()[-1]["val_loss"] == pytest.approx(
+        done.log.evaluations()[-1]["val_loss"], rel=0.2
+    )
+
+
+def test_a_live_run_goes_on_in_virtual_time_with_the_same_bits():
+    experiment = ps.Experiment(
+        **TINY | {"backend": "dask", "checkpoint_every": 0.7}, strategy=made(graph="complete")
+    )
+    done = ThreadedRun(experiment).run()
+    again = resumed_run(experiment, done, done.checkpoints[0])
+    torch.testing.assert_close(again.parameters, done.parameters, rtol=0, atol=0)

@@ -1,0 +1,169 @@
+"""Runs without a server: what they equal, how long they take, what is refused, checkpoints."""
+
+import pytest
+import torch
+
+import psbench as ps
+from psbench import metrics
+from psbench.core import Strategy
+
+TINY = {"data": "digits", "cluster": {"workers": 4}, "stop": {"epochs": 2}, "batch_size": 96, "seed": 3}
+ROUNDING = {"rtol": 1e-4, "atol": 1e-5}
+
+
+def trained(strategy, **changes):
+    run = ps.run(
+        ps.Experiment(**TINY | {"optimizer": {"name": "sgd", "lr": 0.1}} | changes, strategy=strategy)
+    )
+    return run.parameters, run
+
+
+def made(name="d_psgd_step_first", graph="ring", **values):
+    return ps.strategies.CATALOGUE[name](graph=graph, **values)
+
+
+# -------------------------------------------------------------------- runs
+
+
+def test_in_the_complete_graph_stepping_first_is_bsp():
+    momentum = {"optimizer": {"name": "sgd", "lr": 0.1, "momentum": 0.9}}
+    found, run = trained(made(graph="complete"), **momentum)
+    expected, _ = trained("bsp", **momentum)
+    torch.testing.assert_close(found, expected, **ROUNDING)
+    assert run.metrics["consensus_distance"].max() < 1e-8
+    averaged, _ = trained({"name": "local_sgd", "local_steps": 1, "local_momentum": "kept"}, **momentum)
+    torch.testing.assert_close(found, averaged, **ROUNDING)
+    mixed_first, _ = trained(made("d_psgd", "complete"), **momentum)
+    assert (mixed_first - expected).norm() > 0.001 * expected.norm()
+
+
+def test_a_ring_of_two_is_complete():
+    two = {"cluster": {"workers": 2}}
+    one, other = (trained(made(graph=graph), **two)[0] for graph in ("ring", "complete"))
+    torch.testing.assert_close(one, other, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("name", ["d_psgd", "d_psgd_step_first", "sgp", "ad_psgd"])
+def test_it_learns_replays_and_agrees_on_a_model(name):
+    _, run = trained(name, stop={"epochs": 6}, optimizer={"name": "sgd", "lr": 0.2, "momentum": 0.9})
+    assert run.metrics["val_accuracy"].iloc[-1] > 0.9
+    assert run.metrics["consensus_distance"].iloc[0] == 0
+    assert 0 < run.metrics["consensus_distance"].iloc[-1] < 2
+    assert ps.replay(run) == len(run.log)
+
+
+def test_an_exchange_takes_and_sends_a_model_for_each_edge():
+    cluster = {"name": "homogeneous", "workers": 4, "bandwidth_mbit_s": 8, "latency_s": 0.5}
+    for name, graph, degree in (("d_psgd_step_first", "ring", 2), ("d_psgd_step_first", "complete", 3)):
+        _, run = trained(made(name, graph), cluster=cluster, stop={"updates": 8}, timing_only=True)
+        model = run.meta["model_bytes"]
+        summary = run.summary()
+        assert summary["bytes"] == {"up": 8 * degree * model, "down": 0}
+        steps = metrics.pushes(run.log)["compute_s"]
+        # the second exchange is decided at the end of the second step, and not waited for
+        travel = degree * model / 1e6 + 0.5
+        assert 2 * steps.min() < summary["time_s"] - travel < 2 * steps.max()
+
+
+def test_a_model_that_is_sent_first_travels_while_its_worker_computes():
+    cluster = {"name": "homogeneous", "workers": 4, "bandwidth_mbit_s": 80, "seconds_per_sample": 0.01}
+    times = {
+        name: trained(name, cluster=cluster, stop={"updates": 80}, timing_only=True)[1].summary()["time_s"]
+        for name in ("d_psgd", "d_psgd_step_first")
+    }
+    assert times["d_psgd"] < times["d_psgd_step_first"]
+
+
+# -------------------------------------------------------------------- refusals
+
+
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        ({"consistency": "bsp"}, "use consistency 'neighbours'"),
+        ({"consistency": "ssp"}, "use consistency 'neighbours'"),
+        ({"aggregation": "mean"}, "use aggregation"),
+        ({"aggregation": "pair_average"}, "'neighbour_average' or 'push_sum'"),
+        ({"communication": "local_sgd"}, "use communication 'step_then_mix'"),
+        ({"communication": {"name": "step_then_mix", "codec": "fp16"}}, "set both codecs to 'none'"),
+        ({"placement": "parameter_server"}, "use placement 'gossip'"),
+        ({"placement": {"name": "gossip", "servers": 2}}, "servers"),
+        ({"placement": {"name": "gossip", "graph": "star"}}, "must be 'ring', 'torus'"),
+    ],
+)
+def test_what_has_no_meaning_is_refused_with_what_has(change, word):
+    parts = {
+        "consistency": "neighbours",
+        "aggregation": "neighbour_average",
+        "communication": "step_then_mix",
+        "placement": "gossip",
+    }
+    with pytest.raises(ps.errors.PsbenchError, match=word):
+        Strategy(**parts | change)
+
+
+def test_graphs_that_do_not_exist_are_refused_before_any_work():
+    with pytest.raises(ps.errors.ParameterError, match="5 workers make no torus"):
+        ps.Experiment(strategy=made(graph="torus"), cluster={"workers": 5})
+    with pytest.raises(ps.errors.ParameterError, match="nobody to exchange with"):
+        ps.Experiment(strategy=made(), cluster={"workers": 1})
+
+
+def test_what_a_run_without_a_common_model_cannot_do_is_refused():
+    for change, word in (
+        ({"stop": {"tolerance": 0.1}}, "stop.tolerance: no common model moves"),
+        (
+            {"cluster": {"workers": 4, "corruptions": [{"worker": 1, "how": "nan"}]}},
+            "use communication 'step_then_mix'",
+        ),
+    ):
+        with pytest.raises(ps.errors.ParameterError, match=word):
+            ps.Experiment(strategy="d_psgd", **change)
+    with pytest.raises(ps.errors.ParameterError, match="nobody the one that a switch hands over"):
+        ps.strategies.strategy_switch(first="d_psgd", second="asp")
+
+
+# -------------------------------------------------------------------- checkpoints
+
+
+def first_checkpoint(run):
+    return run.meta["checkpoints"][0]
+
+
+@pytest.mark.parametrize("name", ["d_psgd", "d_psgd_step_first", "sgp", "ad_psgd"])
+def test_a_run_goes_on_from_a_checkpoint(name, tmp_path):
+    experiment = ps.Experiment(
+        **TINY | {"stop": {"epochs": 3}, "checkpoint_every": 1.0, "strategy": name},
+        optimizer={"name": "sgd", "lr": 0.1, "momentum": 0.9},
+    )
+    whole = ps.run(experiment, folder=tmp_path / "run")
+    resumed = ps.resume(first_checkpoint(whole), folder=tmp_path / "again")
+    assert resumed.meta["status"] == "finished"
+    assert ps.replay(resumed) == len(resumed.log)
+    # steps under way were void, so that it is another run, of the same quality
+    for value in ("val_loss", "consensus_distance"):
+        one, other = (run.metrics[value].iloc[-1] for run in (whole, resumed))
+        assert other == pytest.approx(one, rel=0.5)
+
+
+def test_at_a_full_exchange_a_resumed_run_has_the_same_bits(tmp_path):
+    experiment = ps.Experiment(
+        **TINY | {"stop": {"epochs": 3}, "checkpoint_every": 1.0}, strategy=made(graph="complete")
+    )
+    whole = ps.run(experiment, folder=tmp_path / "run")
+    resumed = ps.resume(first_checkpoint(whole), folder=tmp_path / "again")
+    assert resumed.log.digest() == whole.log.digest()
+    torch.testing.assert_close(resumed.parameters, whole.parameters, rtol=0, atol=0)
+
+
+def test_a_worker_that_is_lost_and_one_that_comes(tmp_path):
+    cluster = {"workers": 4, "failures": [{"worker": 1, "at_s": 0.3, "rejoin_s": 0.7}]}
+    for name in ("d_psgd", "d_psgd_step_first", "sgp", "ad_psgd"):
+        _, run = trained(name, cluster=cluster, stop={"epochs": 4})
+        assert ps.replay(run) == len(run.log)
+        assert run.metrics["val_accuracy"].iloc[-1] > 0.8
+
+
+def test_a_run_with_a_server_has_nobody_who_had_to_hear():
+    _, run = trained("asp", stop={"updates": 5})
+    assert metrics.heard_of(run.log).empty
