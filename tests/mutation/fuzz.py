@@ -65,13 +65,14 @@ def main() -> int:
     asked.add_argument("--schedules", type=int, default=20_000, help="to be played with each")
     asked.add_argument("--seconds", type=float, default=3600.0, help="of CPU for each, at most")
     asked.add_argument("--first", type=int, default=0, help="faults of the list to leave out")
+    asked.add_argument("--count", type=int, default=10_000, help="faults of the list to try")
     asked.add_argument("--planted", action="store_true", help="the faults of planted.py in their place")
     given = asked.parse_args()
     if error := _play(range(-(-given.schedules // 400 // BLOCK)), _nothing).error:
         print(f"the fuzzer fails without a fault: {error}")
         return 1
     faults = _planted() if given.planted else _sample(given.files, given.sample, given.seed)
-    faults = faults[given.first :]
+    faults = faults[given.first : given.first + given.count]
     reasons = tomllib.loads((HERE / "reasons.toml").read_text()).get("decisions", {})
     found = excused = 0
     began = time.perf_counter()
