@@ -55,8 +55,11 @@ class Fault(NamedTuple):
         source = textwrap.dedent(inspect.getsource(self.function))
         assert self.right in source, f"the fault has to follow the code: {self.right!r} is not in {self.name}"
         scope = dict(vars(sys.modules[self.module]))
-        exec("from __future__ import annotations\n" + source.replace(self.right, self.wrong, 1), scope)
-        return scope[self.name]
+        body = textwrap.indent(source.replace(self.right, self.wrong, 1), "    ")
+        # what `super()` looks for is an argument here
+        whole = f"from __future__ import annotations\ndef made(__class__):\n{body}\n    return {self.name}"
+        exec(whole, scope)
+        return scope["made"](self.owner)
 
 
 #: by where they were planted first: in the engine, with its invariants known

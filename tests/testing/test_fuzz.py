@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
 from psbench.cli import app
 from psbench.core.actions import Commit, Discard, Release
 from psbench.errors import ParameterError
+from psbench.strategies import make_strategy
 from psbench.strategies.aggregation.mean import Mean
+from psbench.strategies.aggregation.outer import Outer
 from psbench.strategies.consistency.asp import ASP
 from psbench.strategies.consistency.bsp import BSP
 from psbench.testing.fuzz import Schedule, play, run_campaign
-from psbench.testing.fuzz.campaign import run_block
+from psbench.testing.fuzz.campaign import Campaign, _run_one, run_block
+from psbench.testing.fuzz.differential import PAIRS
 from psbench.testing.fuzz.schedule import KINDS, Choice
 from psbench.testing.fuzz.shrink import shrink
+from psbench.testing.model import arithmetic
 from tests.mutation.planted import FAULTS, UNDER
 
 EVENTS = 80
@@ -144,6 +149,42 @@ def test_a_planted_fault_is_found(monkeypatch, words):
     monkeypatch.setattr(fault.owner, fault.name, fault.made())
     names = (UNDER.get(words, "asp"),)
     assert any(run_block(7, number, EVENTS, names, shrinks=False).failures for number in range(16))
+
+
+# ------------------------------------------------- faults that the model has as well, so that it cannot tell
+
+
+def failures(strategy, pair=None):
+    """Return what was said of the first failure of a block of schedules that carry vectors."""
+    done, rng = Campaign(), np.random.default_rng(3)
+    made = None if strategy is None else make_strategy(strategy)
+    for _ in range(16):
+        _run_one(done, made, pair, rng, EVENTS, shrinks=False)
+    return done.first_error
+
+
+def test_a_sum_that_an_exchange_does_not_keep_is_found(monkeypatch):
+    assert failures("easgd") == ""
+
+    def goes_less_far(self, x, lr, places):
+        if self.exchanges:
+            self.own, self.exchanges = self.own - self.m.elastic_rate * (self.own - x), False
+        else:
+            load(self, x, lr, places)
+
+    fault, load = FAULTS["a worker goes less far than its centre"], arithmetic.Worker.load
+    monkeypatch.setattr(fault.owner, fault.name, fault.made())
+    monkeypatch.setattr(arithmetic.Worker, "load", goes_less_far)
+    assert "after their exchange" in failures("easgd")
+
+
+def test_strategies_that_should_be_equal_and_make_other_models_are_found(monkeypatch):
+    pair = PAIRS["diloco(H=1, plain, 1) = bsp"]
+    assert failures(None, pair) == ""
+    right = Outer._direction
+    monkeypatch.setattr(Outer, "_direction", lambda self, mean, state: 1.01 * right(self, mean, state))
+    monkeypatch.setitem(arithmetic.UPDATES, "outer", lambda u: u.x - 1.01 * u.own.outer_lr * u.total)
+    assert "under the equal strategy" in failures(None, pair)
 
 
 # -------------------------------------------------------------------- the command
