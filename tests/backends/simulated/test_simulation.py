@@ -148,7 +148,7 @@ from psbench.testing import toy_experiment
 def frozen_after(fails, **changes):
     "Return whether objects are frozen in a run, and after it."
     def observe(log):
-        seen.add(gc.get_freeze_count() > 0)
+        seen.add(gc.get_freeze_count() > 1000)  # Python 3.12 begins with some hundred
         if fails:
             raise InterruptedError
     seen = set()
@@ -156,7 +156,7 @@ def frozen_after(fails, **changes):
         run(toy_experiment("asp", **changes), observer=observe)
     except InterruptedError:
         pass
-    return seen, gc.get_freeze_count() > 0
+    return seen, gc.get_freeze_count() > 1000
 
 assert frozen_after(False) == ({False}, False)
 assert frozen_after(False, timing_only=True) == ({True}, False)
