@@ -27,11 +27,11 @@ HOMES = [ROOT, ROOT / "psbench", ROOT / "psbench/backends/dask", ROOT / "widgets
 LONGEST_NAME = 69
 #: arguments of a constructor, those of data classes aside
 MOST_ARGUMENTS = 7
-#: files that read what another library, or another class, keeps for itself
+#: files that read what another library keeps for itself: Dask (what its fork server loads), and torch (buffers,
+#: which a module gives out by name only slowly, hooks of tensors, and the function that moves a module)
 READS_PRIVATES = {
-    *("psbench/backends/dask/cluster.py", "psbench/data/own/part.py", "psbench/models/base.py"),
-    *("psbench/training/buffers.py", "psbench/training/dense_gradient.py", "psbench/training/dry_run.py"),
-    "psbench/optimization/own_functions.py",
+    *("psbench/backends/dask/cluster.py", "psbench/models/base.py", "psbench/training/buffers.py"),
+    *("psbench/training/dense_gradient.py", "psbench/training/dry_run.py"),
 }
 #: public in spite of their names: attributes of named tuples, and the exit without clean-up
 PUBLIC = {"_asdict", "_fields", "_replace", "_exit"}

@@ -35,15 +35,20 @@ class Own(Part):
     _object: Any = PrivateAttr(default=None)
 
     @classmethod
-    def around(cls, value: Any, kind: str, fingerprint: str) -> Self:
+    def around(cls, value: Any, kind: str, fingerprint: str, **fields: Any) -> Self:
         """Return the part that holds an object."""
-        part = cls(type=kind, fingerprint=fingerprint)
+        part = cls(type=kind, fingerprint=fingerprint, **fields)
         part._object = value
         return part
 
     def fresh(self) -> Self:
         """Return itself: it has no state."""
         return self
+
+    @property
+    def is_there(self) -> bool:
+        """Whether it holds its object."""
+        return self._object is not None
 
     @property
     def object(self) -> Any:

@@ -109,7 +109,7 @@ def as_loss(value: Any) -> Loss:
     assert isinstance(loss, Loss)
     if isinstance(value, type) and isinstance(loss, OwnLoss):  # a class of torch, as nn.HuberLoss
         loss = OwnLoss.around(value(), loss.type, loss.fingerprint)
-    if isinstance(loss, OwnLoss) and _is_trained(loss._object):
+    if isinstance(loss, OwnLoss) and loss.is_there and _is_trained(loss.object):
         raise ParameterError(
             f"loss {loss.type!r} has parameters, which would not be trained; put them into the model"
         )

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, get_args
 
 import numpy as np
 from scipy import special, stats  # type: ignore[import-untyped]
@@ -26,15 +26,7 @@ Verdict: TypeAlias = Literal[
     "underpowered there",
     "not run",
 ]
-VERDICTS: tuple[Verdict, ...] = (
-    "confirmed",
-    "confirmed in direction",
-    "exceeds",
-    "inconclusive",
-    "contradicted",
-    "underpowered there",
-    "not run",
-)
+VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 
 #: of each one-sided test over all claims of a paper: half of the usual 5 %
 ALPHA = 0.025

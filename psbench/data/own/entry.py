@@ -177,7 +177,7 @@ def data(
         raise ParameterError(f"data: a validation set is given, so leave out val_fraction = {val_fraction}")
     content = _content(train, val, task, classes, inputs)
     share = {} if val_fraction is None else {"val_fraction": val_fraction}
-    return OwnData.of(content, type=train.kind, standardise=standardise, **share)
+    return OwnData.around(content, train.kind, content.fingerprint(), standardise=standardise, **share)
 
 
 def _column_name(target: Any) -> str | None:

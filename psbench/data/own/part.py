@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
+from typing import TYPE_CHECKING, ClassVar, cast
 
 import numpy as np
 
@@ -52,13 +52,6 @@ class OwnData(Own, DataSource):
     standardise: bool = parameter(
         False, "bring features, and targets that are numbers, to mean 0, deviation 1"
     )
-
-    @classmethod
-    def of(cls, content: Content, **fields: Any) -> Self:
-        """Return the part that stands for some content."""
-        own = cls(fingerprint=content.fingerprint(), **fields)
-        own._object = content
-        return own
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, OwnData) and self.model_dump() == other.model_dump()
