@@ -27,8 +27,8 @@ HOMES = [ROOT, ROOT / "psbench", ROOT / "psbench/backends/dask", ROOT / "widgets
 LONGEST_NAME = 69
 #: arguments of a constructor, those of data classes aside
 MOST_ARGUMENTS = 7
-#: files that read what another library keeps for itself: Dask (what its fork server loads), and torch (buffers
-#: by name, which a module gives out only slowly, hooks of tensors, and the function that moves a module)
+#: files that read what another library keeps for itself: Dask (what its fork server loads), torch (buffers by
+#: name, which a module gives out only slowly, hooks of tensors, and the function that moves a module)
 READS_PRIVATES = {
     *("psbench/backends/dask/cluster.py", "psbench/models/base.py", "psbench/training/buffers.py"),
     *("psbench/training/dense_gradient.py", "psbench/training/dry_run.py"),
