@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import html
 import os
 import platform
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any, TypeAlias
 
 from psbench.papers.figures import figures
 from psbench.papers.outcome import ClaimOutcome, Reproduction, RowOutcome
@@ -26,8 +26,11 @@ from psbench.papers.text import (
     theirs,
     verdict_words,
 )
-from psbench.results.html import FigureList, cells_table, document
+from psbench.results.html import page
 from psbench.system.files import atomic_write
+
+#: headings, and rows of text
+_Table: TypeAlias = tuple[Sequence[str], Sequence[Sequence[str]]]
 
 _RULES = (
     "Confirmed: the effect has the printed direction, significantly, and the printed size, to the "
@@ -66,11 +69,19 @@ _SUSPICION = (
 
 def write_page(path: Path, found: Sequence[Reproduction]) -> Path:
     """Write the report, whole or not at all, and return its path."""
-    placed = FigureList()
-    body = [_abstract(found), _claims(found), _rules(found), *(_paper(each, placed) for each in found)]
+    claims = [row for one in found for row in claim_cells(_of(one, "claim", "conditional"))]
+    text = page(
+        "papers.html",
+        title="Published results, and ours",
+        abstract=_abstract(found),
+        counts=_counts(found),
+        claims=(CLAIM_HEADINGS, claims),
+        rules=[*_RULES, *([_RATES] if any(one.rates for one in found) else []), _SUSPICION],
+        papers=[_paper(each) for each in found],
+    )
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_write(path) as file:
-        file.write(document("Published results, and ours", body, placed).encode())
+        file.write(text.encode())
     return path
 
 
@@ -81,10 +92,10 @@ def machine() -> str:
     return f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, {versions}"
 
 
-def _abstract(found: Sequence[Reproduction]) -> str:
+def _abstract(found: Sequence[Reproduction]) -> list[str]:
     papers = "one paper" if len(found) == 1 else f"{len(found)} papers"
     claims = [each for one in found for each in one.claims if each.claim.kind == "claim"]
-    lines = [
+    return [
         f"Of {papers}, {len(claims)} claims are put to the test: {counts_line(found)}.",
         f"Given something that the papers leave open: {counts_line(found, 'conditional')}. "
         f"Checks of our own: {counts_line(found, 'check')}.",
@@ -94,60 +105,50 @@ def _abstract(found: Sequence[Reproduction]) -> str:
         f"Made with {sum(len(one.records) for one in found)} runs, at scale {found[0].scale}. "
         f"This page: {machine()}.",
     ]
-    text = "".join(f"<p>{html.escape(line)}</p>" for line in lines)
-    return f"<header><h1>Published results, and ours</h1>{text}</header>"
 
 
-def _claims(found: Sequence[Reproduction]) -> str:
-    headings = ["paper", "claims", *COUNTED]
+def _counts(found: Sequence[Reproduction]) -> _Table:
     counts = [
         [one.paper.title, str(sum(one.counts().values())), *map(str, one.counts().values())] for one in found
     ]
-    rows = [row for one in found for row in claim_cells(_of(one, "claim", "conditional"))]
-    return (
-        f"<section><h2>The claims</h2>{_wide(cells_table(headings, counts))}"
-        f"<details open><summary>All claims and their verdicts</summary>"
-        f"{_wide(cells_table(CLAIM_HEADINGS, rows))}</details></section>"
-    )
+    return ["paper", "claims", *COUNTED], counts
 
 
-def _rules(found: Sequence[Reproduction]) -> str:
-    tuned = [_RATES] if any(one.rates for one in found) else []
-    return f"<section><h2>What a verdict means</h2>{_list([*_RULES, *tuned, _SUSPICION])}</section>"
-
-
-def _paper(found: Reproduction, placed: FigureList) -> str:
+def _paper(found: Reproduction) -> dict[str, Any]:
+    """Return what the template shows of a paper."""
     paper = found.paper
-    return (
-        f"<section><h2>{html.escape(paper.title)}</h2><p>{html.escape(paper.source)}</p>"
-        f"<p>{html.escape(summary(found))}</p>"
-        + _list(how_to_run(found))
-        + "".join(_claim(each) for each in _of(found, "claim", "conditional"))
-        + _apart(found)
-        + placed.grid(figures(found))
-        + _titled("How the paper was read", paper.reading)
-        + _assumed(found)
-        + "<details><summary>Appendix: every row, and what differs</summary>"
-        + _wide(cells_table(HEADINGS, cells(found.outcomes)))
-        + _titled("What differs, and what to know", remarks(found))
-        + _rates(found)
-        + "<h3>Where each number is printed</h3>"
-        + _wide(cells_table(["row", "where"], [[o.published.row, o.published.place] for o in found.outcomes]))
-        + "</details></section>"
-    )
+    return {
+        "title": paper.title,
+        "source": paper.source,
+        "summary": summary(found),
+        "how_to_run": list(how_to_run(found)),
+        "claims": [_claim(each) for each in _of(found, "claim", "conditional")],
+        "apart": _apart(found),
+        "figures": figures(found),
+        "reading": list(paper.reading),
+        "assumed": _assumed(found),
+        "moved": _moved(found),
+        "rows": (HEADINGS, cells(found.outcomes)),
+        "remarks": list(remarks(found)),
+        "trials": len(paper.rates),
+        "rates": _rates(found),
+        "places": (["row", "where"], [[o.published.row, o.published.place] for o in found.outcomes]),
+    }
 
 
-def _claim(found: ClaimOutcome) -> str:
-    """Return the section of a claim: the sentence, the verdict, theirs and ours in words."""
+def _claim(found: ClaimOutcome) -> dict[str, Any]:
+    """Return what the template shows of a claim: the verdict, and theirs and ours in words."""
     lines = [f"{_named(row)} They: {theirs(row)}. {_mine(found, row)}" for row in found.rows[:12]]
     if len(found.rows) > 12:
         lines.append(f"and {len(found.rows) - 12} more, in the appendix.")
     flags = dict.fromkeys(flag for row in found.rows for flag in row.flags)
-    return (
-        f"<h3>{html.escape(sentence(found))}</h3>"
-        f"<p><strong>{html.escape(verdict_words(found).capitalize())}.</strong> {html.escape(_why(found))} "
-        f"{html.escape(found.claim.found)}</p>" + _list([*lines, *(f"{_first_up(flag)}." for flag in flags)])
-    )
+    return {
+        "sentence": sentence(found),
+        "verdict": verdict_words(found).capitalize(),
+        "why": _why(found),
+        "found": found.claim.found,
+        "lines": [*lines, *(f"{_first_up(flag)}." for flag in flags)],
+    }
 
 
 def _why(found: ClaimOutcome) -> str:
@@ -199,40 +200,35 @@ def _named(row: RowOutcome) -> str:
     return f"{row.published.row} ({row.published.exhibit})."
 
 
-def _apart(found: Reproduction) -> str:
+def _apart(found: Reproduction) -> _Table:
     """Return what is no claim: checks of our own, inputs, evidence."""
     shown = [each for each in found.claims if each.claim.kind not in ("claim", "conditional")]
     rows = [[each.claim.kind, each.claim.says, verdict_words(each), each.claim.found] for each in shown]
-    table = _wide(cells_table(["kind", "what", "verdict", "found"], rows))
-    return f"<h3>Checks, inputs and evidence</h3>{table}" if rows else ""
+    return ["kind", "what", "verdict", "found"], rows
 
 
-def _assumed(found: Reproduction) -> str:
+def _assumed(found: Reproduction) -> _Table:
     rows = [
         [g.name, f"{g.value:g}", f"{g.factors[0]:g} to {g.factors[1]:g}", g.source]
         for g in found.paper.guesses
     ]
-    headings = ["what the paper does not say", "assumed", "drawn between factors", "where it is from"]
-    table = _wide(cells_table(headings, rows))
-    moved = [
+    return ["what the paper does not say", "assumed", "drawn between factors", "where it is from"], rows
+
+
+def _moved(found: Reproduction) -> _Table:
+    rows = [
         [s.row, f"{s.theirs:g}", f"{s.ours:.3g}", f"{s.low:.3g} to {s.high:.3g}", str(s.draws)]
         for s in found.sensitivities
     ]
-    if moved:
-        headings = ["row", "theirs", "ours", "middle 90 % of the draws", "draws"]
-        table += "<h4>All assumed numbers drawn together (seed 0)</h4>" + _wide(cells_table(headings, moved))
-    return f"<h3>Assumed numbers</h3>{table}" if rows else ""
+    return ["row", "theirs", "ours", "middle 90 % of the draws", "draws"], rows
 
 
-def _rates(found: Reproduction) -> str:
+def _rates(found: Reproduction) -> _Table:
     rows = [
         [_experiment(found, name), f"{found.lr_of(name):g}", f"{factor:g}"]
         for name, factor in found.rates.items()
     ]
-    if not rows:
-        return ""
-    table = cells_table(["experiment", "common rate", "best factor"], rows)
-    return f"<h3>Rates, {len(found.paper.rates)} trials each</h3>{_wide(table)}"
+    return ["experiment", "common rate", "best factor"], rows
 
 
 def _experiment(found: Reproduction, name: str) -> str:
@@ -254,17 +250,3 @@ def _percent(share: float) -> str:
 
 def _first_up(text: str) -> str:
     return text[:1].upper() + text[1:]
-
-
-def _titled(title: str, lines: Iterable[str]) -> str:
-    listed = _list(lines)
-    return f"<h3>{title}</h3>{listed}" if listed else ""
-
-
-def _list(lines: Iterable[str]) -> str:
-    items = "".join(f"<li>{html.escape(line)}</li>" for line in lines)
-    return f'<ul class="note">{items}</ul>' if items else ""
-
-
-def _wide(table: str) -> str:
-    return f'<div class="wide whole">{table}</div>'

@@ -6,14 +6,16 @@ security policy in the page forbids it to load anything from anywhere.
 
 from __future__ import annotations
 
-import html
 import json
 import re
 from collections.abc import Iterable, Sequence
+from functools import cache
 from importlib import resources
 from typing import Any
 
 import pandas as pd
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
 
 from psbench import charts
 from psbench.charts import Figure
@@ -21,22 +23,29 @@ from psbench.charts import Figure
 #: rows of a chart's table that are shown; more is no help to a reader
 TABLE_ROWS = 60
 
-#: what the page may load: nothing; Vega makes functions of its expressions, hence 'unsafe-eval'
-_POLICY = "default-src 'none'; script-src 'unsafe-inline' 'unsafe-eval'; style-src 'unsafe-inline'"
 #: what a curve is drawn against, in the choice beside it
 _SHORT = {"time_s": "time", "epoch": "epochs", "updates": "updates", "bytes": "bytes"}
 
 
-def document(title: str, body: Sequence[str], figures: FigureList) -> str:
-    """Return a page: its sections, and at its end what draws the figures placed in them."""
-    return (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        '<meta name="color-scheme" content="light dark">\n'
-        f"<title>{html.escape(title)}</title>\n<style>\n{_asset('report.css')}</style>\n</head>\n"
-        "<body>\n<main>\n" + "\n".join(body) + "\n</main>\n" + figures.scripts() + "</body>\n</html>\n"
+def page(template: str, **values: Any) -> str:
+    """Return a page of a template that extends `page.html`; its `figures` are drawn at its end."""
+    known = {"figures": FigureList(), "css": Markup(_asset("report.css"))}
+    return _templates().get_template(template).render(known | values)
+
+
+@cache
+def _templates() -> Environment:
+    """Return the templates, in which all text is escaped that is not marked as HTML."""
+    loader = PackageLoader("psbench.results")
+    return Environment(
+        loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined
     )
+
+
+def _macro(name: str, *values: Any) -> Markup:
+    """Return what a macro of `macros.html` makes of values."""
+    found: Markup = getattr(_templates().get_template("macros.html").module, name)(*values)
+    return found
 
 
 class FigureList:
@@ -45,52 +54,35 @@ class FigureList:
     def __init__(self) -> None:
         self.specs: list[dict[str, Any]] = []
 
-    def place(self, figure: Figure) -> str:
+    def place(self, figure: Figure) -> Markup:
         """Return the HTML of a figure: title, place of the chart, note, and its table."""
         spec = figure.spec
-        title = spec.pop("title", "")
-        subtitle = ""
+        title, subtitle = spec.pop("title", ""), ""
         if isinstance(title, dict):
             title, subtitle = title["text"], title.get("subtitle", "")
         number = len(self.specs)
         self.specs.append(spec)
-        note = " ".join(
-            text for text in (subtitle and f"{subtitle[0].upper()}{subtitle[1:]}.", figure.note) if text
-        )
-        described = html.escape(spec.get("description", title), quote=True)
-        return (
-            f"<figure><figcaption><h4>{html.escape(title)}</h4>{_axis_choice(spec, number)}</figcaption>"
-            f'<div class="chart" id="chart-{number}" role="img" aria-label="{described}"></div>'
-            + (f'<p class="note">{html.escape(note)}</p>' if note else "")
-            + f"<details><summary>Table</summary>{frame_table(figure.table)}</details></figure>"
-        )
+        said = (subtitle and f"{subtitle[0].upper()}{subtitle[1:]}.", figure.note)
+        meta = spec.get("usermeta", {})
+        axes = {name: _SHORT[name] for name in meta.get("axes", {})}
+        described, note = spec.get("description", title), " ".join(filter(None, said))
+        table = frame_table(figure.table)
+        return _macro("figure", number, title, described, note, axes, meta.get("x"), table)
 
-    def grid(self, figures: Iterable[Figure]) -> str:
+    def grid(self, figures: Iterable[Figure]) -> Markup:
         """Return figures side by side where there is room."""
-        return '<div class="grid">' + "".join(self.place(figure) for figure in figures) + "</div>"
+        return Markup('<div class="grid">{}</div>').format(Markup("").join(map(self.place, figures)))
 
-    def scripts(self) -> str:
+    def scripts(self) -> Markup:
         """Return Vega (once), the specifications, and what draws them."""
         import vl_convert
 
         data = {"light": charts.theme(), "dark": charts.theme(dark=True), "specs": self.specs}
-        return (
+        return Markup(
             f"<script>{_in_script(vl_convert.javascript_bundle())}</script>\n"  # type: ignore[call-arg]
             f'<script type="application/json" id="data">{_json_in_script(data)}</script>\n'
             f"<script>\n{_asset('report.js')}</script>\n"
         )
-
-
-def _axis_choice(spec: dict[str, Any], number: int) -> str:
-    """Return a choice of what a curve is drawn against, if it has one."""
-    axes = spec.get("usermeta", {}).get("axes", {})
-    if not axes:
-        return ""
-    selected = {spec["usermeta"]["x"]: " selected"}
-    options = "".join(
-        f'<option value="{name}"{selected.get(name, "")}>{_SHORT[name]}</option>' for name in axes
-    )
-    return f'<label class="axis">against <select data-chart="{number}">{options}</select></label>'
 
 
 def _in_script(code: str) -> str:
@@ -108,34 +100,16 @@ def _asset(name: str) -> str:
 
 def table_html(headings: Sequence[str], rows: Sequence[Sequence[str]], remarks: Iterable[str]) -> str:
     """Return a table and the remarks below it, for a notebook."""
-    lines = "".join(f"<div><small>{html.escape(line)}</small></div>" for line in remarks)
-    return cells_table(headings, rows) + lines
+    return str(_macro("remarked", headings, rows, remarks))
 
 
-def cells_table(headings: Sequence[str], rows: Sequence[Sequence[str]], look: Sequence[str] = ()) -> str:
-    """Return a table of texts; `look` is HTML put before the first cell of each row."""
-    head = "".join(f'<th scope="col">{html.escape(text)}</th>' for text in headings)
-    body = []
-    for place, (first, *cells) in enumerate(rows):
-        mark = look[place] if look else ""
-        body.append(f'<tr><th scope="row">{mark}{html.escape(first)}</th>')
-        body += [f"<td>{html.escape(cell)}</td>" for cell in cells]
-        body.append("</tr>")
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(body)}</tbody></table>"
-
-
-def frame_table(table: pd.DataFrame) -> str:
+def frame_table(table: pd.DataFrame) -> Markup:
     """Return a chart's table; of a long one evenly picked rows."""
     step = max(1, -(-len(table) // TABLE_ROWS))
     shown = table.iloc[::step]
     kept = [name for name in shown if shown[name].notna().any()]
     rows = [[_short(value) for value in row] for row in shown[kept].astype(object).to_numpy().tolist()]
-    skipped = f"<p class='note'>One row in {step} of {len(table):,}.</p>" if step > 1 else ""
-    return (
-        f'{skipped}<div class="wide">{cells_table([str(name) for name in kept], rows)}</div>'
-        if rows
-        else "<p>Empty.</p>"
-    )
+    return _macro("shown", list(map(str, kept)), rows, step, len(table))
 
 
 def _short(value: Any) -> str:
@@ -144,10 +118,6 @@ def _short(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def swatch(colour: str, dash: Sequence[int]) -> str:
+def swatch(colour: str, dash: Sequence[int]) -> Markup:
     """Return a drawn sample of a line."""
-    pattern = " ".join(map(str, dash)) if dash[1] else "none"
-    return (
-        '<svg width="26" height="8" aria-hidden="true"><line x1="0" y1="4" x2="26" y2="4" stroke-width="3" '
-        f'stroke="{colour}" stroke-dasharray="{pattern}"/></svg> '
-    )
+    return _macro("swatch", colour, " ".join(map(str, dash)) if dash[1] else "none")

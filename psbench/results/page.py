@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import html
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 import pandas as pd
+from markupsafe import Markup
 
 from psbench import charts
 from psbench.errors import SpecError
 from psbench.metrics import repeatability
 from psbench.results.comparison_table import COLUMNS, FOLDED
-from psbench.results.html import FigureList, cells_table, document, swatch
+from psbench.results.html import page, swatch
 from psbench.results.run import Run
 from psbench.system.files import atomic_write, check_writable
 
@@ -84,13 +85,27 @@ def write_page(path: Path, comparison: Compared) -> Path:
 
 
 def _page(comparison: Compared) -> str:
-    figures = FigureList()
-    body = [_header(comparison), _overview(comparison, figures)]
-    if len(comparison.groups) > 1:
-        body.append(_between(comparison, figures))
-    body += [_strategy(label, runs, comparison, figures) for label, runs in comparison.groups.items()]
-    body += [_data(comparison, figures), _provenance(comparison)]
-    return document(_title(comparison), body, figures)
+    groups, strategies = comparison.groups, comparison.strategies
+    labels = [label for label, runs in groups.items() for _ in runs]
+    looks = charts.looks(groups, strategies.values())
+    return page(
+        "report.html",
+        title=_title(comparison),
+        facts=_facts(comparison),
+        findings=_findings(comparison),
+        short=_without_folded(*comparison.cells()),
+        cells=comparison.cells(),
+        swatches=[swatch(look.colour, look.dash) for look in looks.values()],
+        remarks=[line for line in comparison.remarks if not line.startswith("warning: ")],
+        warnings=comparison.warnings,
+        curves=charts.curves(comparison.runs, labels, strategies),
+        between=charts.comparison_figures(groups, strategies) if len(groups) > 1 else [],
+        strategies=[_strategy(label, runs, strategies[label]) for label, runs in groups.items()],
+        shards=_shards(comparison),
+        specifications={label: runs[0].experiment.to_yaml() for label, runs in groups.items()},
+        digests=_digests(comparison),
+        provenance=_provenance(comparison.runs),
+    )
 
 
 def _title(comparison: Compared) -> str:
@@ -101,17 +116,17 @@ def _title(comparison: Compared) -> str:
     return f"{', '.join(labels[:-1])} and {labels[-1]} compared"
 
 
-def _header(comparison: Compared) -> str:
-    of_each = [_facts(runs[0]) for runs in comparison.groups.values()]
+def _facts(comparison: Compared) -> dict[str, str]:
+    """Return what the runs are of: one value, or all that occur."""
+    of_each = [_facts_of(runs[0]) for runs in comparison.groups.values()]
     facts = {name: _joined(facts[name] for facts in of_each) for name in of_each[0]}
-    facts |= {"budget": comparison.budget, "seeds": _joined(run.meta.get("seed") for run in comparison.runs)}
-    items = "".join(
-        f"<div><dt>{name}</dt><dd>{html.escape(value)}</dd></div>" for name, value in facts.items()
-    )
-    return f"<header><h1>{html.escape(_title(comparison))}</h1><dl class='facts'>{items}</dl></header>"
+    return facts | {
+        "budget": comparison.budget,
+        "seeds": _joined(run.meta.get("seed") for run in comparison.runs),
+    }
 
 
-def _facts(run: Run) -> dict[str, str]:
+def _facts_of(run: Run) -> dict[str, str]:
     spec, meta = run.experiment.spec(), run.meta
     backend = str(meta.get("backend"))
     return {
@@ -128,37 +143,16 @@ def _joined(values: Iterable[Any]) -> str:
     return ", ".join(dict.fromkeys(str(value) for value in values))
 
 
-def _overview(comparison: Compared, figures: FigureList) -> str:
-    labels = [label for label, runs in comparison.groups.items() for _ in runs]
-    curves = charts.curves(comparison.runs, labels, comparison.strategies)
-    looks = charts.looks(comparison.groups, comparison.strategies.values())
-    swatches = [swatch(look.colour, look.dash) for look in looks.values()]
-    return (
-        "<section><h2>Results</h2>"
-        + _findings(comparison)
-        + _results(*comparison.cells(), swatches)
-        + _notes(line for line in comparison.remarks if not line.startswith("warning: "))
-        + _warnings(comparison.warnings)
-        + figures.grid(curves)
-        + "</section>"
-    )
-
-
-def _results(headings: Sequence[str], rows: Sequence[Sequence[str]], swatches: Sequence[str]) -> str:
-    """Return the table with the columns that matter most, and all columns folded below it."""
+def _without_folded(
+    headings: Sequence[str], rows: Sequence[Sequence[str]]
+) -> tuple[list[str], list[list[str]]]:
+    """Return the columns that matter most."""
     folded = {COLUMNS[name][0] for name in FOLDED}
     kept = [place for place, heading in enumerate(headings) if heading not in folded]
-    short = cells_table([headings[i] for i in kept], [[row[i] for i in kept] for row in rows], swatches)
-    if len(kept) == len(headings):
-        return f'<div class="wide fits">{short}</div>'
-    whole = cells_table(headings, rows, swatches)
-    return (
-        f'<div class="wide fits">{short}</div>'
-        f'<details><summary>All columns</summary><div class="wide">{whole}</div></details>'
-    )
+    return [headings[i] for i in kept], [[row[i] for i in kept] for row in rows]
 
 
-def _findings(comparison: Compared) -> str:
+def _findings(comparison: Compared) -> list[Markup]:
     """Return in sentences what the table says, each with its numbers."""
     found = [
         _speed_sentence(record, comparison.baseline, comparison.no_speed_up.get(record["strategy"], ""))
@@ -167,18 +161,18 @@ def _findings(comparison: Compared) -> str:
     ]
     for label, summaries in comparison.summaries.items():
         found += [_switch_sentence(label, summary) for summary in summaries if summary["switches"]]
-    return f"<ul class='findings'>{''.join(f'<li>{text}</li>' for text in found)}</ul>" if found else ""
+    return found
 
 
-def _speed_sentence(record: dict[Any, Any], baseline: str, missing: str) -> str:
-    ratio, other = record["speed_up"], html.escape(baseline)
+def _speed_sentence(record: dict[Any, Any], baseline: str, missing: str) -> Markup:
+    ratio = record["speed_up"]
     if missing:
-        than = f"not compared with {other}, {missing}"
+        than = f"not compared with {baseline}, {missing}"
     elif ratio >= 1:
-        than = f"{ratio:.2f} times faster than {other}"
+        than = f"{ratio:.2f} times faster than {baseline}"
     else:
-        than = f"{1 / ratio:.2f} times slower than {other}"
-    return f"<b>{html.escape(record['strategy'])}</b> took {_seconds(record)}: {than}."
+        than = f"{1 / ratio:.2f} times slower than {baseline}"
+    return Markup("<b>{}</b> took {}: {}.").format(record["strategy"], _seconds(record), than)
 
 
 def _seconds(record: dict[Any, Any]) -> str:
@@ -190,65 +184,38 @@ def _seconds(record: dict[Any, Any]) -> str:
     raise ValueError("a row of a comparison has no time")
 
 
-def _switch_sentence(label: str, summary: dict[str, Any]) -> str:
+def _switch_sentence(label: str, summary: dict[str, Any]) -> Markup:
     switch = summary["switches"][0]
-    return (
-        f"<b>{html.escape(label)}</b>, seed {summary['seed']}: switched from {html.escape(switch['from'])} "
-        f"to {html.escape(switch['to'])} at epoch {switch['epoch']:.1f} ({switch['time_s']:.4g} s), because "
-        f"{html.escape(switch['reason'])}."
-    )
+    what = f"switched from {switch['from']} to {switch['to']} at epoch {switch['epoch']:.1f}"
+    said = f"{what} ({switch['time_s']:.4g} s), because {switch['reason']}."
+    return Markup("<b>{}</b>, seed {}: {}").format(label, summary["seed"], said)
 
 
-def _notes(lines: Iterable[str]) -> str:
-    items = "".join(f"<li>{html.escape(line)}</li>" for line in lines)
-    return f'<ul class="note">{items}</ul>'
+def _strategy(label: str, runs: Sequence[Run], strategy: str) -> dict[str, Any]:
+    """Return the section of a label: its first run's figures, those along time over the whole width."""
+    first, *others = charts.worker_figures(runs[0], label, strategy)
+    along = ["start_s" in figure.table for figure in others]
+    return {
+        "label": label,
+        "seed": runs[0].meta.get("seed") if len(runs) > 1 else None,
+        "wide": [first, *itertools.compress(others, along)],
+        "rest": [figure for figure, wide in zip(others, along, strict=True) if not wide],
+    }
 
 
-def _warnings(texts: Sequence[str]) -> str:
-    if not texts:
-        return ""
-    items = "".join(f"<li>{html.escape(text)}</li>" for text in texts)
-    return f'<aside class="warnings"><strong>Warnings</strong><ul>{items}</ul></aside>'
-
-
-def _between(comparison: Compared, figures: FigureList) -> str:
-    between = charts.comparison_figures(comparison.groups, comparison.strategies)
-    return f"<section><h2>Waiting, staleness and traffic</h2>{figures.grid(between)}</section>"
-
-
-def _strategy(label: str, runs: Sequence[Run], comparison: Compared, figures: FigureList) -> str:
-    run = runs[0]
-    seed = f" <small>seed {run.meta.get('seed')}</small>" if len(runs) > 1 else ""
-    first, *others = charts.worker_figures(run, label, comparison.strategies[label])
-    wide = [first, *(f for f in others if "start_s" in f.table)]
-    rest = [f for f in others if "start_s" not in f.table]
-    return (
-        f"<section><h2>{html.escape(label)}{seed}</h2>"
-        + "".join(figures.place(figure) for figure in wide)
-        + figures.grid(rest)
-        + "</section>"
-    )
-
-
-def _data(comparison: Compared, figures: FigureList) -> str:
-    """Return the labels of each worker: one figure for all groups that have the same."""
+def _shards(comparison: Compared) -> list[tuple[str, Sequence[charts.Figure]]]:
+    """Return titles and figures of the labels of each worker: one set for all groups that have the same."""
     found = {label: charts.label_figures(runs[0]) for label, runs in comparison.groups.items()}
     tables = {label: each[0].table for label, each in found.items() if each}
-    parts = []
-    for label, table in tables.items():
-        alike = [other for other, its in tables.items() if its.equals(table)]
-        if label == alike[0]:
-            named = f"<h3>{html.escape(', '.join(alike))}</h3>" if len(alike) < len(tables) else ""
-            parts.append(named + "".join(figures.place(figure) for figure in found[label]))
-    return f"<section><h2>Data</h2>{''.join(parts)}</section>" if parts else ""
+    alike = {label: [other for other in tables if tables[other].equals(tables[label])] for label in tables}
+    return [
+        (", ".join(alike[label]) if len(alike[label]) < len(tables) else "", found[label])
+        for label in tables
+        if alike[label][0] == label
+    ]
 
 
-def _provenance(comparison: Compared) -> str:
-    specs = "".join(
-        f"<details><summary>Specification of {html.escape(label)}</summary>"
-        f"<pre>{html.escape(runs[0].experiment.to_yaml())}</pre></details>"
-        for label, runs in comparison.groups.items()
-    )
+def _digests(comparison: Compared) -> tuple[list[str], list[list[str]]]:
     names = ("seed", "status", "reason", "digest", "params_digest")
     rows = [
         [label, *(str(summary.get(name)) for name in names)]
@@ -256,27 +223,19 @@ def _provenance(comparison: Compared) -> str:
         for summary in summaries
     ]
     headings = ["strategy", "seed", "status", "ended because"]
-    headings += ["digest of the log", "digest of the parameters"]
-    backends = dict.fromkeys(run.experiment.backend for run in comparison.runs)
-    return (
-        f"<section><h2>Specification and provenance</h2>{specs}"
-        "<details><summary>Digests</summary>"
-        f'<div class="wide digests">{cells_table(headings, rows)}</div></details>'
-        + "".join(f'<p class="note">{html.escape(_repeats(backend))}</p>' for backend in backends)
-        + "".join(f'<p class="note">{html.escape(line)}</p>' for line in _versions(comparison.runs))
-        + "</section>"
+    return [*headings, "digest of the log", "digest of the parameters"], rows
+
+
+def _provenance(runs: Sequence[Run]) -> list[str]:
+    """Return what repeats, by backend, and the versions of the libraries, a line for each set of them."""
+    backends = dict.fromkeys(run.experiment.backend for run in runs)
+    versions = (
+        ", ".join(f"{name} {version}" for name, version in run.meta.get("versions", {}).items())
+        for run in runs
     )
+    return [*map(_repeats, backends), *dict.fromkeys(versions)]
 
 
 def _repeats(backend: str) -> str:
     name = {"simulated": "Simulated runs", "dask": "Live runs"}[backend]
     return f"{name}: {repeatability(backend)}"
-
-
-def _versions(runs: Sequence[Run]) -> list[str]:
-    """Return the versions of the libraries, a line for each set of them."""
-    lines = (
-        ", ".join(f"{name} {version}" for name, version in run.meta.get("versions", {}).items())
-        for run in runs
-    )
-    return list(dict.fromkeys(lines))
