@@ -9,7 +9,7 @@ from pydantic import SerializeAsAny, field_validator
 from psbench.core.part import Part
 from psbench.core.specification import parameter
 from psbench.optimization.clip import Clip
-from psbench.optimization.schedule import Schedule, as_schedule
+from psbench.optimization.schedule import RateSchedule, as_schedule
 
 if TYPE_CHECKING:
     import torch
@@ -28,7 +28,7 @@ class Optimizer(Part):
     milestones : tuple of float, epochs
         The rate is multiplied by `gamma` when each is reached.
     gamma : float, > 0
-    schedule : Schedule, its name, or a function of the epoch; optional
+    schedule : RateSchedule, its name, or a function of the epoch; optional
         Multiplies the rate too: "cosine", "linear" or "one_cycle" with their epochs.
     clip : Clip, optional
         `{"norm": 1}` or `{"value": 1}`: limits each worker's gradient.
@@ -43,12 +43,12 @@ class Optimizer(Part):
     )
     gamma: float = parameter(0.1, "factor of the rate at each milestone", gt=0)
 
-    schedule: SerializeAsAny[Schedule] | None = parameter(None, "what multiplies the rate, by epoch")
+    schedule: SerializeAsAny[RateSchedule] | None = parameter(None, "what multiplies the rate, by epoch")
     clip: Clip | None = parameter(None, "limit of each worker's gradient: its norm, or each value")
 
     @field_validator("schedule", mode="before")
     @classmethod
-    def _schedule(cls, value: Any) -> Schedule | None:
+    def _schedule(cls, value: Any) -> RateSchedule | None:
         return as_schedule(value)
 
     def rate(self, epoch: float) -> float:

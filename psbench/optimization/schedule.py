@@ -19,7 +19,7 @@ from psbench.errors import ParameterError, in_short
 _START = 0.01
 
 
-class Schedule(Part):
+class RateSchedule(Part):
     """A factor of the learning rate by epoch, which counts samples: so it is the same for every strategy."""
 
     domain: ClassVar[str] = "schedule"
@@ -29,7 +29,7 @@ class Schedule(Part):
         raise NotImplementedError(f"{type(self).__name__} must define factor")
 
 
-class _Decay(Schedule):
+class _Decay(RateSchedule):
     """A linear warm-up to 1, then a decay to `floor` that ends at `epochs`; the floor holds from there."""
 
     epochs: float = parameter(30.0, "epochs until the floor is reached", unit="epochs", gt=0)
@@ -74,7 +74,7 @@ class Cosine(_Decay):
         return (1 + math.cos(math.pi * done)) / 2
 
 
-class Linear(_Decay):
+class LinearDecay(_Decay):
     """A straight line from the rate to `floor`, after a linear warm-up."""
 
     name: ClassVar[str] = "linear"
@@ -85,7 +85,7 @@ class Linear(_Decay):
         return 1 - done
 
 
-class OneCycle(Schedule):
+class OneCycle(RateSchedule):
     """One cycle: up from 1/25 of the rate in the first 30 %, down to 1/10,000 of that, both along cosines."""
 
     name: ClassVar[str] = "one_cycle"
@@ -104,7 +104,7 @@ class OneCycle(Schedule):
         return _between(1.0, start / self.end_divisor, (done - self.rise) / (1 - self.rise))
 
 
-class OwnSchedule(Own, Schedule):
+class OwnSchedule(Own, RateSchedule):
     """A function that was passed: epoch -> factor."""
 
     def factor(self, epoch: float) -> float:
@@ -129,7 +129,7 @@ class OwnSchedule(Own, Schedule):
         return "optimizer"
 
 
-def as_schedule(value: Any) -> Schedule | None:
+def as_schedule(value: Any) -> RateSchedule | None:
     """Return a schedule from one, its name, a mapping with its parameters, or a function of the epoch.
 
     Raises
@@ -143,14 +143,14 @@ def as_schedule(value: Any) -> Schedule | None:
     >>> as_schedule(lambda epoch: 0.5**epoch).factor(1)
     0.5
     """
-    if value is None or isinstance(value, Schedule):
+    if value is None or isinstance(value, RateSchedule):
         return value
     if isinstance(value, Mapping) and value.get("name") == Own.name:
         return OwnSchedule(**{key: each for key, each in value.items() if key != "name"})
     if callable(value) and not isinstance(value, type):
         return OwnSchedule.around(value, qualified_name(value), _digest(value))
-    schedule = make_part(Schedule.domain, value)
-    assert isinstance(schedule, Schedule)
+    schedule = make_part(RateSchedule.domain, value)
+    assert isinstance(schedule, RateSchedule)
     return schedule
 
 

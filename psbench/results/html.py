@@ -38,7 +38,12 @@ def _templates() -> Environment:
     """Return the templates, in which all text is escaped that is not marked as HTML."""
     loader = PackageLoader("psbench.results")
     return Environment(
-        loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined
+        loader=loader,
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        undefined=StrictUndefined,
     )
 
 

@@ -14,7 +14,7 @@ from psbench.errors import ParameterError, SpecError, UnknownName
 from psbench.experiment import Experiment
 from psbench.optimization.clip import Clip
 from psbench.optimization.optimizer import SGD
-from psbench.optimization.schedule import Cosine, Linear, OneCycle
+from psbench.optimization.schedule import Cosine, LinearDecay, OneCycle
 from psbench.optimization.torch_optimizer import TorchOptimizer
 from psbench.testing import toy_experiment
 from psbench.training.workload import Workload
@@ -44,7 +44,7 @@ def _rates(schedule, optimizer_schedule, epochs):
             lambda o: torch.optim.lr_scheduler.CosineAnnealingLR(o, T_max=20, eta_min=0.1),
         ),
         (
-            Linear(epochs=20, floor=0.25),
+            LinearDecay(epochs=20, floor=0.25),
             lambda o: torch.optim.lr_scheduler.LinearLR(o, 1.0, 0.25, total_iters=20),
         ),
         (
@@ -80,7 +80,7 @@ def test_a_warm_up_rises_in_a_line_and_meets_the_decay():
     ],
     ids=str,
 )
-def test_a_run_is_the_plain_loop_of_torch_with_that_optimizer_schedule_and_clip(clip, of_torch):
+def test_a_run_is_torch_s_plain_loop_with_optimizer_schedule_and_clip(clip, of_torch):
     """One worker, AdamW, a cosine by step, clipped gradients of all of the model."""
     steps = 12
     experiment = toy_experiment(
@@ -184,7 +184,7 @@ def test_a_specification_keeps_them_and_one_without_is_as_it_was(tmp_path):
     assert (again.schedule, again.clip) == (Cosine(epochs=5), Clip(value=2))
 
 
-def test_a_function_of_the_epoch_is_a_schedule_and_is_passed_again_to_resume(tmp_path):
+def test_a_function_of_the_epoch_is_a_schedule_passed_again_to_resume(tmp_path):
     optimizer = {"name": "sgd", "lr": 0.1, "schedule": lambda epoch: 0.5**epoch}
     experiment = toy_experiment("bsp", optimizer=optimizer, stop={"epochs": 2}, checkpoint_every=1)
     run = ps.run(experiment, folder=tmp_path / "run")
