@@ -35,6 +35,7 @@ from psbench.charts.workers import (
     timeline_chart,
     window,
 )
+from psbench.core.log import Kind
 from psbench.errors import UnknownName
 from psbench.metrics.record import RunRecord
 
@@ -63,7 +64,8 @@ def run_chart(run: RunRecord, *names: str, x: str = "time_s", width: int = 640) 
         If the run has no chart of that name.
     """
     figures = [*curves([run], [tables.label_of(run)], x=x), *worker_figures(run)]
-    rest = [*label_figures(run), sequence_figure(run)] if names else []
+    has_server = not (run.log.rows()["kind"] == Kind.MIX).any()  # which the diagram draws in its middle
+    rest = [*label_figures(run), *([sequence_figure(run)] if has_server else [])] if names else []
     return _chosen([*figures, *rest], names, width)
 
 

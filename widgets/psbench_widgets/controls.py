@@ -104,6 +104,8 @@ def domain_of(strategy: AnyStrategy) -> str:
     """
     if isinstance(strategy, SwitchingStrategy):
         return "switching"
+    if strategy.placement.peer_to_peer:
+        return "placement"
     plain, own = CATALOGUE["bsp"]().spec(), strategy.spec()
     others = ("stragglers", "communication", "aggregation", "placement")
     return next((domain for domain in others if own[domain] != plain[domain]), "consistency")
