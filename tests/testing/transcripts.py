@@ -27,6 +27,7 @@ from psbench.training.workload import Workload
 
 FOLDER = Path(__file__).parent / "transcripts"
 SERVERS = {"name": "parameter_server", "servers": 2}
+LOSS_WEIGHTED = {"consistency": "asp", "aggregation": "loss_weighted", "communication": "local_sgd"}
 MOVING = SERVERS | {
     "assignment": "layer",
     "reassignment": {"name": "by_load", "every": 2, "threshold": 1.05},
@@ -244,6 +245,95 @@ def a_run_goes_on_from_a_checkpoint() -> World:
     return run
 
 
+def there_is_no_place_for_the_lost() -> World:
+    run = world(workload("asp", 3, recovery={"min_workers": 1}, evaluate_every=0.01))
+    run.kill("worker 2")  # before it connects
+    run.is_healing = True
+    run.let_all_happen()
+    for _ in range(4):
+        run.report_dead()
+        run.pass_time(0.25)
+        _settle(run)
+    run.find_places(False)
+    run.let_all_happen()
+    run.kill("evaluator")
+    for _ in range(2):
+        run.pass_time(0.25)
+        _settle(run)
+    run.find_places(False)
+    run.heal()
+    return run
+
+
+def a_rule_needs_the_evaluator_that_is_lost() -> World:
+    run = world(workload("asp", stop={"epochs": 3, "patience": 2}))
+    run.let_all_happen()
+    run.kill("evaluator")
+    run.is_healing = True
+    for _ in range(2):
+        run.pass_time(0.25)
+        _settle(run)
+    run.find_places(False)
+    run.heal()
+    return run
+
+
+def an_update_moves_little() -> World:
+    run = world(workload("bsp", stop={"epochs": 1, "tolerance": 2.0}))
+    run.heal()
+    return run
+
+
+def the_replica_is_lost_while_it_is_awaited() -> World:
+    run = world(workload("asp", recovery={"replicas": 1}, stop={"updates": 3}))
+    run.is_healing = True
+    while ("coordinator", "replica") not in run.waiting():
+        run.arrive(run.waiting()[0])
+    run.kill("replica")
+    run.heal()
+    return run
+
+
+def all_workers_are_away_for_a_while() -> World:
+    failures = [{"worker": worker, "at_s": 0.15, "rejoin_s": 0.45} for worker in (0, 1)]
+    cluster = {"workers": 2, "step_time": "constant", "failures": failures}
+    run = world(workload("ssp", cluster=cluster, stop={"updates": 6}))
+    run.heal()
+    return run
+
+
+def a_lost_worker_of_which_a_join_is_planned() -> World:
+    cluster = {"workers": 2, "step_time": "constant", "joins": [{"worker": 1, "at_s": 0.6}]}
+    run = world(workload("asp", cluster=cluster, recovery={"replace_workers": True}, stop={"updates": 8}))
+    run.let_all_happen()
+    run.kill("worker 1")
+    run.heal()
+    return run
+
+
+def pushes_are_judged_by_their_distance() -> World:
+    run = world(workload({"consistency": "asp", "aggregation": "bounded_step"}))
+    run.heal()
+    return run
+
+
+def pushes_are_judged_by_their_products() -> World:
+    run = world(workload({"consistency": "bsp", "aggregation": "krum"}, 4))
+    run.heal()
+    return run
+
+
+def losses_of_candidates_are_measured() -> World:
+    run = world(workload(LOSS_WEIGHTED, stop={"updates": 3}))
+    run.heal()
+    return run
+
+
+def _settle(run: World) -> None:
+    while pairs := run.waiting():
+        run.arrive(pairs[0])
+
+
 SCENES: tuple[Scene, ...] = (
     a_barrier_with_two_servers,
     a_worker_is_lost_at_a_barrier,
@@ -260,6 +350,15 @@ SCENES: tuple[Scene, ...] = (
     a_server_is_lost,
     a_process_does_not_report,
     a_run_goes_on_from_a_checkpoint,
+    there_is_no_place_for_the_lost,
+    a_rule_needs_the_evaluator_that_is_lost,
+    an_update_moves_little,
+    the_replica_is_lost_while_it_is_awaited,
+    all_workers_are_away_for_a_while,
+    a_lost_worker_of_which_a_join_is_planned,
+    pushes_are_judged_by_their_distance,
+    pushes_are_judged_by_their_products,
+    losses_of_candidates_are_measured,
 )
 
 

@@ -1,0 +1,116 @@
+"""The loop of the coordinator's process: it reads, gives the run what came, and performs what that says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from psbench.backends.dask.coordinator.coordinator import Coordinator
+from psbench.backends.dask.protocol import messages as msg
+from psbench.backends.dask.protocol.decoder import MessageRefused
+from psbench.backends.dask.protocol.instructions import (
+    FIRST_SERVER,
+    Answer,
+    End,
+    Forget,
+    Look,
+    Looked,
+    Refused,
+    Send,
+    Tick,
+)
+from psbench.backends.dask.protocol.messages import ReleaseMessage
+from psbench.backends.dask.protocol.transport import Received
+from psbench.errors import ServerLost
+from psbench.experiment import Experiment
+from psbench.training.workload import Workload
+
+
+class Socket:
+    """Gives what was put into it, and keeps what is sent; a peer may be dead."""
+
+    def __init__(self) -> None:
+        self.coming: list[Any] = []
+        self.sent: list[tuple[str, Any]] = []
+        self.forgotten: list[str] = []
+        self.dead: set[str] = set()
+        self.strangers, self.keep_payload = 3, None
+
+    def receive(self, timeout_s: float) -> Any:
+        found = self.coming.pop(0) if self.coming else None
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    def send(self, name: str, message: Any) -> bool:
+        self.sent.append((name, message))
+        return name not in self.dead
+
+    def forget(self, name: str) -> None:
+        self.forgotten.append(name)
+
+
+class Live:
+    """Says in turn what a test wants said, and keeps what it is given."""
+
+    def __init__(self, *said: list[Any]) -> None:
+        self.said, self.given = list(said), list[Any]()
+
+    def handle(self, given: Any, now: float) -> list[Any]:
+        self.given.append(given)
+        return self.said.pop(0)
+
+
+@pytest.fixture(scope="module")
+def workload() -> Workload:
+    model = {"name": "mlp", "hidden": [2]}
+    return Workload.build(
+        Experiment(strategy="asp", data="digits", model=model, cluster={"workers": 2}, backend="dask")
+    )
+
+
+def coordinator(workload: Workload, *said: list[Any]) -> Any:
+    made: Any = Coordinator(workload, Socket(), [])  # type: ignore[arg-type]
+    made.live, made.socket = Live(*said), made._socket
+    return made
+
+
+def test_the_run_is_given_messages_silence_and_nonsense(workload: Workload) -> None:
+    one = coordinator(workload, [], [], [], [End()])
+    hello = Received("worker 0", msg.Hello("worker 0"))
+    one.socket.coming = [hello, None, MessageRefused("no kind", "worker 1"), hello]
+    one.run()
+    assert one.live.given == [hello, Tick(), Refused("worker 1"), hello]
+
+
+def test_a_look_finds_the_dead_and_is_answered_before_all_messages(workload: Workload) -> None:
+    one = coordinator(workload, [Look(("worker 0", "worker 1")), Forget("worker 1")], [End()])
+    one.socket.coming, one.socket.dead = [None, None], {"worker 1"}
+    one.run()
+    assert one.live.given == [Tick(), Looked(("worker 1",), 3)]
+    assert one.socket.sent == [("worker 0", msg.Ping()), ("worker 1", msg.Ping())]
+    assert one.socket.forgotten == ["worker 1"]
+
+
+def test_orders_to_the_first_server_are_carried_out_here(workload: Workload) -> None:
+    start = torch.arange(float(workload.model.num_parameters))
+    begin = msg.BeginSlice(0, None, None, {"parameters": start, "buffers": start[:0]})
+    release = ReleaseMessage(1, 0, 16, True)
+    said = [Send(FIRST_SERVER, begin), Send("worker 1", msg.Halt()), Answer("worker 0", release)]
+    one = coordinator(workload, [*said, Send(FIRST_SERVER, msg.SendState(7, False))], [End()])
+    one.run()
+    (tick, reply) = one.live.given
+    assert tick == Tick()
+    assert (reply.sender, reply.message.tag) == (FIRST_SERVER, 7)
+    assert torch.equal(reply.message.tensors["parameters"], start)
+    (halt, answer) = one.socket.sent
+    assert halt == ("worker 1", msg.Halt())
+    assert answer[0] == "worker 0"
+    assert torch.equal(answer[1].payload, start)
+
+
+def test_what_ends_a_run_before_its_time_is_raised(workload: Workload) -> None:
+    with pytest.raises(ServerLost, match="server 1 is gone"):
+        coordinator(workload, [End(ServerLost("server 1 is gone"))]).run()
