@@ -50,7 +50,7 @@ TARGETS: dict[str, tuple[str, list[str]]] = {
     "coordinator": (
         "psbench/backends/dask/coordinator",
         ["tests/testing/test_live_transcripts.py", "tests/testing/test_live_runs.py"]
-        + [f"tests/backends/dask/test_{name}.py" for name in ("replacements", "pushes")],
+        + [f"tests/backends/dask/test_{name}.py" for name in ("replacements", "pushes", "coordinator")],
     ),
 }
 #: share of the mutants of which no reason is known that tests must kill
