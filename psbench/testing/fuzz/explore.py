@@ -81,9 +81,9 @@ class Explorer:
         if switching != self._switching:
             self._switching = switching
             if self._soon and rng.random() < _SWITCH_CHANCE:
-                choice = Choice(rng.choice(self._soon), int(rng.random() * len(player.workers)))
-                if player.can(choice):
-                    return choice
+                soon = Choice(rng.choice(self._soon), int(rng.random() * len(player.workers)))
+                if player.can(soon):
+                    return soon
         if rng.random() < 0.3:
             choice = self._from_outside()
             if choice is not None:

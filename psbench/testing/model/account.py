@@ -96,7 +96,8 @@ class Account:
         self.placement = rule_of(now.placement)
         c.in_force, c.ranges = index, now.placement.ranges(self.size.layout)
         if now.placement.peer_to_peer:
-            c.neighbourhood = Neighbourhood(c, now.placement, now.communication)
+            view: Any = c
+            c.neighbourhood = Neighbourhood(view, now.placement, now.communication)
         c.graph, c.sends_first = now.placement, now.communication.sends_first
         if self.switches is not None:
             self.switches.reached = index

@@ -15,7 +15,8 @@ import numpy as np
 
 from psbench.core.strategy import Strategy
 
-Array: TypeAlias = np.ndarray
+#: a float64 array, (entries,); `Any`, as are the hyper-parameters that it is multiplied by
+Array: TypeAlias = Any
 
 
 @dataclass
@@ -46,7 +47,7 @@ class Model:
 
     def __init__(self, x: Array) -> None:
         self.x, self.optimizer = x, SGD()
-        self.memory: dict[str, Any] = {}  # of the aggregation's rule
+        self.memory: dict[Any, Any] = {}  # of the aggregation's rule
         self.part = ""
 
     def forget(self) -> None:
@@ -94,7 +95,7 @@ class Update:
         return self.model.x
 
     @property
-    def memory(self) -> dict[str, Any]:
+    def memory(self) -> dict[Any, Any]:
         """What the rule remembers."""
         return self.model.memory
 
@@ -244,11 +245,8 @@ class Worker:
     """What a worker has, and what it must push: see the docstrings of the communication parts."""
 
     def __init__(self, composition: Strategy, momentum: float) -> None:
-        self.m, self.kind, self.momentum = (
-            composition.communication,
-            composition.aggregation.payload,
-            momentum,
-        )
+        self.m: Any = composition.communication
+        self.kind, self.momentum = composition.aggregation.payload, momentum
         self.own, self.optimizer = np.zeros(0), SGD()
         self.received = self.last = self.own
         self.steps: list[tuple[Array, int]] = []  # gradients and samples that no push has carried
