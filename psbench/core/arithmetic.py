@@ -129,6 +129,10 @@ class WorkerStep(Protocol):
 class Entries(Protocol):
     """Some entries of a vector, in order."""
 
+    @property
+    def size(self) -> int:
+        """How many they are."""
+
     def of(self, vector: Vector) -> Vector:
         """Return them: a view if they are one range, else a copy."""
 

@@ -255,6 +255,11 @@ class Some:
     def __init__(self, places: list[int]) -> None:
         self.places = torch.tensor(places, dtype=torch.int64)
 
+    @property
+    def size(self) -> int:
+        """How many they are."""
+        return len(self.places)
+
     def of(self, vector: Tensor) -> Tensor:
         """Return them."""
         return vector[self.places]

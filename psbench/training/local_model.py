@@ -92,10 +92,15 @@ class LocalModel:
 
     def payload(self, fragment: int = -1) -> Tensor:
         """Return the vector that a push carries, of a fragment or of all entries."""
+        found: Any
         if fragment >= 0:
-            return self._at(fragment, lambda w, state: self._part.payload(w, state, self._own))
-        found: Any = self._part.payload(self.parameters, self.state, self._own)
-        return torch.cat([found["vector"], *map(found.get, self._carries)]) if self._carries else found
+            found = self._at(fragment, lambda w, state: self._part.payload(w, state, self._own))
+        else:
+            found = self._part.payload(self.parameters, self.state, self._own)
+        if self._carries:
+            found = torch.cat([found["vector"], *map(found.get, self._carries)])
+        payload: Tensor = found
+        return payload
 
     def _at(self, fragment: int, compute: Callable[[Tensor, State], Any]) -> Any:
         entries = self._fragments[fragment]

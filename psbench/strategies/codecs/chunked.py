@@ -72,11 +72,6 @@ class ChunkedTopK(Lossy):
         full, rest = divmod(size, self.chunk)
         return full * min(self.kept, self.chunk) + min(self.kept, rest)
 
-    @property
-    def _bins(self) -> int:
-        """The values that a message may have; 0 for floats."""
-        return 0 if self.value_bits > 8 else 1 << self.value_bits
-
     @model_validator(mode="after")
     def _known_width(self) -> ChunkedTopK:
         if 8 < self.value_bits < _FLOAT:
@@ -100,8 +95,8 @@ class ChunkedTopK(Lossy):
         if not self._bins:
             return np.concatenate([float_bytes(values), pack_numbers(places, width)])
         means, codes = self._binned(values.astype(np.float64))
-        numbers = pack_numbers((codes.astype(np.uint32) << width) | places, self.value_bits + width)
-        return np.concatenate([float_bytes(means), numbers])
+        numbers = ((codes << width) | places).astype(np.uint32)
+        return np.concatenate([float_bytes(means), pack_numbers(numbers, self.value_bits + width)])
 
     def _binned(self, values: npt.NDArray[np.float64]) -> tuple[Floats, npt.NDArray[np.int64]]:
         """Return the mean of each bin, and the bin of each value."""
@@ -119,7 +114,7 @@ class ChunkedTopK(Lossy):
         values = floats_of(packed[:start])
         if self._bins:
             numbers = unpack_numbers(packed[start:], count, self.value_bits + width)
-            values, places = values[numbers >> width], numbers & ((1 << width) - 1)
+            values, places = values[numbers >> width], numbers & np.uint32((1 << width) - 1)
         else:
             places = unpack_numbers(packed[start:], count, width)
         vector = np.zeros(size, dtype=np.float32)

@@ -28,6 +28,7 @@ from psbench.backends.partition import (
 from psbench.core.events import Push
 from psbench.core.strategy import Strategy
 from psbench.errors import CodecError
+from psbench.strategies.codecs import Codec
 from psbench.training.server import finite
 from psbench.training.workload import Workload
 
@@ -146,7 +147,7 @@ class ServerExchange(WorkerExchange):
         super().__init__(mailbox, clock, None if coded else residual)
         self._parts = partitions(composition.placement, workload.model.layout)
         self._fragments = fragments_of(composition, workload.model.layout)
-        self._composition, self._down = composition, composition.communication.codec_down
+        self._composition = composition
         self._servers = servers[: servers_of(composition)]
         self._num_buffers = workload.model.num_buffers
         self._codecs: WorkerCodecs | None = None
@@ -192,13 +193,14 @@ class ServerExchange(WorkerExchange):
     def _model_part(self, release: ReleaseMessage, entries: Partition) -> tuple[Tensor, Tensor]:
         """Return a fragment of the model that the servers send."""
         assert release.payload is not None
-        cuts = [within(own, entries) for own in self._parts]
+        cuts, down = [within(own, entries) for own in self._parts], self._composition.communication.codec_down
+        assert isinstance(down, Codec)
         first, buffers = split(release.payload, max(1, cuts[0].size), self._num_buffers)
         found = torch.empty(entries.size)
         for cut, part in zip(cuts, self._received(first, release.ticket), strict=True):
             if cut.size:
                 whole = self._codecs is None
-                floats = part if whole else torch.from_numpy(self._down.decode(part.numpy(), cut.size))
+                floats = part if whole else torch.from_numpy(down.decode(part.numpy(), cut.size))
                 cut.put(found, floats)
         return found, buffers
 
