@@ -102,7 +102,7 @@ class EngineMembership:
         here = [w for w in view.workers.values() if w.status != Status.GONE]
         clock = max((w.clock for w in here), default=view.min_clock)  # all may have left during the drain
         for worker in here:
-            worker.status = Status.NEW
+            worker.status, worker.fragment = Status.NEW, -1
             worker.base_version = -1  # its local state may be of another kind: it is sent the model
             processor.needs_full_model.add(
                 worker.id

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from threaded_run import ThreadedRun
 from vectors import pushed
 
 import psbench as ps
@@ -284,3 +285,19 @@ def test_outer_steps_of_both_halves_are_one():
     assert EagerOuter(outer_lr=0.3, outer_momentum=0.5).effective_outer_rate == pytest.approx(0.6)
     assert Outer().effective_outer_rate == pytest.approx(7)
     assert isinstance(made, Strategy)
+
+
+@pytest.mark.parametrize("backend", ["simulated", "dask"])
+def test_after_a_switch_pushes_are_whole_again(backend):
+    switch = {"name": "strategy_switch", "rule": {"name": "after", "fraction": 0.5}}
+    spec = toy_experiment(
+        switch | {"first": streaming(overlap=0), "second": "asp"},
+        model="mlp",
+        cluster={"workers": 2, "step_time": "constant"},
+        stop={"epochs": 4},
+        backend=backend,
+    )
+    log = ps.run(spec).log if backend == "simulated" else ThreadedRun(spec).run().log
+    sizes = [log.of_kind(Kind.PUSH)["bytes"][at] for at in (0, -1)]
+    assert sizes[0] < sizes[1]
+    assert len(log.of_kind(Kind.HANDOVER)["id"]) == 1

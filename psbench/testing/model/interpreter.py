@@ -339,7 +339,7 @@ class Interpreter(Account):
         clock = max((each.clock for each in c.present), default=c.min_clock)
         for member in c.present:
             member.status, member.clock, member.base_version = Status.NEW, clock, -1
-            member.has_model, member.batch_size = False, self.batches[member.id]
+            member.has_model, member.batch_size, member.fragment = False, self.batches[member.id], -1
         c.look_at_clocks()
         begun = self.start_parts()
         self.take_back()  # those that the old parts have dropped
