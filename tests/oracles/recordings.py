@@ -44,6 +44,11 @@ def tables_of(rows: Rows, bounds: Sequence[int | None] = ()) -> dict[str, Table]
             {"time_s": 0.0, "index": 0},
             *({"time_s": row.time_s, "index": row.id} for row in rows if row.kind == "HANDOVER"),
         ],
+        "presence": [
+            {"time_s": row.time_s, "worker": row.worker, "here": int(row.kind == "JOIN")}
+            for row in with_absences(rows)
+            if row.kind in ("JOIN", "LEAVE")
+        ],
     }
 
 
@@ -61,7 +66,42 @@ def _spans(rows: Rows, bounds: Sequence[int | None]) -> Table:
             | {"start_s": span.start_s, "end_s": span.end_s, "why": why}
             | {"waited_for": -1 if span.whom is None else span.whom}
         )
+    for span in found:
+        if span["why"] in (WHY["switch"], WHY["hand-over"]):
+            span["phase"] = SWITCHING
+    for begin, end in _switches(rows):
+        found = [part for span in found for part in _drained(span, begin, end)]
     return found
+
+
+#: the place of the phase that follows those of `PHASES`
+SWITCHING = len(PHASES)
+DRAINS = "the strategies are being switched, and all work under way ends first"
+
+
+def _switches(rows: Rows) -> list[tuple[float, float]]:
+    """Return from when to when a switch was asked for and not made; one at the end lasts until then."""
+    found, asked = [], None
+    for row in rows:
+        if row.kind == "SWITCH_REQUESTED" and asked is None:
+            asked = row.time_s
+        if row.kind == "HANDOVER":
+            if asked is not None:
+                found.append((asked, row.time_s))
+            asked = None
+    return found + ([] if asked is None else [(asked, end_of(rows))])
+
+
+def _drained(span: dict[str, Any], begin: float, end: float) -> Table:
+    """Return a span, or a wait before a switch was asked for and what of it the switch made last."""
+    if span["phase"] != PHASES.index("wait"):
+        return [span]
+    late = span | {"phase": SWITCHING, "why": DRAINS}
+    if begin <= span["start_s"] < end:
+        return [late]
+    if span["start_s"] < begin < span["end_s"]:
+        return [span | {"end_s": begin}, late | {"start_s": begin}]
+    return [span]
 
 
 class _Clocks:

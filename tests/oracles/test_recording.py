@@ -70,7 +70,7 @@ def steps_of_one(count: int) -> Recording:
     spans |= {"why": none, "waited_for": none - 1}
     empty = {"time_s": np.zeros(0)}
     pushes = {"sent_s": starts, "left_s": starts + 1}
-    return Recording(float(count), [0], spans, [""], empty, empty, pushes, empty, empty, empty)
+    return Recording(float(count), [0], spans, [""], empty, empty, pushes, empty, empty, empty, empty)
 
 
 @pytest.mark.parametrize(
