@@ -115,6 +115,7 @@ def in_fork(work: Callable[[], Any], limit_s: float) -> Any:
     if child == 0:
         os.close(reader)
         os.setpgid(0, 0)
+        threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
         quiet = os.open(os.devnull, os.O_WRONLY)
         os.dup2(quiet, 1)
         os.dup2(quiet, 2)
@@ -135,6 +136,13 @@ def in_fork(work: Callable[[], Any], limit_s: float) -> Any:
     if found is None:
         return None
     return pickle.loads(found) if found else "the process ended"
+
+
+def _end_with(parent: int) -> None:
+    """End this process when its parent is gone, which would have ended it."""
+    while os.getppid() == parent:
+        time.sleep(1.0)
+    os._exit(1)
 
 
 def _read(reader: int, until: float) -> bytes | None:
