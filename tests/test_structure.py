@@ -20,6 +20,9 @@ IN_THE_ROOT = {
     *("experiment.py", "specfile.py", "progress.py", "progress_events.py"),
 }
 
+#: words for persons, and the files in which one of them is an answer of the panel's
+PERSONS = re.compile(r"\b(nobody|somebody|everybody|anybody|a person|person's)\b", re.IGNORECASE)
+ANSWERS = {"predictions.py", "panel.py"}
 #: a path in a text, with a folder or the ending of a module, and where it may begin
 PATH = re.compile(r"`([\w<>.-]+/[\w<>./-]*|\w+\.(?:py|js))`")
 HOMES = [ROOT, ROOT / "psbench", ROOT / "psbench/backends/dask", ROOT / "widgets/psbench_widgets"]
@@ -156,6 +159,13 @@ def test_the_package_root_holds_what_belongs_there():
     assert found == IN_THE_ROOT
 
 
+def test_processes_workers_and_users_are_called_that():
+    """What the panel asks has the answer "nobody"."""
+    lines = [(path, line) for path in FILES for line in path.read_text().splitlines()]
+    found = {line.strip() for path, line in lines if path.name not in ANSWERS and PERSONS.search(line)}
+    assert found == set()
+
+
 def test_names_of_tests_are_short():
     names = {
         node.name
@@ -196,6 +206,12 @@ def test_long_constructors_are_found():
 def test_classes_of_one_name_are_found():
     trees = {path: ast.parse("class A: ...\nclass _B: ...\ndef f():\n    class C: ...") for path in "xy"}
     assert public_classes(trees) == {"A": ["x", "y"]}
+
+
+def test_words_for_persons_are_found():
+    assert [
+        bool(PERSONS.search(text)) for text in ("Nobody waits", "a person's", "a worker", "personal")
+    ] == [*(True, True, False, False)]
 
 
 def test_paths_of_nothing_are_found():

@@ -99,7 +99,7 @@ class Network:
     def ring(self, num_bytes: float, workers: Sequence[int]) -> float:
         """Return the seconds of a ring All-Reduce among workers.
 
-        2 (n - 1) rounds, in each of which everybody sends bytes / n to its neighbour; the slowest link, up or
+        2 (n - 1) rounds, in which each sends bytes / n to its neighbour; the slowest link, up or
         down, and the longest latency set the pace: 2 (n - 1) / n * bytes / bandwidth + 2 (n - 1) * latency.
 
         Source

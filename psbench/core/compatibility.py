@@ -166,7 +166,7 @@ def misfits(strategy: Composition) -> list[str]:
         (s.needs_barrier and not c.barrier, f"{s.name}: cuts new batches at each barrier; {c.name} has none"),
         (
             p.collective and (not c.barrier or c.cancels),
-            f"{p.name}: a collective operation needs everybody, which {c.name} does not give",
+            f"{p.name}: a collective operation needs all workers, which {c.name} does not give",
         ),
         (
             p.stateless_workers and (a.payload != "gradient" or m.local or m.overlaps or m.accumulates),

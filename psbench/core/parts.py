@@ -37,7 +37,7 @@ class Consistency(Part):
     barrier: ClassVar[bool] = False
     waits_for: ClassVar[Literal["none", "some", "all"]] = "some"
     singly: ClassVar[bool] = False
-    #: whether workers wait for their neighbours in a graph, and for nobody else
+    #: whether workers wait for their neighbours in a graph, and for no other
     by_neighbours: ClassVar[bool] = False
 
     @property

@@ -175,7 +175,7 @@ class SwitchingStrategy(Switch):
             if composition.placement.peer_to_peer:
                 raise ParameterError(
                     f"strategy {self.name!r}: under {composition.name!r} each worker has its own model, "
-                    "and nobody the one that a switch hands over; switch between others"
+                    "and none the one that a switch hands over; switch between others"
                 )
         return self
 

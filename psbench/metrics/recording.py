@@ -66,7 +66,7 @@ class Recording:
         `worker`, `sent_s`, `arrived_s`, `left_s` (when it was applied or discarded; infinite if neither),
         `base_version`, `version` (that it made; -1 for none).
     versions : Table
-        `time_s`, `version`, `pushes` (that made it), `barrier` (1 if they were everybody's).
+        `time_s`, `version`, `pushes` (that made it), `barrier` (1 if they were all workers').
     epochs : Table
         `time_s`, `epoch` of each evaluation.
     compositions : Table

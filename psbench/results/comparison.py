@@ -23,7 +23,7 @@ from psbench.results.text import ShownTable
 if TYPE_CHECKING:
     from psbench.charts import Sheet
 
-#: strategies in which everybody waits for everybody: the usual baselines
+#: strategies in which all workers wait for each other: the usual baselines
 _BASELINES = ("all_reduce", "bsp")
 #: fields of which the budget is made; `budget` says where they differ
 _BUDGET = ("stop", "batch_size")

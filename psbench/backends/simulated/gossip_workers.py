@@ -39,7 +39,7 @@ class GossipWorkers(LocalWorkers):
         self._links = transfers.links
         self._sends_first = self._composition.communication.sends_first
         self._mixer = Mixer(self._composition.aggregation, self._resources.workload.experiment.batch_size)
-        #: what workers sent at each of their versions, until nobody can ask for it any more
+        #: what workers sent at each of their versions, until it cannot be asked for any more
         self._sent: dict[tuple[int, int], Model] = {}
         self._mixed: dict[int, Model] = {}  #: models that their workers are released with
         self._ready_s: dict[int, float] = {}  #: when those have arrived
@@ -125,7 +125,7 @@ class GossipWorkers(LocalWorkers):
         if len(self._workers[release.worker].model.parameters):
             return ()
         if self._resources.view.committed:
-            raise WorkerLost(f"worker {release.worker} comes back, and nobody is left who has a model")
+            raise WorkerLost(f"worker {release.worker} comes back, and no worker is left that has a model")
         return self._server.parameters, self._server.buffers.clone()  # all begin with the same
 
     def _take(self, arrival: ReleaseArrival) -> Directive:
@@ -174,7 +174,7 @@ class GossipWorkers(LocalWorkers):
     def checkpoint(
         self, worker: int, waits: bool, push: Push | None
     ) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Return a worker's state, with its model also in the middle of a step: nobody else has it."""
+        """Return a worker's state, with its model also in the middle of a step: no other worker has it."""
         tensors, plain = super().checkpoint(worker, waits, push)
         own = self._workers.get(worker)
         if own is not None and self._trainer is not None:

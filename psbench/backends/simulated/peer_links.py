@@ -64,7 +64,7 @@ class PeerLinks:
         return self.send(other, worker, self.send(worker, other, now))
 
     def forget(self, worker: int, before: int) -> None:
-        """Forget what a worker sent before a version and nobody asked for."""
+        """Forget what a worker sent before a version and was not asked for."""
         for key in [key for key in self._arrivals if key[0] == worker and key[1] < before]:
             del self._arrivals[key]
 

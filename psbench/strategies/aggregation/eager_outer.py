@@ -13,7 +13,7 @@ from psbench.core.specification import parameter
 from psbench.core.view import ClusterView
 from psbench.strategies.aggregation.outer import nesterov
 
-SOURCE = "Kale et al. 2025 (Eager updates)"
+SOURCE = "Kale et al. 2025 (Eager updates), sec. 3"
 
 
 class EagerOuter(Aggregation):
@@ -30,11 +30,6 @@ class EagerOuter(Aggregation):
     -----
     Reduces to: `outer` with one worker.
     Our reading: batches are of one size, and differences count equally.
-
-    Source
-    ------
-    Kale, Douillard, Donchev (2025), "Eager Updates For Overlapped Communication and Computation in DiLoCo",
-    sec. 3.
 
     Examples
     --------

@@ -48,7 +48,7 @@ class NeighbourAverage(Mixing):
     Notes
     -----
     Reduces to: the mean of all models, in the complete graph. In a graph whose edges have a direction the
-    mean is kept only as long as nobody is missing; `push_sum` keeps it, weighted, in any.
+    mean is kept only as long as no worker is missing; `push_sum` keeps it, weighted, in any.
     A neighbour that is gone leaves its weight with the worker.
 
     Examples
@@ -122,7 +122,7 @@ class PushSum(Mixing):
         return known[version]
 
     def _forget(self, view: ClusterView) -> None:
-        """Forget what nobody can ask for any more."""
+        """Forget what cannot be asked for any more."""
         oldest = min(view.workers[other].version for other in view.active)
         for known in self._parts.values():
             for old in [number for number in known if number < oldest]:

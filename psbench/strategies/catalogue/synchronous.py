@@ -7,7 +7,7 @@ from psbench.strategies.catalogue.composition import Published
 
 bsp = Published(
     "bsp",
-    "everybody waits for everybody after every step",
+    "all workers wait for each other after every step",
     "Valiant 1990; thesis 2.1.2",
     [consistency.BSP],
     notebook="02_consistency",

@@ -11,7 +11,7 @@ from psbench.strategies.codecs.base import Floats, Packed
 from psbench.strategies.codecs.bits import float_bytes, floats_of, pack_numbers, unpack_numbers
 from psbench.strategies.codecs.buckets import Bucketed, Buckets
 
-SOURCE = "Douillard et al. 2025 (Streaming DiLoCo)"
+SOURCE = "Douillard et al. 2025 (Streaming DiLoCo), sec. 3.3"
 #: the code of the largest magnitude of a bucket
 _LARGEST = 7
 
@@ -31,11 +31,6 @@ class E3M0(Bucketed):
     What arrives is within a factor of sqrt(2), and 0 for magnitudes below s 2^-6.5. Encoding what has arrived
     changes nothing. With buckets of 256 an entry takes 4.125 bits.
     The paper names the format alone; buckets, rounding and thresholds are of an implementation of others.
-
-    Source
-    ------
-    Douillard et al. (2025), "Streaming DiLoCo with overlapping communication: Towards a Distributed Free
-    Lunch", sec. 3.3.
 
     Examples
     --------

@@ -13,7 +13,7 @@ from psbench.core.view import ClusterView
 from psbench.core.worker_policy import Directive, WorkerPolicy
 from psbench.strategies.aggregation.outer import nesterov
 
-SOURCE = "Kale et al. 2025 (Eager updates)"
+SOURCE = "Kale et al. 2025 (Eager updates), sec. 3"
 
 
 class Eagerly(WorkerPolicy):
@@ -71,11 +71,6 @@ class Eager(OwnSteps):
     all differences are.
     Our reading: k is the number of workers when the last answer was sent; the first round; that a worker that
     comes later begins without momentum.
-
-    Source
-    ------
-    Kale, Douillard, Donchev (2025), "Eager Updates For Overlapped Communication and Computation in DiLoCo",
-    sec. 3.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Wait for one's neighbours in a graph, and for nobody else."""
+"""Wait for one's neighbours in a graph, and for no other worker."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Neighbours(Consistency):
         return actions if went else [*actions, Hold(push.worker, REASON)]
 
     def on_join(self, worker: int, view: ClusterView) -> list[Action]:
-        """Let a newcomer begin, and whoever has waited for just that."""
+        """Let a newcomer begin, and the neighbours that have waited for it."""
         return [Release(worker), *self._go_on(view, view.active, (worker,))]
 
     def on_leave(self, worker: int, view: ClusterView) -> list[Action]:

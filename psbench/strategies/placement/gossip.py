@@ -61,5 +61,5 @@ class Gossip(Placement):
         return 0
 
     def bytes_down(self, payload: int, num_workers: int) -> int:
-        """Return 0: nobody sends a model down."""
+        """Return 0: no model is sent down."""
         return 0

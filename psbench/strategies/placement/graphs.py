@@ -90,7 +90,7 @@ STATIC = ("ring", "torus", "exponential", "complete")
 
 
 def receivers(graph: str, worker: int, exchange: int, n: int, seed: int = 0) -> list[int]:
-    """Return whom a worker sends to at an exchange: in order, without itself, nobody twice.
+    """Return whom a worker sends to at an exchange: in order, without itself, none twice.
 
     Parameters
     ----------
@@ -99,7 +99,7 @@ def receivers(graph: str, worker: int, exchange: int, n: int, seed: int = 0) -> 
         as n allows. exponential: those 1, 2, 4, ... places on; one_peer_exponential: one of these, the next
         at the next exchange. complete: all. time_varying_ring: the two beside it in an order that is drawn
         anew for each exchange. random_pairs: one, in a matching that is drawn for each exchange; with an odd
-        number of workers one has nobody.
+        number of workers one has no partner.
     worker, n : int
     exchange : int
         Its number, from 0; only the graphs that vary depend on it.
@@ -136,7 +136,7 @@ def senders(graph: str, worker: int, exchange: int, n: int, seed: int = 0) -> li
 
 
 def weights(graph: str, exchange: int, n: int, seed: int = 0) -> np.ndarray:
-    """Return the mixing matrix W of an exchange in which nobody is missing: w_i <- sum_j W_ij w_j.
+    """Return the mixing matrix W of an exchange in which none is missing: w_i <- sum_j W_ij w_j.
 
     Undirected edges weigh 1/(1 + the larger degree of their ends) (Metropolis and Hastings), which makes W
     symmetric and doubly stochastic; directed ones share each sender equally among itself and its receivers.
@@ -188,7 +188,7 @@ def check_graph(graph: str, n: int) -> None:
     """Raise ParameterError if there is no such graph of n workers."""
     if n < 2:
         raise ParameterError(
-            f"placement 'gossip': {n} worker has nobody to exchange with; use a cluster of 2 or more, "
+            f"placement 'gossip': {n} worker has no other to exchange with; use a cluster of 2 or more, "
             "or placement 'parameter_server'"
         )
     if graph == "torus" and _rows(n) < 2:

@@ -44,7 +44,7 @@ class Pair:
 
 #: what never waits takes a switch by hand differently than a strategy that cannot switch
 _NO_SWITCH = FAULTS.replace("w", "")
-#: k of n workers is everybody only while everybody is there
+#: k of n workers are all only while all are there
 _NOBODY_LEAVES = "rc"
 
 PAIRS: dict[str, Pair] = {

@@ -1,4 +1,4 @@
-"""After the faults: everybody comes back, every message arrives, and the strategy must make progress.
+"""After the faults: all workers come back, every message arrives, and the strategy must make progress.
 
 Progress is asked for in rounds. In a round every worker that computes ends its step, and every message
 arrives; the bound says after how many rounds each worker must have taken a step, and, where workers always
@@ -38,7 +38,7 @@ def _largest(part: object) -> int:
 
 
 def heal(player: Player) -> None:
-    """Bring everybody back, deliver everything, and check that the run goes on.
+    """Bring all workers back, deliver everything, and check that the run goes on.
 
     Raises
     ------
@@ -92,9 +92,9 @@ def _await_progress(player: Player, bound: int) -> None:
 
 
 def _has_progressed(player: Player, steps: list[int], version: int) -> bool:
-    everybody = all(w.steps > steps[w.number] for w in player.workers if _is_here(player, w.number))
+    moved = all(w.steps > steps[w.number] for w in player.workers if _is_here(player, w.number))
     always = player.engine.composition.communication.pushes == "always"
-    return everybody and (player.view.version > version or not always)
+    return moved and (player.view.version > version or not always)
 
 
 def _is_here(player: Player, number: int) -> bool:

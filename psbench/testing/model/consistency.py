@@ -72,7 +72,7 @@ class FirstPushes(Rule):
         return 0 < len(c.pending) >= self.needed(c)
 
     def commit(self, c: Cluster) -> Decisions:
-        """Commit, cancel the others if they are not to run out, and let everybody go."""
+        """Commit, cancel the others if they are not to run out, and let all go."""
         cancelled = c.computing if self.own.cancel == "immediate" else []
         released = sorted(cancelled + c.waiting)
         return [Commit(c.buffered()), *map(Cancel, cancelled), *map(Release, released)]
@@ -171,7 +171,7 @@ class SSP(Rule):
         return int(self.own.staleness_bound)
 
     def on_push(self, push: Push, c: Cluster) -> Decisions:
-        """Commit; then everybody that may goes on."""
+        """Commit; then all that may continue."""
         free = [worker for worker in c.waiting if worker != push.worker and self.within(worker, c)]
         may = self.may_go_on(push.worker, c)
         released = sorted([*free, push.worker] if may else free)
@@ -179,7 +179,7 @@ class SSP(Rule):
         return [Commit([push]), *map(Release, released), *held]
 
     def on_leave(self, worker: int, c: Cluster) -> Decisions:
-        """Everybody that may now goes on."""
+        """All that now may continue."""
         return [Release(each) for each in c.waiting if self.within(each, c)]
 
     def within(self, worker: int, c: Cluster) -> bool:

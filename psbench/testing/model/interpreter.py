@@ -140,7 +140,7 @@ class Interpreter(Account):
         yield from self.perform_all(decisions)
 
     def on_push(self, push: ev.Push) -> list[Action]:
-        """Note a push; everybody who looks at pushes is asked before anything happens."""
+        """Note a push; all rules that look at pushes are asked before anything happens."""
         c = self.cluster
         member = c.workers[push.worker]
         member.status, member.overlapping = Status.PUSHED, push.overlapping
@@ -154,7 +154,7 @@ class Interpreter(Account):
         return [action for part in (*asked, self.consistency) for action in part.on_push(push, c)]
 
     def on_vote(self, vote: ev.Vote) -> list[Action]:
-        """Note a vote; before a switch everybody is to push."""
+        """Note a vote; before a switch every worker is to push."""
         member = self.cluster.workers[vote.worker]
         member.status, member.voted_samples = Status.VOTED, vote.samples
         if self.switch is not None:

@@ -193,7 +193,7 @@ class AllReduceStore:
         self._request(_Request(lambda tag: msg.SendPayload(tag, key), then, push.worker))
 
     def hold(self, version: int, in_use: Iterable[int]) -> None:
-        """Do nothing: at a barrier everybody starts from the current version."""
+        """Do nothing: at a barrier all start from the current version."""
 
     def distance_sq(self, push: Push, then: ThenNumber) -> None:
         """Call `then` with 0: the push started from the current version."""

@@ -35,7 +35,7 @@ class GossipStore:
     workers : list of int
         Those that are connected.
     numbers : iterator of int
-        Numbers that nobody had before in this run, for the exchanges of pairs.
+        Numbers for the exchanges of pairs, unique in this run.
     """
 
     waiting: Collection[PushKey] = ()  #: what pushes stand for stays with the workers
@@ -64,7 +64,7 @@ class GossipStore:
             self._out.send(worker_name(worker), message)
 
     def leave(self, worker: int) -> None:
-        """Have nobody wait for a worker that is dead."""
+        """Have no worker wait for one that is dead."""
         self._alive.discard(worker)
         self._tell_all(msg.WorkerGone(worker, False))
 
@@ -95,7 +95,7 @@ class GossipStore:
         """Do nothing: no payload was sent with the push."""
 
     def forget(self, worker: int) -> None:
-        """Do nothing: nobody else knows what a worker holds."""
+        """Do nothing: only the worker knows what it holds."""
 
     def hold(self, version: int, in_use: Iterable[int]) -> None:
         """Do nothing: there is no common version."""

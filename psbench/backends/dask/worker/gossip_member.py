@@ -166,7 +166,7 @@ class GossipMember(RingMember):
             self._sent[version] = under(f"sent/{version}/", tensors)
 
     def begin_training(self) -> None:
-        """Send again what a checkpoint says was sent: nobody else kept what was on its way."""
+        """Send again what a checkpoint says was sent: no other process kept what was on its way."""
         placement, n = self._composition.placement, self._workload.profile.num_workers
         for version, model in self._sent.items():
             for other in placement.receivers(self.worker, version, n):

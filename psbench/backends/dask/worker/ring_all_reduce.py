@@ -27,7 +27,7 @@ def all_reduce(
 ) -> None:
     """Turn each member's vector into the sum of all, in place.
 
-    Each piece is added up along the ring in the same order for everybody, and everybody gets the one sum:
+    Each piece is added up along the ring in the same order for all, and all get the one sum:
     the members' results are bit-identical. A piece that was sent is not written to before the next member
     has it, since what overwrites it was made from it, so pieces may be sent without a copy.
 
