@@ -39,14 +39,17 @@ def budgets(groups: Mapping[str, Sequence[Run]]) -> str:
     return f"equal budget: {words}" if len(groups) > 1 else words
 
 
-def no_speed_up(runs: Sequence[Run], base: Sequence[Run]) -> str:
+def no_speed_up(runs: Sequence[Run], base: Sequence[Run], equal: str = "") -> str:
     """Return why the time of some runs is not divided by that of others; empty if it may be.
 
     Seconds are those of one test bed, and of equal work: of runs that were given the same, and ended neither
-    before it was done nor because a time was over.
+    before it was done nor because a time was over. Runs that were cut at an `equal` amount did equal work,
+    unless it is that of time.
     """
     if _test_bed(runs[0]) != _test_bed(base[0]):
         return "on another test bed"
+    if equal:
+        return "they are cut at equal times" if equal.startswith("equal time") else ""
     if budget_of(runs[0]) != budget_of(base[0]):
         return "of another budget"
     if not all(is_complete(run) for run in (*runs, *base)):

@@ -15,6 +15,7 @@ from psbench.metrics import clock_of, end_of, evaluations
 from psbench.results import remarks
 from psbench.results.budget import budgets, no_speed_up
 from psbench.results.comparison_table import cells_of, measured, table_of
+from psbench.results.equal import cut_equal
 from psbench.results.groups import differences, group
 from psbench.results.paired import in_words, paired_tests
 from psbench.results.run import Run
@@ -48,6 +49,10 @@ class Comparison(ShownTable):
         Runs that were given twice, or are no further seeds; see `groups.group`.
     test : bool
         Whether the remarks say which differences are real; see `tests`.
+    equal : str
+        At what equal amount the runs were cut, in words; empty if they are whole.
+    early : sequence of str
+        Which runs were evaluated long before that.
     """
 
     groups: dict[str, list[Run]]
@@ -55,6 +60,8 @@ class Comparison(ShownTable):
     target: float | None
     notes: Mapping[str, Sequence[str]] = field(default_factory=dict)
     test: bool = False
+    equal: str = ""
+    early: Sequence[str] = ()
 
     @cached_property
     def summaries(self) -> dict[str, list[dict[str, Any]]]:
@@ -79,19 +86,20 @@ class Comparison(ShownTable):
     @property
     def budget(self) -> str:
         """What every run was given, in words; says so if the budgets differ."""
-        return budgets(self.groups)
+        return self.equal or budgets(self.groups)
 
     @property
     def no_speed_up(self) -> dict[str, str]:
         """Why there is no speed-up of a group, by label; see `budget.no_speed_up`."""
         base = self.groups[self.baseline]
-        found = {label: no_speed_up(runs, base) for label, runs in self.groups.items()}
+        found = {label: no_speed_up(runs, base, self.equal) for label, runs in self.groups.items()}
         return {label: reason for label, reason in found.items() if reason}
 
     @property
     def warnings(self) -> list[str]:
         """What a reader must know before believing a difference."""
         found = [f"{self.budget}: compare with care"] if "unequal" in self.budget else []
+        found += self.early
         if task := [name for name in _TASK if name in self.differences]:
             found.append(f"not the same {' and '.join(task)}: accuracies and losses are of different tasks")
         if len(self.groups) > 1 and any(len(runs) < 3 for runs in self.groups.values()):
@@ -171,7 +179,7 @@ class Comparison(ShownTable):
         Where some runs are simulated and some live, `virtual_time_s` and `wall_time_s` stand in the place of
         `time_s`, and likewise for `time_to_target_s`.
         """
-        return table_of(self.groups, self.summaries, self.baseline, self.target)
+        return table_of(self.groups, self.summaries, self.baseline, self.target, self.no_speed_up)
 
     def tests(self) -> pd.DataFrame:
         """Return which differences from the baseline are real, seed by seed; see `paired.paired_tests`."""
@@ -215,6 +223,8 @@ class Comparison(ShownTable):
             self.target,
             {labels.get(label, label): texts for label, texts in self.notes.items()},
             self.test,
+            self.equal,
+            self.early,
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -237,24 +247,32 @@ class Comparison(ShownTable):
 
 
 def comparison_of(
-    runs: Sequence[Run], *, target: float | None = None, baseline: str | None = None, test: bool = False
+    runs: Sequence[Run],
+    *,
+    target: float | None = None,
+    baseline: str | None = None,
+    test: bool = False,
+    equal: str | None = None,
 ) -> Comparison:
     """Return the comparison of runs that are over; see `psbench.compare`.
 
     Raises
     ------
     ParameterError
-        If there is nothing to compare, no such baseline, or too few seeds to `test`.
+        If there is nothing to compare, no such baseline, too few seeds to `test`, or nothing `equal`.
     """
     if not runs:
         raise ParameterError("compare: nothing to compare; give at least one run or experiment")
+    amount, early = "", []
+    if equal is not None:
+        runs, amount, early = cut_equal(runs, equal)
     found = group(runs)
     groups = found.runs
     if baseline is not None and baseline not in groups:
         raise ParameterError(f"compare: no run is called {baseline!r} (there are: {', '.join(groups)})")
     if target is None and len(groups) > 1 and "data" not in differences(groups):
         target = _common(runs)
-    comparison = Comparison(groups, baseline or _baseline(groups), target, found.notes, test)
+    comparison = Comparison(groups, baseline or _baseline(groups), target, found.notes, test, amount, early)
     if test:
         comparison.tests()  # refuses what cannot be tested
     return comparison

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
 
 from psbench.metrics import clock_of, interval, standard_deviation, time_to_target
-from psbench.results.budget import no_speed_up
 from psbench.results.groups import differences
 from psbench.results.run import Run
 from psbench.results.text import two_digits
@@ -59,11 +58,12 @@ def table_of(
     summaries: Mapping[str, Sequence[Mapping[str, Any]]],
     baseline: str,
     target: float | None,
+    without_speed_up: Collection[str],
 ) -> pd.DataFrame:
     """Return one row for each group; see `Comparison.table`."""
     frame = pd.DataFrame([_row(label, runs, summaries[label], target) for label, runs in groups.items()])
     own = frame.loc[frame["strategy"] == baseline, "time_s"].iloc[0]
-    alike = [not no_speed_up(runs, groups[baseline]) for runs in groups.values()]
+    alike = [label not in without_speed_up for label in groups]
     frame.insert(list(frame).index("time_s_sd") + 1, "speed_up", (own / frame["time_s"]).where(alike))
     for place, (name, values) in enumerate(differences(groups).items()):
         frame.insert(2 + place, name, [values[label] for label in groups])

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from psbench.errors import ParameterError
 from psbench.experiment import Experiment
 from psbench.results.comparison import Comparison, comparison_of
+from psbench.results.equal import Equal
 from psbench.results.run import Run
 from psbench.runs.execution import run
 
@@ -18,6 +19,7 @@ def compare(
     target: float | None = None,
     baseline: str | None = None,
     test: bool = False,
+    equal: Equal | None = None,
     done: Callable[[Run], None] | None = None,
 ) -> Comparison:
     """Compare runs, or run experiments and compare them.
@@ -36,6 +38,9 @@ def compare(
     test : bool
         Whether to say which differences from the baseline are real: paired over seeds, with the interval and
         the p-value of each, by Holm's correction over the strategies.
+    equal : "bytes", "time", "samples" or "updates", optional
+        Compares what each run had learnt when it had used as much of that as the run that used least: each is
+        cut after its last evaluation within it.
     done : callable, optional
         Called with each run as it ends.
 
@@ -58,4 +63,4 @@ def compare(
             finished.append(run(item.but(seed=seed)))
             if done is not None:
                 done(finished[-1])
-    return comparison_of(finished, target=target, baseline=baseline, test=test)
+    return comparison_of(finished, target=target, baseline=baseline, test=test, equal=equal)

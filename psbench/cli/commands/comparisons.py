@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
@@ -24,7 +24,7 @@ from psbench.cli.app import (
 from psbench.cli.execution import run_with_progress, verdict
 from psbench.cli.starting import starting
 from psbench.cli.stopping import terminable
-from psbench.errors import ParameterError
+from psbench.errors import ParameterError, UnknownName
 
 if TYPE_CHECKING:
     from psbench.results.run import Run
@@ -51,6 +51,10 @@ def compare_command(
     test: Annotated[
         bool, typer.Option("--test", help="Say which differences are real: paired over seeds, by Holm.")
     ] = False,
+    equal: Annotated[
+        str | None,
+        typer.Option(metavar="bytes|time|samples|updates", help="Cut all runs at an equal amount of it."),
+    ] = None,
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Save every run here, and report.html.")
     ] = None,
@@ -66,10 +70,13 @@ def compare_command(
       psbench compare bsp.yaml asp.yaml --set cluster=c1 --target 0.95 --json
     """  # noqa: D301
     from psbench.cli.batch import check_all, folder_of, named
+    from psbench.results.equal import Equal
     from psbench.runs.comparing import compare
 
     if test and seeds < 2:
         raise ParameterError("compare: --test pairs runs by their seed; give --seeds 2 or more")
+    if equal is not None and equal not in get_args(Equal):
+        raise UnknownName("quantity to compare at", equal, get_args(Equal))
     values = read_settings(settings)
     experiments = named(specs, [read_experiment(spec, values) for spec in specs])
     planned = [one.but(seed=one.seed + extra) for one in experiments for extra in range(seeds)]
@@ -84,7 +91,7 @@ def compare_command(
         if interrupted:
             break
     # an interrupted comparison may have no two seeds of each
-    comparison = compare(done, target=target, baseline=baseline, test=test and not interrupted)
+    comparison = compare(done, target=target, baseline=baseline, test=test and not interrupted, equal=equal)
     show(comparison, as_json)
     if out is not None:
         say(f"saved in {out}; open {comparison.report(out / 'report.html')}")

@@ -1,0 +1,96 @@
+"""Runs cut at an equal amount of bytes, time, samples or updates: what each had learnt by then."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Literal, get_args
+
+import pandas as pd
+
+from psbench.core.log import Kind
+from psbench.errors import ParameterError, UnknownName
+from psbench.metrics import clock_of, evaluations
+from psbench.metrics.rows import positions
+from psbench.results.run import Run
+
+Equal = Literal["bytes", "time", "samples", "updates"]
+
+#: by quantity: the column of `evaluations`, its unit for a reader, and what one of that unit is
+_COLUMNS: Mapping[str, tuple[str, str, float]] = {
+    "bytes": ("bytes", "MB", 1e6),
+    "time": ("time_s", "s", 1.0),
+    "samples": ("epoch", "epochs", 1.0),
+    "updates": ("updates", "updates", 1.0),
+}
+#: a run whose last evaluation comes before this share of the amount is measured too early
+_NEAR = 0.9
+
+
+def cut_equal(runs: Sequence[Run], equal: str) -> tuple[list[Run], str, list[str]]:
+    """Return the runs, each cut after its last evaluation within what all of them have used.
+
+    Parameters
+    ----------
+    runs : sequence of Run
+    equal : "bytes" (up and down, without the data that workers are sent), "time", "samples" or "updates"
+
+    Returns
+    -------
+    tuple of list of Run, str, list of str
+        The runs, the amount in words, and a warning for each run that was evaluated long before it.
+
+    Raises
+    ------
+    UnknownName, ParameterError
+        If the quantity is not known, runs are on different clocks and time is to be equal, the data differ
+        and samples are, or a run has no evaluation.
+    """
+    if equal not in get_args(Equal):
+        raise UnknownName("quantity to compare at", equal, get_args(Equal))
+    _check(runs, equal)
+    column, unit, one = _COLUMNS[equal]
+    tables = [evaluations(run.log) for run in runs]
+    amount = min(float(table[column].iloc[-1]) for table in tables)
+    cut, warnings = [], []
+    for run, table in zip(runs, tables, strict=True):
+        within = int((table[column] <= amount).sum()) - 1
+        cut.append(_cut(run, table, within))
+        used = float(table[column].iloc[within])
+        if used < _NEAR * amount:
+            warnings.append(
+                f"{run.experiment.title}, seed {run.experiment.seed}: its last evaluation within "
+                f"{amount / one:.4g} {unit} is at {used / one:.4g}; evaluate more often (evaluate_every)"
+            )
+    return cut, f"equal {equal}: {amount / one:.4g} {unit}", warnings
+
+
+def _check(runs: Sequence[Run], equal: str) -> None:
+    clocks = {clock_of(run.meta) for run in runs}
+    if equal == "time" and len(clocks) > 1:
+        raise ParameterError(
+            "compare: equal = 'time': virtual and wall-clock seconds do not compare; compare by samples, "
+            "updates or bytes"
+        )
+    data = {run.experiment.spec()["data"]["name"] for run in runs}
+    if len(data) > 1:
+        raise ParameterError(
+            f"compare: equal = {equal!r}: the runs are on different data ({', '.join(sorted(data))})"
+        )
+    for run in runs:
+        if not len(positions(run.log.rows(), Kind.EVALUATED)):
+            raise ParameterError(
+                f"compare: equal = {equal!r}: {run.experiment.title}, seed {run.experiment.seed}, was never "
+                "evaluated"
+            )
+
+
+def _cut(run: Run, table: pd.DataFrame, last: int) -> Run:
+    """Return a run as it was after one of its evaluations; whole, if that is its last."""
+    if last == len(table) - 1:
+        return run
+    rows = run.log.rows()
+    end = int(positions(rows, Kind.EVALUATED)[last]) + 1
+    gone = ("time_s", "wall_s", "unanswered", "params_digest", "usage")
+    meta = {name: value for name, value in run.meta.items() if name not in gone}
+    return replace(run, log=run.log.excerpt(rows[:end]), meta=meta, parameters=None, buffers=None)

@@ -1,0 +1,75 @@
+"""Runs compared at an equal amount of bytes, time, samples or updates."""
+
+from __future__ import annotations
+
+import pytest
+
+import psbench as ps
+from psbench.errors import ParameterError, UnknownName
+from psbench.metrics import evaluations, total_bytes
+from psbench.testing import toy_experiment
+
+COLUMNS = {"bytes": "bytes", "time": "time_s", "samples": "epoch", "updates": "updates"}
+
+
+@pytest.fixture(scope="module")
+def runs():
+    """Three strategies that use very different amounts for the same epochs."""
+    return [
+        ps.run(toy_experiment(strategy, seed=seed, stop={"epochs": 8}, evaluate_every=0.25))
+        for strategy in ("bsp", "asp", {"name": "local_sgd", "local_steps": 4})
+        for seed in (0, 1)
+    ]
+
+
+@pytest.mark.parametrize("equal", COLUMNS)
+def test_runs_count_until_the_least_amount_that_one_used(runs, equal):
+    compared = ps.compare(runs, equal=equal)
+    column = COLUMNS[equal]
+    least = min(evaluations(run.log)[column].iloc[-1] for run in runs)
+    table = compared.table().set_index("strategy")
+    for label, group in compared.groups.items():
+        accuracies, amounts = [], []
+        for run in runs:
+            if run.experiment.title == group[0].experiment.title:
+                curve = evaluations(run.log)
+                within = [row for row in curve.to_dict("records") if row[column] <= least]
+                accuracies.append(within[-1]["val_accuracy"])
+                amounts.append(within[-1][column])
+        assert table.loc[label, "val_accuracy"] == pytest.approx(sum(accuracies) / len(accuracies))
+        if equal == "updates":
+            assert table.loc[label, "updates"] == pytest.approx(sum(amounts) / len(amounts))
+        if equal == "bytes":
+            assert all(sum(total_bytes(run.log).values()) <= least for run in group)
+    assert compared.budget.startswith(f"equal {equal}: ")
+    shorter = any(len(cut.log) < len(run.log) for cut, run in zip(compared.runs, runs, strict=True))
+    assert shorter == (equal != "samples")  # all had the same epochs
+    assert bool(compared.no_speed_up) == (equal == "time")
+    assert compared.renamed({"asp": "ours"}).budget == compared.budget
+
+
+def test_the_charts_and_the_report_are_of_the_cut_runs(runs, tmp_path):
+    compared = ps.compare(runs, equal="bytes")
+    assert compared.frame("curves")["bytes"].max() <= min(
+        evaluations(run.log)["bytes"].iloc[-1] for run in runs
+    )
+    assert "equal bytes" in compared.report(tmp_path / "r.html").read_text().split("<script>")[0]
+
+
+def test_a_run_that_is_evaluated_too_seldom_is_said(runs):
+    seldom = ps.run(toy_experiment("bsp", seed=0, stop={"epochs": 8}, evaluate_every=5, name="seldom"))
+    assert any(
+        "evaluate more often" in text for text in ps.compare([*runs[2:4], seldom], equal="time").warnings
+    )
+    assert not any("evaluate more often" in text for text in ps.compare(runs, equal="samples").warnings)
+
+
+def test_what_is_not_equal_for_all_is_refused(runs):
+    with pytest.raises(UnknownName, match="did you mean 'bytes'"):
+        ps.compare(runs, equal="byte")
+    live = ps.Run(runs[0].experiment, runs[0].log, runs[0].meta | {"backend": "dask"})
+    with pytest.raises(ParameterError, match="virtual and wall-clock seconds do not compare"):
+        ps.compare([runs[0], live], equal="time")
+    timed = ps.run(toy_experiment("bsp", timing_only=True))
+    with pytest.raises(ParameterError, match="was never evaluated"):
+        ps.compare([runs[0], timed], equal="bytes")
