@@ -194,7 +194,7 @@ def test_whatever_is_written_is_written_exclusively(write, tmp_path, monkeypatch
     victim.write_text("precious")
     (tmp_path / "out").mkdir()
     (tmp_path / "out/.psbench-chosen.part").symlink_to(victim)
-    with pytest.raises(SpecError, match="cannot be written: File exists"):
+    with pytest.raises(SpecError, match="cannot be written: "):
         write(tmp_path / "out/file")
     assert victim.read_text() == "precious"
 

@@ -79,21 +79,22 @@ def read_experiment(spec: Path | None, values: dict[str, Any]) -> Experiment:
     if found.backend == "dask":
         from psbench.clusters.scheduler import address_of
 
-        check_scheduler(address_of(found.scheduler, found.connection))
+        check_scheduler(address_of(found.scheduler, found.connection), found.connection.connect_within_s)
     return found
 
 
-def check_scheduler(address: str | None) -> None:
+def check_scheduler(address: str | None, within_s: float | None = None) -> None:
     """Refuse at once an address at which nothing listens; loading torch and Dask takes seconds.
 
     Raises
     ------
     ParameterError
     """
+    from psbench.clusters.connection import ConnectionSettings
     from psbench.clusters.scheduler import check_port
 
     if address is not None:
-        check_port(address)
+        check_port(address, ConnectionSettings().connect_within_s if within_s is None else within_s)
 
 
 def read_settings(texts: list[str] | None) -> dict[str, Any]:

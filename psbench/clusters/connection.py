@@ -35,6 +35,21 @@ class ConnectionSettings(Specification):
         What each training worker uses of what its Dask worker has (`dask worker --resources "GPU=1"`).
     start_within_s : float, seconds
         How long processes may take to load torch and the data, once they are placed.
+    listen_within_s : float, seconds
+        How long a parameter server may take to listen, and the processes of a cluster on this machine to come
+        up.
+    connect_within_s : float, seconds
+        How long the scheduler may take to answer at its address.
+    silence_s : float, seconds
+        After how long without a sign of life another process of the run counts as gone: frozen, or cut off.
+        One that has nothing to say gives a sign every two seconds.
+    replica_within_s : float, seconds
+        How long the replica may take to give the client what it has, when a server is lost.
+    restart_within_s : float, seconds
+        How long a run that goes on from a checkpoint waits at least for Dask workers, and any run for another
+        that is being placed.
+    settle_within_s : float, seconds
+        What is not waited for longer, and done without: a last step, the scheduler while a run goes on.
     say_after_s : float, seconds
         After how long a wait, and how often then, it is said whom the run waits for.
     """
@@ -54,6 +69,14 @@ class ConnectionSettings(Specification):
     start_within_s: float = parameter(
         180.0, "what processes may take to load torch and the data", unit="s", gt=0
     )
+    listen_within_s: float = parameter(120.0, "what a server may take to listen", unit="s", gt=0)
+    connect_within_s: float = parameter(5.0, "what the scheduler may take to answer at first", unit="s", gt=0)
+    silence_s: float = parameter(15.0, "silence after which a process counts as gone", unit="s", ge=5)
+    replica_within_s: float = parameter(15.0, "what the replica may take to give its state", unit="s", gt=0)
+    restart_within_s: float = parameter(
+        30.0, "how long a run that goes on waits for Dask workers at least", unit="s", ge=0
+    )
+    settle_within_s: float = parameter(5.0, "what is waited for that can be done without", unit="s", gt=0)
     say_after_s: float = parameter(10.0, "after how long it is said whom the run waits for", unit="s", gt=0)
 
     def __init__(self, **values: Any) -> None:

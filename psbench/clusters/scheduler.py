@@ -10,9 +10,6 @@ from urllib.parse import urlsplit
 from psbench.clusters.connection import ConnectionSettings
 from psbench.errors import ParameterError
 
-#: seconds that a scheduler may take to answer
-CONNECT_S = 5.0
-
 
 def address_of(scheduler: str | None, connection: ConnectionSettings) -> str | None:
     """Return the address of the scheduler that a run is given; None for a cluster of its own.
@@ -32,7 +29,7 @@ def address_of(scheduler: str | None, connection: ConnectionSettings) -> str | N
         raise ParameterError(f"connection.scheduler_file: {name}: {reason}") from None
 
 
-def check_port(address: str) -> None:
+def check_port(address: str, within_s: float) -> None:
     """Refuse an address at which nothing listens. What listens is asked by Dask, later.
 
     Raises
@@ -43,14 +40,15 @@ def check_port(address: str) -> None:
     if parts.scheme not in ("tcp", "tls") or parts.port is None:
         return
     try:
-        socket.create_connection((parts.hostname, parts.port), CONNECT_S).close()
+        socket.create_connection((parts.hostname, parts.port), within_s).close()
     except OSError:
-        raise ParameterError(nobody_answers(address)) from None
+        raise ParameterError(nobody_answers(address, within_s)) from None
 
 
-def nobody_answers(address: str) -> str:
+def nobody_answers(address: str, within_s: float) -> str:
     """Return what is said of an address at which there is no scheduler."""
     return (
-        f"scheduler: no Dask scheduler answers at {address!r} within {CONNECT_S:g} s; "
+        f"scheduler: no Dask scheduler answers at {address!r} within {within_s:g} s "
+        "(connection.connect_within_s); "
         "start one with `dask scheduler`, or leave `scheduler` out for a cluster on this machine"
     )

@@ -60,15 +60,14 @@ class Fork:
     momentum: Literal["keep", "zero"] = "keep"
 
     def words(self) -> str:
-        """Say what is different; of the momentum only where it is not kept.
+        """Say what is different, and at a change of the strategy what becomes of the momentum.
 
         >>> Fork(1.5, worker=3, kill=True).words(), Fork(0.25, strategy="asp").words()
-        ('worker 3 lost at 1.5 s', 'asp from 0.25 s on')
+        ('worker 3 lost at 1.5 s', 'asp from 0.25 s on, momentum kept')
         """
         when = f"{self.at_s:.4g} s"
         if self.strategy is not None:
-            cleared = "" if self.momentum == "keep" else f", momentum {_MOMENTUM[self.momentum]}"
-            return f"{_named(self.strategy)} from {when} on{cleared}"
+            return f"{_named(self.strategy)} from {when} on, momentum {_MOMENTUM[self.momentum]}"
         if self.kill:
             return f"worker {self.worker} lost at {when}"
         if self.speed is not None:

@@ -89,7 +89,7 @@ def test_nothing_is_downloaded_and_names_are_checked():
         Torchvision(arguments={"weights": "DEFAULT"})
     with pytest.raises(UnknownName, match=r"'resnet81'; did you mean 'resnet18'"):
         Torchvision(architecture="resnet81").build((3, 32, 32), 2, Streams(0))
-    with pytest.raises(ParameterError, match=r"'resnet18' of torchvision cannot be made: .*'depth'"):
+    with pytest.raises(ParameterError, match=r"'resnet18' of torchvision cannot be made: "):
         Torchvision(arguments={"depth": 3}).build((3, 32, 32), 2, Streams(0))
 
 
@@ -100,10 +100,10 @@ def test_nothing_is_downloaded_and_names_are_checked():
     ("target", "message"),
     [
         ("Net", "expected a module and a name in it, as my.package:Net, got 'Net'"),
-        ("no.such:Net", "module 'no.such' cannot be imported: ModuleNotFoundError"),
+        ("no.such:Net", "module 'no.such' cannot be imported: "),
         ("models.networks:Nett", "module 'models.networks' has no 'Nett'"),
         ("models.networks:TOKENS", "is int, and nothing that can be called"),
-        ("models.networks:flat", "'models.networks:flat' cannot be made: TypeError"),
+        ("models.networks:flat", "'models.networks:flat' cannot be made: "),
         ("builtins:dict", "'builtins:dict' gives dict, and must give a torch.nn.Module"),
     ],
 )

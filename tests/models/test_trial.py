@@ -74,7 +74,7 @@ REFUSED = {
     ),
     "wrong shape of samples": (
         lambda: nn.Linear(5, 3),
-        r"cannot take a batch of data 'mixture', float32 of shape \(4, 4\): RuntimeError: ",
+        r"cannot take a batch of data 'mixture', float32 of shape \(4, 4\): ",
     ),
     "tokens expected": (lambda: nn.Embedding(9, 3), r"cannot take a batch .*float32 .*Error: "),
     "not finite": (lambda: Wrapped(lambda y: y / 0), "its loss is nan before the first step"),
@@ -108,7 +108,7 @@ def test_a_network_that_cannot_work_is_one_line(case):
 def test_an_open_file_is_refused_when_the_module_is_passed():
     with (
         open(__file__) as file,
-        pytest.raises(ParameterError, match=r"Holding' cannot be copied: TypeError: "),
+        pytest.raises(ParameterError, match=r"Holding' cannot be copied: "),
     ):
         toy_experiment(model=Holding(file))
 

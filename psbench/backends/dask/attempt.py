@@ -35,6 +35,7 @@ from psbench.backends.dask.protocol.roles import (
     worker_number,
 )
 from psbench.backends.dask.protocol.transport import ClientSocket
+from psbench.backends.dask.protocol.wire import patience_of
 from psbench.backends.dask.record import Record
 from psbench.backends.dask.shipping import Shipping
 from psbench.backends.dask.taking_back import take_back
@@ -47,16 +48,10 @@ logger = logging.getLogger(__name__)
 
 #: seconds between looks for a request from outside; it reaches the coordinator that fast
 _LOOK_S = 0.03
+#: seconds in which a coordinator that waits says so, after the time to say it
+_SPOKEN_S = 1.0
 #: seconds between looks for a Dask worker that can take a role
 _ROOM_S = 0.5
-#: seconds that the scheduler may take to answer while a run goes on, which does not need it
-_QUICK_S = 5.0
-#: seconds that a server may take to load and listen
-_LISTEN_S = 120.0
-#: seconds that tasks may take to end after a stop: a step under way must finish first
-_END_S = 5.0
-#: seconds that tasks may take to be assigned; one whose Dask worker is lost at that moment never is
-_SCHEDULED_S = 5.0
 #: what a task's key may not contain of a title
 _UNNAMED = re.compile(r"[^A-Za-z0-9_.]+")
 
@@ -100,9 +95,8 @@ class Attempt:
         )
         title = _UNNAMED.sub("_", workload.experiment.title)
         self._topic = f"psbench-{title}-{secrets.token_hex(8)}"
-        self._resources = workload.experiment.connection.resources or None
+        self._limits = workload.experiment.connection
         self._experiment: Any = workload.experiment  # or a future of it
-        self._answer_s = workload.experiment.connection.answer_within_s
         self._futures: dict[str, Future] = {}
         self._addresses: dict[str, Address] = {}
         self._announced: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
@@ -113,7 +107,7 @@ class Attempt:
         self._stop_sent = False
         self._next_look = 0.0
         self._warming: list[Future] = []
-        self._leavers, self._demand = Leavers(client), Demand(client)
+        self._leavers, self._demand = Leavers(client), Demand(client, self._limits)
 
     def start(self) -> None:
         """Start all tasks; whatever goes wrong, none is left behind."""
@@ -122,7 +116,8 @@ class Attempt:
             self._experiment = sent(self.client, self._shipping.experiment, self.placed.values())
             self._start_servers()
             self._await_addresses()
-            self._coordinator = ClientSocket(self._addresses[COORDINATOR], self._key, CLIENT)
+            address = self._addresses[COORDINATOR]
+            self._coordinator = ClientSocket(address, self._key, CLIENT, patience_of(self._limits))
             self._coordinator.send(msg.Ready())
             for role in self.placed:
                 if role not in self._futures:
@@ -145,7 +140,7 @@ class Attempt:
             return self._follow(self._coordinator)
         except ServerLost as lost:
             if REPLICA in self._addresses and not isinstance(lost, ServerRetired):
-                take_back(self._addresses[REPLICA], self._key, self.record)
+                take_back(self._addresses[REPLICA], self._key, self.record, self._limits)
             raise
         finally:
             self._end()
@@ -157,7 +152,7 @@ class Attempt:
         name = f"{self._topic}-{secrets.token_hex(2)}-{role.replace(' ', '-')}"
         address = self.placed[role]
         self._leavers.watch(role, address)
-        give_key(self.client, self._key, name, address, self._answer_s)
+        give_key(self.client, self._key, name, address, self._limits)
         self._futures[role] = self.client.submit(
             task,
             self._experiment,
@@ -166,7 +161,7 @@ class Attempt:
             key=name,
             workers=[address],
             allow_other_workers=False,
-            resources=self._resources if worker_number(role) is not None else None,
+            resources=(self._limits.resources or None) if worker_number(role) is not None else None,
             pure=False,
             retries=0,
         )
@@ -204,20 +199,28 @@ class Attempt:
             self._await(role)
 
     def _await_scheduler(self) -> None:
-        """Wait until the scheduler has these tasks: the run that is placed next counts them."""
-        deadline = time.monotonic() + _SCHEDULED_S
+        """Wait until the scheduler has these tasks: the run that is placed next counts them.
+
+        One whose Dask worker is lost at this moment is never assigned.
+        """
+        deadline = time.monotonic() + self._limits.settle_within_s
         missing = list(self._futures.values())
         while missing and time.monotonic() < deadline:
             known = {str(key) for keys in self._ask_scheduler("processing").values() for key in keys}
             missing = [future for future in missing if str(future.key) not in known and not future.done()]
 
     def _await(self, role: str) -> None:
-        deadline = time.monotonic() + _LISTEN_S
+        began = time.monotonic()
+        next_line_s = self._limits.say_after_s
         while role not in self._addresses:
             try:
                 self._hear(self._announced.get(timeout=0.1))
             except queue.Empty:
-                self._check_starting(role, deadline)
+                waited = time.monotonic() - began
+                self._check_starting(role, waited)
+                if waited > next_line_s:
+                    next_line_s += self._limits.say_after_s
+                    logger.warning("waiting for %s to listen, for %.0f s", self._what(role), waited)
 
     def _hear(self, announcement: dict[str, Any]) -> None:
         """Take what a task says of itself: where it listens, or how far it has come."""
@@ -228,15 +231,16 @@ class Attempt:
             if announcement["stage"] == STAGES[-1]:
                 self._met.add(announcement["name"])
 
-    def _check_starting(self, role: str, deadline: float) -> None:
+    def _check_starting(self, role: str, waited_s: float) -> None:
         self.control.check()
         if self._futures[role].done():
             self._raise_failure(role)
         if self.placed[role] not in self._ask_scheduler("nthreads"):
             raise ServerLost(f"{self._what(role)} is gone: its process was killed before it could listen")
-        if time.monotonic() > deadline:
+        if waited_s > self._limits.listen_within_s:
             raise BackendError(
-                f"{role} did not start within {_LISTEN_S:.0f} s: is Dask worker {self.placed[role]} busy?"
+                f"{self._what(role)} did not listen within {self._limits.listen_within_s:g} s "
+                f"(connection.listen_within_s): is Dask worker {self.placed[role]} busy?"
             )
 
     def _start_role(self, role: str) -> None:
@@ -253,8 +257,15 @@ class Attempt:
 
     def _follow(self, coordinator: ClientSocket) -> Outcome:
         """Take what the coordinator sends until the run is over."""
+        heard = said = time.monotonic()
         while True:
             message = coordinator.receive(_LOOK_S)
+            now = time.monotonic()
+            if message is not None:
+                heard = said = now
+            elif now > said + self._limits.say_after_s + _SPOKEN_S:  # else it says for whom it waits
+                said = now
+                logger.warning("no word of %s for %.0f s", self._what(COORDINATOR), now - heard)
             while not self._announced.empty():
                 self._hear(self._announced.get())
             if isinstance(message, msg.StopRun) or (message is None and coordinator.lost):
@@ -356,7 +367,7 @@ class Attempt:
     def _room(self) -> Room:
         """Return what there is room for on Dask workers that stay."""
         try:
-            room = room_on(self.client, self._leavers.addresses, self._resources, within_s=_QUICK_S)
+            room = room_on(self.client, self._limits, self._leavers.addresses, is_needed=False)
         except Exception as error:  # the scheduler may be gone
             logger.info("no Dask worker was found: %s", error)
             return Room({}, {}, {})
@@ -385,16 +396,18 @@ class Attempt:
         """Return what a task that has ended, or is about to, has raised; None if it has not."""
         future = self._futures[role]
         self._unfinished([role])
-        error: BaseException | None = future.exception(timeout=_END_S) if future.status == "error" else None
+        if future.status != "error":
+            return None
+        error: BaseException = future.exception(timeout=self._limits.settle_within_s)
         return error
 
     def _unfinished(self, roles: Iterable[str]) -> list[str]:
         """Wait for tasks; return those that do not end. Those of Dask workers that are gone never do."""
         left, began, next_look = list(roles), time.monotonic(), 0.0
-        while left and (now := time.monotonic()) < began + _END_S:
+        while left and (now := time.monotonic()) < began + self._limits.settle_within_s:
             if now >= next_look and self.client.status == "running":
                 next_look = now + 0.2
-                there = ask_scheduler(self.client, "nthreads", within_s=_QUICK_S)
+                there = self._ask_scheduler("nthreads", is_needed=False)
                 left = [role for role in left if self.placed[role] in there or self._futures[role].done()]
             left = [role for role in left if not self._futures[role].done()]
             time.sleep(0.01 if left else 0.0)
@@ -407,8 +420,7 @@ class Attempt:
         return "parameter server 0" if has_server else "the coordinator"
 
     def _ask_scheduler(self, question: str, *arguments: Any, **options: Any) -> Any:
-        within_s = self.workload.experiment.connection.answer_within_s
-        return ask_scheduler(self.client, question, *arguments, within_s=within_s, **options)
+        return ask_scheduler(self.client, question, *arguments, limits=self._limits, **options)
 
     def _end(self) -> None:
         """Stop all tasks and wait for them; then nothing of the run is left on the scheduler."""
@@ -427,6 +439,7 @@ class Attempt:
                 logger.info("still busy with a last step, or lost: %s", ", ".join(busy))
             self.client.unsubscribe_topic(self._topic)
             self._leavers.end()
-            self._ask_scheduler("cancel", [*self._futures.values(), *self._warming], force=True)
+            tasks = [*self._futures.values(), *self._warming]
+            self._ask_scheduler("cancel", tasks, force=True, is_needed=False)
         except Exception as error:  # the scheduler itself is gone and cannot be asked
             self.record.note(f"the Dask scheduler was lost at the end: {error}")

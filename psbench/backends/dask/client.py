@@ -7,7 +7,7 @@ from collections.abc import Collection
 from distributed import Client
 
 from psbench.backends.control import Control, Observer
-from psbench.backends.dask.asking import Unresponsive
+from psbench.backends.dask.asking import Unresponsive, ask
 from psbench.backends.dask.attempt import Attempt
 from psbench.backends.dask.cluster import ignore_interrupts
 from psbench.backends.dask.connecting import connected
@@ -26,9 +26,6 @@ from psbench.core.log import EventLog
 from psbench.errors import BackendError, Cancelled, ServerLost
 from psbench.system.start_progress import start_progress
 from psbench.training.workload import Workload
-
-#: seconds that a local cluster may take to start a process in the place of one that was killed
-_RESTART_S = 30.0
 
 
 def run_dask(
@@ -118,14 +115,15 @@ def _placed(
     """Return an attempt whose tasks are under way, on Dask workers that are free and stay."""
     experiment = workload.experiment
     roles, least = first_roles(experiment)
-    wait_s = experiment.recovery.wait_for_workers
-    if record.has_gone_back:
-        wait_s = max(wait_s, _RESTART_S)
+    wait_s, limits = experiment.recovery.wait_for_workers, experiment.connection
+    if record.has_gone_back:  # a process that was killed is started again
+        wait_s = max(wait_s, limits.restart_within_s)
 
-    uses = experiment.connection.resources
-    with placing(client, wait_s, control.check), demand(client) as wanted:
+    with placing(client, wait_s, control.check, limits), demand(client, limits) as wanted:
         try:
-            room = find_room(client, roles, least, wait_s, control.check, leaving, uses, ask=wanted.ask)
+            room = find_room(
+                client, roles, least, wait_s, control.check, leaving, limits=limits, ask=wanted.ask
+            )
         except BackendError as error:
             if record.has_gone_back and not isinstance(error, Cancelled):
                 raise BackendError(f"{error}; {record.last_checkpoint}") from None
@@ -133,12 +131,12 @@ def _placed(
         is_local = is_own and experiment.scheduler is None and experiment.connection.scheduler_file is None
         if is_local:
             # Ctrl-C reaches every process of the terminal's group: it must stop the run, not kill its workers
-            client.run(ignore_interrupts)
-        placed = place_with_resources(roles, room, experiment.connection.hosts)
+            ask(client, ignore_interrupts, of=room.threads, limits=limits)
+        placed = place_with_resources(roles, room, limits.hosts)
         check_replica(placed)
         start_progress().place(placed)
         if not is_local:
-            check_versions(client, placed.values(), experiment.connection.answer_within_s)
+            check_versions(client, placed.values(), limits)
         attempt = Attempt(workload, record, control, client, placed, roles)
         wanted.end()  # from here on the cluster sees the roles themselves
         attempt.start()

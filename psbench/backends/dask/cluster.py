@@ -108,7 +108,10 @@ def _cluster(processes: int, security: Security | None) -> LocalCluster:
 
 @contextmanager
 def local_cluster(
-    processes: int, security: Security | None = None, go_on: Callable[[], None] = lambda: None
+    processes: int,
+    security: Security | None = None,
+    go_on: Callable[[], None] = lambda: None,
+    within_s: float = _UP_S,
 ) -> Iterator[LocalCluster]:
     """Give a cluster of this machine; at the end all its processes are gone, killed if need be.
 
@@ -118,6 +121,8 @@ def local_cluster(
         See `start_cluster`.
     go_on : callable
         Called often while they start; raises to give up.
+    within_s : float, seconds
+        How long they may take to start.
 
     Raises
     ------
@@ -130,7 +135,7 @@ def local_cluster(
     try:
         with _settings():
             cluster.scale(processes)
-            _await_processes(cluster, processes, go_on)
+            _await_processes(cluster, processes, go_on, within_s)
         yield cluster
     finally:
         own = [child for child in _children() if child not in before]
@@ -146,15 +151,21 @@ def local_cluster(
             psutil.wait_procs(left, timeout=_CLOSE_S)
 
 
-def _await_processes(cluster: LocalCluster, processes: int, go_on: Callable[[], None]) -> None:
+def _await_processes(
+    cluster: LocalCluster, processes: int, go_on: Callable[[], None], within_s: float
+) -> None:
     """Wait until all processes are up, and say which ones are."""
-    starting, deadline = start_progress(), time.monotonic() + _UP_S
+    starting, deadline = start_progress(), time.monotonic() + within_s
     while len(there := list(cluster.scheduler.workers)) < processes:
         starting.see(there)
         go_on()
         failed = any(each.status == Status.failed for each in list(cluster.workers.values()))
         if failed or time.monotonic() > deadline:
-            why = "one failed to start" if failed else f"no more came up within {_UP_S:.0f} s"
+            why = (
+                "one failed to start"
+                if failed
+                else f"no more came up within {within_s:g} s (connection.listen_within_s)"
+            )
             raise BackendError(
                 f"{len(there)} of {processes} processes of the local cluster are up, and {why}"
             )

@@ -15,7 +15,7 @@ from distributed.core import connect
 
 from psbench.backends.dask.cluster import local_cluster
 from psbench.clusters.connection import ConnectionSettings
-from psbench.clusters.scheduler import CONNECT_S, address_of, nobody_answers
+from psbench.clusters.scheduler import address_of, nobody_answers
 from psbench.errors import ParameterError
 from psbench.experiment import Experiment
 
@@ -54,10 +54,10 @@ def connected(
                 "connection.resources: a cluster on this machine has none; give the scheduler of one that "
                 "has some (dask worker --resources)"
             )
-        security = _own_security()
+        security, limits = _own_security(), experiment.connection
         with (
-            local_cluster(num_roles, security, go_on) as cluster,
-            _client(cluster.scheduler_address, security) as client,
+            local_cluster(num_roles, security, go_on, limits.listen_within_s) as cluster,
+            _client(cluster.scheduler_address, security, limits.connect_within_s) as client,
         ):
             yield client
 
@@ -71,7 +71,7 @@ def client_of(address: str, connection: ConnectionSettings) -> Iterator[Client]:
     ParameterError
         If it does not answer.
     """
-    with _client(address, _security(connection)) as client:
+    with _client(address, _security(connection), connection.connect_within_s) as client:
         yield client
 
 
@@ -109,21 +109,21 @@ def _security(connection: ConnectionSettings) -> Security:
 
 
 @contextmanager
-def _client(address: str, security: Security) -> Iterator[Client]:
+def _client(address: str, security: Security, within_s: float) -> Iterator[Client]:
     try:
         # in another thread, as an event loop may be running in this one (in a notebook)
         with ThreadPoolExecutor(1) as pool:
-            pool.submit(asyncio.run, _handshake(address, security)).result()
-        client = Client(address, timeout=CONNECT_S, set_as_default=False, security=security)
+            pool.submit(asyncio.run, _handshake(address, security, within_s)).result()
+        client = Client(address, timeout=within_s, set_as_default=False, security=security)
     except (OSError, ValueError, TypeError, RuntimeError) as error:
-        raise ParameterError(_why_not(address, error)) from error
+        raise ParameterError(_why_not(address, error, within_s)) from error
     try:
         yield client
     finally:
-        client.close(timeout=CONNECT_S)
+        client.close(timeout=within_s)
 
 
-def _why_not(address: str, error: BaseException) -> str:
+def _why_not(address: str, error: BaseException, within_s: float) -> str:
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, ssl.SSLError):
         cause = cause.__cause__ or cause.__context__
@@ -137,12 +137,12 @@ def _why_not(address: str, error: BaseException) -> str:
             f"scheduler: {address!r} wants TLS, and there are no certificates ({error}); give tls_ca_file, "
             "tls_cert and tls_key of `connection`, or set distributed.comm.tls in Dask's configuration"
         )
-    return nobody_answers(address)
+    return nobody_answers(address, within_s)
 
 
-async def _handshake(address: str, security: Security) -> None:
+async def _handshake(address: str, security: Security, within_s: float) -> None:
     """Connect to the scheduler and close; Dask's client would wait forever for one that does not answer."""
     arguments = security.get_connection_args("client")
-    async with asyncio.timeout(CONNECT_S):
-        comm = await connect(address, timeout=CONNECT_S, **arguments)
+    async with asyncio.timeout(within_s):
+        comm = await connect(address, timeout=within_s, **arguments)
         await comm.close()

@@ -9,6 +9,7 @@ from typing import Any
 
 from distributed import Client, Scheduler
 
+from psbench.backends.dask.asking import tell_scheduler
 from psbench.core.log import EventLog
 from psbench.experiment import Experiment
 from psbench.progress import RunProgress
@@ -28,7 +29,7 @@ _NONE = "<tr><td>no run has reported yet</td></tr>"
 class DashboardPage:
     """Reports one run to the page; makes the page if there is none.
 
-    A scheduler without psbench has no such page; the run does not need it.
+    A scheduler without psbench has no such page; the run does not need it, and never waits for it.
 
     Parameters
     ----------
@@ -45,10 +46,7 @@ class DashboardPage:
         names = [composition.name for composition in experiment.strategy.compositions]
         self._of = experiment.stop, {**facts, "compositions": names}
         self._progress, self._read, self._next = RunProgress(*self._of), 0, 0.0
-        try:
-            client.run_on_scheduler(_add_page)
-        except Exception as error:  # whatever its scheduler is, the run goes on
-            logger.info("there is no page on Dask's dashboard: %s", error)
+        self._under_way = tell_scheduler(client, "run_on_scheduler", _add_page)
 
     def show(self, log: EventLog) -> None:
         """Report how far a run is that has this log, unless that was done a moment ago."""
@@ -70,10 +68,11 @@ class DashboardPage:
 
     def _tell(self, share: float | None, words: str) -> None:
         said = {"run": self._run, "title": self._title, "share": share, "words": words}
-        try:
-            self._client.log_event(_TOPIC, said)
-        except OSError as error:  # the scheduler was lost a moment ago, which the run survives
+        if not self._under_way.done():
+            return  # the scheduler is busy, or frozen, which the run survives
+        if error := self._under_way.exception():  # it is gone, or has no such page
             logger.info("Dask's dashboard was not updated: %s", error)
+        self._under_way = tell_scheduler(self._client, "log_event", _TOPIC, said)
 
 
 def _add_page(dask_scheduler: Scheduler) -> None:

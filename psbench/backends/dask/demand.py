@@ -6,9 +6,13 @@ import logging
 import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from typing import Any
 
 import dask
 from distributed import Client, Future
+
+from psbench.backends.dask.asking import ask_scheduler
+from psbench.clusters.connection import ConnectionSettings
 
 logger = logging.getLogger(__name__)
 
@@ -28,10 +32,11 @@ class Demand:
     ----------
     client : Client
         Dask's.
+    limits : ConnectionSettings
     """
 
-    def __init__(self, client: Client) -> None:
-        self._client = client
+    def __init__(self, client: Client, limits: ConnectionSettings) -> None:
+        self._client, self._limits = client, limits
         self._waiting: list[Future] = []
 
     def ask(self, count: int) -> None:
@@ -39,7 +44,7 @@ class Demand:
         if self._waiting:
             return
         try:
-            self._client.run_on_scheduler(_hours_expected(), _NAME)
+            self._ask("run_on_scheduler", _hours_expected(), _NAME)
         except Exception as error:  # whatever its scheduler is, it can still be waited for
             logger.info("the Dask cluster cannot be asked to grow: %s", error)
             return
@@ -60,7 +65,10 @@ class Demand:
         waiting, self._waiting = self._waiting, []
         if waiting:
             with suppress(Exception):  # the scheduler may be gone, and these tasks with it
-                self._client.cancel(waiting, force=True)
+                self._ask("cancel", waiting, force=True)
+
+    def _ask(self, question: str, *arguments: Any, **options: Any) -> None:
+        ask_scheduler(self._client, question, *arguments, limits=self._limits, is_needed=False, **options)
 
 
 def _hours_expected() -> Callable[[str], None]:
@@ -74,9 +82,9 @@ def _hours_expected() -> Callable[[str], None]:
 
 
 @contextmanager
-def demand(client: Client) -> Iterator[Demand]:
+def demand(client: Client, limits: ConnectionSettings) -> Iterator[Demand]:
     """Give a demand for Dask workers, which ends with this block."""
-    found = Demand(client)
+    found = Demand(client, limits)
     try:
         yield found
     finally:

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from distributed import Client, Future, get_worker
 
+from psbench.backends.dask.asking import ask, ask_scheduler
 from psbench.backends.dask.cluster import ignore_interrupts
 from psbench.backends.dask.connecting import connected
 from psbench.backends.dask.keys import give_key, take_key
@@ -137,15 +138,16 @@ def diagnose(experiment: Experiment, client: Client | None = None) -> Diagnosis:
     """
     with connected(experiment, min(4, len(roles_of(experiment))), client) as connection:
         if experiment.scheduler is None and client is None:
-            connection.run(ignore_interrupts)
+            workers = ask_scheduler(connection, "nthreads", limits=experiment.connection)
+            ask(connection, ignore_interrupts, of=workers, limits=experiment.connection)
         return _Doctor(connection, experiment).diagnose()
 
 
 class _Doctor:
     def __init__(self, client: Client, experiment: Experiment) -> None:
         self._client, self._experiment = client, experiment
-        self._key = RunKey(secrets.token_bytes(32))
-        room = room_on(client)
+        self._key, self._limits = RunKey(secrets.token_bytes(32)), experiment.connection
+        room = room_on(client, self._limits)
         if not room.free:
             raise BackendError(f"the Dask cluster at {client.scheduler.address} has no worker that is free")
         self._room, self._found = room, Diagnosis(sorted(room.free))
@@ -162,7 +164,7 @@ class _Doctor:
 
     def _compare_versions(self) -> None:
         try:
-            check_versions(self._client, self._found.workers, self._experiment.connection.answer_within_s)
+            check_versions(self._client, self._found.workers, self._limits)
         except BackendError as error:
             self._found.problems.append(f"versions: {error}")
 
@@ -179,7 +181,7 @@ class _Doctor:
 
     def _look_at_allocators(self) -> None:
         name, value = _TRIM
-        found = self._client.run(os.getenv, name, workers=self._found.workers)
+        found = ask(self._client, os.getenv, name, of=self._found.workers, limits=self._limits)
         set_there = [worker for worker, there in found.items() if there == value]
         if set_there:
             self._found.problems.append(
@@ -199,16 +201,26 @@ class _Doctor:
             others = [each for each in found.workers if each != worker]
             with self._echo(worker) as address:
                 for other in others:
-                    found.links[other, worker] = self._start(other, _time_link, address).result()
+                    timing = self._start(other, _time_link, address)
+                    found.links[other, worker] = self._result(timing, other)
         found.problems += bad_links(found.links)
 
     def _on(self, worker: str, task: Callable[..., Any], *arguments: Any) -> Any:
-        return self._client.submit(task, *arguments, workers=[worker], pure=False).result()
+        return self._result(self._client.submit(task, *arguments, workers=[worker], pure=False), worker)
+
+    def _result(self, future: Future, worker: str) -> Any:
+        try:
+            return future.result(timeout=self._limits.start_within_s)
+        except TimeoutError:
+            raise BackendError(
+                f"Dask worker {worker} has not ended a task within {self._limits.start_within_s:g} s "
+                "(connection.start_within_s): is it frozen?"
+            ) from None
 
     def _start(self, worker: str, task: Callable[..., Any], *arguments: Any) -> Future:
         """Start a task that talks to others over the run's own connections."""
         name = f"psbench-doctor-{secrets.token_hex(8)}"
-        give_key(self._client, self._key, name, worker, self._experiment.connection.answer_within_s)
+        give_key(self._client, self._key, name, worker, self._limits)
         return self._client.submit(task, *arguments, workers=[worker], pure=False, key=name)
 
     @contextmanager
@@ -218,13 +230,17 @@ class _Doctor:
         announced: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._client.subscribe_topic(topic, lambda event: announced.put(event[1]))
         future = self._start(worker, _echo, self._experiment, topic, 2 * _ANSWER_S + 1.0)
-        address = Address(*announced.get(timeout=60))
+        try:
+            address = Address(*announced.get(timeout=self._limits.listen_within_s))
+        except queue.Empty:
+            self._result(future, worker)  # which says why
+            raise BackendError(f"Dask worker {worker} does not listen") from None
         try:
             yield address
         finally:
             with ClientSocket(address, self._key, "doctor") as socket:
                 socket.send(msg.StopRun())
-            future.result(timeout=60)
+            self._result(future, worker)
             self._client.unsubscribe_topic(topic)
 
 

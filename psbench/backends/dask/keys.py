@@ -10,13 +10,14 @@ from distributed import Client, Worker, get_worker
 
 from psbench.backends.dask.asking import ask
 from psbench.backends.dask.protocol.roles import RunKey
+from psbench.clusters.connection import ConnectionSettings
 from psbench.errors import BackendError
 
 #: how keys that wait for their tasks are called among a Dask worker's attributes
 _WAITING = "_psbench_keys"
 
 
-def give_key(client: Client, key: RunKey, task: str, address: str, within_s: float) -> None:
+def give_key(client: Client, key: RunKey, task: str, address: str, limits: ConnectionSettings) -> None:
     """Have a Dask worker keep a key for a task that will be submitted.
 
     Parameters
@@ -27,15 +28,14 @@ def give_key(client: Client, key: RunKey, task: str, address: str, within_s: flo
         The key of the task, as Dask calls its name.
     address : str
         Of the Dask worker.
-    within_s : float, seconds
-        What it may take to answer.
+    limits : ConnectionSettings
 
     Raises
     ------
     BackendError, ServerLost
         If the Dask worker does not answer, or is gone.
     """
-    ask(client, _keep, task, key, of=[address], within_s=within_s)
+    ask(client, _keep, task, key, of=[address], limits=limits)
 
 
 def _keep(task: str, key: RunKey, dask_worker: Worker) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 from distributed import Client
 
+from psbench.backends.dask.asking import ask_scheduler
 from psbench.core.part import Part
 from psbench.errors import ParameterError
 from psbench.experiment import Experiment
@@ -40,7 +41,9 @@ def sent(client: Client, experiment: Experiment, addresses: Collection[str]) -> 
     """
     if not any(_objects(experiment)):
         return experiment
-    return client.scatter(_Parcel(experiment), workers=[*{*addresses}], broadcast=True, hash=False)
+    where, limits = [*{*addresses}], experiment.connection
+    parcel = _Parcel(experiment)
+    return ask_scheduler(client, "scatter", parcel, limits=limits, workers=where, broadcast=True, hash=False)
 
 
 class _Parcel:

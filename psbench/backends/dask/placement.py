@@ -7,7 +7,7 @@ import re
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import zip_longest
 from typing import NamedTuple
 
@@ -16,6 +16,7 @@ from distributed.comm import get_address_host
 
 from psbench.backends.dask.asking import ask_scheduler
 from psbench.backends.dask.protocol.roles import COORDINATOR, REPLICA, worker_number
+from psbench.clusters.connection import ConnectionSettings
 from psbench.errors import BackendError
 
 logger = logging.getLogger(__name__)
@@ -24,8 +25,8 @@ logger = logging.getLogger(__name__)
 _KEY = re.compile(r"psbench-(.+)-[0-9a-f]{16}-.+")
 #: seconds between two looks at the cluster
 _LOOK_S = 0.25
-#: seconds before the first line that says who is waited for, and between lines
-_FIRST_LINE_S, _LINE_EVERY_S = 1.0, 10.0
+#: seconds before the first line that says who is waited for
+_FIRST_LINE_S = 1.0
 #: one run at a time is being placed: the next one sees its tasks
 _LOCK = "psbench-placement"
 
@@ -72,7 +73,9 @@ def _training(roles: Sequence[str]) -> int:
     return sum(worker_number(role) is not None for role in roles)
 
 
-def _free_resources(client: Client) -> dict[str, dict[str, float]]:
+def _free_resources(
+    client: Client, limits: ConnectionSettings, is_needed: bool
+) -> dict[str, dict[str, float]]:
     """Return what each Dask worker has of resources that no task uses."""
 
     # in here it is sent whole: a scheduler need not have psbench
@@ -84,36 +87,42 @@ def _free_resources(client: Client) -> dict[str, dict[str, float]]:
             for address, worker in dask_scheduler.workers.items()
         }
 
-    found: dict[str, dict[str, float]] = client.run_on_scheduler(free)
+    found: dict[str, dict[str, float]] = ask_scheduler(
+        client, "run_on_scheduler", free, limits=limits, is_needed=is_needed
+    )
     return found
 
 
 def room_on(
-    client: Client,
-    without: Collection[str] = (),
-    resources: Mapping[str, float] | None = None,
-    within_s: float = 60.0,
+    client: Client, limits: ConnectionSettings, without: Collection[str] = (), is_needed: bool = True
 ) -> Room:
     """Return what a cluster has room for now, but for some of its workers.
+
+    Parameters
+    ----------
+    limits : ConnectionSettings
+        Also says what each training worker uses of a Dask worker's resources.
+    is_needed : bool
+        See `ask_scheduler`.
 
     Raises
     ------
     BackendError
-        If the scheduler does not answer in `within_s` seconds.
+        If the scheduler does not answer in time.
     """
-    found = ask_scheduler(client, "nthreads", within_s=within_s)
+    found = ask_scheduler(client, "nthreads", limits=limits, is_needed=is_needed)
     threads = {address: count for address, count in found.items() if address not in without}
-    under_way = ask_scheduler(client, "processing", within_s=within_s)
+    under_way = ask_scheduler(client, "processing", limits=limits, is_needed=is_needed)
     tasks = {address: keys for address, keys in under_way.items() if address in threads}
     free = {address: count - len(tasks.get(address, ())) for address, count in threads.items()}
     keys = [str(key) for each in tasks.values() for key in each]
     holders = Counter(_holder(key) for key in keys)
     free = {address: count for address, count in free.items() if count > 0}
     able: dict[str, int] | None = None
-    if resources:
+    if limits.resources:
         able = {}
-        for address, have in _free_resources(client).items():
-            times = min(int(have.get(name, 0) / used) for name, used in resources.items())
+        for address, have in _free_resources(client, limits, is_needed).items():
+            times = min(int(have.get(name, 0) / used) for name, used in limits.resources.items())
             if most := min(times, free.get(address, 0)):
                 able[address] = most
     return Room(threads, free, dict(holders), able)
@@ -130,7 +139,9 @@ def _holder(key: str) -> str:
 
 
 @contextmanager
-def placing(client: Client, wait_s: float, go_on: Callable[[], None]) -> Iterator[None]:
+def placing(
+    client: Client, wait_s: float, go_on: Callable[[], None], limits: ConnectionSettings
+) -> Iterator[None]:
     """Keep other runs from being placed meanwhile; wait for one that is being placed now.
 
     Raises
@@ -138,18 +149,23 @@ def placing(client: Client, wait_s: float, go_on: Callable[[], None]) -> Iterato
     BackendError
         If that takes too long.
     """
-    deadline = time.monotonic() + max(wait_s, 30.0)  # however short the wait for room is
+    began = time.monotonic()
+    next_line_s, most_s = limits.say_after_s, max(wait_s, limits.restart_within_s)
     with client.as_current():
         lock = Lock(_LOCK)
-        while not lock.acquire(timeout=_LOOK_S):
-            go_on()
-            if time.monotonic() > deadline:
-                raise BackendError("another run has been placed on this Dask cluster for too long")
+    while not ask_scheduler(client, lock.acquire, limits=limits, timeout=_LOOK_S):
+        go_on()
+        waited = time.monotonic() - began
+        if waited > most_s:
+            raise BackendError("another run has been placed on this Dask cluster for too long")
+        if waited > next_line_s:
+            next_line_s += limits.say_after_s
+            logger.warning("waiting for another run that is being placed, for %.0f of %g s", waited, most_s)
     try:
         yield
     finally:
-        with client.as_current():
-            lock.release()
+        with suppress(BackendError):  # what it guards is over; the scheduler frees it after a while
+            ask_scheduler(client, lock.release, limits=limits, is_needed=False)
 
 
 def find_room(
@@ -159,8 +175,8 @@ def find_room(
     wait_s: float,
     go_on: Callable[[], None],
     without: Collection[str] = (),
-    resources: Mapping[str, float] | None = None,
     *,
+    limits: ConnectionSettings,
     ask: Callable[[int], None],
 ) -> Room:
     """Return a cluster's room when it has some for the roles, waiting for it if need be.
@@ -177,8 +193,8 @@ def find_room(
         Called often; raises to give up.
     without : collection of addresses
         Of Dask workers that are not to be used: they will be gone soon.
-    resources : mapping of name to number, or None
-        What each training worker uses.
+    limits : ConnectionSettings
+        See `room_on`.
     ask : callable
         Asks the cluster for room for so many roles; called often while there is none. See `Demand`.
 
@@ -190,14 +206,14 @@ def find_room(
     where = f"the Dask cluster at {client.scheduler.address}"
     began, next_line_s = time.monotonic(), _FIRST_LINE_S
     while True:
-        room = room_on(client, without, resources)
+        room = room_on(client, limits, without)
         if room.has(roles[:least]):
             return room
         waited = time.monotonic() - began
         if waited >= wait_s:
             raise BackendError(_too_little(room, roles, least, where, wait_s))
         if waited >= next_line_s:
-            next_line_s += _LINE_EVERY_S
+            next_line_s += limits.say_after_s
             said = f"{where} has {_free(room)}, and the run needs {_needs(roles[:least], room)}{_held(room)}"
             logger.warning("%s; waiting, %.0f of %g s", said, waited, wait_s)
         go_on()
@@ -279,7 +295,7 @@ def place(roles: Sequence[str], threads: Mapping[str, int], hosts: str = "any") 
         The first ones get a Dask worker to themselves, and are placed if there are too few threads.
     threads : mapping of address to number of threads
     hosts : "any", "spread" or "pack"
-        See `Connection`.
+        See `ConnectionSettings`.
 
     Examples
     --------

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from distributed import Client, Future
 
+from psbench.backends.dask.asking import ask_scheduler
 from psbench.backends.dask.protocol.roles import EVALUATOR, worker_name
 from psbench.data.shipment import Shipment
 from psbench.experiment import Experiment
@@ -52,7 +53,9 @@ class Shipping:
         """Send a role's process its data; return what its task takes, None where it loads it by itself."""
         if not self._travels:
             return None
-        sent = self._client.scatter(self._for(role), workers=[self._placed[role]], hash=False)
+        limits, where = self._workload.experiment.connection, [self._placed[role]]
+        data = self._for(role)
+        sent: Future = ask_scheduler(self._client, "scatter", data, limits=limits, workers=where, hash=False)
         self._sent.append(sent)
         return sent
 

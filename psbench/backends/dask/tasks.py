@@ -29,7 +29,7 @@ from psbench.backends.dask.protocol.roles import (
     worker_name,
 )
 from psbench.backends.dask.protocol.transport import Abandoned, ClientSocket, ServerSocket, Stopped
-from psbench.backends.dask.protocol.wire import Listening
+from psbench.backends.dask.protocol.wire import Listening, patience_of
 from psbench.backends.dask.server.replica import Replica
 from psbench.backends.dask.server.server_process import ServerProcess
 from psbench.backends.dask.worker.worker import Worker
@@ -88,7 +88,7 @@ def serve(
     name, key = server_name(number), take_key()
     with (
         listening_socket(experiment, key, largest) as socket,
-        ClientSocket(address, key, name) as coordinator,
+        ClientSocket(address, key, name, patience_of(experiment.connection)) as coordinator,
     ):
         _announce(topic, name, socket)
         _report(coordinator, lambda: _serve(experiment, sent, socket, coordinator, number, topic))
@@ -122,7 +122,8 @@ def train(
     """Be a training worker; `servers` begins with the coordinator."""
     name, key = worker_name(worker), take_key()
     with ExitStack() as stack:
-        clients = [stack.enter_context(ClientSocket(address, key, name)) for address in servers]
+        patience = patience_of(experiment.connection)
+        clients = [stack.enter_context(ClientSocket(each, key, name, patience)) for each in servers]
         rings = any(not servers_of(composition) for composition in experiment.strategy.compositions)
         socket = stack.enter_context(listening_socket(experiment, key, largest)) if rings else None
         first, others = clients[0], clients[1:]
@@ -139,21 +140,21 @@ def train(
 @_outliving
 def replicate(experiment: Experiment, sent: Shipment | None, topic: str, address: Address) -> None:
     """Run the replica, which needs no data; `address` is the coordinator's."""
-    key = take_key()
+    key, limits = take_key(), experiment.connection
     with (
         listening_socket(experiment, key, _REQUEST_BYTES) as socket,
-        ClientSocket(address, key, REPLICA) as coordinator,
+        ClientSocket(address, key, REPLICA, patience_of(limits)) as coordinator,
     ):
         _announce(topic, REPLICA, socket)
         for stage in STAGES[1:]:
             _reporter(topic, REPLICA)(stage)
-        _report(coordinator, Replica(socket, coordinator).run)
+        _report(coordinator, Replica(socket, coordinator, limits.silence_s + limits.replica_within_s).run)
 
 
 @_outliving
 def evaluate(experiment: Experiment, sent: Shipment | None, topic: str, address: Address) -> None:
     """Evaluate the models that come, one after another."""
-    with ClientSocket(address, take_key(), EVALUATOR) as coordinator:
+    with ClientSocket(address, take_key(), EVALUATOR, patience_of(experiment.connection)) as coordinator:
         _report(coordinator, lambda: _evaluate(experiment, coordinator, sent, _reporter(topic, EVALUATOR)))
 
 
@@ -211,7 +212,8 @@ def listening_socket(experiment: Experiment, key: RunKey, largest: int) -> Serve
     """Listen where the Dask worker does, and be reached as it is."""
     worker = get_worker()
     host, contact = get_address_host(worker.address), get_address_host(worker.contact_address)
-    listening = Listening(contact, experiment.connection.port_range, largest)
+    limits = experiment.connection
+    listening = Listening(contact, limits.port_range, largest, patience_of(limits))
     return ServerSocket(host, key, listening=listening)
 
 

@@ -10,6 +10,7 @@ from importlib import metadata
 from distributed import Client
 
 from psbench.backends.dask.asking import ask
+from psbench.clusters.connection import ConnectionSettings
 from psbench.errors import BackendError
 
 #: what must be the same; of Python the first two numbers
@@ -32,8 +33,8 @@ def versions_here() -> dict[str, str]:
     return _versions(_COMPARED)
 
 
-def check_versions(client: Client, addresses: Iterable[str], within_s: float) -> None:
-    """Compare what Dask workers have installed with what is here; one may take so many seconds to answer.
+def check_versions(client: Client, addresses: Iterable[str], limits: ConnectionSettings) -> None:
+    """Compare what Dask workers have installed with what is here.
 
     Raises
     ------
@@ -42,7 +43,7 @@ def check_versions(client: Client, addresses: Iterable[str], within_s: float) ->
     """
     own, wanted = versions_here(), sorted(set(addresses))
     try:
-        theirs = ask(client, _versions, _COMPARED, of=wanted, within_s=within_s)
+        theirs = ask(client, _versions, _COMPARED, of=wanted, limits=limits)
     except ModuleNotFoundError as error:
         raise BackendError(f"a Dask worker has no {error.name}: install psbench there, as here") from None
     for name, version in own.items():

@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 
 from psbench.backends.dask.placement import Room, find_room, place, place_with_resources, room_on
+from psbench.clusters.connection import ConnectionSettings
 from psbench.errors import BackendError
 
+LIMITS = ConnectionSettings()
 ROLES = ["coordinator", "worker 0", "worker 1", "evaluator"]
 
 
@@ -39,13 +41,13 @@ class Cluster:
     async def processing(self) -> dict[str, Collection[str]]:
         return self.tasks
 
-    def run_on_scheduler(self, _function: Any) -> Mapping[str, Mapping[str, float]]:
+    async def run_on_scheduler(self, _function: Any) -> Mapping[str, Mapping[str, float]]:
         return self.resources
 
 
 def room_of(*arguments: Any, without: Collection[str] = (), needs: Mapping[str, float] | None = None) -> Room:
     client: Any = Cluster(*arguments)
-    return room_on(client, without, needs)
+    return room_on(client, ConnectionSettings(resources=needs or {}), without)
 
 
 def test_what_has_a_task_is_not_free_and_its_run_is_named() -> None:
@@ -101,7 +103,7 @@ def test_too_little_room_is_told_with_who_has_it(threads: Any, tasks: Any, says:
     client: Any = Cluster(threads, tasks)
     asked: list[int] = []
     with pytest.raises(BackendError, match=says):
-        find_room(client, ROLES[:3], 2, 0.0, lambda: None, ask=asked.append)
+        find_room(client, ROLES[:3], 2, 0.0, lambda: None, limits=LIMITS, ask=asked.append)
     assert not asked  # there was no time to wait
 
 
@@ -114,7 +116,7 @@ def test_a_run_waits_as_long_as_it_is_told_and_asks_for_room() -> None:
         cluster.threads = {"a": 1, "b": 2}
 
     client: Any = cluster
-    room = find_room(client, ROLES, 3, 30.0, lambda: None, ask=come)
+    room = find_room(client, ROLES, 3, 30.0, lambda: None, limits=LIMITS, ask=come)
     assert (room.free, asked) == ({"a": 1, "b": 2}, [4])
 
 

@@ -19,6 +19,7 @@ from psbench.backends.dask.protocol.messages import Hello, Ping, Ready, RingPiec
 from psbench.backends.dask.protocol.payloads import new_payload
 from psbench.backends.dask.protocol.roles import Address
 from psbench.backends.dask.protocol.transport import ClientSocket, ServerSocket
+from psbench.backends.dask.protocol.wire import Listening, Patience
 
 pytestmark = pytest.mark.timeout(60)
 HEAD = struct.Struct("<BBxxIQ")
@@ -36,7 +37,8 @@ WAYS = [socket.AF_INET, *([socket.AF_UNIX] if sys.platform == "linux" else [])]
 def dialled(server: ServerSocket, way: socket.AddressFamily = socket.AF_INET) -> socket.socket:
     """Return a bare connection to a server."""
     host, port, number = stream._place(server.address)
-    return stream._connected(way, (host, port) if way is socket.AF_INET else stream._local_name(number))
+    where = (host, port) if way is socket.AF_INET else stream._local_name(number)
+    return stream._connected(way, where, 5.0)
 
 
 def closed(server: ServerSocket, end: socket.socket) -> bool:
@@ -191,13 +193,16 @@ def test_what_was_sent_before_the_end_is_read(server: ServerSocket) -> None:
     await_true(lambda: server.receive(0.01) is None and not server.peers)
 
 
-def test_a_peer_without_a_sign_of_life_is_gone(server: ServerSocket, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_peer_without_a_sign_of_life_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     """As a process that was stopped is; one that has nothing to say gives signs."""
     monkeypatch.setattr(connection, "HEARTBEAT_S", 0.0)
-    with dialled(server) as stopped, ClientSocket(server.address, KEY, "idle") as idle:
+    with (
+        ServerSocket("127.0.0.1", KEY, listening=Listening(patience=Patience(silence_s=4.0))) as server,
+        dialled(server) as stopped,
+        ClientSocket(server.address, KEY, "idle") as idle,
+    ):
         stopped.sendall(greeting(server))
         assert {next_of(server).sender for _ in range(2)} == {"worker 0", "idle"}
-        monkeypatch.setattr(connection, "SILENCE_S", 4.0)
         server._wire._look_s = 0.0
         began = time.monotonic()
         while "worker 0" in server.peers:
@@ -210,17 +215,20 @@ def test_a_peer_without_a_sign_of_life_is_gone(server: ServerSocket, monkeypatch
         assert not idle.lost
 
 
-def test_a_server_that_still_loads_is_not_taken_for_gone(
-    server: ServerSocket, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_server_that_still_loads_is_not_taken_for_gone(server: ServerSocket) -> None:
     """It listens, and answers nobody before it is ready."""
-    with ClientSocket(server.address, KEY, "early") as client:
-        monkeypatch.setattr(connection, "SILENCE_S", -1.0)
+    with ClientSocket(server.address, KEY, "early", Patience(silence_s=1e-3)) as client:
         assert not client.lost
         assert client.receive(0.01) is None
         assert not client.lost
         next_of(server)
         await_true(lambda: client.receive(0.01) is None and client.lost)  # silence counts from the first word
+
+
+def test_a_server_that_never_says_a_word_is_gone_after_a_while(server: ServerSocket) -> None:
+    with ClientSocket(server.address, KEY, "early", Patience(first_word_s=1.0)) as client:
+        assert not client.lost
+        await_true(lambda: client.lost)
 
 
 def test_the_sending_thread_ends_with_the_last_connection(server: ServerSocket) -> None:

@@ -53,8 +53,6 @@ _WorkerHandler: TypeAlias = Callable[[int, Any], None]
 
 #: seconds between looks at what is due, at the client's share of the log, and at which peers are dead
 _DUE_S, _LOG_S, _LOOK_S = 0.02, 0.1, 0.25
-#: seconds that the last step of a worker may take before the run ends without what it used
-_USAGE_S = 5.0
 _RETIRED = "a server's Dask worker is being retired before training began"
 _NOT_BEGUN = "stopped by hand before training began"
 
@@ -444,7 +442,7 @@ class LiveRun:
 
     def _await_usage(self) -> Script[None]:
         """Wait for what the workers used; one whose last step takes long is not waited for."""
-        run, latest, looks = self.run, self.run.clock_s + _USAGE_S, self._looks
+        run, latest, looks = self.run, self.run.clock_s + self._connection.settle_within_s, self._looks
         yield Wait(
             lambda: self._looks > looks and (run.clock_s > latest or not run.peers.without_usage),
             lambda: ", ".join(run.peers.without_usage),

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import logging
+import math
+import os
 import time
 from collections.abc import Iterable
 from itertools import count
@@ -12,6 +15,7 @@ from distributed import Client, Future
 from distributed.scheduler import KilledWorker
 
 from psbench.backends.control import Control, Observer
+from psbench.backends.dask.asking import ask, ask_scheduler
 from psbench.backends.dask.connecting import connected
 from psbench.backends.dask.coordinator.ending import Ending
 from psbench.backends.dask.demand import demand
@@ -36,8 +40,7 @@ from psbench.experiment import Experiment
 from psbench.system.start_progress import start_progress
 from psbench.training.workload import Workload
 
-#: seconds that processes may take to load torch and their partition
-_LOAD_S = 180.0
+logger = logging.getLogger(__name__)
 
 
 def run_map_reduce(
@@ -68,18 +71,18 @@ def run_map_reduce(
     roles = [*map(worker_name, range(workload.profile.num_workers)), EVALUATOR]
     start_progress().expect(roles)
     with connected(experiment, len(roles), client, control.check) as client:
-        wait_s, uses = experiment.recovery.wait_for_workers, experiment.connection
-        with demand(client) as wanted:
+        wait_s, limits = experiment.recovery.wait_for_workers, experiment.connection
+        with demand(client, limits) as wanted:
             room = find_room(
                 client,
                 roles,
                 len(roles),
                 wait_s,
                 control.check,
-                resources=uses.resources,
+                limits=limits,
                 ask=wanted.ask,
             )
-        placed = place_with_resources(roles, room, uses.hosts)
+        placed = place_with_resources(roles, room, limits.hosts)
         start_progress().place(placed)
         return _Driver(workload, log, control, observer, checkpoints, client, placed).run()
 
@@ -119,7 +122,7 @@ class _Driver:
     ) -> None:
         experiment = workload.experiment
         self.workload, self.log, self.control, self.observer = workload, log, control, observer
-        self.client, self.placed = client, placed
+        self.client, self.placed, self._limits = client, placed, experiment.connection
         self._shipping = Shipping(client, workload, placed)
         self.engine, self.server = workload.engine(log), workload.server()
         self.ending = Ending()
@@ -164,9 +167,7 @@ class _Driver:
         except KilledWorker as error:
             raise WorkerLost(f"a task's process was killed, and its partition with it: {error}") from error
         finally:
-            with self.client.as_current():
-                self.client.cancel(list(self._partitions.values()), force=True)
-                self._shipping.end()
+            self._let_go()
 
     def _load(self) -> None:
         shipping, last = self._shipping, self.workload.profile.num_workers
@@ -177,20 +178,41 @@ class _Driver:
                 tasks.load, experiment, shipping.to(role), min(worker, last - 1), on=role
             )
         for worker, partition in self._partitions.items():
-            self._result(partition, f"partition {worker}", _LOAD_S)
+            self._result(partition, f"partition {worker}", self._limits.start_within_s)
             start_progress().reach(worker_name(worker) if worker < last else EVALUATOR, "data read")
 
     def _submit(self, task: Any, *arguments: Any, on: str | None = None) -> Future:
         where = {"workers": [self.placed[on]], "allow_other_workers": False} if on else {}
         return self.client.submit(task, *arguments, pure=False, **where)
 
-    def _result(self, future: Future, what: str, timeout: float | None = None) -> Any:
+    def _result(self, future: Future, what: str, within_s: float = math.inf) -> Any:
+        """Wait for a task's result, however long it takes while the Dask workers answer."""
+        began = time.monotonic()
+        while True:
+            left = began + within_s - time.monotonic()
+            try:
+                return future.result(timeout=max(0.0, min(self._limits.say_after_s, left)))
+            except TimeoutError:
+                waited = time.monotonic() - began
+            if waited >= within_s:
+                raise BackendError(
+                    f"{what} was not loaded within {within_s:g} s (connection.start_within_s): are the Dask "
+                    "workers busy?"
+                )
+            logger.warning("waiting for %s for %.0f s", what, waited)
+            ask(self.client, os.getpid, of={*self.placed.values()}, limits=self._limits)
+
+    def _let_go(self) -> None:
+        """Have the cluster forget the partitions, unless it is gone."""
+        partitions = list(self._partitions.values())
         try:
-            return future.result(timeout=timeout)
-        except TimeoutError as error:
-            raise BackendError(
-                f"{what} was not loaded within {timeout:.0f} s: are the Dask workers busy?"
-            ) from error
+            self._ask("cancel", partitions, force=True, is_needed=False)
+        except Exception as error:
+            logger.info("the partitions could not be cancelled: %s", error)
+        self._shipping.end()
+
+    def _ask(self, question: str, *arguments: Any, **options: Any) -> Any:
+        return ask_scheduler(self.client, question, *arguments, limits=self._limits, **options)
 
     # ---------------------------------------------------------------- a job
 
@@ -204,7 +226,7 @@ class _Driver:
         self._weights = self._planned_weights(pushes)
         model = self.server.parameters.numpy(), self.server.buffers.numpy()
         with self.client.as_current():
-            spread = self.client.scatter([model], broadcast=True, hash=False)[0]
+            spread = self._ask("scatter", [model], broadcast=True, hash=False)[0]
             maps = [
                 self._submit(
                     tasks.map_step,

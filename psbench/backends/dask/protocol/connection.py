@@ -20,7 +20,7 @@ from torch import Tensor
 
 from psbench.backends.dask.protocol.decoder import MessageRefused
 from psbench.backends.dask.protocol.payloads import TYPES, ZERO_COPY_BYTES, bytes_of, new_payload
-from psbench.backends.dask.protocol.wire import HEARTBEAT_S, SILENCE_S, Frame
+from psbench.backends.dask.protocol.wire import HEARTBEAT_S, Frame
 
 #: kind of the frame, type of its payload, bytes of the body, entries of the payload
 _HEAD = struct.Struct("<BBxxIQ")
@@ -45,9 +45,10 @@ class Connection:
     largest_body : int
         Bytes; a frame that announces more is refused, and so is any payload while this is below
         `LARGEST_BODY`: that is how much a stranger may say.
-    is_patient : bool
-        Whether the peer may be silent for as long as it likes before its first word: a server that still
-        loads its data does not answer yet.
+    silence_s : float, seconds
+        How long the peer may be silent.
+    first_word_s : float or None, seconds
+        The same before its first word; None if that is no exception.
 
     Attributes
     ----------
@@ -58,7 +59,11 @@ class Connection:
     """
 
     def __init__(
-        self, end: socket.socket, largest_body: int = LARGEST_BODY, is_patient: bool = False
+        self,
+        end: socket.socket,
+        largest_body: int = LARGEST_BODY,
+        silence_s: float = math.inf,
+        first_word_s: float | None = None,
     ) -> None:
         end.setblocking(False)
         if end.family != getattr(socket, "AF_UNIX", None):
@@ -80,7 +85,8 @@ class Connection:
         self._queue: deque[memoryview | bytes] = deque()
         self._closed = False
         self._sent_s = time.monotonic()
-        self._heard_s = math.inf if is_patient else self._sent_s
+        self._silence_s = silence_s
+        self._heard_s = self._sent_s + (0.0 if first_word_s is None else first_word_s - silence_s)
 
     def fileno(self) -> int:
         """Return the number of the socket, for pollers."""
@@ -96,7 +102,7 @@ class Connection:
     @property
     def is_silent(self) -> bool:
         """Whether the peer gave no sign of life for long; ask only when there is nothing to read."""
-        return time.monotonic() - self._heard_s > SILENCE_S
+        return time.monotonic() - self._heard_s > self._silence_s
 
     def wait(self, timeout_s: float) -> bool:
         """Wait until there is something to read, at most that long; returns whether there is."""

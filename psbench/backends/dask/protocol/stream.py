@@ -29,7 +29,7 @@ from psbench.backends.dask.protocol.decoder import MessageRefused
 from psbench.backends.dask.protocol.messages import Hello
 from psbench.backends.dask.protocol.roles import Address
 from psbench.backends.dask.protocol.sender import SENDER
-from psbench.backends.dask.protocol.wire import SILENCE_S, Frame, Listening
+from psbench.backends.dask.protocol.wire import Frame, Listening, Patience
 
 #: bytes of a number that is drawn, and of an HMAC
 _NUMBER, _HMAC = 16, 32
@@ -37,8 +37,6 @@ _NUMBER, _HMAC = 16, 32
 _GREETING = 1 << 12
 #: the kind of a server's answer to a greeting, which no message has
 _WELCOME = 254
-#: how long a connection attempt may take (seconds); on one machine it is answered by the system
-_CONNECT_S = 10.0
 #: connections that may wait to be accepted
 _BACKLOG = 1024
 #: scheme of addresses
@@ -77,7 +75,7 @@ def _listen_locally(number: bytes) -> list[socket.socket]:
     return [end]
 
 
-def _connect(host: str, port: int, number: bytes) -> socket.socket:
+def _connect(host: str, port: int, number: bytes, within_s: float) -> socket.socket:
     """Return a connection to a server: by its Unix socket, or by TCP.
 
     Raises
@@ -87,14 +85,14 @@ def _connect(host: str, port: int, number: bytes) -> socket.socket:
     """
     if sys.platform == "linux":
         with suppress(OSError):  # it is of another network namespace, or has too many waiting
-            return _connected(socket.AF_UNIX, _local_name(number))
-    return _connected(_family(host), (host, port))
+            return _connected(socket.AF_UNIX, _local_name(number), within_s)
+    return _connected(_family(host), (host, port), within_s)
 
 
-def _connected(family: socket.AddressFamily, address: Any) -> socket.socket:
+def _connected(family: socket.AddressFamily, address: Any, within_s: float) -> socket.socket:
     end = socket.socket(family)
     try:
-        end.settimeout(_CONNECT_S)
+        end.settimeout(within_s)  # on one machine the system answers at once
         end.connect(address)
     except OSError:
         end.close()
@@ -136,7 +134,8 @@ class StreamServer:
         self._connections: set[Connection] = set()
         self._used: set[bytes] = set()  # numbers of clients
         self._ready: deque[Connection] = deque()  # those that may have a frame
-        self._look_s = time.monotonic() + SILENCE_S
+        self._silence_s = listening.patience.silence_s
+        self._look_s = time.monotonic() + self._silence_s
         self.strangers = 0
         bracketed = f"[{host}]" if ":" in host else host
         port = over_tcp.getsockname()[1]
@@ -179,7 +178,7 @@ class StreamServer:
             end, _ = listening.accept()
         except OSError:  # it is gone already
             return
-        connection = Connection(end, _GREETING)
+        connection = Connection(end, _GREETING, self._silence_s)
         self._connections.add(connection)
         self._selector.register(connection, selectors.EVENT_READ, connection)
         self._ready.append(connection)  # its greeting is here, more often than not
@@ -254,7 +253,7 @@ class StreamServer:
 
     def _drop_silent(self, now_s: float) -> None:
         """Drop who gave no sign of life for long, strangers included."""
-        self._look_s = now_s + SILENCE_S / 4
+        self._look_s = now_s + self._silence_s / 4
         for connection in [*self._connections]:
             connection.look()
             if connection.has_bytes:
@@ -280,19 +279,20 @@ class StreamClient:
     key : bytes
     name : str
         The role that connects.
+    patience : Patience
     """
 
-    def __init__(self, address: Address, key: bytes, name: str) -> None:
+    def __init__(self, address: Address, key: bytes, name: str, patience: Patience) -> None:
         host, port, number = _place(address)
         self._number = secrets.token_bytes(_NUMBER)
         self._welcome: bytes | None = _tag(key, self._number)  # until it has come
         try:
-            end = _connect(host, port, number)
+            end = _connect(host, port, number, patience.silence_s)
         except OSError:  # no process listens any more: this connection is lost from the beginning
             self._connection = Connection(socket.socket(_family(host)))
             self._connection.close(0)
             return
-        self._connection = Connection(end, is_patient=True)
+        self._connection = Connection(end, silence_s=patience.silence_s, first_word_s=patience.first_word_s)
         SENDER.add(self._connection)
         body, _ = Hello(name).encode()
         tag = _tag(key, number, self._number, body)

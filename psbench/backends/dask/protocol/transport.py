@@ -24,10 +24,10 @@ from psbench.backends.dask.protocol import stream
 from psbench.backends.dask.protocol.decoder import Message, MessageRefused, decode
 from psbench.backends.dask.protocol.messages import PushKey, PushMessage
 from psbench.backends.dask.protocol.roles import Address, worker_number
-from psbench.backends.dask.protocol.wire import LINGER_S, ClientWire, Frame, Listening, ServerWire
+from psbench.backends.dask.protocol.wire import LINGER_S, ClientWire, Frame, Listening, Patience, ServerWire
 from psbench.backends.dask.protocol.zeromq import ZeroMQClient, ZeroMQServer
 
-_ANYWHERE = Listening()
+_ANYWHERE, _PATIENCE = Listening(), Patience()
 
 
 class Stopped(Exception):
@@ -161,11 +161,15 @@ class ClientSocket(_Socket):
         The run's key, which the server socket asks for.
     name : str
         The role that connects.
+    patience : Patience
+        How long the other end may be silent.
     """
 
-    def __init__(self, address: Address, key: bytes, name: str) -> None:
+    def __init__(self, address: Address, key: bytes, name: str, patience: Patience = _PATIENCE) -> None:
         streams = address.url.startswith(f"{stream.SCHEME}://")
-        self._wire: ClientWire = (stream.StreamClient if streams else ZeroMQClient)(address, key, name)
+        self._wire: ClientWire = (stream.StreamClient if streams else ZeroMQClient)(
+            address, key, name, patience
+        )
 
     @property
     def has_message(self) -> bool:

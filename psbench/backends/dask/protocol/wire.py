@@ -12,10 +12,9 @@ import zmq
 from torch import Tensor
 
 from psbench.backends.dask.protocol.roles import Address
+from psbench.clusters.connection import ConnectionSettings
 from psbench.errors import BackendError
 
-#: a peer that is silent for so long is gone, even if its connection was never closed (seconds)
-SILENCE_S = 15.0
 #: seconds between two signs of life of a peer that has nothing to say
 HEARTBEAT_S = 2.0
 #: how long a closing connection may take to send what it still has (seconds)
@@ -30,16 +29,34 @@ class Frame(NamedTuple):
     payload: Tensor | None
 
 
+class Patience(NamedTuple):
+    """Seconds after which a peer counts as gone, even if its connection was never closed.
+
+    `silence_s` is that without a sign of life, and `first_word_s` that before its first word: a server that
+    still loads its data does not answer yet. See `ConnectionSettings`, from whose fields they come.
+    """
+
+    silence_s: float = 15.0
+    first_word_s: float = 180.0
+
+
+def patience_of(limits: ConnectionSettings) -> Patience:
+    """Return how long the processes of a run wait for each other."""
+    return Patience(limits.silence_s, limits.start_within_s)
+
+
 class Listening(NamedTuple):
     """Where a server is reached and listens, and what it takes.
 
     `contact` is the host by which others reach it, if that is another; `ports` the first and the last port
-    to listen on, None for any; `largest` the bytes of the largest payload, beyond which senders are dropped.
+    to listen on, None for any; `largest` the bytes of the largest payload, beyond which senders are dropped;
+    `patience` how long peers may be silent.
     """
 
     contact: str | None = None
     ports: tuple[int, int] | None = None
     largest: int = 1 << 40
+    patience: Patience = Patience()
 
     def candidates(self) -> range:
         """Return the ports to try; 0 is any."""

@@ -17,7 +17,7 @@ from psbench.backends.dask.protocol.decoder import MessageRefused
 from psbench.backends.dask.protocol.messages import Hello
 from psbench.backends.dask.protocol.payloads import TYPES, ZERO_COPY_BYTES, bytes_of, new_payload
 from psbench.backends.dask.protocol.roles import Address
-from psbench.backends.dask.protocol.wire import HEARTBEAT_S, LINGER_S, SILENCE_S, Frame, Listening
+from psbench.backends.dask.protocol.wire import HEARTBEAT_S, LINGER_S, Frame, Listening, Patience
 from psbench.errors import BackendError
 
 #: kind of the message, the type of its payload, and how many entries the payload frame holds (none if 0)
@@ -28,7 +28,7 @@ _GONE = zmq.Event.DISCONNECTED | zmq.Event.CLOSED | zmq.Event.HANDSHAKE_FAILED_N
 class _Socket:
     """What both kinds of sockets share: one ZeroMQ context, one socket, one time-out."""
 
-    def __init__(self, kind: int, host: str) -> None:
+    def __init__(self, kind: int, host: str, patience: Patience) -> None:
         self._context = zmq.Context()
         self._socket: zmq.Socket[bytes] = self._context.socket(kind)
         self._timeout_ms = -2
@@ -38,7 +38,7 @@ class _Socket:
             (zmq.SNDHWM, 0),  # requests wait for answers, so no queue can grow without end
             (zmq.RCVHWM, 0),
             (zmq.HEARTBEAT_IVL, round(HEARTBEAT_S * 1000)),
-            (zmq.HEARTBEAT_TIMEOUT, round(SILENCE_S * 1000)),
+            (zmq.HEARTBEAT_TIMEOUT, round(patience.silence_s * 1000)),
             (zmq.IPV6, int(":" in host)),
         ):
             self._socket.setsockopt(option, value)
@@ -130,7 +130,7 @@ class ZeroMQServer(_Socket):
     """
 
     def __init__(self, host: str, key: bytes, encrypted: bool, listening: Listening) -> None:
-        super().__init__(zmq.ROUTER, host)
+        super().__init__(zmq.ROUTER, host, listening.patience)
         self._socket.setsockopt(zmq.MAXMSGSIZE, listening.largest)
         self._largest = listening.largest
         self._key = key
@@ -223,10 +223,12 @@ class ZeroMQClient(_Socket):
     key : bytes
     name : str
         The role that connects.
+    patience : Patience
+        ZeroMQ itself answers signs of life, also before the first word.
     """
 
-    def __init__(self, address: Address, key: bytes, name: str) -> None:
-        super().__init__(zmq.DEALER, address.url.split("//")[-1].rsplit(":", 1)[0])
+    def __init__(self, address: Address, key: bytes, name: str, patience: Patience) -> None:
+        super().__init__(zmq.DEALER, address.url.split("//")[-1].rsplit(":", 1)[0], patience)
         socket = self._socket
         socket.setsockopt(zmq.RECONNECT_IVL, -1)  # a new connection would be a stranger's
         socket.setsockopt(zmq.SNDTIMEO, 0)  # nothing but a lost connection makes a message wait

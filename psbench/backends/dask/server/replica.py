@@ -12,8 +12,6 @@ from psbench.core.log import ROW
 
 #: seconds between looks whether the coordinator is still there
 _LOOK_S = 0.25
-#: seconds that the client may take to ask for the state, once a server is lost
-_ASK_S = 30.0
 
 
 class Replica:
@@ -27,10 +25,12 @@ class Replica:
     socket : ServerSocket
         Where the client asks.
     coordinator : ClientSocket
+    within_s : float, seconds
+        How long the client may take to ask for the state, once a server is lost.
     """
 
-    def __init__(self, socket: ServerSocket, coordinator: ClientSocket) -> None:
-        self._socket, self._coordinator = socket, coordinator
+    def __init__(self, socket: ServerSocket, coordinator: ClientSocket, within_s: float = 30.0) -> None:
+        self._socket, self._coordinator, self._within_s = socket, coordinator, within_s
         self._rows, self._texts = bytearray(), list[str]()
         self._last: msg.KeepState | None = None
         self._is_asked = self._is_done = False
@@ -51,7 +51,7 @@ class Replica:
             elif self._coordinator.lost:
                 break
             self._serve(0)
-        until = time.monotonic() + _ASK_S
+        until = time.monotonic() + self._within_s
         while time.monotonic() < until and not self._is_done:
             self._serve(_LOOK_S)
 

@@ -18,6 +18,7 @@ from psbench.backends.dask.protocol.framing import State
 from psbench.backends.dask.protocol.messages import RingPiece, StartRing
 from psbench.backends.dask.protocol.roles import Address, worker_name
 from psbench.backends.dask.protocol.transport import ClientSocket, Received, ServerSocket
+from psbench.backends.dask.protocol.wire import Patience
 from psbench.backends.dask.server.store import state_of
 from psbench.backends.dask.worker.mailbox import LOOK_S, Mailbox
 from psbench.backends.dask.worker.ring_all_reduce import all_reduce
@@ -45,6 +46,8 @@ class RingMember:
         Where the member before this one sends its pieces.
     key : bytes
         The run's key, for connections to other members.
+    patience : Patience
+        How long these may be silent.
 
     Attributes
     ----------
@@ -54,9 +57,11 @@ class RingMember:
         What this worker adds to the next ring.
     """
 
-    def __init__(self, worker: int, mailbox: Mailbox, socket: ServerSocket, key: bytes) -> None:
+    def __init__(
+        self, worker: int, mailbox: Mailbox, socket: ServerSocket, key: bytes, patience: Patience
+    ) -> None:
         self.worker, self.mailbox, self.socket = worker, mailbox, socket
-        self._key = key
+        self._key, self._patience = key, patience
         self.replica: Server
         self.contribution: tuple[Tensor, Tensor] | None = None
         self._codec = "none"
@@ -174,7 +179,9 @@ class RingMember:
     def _neighbour(self, worker: int) -> ClientSocket:
         if worker not in self._neighbours:
             address = self._addresses[worker]
-            self._neighbours[worker] = ClientSocket(address, self._key, worker_name(self.worker))
+            self._neighbours[worker] = ClientSocket(
+                address, self._key, worker_name(self.worker), self._patience
+            )
         return self._neighbours[worker]
 
     def _await_piece(self, number: int, step: int) -> Tensor:

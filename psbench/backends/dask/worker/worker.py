@@ -14,6 +14,7 @@ from psbench.backends.dask.protocol.decoder import Message
 from psbench.backends.dask.protocol.messages import EntryRanges, ReleaseMessage
 from psbench.backends.dask.protocol.roles import Address
 from psbench.backends.dask.protocol.transport import Abandoned, ClientSocket, ServerSocket, Stopped
+from psbench.backends.dask.protocol.wire import patience_of
 from psbench.backends.dask.worker.checkpointing import restored_loop, state_as_of_release, state_of_waiting
 from psbench.backends.dask.worker.clock import CoordinatorClock, EmulatedMachine
 from psbench.backends.dask.worker.exchange import RingExchange, ServerExchange, WorkerExchange
@@ -64,8 +65,11 @@ class Worker:
         self.servers = [coordinator, *servers]  # the first server is in the coordinator's process
         self.mailbox = Mailbox(coordinator)
         without_server = workload.experiment.strategy.compositions[0].placement.peer_to_peer
-        member = GossipMember if without_server else self.member_class
-        self.member = None if socket is None else member(worker, self.mailbox, socket, key)
+        member, patience = (
+            GossipMember if without_server else self.member_class,
+            patience_of(workload.experiment.connection),
+        )
+        self.member = None if socket is None else member(worker, self.mailbox, socket, key, patience)
         self.trainer, self.evaluator = workload.trainer(), workload.evaluator()
         self.loop: WorkerLoop | None = None  # begins with a release
         self._optimizer = workload.experiment.optimizer
