@@ -132,7 +132,14 @@ class WorkerLost(BackendError):
 
 
 class ServerLost(BackendError):
-    """A parameter server is lost; the message names the last checkpoint."""
+    """A parameter server is lost; the message names the last checkpoint.
+
+    `role` says which, where that is known.
+    """
+
+    def __init__(self, reason: str, role: str = "") -> None:
+        super().__init__(reason)
+        self.role = role
 
 
 class Cancelled(BackendError):

@@ -236,7 +236,9 @@ class Attempt:
         if self._futures[role].done():
             self._raise_failure(role)
         if self.placed[role] not in self._ask_scheduler("nthreads"):
-            raise ServerLost(f"{self._what(role)} is gone: its process was killed before it could listen")
+            raise ServerLost(
+                f"{self._what(role)} is gone: its process was killed before it could listen", role
+            )
         if waited_s > self._limits.listen_within_s:
             raise BackendError(
                 f"{self._what(role)} did not listen within {self._limits.listen_within_s:g} s "
@@ -384,8 +386,16 @@ class Attempt:
         if isinstance(error, PsbenchError):
             raise error
         if error is None or type(error).__name__ == "KilledWorker":
-            raise ServerLost(f"{self._what(role)} is gone: its process was killed")
+            how = "was killed" if self._is_gone(role) else "gives no sign of life: is it frozen?"
+            raise ServerLost(f"{self._what(role)} is gone: its process {how}", role)
         raise BackendError(f"{role} failed: {error!r}") from error
+
+    def _is_gone(self, role: str) -> bool:
+        """Whether the scheduler knows the Dask worker of a role no more."""
+        try:
+            return self.placed[role] not in self._ask_scheduler("nthreads", is_needed=False)
+        except BackendError:
+            return True
 
     def _of_peer(self, failed: PeerFailed) -> PsbenchError:
         """Return a task's own error if it is one of ours, or ours with its traceback."""

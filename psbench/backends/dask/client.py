@@ -79,6 +79,7 @@ def run_dask(
     start_progress().expect(roles)
     with connected(experiment, len(roles), client, control.check) as connection:
         restarts, most, leaving = 0, experiment.recovery.max_restarts, set[str]()
+        attempt: Attempt | None = None
         while True:
             try:
                 attempt = _placed(workload, record, control, connection, client is None, leaving)
@@ -96,6 +97,8 @@ def run_dask(
                     often = f"; it was started again {restarts} times (recovery.max_restarts)"
                     raise ServerLost(f"{lost}; {record.last_checkpoint}{often if restarts else ''}") from None
                 restarts += 1
+                if attempt is not None and lost.role in attempt.placed:  # it may be frozen, and be there
+                    leaving.add(attempt.placed[lost.role])
                 _go_on(record, lost, f"(restart {restarts} of {most})")
             except Cancelled:
                 outcome = record.stopped()

@@ -97,7 +97,8 @@ class Membership:
             self.close(REPLICA)  # it keeps what it has, as the client may only be cut off
             raise Cancelled("the client is gone")
         elif name not in _HELPERS:
-            raise ServerLost(f"{name} is gone: its process was killed or its machine is unreachable")
+            why = "its process was killed or is frozen, or its machine is unreachable"
+            raise ServerLost(f"{name} is gone: {why}", name)
         else:
             self._replacements.lose(name, self._run.now, how, is_replaced)
             self._expect_again(name)
