@@ -18,6 +18,9 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
+_GONE = "the Dask scheduler is gone: its process was killed, or its machine is unreachable"
+
+
 class Unresponsive(BackendError):
     """Dask workers do not answer; `addresses` has theirs."""
 
@@ -61,6 +64,8 @@ def ask(
             of,
         ) from None
     except OSError as error:
+        if client.status != "running":
+            raise BackendError(_GONE) from None
         raise ServerLost(f"a Dask worker is gone before the run could begin there: {error}") from None
 
 
@@ -98,6 +103,8 @@ def ask_scheduler(
         raise BackendError(
             f"the Dask scheduler has not answered within {within_s:g} s (connection.{name}): is it frozen?"
         ) from None
+    except OSError:
+        raise BackendError(_GONE) from None
 
 
 def tell_scheduler(client: Client, question: str, *arguments: Any) -> concurrent.futures.Future[Any]:
@@ -113,6 +120,8 @@ def _patiently(
     client: Client, call: Callable[[], Awaitable[T]], whom: str, within_s: float, limits: ConnectionSettings
 ) -> T:
     """Await a call in the client's event loop, and say from time to time who is waited for."""
+    if client.status != "running":
+        raise BackendError(_GONE)
 
     async def bounded() -> T:
         task = asyncio.ensure_future(call())
@@ -128,4 +137,9 @@ def _patiently(
         task.cancel()
         raise TimeoutError
 
-    return client.sync(bounded)  # type: ignore[no-any-return]
+    try:
+        return client.sync(bounded)  # type: ignore[no-any-return]
+    except (AttributeError, asyncio.CancelledError, concurrent.futures.CancelledError):
+        if client.status == "running":
+            raise
+        raise BackendError(_GONE) from None  # it has closed itself meanwhile, and has no scheduler any more

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import ssl
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -118,9 +119,22 @@ def _client(address: str, security: Security, within_s: float) -> Iterator[Clien
     except (OSError, ValueError, TypeError, RuntimeError) as error:
         raise ParameterError(_why_not(address, error, within_s)) from error
     try:
-        yield client
+        with _quiet():
+            yield client
     finally:
         client.close(timeout=within_s)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep Dask's client from saying of its own that the scheduler is gone: whoever uses it says so once."""
+    logger = logging.getLogger("distributed.client")
+    before = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
 
 
 def _why_not(address: str, error: BaseException, within_s: float) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+import secrets
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -11,7 +12,7 @@ from contextlib import contextmanager, suppress
 from itertools import zip_longest
 from typing import NamedTuple
 
-from distributed import Client, Lock, Scheduler
+from distributed import Client, Scheduler
 from distributed.comm import get_address_host
 
 from psbench.backends.dask.asking import ask_scheduler
@@ -27,8 +28,10 @@ _KEY = re.compile(r"psbench-(.+)-[0-9a-f]{16}-.+")
 _LOOK_S = 0.25
 #: seconds before the first line that says who is waited for
 _FIRST_LINE_S = 1.0
-#: one run at a time is being placed: the next one sees its tasks
-_LOCK = "psbench-placement"
+#: one run at a time is being placed: the next one sees its tasks; where the scheduler has a note of it
+_NOTE = "_psbench_placement"
+#: seconds without a sign of life of a client after which its note counts no more; it gives one every 5 s
+_CLIENT_SILENCE_S = 60.0
 
 
 class Room(NamedTuple):
@@ -144,16 +147,18 @@ def placing(
 ) -> Iterator[None]:
     """Keep other runs from being placed meanwhile; wait for one that is being placed now.
 
+    The scheduler has a note of who is placed, as long as that client is there. (Dask's own lock renews a
+    lease in the background, which fails with tracebacks in the terminal where the scheduler is lost.)
+
     Raises
     ------
     BackendError
         If that takes too long.
     """
-    began = time.monotonic()
+    began, token = time.monotonic(), secrets.token_hex(8)
     next_line_s, most_s = limits.say_after_s, max(wait_s, limits.restart_within_s)
-    with client.as_current():
-        lock = Lock(_LOCK)
-    while not ask_scheduler(client, lock.acquire, limits=limits, timeout=_LOOK_S):
+    hold, let_go = _note_of_placement()
+    while not ask_scheduler(client, "run_on_scheduler", hold, client.id, token, limits=limits):
         go_on()
         waited = time.monotonic() - began
         if waited > most_s:
@@ -161,11 +166,33 @@ def placing(
         if waited > next_line_s:
             next_line_s += limits.say_after_s
             logger.warning("waiting for another run that is being placed, for %.0f of %g s", waited, most_s)
+        time.sleep(_LOOK_S)
     try:
         yield
     finally:
-        with suppress(BackendError):  # what it guards is over; the scheduler frees it after a while
-            ask_scheduler(client, lock.release, limits=limits, is_needed=False)
+        with suppress(BackendError):  # it is gone, and its note with it
+            ask_scheduler(client, "run_on_scheduler", let_go, token, limits=limits, is_needed=False)
+
+
+def _note_of_placement() -> tuple[Callable[..., bool], Callable[..., None]]:
+    """Return what has a scheduler note who is placed now, unless another is, and what removes the note."""
+    name, silence_s = _NOTE, _CLIENT_SILENCE_S
+
+    # in here they are sent whole: a scheduler need not have psbench
+    def hold(client: str, token: str, dask_scheduler: Scheduler) -> bool:
+        holder, now = getattr(dask_scheduler, name, None), time.time()
+        there = None if holder is None else dask_scheduler.clients.get(holder[0])
+        if there is not None and now - there.last_seen < silence_s:
+            return bool(holder[1] == token)
+        setattr(dask_scheduler, name, (client, token))
+        return True
+
+    def let_go(token: str, dask_scheduler: Scheduler) -> None:
+        holder = getattr(dask_scheduler, name, None)
+        if holder is not None and holder[1] == token:
+            setattr(dask_scheduler, name, None)
+
+    return hold, let_go
 
 
 def find_room(
