@@ -23,6 +23,7 @@ class Cluster:
         address = "tcp://127.0.0.1:1"
 
     scheduler = Scheduler()
+    status = "running"
 
     def __init__(
         self,
