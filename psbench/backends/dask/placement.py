@@ -180,10 +180,10 @@ def _note_of_placement() -> tuple[Callable[..., bool], Callable[..., None]]:
 
     # in here they are sent whole: a scheduler need not have psbench
     def hold(client: str, token: str, dask_scheduler: Scheduler) -> bool:
-        holder, now = getattr(dask_scheduler, name, None), time.time()
-        there = None if holder is None else dask_scheduler.clients.get(holder[0])
-        if there is not None and now - there.last_seen < silence_s:
-            return bool(holder[1] == token)
+        holder: tuple[str, str] = getattr(dask_scheduler, name, None) or ("", "")
+        there = dask_scheduler.clients.get(holder[0])
+        if there is not None and time.time() - there.last_seen < silence_s:
+            return holder[1] == token
         setattr(dask_scheduler, name, (client, token))
         return True
 

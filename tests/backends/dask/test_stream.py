@@ -19,7 +19,7 @@ from psbench.backends.dask.protocol.messages import Hello, Ping, Ready, RingPiec
 from psbench.backends.dask.protocol.payloads import new_payload
 from psbench.backends.dask.protocol.roles import Address
 from psbench.backends.dask.protocol.transport import ClientSocket, ServerSocket
-from psbench.backends.dask.protocol.wire import Listening, Patience
+from psbench.backends.dask.protocol.wire import Listening, PeerPatience
 
 pytestmark = pytest.mark.timeout(60)
 HEAD = struct.Struct("<BBxxIQ")
@@ -197,7 +197,7 @@ def test_a_peer_without_a_sign_of_life_is_gone(monkeypatch: pytest.MonkeyPatch) 
     """As a process that was stopped is; one that has nothing to say gives signs."""
     monkeypatch.setattr(connection, "HEARTBEAT_S", 0.0)
     with (
-        ServerSocket("127.0.0.1", KEY, listening=Listening(patience=Patience(silence_s=4.0))) as server,
+        ServerSocket("127.0.0.1", KEY, listening=Listening(patience=PeerPatience(silence_s=4.0))) as server,
         dialled(server) as stopped,
         ClientSocket(server.address, KEY, "idle") as idle,
     ):
@@ -217,7 +217,7 @@ def test_a_peer_without_a_sign_of_life_is_gone(monkeypatch: pytest.MonkeyPatch) 
 
 def test_a_server_that_still_loads_is_not_taken_for_gone(server: ServerSocket) -> None:
     """It listens, and answers nobody before it is ready."""
-    with ClientSocket(server.address, KEY, "early", Patience(silence_s=1e-3)) as client:
+    with ClientSocket(server.address, KEY, "early", PeerPatience(silence_s=1e-3)) as client:
         assert not client.lost
         assert client.receive(0.01) is None
         assert not client.lost
@@ -226,7 +226,7 @@ def test_a_server_that_still_loads_is_not_taken_for_gone(server: ServerSocket) -
 
 
 def test_a_server_that_never_says_a_word_is_gone_after_a_while(server: ServerSocket) -> None:
-    with ClientSocket(server.address, KEY, "early", Patience(first_word_s=1.0)) as client:
+    with ClientSocket(server.address, KEY, "early", PeerPatience(first_word_s=1.0)) as client:
         assert not client.lost
         await_true(lambda: client.lost)
 

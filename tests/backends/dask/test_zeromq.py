@@ -14,7 +14,7 @@ from psbench.backends.dask.protocol.decoder import MessageRefused
 from psbench.backends.dask.protocol.messages import Ping, Ready, RingPiece
 from psbench.backends.dask.protocol.roles import Address
 from psbench.backends.dask.protocol.transport import ClientSocket, ServerSocket
-from psbench.backends.dask.protocol.wire import Patience
+from psbench.backends.dask.protocol.wire import PeerPatience
 from psbench.backends.dask.protocol.zeromq import ZeroMQClient
 
 pytestmark = pytest.mark.timeout(60)
@@ -82,7 +82,7 @@ def test_a_connection_refused_before_its_first_message_is_lost() -> None:
             super()._introduce(key, name)
 
     with ServerSocket("127.0.0.1", KEY, encrypted=True) as server:
-        client = Late(Address(server.address.url), KEY, "in the clear", Patience())
+        client = Late(Address(server.address.url), KEY, "in the clear", PeerPatience())
         try:
             assert client.lost
         finally:

@@ -29,7 +29,7 @@ from psbench.backends.dask.protocol.decoder import MessageRefused
 from psbench.backends.dask.protocol.messages import Hello
 from psbench.backends.dask.protocol.roles import Address
 from psbench.backends.dask.protocol.sender import SENDER
-from psbench.backends.dask.protocol.wire import Frame, Listening, Patience
+from psbench.backends.dask.protocol.wire import Frame, Listening, PeerPatience
 
 #: bytes of a number that is drawn, and of an HMAC
 _NUMBER, _HMAC = 16, 32
@@ -279,10 +279,10 @@ class StreamClient:
     key : bytes
     name : str
         The role that connects.
-    patience : Patience
+    patience : PeerPatience
     """
 
-    def __init__(self, address: Address, key: bytes, name: str, patience: Patience) -> None:
+    def __init__(self, address: Address, key: bytes, name: str, patience: PeerPatience) -> None:
         host, port, number = _place(address)
         self._number = secrets.token_bytes(_NUMBER)
         self._welcome: bytes | None = _tag(key, self._number)  # until it has come

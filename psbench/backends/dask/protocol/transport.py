@@ -24,10 +24,17 @@ from psbench.backends.dask.protocol import stream
 from psbench.backends.dask.protocol.decoder import Message, MessageRefused, decode
 from psbench.backends.dask.protocol.messages import PushKey, PushMessage
 from psbench.backends.dask.protocol.roles import Address, worker_number
-from psbench.backends.dask.protocol.wire import LINGER_S, ClientWire, Frame, Listening, Patience, ServerWire
+from psbench.backends.dask.protocol.wire import (
+    LINGER_S,
+    ClientWire,
+    Frame,
+    Listening,
+    PeerPatience,
+    ServerWire,
+)
 from psbench.backends.dask.protocol.zeromq import ZeroMQClient, ZeroMQServer
 
-_ANYWHERE, _PATIENCE = Listening(), Patience()
+_ANYWHERE, _PATIENCE = Listening(), PeerPatience()
 
 
 class Stopped(Exception):
@@ -161,11 +168,11 @@ class ClientSocket(_Socket):
         The run's key, which the server socket asks for.
     name : str
         The role that connects.
-    patience : Patience
+    patience : PeerPatience
         How long the other end may be silent.
     """
 
-    def __init__(self, address: Address, key: bytes, name: str, patience: Patience = _PATIENCE) -> None:
+    def __init__(self, address: Address, key: bytes, name: str, patience: PeerPatience = _PATIENCE) -> None:
         streams = address.url.startswith(f"{stream.SCHEME}://")
         self._wire: ClientWire = (stream.StreamClient if streams else ZeroMQClient)(
             address, key, name, patience

@@ -29,7 +29,7 @@ class Frame(NamedTuple):
     payload: Tensor | None
 
 
-class Patience(NamedTuple):
+class PeerPatience(NamedTuple):
     """Seconds after which a peer counts as gone, even if its connection was never closed.
 
     `silence_s` is that without a sign of life, and `first_word_s` that before its first word: a server that
@@ -40,9 +40,9 @@ class Patience(NamedTuple):
     first_word_s: float = 180.0
 
 
-def patience_of(limits: ConnectionSettings) -> Patience:
+def patience_of(limits: ConnectionSettings) -> PeerPatience:
     """Return how long the processes of a run wait for each other."""
-    return Patience(limits.silence_s, limits.start_within_s)
+    return PeerPatience(limits.silence_s, limits.start_within_s)
 
 
 class Listening(NamedTuple):
@@ -56,7 +56,7 @@ class Listening(NamedTuple):
     contact: str | None = None
     ports: tuple[int, int] | None = None
     largest: int = 1 << 40
-    patience: Patience = Patience()
+    patience: PeerPatience = PeerPatience()
 
     def candidates(self) -> range:
         """Return the ports to try; 0 is any."""

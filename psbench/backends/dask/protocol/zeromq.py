@@ -17,7 +17,7 @@ from psbench.backends.dask.protocol.decoder import MessageRefused
 from psbench.backends.dask.protocol.messages import Hello
 from psbench.backends.dask.protocol.payloads import TYPES, ZERO_COPY_BYTES, bytes_of, new_payload
 from psbench.backends.dask.protocol.roles import Address
-from psbench.backends.dask.protocol.wire import HEARTBEAT_S, LINGER_S, Frame, Listening, Patience
+from psbench.backends.dask.protocol.wire import HEARTBEAT_S, LINGER_S, Frame, Listening, PeerPatience
 from psbench.errors import BackendError
 
 #: kind of the message, the type of its payload, and how many entries the payload frame holds (none if 0)
@@ -28,7 +28,7 @@ _GONE = zmq.Event.DISCONNECTED | zmq.Event.CLOSED | zmq.Event.HANDSHAKE_FAILED_N
 class _Socket:
     """What both kinds of sockets share: one ZeroMQ context, one socket, one time-out."""
 
-    def __init__(self, kind: int, host: str, patience: Patience) -> None:
+    def __init__(self, kind: int, host: str, patience: PeerPatience) -> None:
         self._context = zmq.Context()
         self._socket: zmq.Socket[bytes] = self._context.socket(kind)
         self._timeout_ms = -2
@@ -223,11 +223,11 @@ class ZeroMQClient(_Socket):
     key : bytes
     name : str
         The role that connects.
-    patience : Patience
+    patience : PeerPatience
         ZeroMQ itself answers signs of life, also before the first word.
     """
 
-    def __init__(self, address: Address, key: bytes, name: str, patience: Patience) -> None:
+    def __init__(self, address: Address, key: bytes, name: str, patience: PeerPatience) -> None:
         super().__init__(zmq.DEALER, address.url.split("//")[-1].rsplit(":", 1)[0], patience)
         socket = self._socket
         socket.setsockopt(zmq.RECONNECT_IVL, -1)  # a new connection would be a stranger's

@@ -18,7 +18,7 @@ from psbench.backends.dask.protocol.framing import State
 from psbench.backends.dask.protocol.messages import RingPiece, StartRing
 from psbench.backends.dask.protocol.roles import Address, worker_name
 from psbench.backends.dask.protocol.transport import ClientSocket, Received, ServerSocket
-from psbench.backends.dask.protocol.wire import Patience
+from psbench.backends.dask.protocol.wire import PeerPatience
 from psbench.backends.dask.server.store import state_of
 from psbench.backends.dask.worker.mailbox import LOOK_S, Mailbox
 from psbench.backends.dask.worker.ring_all_reduce import all_reduce
@@ -46,7 +46,7 @@ class RingMember:
         Where the member before this one sends its pieces.
     key : bytes
         The run's key, for connections to other members.
-    patience : Patience
+    patience : PeerPatience
         How long these may be silent.
 
     Attributes
@@ -58,7 +58,7 @@ class RingMember:
     """
 
     def __init__(
-        self, worker: int, mailbox: Mailbox, socket: ServerSocket, key: bytes, patience: Patience
+        self, worker: int, mailbox: Mailbox, socket: ServerSocket, key: bytes, patience: PeerPatience
     ) -> None:
         self.worker, self.mailbox, self.socket = worker, mailbox, socket
         self._key, self._patience = key, patience
