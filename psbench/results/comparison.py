@@ -263,7 +263,7 @@ def comparison_of(
     """
     if not runs:
         raise ParameterError("compare: nothing to compare; give at least one run or experiment")
-    amount, early = "", []
+    amount, early = "", list[str]()
     if equal is not None:
         runs, amount, early = cut_equal(runs, equal)
     found = group(runs)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Literal, get_args
 
 import pandas as pd
 
@@ -14,8 +13,6 @@ from psbench.metrics import clock_of, evaluations
 from psbench.metrics.rows import positions
 from psbench.results.run import Run
 
-Equal = Literal["bytes", "time", "samples", "updates"]
-
 #: by quantity: the column of `evaluations`, its unit for a reader, and what one of that unit is
 _COLUMNS: Mapping[str, tuple[str, str, float]] = {
     "bytes": ("bytes", "MB", 1e6),
@@ -23,6 +20,8 @@ _COLUMNS: Mapping[str, tuple[str, str, float]] = {
     "samples": ("epoch", "epochs", 1.0),
     "updates": ("updates", "updates", 1.0),
 }
+#: what may be equal
+QUANTITIES = tuple(_COLUMNS)
 #: a run whose last evaluation comes before this share of the amount is measured too early
 _NEAR = 0.9
 
@@ -46,8 +45,8 @@ def cut_equal(runs: Sequence[Run], equal: str) -> tuple[list[Run], str, list[str
         If the quantity is not known, runs are on different clocks and time is to be equal, the data differ
         and samples are, or a run has no evaluation.
     """
-    if equal not in get_args(Equal):
-        raise UnknownName("quantity to compare at", equal, get_args(Equal))
+    if equal not in QUANTITIES:
+        raise UnknownName("quantity to compare at", equal, QUANTITIES)
     _check(runs, equal)
     column, unit, one = _COLUMNS[equal]
     tables = [evaluations(run.log) for run in runs]

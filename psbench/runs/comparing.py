@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable
 from psbench.errors import ParameterError
 from psbench.experiment import Experiment
 from psbench.results.comparison import Comparison, comparison_of
-from psbench.results.equal import Equal
 from psbench.results.run import Run
 from psbench.runs.execution import run
 
@@ -19,7 +18,7 @@ def compare(
     target: float | None = None,
     baseline: str | None = None,
     test: bool = False,
-    equal: Equal | None = None,
+    equal: str | None = None,
     done: Callable[[Run], None] | None = None,
 ) -> Comparison:
     """Compare runs, or run experiments and compare them.

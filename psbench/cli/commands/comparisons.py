@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_args
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -70,13 +70,13 @@ def compare_command(
       psbench compare bsp.yaml asp.yaml --set cluster=c1 --target 0.95 --json
     """  # noqa: D301
     from psbench.cli.batch import check_all, folder_of, named
-    from psbench.results.equal import Equal
+    from psbench.results.equal import QUANTITIES
     from psbench.runs.comparing import compare
 
     if test and seeds < 2:
         raise ParameterError("compare: --test pairs runs by their seed; give --seeds 2 or more")
-    if equal is not None and equal not in get_args(Equal):
-        raise UnknownName("quantity to compare at", equal, get_args(Equal))
+    if equal is not None and equal not in QUANTITIES:
+        raise UnknownName("quantity to compare at", equal, QUANTITIES)
     values = read_settings(settings)
     experiments = named(specs, [read_experiment(spec, values) for spec in specs])
     planned = [one.but(seed=one.seed + extra) for one in experiments for extra in range(seeds)]
