@@ -245,7 +245,7 @@ OTHER_BATCHES = {"hermes"}
 #: those whose server has another model than the worker, on purpose
 OTHER_MODELS = {"easgd", "streaming_diloco"}
 #: those that are for two workers or more
-IN_PAIRS = {"d_psgd", "d_psgd_step_first", "ad_psgd", "sgp"}
+IN_PAIRS = {"d_psgd", "d_psgd_step_first", "ad_psgd", "sgp", "moshpit_sgd", "hierarchical_sgd"}
 #: those that lose something on the wire on purpose; without the codec it is bsp (tests/strategies/codecs)
 LOSSY = {"double_squeeze", "sparse_loco"}
 

@@ -76,6 +76,8 @@ STRATEGIES: dict[str, CurveLook] = {
     "d_psgd_step_first": CurveLook(BLUE, SPARSE, "triangle-down"),
     "ad_psgd": CurveLook(OLIVE, SPARSE, "diamond"),
     "sgp": CurveLook(GREEN, SPARSE, "square"),
+    "moshpit_sgd": CurveLook(PURPLE, SPARSE, "circle"),
+    "hierarchical_sgd": CurveLook(GREY, SPARSE, "cross"),
 }
 
 #: for names that are not in the table, and for a second variant of one that is

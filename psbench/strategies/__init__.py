@@ -26,7 +26,14 @@ from psbench.strategies.catalogue.asynchronous import (
 from psbench.strategies.catalogue.batch_sizes import dbs_sgd, drop_stragglers, flex_rr, lb_bsp
 from psbench.strategies.catalogue.composition import Published
 from psbench.strategies.catalogue.entry import Entry
-from psbench.strategies.catalogue.gossip import ad_psgd, d_psgd, d_psgd_step_first, sgp
+from psbench.strategies.catalogue.gossip import (
+    ad_psgd,
+    d_psgd,
+    d_psgd_step_first,
+    hierarchical_sgd,
+    moshpit_sgd,
+    sgp,
+)
 from psbench.strategies.catalogue.local_updates import adacomm, hermes, local_sgd, osp, selsync
 from psbench.strategies.catalogue.low_communication import (
     async_local_sgd,
@@ -60,7 +67,7 @@ _ORDER: tuple[Entry, ...] = (
     *(diloco, streaming_diloco, eager_diloco, sparse_loco),
     *(fedavgm, fedadam, slowmo, lookahead),
     *(async_local_sgd, fedbuff, fedasync, easgd, dc_asgd),
-    *(d_psgd, d_psgd_step_first, ad_psgd, sgp),
+    *(d_psgd, d_psgd_step_first, ad_psgd, sgp, moshpit_sgd, hierarchical_sgd),
     *(all_reduce, map_reduce, strategy_switch, sync_switch),
 )
 CATALOGUE.update({entry.name: entry for entry in _ORDER})
@@ -98,6 +105,7 @@ __all__ = [
     "fedbuff",
     "flex_rr",
     "hermes",
+    "hierarchical_sgd",
     "k_asp",
     "k_batch_asp",
     "k_batch_bsp",
@@ -108,6 +116,7 @@ __all__ = [
     "lookahead",
     "make_strategy",
     "map_reduce",
+    "moshpit_sgd",
     "n_softsync",
     "osp",
     "selsync",

@@ -16,7 +16,8 @@ def check_model(experiment: Experiment, model_bytes: int) -> None:
     """Refuse a model that is too large for the run's memory, or for a message.
 
     An estimate from below: the model that computes, its start, the server's with what the optimizer and the
-    aggregation keep of it, a gradient; and a model for every worker that has one of its own.
+    aggregation keep of it, a gradient; and a model for every worker that has one of its own, two without a
+    server.
 
     Parameters
     ----------
@@ -38,6 +39,8 @@ def check_model(experiment: Experiment, model_bytes: int) -> None:
     copies = 4 + experiment.optimizer.tensors + max(kept_vectors(c.aggregation) for c in compositions)
     if any(composition.own_steps for composition in compositions):
         copies += experiment.num_workers
+    if any(composition.placement.peer_to_peer for composition in compositions):
+        copies += experiment.num_workers  # what was sent, and not everybody has mixed yet
     what = f"{what}, held {copies} times,"
     if processes := _local_processes(experiment):
         copies = max(copies, 2 * processes)

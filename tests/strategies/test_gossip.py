@@ -120,6 +120,30 @@ def test_one_peer_at_a_time_gives_the_exact_mean_after_log_n_exchanges():
     np.testing.assert_allclose(product, np.full((8, 8), 1 / 8))
 
 
+@pytest.mark.parametrize(("size", "n", "rounds"), [(2, 8, 3), (3, 9, 2), (4, 4, 1)])
+def test_moshpit_averaging_is_exact_after_an_exchange_along_each_axis(size, n, rounds):
+    start = np.random.default_rng(9).normal(size=(n, 2))
+    toys = Toys(made("moshpit_sgd", "moshpit", group_size=size), start)
+    toys.rounds(rounds)
+    np.testing.assert_allclose(toys.models, np.broadcast_to(start.mean(0), (n, 2)), atol=1e-12)
+
+
+def test_groups_that_do_not_fill_are_refused():
+    with pytest.raises(ps.errors.ParameterError, match=r"6 workers fill no grid .* use \[2, 4, 8\] workers"):
+        ps.Experiment(strategy="moshpit_sgd", cluster={"workers": 6})
+    with pytest.raises(ps.errors.ParameterError, match="6 workers do not divide into groups of 4"):
+        ps.Experiment(strategy="hierarchical_sgd", cluster={"workers": 6})
+
+
+def test_of_several_levels_that_with_the_longest_period_is_due():
+    start = np.arange(4.0)[:, None]
+    toys = Toys(made("hierarchical_sgd", "hierarchical", levels=[(2, 2), (4, 4)]), start)
+    expected = [[0, 1, 2, 3], [0.5, 0.5, 2.5, 2.5], [0.5, 0.5, 2.5, 2.5], [1.5] * 4]
+    for models in expected:
+        toys.rounds(1)
+        np.testing.assert_allclose(toys.models[:, 0], models)
+
+
 def test_news_travels_an_edge_an_exchange():
     assert graphs.distances("ring", 6)[0] == [0, 1, 2, 3, 2, 1]
     assert max(max(row) for row in graphs.distances("exponential", 16)) == 4

@@ -6,6 +6,7 @@ import torch
 import psbench as ps
 from psbench import metrics
 from psbench.core import Strategy
+from psbench.runs.fork import Fork, fork
 
 TINY = {"data": "digits", "cluster": {"workers": 4}, "stop": {"epochs": 2}, "batch_size": 96, "seed": 3}
 ROUNDING = {"rtol": 1e-4, "atol": 1e-5}
@@ -35,6 +36,13 @@ def test_in_the_complete_graph_stepping_first_is_bsp():
     torch.testing.assert_close(found, averaged, **ROUNDING)
     mixed_first, _ = trained(made("d_psgd", "complete"), **momentum)
     assert (mixed_first - expected).norm() > 0.001 * expected.norm()
+
+
+def test_one_level_of_all_workers_is_local_sgd():
+    one = ps.strategies.hierarchical_sgd(levels=[(3, 4)])
+    local = {"name": "local_sgd", "local_steps": 3, "local_momentum": "kept"}
+    found, expected = (trained(each, stop={"updates": n})[0] for each, n in ((one, 24), (local, 2)))
+    torch.testing.assert_close(found, expected, **ROUNDING)
 
 
 def test_a_ring_of_two_is_complete():
@@ -167,3 +175,20 @@ def test_a_worker_that_is_lost_and_one_that_comes(tmp_path):
 def test_a_run_with_a_server_has_nobody_who_had_to_hear():
     _, run = trained("asp", stop={"updates": 5})
     assert metrics.heard_of(run.log).empty
+
+
+def test_a_fork_has_another_future_and_no_other_strategy():
+    _, run = trained("d_psgd", stop={"epochs": 1})
+    slow = ps.run(fork(run, Fork(0.2, worker=1, speed=0.3)))
+    assert slow.summary()["time_s"] > run.summary()["time_s"]
+    lost = ps.run(fork(run, Fork(0.2, worker=1, kill=True)))
+    assert lost.meta["lost_workers"] == [1]
+    with pytest.raises(ps.errors.ParameterError, match="nobody the one that a switch hands over"):
+        ps.run(fork(run, Fork(0.2, strategy="asp")))
+
+
+def test_several_processes_compute_the_same_bits():
+    for name in ("d_psgd", "ad_psgd"):
+        one, other = (trained(name, processes=number)[1] for number in (1, 2))
+        assert one.log.digest() == other.log.digest()
+        torch.testing.assert_close(one.parameters, other.parameters, rtol=0, atol=0)

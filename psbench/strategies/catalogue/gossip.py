@@ -33,3 +33,29 @@ sgp = Published(
     [consistency.Neighbours, aggregation.PushSum, communication.StepThenMix, placement.Gossip],
     defaults={"graph": "one_peer_exponential"},
 )
+
+moshpit_sgd = Published(
+    "moshpit_sgd",
+    "no server: workers average in small groups along the axes of a grid, after the last of which all agree",
+    "Ryabinin et al. 2021 (Moshpit SGD)",
+    {
+        "consistency": consistency.Neighbours,
+        "aggregation": aggregation.NeighbourAverage,
+        "communication": communication.StepThenMix,
+        "placement": placement.Gossip,
+    },
+    defaults={"graph": "moshpit"},
+)
+
+hierarchical_sgd = Published(
+    "hierarchical_sgd",
+    "no server: workers average in small groups often, and in larger ones at longer periods",
+    "Ryabinin et al. 2021 (Moshpit SGD)",
+    {
+        "consistency": consistency.Neighbours,
+        "aggregation": aggregation.NeighbourAverage,
+        "communication": communication.StepThenMix,
+        "placement": placement.Gossip,
+    },
+    defaults={"graph": "hierarchical"},
+)

@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Self
+
+from pydantic import PositiveInt, model_validator
 
 from psbench.core.parts import Placement
 from psbench.core.specification import parameter
-from psbench.strategies.placement.graphs import DIRECTED, GraphName, check_graph, receivers, senders
+from psbench.errors import ParameterError
+from psbench.strategies.placement.graphs import GraphName, check_graph, receivers, senders
+from psbench.strategies.placement.groups import check_levels, dimensions, grid_group, level_group
+
+MOSHPIT = "Ryabinin et al. 2021 (Moshpit SGD)"
+#: graphs of groups, in which everybody averages with everybody
+_GROUPS = ("moshpit", "hierarchical")
+#: parameters that only these graphs have
+_OF_GRAPH = {
+    "graph_seed": ("time_varying_ring", "random_pairs"),
+    "group_size": ("moshpit",),
+    "levels": ("hierarchical",),
+}
 
 
 class Gossip(Placement):
@@ -39,22 +53,51 @@ class Gossip(Placement):
         0, "of graphs that are drawn anew for each exchange", source="our reading", ge=0
     )
 
-    @property
-    def directed(self) -> bool:
-        """Whether a worker does not receive from those that it sends to."""
-        return self.graph in DIRECTED
+    group_size: int = parameter(
+        2, "workers that average at a time (graph moshpit)", unit="workers", source=MOSHPIT, ge=2
+    )
+    levels: tuple[tuple[PositiveInt, PositiveInt], ...] = parameter(
+        ((1, 2), (4, 4)),
+        "period in steps and size of groups: the largest period that is due counts (graph hierarchical)",
+        source="our reading",
+    )
+
+    @model_validator(mode="after")
+    def _is_used(self) -> Self:
+        for name, graphs in _OF_GRAPH.items():
+            if self.graph not in graphs and getattr(self, name) != type(self).model_fields[name].default:
+                raise ParameterError(
+                    f"placement {self.name!r}: {name} is of graph {' or '.join(graphs)}, and this is "
+                    f"{self.graph}; leave it out"
+                )
+        return self
 
     def receivers(self, worker: int, exchange: int, num_workers: int) -> list[int]:
         """Return whom a worker sends its model to at that exchange of its own."""
+        if (group := self._group(worker, exchange, num_workers)) is not None:
+            return [other for other in group if other != worker]
         return receivers(self.graph, worker, exchange, num_workers, self.graph_seed)
 
     def senders(self, worker: int, exchange: int, num_workers: int) -> list[int]:
         """Return whose models a worker receives at that exchange of its own."""
+        if self.graph in _GROUPS:
+            return self.receivers(worker, exchange, num_workers)
         return senders(self.graph, worker, exchange, num_workers, self.graph_seed)
+
+    def _group(self, worker: int, exchange: int, num_workers: int) -> list[int] | None:
+        if self.graph == "moshpit":
+            return grid_group(worker, exchange, num_workers, self.group_size)
+        if self.graph == "hierarchical":
+            return level_group(worker, exchange, num_workers, self.levels)
+        return None
 
     def check(self, num_workers: int, global_batch: int) -> None:
         """Raise ParameterError if there is no such graph of so many workers."""
         check_graph(self.graph, num_workers)
+        if self.graph == "moshpit":
+            dimensions(num_workers, self.group_size)
+        elif self.graph == "hierarchical":
+            check_levels(self.levels, num_workers)
 
     def bytes_up(self, payload: int, num_workers: int) -> int:
         """Return 0: the exchange counts what is sent, by the neighbours that are there."""

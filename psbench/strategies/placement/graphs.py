@@ -16,7 +16,15 @@ import numpy as np
 from psbench.errors import ParameterError
 
 GraphName: TypeAlias = Literal[
-    "ring", "torus", "exponential", "one_peer_exponential", "complete", "time_varying_ring", "random_pairs"
+    "ring",
+    "torus",
+    "exponential",
+    "one_peer_exponential",
+    "complete",
+    "time_varying_ring",
+    "random_pairs",
+    "moshpit",
+    "hierarchical",
 ]
 
 
