@@ -46,8 +46,7 @@ class Published(Entry):
     @property
     def part_classes(self) -> dict[str, type[Part]]:
         """The part class of each domain."""
-        parts = self.parts.values() if isinstance(self.parts, Mapping) else self.parts
-        own = {part.domain: part for part in parts}
+        own = {part.domain: part for part in self.parts}
         return {domain: own.get(domain) or REGISTRY[domain][PLAIN[domain]] for domain in DOMAINS}
 
     @property
