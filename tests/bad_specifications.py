@@ -150,7 +150,7 @@ IMPOSSIBLE = [
     bad(
         "a ring that is cancelled",
         "strategy={name: k_bsp, k: 2, placement: all_reduce}",
-        *("collective", "everybody", "k_bsp"),
+        *("collective", "all workers", "k_bsp"),
     ),
     bad(
         "a parameter of a part that is replaced",

@@ -86,7 +86,7 @@ ROWS = {
     "chunks_unknown": "sizes chunks of data, which",
     "progress_not_reported": "looks at the workers' progress, which",
     "recut_without_a_barrier": "cuts new batches at each barrier",
-    "a_ring_of_some": "a collective operation needs everybody",
+    "a_ring_of_some": "a collective operation needs all workers",
     "bits_that_belong_together": "vectors are added up on their way",
     "tasks_that_keep_nothing": "its tasks keep nothing between steps",
     "tasks_that_hand_on_floats": "its tasks hand on 32-bit floats",

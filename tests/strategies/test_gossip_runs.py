@@ -113,7 +113,7 @@ def test_what_has_no_meaning_is_refused_with_what_has(change, word):
 def test_graphs_that_do_not_exist_are_refused_before_any_work():
     with pytest.raises(ps.errors.ParameterError, match="5 workers make no torus"):
         ps.Experiment(strategy=made(graph="torus"), cluster={"workers": 5})
-    with pytest.raises(ps.errors.ParameterError, match="nobody to exchange with"):
+    with pytest.raises(ps.errors.ParameterError, match="no other to exchange with"):
         ps.Experiment(strategy=made(), cluster={"workers": 1})
 
 
@@ -127,7 +127,7 @@ def test_what_a_run_without_a_common_model_cannot_do_is_refused():
     ):
         with pytest.raises(ps.errors.ParameterError, match=word):
             ps.Experiment(strategy="d_psgd", **change)
-    with pytest.raises(ps.errors.ParameterError, match="nobody the one that a switch hands over"):
+    with pytest.raises(ps.errors.ParameterError, match="none the one that a switch hands over"):
         ps.strategies.strategy_switch(first="d_psgd", second="asp")
 
 
@@ -183,7 +183,7 @@ def test_a_fork_has_another_future_and_no_other_strategy():
     assert slow.summary()["time_s"] > run.summary()["time_s"]
     lost = ps.run(fork(run, Fork(0.2, worker=1, kill=True)))
     assert lost.meta["lost_workers"] == [1]
-    with pytest.raises(ps.errors.ParameterError, match="nobody the one that a switch hands over"):
+    with pytest.raises(ps.errors.ParameterError, match="none the one that a switch hands over"):
         ps.run(fork(run, Fork(0.2, strategy="asp")))
 
 

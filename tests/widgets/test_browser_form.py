@@ -59,7 +59,7 @@ def test_wrong_values_keep_run_off_until_they_are_mended(panel: Direct, screensh
     web.click('.psb-mode:text-is("composed")')
     panel.wait("() => document.querySelectorAll('.psb-domain option:disabled').length > 0")
     placement = web.locator(".psb-domain", has_text="placement").locator("select").first
-    assert "needs everybody" in (placement.locator("option:disabled").first.text_content() or "")
+    assert "needs all workers" in (placement.locator("option:disabled").first.text_content() or "")
     panel.shot(screenshots / "lab-composed.png")
 
 

@@ -210,7 +210,7 @@ def test_a_wrong_value_has_its_message_beside_its_control(
 def test_what_cannot_work_is_disabled_with_the_reason() -> None:
     values = as_values(Experiment()) | {"strategy": {"name": "custom", "consistency": {"name": "asp"}}}
     disabled = check(values).disabled
-    assert "needs everybody" in disabled["strategy.placement"]["all_reduce"]
+    assert "needs all workers" in disabled["strategy.placement"]["all_reduce"]
     assert "asp" not in disabled["strategy.consistency"]
 
 

@@ -117,5 +117,5 @@ def test_tasks_that_keep_nothing_cannot_step_by_themselves():
 
 
 def test_asynchronous_strategies_have_no_map_reduce_jobs():
-    with pytest.raises(ParameterError, match="needs everybody"):
+    with pytest.raises(ParameterError, match="needs all workers"):
         strategies.asp(placement="map_reduce")
