@@ -18,6 +18,7 @@ from vectors import pushed
 
 from psbench.backends.compression import Compression
 from psbench.backends.control import Control
+from psbench.backends.partition import Partition
 from psbench.backends.simulated.simulation import Simulation
 from psbench.core.actions import Apply, Mix, Release
 from psbench.core.aggregation import PayloadKind
@@ -28,11 +29,13 @@ from psbench.core.part import make_part
 from psbench.core.parts import Placement
 from psbench.core.strategy import DOMAINS, Strategy
 from psbench.core.view import ClusterView
-from psbench.errors import ParameterError
+from psbench.errors import CodecError, ParameterError, ProtocolError
 from psbench.optimization.optimizer import SGD
 from psbench.runs.execution import run
+from psbench.seeds import Streams
 from psbench.strategies.aggregation import Mean
-from psbench.strategies.communication import EveryStep
+from psbench.strategies.codecs import Channel, TopK
+from psbench.strategies.communication import EveryStep, LocalSGD
 from psbench.testing import ScriptedCluster, toy_experiment
 from psbench.testing.toys import toy_cluster
 from psbench.training.local_model import LocalModel
@@ -60,6 +63,30 @@ class BareLocal(EveryStep):
 
     name: ClassVar[str] = "refused_bare_local"
     local: ClassVar[bool] = True
+
+
+class TwoVectors(Mean):
+    """Has pushes carry a vector beside."""
+
+    name: ClassVar[str] = "refused_two_vectors"
+    payload: ClassVar[PayloadKind] = "difference"
+    carries: ClassVar[tuple[str, ...]] = ("control",)
+
+
+class TwoModels(TwoVectors):
+    """The same of models."""
+
+    name: ClassVar[str] = "refused_two_models"
+    payload: ClassVar[PayloadKind] = "parameters"
+
+
+class GivesTwo(LocalSGD):
+    """Gives both."""
+
+    name: ClassVar[str] = "refused_gives_two"
+
+    def payload(self, w, state, own):
+        return {"vector": super().payload(w, state, own), "control": w}
 
 
 take_out("refused_")
@@ -98,6 +125,16 @@ ROWS = {
     "a_model_that_is_replaced": "would not go on from its own model",
     "no_mixture": "a worker goes on from a mixture, and",
     "parts_of_a_mixture": "what a codec loses of a model that is mixed",
+    "fragments_at_different_steps": "all push a fragment at the same step",
+    "fragments_without_a_step": "a fragment is a difference, and a step of its own",
+    "numbers_of_whole_vectors": "asks for numbers of whole vectors",
+    "codecs_of_whole_vectors": "codecs keep whole vectors",
+    "fragments_that_move": "parameters that move, while",
+    "vectors_that_are_not_given": "does not give; define its 'payload'",
+    "several_vectors_in_part": "fragments and measured numbers are of one vector",
+    "several_vectors_as_differences": "sends models as differences, and knows of one vector",
+    "several_vectors_that_wait": "and may wait for a commit under",
+    "several_vectors_that_move": "whose entries parameter_server does not move",
 }
 
 PLAIN = {
@@ -108,6 +145,33 @@ PLAIN = {
     "placement": "parameter_server",
 }
 GRADIENTS = {"name": "exchange", "aggregate": "gradient"}
+PIECES = {"name": "fragments", "local_steps": 4, "num_fragments": 2, "overlap": 0}
+MOVING = {"name": "parameter_server", "servers": 2, "reassignment": "by_load"}
+#: what is refused of pushes that are not one vector of all entries
+OF_PUSHES = {
+    "fragments_at_different_steps": {
+        "consistency": {"name": "k_batch_asp", "k": 2},
+        "aggregation": "fedbuff",
+        "communication": PIECES,
+    },
+    "fragments_without_a_step": {"aggregation": "model_average", "communication": PIECES},
+    "numbers_of_whole_vectors": {"aggregation": "sparse_outer", "communication": PIECES},
+    "codecs_of_whole_vectors": {"aggregation": "outer", "communication": PIECES | {"codec": "top_k"}},
+    "fragments_that_move": {"aggregation": "outer", "communication": PIECES, "placement": MOVING},
+    "vectors_that_are_not_given": {"aggregation": TwoVectors(), "communication": "local_sgd"},
+    "several_vectors_in_part": {"aggregation": TwoVectors(), "communication": PIECES},
+    "several_vectors_as_differences": {"aggregation": TwoModels(), "communication": GivesTwo(codec="top_k")},
+    "several_vectors_that_wait": {
+        "consistency": {"name": "k_batch_asp", "k": 2},
+        "aggregation": TwoVectors(),
+        "communication": GivesTwo(),
+    },
+    "several_vectors_that_move": {
+        "aggregation": TwoVectors(),
+        "communication": GivesTwo(),
+        "placement": MOVING,
+    },
+}
 
 
 def unchecked(**parts):
@@ -137,8 +201,9 @@ def test_every_reason_is_in_the_list_and_all_of_the_list_occur():
     ]
     known["communication"].append(BareLocal())
     seen = set()
-    for parts in itertools.product(*known.values()):
-        for reason in misfits(unchecked(**dict(zip(DOMAINS, parts, strict=True)))):
+    drawn = (dict(zip(DOMAINS, parts, strict=True)) for parts in itertools.product(*known.values()))
+    for parts in itertools.chain(drawn, OF_PUSHES.values()):
+        for reason in misfits(unchecked(**parts)):
             (row,) = [row for row, text in ROWS.items() if text in reason]
             seen.add(row)
     assert seen == set(ROWS)
@@ -579,3 +644,83 @@ def test_parts_of_a_mixture():
     """Ten entries in a hundred of a model are no model to mix with."""
     sparse = {"name": "step_then_mix", "codec": {"name": "top_k", "ratio": 0.1}}
     refused("parts_of_a_mixture", **GOSSIP | {"communication": sparse})
+
+
+# -------------------------------------------------------------------- some entries, or several vectors
+
+
+def of_pushes(row):
+    return refused(row, **OF_PUSHES[row])
+
+
+def test_fragments_at_different_steps():
+    """A commit would take one fragment of one worker and another of another."""
+    with pytest.raises(ProtocolError, match="takes pushes of fragments"):
+        ScriptedCluster(of_pushes("fragments_at_different_steps"), [1, 1.5]).run(until=60)
+
+
+def test_fragments_without_a_step():
+    """What local steps did would become the model."""
+    part = of_pushes("fragments_without_a_step").aggregation
+    own = Server(torch.ones(1), torch.zeros(0), SGD(), 8, part, [Partition((slice(0, 1),))])
+    own.apply(pushed([torch.tensor([0.25])], [1.0]), numbers={"keep": 0.0}, fragment=0)
+    assert own.parameters.tolist() == [0.25]
+
+
+def test_numbers_of_whole_vectors():
+    """A version that a push started from has more entries than the fragment."""
+    of_pushes("numbers_of_whole_vectors")
+    part, (push,) = make_part("aggregation", "delay_compensated"), pushed([torch.ones(1)])
+    push.base = torch.ones(3)
+    own = Server(torch.ones(3), torch.zeros(0), SGD(), 8, part, [Partition((slice(0, 1),))])
+    own.fragments = [Partition((slice(0, 2),))]
+    push.vector = torch.ones(2)
+    with pytest.raises(RuntimeError, match="size of tensor"):
+        own.apply([push], fragment=0)
+
+
+def test_codecs_of_whole_vectors():
+    """A residual has an entry for each of the model."""
+    of_pushes("codecs_of_whole_vectors")
+    with pytest.raises(CodecError, match="expected a vector of 4 entries"):
+        Channel(TopK(), 4, Streams(0), 0).send(np.zeros(2, np.float32))
+
+
+def test_vectors_that_are_not_given():
+    """Local SGD gives a vector, and the push is to be taken from a mapping."""
+    model = LocalModel(of_pushes("vectors_that_are_not_given"), SGD())
+    model.load(torch.ones(3), torch.zeros(0), 0.1)
+    with pytest.raises((IndexError, TypeError)):
+        model.payload()
+
+
+def test_several_vectors_as_differences():
+    """The model that a worker holds has half as many entries as its push."""
+    codecs = Compression(
+        of_pushes("several_vectors_as_differences"),
+        Workload.build(toy_experiment()),
+        {},
+    )
+    codecs.model(0, 1, 0, torch.zeros(15))
+    with pytest.raises(ValueError, match="broadcast"):
+        codecs.push(0, 1, torch.zeros(30))
+
+
+def test_several_vectors_in_part():
+    """Where in a push a fragment's entries are would be said of the first vector alone."""
+    of_pushes("several_vectors_in_part")
+
+
+def test_several_vectors_that_wait():
+    """A checkpoint would hold the first vector of a push that waits."""
+    of_pushes("several_vectors_that_wait")
+
+
+def test_several_vectors_that_move():
+    """A server would give away the entries of the first vector alone."""
+    of_pushes("several_vectors_that_move")
+
+
+def test_fragments_that_move():
+    """Where a server has a fragment's entries is settled when it begins."""
+    of_pushes("fragments_that_move")
