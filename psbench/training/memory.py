@@ -40,7 +40,7 @@ def check_model(experiment: Experiment, model_bytes: int) -> None:
     if any(composition.own_steps for composition in compositions):
         copies += experiment.num_workers
     if any(composition.placement.peer_to_peer for composition in compositions):
-        copies += experiment.num_workers  # what was sent, and not everybody has mixed yet
+        copies += experiment.num_workers  # what was sent, before all have mixed
     what = f"{what}, held {copies} times,"
     if processes := _local_processes(experiment):
         copies = max(copies, 2 * processes)

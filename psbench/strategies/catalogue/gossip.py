@@ -38,12 +38,7 @@ moshpit_sgd = Published(
     "moshpit_sgd",
     "no server: workers average in small groups along the axes of a grid, after the last of which all agree",
     "Ryabinin et al. 2021 (Moshpit SGD)",
-    {
-        "consistency": consistency.Neighbours,
-        "aggregation": aggregation.NeighbourAverage,
-        "communication": communication.StepThenMix,
-        "placement": placement.Gossip,
-    },
+    [consistency.Neighbours, aggregation.NeighbourAverage, communication.StepThenMix, placement.Gossip],
     defaults={"graph": "moshpit"},
 )
 
@@ -51,11 +46,6 @@ hierarchical_sgd = Published(
     "hierarchical_sgd",
     "no server: workers average in small groups often, and in larger ones at longer periods",
     "Ryabinin et al. 2021 (Moshpit SGD)",
-    {
-        "consistency": consistency.Neighbours,
-        "aggregation": aggregation.NeighbourAverage,
-        "communication": communication.StepThenMix,
-        "placement": placement.Gossip,
-    },
+    [consistency.Neighbours, aggregation.NeighbourAverage, communication.StepThenMix, placement.Gossip],
     defaults={"graph": "hierarchical"},
 )

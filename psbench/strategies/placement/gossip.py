@@ -13,7 +13,7 @@ from psbench.strategies.placement.graphs import GraphName, check_graph, receiver
 from psbench.strategies.placement.groups import check_levels, dimensions, grid_group, level_group
 
 MOSHPIT = "Ryabinin et al. 2021 (Moshpit SGD)"
-#: graphs of groups, in which everybody averages with everybody
+#: graphs of groups, in which all average with all
 _GROUPS = ("moshpit", "hierarchical")
 #: parameters that only these graphs have
 _OF_GRAPH = {

@@ -16,7 +16,7 @@ def grid_group(worker: int, exchange: int, n: int, size: int) -> list[int]:
     Source
     ------
     Ryabinin et al. (2021), "Moshpit SGD: Communication-Efficient Decentralized Training on Heterogeneous
-    Unreliable Devices", NeurIPS: here every group is full, and nobody has to look for it.
+    Unreliable Devices", NeurIPS: here every group is full, and need not be looked for.
 
     Examples
     --------
