@@ -23,6 +23,7 @@ from psbench.charts.gossip import heard_chart, lag_chart
 from psbench.charts.growing import GrowingTables, tables_of
 from psbench.charts.learning import curves
 from psbench.charts.names import TITLES
+from psbench.charts.pareto import pareto_chart, pareto_table
 from psbench.charts.sequence import sequence_chart, sequence_table
 from psbench.charts.workers import (
     around,
@@ -243,7 +244,21 @@ def comparison_figures(groups: Groups, strategies: Mapping[str, str]) -> list[Fi
             for direction in ("up", "down")
         ]
     )
-    return [*figures, Figure(traffic_chart(sent), sent, "Mean over seeds.", "bytes")]
+    figures.append(Figure(traffic_chart(sent), sent, "Mean over seeds.", "bytes"))
+    return figures + _pareto(groups, strategies)
+
+
+def _pareto(groups: Groups, strategies: Mapping[str, str]) -> list[Figure]:
+    """Return what communication buys, where there is more than one to choose from."""
+    table = pareto_table(groups)
+    if len(table) < 2:
+        return []
+    note = "Means over seeds, at the end. Dashed: those that no other beats in both."
+    known = [strategies[label] for label in table["label"]]
+    return [
+        Figure(pareto_chart(table, cost, known), table, note, f"pareto_{cost}")
+        for cost in ("bytes", "silent_s")
+    ]
 
 
 def _bytes(run: RunRecord) -> dict[str, int]:

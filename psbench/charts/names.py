@@ -20,6 +20,8 @@ TITLES: dict[str, str] = {
     "lead": "Lead over the slowest worker when a step starts",
     "batch_size": "Batch size of each worker",
     "bytes": "Bytes sent",
+    "pareto_bytes": "Bytes against loss",
+    "pareto_silent_s": "Seconds without computing against loss",
     "rule": "What the switch rule saw",
     "servers": "What each server holds",
     "server_load": "How busy each server was",

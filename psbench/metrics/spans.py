@@ -383,3 +383,14 @@ def _with_handover(rows: Rows, place: int, handed: Array) -> Rows:
     end = row.copy()
     end["kind"] = Kind.EVALUATED  # an event that has no span
     return np.concatenate([rows[before[-1] : before[-1] + 1], row, end])
+
+
+def seconds_without_computing(log: EventLog) -> float:
+    """Return for how many seconds of a run no worker computed: all sent, waited, pulled or were away."""
+    spans = spans_of(log, with_membership(log.rows()))
+    ours = spans.phase == PHASES.index("compute")
+    start_s, end_s = spans.start_s[ours], spans.end_s[ours]
+    order = np.argsort(start_s, kind="stable")
+    start_s, latest = start_s[order], np.maximum.accumulate(end_s[order])
+    covered = np.maximum(0.0, latest - np.maximum(start_s, np.concatenate([[0.0], latest[:-1]])))
+    return float(end_of(log.rows()) - covered.sum())
