@@ -20,6 +20,8 @@ from psbench.seeds import Streams
 #: assumed numbers drawn together
 Role: TypeAlias = Literal["result", "tuning", "best", "sensitivity"]
 
+#: settings of a live cluster, which a simulated run does not read
+_LIVE = ("recovery", "connection")
 #: the seed of tuning trials, which no result uses
 TUNING_SEED = 1000
 #: seconds until processes beside this one are there, and have loaded torch
@@ -226,12 +228,17 @@ def _cell(
         seed=seed,
         role=role,
         label=label,
-        spec=json.dumps(experiment.spec(), sort_keys=True),
+        spec=json.dumps(_deciding(experiment), sort_keys=True),
         target_of=setup.target_of,
         target=setup.target.get(scale),
         seconds=setup.seconds[scale],
         memory_mb=setup.memory_mb,
     )
+
+
+def _deciding(experiment: Experiment) -> dict[str, Any]:
+    """Return the specification without what is of live runs alone: a new limit there changes no record."""
+    return {name: value for name, value in experiment.spec().items() if name not in _LIVE}
 
 
 def _unique(cells: Iterable[PaperCell]) -> list[PaperCell]:
