@@ -32,6 +32,8 @@ class Control:
         self._lock = threading.RLock()  # a signal may come while it is held
         self._requests: deque[SwitchRequested] = deque()
         self.stopping = False
+        #: called with the virtual time after every event of a simulated run, which it may hold back
+        self.pace: Callable[[float], None] | None = None
         #: the signal that asked to stop, if one did
         self.signal: int | None = None
         #: whether there is a request to handle; read without a lock, in every step of a run

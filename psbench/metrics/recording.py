@@ -407,7 +407,10 @@ class _States:
 
 def _ahead(lead: int, bound: int) -> str:
     steps = f"it was {lead} step{'s' if lead != 1 else ''} ahead of the slowest"
-    return f"{steps}, its bound is {bound}" if bound >= 0 else steps
+    if bound < 0:
+        return steps
+    more = {1: "one"}.get(lead - bound, str(lead - bound))
+    return f"{steps}: {more} more than its bound of {bound} lets it start"
 
 
 def _whys(log: EventLog, spans: Spans, leads: Table) -> tuple[list[str], Array]:

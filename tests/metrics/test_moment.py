@@ -28,7 +28,8 @@ def test_a_wait_is_explained_with_the_lead_and_the_bound(ssp: Any) -> None:
     state = moment(recorded, 2.5)
     assert [(w.worker, w.phase, w.clock) for w in state.workers] == [(0, "wait", 2), (1, "compute", 0)]
     assert state.sentences == [
-        "Worker 0 waited 1 s for worker 1: it was 2 steps ahead of the slowest, its bound is 1"
+        "Worker 0 waited 1 s for worker 1: it was 2 steps ahead of the slowest: "
+        "one more than its bound of 1 lets it start"
     ]
     assert state.workers[0].progress == pytest.approx(0.5)
     assert state.version == 2

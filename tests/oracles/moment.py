@@ -77,7 +77,8 @@ def moment(recorded: Recording, time_s: float) -> Moment:
 def wait_sentence(recorded: Recording, span: int) -> str:
     """Return why a worker waited, as a sentence; empty if the span is no wait.
 
-    Such as "Worker 0 waited 71 ms for worker 3: it was 4 steps ahead of the slowest, its bound is 3".
+    Such as "Worker 0 waited 71 ms for worker 3: it was 4 steps ahead of the slowest: one more than its
+    bound of 3 lets it start".
     """
     spans = recorded.spans
     if STAGES[spans["phase"][span]] not in ("wait", "switching"):

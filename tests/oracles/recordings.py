@@ -126,6 +126,13 @@ class _Clocks:
         return row.kind in ("JOIN", "LEAVE", "HANDOVER")
 
 
+def _beyond(lead: int, bound: int | None) -> str:
+    if bound is None:
+        return ""
+    more = "one" if lead - bound == 1 else str(lead - bound)
+    return f": {more} more than its bound of {bound} lets it start"
+
+
 def _ahead(rows: Rows, bounds: Sequence[int | None]) -> dict[tuple[int, float], str]:
     """Return why each worker was held by the staleness bound, by worker and time."""
     clocks, in_force = _Clocks(), 0
@@ -138,7 +145,7 @@ def _ahead(rows: Rows, bounds: Sequence[int | None]) -> dict[tuple[int, float], 
             lead = clocks.of[row.worker] - min(clocks.of.values())
             text = f"it was {lead} step{'' if lead == 1 else 's'} ahead of the slowest"
             bound = bounds[in_force] if in_force < len(bounds) else None
-            found[row.worker, row.time_s] = text if bound is None else f"{text}, its bound is {bound}"
+            found[row.worker, row.time_s] = text + _beyond(lead, bound)
     return found
 
 

@@ -18,7 +18,7 @@ class Panel(Lab):
 
     def __init__(self, *arguments: Any, **values: Any) -> None:
         self.sent: list[dict[str, Any]] = []
-        super().__init__(*arguments, **values)
+        super().__init__(*arguments, **{"pace": "fast", **values})
 
     def send(self, content: Any, buffers: Any = None) -> None:
         self.sent.append(json.loads(json.dumps(content)))

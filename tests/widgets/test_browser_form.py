@@ -22,7 +22,7 @@ YAML = "(text) => document.querySelector('.psb-yaml').textContent.includes(text)
 @pytest.fixture
 def panel(chromium: Any, tmp_path: Path) -> Iterator[Direct]:
     direct = Direct(chromium)
-    direct.show(Lab(renderer="svg", folder=tmp_path / "kept"))
+    direct.show(Lab(renderer="svg", pace="fast", folder=tmp_path / "kept"))
     yield direct
     assert direct.errors() == []
     direct.close()

@@ -47,7 +47,7 @@ SHOWN = """() => { const stage = document.querySelector('.psb-lab').stage;
 def panel(chromium: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Direct]:
     monkeypatch.setattr(film, "SPANS", PIECE)
     direct = Direct(chromium)
-    direct.show(Lab(LONG, renderer="svg"))
+    direct.show(Lab(LONG, renderer="svg", pace="fast"))
     yield direct
     direct.close()
 
@@ -145,7 +145,7 @@ LEGENDS = """() => [...document.querySelectorAll('.psb-compare svg .role-legend-
 @pytest.fixture(scope="module")
 def short(chromium: Any) -> Iterator[Direct]:
     direct = Direct(chromium)
-    direct.show(Lab(SHORT, renderer="svg"))
+    direct.show(Lab(SHORT, renderer="svg", pace="fast"))
     yield direct
     direct.close()
 

@@ -34,7 +34,7 @@ SHOWN = """() => { const bottom = document.getElementById('scroll').getBoundingC
 @pytest.fixture(scope="module")
 def panel(chromium: Any) -> Iterator[Direct]:
     direct = Direct(chromium)
-    direct.show(Lab(renderer="svg"))
+    direct.show(Lab(renderer="svg", pace="fast"))
     yield direct
     direct.close()
 
@@ -80,6 +80,8 @@ def test_a_student_predicts_runs_rewinds_reads_why_forks_and_compares(
 ) -> None:
     student = Presses(panel)
     student.press('[data-preset="slow_worker"]')
+    assert panel.web.text_content(".psb-question").startswith("Four workers, one of them at a third")
+    assert panel.web.is_visible(".psb-question")
     student.press(".psb-predict > summary")
     student.choose(".psb-predict-most", "3")
     student.press(".psb-run")
@@ -91,10 +93,17 @@ def test_a_student_predicts_runs_rewinds_reads_why_forks_and_compares(
     student.press(".psb-first-wait")
     why = panel.web.text_content(".psb-why")
     assert why.startswith("Worker ")
-    assert "for worker 3: it was 4 steps ahead of the slowest, its bound is 3" in why
+    assert (
+        "for worker 3: it was 4 steps ahead of the slowest: one more than its bound of 3 lets it start" in why
+    )
     run = panel.lab.finished[0]
     state = moment(recording(run.log, [3]), float(panel.web.get_attribute(".psb-stage", "data-now")))
     assert state.sentences[0] in why
+    under = panel.web.locator(".psb-node").first.locator("text").all_text_contents()
+    assert under[0] == "0"
+    assert under[1].startswith("version ")
+    assert under[2].endswith(" steps")
+    assert under[3] == "4 ahead"
     panel.shot(screenshots / "lab-wait-light.png")
 
     student.press(".psb-fork")
@@ -178,6 +187,23 @@ def test_strategies_are_found_by_a_word_and_typed_values_come_back(panel: Direct
     shown = web.locator(".psb-option:visible .psb-option-name").all_text_contents()
     assert shown
     assert all(name != "ssp" for name in shown)
+    field = {
+        "bulk synchronous": "bsp",
+        "stale synchronous": "ssp",
+        "asynchronous": "asp",
+        "straggler": "flex_rr",
+    }
+    field |= {
+        "asynchronous": "asp",
+        "parameter server": "ssp",
+        "local sgd": "local_sgd",
+        "compression": "double_squeeze",
+    }
+    for words, name in field.items():
+        web.fill(".psb-search", words)
+        found = web.locator(".psb-option:visible").evaluate_all("(all) => all.map((e) => e.dataset.name)")
+        assert name in found, (words, found)
+        assert len(found) < 60
     web.fill(".psb-search", "switch to")
     web.fill(".psb-search", "strategy_switch")
     web.press(".psb-search", "Enter")

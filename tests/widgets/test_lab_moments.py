@@ -16,7 +16,8 @@ from psbench.experiment import Experiment
 from psbench.metrics.totals import SpanTotals
 from psbench.runs.execution import run
 from psbench.runs.fork import common_prefix
-from psbench_widgets import Lab
+from psbench_widgets import Lab, pace
+from psbench_widgets.bridge import Job, perform
 from psbench_widgets.check import as_values
 from psbench_widgets.figures import Figures, Shown
 from psbench_widgets.predictions import Prediction, gaps
@@ -170,6 +171,42 @@ def test_a_drawn_curve_is_compared_with_the_one_that_came() -> None:
     assert "was not evaluated" in never["text"]
     with pytest.raises(ParameterError, match="at least two accuracies from 0 to 1"):
         Prediction.of({"curve": [0.5, 50]})
+
+
+class Clock:
+    """Time that passes by sleeping alone."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@pytest.mark.parametrize(
+    ("kind", "seen", "expected"),
+    [("watchable", True, 20.0), ("10", True, None), ("fast", True, 0.0), ("watchable", False, 0.0)],
+)
+def test_a_run_that_is_watched_takes_its_time(
+    kind: Any, seen: bool, expected: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes twenty seconds, or a tenth of its own, and decides the same; a request is not kept waiting."""
+    clock = Clock()
+    monkeypatch.setattr(pace, "time", clock)
+    brief = BRIEF.but(stop={"epochs": 6}, timing_only=True)
+    job = Job(1, brief)
+    job.control.pace = pace.Pace(job, kind, lambda: seen)
+    done = perform(job)
+    assert done.log.digest() == run(brief).log.digest()
+    whole = done.summary()["time_s"] / 10 if expected is None else expected
+    assert clock.now == pytest.approx(whole, rel=0.05)
+    clock.now = 0.0
+    job.control.stop()
+    job.control.pace(1e6)
+    assert clock.now == 0.0
 
 
 def test_a_goal_is_checked_after_every_run(tmp_path: Path) -> None:

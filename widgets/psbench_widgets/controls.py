@@ -91,9 +91,44 @@ def published(entry: Any) -> dict[str, Any]:
         "source": entry.source,
         "fields": offered,
         "parts": parts,
-        "domain": domain_of(entry()),
+        "domain": (domain := domain_of(entry())),
         "lr_scaling": AUTO,
+        "title": SPELLED_OUT.get(entry.name, ""),
+        "words": " ".join([SPELLED_OUT.get(entry.name, ""), FIELD_WORDS.get(domain, ""), _told(entry)]),
     }
+
+
+#: the field's names of what the catalogue has abbreviations for
+SPELLED_OUT = {
+    "bsp": "bulk synchronous parallel",
+    "ssp": "stale synchronous parallel",
+    "asp": "asynchronous parallel",
+    "dssp": "dynamic stale synchronous parallel",
+    "local_sgd": "local stochastic gradient descent",
+    "easgd": "elastic averaging SGD",
+    "dc_asgd": "delay-compensated asynchronous SGD",
+    "fedavgm": "federated averaging with momentum",
+    "fedadam": "federated Adam",
+    "fedbuff": "federated learning with buffered asynchronous aggregation",
+    "fedasync": "asynchronous federated learning",
+    "osp": "overlapped synchronisation parallel",
+}
+#: what the field calls what strategies of a domain are about
+FIELD_WORDS = {
+    "consistency": "synchronous asynchronous stale staleness bound barrier parameter server",
+    "aggregation": "aggregation averaging parameter server",
+    "communication": "communication local sgd",
+    "stragglers": "straggler slow worker load balancing backup",
+    "placement": "parameter server sharding all-reduce ring decentralized",
+    "switching": "switching hybrid adaptive",
+}
+
+
+def _told(entry: Any) -> str:
+    """Return words of what a strategy is composed of, so that it is found by them."""
+    sends = entry().spec().get("communication", {})
+    codecs = {sends.get(way, {}).get("name", "none") for way in ("codec", "codec_down")}
+    return "compression quantization sparsification" if codecs != {"none"} else ""
 
 
 def domain_of(strategy: AnyStrategy) -> str:

@@ -10,6 +10,7 @@ from psbench.errors import ParameterError
 from psbench.experiment import Experiment
 from psbench_widgets.check import as_python
 from psbench_widgets.messages import Handlers
+from psbench_widgets.pace import PACES
 from psbench_widgets.panel import Panel
 from psbench_widgets.presets import PRESETS
 
@@ -28,6 +29,9 @@ class Lab(Panel):
     challenge : Challenge, mapping or None
         A goal that the panel checks after every run: an accuracy to reach (`accuracy`), perhaps in a time
         (`within_s`) and without touching some settings (`keep`).
+    pace : "watchable", "10" or "fast"
+        How fast a simulated run that is started on the page goes on while it is seen: it takes about twenty
+        seconds; ten seconds of it pass in a second; or as fast as it can. `run` is never held back.
 
     Notes
     -----
@@ -49,6 +53,7 @@ class Lab(Panel):
             "run": self._on_run,
             "stop": lambda m: self.stop(m.get("number")),
             "switch": lambda m: self.switch(m.get("to")),
+            "pace": self._on_pace,
             "axis": self._on_axis,
             "target": lambda m: self._comparison.set_target(m.get("value")),
             "preset": lambda m: self._show_settings(PRESETS[m["name"]].experiment()),
@@ -91,7 +96,7 @@ class Lab(Panel):
             self.values = message["values"]
             if message.get("prediction"):
                 self.predict(**message["prediction"])
-            jobs = self.run()
+            self.hold_back(jobs := self.run())
         self.answer(f"queued run {', '.join(str(job.number) for job in jobs)}")
 
     def _on_seek(self, message: dict[str, Any]) -> None:
@@ -109,6 +114,12 @@ class Lab(Panel):
             given["strategy"] = {"name": name, "staleness_bound": message["bound"]}
         job = self.fork(number, float(message["at"]), **given)
         self.answer(f"queued run {job.number}: {job.name}")
+
+    def _on_pace(self, message: dict[str, Any]) -> None:
+        if message["pace"] not in PACES:
+            raise ParameterError(f"pace: {message['pace']!r} is none of {', '.join(PACES)}")
+        self.pace = message["pace"]
+        self.hold_back([job for job in (self._bridge.current, *self._bridge.queued) if job is not None])
 
     def _on_axis(self, message: dict[str, Any]) -> None:
         x = message["x"]

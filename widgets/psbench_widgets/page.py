@@ -21,6 +21,7 @@ class PanelPage(FrontendWidget):
     table = traitlets.Dict().tag(sync=True)
     status = traitlets.Dict().tag(sync=True)
     presets: Any = traitlets.List().tag(sync=True)
+    pace = traitlets.Unicode("watchable").tag(sync=True)
     goal = traitlets.Dict().tag(sync=True)
     folder = traitlets.Unicode("runs").tag(sync=True)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from psbench_widgets.messages import Handlers, dispatch
 from psbench_widgets.names import fork_name
 from psbench_widgets.notebook_cell import replace_panel_of_this_cell
 from psbench_widgets.own_objects import own_parts
+from psbench_widgets.pace import PACES, Kind, Pace
 from psbench_widgets.page import PanelPage
 from psbench_widgets.predictions import Challenge, Prediction
 from psbench_widgets.presets import PRESETS, with_own_name
@@ -45,7 +46,7 @@ class Panel(PanelPage):
 
     Parameters
     ----------
-    experiment, folder, renderer, challenge
+    experiment, folder, renderer, challenge, pace
         See `Lab`.
     """
 
@@ -56,7 +57,10 @@ class Panel(PanelPage):
         folder: str | Path = "runs",
         renderer: str = "canvas",
         challenge: Challenge | Mapping[str, Any] | None = None,
+        pace: Kind = "watchable",
     ) -> None:
+        if pace not in PACES:
+            raise ParameterError(f"pace: {pace!r} is none of {', '.join(PACES)}")
         experiment = experiment or Experiment(strategy=FIRST, stop={"epochs": EPOCHS})
         self._own = own_parts(experiment)
         self._questions = Questions(experiment, challenge)
@@ -78,6 +82,7 @@ class Panel(PanelPage):
             folder=str(folder),
             presets=[preset.plain() for preset in PRESETS.values()],
             goal=self._questions.plain(),
+            pace=pace,
         )
         self._on_message = dispatch(self._handlers(), self.answer, self.show_error)
         self.on_msg(self._on_message)
@@ -125,6 +130,13 @@ class Panel(PanelPage):
         first = with_own_name(result.experiment)
         self.show_error("")
         return [self._bridge.submit(first.but(seed=first.seed + i)) for i in range(result.seeds)]
+
+    def hold_back(self, jobs: Sequence[Job]) -> None:
+        """Have simulated runs go at the page's pace for as long as a user sees it."""
+        view = self._view
+        for job in jobs:
+            if job.experiment.backend == "simulated":
+                job.control.pace = Pace(job, self.pace, lambda: view.is_seen)
 
     def predict(self, **expected: Any) -> None:
         """Say what you expect of the next run; the panel shows afterwards how far off that was.

@@ -141,9 +141,12 @@ class Simulation:
             if self.control.pending:
                 self._handle_requests()
             else:
-                self._handle_events(OBSERVE_EVERY)
+                pace = self.control.pace
+                self._handle_events(OBSERVE_EVERY if pace is None else 1)
                 if not self.status:
                     self._show()
+                if pace is not None:
+                    pace(self.now)
         return self._finish()
 
     # ---------------------------------------------------------------- events

@@ -13,7 +13,7 @@ export function chooser(groups, current, label, choose) {
     const section = h("div", { class: "psb-option-group" }, h("div", { class: "psb-option-title" }, title));
     for (const option of options) {
       const why = h("span", { class: "psb-option-why", hidden: true });
-      const item = h("button", { type: "button", class: "psb-option", "data-name": option.name, "aria-pressed": String(option === chosen), title: option.source ? `Source: ${option.source}` : undefined, onclick: () => choose(option) }, h("span", { class: "psb-option-name" }, option.name.replaceAll("_", " ")), h("span", { class: "psb-option-summary" }, option.summary), why);
+      const item = h("button", { type: "button", class: "psb-option", "data-name": option.name, "aria-pressed": String(option === chosen), title: option.source ? `Source: ${option.source}` : undefined, onclick: () => choose(option) }, h("span", { class: "psb-option-name" }, option.name.replaceAll("_", " ")), h("span", { class: "psb-option-summary" }, option.title ? `${option.title}: ` : "", option.summary), why);
       section.append(item);
       items.push({ option, item, section, why });
     }
@@ -21,7 +21,7 @@ export function chooser(groups, current, label, choose) {
   }
   search.oninput = () => {
     const wanted = search.value.trim().toLowerCase().split(/\s+/);
-    for (const { option, item } of items) item.hidden = !wanted.every((word) => `${option.name.replaceAll("_", " ")} ${option.name} ${option.summary} ${option.source}`.toLowerCase().includes(word));
+    for (const { option, item } of items) item.hidden = !wanted.every((word) => `${option.name.replaceAll("_", " ")} ${option.name} ${option.summary} ${option.source} ${option.words ?? ""}`.toLowerCase().includes(word));
     for (const { section } of items) section.hidden = !section.querySelector(".psb-option:not([hidden])");
     none.hidden = items.some(({ item }) => !item.hidden);
   };

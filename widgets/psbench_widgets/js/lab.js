@@ -13,6 +13,7 @@ import { startTable } from "./start.js";
 
 const GROUPS = { learn: "Learning", workers: "Where the time goes", updates: "Updates, staleness and traffic", data: "Data" };
 const SETTLE_MS = 120; // typing is not checked letter by letter
+const SILENT_MS = 6000; // a kernel that does not answer a press for so long is busy or gone
 const PLACE_MS = 1500; // charts of a run that is over have been drawn
 const REST_MS = 250; // the moment has stopped moving: charts that are sums follow it
 
@@ -37,6 +38,7 @@ class Lab {
       ["change:runs", () => this.onRuns()],
       ["change:table", () => this.onTable()],
       ["change:goal", () => this.onGoal()],
+      ["change:pace", () => (this.pace.value = this.model.get("pace"))],
       ["change:watch", () => this.place("watch", this.watch)],
       ["change:overlay", () => this.place("overlay", this.overlay)],
     ];
@@ -60,6 +62,9 @@ class Lab {
     this.run = button("▶ Run", "run", "Run what is picked", () => this.press());
     this.stop = button("■ Stop", "stop", "Stop the run under way; what it did is kept", () => this.send({ kind: "stop" }));
     this.switch = button("⇄ Switch now", "switch", "Change to the other strategy now", () => this.send({ kind: "switch" }));
+    const paces = { watchable: "watchable", 10: "10 ×", fast: "as fast as possible" };
+    this.pace = h("select", { class: "psb-select psb-pace", "aria-label": "pace of a simulated run", title: "how fast a simulated run goes on while you watch", onchange: () => this.send({ kind: "pace", pace: this.pace.value }) }, ["watchable", "10", "fast"].map((value) => h("option", { value }, paces[value])));
+    this.pace.value = this.model.get("pace");
     this.answer = h("span", { class: "psb-answer", role: "status" });
     this.words = h("span", { class: "psb-words" });
     this.left = h("span", { class: "psb-left" });
@@ -74,14 +79,17 @@ class Lab {
     this.bar = h(
       "div",
       { class: "psb-bar-top" },
-      h("div", { class: "psb-buttons" }, this.run, this.stop, this.switch, this.answer),
+      h("div", { class: "psb-buttons" }, this.run, this.stop, this.switch, this.pace, this.answer),
       h("div", { class: "psb-state" }, this.words, this.left),
       this.progress,
       this.echo,
     );
     this.main = h("main", { class: "psb-main" }, this.bar, this.goal, this.prediction.element, this.starting, this.trouble, this.tabs());
     const presets = this.model.get("presets") ?? [];
-    const begin = h("div", { class: "psb-presets", role: "group", "aria-label": "situations to begin with" }, presets.map(({ name, title, about }) => h("button", { type: "button", class: "psb-preset", "data-preset": name, title: about, onclick: () => this.send({ kind: "preset", name }) }, title)));
+    const begin = h("div", { class: "psb-presets", role: "group", "aria-label": "situations to begin with" }, presets.map(({ name, title }) => h("button", { type: "button", class: "psb-preset", "data-preset": name, onclick: () => this.choose(name) }, title)));
+    this.question = h("p", { class: "psb-question", role: "status", hidden: true });
+    begin.append(this.question);
+    this.askQuestion();
     const picks = h("aside", { class: "psb-picks", "aria-label": "what to run" }, presets.length > 0 && begin, this.form.element);
     this.element = h("div", { class: "psb-lab", "data-view": this.view, "data-lm-suppress-shortcuts": "true" }, h("div", { class: "psb-columns" }, picks, this.main));
     el.append(this.element);
@@ -190,15 +198,30 @@ class Lab {
     if (this.run.disabled) return;
     // one message with everything: what takes effect is what is shown now
     this.send({ kind: "run", values: this.form.values, prediction: this.prediction.values() });
+    clearTimeout(this.silent);
+    this.silent = setTimeout(() => this.say("No answer from the kernel: it is busy with another cell, or was restarted; then run this cell again.", true), SILENT_MS);
     this.selectTab("watch");
   }
 
+  // A situation asks its question where one can read it.
+  choose(name) {
+    this.send({ kind: "preset", name });
+  }
+
+  askQuestion() {
+    const found = (this.model.get("presets") ?? []).find(({ title }) => title === this.form.values.rest?.name);
+    this.question.textContent = found?.about ?? "";
+    this.question.hidden = !found;
+  }
+
   onMessage(message) {
+    clearTimeout(this.silent);
     if (message.kind === "who") this.send({ kind: "hello" });
     if (message.kind === "answer") this.say(message.text, message.wrong);
     if (message.kind === "values") {
       this.form.values = structuredClone(message.values);
       this.form.draw();
+      this.askQuestion();
       this.ask();
     }
     if (message.kind === "films" && (!message.view || message.view === this.view)) this.onFilms(message);
@@ -384,6 +407,7 @@ class Lab {
   }
 
   dispose() {
+    clearTimeout(this.silent);
     clearTimeout(this.timer);
     clearTimeout(this.rest);
     clearTimeout(this.place_);

@@ -3,6 +3,7 @@ const SVG = "http://www.w3.org/2000/svg";
 const WIDTH = 330;
 const HEIGHT = 178;
 const NAMED = 12; // more workers than this have no room for words under them
+const SPELLED = 4; // so many have room for whole words
 const MOST = 40; // and more than this are drawn evenly thinned
 
 function s(tag, attributes, ...children) {
@@ -29,6 +30,9 @@ export function machine(state, about, colours, selected) {
   svg.append(links, nodes, messages);
   if (composition.collective) nodes.append(words(WIDTH / 2, HEIGHT / 2 - 3, `version ${state.version}`, "psb-strong"), words(WIDTH / 2, HEIGHT / 2 + 12, "with every worker"));
   else server(nodes, state, composition);
+  const spelled = shown.length <= SPELLED && !composition.collective;
+  const slowest = Math.min(...state.workers.map((w) => w.clock));
+  if (!spelled && shown.length <= NAMED) nodes.append(words(WIDTH / 2, HEIGHT - 3, "under each worker: the version it works on, and steps done"));
   shown.forEach((worker, i) => {
     const at = places[i];
     const found = here.get(worker);
@@ -36,7 +40,7 @@ export function machine(state, about, colours, selected) {
     links.append(s("line", { x1: at.x, y1: at.y, x2: to.x, y2: to.y }));
     if (found && (found.phase === "send" || found.phase === "pull")) messages.append(message(at, to, found, composition.collective, colours));
     if (found?.waitedFor !== null && place.has(found?.waitedFor)) links.append(waits(at, place.get(found.waitedFor)));
-    nodes.append(node(worker, found, at, radius, colours, shown.length <= NAMED, worker === selected));
+    nodes.append(node(worker, found, at, radius, colours, shown.length <= NAMED, worker === selected, spelled, (found?.clock ?? 0) - slowest));
   });
   return svg;
 }
@@ -53,15 +57,17 @@ function server(nodes, state, composition) {
   nodes.append(words(WIDTH / 2, 34, waiting ? `${waiting} push${waiting > 1 ? "es" : ""} in the buffer` : "buffer empty"));
 }
 
-function node(worker, found, at, radius, colours, named, selected) {
+function node(worker, found, at, radius, colours, named, selected, spelled, ahead) {
   const colour = found ? colours[found.phase] : "none";
   const group = s("g", { class: `psb-node${found ? "" : " psb-gone"}${selected ? " psb-selected" : ""}`, "data-phase": found?.phase ?? "gone" });
   group.append(s("circle", { cx: at.x, cy: at.y, r: radius, stroke: colour, class: "psb-node-ring" }));
   if (found && found.phase === "compute") group.append(pie(at, radius, found.progress, colour));
   if (radius > 6) group.append(words(at.x, at.y + 4, String(worker), "psb-strong"));
   if (named) {
-    group.append(words(at.x, at.y + radius + 12, found ? `v${found.version}` : "gone"));
-    if (found) group.append(words(at.x, at.y + radius + 23, `${found.clock}`, "psb-clock"));
+    const [version, steps] = spelled ? [`version ${found?.version}`, `${found?.clock} steps`] : [`v${found?.version}`, `${found?.clock}`];
+    group.append(words(at.x, at.y + radius + 12, found ? version : "gone"));
+    if (found) group.append(words(at.x, at.y + radius + 23, steps, "psb-clock"));
+    if (found && spelled) group.append(words(at.x, at.y + radius + 34, ahead > 0 ? `${ahead} ahead` : "slowest", "psb-clock"));
   }
   group.append(s("title", {}, found ? `worker ${worker}: ${found.phase}, clock ${found.clock}, works on version ${found.version}` : `worker ${worker} is not there`));
   return group;
