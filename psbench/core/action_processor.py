@@ -157,6 +157,8 @@ class ActionProcessor:
             apply.fragment = self._fragment_of(pushes)
         self.out.append(apply)
         view.committed += count
+        if self.peer_to_peer:  # a worker's own version is what its push has made
+            version = view.workers[pushes[0].worker].version
         for push, weight in zip(pushes, apply.weights):  # noqa: B905  (checked above; strict costs as much)
             if pending.pop(push.id, None) is None:
                 raise ProtocolError(f"push {push.id} is committed twice, or was discarded before")

@@ -32,7 +32,9 @@ class Kind(IntEnum):
     MEASURED = 6  #: text = facts
     EVALUATED = 7  #: id = epoch, version, text = values
     SWITCH_REQUESTED = 8  #: id = composition asked for, -1 for the next
-    APPLY = 9  #: one row a push: worker, id = push, version made, samples, steps, loss = weight
+    #: one row a push: worker, id = push, version made (without a server, of the worker), samples, steps,
+    #: loss = weight
+    APPLY = 9
     #: worker, id = 1 if ordered to push, version loaded, bytes (down), samples of a vote kept, text = orders
     RELEASE = 10
     HOLD = 11  #: worker, text = reason

@@ -23,13 +23,18 @@ class Axes:
 
     def __init__(self) -> None:
         self._samples = self._version = self._bytes = 0
+        self._no_server = False
 
     def read(self, rows: Rows) -> AxisValues:
         """Return those of new rows."""
         kind = rows["kind"]
         is_progress = (kind == Kind.APPLY) | (kind == Kind.RELEASE)
         samples = self._samples + np.cumsum(np.where(is_progress, rows["samples"], 0), dtype=np.int64)
-        made = np.where(kind == Kind.APPLY, rows["version"], self._version)
+        applied = kind == Kind.APPLY
+        made = np.where(applied, rows["version"], self._version)
+        self._no_server = self._no_server or bool((kind == Kind.MIX).any())
+        if self._no_server:  # rows have the workers' own versions
+            made = self._version + np.cumsum(applied)
         found = AxisValues(
             samples,
             np.maximum.accumulate(np.maximum(made, self._version)),

@@ -28,8 +28,8 @@ def pushes(log: EventLog) -> pd.DataFrame:
     DataFrame
         `push` (id), `worker`, `time_s` (arrival), `base_version`, `samples`, `steps`, `bytes`, `compute_s`,
         `send_s`, `loss`, `fate` (committed, discarded or buffered), and for committed pushes `applied_s`,
-        `version` (that it made) and `staleness` (versions, as `staleness` counts them); these are NA or NaN
-        for the others.
+        `version` (that it made; without a server, of its worker) and `staleness` (versions); these are NA or
+        NaN for the others.
 
     Raises
     ------
@@ -65,9 +65,7 @@ def pushes(log: EventLog) -> pd.DataFrame:
     frame["applied_s"] = applied_s
     missing = version < 0
     frame["version"] = optional(version, missing)
-    made = np.full(len(push), -1, dtype=np.int64)
-    made[applied] = versions_of(rows)["version"]
-    frame["staleness"] = optional(made - 1 - push["version"], missing)
+    frame["staleness"] = optional(version - 1 - push["version"], missing)
     return frame
 
 
@@ -83,16 +81,9 @@ def staleness(log: EventLog) -> pd.DataFrame:
         `time_s` (applied), `worker`, `version` (made), `staleness` (versions).
     """
     rows = log.rows()
-    apply = versions_of(rows)
+    apply = pick(rows, Kind.APPLY)
     columns = {name: apply[name] for name in ("time_s", "worker", "version")}
     return table(columns | {"staleness": Staleness().read(rows)})
-
-
-def versions_of(rows: Rows) -> Rows:
-    """Return for each applied push the row of the version it made: without a server, its worker's own."""
-    mixed = pick(rows, Kind.MIX)
-    mixed = mixed[mixed["id"] >= 0]
-    return mixed if len(mixed) else pick(rows, Kind.APPLY)
 
 
 class Staleness:
@@ -109,7 +100,7 @@ class Staleness:
         DataError
             If a push is applied that never arrived.
         """
-        push, apply = pick(rows, Kind.PUSH), versions_of(rows)
+        push, apply = pick(rows, Kind.PUSH), pick(rows, Kind.APPLY)
         most = int(max(push["id"].max(initial=-1), apply["id"].max(initial=-1))) + 1
         if most > len(self._bases):
             self._bases = np.concatenate([self._bases, np.full(most, _NEVER)])

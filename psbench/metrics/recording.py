@@ -18,7 +18,6 @@ import numpy.typing as npt
 
 from psbench.core.log import ROW, EventLog, Kind
 from psbench.metrics.clocks import Clocks, clocks_between
-from psbench.metrics.pushes import versions_of
 from psbench.metrics.rows import Absences, Array, Rows, end_of, pick, positions, workers_of
 from psbench.metrics.spans import PHASES, Spans, continuing, reason_text, spans_of
 
@@ -448,7 +447,7 @@ def _by_lead(worker: Array, start: Array, leads: Table) -> Iterator[tuple[str, A
 
 
 def _pushes(rows: Rows) -> Table:
-    push, settled = pick(rows, Kind.PUSH), np.concatenate([versions_of(rows), pick(rows, Kind.DISCARD)])
+    push, settled = pick(rows, Kind.PUSH), pick(rows, Kind.APPLY, Kind.DISCARD)
     left, version = np.full(len(push), np.inf), np.full(len(push), -1, dtype=np.int32)
     order = np.argsort(push["id"], kind="stable")
     if len(push):
@@ -457,7 +456,7 @@ def _pushes(rows: Rows) -> Table:
         is_here = push["id"][place] == settled["id"]  # or it arrived before the first row
         settled, place = settled[is_here], place[is_here]
         left[place] = settled["time_s"]
-        version[place] = np.where(settled["kind"] != Kind.DISCARD, settled["version"], -1)
+        version[place] = np.where(settled["kind"] == Kind.APPLY, settled["version"], -1)
     return {
         "worker": push["worker"].copy(),
         "sent_s": push["time_s"] - push["send_s"],

@@ -13,7 +13,7 @@ from psbench.metrics.clocks import clock_lead
 from psbench.metrics.curves import evaluations, time_to_target, training_loss
 from psbench.metrics.independence import mean_independence
 from psbench.metrics.pushes import share_of_applied, staleness, unused_workers
-from psbench.metrics.rows import end_of, finite, kept_steps, pick, trained
+from psbench.metrics.rows import Rows, end_of, finite, kept_steps, pick, trained
 from psbench.metrics.servers import reassignments
 from psbench.metrics.switches import switches
 from psbench.metrics.totals import idle_fraction
@@ -63,7 +63,6 @@ def summarise(log: EventLog, meta: Mapping[str, Any], target: float | None = Non
     shares = share_of_applied(log)
     evaluated = evaluations(log)
     target = meta.get("target_accuracy") if target is None else target
-    applied = pick(rows, Kind.APPLY)
     unanswered = bool(meta.get("unanswered"))
     samples = float(trained(rows)["samples"].sum(dtype=np.int64))
     batch = meta.get("global_batch")
@@ -74,7 +73,7 @@ def summarise(log: EventLog, meta: Mapping[str, Any], target: float | None = Non
         "global_batch": batch,
         "mini_batches": samples / batch if batch else None,
         "steps": int(pick(rows, Kind.PUSH)["steps"].sum(dtype=np.int64)) + kept_steps(rows),
-        "updates": int(applied["version"][-1]) if len(applied) else 0,
+        "updates": updates(rows),
         "cancelled": kept.pop("cancelled"),
         "pushes": kept,
         "time_s": max(end_of(rows), meta.get("time_s", 0.0)),
@@ -113,6 +112,14 @@ def summarise(log: EventLog, meta: Mapping[str, Any], target: float | None = Non
     summary |= {"usage": used} if used else {}
     found = [*never_switched(log, meta), *whole_rates(log, meta), *_warnings(summary, shares)]
     return summary | {"warnings": found}
+
+
+def updates(rows: Rows) -> int:
+    """Return how many versions were made; without a server, by all workers together."""
+    applied = pick(rows, Kind.APPLY)
+    if (rows["kind"] == Kind.MIX).any():
+        return len(applied)
+    return int(applied["version"][-1]) if len(applied) else 0
 
 
 def usage(meta: Mapping[str, Any]) -> list[dict[str, float | int | None]]:

@@ -216,7 +216,7 @@ def test_a_worker_waits_for_its_neighbours_alone():
 
     assert push(0, 0) == [Hold(0, "neighbours")]
     assert push(1, 1) == [Hold(1, "neighbours")]
-    apply, mix, release = push(2, 3)[:3]  # 0 has 3 and 1 now; worker 2 computes on
+    mix, apply, release = push(2, 3)[:3]  # 0 has 3 and 1 now; worker 2 computes on
     assert isinstance(apply, Apply)
     assert mix.rows == {0: {0: pytest.approx(1 / 3), 1: pytest.approx(1 / 3), 3: pytest.approx(1 / 3)}}
     assert (release.worker, release.load) == (0, 1)

@@ -73,7 +73,7 @@ class NeighbourAverage(Mixing):
             other: 1.0 / (1.0 + max(degree, graph.degree(other, version))) for other in graph.senders(worker)
         }
         row[worker] = 1.0 - sum(row.values())
-        return [Apply(pushes, [1.0]), Mix({worker: _ordered(row)}, sent=True, push=push.id)]
+        return [Mix({worker: _ordered(row)}, sent=True, push=push.id), Apply(pushes, [1.0])]
 
 
 class PushSum(Mixing):
@@ -112,7 +112,7 @@ class PushSum(Mixing):
         row = {other: part / weight for other, part in parts.items()}
         self._forget(view)
         mix = Mix({worker: _ordered(row)}, sent=True, push=push.id, push_weights={worker: weight})
-        return [Apply(pushes, [1.0]), mix]
+        return [mix, Apply(pushes, [1.0])]
 
     def _part(self, view: ClusterView, worker: int, version: int) -> float:
         """Return what each part weighs that a worker shares out at a version, fixed when first asked for."""
@@ -169,10 +169,10 @@ class PairAverage(Mixing):
         worker, graph = push.worker, graph_of(view)
         others = [other for other in graph.receivers(worker) if self._may(worker, other)]
         if not others:
-            return [Apply(pushes, [1.0]), Mix({worker: {worker: 1.0}}, push=push.id)]
+            return [Mix({worker: {worker: 1.0}}, push=push.id), Apply(pushes, [1.0])]
         other = others[int(view.rng.integers(len(others)))]
         row = _ordered({worker: 0.5, other: 0.5})
-        return [Apply(pushes, [1.0]), Mix({worker: row, other: dict(row)}, push=push.id)]
+        return [Mix({worker: row, other: dict(row)}, push=push.id), Apply(pushes, [1.0])]
 
     def _may(self, worker: int, other: int) -> bool:
         return self.partners == "any" or (worker + other) % 2 == 1

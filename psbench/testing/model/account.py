@@ -129,7 +129,9 @@ class Account:
             made.fragment = {self.carried.pop(push.id) for push in apply.pushes}.pop()
         self.out.append(made)
         for push, weight in zip(apply.pushes, apply.weights, strict=True):
-            columns = {"id": push.id, "version": c.version, "samples": push.samples, "steps": push.steps}
+            own = c.workers[push.worker].version
+            version = own if now.placement.peer_to_peer else c.version
+            columns = {"id": push.id, "version": version, "samples": push.samples, "steps": push.steps}
             self.log.add(Kind.APPLY, push.worker, **columns, loss=weight)
             del c.pending[push.id]
             c.samples += push.samples
