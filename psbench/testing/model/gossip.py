@@ -113,7 +113,7 @@ class NeighbourAverage(Rule):
         }
         row[push.worker] = 1.0 - sum(row.values())
         mixed = Mix({push.worker: dict(sorted(row.items()))}, sent=True, push=push.id)
-        return [Apply(pushes, [1.0]), mixed]
+        return [mixed, Apply(pushes, [1.0])]
 
 
 @rule("aggregation", "push_sum")
@@ -138,7 +138,7 @@ class PushSum(Rule):
         weight = sum(parts.values())
         row = {other: part / weight for other, part in sorted(parts.items())}
         mixed = Mix({push.worker: row}, sent=True, push=push.id, push_weights={push.worker: weight})
-        return [Apply(pushes, [1.0]), mixed]
+        return [mixed, Apply(pushes, [1.0])]
 
 
 @rule("aggregation", "pair_average")
@@ -153,7 +153,7 @@ class PairAverage(Rule):
         if self.own.partners == "other_parity":
             others = [other for other in others if other % 2 != worker % 2]
         if not others:
-            return [Apply(pushes, [1.0]), Mix({worker: {worker: 1.0}}, push=push.id)]
+            return [Mix({worker: {worker: 1.0}}, push=push.id), Apply(pushes, [1.0])]
         other = others[int(c.rng.integers(len(others)))]
         rows = {one: dict.fromkeys(sorted([worker, other]), 0.5) for one in (worker, other)}
-        return [Apply(pushes, [1.0]), Mix(rows, push=push.id)]
+        return [Mix(rows, push=push.id), Apply(pushes, [1.0])]
