@@ -104,13 +104,13 @@ def _experiments() -> dict[str, list[dict[str, Any]]]:
             {"strategy": "asp", "stop": {"epochs": 6, "target_accuracy": 0.9}, "seed": seed}
             for seed in (0, 1)
         ],
-        # pushes of several workers, each at the whole rate; the last run has a single worker's
-        "whole rates": [
-            {"strategy": WHOLE, "cluster": FOUR},
-            {"strategy": SWITCH | {"second": WHOLE}, "cluster": FOUR, "stop": {"epochs": 4}},
-            {"strategy": SWITCH | {"first": WHOLE, "second": "bsp"}, "stop": {"epochs": 4}},
-            {"strategy": WHOLE, "cluster": toy_cluster([1.0])},
+        # pushes of several workers, each at the whole rate, and of one alone
+        "whole rates": [{"strategy": WHOLE, "cluster": FOUR}],
+        "whole rates at last": [
+            {"strategy": SWITCH | {"second": WHOLE}, "cluster": FOUR, "stop": {"epochs": 4}}
         ],
+        "whole rates at first": [{"strategy": SWITCH | {"first": WHOLE}, "stop": {"epochs": 4}}],
+        "whole rates of one": [{"strategy": WHOLE, "cluster": toy_cluster([1.0])}],
         "reading": [{"strategy": "asp", "cluster": toy_cluster([1.0, 0.5], read_seconds_per_sample=1e-3)}],
     }
 

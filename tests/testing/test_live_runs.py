@@ -249,6 +249,31 @@ def test_a_push_is_lost_with_its_worker_even_if_that_is_replaced() -> None:
     assert run.outcome.facts["lost_workers"] == []
 
 
+def test_servers_that_begin_with_a_composition_hear_who_is_dead() -> None:
+    """A worker lost while the model was handed over was waited for by servers that had not met it."""
+    second = {"name": "asp", "placement": {"name": "parameter_server", "servers": 2}}
+    switch = {"name": "strategy_switch", "rule": "manual", "first": "all_reduce", "second": second}
+    run = world(workload(switch, evaluate_every=100))
+    run.is_healing = True
+    settle(run)
+    run.ask(msg.RequestSwitch(None))
+    for _ in range(200):
+        if run.live.run.view.in_force:
+            break
+        for name in run.busy():
+            run.end_step(name)
+        if pairs := run.waiting():
+            run.arrive(pairs[0])
+        else:
+            run.pass_time(0.02)
+    run.kill("worker 1")
+    run.pass_time(0.3)
+    run.heal()
+    assert run.outcome is not None
+    assert run.outcome.status == "finished"
+    assert run.outcome.facts["lost_workers"] == [1]
+
+
 # -------------------------------------------------------------------- planted faults
 
 

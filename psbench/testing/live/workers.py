@@ -6,7 +6,7 @@ What a worker does is a generator, as in a real one a thread: it yields where it
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from typing import Any, TypeAlias
 
 import torch
@@ -30,11 +30,11 @@ _GOLDEN = 0.6180339887
 
 
 class _Statistics(dict[str, float]):
-    """Of a step: whatever is read has a number that differs from step to step."""
+    """Of a step: whatever is read has a number that differs from step to step; pushes have those names."""
 
-    def __init__(self, step: int) -> None:
-        super().__init__()
+    def __init__(self, step: int, names: Iterable[str]) -> None:
         self._number = 0.1 + _GOLDEN * step % 1.0
+        super().__init__(dict.fromkeys(names, self._number))
 
     def __missing__(self, name: str) -> float:
         return self._number
@@ -194,7 +194,7 @@ class FakeWorker:
             self._overlapped = None
             yield from self._take(overlapped)
         self._steps += 1
-        return self._loop.stepped(samples, 0.1, 1.0, _Statistics(self._steps))
+        return self._loop.stepped(samples, 0.1, 1.0, _Statistics(self._steps, self._composition.reads))
 
     def _obey(self, directive: Directive | None) -> bool:
         """Return whether to compute a step then."""
