@@ -301,3 +301,19 @@ def test_after_a_switch_pushes_are_whole_again(backend):
     sizes = [log.of_kind(Kind.PUSH)["bytes"][at] for at in (0, -1)]
     assert sizes[0] < sizes[1]
     assert len(log.of_kind(Kind.HANDOVER)["id"]) == 1
+
+
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        streaming(servers=2, codec="e3m0"),
+        streaming(overlap=0, placement="all_reduce"),
+        {"name": "eager_diloco", "local_steps": 4, "servers": 2},
+    ],
+)
+def test_live_the_bits_are_those_of_virtual_time(strategy):
+    simulated = run(strategy, cluster={"workers": 2, "step_time": "constant"})
+    live = ThreadedRun(simulated.experiment.model_copy(update={"backend": "dask"})).run()
+    assert torch.equal(live.parameters, simulated.parameters)
+    sizes = [log.of_kind(Kind.PUSH)["bytes"].tolist() for log in (live.log, simulated.log)]
+    assert sizes[0] == sizes[1]
