@@ -107,7 +107,8 @@ def in_order(schedules: int, module: str) -> list[int]:
 
 def _planted() -> list[tuple[str, str, str, Callable[[], None]]]:
     def put(fault: Fault) -> Callable[[], None]:
-        return lambda: setattr(fault.owner, fault.name, fault.made())
+        made = fault.made()  # here, as one that does not follow the code is not found
+        return lambda: setattr(fault.owner, fault.name, made)
 
     return [(words, words, fault.module, put(fault)) for words, fault in FAULTS.items()]
 

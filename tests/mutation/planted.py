@@ -13,7 +13,7 @@ from psbench.core.engine import Engine
 from psbench.core.membership import EngineMembership
 from psbench.core.view import ClusterView
 from psbench.core.worker_loop import WorkerLoop
-from psbench.strategies.aggregation import mean, model_average
+from psbench.strategies.aggregation import mean, model_average, outer
 from psbench.strategies.aggregation.block_momentum import BlockMomentum
 from psbench.strategies.aggregation.delay_compensated import DelayCompensated
 from psbench.strategies.aggregation.delayed_nesterov import DelayedNesterov
@@ -21,7 +21,6 @@ from psbench.strategies.aggregation.dyn_sgd_versioned import DynSGDVersioned
 from psbench.strategies.aggregation.federated import FedBuff
 from psbench.strategies.aggregation.mean import Mean
 from psbench.strategies.aggregation.model_average import MovesToMean
-from psbench.strategies.aggregation.outer import Outer
 from psbench.strategies.aggregation.robust import Median
 from psbench.strategies.aggregation.staleness import _ByStaleness
 from psbench.strategies.communication.elastic import Elastic
@@ -161,7 +160,7 @@ UNKNOWN = {
 
 #: in what is computed: schedules show these only if they carry vectors
 COMPUTED = {
-    "diloco looks ahead by a whole momentum": Fault(Outer, "_direction", "velocity, alpha=beta", "velocity"),
+    "diloco looks ahead by a whole momentum": Fault(outer, "nesterov", "velocity, alpha=beta", "velocity"),
     "slowmo's momentum is not at the workers' rate": Fault(
         BlockMomentum, "update", "alpha=step.lr * beta", "alpha=beta"
     ),

@@ -108,10 +108,20 @@ class Explorer:
             if draw() < weight:
                 others = max(3, 1 + len(self._player.strategy.compositions)) if kind == "w" else 0
                 numbers = len(self._player.workers) if kind in "djrv" else others
-                choice = Choice(kind, int(which * numbers))
+                number = int(which * numbers)
+                if kind == "d" and draw() < 0.5:
+                    number = self._in_the_middle(number)
+                choice = Choice(kind, number)
                 if self._player.can(choice):
                     return choice
         return None
+
+    def _in_the_middle(self, number: int) -> int:
+        """Return a worker whose vote is open, or that was dropped; the one given if there is none."""
+        player = self._player
+        dropped = [worker.id for worker in player.view.workers.values() if worker.dropped]
+        known = [*player.open_votes, *dropped]
+        return known[int(self._rng.random() * len(known))] if known else number
 
     def _anything(self) -> Choice | None:
         """Return what still can happen: without it nothing ever will."""
