@@ -162,6 +162,8 @@ def test_exchanges_are_the_mixing_matrices_whatever_the_order_of_arrival(name, g
     for exchange in range(4):
         expected = graphs.weights(graph, exchange, 6) @ expected
     np.testing.assert_allclose(toys.models, expected, atol=1e-12)
+    assert metrics.staleness(toys.log)["staleness"].max() == 0  # nobody else mixes a worker's model
+    assert metrics.staleness(toys.log)["version"].max() == 4  # of the worker's own, not of all
 
 
 @pytest.mark.parametrize("name", ["d_psgd", "d_psgd_step_first", "ad_psgd"])
