@@ -239,3 +239,34 @@ def test_a_switch_is_a_phase_of_its_own_and_long_names_are_not_cut(short: Direct
         assert set(web.locator(".psb-name").all_text_contents()) == set(NAMES)
     assert short.errors() == []
     assert short.lab._error == ""
+
+
+def test_five_hundred_workers_are_one_screen(short: Direct, screenshots: Path) -> None:
+    """Bands by speed with the fastest and the slowest; bars for each worker become a distribution."""
+    speeds = [round(0.3 + 0.7 * i / 499, 3) for i in range(500)]
+    many = SHORT.but(cluster={"workers": 500, "speed": speeds}, batch_size=1000, timing_only=True)
+    short.look(1366, 768, "light")
+    short.lab.experiment = many.but(stop={"updates": 6000})
+    short.settle(300)
+    number = len(short.lab.runs) + 1
+    run_it(short, number)
+    short.settle(900)
+    short.shot(screenshots / "lab-500.png")
+    rows_shown = "() => document.querySelector('.psb-lab').stage.films[0].timeline.shown.map((r) => r.label)"
+    labels = short.web.evaluate(rows_shown)
+    assert len(labels) == 13
+    assert labels[0].startswith("fastest: ")
+    assert labels[9].startswith("slowest: ")
+    heights = (
+        "() => [...document.querySelectorAll('.psb-watch .psb-slot, .psb-stage')].map((e) => e.offsetHeight)"
+    )
+    assert max(short.web.evaluate(heights)) < 500
+    waiting = {row["worker"] for row in rows(short.lab, "time_use")}
+    assert len(waiting) == 10
+    drawn = """() => { const { timeline } = document.querySelector('.psb-lab').stage.films[0];
+      const pen = document.querySelector('.psb-timeline-canvas').getContext('2d');
+      return timeline.shown.slice(0, 10).filter((_, i) => pen.getImageData(
+        Math.round((timeline.gutter + 40) * devicePixelRatio),
+        Math.round((i + 0.5) * timeline.row * devicePixelRatio), 1, 1).data[3] > 0).length; }"""
+    assert short.web.evaluate(drawn) == 10
+    assert short.errors() == []

@@ -23,6 +23,8 @@ from psbench_widgets.still import as_columns, bare
 
 #: of a curve, pixels: so that one fits on the screen together with the timeline
 HEIGHT = 150
+#: more workers than this are drawn as so many groups of them, sorted by waiting
+MANY, GROUPS = 25, 10
 
 
 @dataclass
@@ -199,6 +201,8 @@ class Figures:
                 continue
             chart = self.charts[figure.key]
             span = whole if figure.is_curve else f"{whose}{words}" + ("" if chart.count() else ": none")
+            if isinstance(next(iter(self._sent.get(figure.key, {}).get("worker", ())), None), str):
+                span += "; tenths of the workers, from those that wait least to those that wait most"
             chart.note = "; ".join(filter(None, (span, figure.note)))
 
     def refresh(self, stop: int | None = None, final: bool = False) -> None:
@@ -266,6 +270,8 @@ class Figures:
         """Redraw sums or counts if they have changed."""
         found = _labels(self._shown[0].meta) if figure.key == "labels" else now.totals(figure.key)
         columns = {name: charts.plain(values) for name, values in found.items()}
+        if figure.key in ("time_use", "idle"):
+            columns = in_groups(columns, "phase" if figure.key == "time_use" else "reason")
         if columns == self._sent.get(figure.key, {}):
             return
         self._sent[figure.key] = columns
@@ -292,6 +298,32 @@ def _rows(key: str, points: list[Columns], marks: list[dict[str, Any]]) -> Colum
     for name, column in stacked.items():
         column += charts.plain([mark.get(name) for mark in marks])
     return stacked
+
+
+def in_groups(columns: Columns, by: str) -> Columns:
+    """Return shares by worker as they are, or, of many workers, the means of groups sorted by waiting.
+
+    The groups are equally large: the chart is the distribution of what it shows, and of one screen.
+    """
+    workers = list(dict.fromkeys(columns.get("worker", ())))
+    if len(workers) <= MANY:
+        return columns
+    table: dict[Any, dict[Any, float]] = {worker: {} for worker in workers}
+    for worker, what, fraction in zip(columns["worker"], columns[by], columns["fraction"], strict=True):
+        table[worker][what] = fraction or 0.0
+    kinds = list(dict.fromkeys(columns[by]))
+    waits = {
+        worker: sum(v for k, v in own.items() if by == "reason" or k == "wait")
+        for worker, own in table.items()
+    }
+    order = sorted(workers, key=lambda worker: waits[worker])
+    found: Columns = {"worker": [], by: [], "fraction": []}
+    for number, group in enumerate(np.array_split(np.array(order), GROUPS)):
+        for kind in kinds:
+            found["worker"].append(f"{100 * number // GROUPS}-{100 * (number + 1) // GROUPS} %")
+            found[by].append(kind)
+            found["fraction"].append(float(np.mean([table[each].get(kind, 0.0) for each in group.tolist()])))
+    return found
 
 
 def _labels(meta: Mapping[str, Any]) -> Columns:

@@ -1,6 +1,8 @@
 // A run as tables (psbench.metrics.recording), and the state at any of its moments, which is a search in them.
 // The same rules as tests/oracles/moment.py; a test compares the two.
 
+import { MANY } from "./layout.js";
+
 const TYPES = { f8: Float64Array, u1: Uint8Array, u2: Uint16Array, i4: Int32Array };
 
 function unpack({ as, data }) {
@@ -34,11 +36,11 @@ export class Recording {
     const { spans, clocks, models, versions } = this.tables;
     this.wait = this.phases.indexOf("wait");
     this.switching = this.phases.indexOf("switching");
-    this.rows = this.workers.map((worker) => range(spans.worker, worker)); // [first, last + 1] of each worker's spans
-    this.clocks = new Map(this.workers.map((worker) => [worker, own(clocks, worker, "clock")]));
-    this.models = new Map(this.workers.map((worker) => [worker, own(models, worker, "version")]));
-    const starts = this.rows.filter(([a, b]) => b > a).map(([a]) => spans.start_s[a]);
-    this.firstShown = Math.max(this.begin, Math.min(...starts, this.end));
+    this.rows = this.workers.map((worker) => [upTo(spans.worker, worker, true), upTo(spans.worker, worker)]); // [first, last + 1] of each worker's spans
+    this.clocks = byWorker(clocks, "clock");
+    this.models = byWorker(models, "version");
+    const first = this.rows.reduce((least, [a, b]) => (b > a ? Math.min(least, spans.start_s[a]) : least), this.end);
+    this.firstShown = Math.max(this.begin, first);
     this.instants = {
       update: versions.time_s,
       barrier: versions.time_s.filter((_, i) => versions.barrier[i]),
@@ -69,8 +71,8 @@ export class Recording {
         worker, place, span,
         phase: this.phases[spans.phase[span]],
         progress: (time - start) / (end - start),
-        clock: last(this.clocks.get(worker), time),
-        version: last(this.models.get(worker), time),
+        clock: last(this.clocks.get(worker) ?? NEVER, time),
+        version: last(this.models.get(worker) ?? NEVER, time),
         waitedFor: whom >= 0 ? whom : null,
         why: this.why(span),
       });
@@ -78,6 +80,17 @@ export class Recording {
     const buffer = [];
     for (let i = 0, stop = upTo(pushes.arrived_s, time); i < stop; i++) if (time < pushes.left_s[i]) buffer.push([pushes.worker[i], pushes.base_version[i]]);
     return { time, workers, gone: this.gone(time), buffer, version: last({ times: versions.time_s, values: versions.version }, time), composition: last({ times: compositions.time_s, values: compositions.index }, time) };
+  }
+
+  // Seconds that a step of each worker takes, on average: what sorts workers by speed.
+  get steps() {
+    const { start_s, end_s, phase } = this.tables.spans;
+    const compute = this.phases.indexOf("compute");
+    return this.rows.map(([first, stop]) => {
+      let [seconds, count] = [0, 0];
+      for (let i = first; i < stop; i++) if (phase[i] === compute) [seconds, count] = [seconds + end_s[i] - start_s[i], count + 1];
+      return count ? seconds / count : 0;
+    });
   }
 
   // Whether a worker does nothing but wait, be it for a switch.
@@ -110,25 +123,22 @@ export class Recording {
 
   // Seconds in which about `count` spans begin: as much as can be told apart.
   readable(count) {
-    const spans = this.tables.spans.start_s.length;
+    // of many workers bands are drawn, in which single spans need not be told apart
+    const spans = this.tables.spans.start_s.length / Math.max(1, this.workers.length / MANY);
     const length = this.end - this.firstShown;
     return spans > count ? (length * count) / spans : length;
   }
 }
 
-function range(column, worker) {
-  let first = column.indexOf(worker);
-  if (first < 0) return [0, 0];
-  let stop = first;
-  while (stop < column.length && column[stop] === worker) stop++;
-  return [first, stop];
+// Each worker's rows of a table: times and values.
+function byWorker(table, column) {
+  const places = new Map();
+  table.worker.forEach((worker, i) => (places.has(worker) ? places.get(worker).push(i) : places.set(worker, [i])));
+  const own = (kept) => ({ times: Float64Array.from(kept, (i) => table.time_s[i]), values: Int32Array.from(kept, (i) => table[column][i]) });
+  return new Map([...places].map(([worker, kept]) => [worker, own(kept)]));
 }
 
-function own(table, worker, column) {
-  const kept = [];
-  table.worker.forEach((each, i) => each === worker && kept.push(i));
-  return { times: Float64Array.from(kept, (i) => table.time_s[i]), values: Int32Array.from(kept, (i) => table[column][i]) };
-}
+const NEVER = { times: new Float64Array(), values: new Int32Array() };
 
 function last({ times, values }, time) {
   const place = upTo(times, time) - 1;

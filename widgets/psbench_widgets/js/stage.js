@@ -240,8 +240,9 @@ export class Stage {
     const loaded = this.moment.isLoaded();
     this.element.dataset.loaded = String(loaded);
     for (const film of this.films) {
-      film.timeline.draw(from, from + window, this.now, this.brush, this.worker);
       film.state = loaded ? film.recording.at(Math.min(this.now, film.recording.end * (1 - 1e-12))) : null;
+      const first = film.state?.workers.find(({ why }) => why);
+      film.timeline.draw(from, from + window, this.now, this.brush, this.worker, first ? [first.worker, first.waitedFor] : []);
       if (!loaded) film.place.replaceChildren(h("p", { class: "psb-loading" }, "loading …"));
       else film.place.replaceChildren(machine(film.state, film.recording.about, looks().phases, this.worker), this.films.length > 1 ? h("figcaption", { class: "psb-film-name" }, film.recording.about.label) : "");
     }

@@ -1,13 +1,15 @@
 // The timeline of one run on a canvas: a row for each worker, spans of what it does, drawn from a recording.
 import { h } from "./dom.js";
+import { bySpeed, layout, MANY, sharesAlong } from "./layout.js";
 import { duration, upTo } from "./recording.js";
 
-const GUTTER = 30;
+const [NARROW, WIDE] = [30, 92];
+const BIN = 4; // pixels in which a band's shares are the same
 const AXIS = 18;
 const THICK = { compute: 0.86, pull: 0.56, send: 0.56, wait: 0.2, switching: 0.32, cancelled: 0.4 };
+const STACK = ["compute", "pull", "send", "cancelled", "switching", "wait"];
 const HIGHEST = 20;
 const TALLEST = 150;
-const ROWS = 50; // more workers than this are thinned evenly
 
 export class Timeline {
   // events: at(time) when a moment is picked, brush([from, to] or null), worker(id or null), tell(text or "")
@@ -25,15 +27,23 @@ export class Timeline {
 
   show(recording) {
     this.recording = recording;
-    const every = Math.ceil(recording.workers.length / ROWS);
-    this.shown = recording.workers.map((worker, place) => ({ worker, place })).filter((_, i) => i % every === 0);
+    this.order = recording.workers.length > MANY ? bySpeed(recording.steps) : [];
+    this.arrange([]);
     this.row = Math.max(3, Math.min(HIGHEST, Math.floor(TALLEST / this.shown.length)));
     this.height = this.row * this.shown.length + AXIS;
     this.canvas.style.height = `${this.height}px`;
   }
 
+  // The rows, with some workers drawn in full whatever their speed.
+  arrange(named) {
+    const { workers } = this.recording;
+    this.gutter = workers.length > MANY ? WIDE : NARROW;
+    this.shown = layout(workers, this.order, named);
+  }
+
   // Draw from `from` to `to` (s) with the cursor at `now`.
-  draw(from, to, now, brush, selected) {
+  draw(from, to, now, brush, selected, named = []) {
+    this.arrange([...(selected === null || selected === undefined ? [] : [selected]), ...named]);
     this.view = { from, to, now, brush, selected };
     const width = this.element.clientWidth;
     if (!this.recording || !width) return;
@@ -53,26 +63,27 @@ export class Timeline {
     this.unknown(pen);
     pen.save();
     pen.beginPath();
-    pen.rect(GUTTER, 0, width - GUTTER, this.height);
+    pen.rect(this.gutter, 0, width - this.gutter, this.height);
     pen.clip();
-    this.shown.forEach(({ worker, place }, i) => this.spans(pen, place, i, selected !== null && selected !== undefined && worker !== selected));
+    this.shown.forEach(({ places }, i) => places && this.shares(pen, places, i));
+    this.shown.forEach(({ worker, place }, i) => place !== undefined && this.spans(pen, place, i, selected !== null && selected !== undefined && worker !== selected));
     this.versions(pen);
     this.joins(pen);
     pen.fillStyle = this.ink.text;
     pen.fillRect(this.x(now) - 0.75, 0, 1.5, this.height - AXIS + 4);
     pen.restore();
     this.labels(pen, selected);
-    this.canvas.setAttribute("aria-label", `timeline of ${this.shown.length} workers from ${from.toPrecision(4)} to ${to.toPrecision(4)} s; the sentence below says who waits and why`);
+    this.canvas.setAttribute("aria-label", `timeline of ${this.recording.workers.length} workers from ${from.toPrecision(4)} to ${to.toPrecision(4)} s; the sentence below says who waits and why`);
   }
 
   x(time) {
     const { from, to } = this.view;
-    return GUTTER + ((time - from) / (to - from)) * (this.width - GUTTER - 6);
+    return this.gutter + ((time - from) / (to - from)) * (this.width - this.gutter - 6);
   }
 
   time(x) {
     const { from, to } = this.view;
-    return Math.min(to, Math.max(from, from + ((x - GUTTER) / (this.width - GUTTER - 6)) * (to - from)));
+    return Math.min(to, Math.max(from, from + ((x - this.gutter) / (this.width - this.gutter - 6)) * (to - from)));
   }
 
   spans(pen, place, i, dim) {
@@ -91,6 +102,26 @@ export class Timeline {
     pen.globalAlpha = 1;
   }
 
+  // How many of a band's workers do what, as a stack of shares along time.
+  shares(pen, places, i) {
+    if (!places.length) return;
+    const { phases, tables } = this.recording;
+    const xs = [];
+    for (let x = this.gutter; x < this.width - 6; x += BIN) xs.push(x);
+    const times = xs.map((x) => this.time(x + BIN / 2));
+    const found = sharesAlong(places, this.recording.rows, tables.spans, times, phases.length);
+    xs.forEach((x, k) => {
+      let top = i * this.row + 1;
+      for (const name of STACK) {
+        const height = (this.row - 2) * found[k * phases.length + phases.indexOf(name)];
+        if (!height) continue;
+        pen.fillStyle = this.colours[name];
+        pen.fillRect(x, top, BIN, height);
+        top += height;
+      }
+    });
+  }
+
   // A tick at the foot for each new version, as long as they can be told apart.
   versions(pen) {
     const { time_s } = this.recording.tables.versions;
@@ -103,7 +134,7 @@ export class Timeline {
 
   // A wait is joined to the worker that ended it: where the pointer is, else at the moment that is shown.
   joins(pen) {
-    const at = this.pointed?.span >= 0 ? [this.pointed] : this.shown.map(({ place }, i) => ({ span: this.recording.spanAt(place, this.view.now), i }));
+    const at = this.pointed?.span >= 0 ? [this.pointed] : this.shown.map(({ place }, i) => ({ span: place === undefined ? -1 : this.recording.spanAt(place, this.view.now), i }));
     const { spans } = this.recording.tables;
     pen.strokeStyle = pen.fillStyle = this.ink.text;
     for (const { span, i } of at) {
@@ -164,11 +195,11 @@ export class Timeline {
     pen.textAlign = "right";
     pen.textBaseline = "middle";
     const every = Math.ceil(11 / this.row);
-    this.shown.forEach(({ worker }, i) => {
+    this.shown.forEach(({ worker, label }, i) => {
       if (i % every) return;
       pen.font = `${worker === selected ? "bold " : ""}11px ${this.ink.font}`;
       pen.fillStyle = worker === selected ? this.ink.text : this.ink.muted;
-      pen.fillText(String(worker), GUTTER - 8, (i + 0.5) * this.row + 0.5);
+      pen.fillText(label, this.gutter - 8, (i + 0.5) * this.row + 0.5);
     });
   }
 
@@ -176,7 +207,7 @@ export class Timeline {
     const { from, to } = this.view;
     const foot = this.row * this.shown.length;
     pen.fillStyle = this.ink.line;
-    pen.fillRect(GUTTER, foot, this.width - GUTTER, 1);
+    pen.fillRect(this.gutter, foot, this.width - this.gutter, 1);
     pen.font = `11px ${this.ink.font}`;
     pen.textBaseline = "top";
     pen.fillStyle = this.ink.muted;
@@ -187,7 +218,7 @@ export class Timeline {
     const digits = Math.max(0, -Math.floor(Math.log10(step) + 1e-9));
     for (let t = Math.ceil(from / step) * step; t <= to + 1e-12; t += step) {
       const x = this.x(t);
-      if (x < GUTTER + 8 || x > this.width - 32) continue;
+      if (x < this.gutter + 8 || x > this.width - 32) continue;
       pen.fillText(t.toFixed(digits), x, foot + 6);
     }
   }
@@ -199,7 +230,7 @@ export class Timeline {
     const [x, y] = [event.clientX - box.left, event.clientY - box.top];
     const i = Math.min(this.shown.length - 1, Math.max(0, Math.floor(y / this.row))); // the full height of a row answers
     const time = this.time(x);
-    return { x, i, time, label: x < GUTTER - 2, below: y > this.row * this.shown.length, span: this.recording.spanAt(this.shown[i].place, time) };
+    return { x, i, time, label: x < this.gutter - 2, below: y > this.row * this.shown.length, span: this.shown[i].place === undefined ? -1 : this.recording.spanAt(this.shown[i].place, time) };
   }
 
   hover(event) {
@@ -231,9 +262,10 @@ export class Timeline {
     const { now, brush, selected } = this.view;
     const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
     if (step) {
-      const at = this.shown.findIndex(({ worker }) => worker === selected);
-      const next = at < 0 ? (step > 0 ? 0 : this.shown.length - 1) : (at + step + this.shown.length) % this.shown.length;
-      this.events.worker(this.shown[next].worker);
+      const own = this.shown.filter(({ worker }) => worker !== undefined);
+      const at = own.findIndex(({ worker }) => worker === selected);
+      const next = at < 0 ? (step > 0 ? 0 : own.length - 1) : (at + step + own.length) % own.length;
+      this.events.worker(own[next].worker);
     } else if (event.key === "[") this.events.brush([now, Math.max(now, brush?.[1] ?? this.view.to)]);
     else if (event.key === "]") this.events.brush([Math.min(now, brush?.[0] ?? this.view.from), now]);
     else if (event.key === "Escape" && (brush || (selected !== null && selected !== undefined))) {
@@ -255,15 +287,23 @@ export class Timeline {
     this.pressed = null;
     if (!begun) return;
     const at = this.under(event);
-    if (begun.label) this.events.worker(this.shown[begun.i].worker);
+    if (begun.label && this.shown[begun.i].worker !== undefined) this.events.worker(this.shown[begun.i].worker);
     else if (Math.abs(at.x - begun.x) <= 4) {
       this.events.brush(null);
       this.events.at(begun.time);
     }
   }
 
+  inWords(places, count, time) {
+    const { phases, tables } = this.recording;
+    const found = sharesAlong(places, this.recording.rows, tables.spans, [time], phases.length);
+    const parts = phases.map((name, phase) => [name, Math.round(100 * found[phase])]).filter(([, share]) => share);
+    return `Of these ${count} workers at ${time.toFixed(3)} s: ${parts.map(([name, share]) => `${share} % ${name}`).join(", ")}`;
+  }
+
   about({ i, span, time }) {
-    const { worker } = this.shown[i];
+    const { worker, places, count } = this.shown[i];
+    if (places) return count ? this.inWords(places, count, time) : "";
     const left = this.recording.gone(time).find((each) => each.worker === worker);
     if (span < 0) return left ? `Worker ${worker} left at ${left.since.toFixed(3)} s.` : `Worker ${worker} was not there yet.`;
     const { start_s, end_s, phase } = this.recording.tables.spans;
