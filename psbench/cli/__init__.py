@@ -21,13 +21,14 @@ from psbench.cli.commands import runs, comparisons, sweeps, saved, exports, tool
 from psbench.cli.file_progress import shown_progress
 from psbench.cli.stopping import Terminated
 from psbench.errors import Cancelled, DataError, DoubtfulComposition, PsbenchError, SpecError
+from psbench.system.insides import wrong_usage
 
 #: what Rich takes for the beginning of its markup
 _MARKUP = re.compile(r"\[(?=[a-z#/@])")
 #: characters of a name that a message repeats
 _SHOWN = 200
 
-_Usage: type[typer.BadParameter] = typer.BadParameter.__bases__[0]  # typer exports only this one kind
+_Usage: Any = wrong_usage()
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -4,11 +4,6 @@ from __future__ import annotations
 
 import multiprocessing
 import multiprocessing.forkserver
-import sys
-import threading
-import types
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 #: what every process imports, in this order, whatever it then does; a missing one is passed over
 PRELOADED = [
@@ -23,7 +18,6 @@ PRELOADED = [
     ),
     "psbench.system.frozen",
 ]
-_MAIN = threading.Lock()
 
 
 def is_available() -> bool:
@@ -40,19 +34,3 @@ def ensure_running() -> None:
     """
     multiprocessing.set_forkserver_preload(PRELOADED)
     multiprocessing.forkserver.ensure_running()
-
-
-@contextmanager
-def without_main() -> Iterator[None]:
-    """Let processes that are started inside not run the user's script again.
-
-    Python has every new process import the script that was started, so that it finds what is defined there;
-    a script that does not guard its beginning would start its run once more.
-    """
-    with _MAIN:
-        main = sys.modules["__main__"]
-        sys.modules["__main__"] = types.ModuleType("__main__")
-        try:
-            yield
-        finally:
-            sys.modules["__main__"] = main

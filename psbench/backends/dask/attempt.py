@@ -440,9 +440,10 @@ class Attempt:
         self._shipping.end()
         self._demand.end()
         if self.client.status != "running":
-            self.record.note(
-                "the Dask scheduler is gone; the run was not disturbed, and its tasks have ended"
-            )
+            if self._outcome is not None:  # else what is raised says so
+                self.record.note(
+                    "the Dask scheduler is gone; the run was not disturbed, and its tasks have ended"
+                )
             return
         try:
             if busy := self._unfinished(self._futures):

@@ -12,12 +12,11 @@ from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 import dask
-import distributed.utils
 import psutil  # type: ignore[import-untyped]
 from distributed import LocalCluster, Nanny, Security, Status
 
 from psbench.errors import BackendError
-from psbench.system import fork_server
+from psbench.system import fork_server, insides
 from psbench.system.start_progress import start_progress
 
 logger = logging.getLogger(__name__)
@@ -28,7 +27,6 @@ _UP_S, _CLOSE_S = 120.0, 10.0
 _LOOK_S = 0.03
 _SPAWN = "distributed.nanny.pre-spawn-environ"
 _METHOD = "distributed.worker.multiprocessing-method"
-_GIVEN_UP = "distributed.deploy.lost-worker-timeout"
 #: Python's own processes, which stay until this one ends: they start and tidy up after others
 _HELPERS = ("multiprocessing.forkserver", "multiprocessing.resource_tracker")
 
@@ -56,14 +54,6 @@ class _KillingNanny(Nanny):  # type: ignore[misc]  # Dask is untyped
         await super().kill(timeout=timeout, reason=reason)
 
 
-class _PatientCluster(LocalCluster):  # type: ignore[misc]
-    """Waits for a lost process to come back: on a busy machine that takes more than Dask's 15 s."""
-
-    def _update_worker_status(self, op: str, msg: str) -> None:
-        with dask.config.set({_GIVEN_UP: f"{_UP_S}s"}):
-            super()._update_worker_status(op, msg)
-
-
 def start_cluster(processes: int, security: Security | None = None) -> LocalCluster:
     """Start a Dask cluster on this machine, reachable from it only, with one thread a process.
 
@@ -88,9 +78,8 @@ def start_cluster(processes: int, security: Security | None = None) -> LocalClus
 def _cluster(processes: int, security: Security | None) -> LocalCluster:
     if dask.config.get(_METHOD) == "forkserver":
         fork_server.ensure_running()
-        # else Dask imports pandas for a list of imports of its own, which comes too late to replace ours
-        distributed.utils._forkserver_preload_set = True
-    return _PatientCluster(
+        insides.keep_preloaded()
+    return insides.patient_cluster(_UP_S)(
         n_workers=processes,
         threads_per_worker=1,
         processes=True,
@@ -227,7 +216,7 @@ def _set() -> Iterator[None]:
     }
     environment = dict(os.environ)
     try:
-        with dask.config.set(settings), fork_server.without_main():
+        with dask.config.set(settings), insides.without_main():
             os.environ |= {name: str(value) for name, value in spawn.items()} | environment
             yield
     finally:

@@ -118,11 +118,11 @@ def _client(address: str, security: Security, within_s: float) -> Iterator[Clien
         client = Client(address, timeout=within_s, set_as_default=False, security=security)
     except (OSError, ValueError, TypeError, RuntimeError) as error:
         raise ParameterError(_why_not(address, error, within_s)) from error
-    try:
-        with _quiet():
+    with _quiet():
+        try:
             yield client
-    finally:
-        client.close(timeout=within_s)
+        finally:
+            client.close(timeout=within_s)
 
 
 @contextmanager

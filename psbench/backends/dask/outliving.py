@@ -12,6 +12,8 @@ from typing import Any
 from distributed import Worker
 from distributed.core import Status
 
+from psbench.system.insides import replace_close
+
 #: why a Dask worker closes itself that has lost its scheduler
 _LOST = ("worker-handle-scheduler-connection-broken", "worker-heartbeat-error")
 #: seconds between looks whether a role has ended
@@ -32,7 +34,7 @@ def outliving_scheduler(worker: Worker) -> Iterator[None]:
     """
     if not hasattr(worker, _ROLES):
         setattr(worker, _ROLES, 0)
-        worker.close = _patient(worker, worker.close)
+        replace_close(worker, functools.partial(_patient, worker))
     setattr(worker, _ROLES, getattr(worker, _ROLES) + 1)
     try:
         yield

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from psbench.backends.simulated.pool_process import Served, serve
 from psbench.data import Dataset
-from psbench.system.fork_server import without_main
+from psbench.system.insides import without_main
 from psbench.system.limits import available_memory, size
 from psbench.training.evaluator import EvaluationPart, Evaluator, Scores
 from psbench.training.trainer import StepResult, StepTask, Trainer

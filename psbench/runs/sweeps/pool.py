@@ -14,7 +14,7 @@ import cloudpickle
 
 from psbench.runs.sweeps.worker import Answer, serve
 from psbench.system import fork_server
-from psbench.system.fork_server import without_main
+from psbench.system.insides import without_main
 
 #: seconds that a process may take to end after it was asked to
 _END_S = 5.0

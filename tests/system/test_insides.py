@@ -1,0 +1,78 @@
+"""What is needed of other libraries' insides is there, and does what it is needed for."""
+
+from __future__ import annotations
+
+import inspect
+import multiprocessing.spawn
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import dask
+import distributed.utils
+import pytest
+import tornado.netutil
+import typer
+from distributed import LocalCluster, Worker
+
+from psbench.system import insides
+
+
+def test_a_process_is_not_given_the_script_again() -> None:
+    assert multiprocessing.spawn.get_preparation_data("outside").keys() & {
+        "init_main_from_path",
+        "init_main_from_name",
+    }
+    with insides.without_main():
+        given = multiprocessing.spawn.get_preparation_data("inside")
+    assert not given.keys() & {"init_main_from_path", "init_main_from_name"}
+    assert "__main__" in sys.modules
+
+
+def test_dask_takes_the_word_that_imports_are_preloaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(distributed.utils, "_forkserver_preload_set", False)
+    insides.keep_preloaded()
+    context, asked = SimpleNamespace(), list[Any]()
+    context.set_forkserver_preload = asked.append
+    monkeypatch.setattr(distributed.utils.multiprocessing, "get_context", lambda method: context)
+    with dask.config.set({"distributed.worker.multiprocessing-method": "forkserver"}):
+        assert distributed.utils.get_mp_context() is context
+    assert not asked
+
+
+def test_a_cluster_waits_for_a_lost_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+    name = "distributed.deploy.lost-worker-timeout"
+    assert name.rpartition(".")[2] in inspect.getsource(LocalCluster._update_worker_status)
+    monkeypatch.setattr(
+        LocalCluster, "_update_worker_status", lambda self, op, msg: seen.append(dask.config.get(name))
+    )
+    cluster: Any = object.__new__(insides.patient_cluster(7.0))
+    cluster._update_worker_status("remove", "tcp://127.0.0.1:1")
+    assert seen == ["7.0s"]
+    assert dask.config.get(name) != "7.0s"
+
+
+def test_dask_closes_a_worker_by_the_method_of_the_object() -> None:
+    worker: Any = SimpleNamespace(close=lambda reason: f"closed: {reason}")
+    insides.replace_close(worker, lambda close: lambda **options: "later, " + close(**options))
+    assert worker.close(reason="lost") == "later, closed: lost"
+    source = inspect.getsource(Worker)
+    assert "self.close(" in source
+    for reason in ("worker-handle-scheduler-connection-broken", "worker-heartbeat-error"):
+        assert reason in source
+
+
+def test_certificates_are_kept_by_who_looks_them_up() -> None:
+    insides.look_up_certificates()
+    found = tornado.netutil._client_ssl_defaults
+    assert not callable(found) or found() is found()
+
+
+def test_a_wrong_usage_has_what_is_said_of_it() -> None:
+    kind = insides.wrong_usage()
+    assert issubclass(typer.BadParameter, kind)
+    assert kind not in (Exception, BaseException)
+    error: Any = typer.BadParameter("not so")
+    assert "not so" in error.format_message()
+    assert error.ctx is None
