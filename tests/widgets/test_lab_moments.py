@@ -60,6 +60,7 @@ def test_a_run_is_forked_and_both_futures_are_shown_at_that_moment(panel: Panel)
     panel.click(BRIEF)
     assert panel.wait(120)
     panel.say("fork", at=0.25, strategy="asp")
+    assert panel.last("answer")["text"].endswith("asp at 0.25 s, momentum kept")
     assert panel.wait(120)
     first, other = panel.finished
     assert common_prefix(first.log, other.log) >= int((first.log.rows()["time_s"] < 0.25).sum())
@@ -75,6 +76,7 @@ def test_a_run_is_forked_and_both_futures_are_shown_at_that_moment(panel: Panel)
     }
     panel.say("show", number=2)
     panel.say("fork", at=0.3, strategy="k_asp", momentum="zero")  # a fork of the fork
+    assert panel.last("answer")["text"].endswith(", momentum reset")
     assert panel.wait(120)
     assert {tuple(change["to"] for change in each.summary()["switches"]) for each in panel.finished} == {
         (),

@@ -113,7 +113,8 @@ class Lab(Panel):
             name = str(self._table[number].experiment.strategy.name)
             given["strategy"] = {"name": name, "staleness_bound": message["bound"]}
         job = self.fork(number, float(message["at"]), **given)
-        self.answer(f"queued run {job.number}: {job.name}")
+        kept = ", momentum kept" if "strategy" in given and given.get("momentum", "keep") == "keep" else ""
+        self.answer(f"queued run {job.number}: {job.name}{kept}")
 
     def _on_pace(self, message: dict[str, Any]) -> None:
         if message["pace"] not in PACES:

@@ -51,6 +51,7 @@ export class WhatIf {
     this.wanted = this.strategy.value = "asp";
     this.strategy.onchange = () => (this.wanted = this.strategy.value);
     this.worker = h("select", { class: "psb-select psb-what-worker", "aria-label": "worker" });
+    this.momentum = h("select", { class: "psb-select psb-what-momentum", "aria-label": "the optimizer's momentum" }, option("keep", "and the momentum is kept"), option("zero", "and the momentum is reset"));
     this.number = h("input", { class: "psb-input psb-what-number", type: "number", value: "2", "aria-label": "value" });
     this.button = h("button", { type: "button", class: "psb-button psb-fork", title: "Simulate again from the same seed: until this moment the run is exactly the same", onclick: () => this.press() }, "Fork here");
     this.place = h("span", { class: "psb-what-values" });
@@ -82,7 +83,7 @@ export class WhatIf {
 
   draw() {
     const what = this.what.value;
-    const shown = { strategy: [this.strategy], bound: [this.number], speed: [this.worker, this.number, "times as fast"], kill: [this.worker], switch: [] }[what];
+    const shown = { strategy: [this.strategy, this.momentum], bound: [this.number, this.momentum], speed: [this.worker, this.number, "times as fast"], kill: [this.worker], switch: [] }[what];
     this.number.min = what === "bound" ? "0" : "0.01";
     this.number.step = what === "bound" ? "1" : "any";
     this.place.replaceChildren(...shown);
@@ -91,7 +92,8 @@ export class WhatIf {
   press() {
     const what = this.what.value;
     const worker = Number(this.worker.value);
-    this.fork({ strategy: { strategy: this.strategy.value }, bound: { bound: Number(this.number.value) }, speed: { worker, speed: Number(this.number.value) }, kill: { worker, kill: true }, switch: { switch: true } }[what]);
+    const momentum = this.momentum.value;
+    this.fork({ strategy: { strategy: this.strategy.value, momentum }, bound: { bound: Number(this.number.value), momentum }, speed: { worker, speed: Number(this.number.value) }, kill: { worker, kill: true }, switch: { switch: true } }[what]);
   }
 }
 
