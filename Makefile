@@ -104,7 +104,7 @@ nightly: test lowest prerelease  ## and the tests that are long and rarely find 
 	@echo "== random schedules of events, other ones every day (seed $(TODAY))"
 	@$(BIN)/psbench fuzz --schedules 100000 --seed $(TODAY)
 	@echo "== mutants of what is derived and kept (sample $(TODAY))"
-	@$(BIN)/python -m tests.mutation --seed $(TODAY)
+	@$(BIN)/python -m tests.mutation --seed $(TODAY) --seconds 300
 	@echo "== faults in the engine and the parts, of which the fuzzer is to find nine in ten (sample $(TODAY))"
 	@$(BIN)/python -m tests.mutation.fuzz --planted
 	@$(BIN)/python -m tests.mutation.fuzz --seed $(TODAY)

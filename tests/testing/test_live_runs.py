@@ -43,6 +43,7 @@ def test_schedules_of_live_runs_keep_the_contract() -> None:
 
 
 @pytest.mark.nightly
+@pytest.mark.timeout(3 * 3600)
 def test_100_000_schedules_of_live_runs_keep_the_contract() -> None:
     assert run_live_campaign(100_000, seed=1).findings == []
 
