@@ -27,6 +27,7 @@ NAMES = [
     "13_late_gradients",
     "14_bring_your_own",
     "15_reproduce",
+    "16_low_communication",
 ]
 CHECK = "# NBVAL_CHECK_OUTPUT"
 PANEL = "application/vnd.jupyter.widget-view+json"

@@ -19,6 +19,7 @@ diloco = Published(
     "Douillard et al. 2023 (DiLoCo)",
     [consistency.BSP, aggregation.Outer, communication.LocalSGD],
     defaults=_KEPT | {"local_steps": 20},  # the paper: 500, with AdamW inside
+    notebook="16_low_communication",
 )
 
 streaming_diloco = Published(
@@ -27,6 +28,7 @@ streaming_diloco = Published(
     "Douillard et al. 2025 (Streaming DiLoCo)",
     [consistency.BSP, aggregation.Outer, communication.Fragments],
     defaults={"outer_lr": 0.4},  # the paper sends 4 bits a value too: codec="e3m0"
+    notebook="16_low_communication",
 )
 
 eager_diloco = Published(
@@ -83,6 +85,7 @@ async_local_sgd = Published(
     "Liu et al. 2024 (Async Local-SGD)",
     [consistency.Grace, aggregation.DelayedNesterov, communication.DynamicLocalSGD],
     defaults=_KEPT | {"local_steps": 20},
+    notebook="16_low_communication",
 )
 
 fedbuff = Published(
