@@ -36,6 +36,8 @@ _ALWAYS = "tm"
 #: kinds of which one follows at once, with this chance, when a switch has begun or has been made: it is then
 #: that what is handed over may be lost
 _AT_A_SWITCH, _SWITCH_CHANCE = "dcxj", 0.3
+#: chance that a worker dies between its vote and the answer, at every choice meanwhile
+_VOTER_DIES = 0.03
 #: moments at which the workers' priorities change
 _CHANGES = 3
 
@@ -84,6 +86,10 @@ class Explorer:
                 soon = Choice(rng.choice(self._soon), int(rng.random() * len(player.workers)))
                 if player.can(soon):
                     return soon
+        if player.open_votes and "d" in self._soon and rng.random() < _VOTER_DIES:
+            soon = Choice("d", rng.choice([*player.open_votes]))
+            if player.can(soon):
+                return soon
         if rng.random() < 0.3:
             choice = self._from_outside()
             if choice is not None:
@@ -110,18 +116,16 @@ class Explorer:
                 numbers = len(self._player.workers) if kind in "djrv" else others
                 number = int(which * numbers)
                 if kind == "d" and draw() < 0.5:
-                    number = self._in_the_middle(number)
+                    number = self._dropped(number)
                 choice = Choice(kind, number)
                 if self._player.can(choice):
                     return choice
         return None
 
-    def _in_the_middle(self, number: int) -> int:
-        """Return a worker whose vote is open, or that was dropped; the one given if there is none."""
-        player = self._player
-        dropped = [worker.id for worker in player.view.workers.values() if worker.dropped]
-        known = [*player.open_votes, *dropped]
-        return known[int(self._rng.random() * len(known))] if known else number
+    def _dropped(self, number: int) -> int:
+        """Return a worker that was dropped, the one given if there is none."""
+        known = [worker.id for worker in self._player.view.workers.values() if worker.dropped]
+        return self._rng.choice(known) if known else number
 
     def _anything(self) -> Choice | None:
         """Return what still can happen: without it nothing ever will."""
