@@ -71,7 +71,7 @@ class UnknownName(SpecError):
     def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
         self.kind, self.name, self.known = kind, name, sorted(known)
         near = difflib.get_close_matches(name.lower(), self.known, n=1, cutoff=0.5)
-        hint = f"; did you mean {near[0]!r}?" if near else ";"
+        hint = f"; did you mean {near[0]!r}?" if near else ""
         super().__init__(f"unknown {kind} {name!r}{hint} (known: {', '.join(self.known)})")
 
     def __reduce__(self) -> tuple[type[UnknownName], tuple[str, str, list[str]]]:
