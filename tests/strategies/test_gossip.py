@@ -128,11 +128,20 @@ def test_moshpit_averaging_is_exact_after_an_exchange_along_each_axis(size, n, r
     np.testing.assert_allclose(toys.models, np.broadcast_to(start.mean(0), (n, 2)), atol=1e-12)
 
 
-def test_groups_that_do_not_fill_are_refused():
-    with pytest.raises(ps.errors.ParameterError, match=r"6 workers fill no grid .* use \[2, 4, 8\] workers"):
-        ps.Experiment(strategy="moshpit_sgd", cluster={"workers": 6})
-    with pytest.raises(ps.errors.ParameterError, match="6 workers do not divide into groups of 4"):
-        ps.Experiment(strategy="hierarchical_sgd", cluster={"workers": 6})
+def test_levels_that_never_meet_are_refused():
+    with pytest.raises(ps.errors.ParameterError, match=r"have 4 of 6 workers.* add a level such as \[8, 6\]"):
+        ps.Experiment(
+            strategy=made("hierarchical_sgd", "hierarchical", levels=[(1, 4)]), cluster={"workers": 6}
+        )
+
+
+@pytest.mark.parametrize("name", ["moshpit_sgd", "hierarchical_sgd"])
+def test_groups_that_are_not_full_keep_the_mean(name):
+    start = np.random.default_rng(10).normal(size=(7, 2))
+    toys = Toys(ps.strategies.CATALOGUE[name](), start)
+    toys.rounds(8)
+    np.testing.assert_allclose(toys.models.mean(0), start.mean(0), atol=1e-12)
+    assert toys.spread < ((start - start.mean(0)) ** 2).sum() / 10
 
 
 def test_of_several_levels_that_with_the_longest_period_is_due():

@@ -10,7 +10,7 @@ from psbench.core.parts import Placement
 from psbench.core.specification import parameter
 from psbench.errors import ParameterError
 from psbench.strategies.placement.graphs import GraphName, check_graph, receivers, senders
-from psbench.strategies.placement.groups import check_levels, dimensions, grid_group, level_group
+from psbench.strategies.placement.groups import grid_group, level_group
 
 MOSHPIT = "Ryabinin et al. 2021 (Moshpit SGD)"
 #: graphs of groups, in which all average with all
@@ -57,8 +57,8 @@ class Gossip(Placement):
         2, "workers that average at a time (graph moshpit)", unit="workers", source=MOSHPIT, ge=2
     )
     levels: tuple[tuple[PositiveInt, PositiveInt], ...] = parameter(
-        ((1, 2), (4, 4)),
-        "period in steps and size of groups: the largest period that is due counts (graph hierarchical)",
+        ((1, 2), (4, 65_535)),
+        "period in steps and size of groups: the longest period that is due counts (graph hierarchical)",
         source="our reading",
     )
 
@@ -94,10 +94,12 @@ class Gossip(Placement):
     def check(self, num_workers: int, global_batch: int) -> None:
         """Raise ParameterError if there is no such graph of so many workers."""
         check_graph(self.graph, num_workers)
-        if self.graph == "moshpit":
-            dimensions(num_workers, self.group_size)
-        elif self.graph == "hierarchical":
-            check_levels(self.levels, num_workers)
+        largest = max((size for _, size in self.levels), default=1)
+        if self.graph == "hierarchical" and largest < num_workers:
+            raise ParameterError(
+                f"placement {self.name!r}: the largest levels have {largest} of {num_workers} workers "
+                f"which would never hear of others; add a level such as [8, {num_workers}]"
+            )
 
     def bytes_up(self, payload: int, num_workers: int) -> int:
         """Return 0: the exchange counts what is sent, by the neighbours that are there."""

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from psbench.errors import ParameterError
-
 
 def grid_group(worker: int, exchange: int, n: int, size: int) -> list[int]:
     """Return a worker's group of Moshpit averaging, itself included, in order.
 
     Workers stand on a grid with sides of `size`; a group is a line along one axis, the next axis at the next
-    exchange. With n = size^d workers all have the exact mean after d exchanges.
+    exchange. With n = size^d workers all have the exact mean after d exchanges; else the last lines are not
+    full.
 
     Source
     ------
@@ -25,36 +24,28 @@ def grid_group(worker: int, exchange: int, n: int, size: int) -> list[int]:
     """
     step = size ** (exchange % dimensions(n, size))
     first = worker - worker // step % size * step
-    return [first + step * place for place in range(size)]
+    return [other for place in range(size) if (other := first + step * place) < n]
 
 
 def dimensions(n: int, size: int) -> int:
-    """Return d with n = size^d.
+    """Return the axes of the smallest grid with such sides on which n workers have room.
 
-    Raises
-    ------
-    ParameterError
-        If there is none.
+    >>> dimensions(8, 2), dimensions(9, 2), dimensions(2, 3)
+    (3, 4, 1)
     """
-    for d in range(1, n.bit_length() + 1):
-        if size**d == n:
-            return d
-    full = [size**d for d in range(1, 20) if size**d <= 2 * n]
-    raise ParameterError(
-        f"placement 'gossip': {n} workers fill no grid with sides of group_size {size}; use {full} workers, "
-        "or another group_size"
-    )
+    return next(d for d in range(1, n.bit_length() + 1) if size**d >= n)
 
 
 def level_group(worker: int, exchange: int, n: int, levels: Sequence[tuple[int, int]]) -> list[int]:
     """Return a worker's group of hierarchical averaging, itself included: alone if no level is due.
 
     Due is the level with the largest period that divides the number of steps made; its groups are of
-    neighbouring numbers.
+    neighbouring numbers, the last one perhaps smaller.
 
     Parameters
     ----------
     levels : sequence of (period, size)
+        A size of n or more is one group of all.
 
     Source
     ------
@@ -69,13 +60,3 @@ def level_group(worker: int, exchange: int, n: int, levels: Sequence[tuple[int, 
     size = max(due)[1] if due else 1
     first = worker - worker % size
     return list(range(first, min(first + size, n)))
-
-
-def check_levels(levels: Sequence[tuple[int, int]], n: int) -> None:
-    """Raise ParameterError if groups are no groups of so many workers."""
-    for period, size in levels:
-        if n % size:
-            raise ParameterError(
-                f"placement 'gossip': levels: {n} workers do not divide into groups of {size} (every "
-                f"{period} steps); use sizes that divide {n}"
-            )
