@@ -16,7 +16,9 @@ _NOT_COMPARED = ("name", "strategy")
 _WITHOUT_EFFECT = {
     *("seed", "scheduler", "processes", "checkpoint_every", "data.download", "data.root"),
     *("recovery.keep", "recovery.wait_for_workers", "connection.scheduler_file", "connection.ports"),
-    *("connection.tls_ca_file", "connection.tls_cert", "connection.tls_key"),
+    *("connection.tls_ca_file", "connection.tls_cert", "connection.tls_key", "connection.say_after_s"),
+    # how long a run waits before it begins
+    *("connection.connect_within_s", "connection.start_within_s", "connection.listen_within_s"),
 }
 #: settings of a live cluster, which a simulated run does not read
 _LIVE = ("recovery", "connection")
