@@ -16,7 +16,7 @@ ORANGE, SKY, OLIVE, GREY = "#B87A00", "#3B8FC2", "#8A8500", "#7B8087"
 
 SOLID: list[int] = [1, 0]
 DASHED, DOTTED, DASH_DOT = [7, 3], [2, 2], [8, 3, 2, 3]
-LONG, SPARSE = [14, 4], [2, 6]
+LONG, SPARSE, LONG_DOT = [14, 4], [2, 6], [14, 4, 2, 4]
 
 
 class CurveLook(NamedTuple):
@@ -60,9 +60,9 @@ STRATEGIES: dict[str, CurveLook] = {
     "drop_stragglers": CurveLook(GREY, DASHED, "cross"),
     "bounded_step": CurveLook(GREY, DOTTED, "square"),
     "diloco": CurveLook(ORANGE, LONG, "diamond"),
-    "streaming_diloco": CurveLook(ORANGE, LONG, "triangle-right"),
-    "eager_diloco": CurveLook(ORANGE, LONG, "triangle-left"),
-    "sparse_loco": CurveLook(ORANGE, SPARSE, "cross"),
+    "streaming_diloco": CurveLook(ORANGE, LONG_DOT, "triangle-right"),
+    "eager_diloco": CurveLook(SKY, LONG_DOT, "triangle-left"),
+    "sparse_loco": CurveLook(OLIVE, LONG_DOT, "cross"),
     "fedavgm": CurveLook(ORANGE, SPARSE, "triangle-up"),
     "fedadam": CurveLook(SKY, LONG, "square"),
     "slowmo": CurveLook(SKY, SPARSE, "triangle-down"),

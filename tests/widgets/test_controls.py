@@ -19,6 +19,8 @@ from psbench_widgets.check import as_python, as_values, check, place_of
 from psbench_widgets.controls import control, form, read
 
 NAMES = sorted(CATALOGUE)
+#: whose groups of workers do not divide the default cluster
+OF_GROUPS = {"moshpit_sgd", "hierarchical_sgd"}
 
 
 @pytest.fixture(scope="module")
@@ -133,9 +135,13 @@ def test_a_strategy_added_to_the_catalogue_appears_by_itself(newcomer: str) -> N
     assert check({"strategy": {"name": newcomer, "sides": 3}}).experiment is not None
 
 
+def sized(name: str) -> dict[str, Any]:
+    return {"cluster": {"workers": 4}} if name in OF_GROUPS else {}
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_what_the_panel_shows_is_the_experiment_it_was_given(name: str) -> None:
-    experiment = Experiment(strategy=name, stop={"epochs": 3}, seed=7)
+    experiment = Experiment(strategy=name, stop={"epochs": 3}, seed=7, **sized(name))
     verdict = check(json.loads(json.dumps(as_values(experiment))))
     assert verdict.errors == {}
     assert verdict.experiment is not None
@@ -145,7 +151,7 @@ def test_what_the_panel_shows_is_the_experiment_it_was_given(name: str) -> None:
 @pytest.mark.parametrize(
     "experiment",
     [
-        *(Experiment(strategy=name) for name in NAMES),
+        *(Experiment(strategy=name, **sized(name)) for name in NAMES),
         Experiment(strategy={"name": "ssp", "staleness_bound": 9}, optimizer={"name": "sgd", "lr": 0.3}),
         Experiment(strategy={"name": "mine", "consistency": "asp", "aggregation": "sum"}, seed=3),
         Experiment(
