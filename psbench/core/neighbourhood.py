@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
 from psbench.core.view import ClusterView, Status
@@ -63,12 +63,13 @@ class Neighbourhood:
             return advanced or begun or seen.status is not Status.NEW
         return seen.status is Status.PUSHED and not advanced
 
-    def _there(self, worker: int, ask: object, exchange: int | None = None) -> list[int]:
+    def _there(
+        self, worker: int, ask: Callable[[int, int, int], list[int]], exchange: int | None = None
+    ) -> list[int]:
         """Return the neighbours that take part: who came later than this exchange does not."""
-        assert callable(ask)
         workers = self._view.workers
         version = workers[worker].version if exchange is None else exchange
-        found: list[int] = ask(worker, version, self._view.num_workers)
+        found = ask(worker, version, self._view.num_workers)
         return [
             other
             for other in found

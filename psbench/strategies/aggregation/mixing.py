@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import PrivateAttr
 
@@ -28,8 +28,9 @@ class Mixing(Aggregation):
 
     def update_buffers(self, buffers: Vector, pushes: Sequence[Pushed], step: Step) -> None:
         """Take the same sum of the running statistics."""
-        mixed = sum(push.buffers * push.weight for push in pushes)
-        buffers.copy_(mixed)
+        buffers.zero_()
+        for push in pushes:
+            buffers.add_(push.buffers, alpha=push.weight)
 
 
 def graph_of(view: ClusterView) -> WorkerGraph:
@@ -128,11 +129,11 @@ class PushSum(Mixing):
             for old in [number for number in known if number < oldest]:
                 del known[old]
 
-    def state_dict(self) -> dict[str, object]:
+    def state_dict(self) -> dict[str, Any]:
         """Return the parts as lists, since keys of JSON are texts."""
         return {"_parts": [[w, sorted(known.items())] for w, known in sorted(self._parts.items())]}
 
-    def load_state_dict(self, state: dict[str, list[list]]) -> None:  # type: ignore[type-arg]
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         """Load a state of `state_dict`."""
         self._parts = {worker: {int(v): part for v, part in known} for worker, known in state["_parts"]}
 
