@@ -33,7 +33,7 @@ MOST_ARGUMENTS = 7
 #: files that read what another library keeps for itself: Dask (what its fork server loads), torch (buffers by
 #: name, which a module gives out only slowly, hooks of tensors, and the function that moves a module)
 READS_PRIVATES = {
-    *("psbench/backends/dask/cluster.py", "psbench/models/base.py", "psbench/training/buffers.py"),
+    *("psbench/system/insides.py", "psbench/models/base.py", "psbench/training/buffers.py"),
     *("psbench/training/dense_gradient.py", "psbench/training/dry_run.py"),
 }
 #: public in spite of their names: attributes of named tuples, and the exit without clean-up

@@ -79,7 +79,7 @@ def _cluster(processes: int, security: Security | None) -> LocalCluster:
     if dask.config.get(_METHOD) == "forkserver":
         fork_server.ensure_running()
         insides.keep_preloaded()
-    # a message under way as a cluster closes is no fault, but Dask logs it with a traceback, after its handlers
+    # a message under way as a cluster closes is no fault, but Dask logs it with a traceback once its handlers
     # are no longer silenced
     logging.getLogger("distributed.batched").setLevel(logging.WARNING)
     return insides.patient_cluster(_UP_S)(
