@@ -56,7 +56,7 @@ class Mutations:
     done : callable
         Told of each trial.
     seconds : float
-        After which no other mutant is begun.
+        Once the tests have passed without a fault, after which no other mutant is begun.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class Mutations:
         seconds: float = math.inf,
     ) -> None:
         self._mutants, self._prepare, self._done = mutants, prepare, done
-        self._until = time.monotonic() + seconds
+        self._seconds = seconds
         self._kills: Counter[tuple[Path, str]] = Counter()
         self.failed_before = ""
 
@@ -81,8 +81,9 @@ class Mutations:
         if not isinstance(found, dict) or found["failed"]:
             self.failed_before = str(found["failed"] if isinstance(found, dict) else found)
             return True
+        until = time.monotonic() + self._seconds
         for mutant in self._mutants:
-            if time.monotonic() > self._until:
+            if time.monotonic() > until:
                 break
             self._try(session, mutant, found["seconds"], found["tests"])
         return True

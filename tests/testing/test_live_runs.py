@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections import deque
 from typing import Any
 
 import numpy as np
@@ -344,9 +346,25 @@ class EndsWithoutLeaves(LiveRun):
         self.membership._lose_worker = lambda worker, how: None  # type: ignore[method-assign]
 
 
+class LosesNumbers(LiveRun):
+    """What was measured does not reach the engine; drawn by tests.mutation.live."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.measurements._events = deque()
+
+
+class NeverLooks(LiveRun):
+    """It is not asked who is dead; drawn by tests.mutation.live."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self._next_look = math.inf
+
+
 CANARIES = [
     *(ForgetsWhoLeft, AsksTheDead, DropsEvaluations, ReleasesInMidMove),
-    *(KeepsVoidPushes, EndsWithoutLeaves),
+    *(KeepsVoidPushes, EndsWithoutLeaves, LosesNumbers, NeverLooks),
 ]
 
 
