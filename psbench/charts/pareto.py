@@ -37,8 +37,8 @@ def pareto_table(groups: Mapping[str, Sequence[RunRecord]]) -> pd.DataFrame:
         }
         for label, runs in groups.items()
     ]
-    table = pd.DataFrame(rows)
-    table = table[np.isfinite(table["loss"])].reset_index(drop=True)
+    found = pd.DataFrame(rows)
+    table: pd.DataFrame = found[np.isfinite(found["loss"])].reset_index(drop=True)
     for cost in _COSTS:
         table[f"front_{cost}"] = [_is_on_front(table, row, cost) for row in table.to_dict("records")]
     return table
@@ -105,7 +105,6 @@ def _bytes(run: RunRecord) -> int:
 def _loss(run: RunRecord) -> float:
     evaluated = metrics.evaluations(run.log)
     for name in ("val_loss", "train_loss"):
-        known = evaluated[name].dropna() if name in evaluated else ()
-        if len(known):
+        if name in evaluated and len(known := evaluated[name].dropna()):
             return float(known.iloc[-1])
     return float("nan")

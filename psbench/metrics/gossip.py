@@ -74,7 +74,7 @@ def lags(log: EventLog, points: int = 400) -> pd.DataFrame:
         about so many `points`.
     """
     rows = []
-    step = max(1, np.count_nonzero(log.rows()["kind"] == Kind.MIX) // points)
+    step = max(1, int(np.count_nonzero(log.rows()["kind"] == Kind.MIX)) // points)
     for place, (time_s, known) in enumerate(_history(log)):
         if place % step == 0:
             missing = known.missing()

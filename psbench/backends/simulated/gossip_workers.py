@@ -146,7 +146,8 @@ class GossipWorkers(LocalWorkers):
             self._send_model(worker.number, version, self._carried.get(worker.number), now)
 
     def _step_model(self, worker: Any) -> Tensor:
-        return self._began_from.get(worker.number, worker.model.parameters)
+        model: Tensor = self._began_from.get(worker.number, worker.model.parameters)
+        return model
 
     def leave(self, worker: int) -> None:
         """Forget a worker; should it come back, it begins with another's model."""
