@@ -8,7 +8,10 @@ const numbers = (count) => Array.from({ length: count }, (_, i) => i);
 
 test("a few workers have a row each", () => {
   const rows = layout(numbers(MANY), numbers(MANY), [3]);
-  assert.deepEqual(rows.map((row) => row.worker), numbers(MANY));
+  assert.deepEqual(
+    rows.map((row) => row.worker),
+    numbers(MANY),
+  );
 });
 
 test("many are bands by speed, with the fastest, the slowest and those that are named in full", () => {
@@ -18,9 +21,15 @@ test("many are bands by speed, with the fastest, the slowest and those that are 
   assert.equal(rows.length, 13);
   assert.equal(rows[0].label, "fastest: 10");
   assert.equal(rows[9].worker, workers[steps.indexOf(499)]);
-  assert.deepEqual(rows.slice(10).map((row) => row.label), ["77", "13", ""]);
+  assert.deepEqual(
+    rows.slice(10).map((row) => row.label),
+    ["77", "13", ""],
+  );
   const bands = rows.slice(1, 9);
-  assert.equal(bands.reduce((sum, band) => sum + band.count, 0), 500);
+  assert.equal(
+    bands.reduce((sum, band) => sum + band.count, 0),
+    500,
+  );
   for (const [i, { places }] of bands.entries()) {
     assert.ok(places.length <= 60);
     for (const place of places) assert.ok(steps[place] >= 62 * i && steps[place] < 63 * (i + 1));
@@ -31,8 +40,14 @@ test("many are bands by speed, with the fastest, the slowest and those that are 
 
 test("shares of a band are of those that are there", () => {
   const spans = { start_s: [0, 2, 0, 5], end_s: [2, 4, 4, 6], phase: [1, 3, 1, 0] };
-  const rows = [[0, 2], [2, 3], [3, 4]];
-  const found = [...sharesAlong([0, 1, 2], rows, spans, [1, 3, 4.5, 5.5], 4)].map((share) => Math.round(100 * share));
+  const rows = [
+    [0, 2],
+    [2, 3],
+    [3, 4],
+  ];
+  const found = [...sharesAlong([0, 1, 2], rows, spans, [1, 3, 4.5, 5.5], 4)].map((share) =>
+    Math.round(100 * share),
+  );
   assert.deepEqual(found, [0, 67, 0, 0, 0, 33, 0, 33, 0, 0, 0, 0, 33, 0, 0, 0]);
 });
 
@@ -42,25 +57,93 @@ test("ten thousand workers are read in one pass, not in one each", () => {
   const count = 10_000;
   const spans = 3;
   const each = numbers(count * spans);
-  const time_s = pack("f8", Float64Array, each.map((i) => i % spans));
-  const worker = pack("u2", Uint16Array, each.map((i) => Math.floor(i / spans)));
+  const time_s = pack(
+    "f8",
+    Float64Array,
+    each.map((i) => i % spans),
+  );
+  const worker = pack(
+    "u2",
+    Uint16Array,
+    each.map((i) => Math.floor(i / spans)),
+  );
   const none = { time_s: pack("f8", Float64Array, []) };
   const tables = {
-    spans: { worker, phase: pack("u1", Uint8Array, each.map((i) => (i % 2 ? 3 : 1))), start_s: time_s, end_s: pack("f8", Float64Array, each.map((i) => (i % spans) + 1)), why: pack("u1", Uint8Array, each.map(() => 0)), waited_for: pack("i4", Int32Array, each.map(() => -1)) },
-    clocks: { time_s, worker, clock: pack("u1", Uint8Array, each.map((i) => i % spans)) },
-    models: { time_s, worker, version: pack("u1", Uint8Array, each.map((i) => i % spans)) },
-    pushes: { worker: pack("u1", Uint8Array, []), sent_s: none.time_s, arrived_s: none.time_s, left_s: none.time_s, base_version: pack("u1", Uint8Array, []), version: pack("i4", Int32Array, []) },
-    versions: { ...none, version: pack("u1", Uint8Array, []), pushes: pack("u1", Uint8Array, []), barrier: pack("u1", Uint8Array, []) },
+    spans: {
+      worker,
+      phase: pack(
+        "u1",
+        Uint8Array,
+        each.map((i) => (i % 2 ? 3 : 1)),
+      ),
+      start_s: time_s,
+      end_s: pack(
+        "f8",
+        Float64Array,
+        each.map((i) => (i % spans) + 1),
+      ),
+      why: pack(
+        "u1",
+        Uint8Array,
+        each.map(() => 0),
+      ),
+      waited_for: pack(
+        "i4",
+        Int32Array,
+        each.map(() => -1),
+      ),
+    },
+    clocks: {
+      time_s,
+      worker,
+      clock: pack(
+        "u1",
+        Uint8Array,
+        each.map((i) => i % spans),
+      ),
+    },
+    models: {
+      time_s,
+      worker,
+      version: pack(
+        "u1",
+        Uint8Array,
+        each.map((i) => i % spans),
+      ),
+    },
+    pushes: {
+      worker: pack("u1", Uint8Array, []),
+      sent_s: none.time_s,
+      arrived_s: none.time_s,
+      left_s: none.time_s,
+      base_version: pack("u1", Uint8Array, []),
+      version: pack("i4", Int32Array, []),
+    },
+    versions: {
+      ...none,
+      version: pack("u1", Uint8Array, []),
+      pushes: pack("u1", Uint8Array, []),
+      barrier: pack("u1", Uint8Array, []),
+    },
     epochs: { ...none, epoch: pack("u1", Uint8Array, []) },
     compositions: { ...none, index: pack("u1", Uint8Array, []) },
     presence: { ...none, worker: pack("u1", Uint8Array, []), here: pack("u1", Uint8Array, []) },
   };
   const begun = process.cpuUsage();
-  const recording = new Recording({ end_s: spans, workers: numbers(count), phases: ["pull", "compute", "send", "wait", "cancelled", "switching"], whys: [""], tables });
+  const recording = new Recording({
+    end_s: spans,
+    workers: numbers(count),
+    phases: ["pull", "compute", "send", "wait", "cancelled", "switching"],
+    whys: [""],
+    tables,
+  });
   const made = process.cpuUsage(begun).user / 1e6;
   const state = recording.at(1.5);
   assert.equal(state.workers.length, count);
-  assert.deepEqual([state.workers[7].clock, state.workers[7].version, state.workers[7].phase], [1, 1, state.workers[7].span % 2 ? "wait" : "compute"]);
+  assert.deepEqual(
+    [state.workers[7].clock, state.workers[7].version, state.workers[7].phase],
+    [1, 1, state.workers[7].span % 2 ? "wait" : "compute"],
+  );
   // not quadratic in the workers: that took minutes
   assert.ok(made < 10, `${made} s`);
 });

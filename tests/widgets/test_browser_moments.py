@@ -210,10 +210,17 @@ def test_a_switch_is_a_phase_of_its_own_and_long_names_are_not_cut(short: Direct
         "() => [...document.querySelectorAll('.psb-what-strategy option:disabled')].map((o) => o.value)"
     )
     assert web.evaluate(disabled) == ["ssp"]
+    web.select_option(".psb-what-momentum", "zero")
     web.click(".psb-fork")
     short.over("run 3 finished")
+    assert short.lab.runs[0]["label"].endswith(f" -> asp at {at:.4g} s, momentum reset")
     short.wait("() => document.querySelectorAll('.psb-film').length === 2")
-    assert web.locator(".psb-film-name").nth(1).text_content().startswith(f"ssp -> asp at {at:.4g} s · ")
+    assert (
+        web.locator(".psb-film-name")
+        .nth(1)
+        .text_content()
+        .startswith(f"ssp -> asp at {at:.4g} s, momentum reset · ")
+    )
     web.evaluate("(t) => document.querySelector('.psb-lab').stage.go(t, true)", at + 1e-3)
     short.settle(300)
     assert "the strategies are being switched" in web.text_content(".psb-why")

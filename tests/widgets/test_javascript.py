@@ -26,6 +26,12 @@ def test_the_bundle_was_made_from_these_sources() -> None:
     assert digest.hexdigest() in first, "run `npm ci && npm run build` in widgets/psbench_widgets/js"
 
 
+def test_no_line_is_too_long() -> None:
+    files = [*SOURCES.glob("*.js"), *SOURCES.glob("*.mjs"), *TESTS]
+    lines = [(file.name, line) for file in files for line in file.read_text().splitlines()]
+    assert [each for each in lines if len(each[1]) > 110] == []
+
+
 @pytest.mark.parametrize("file", TESTS, ids=lambda file: file.name.partition(".")[0])
 def test_what_the_page_computes(file: Path) -> None:
     node = shutil.which("node")

@@ -31,7 +31,8 @@ for (const file of Object.keys(result.metafile.inputs)) {
 const notices = [...packages].sort().map((folder) => {
   const meta = JSON.parse(readFileSync(`${folder}/package.json`, "utf8"));
   const file = readdirSync(folder).find((name) => /^licen[cs]e/i.test(name));
-  const text = file && existsSync(`${folder}/${file}`) ? readFileSync(`${folder}/${file}`, "utf8").trim() : "";
+  const text =
+    file && existsSync(`${folder}/${file}`) ? readFileSync(`${folder}/${file}`, "utf8").trim() : "";
   return { head: `${meta.name} ${meta.version} (${meta.license})`, text };
 });
 // many packages share one text, word for word: print it once

@@ -50,10 +50,19 @@ class ChartView {
     this.canvas = h("div", { class: "psb-chart-canvas", "aria-hidden": "true" });
     this.marks = h("div", { class: "psb-marks", "aria-hidden": "true" });
     this.text = h("div", { class: "psb-chart-text", hidden: true });
-    this.toggle = h("button", { class: "psb-chart-toggle", type: "button", title: "Show the numbers", "aria-expanded": "false" }, "table");
+    this.toggle = h(
+      "button",
+      { class: "psb-chart-toggle", type: "button", title: "Show the numbers", "aria-expanded": "false" },
+      "table",
+    );
     this.toggle.onclick = () => this.flip();
     const head = h("figcaption", { class: "psb-chart-head" }, this.heading, this.note, this.toggle);
-    const figure = h("figure", { class: "psb-chart", "data-rows": "0", "data-state": "loading", role: "group" });
+    const figure = h("figure", {
+      class: "psb-chart",
+      "data-rows": "0",
+      "data-state": "loading",
+      role: "group",
+    });
     figure.append(head, h("div", { class: "psb-chart-place" }, this.canvas, this.marks), this.text);
     return figure;
   }
@@ -64,7 +73,10 @@ class ChartView {
     this.note.textContent = this.note.title = this.model.get("note") || "";
     this.figure.dataset.rows = String(this.shown);
     this.figure.dataset.state = this.failed ? "error" : this.view ? this.model.get("state") : "loading";
-    this.figure.setAttribute("aria-label", `${title}: chart with ${this.shown} rows; a table of them can be shown`);
+    this.figure.setAttribute(
+      "aria-label",
+      `${title}: chart with ${this.shown} rows; a table of them can be shown`,
+    );
   }
 
   flip() {
@@ -77,7 +89,9 @@ class ChartView {
   }
 
   fillText() {
-    this.text.replaceChildren(...[...this.store.sources].filter(([, s]) => s.rows.length).map(([name, s]) => table(name, s.rows)));
+    this.text.replaceChildren(
+      ...[...this.store.sources].filter(([, s]) => s.rows.length).map(([name, s]) => table(name, s.rows)),
+    );
   }
 
   async embed() {
@@ -88,7 +102,13 @@ class ChartView {
     try {
       this.narrow = this.isNarrow();
       this.columns = legendColumns(this.canvas.clientWidth, longestLabel(spec));
-      const themed = { ...spec, config: merge(spec.config ?? {}, chartConfig(this.narrow, this.canvas.clientWidth, longestLabel(spec))) };
+      const themed = {
+        ...spec,
+        config: merge(
+          spec.config ?? {},
+          chartConfig(this.narrow, this.canvas.clientWidth, longestLabel(spec)),
+        ),
+      };
       const place = h("div", { class: "psb-vega" });
       place.style.position = "absolute"; // measured at full width, but not seen before it is ready
       place.style.visibility = "hidden";
@@ -178,7 +198,13 @@ class ChartView {
       let any = false;
       for (const [name, { added, removed }] of pending) {
         if (!hasData(view, name)) continue;
-        view.change(name, vega.changeset().remove([...removed]).insert(added));
+        view.change(
+          name,
+          vega
+            .changeset()
+            .remove([...removed])
+            .insert(added),
+        );
         any = true;
       }
       if (any) view.resize(); // axis labels may have grown wider
@@ -189,7 +215,8 @@ class ChartView {
         await view.resize().runAsync();
       }
       this.shown = 0;
-      for (const name of this.store.sources.keys()) if (hasData(view, name)) this.shown += view.data(name).length;
+      for (const name of this.store.sources.keys())
+        if (hasData(view, name)) this.shown += view.data(name).length;
       this.look();
       this.mark();
       if (!this.text.hidden) this.fillText();
@@ -210,7 +237,11 @@ class ChartView {
     this.width = width;
     const columns = legendColumns(width, longestLabel(this.model.get("spec") ?? {}));
     if (this.isNarrow() !== this.narrow || columns !== this.columns) return this.embed();
-    if (this.model.get("spec")?.width === "container") this.view.width(width).runAsync().then(() => this.mark());
+    if (this.model.get("spec")?.width === "container")
+      this.view
+        .width(width)
+        .runAsync()
+        .then(() => this.mark());
   }
 
   // Mark the moment, the span of time and the worker that are picked, where this chart shows them: lines over
@@ -221,9 +252,20 @@ class ChartView {
       const { time, brush, worker } = this.bus;
       const spec = this.model.get("spec");
       const axis = fieldOf(spec, "x");
-      if (brush && AXES.includes(axis)) marks.push(this.stretch("x", brush.map((t) => this.at(axis, t)), "psb-mark-span"));
-      if (time !== null && AXES.includes(axis)) marks.push(this.stretch("x", [this.at(axis, time), null], "psb-mark-now"));
-      if (worker !== null) for (const channel of ["x", "y"]) if (fieldOf(spec, channel) === "worker") marks.push(this.stretch(channel, [worker, null], "psb-mark-worker"));
+      if (brush && AXES.includes(axis))
+        marks.push(
+          this.stretch(
+            "x",
+            brush.map((t) => this.at(axis, t)),
+            "psb-mark-span",
+          ),
+        );
+      if (time !== null && AXES.includes(axis))
+        marks.push(this.stretch("x", [this.at(axis, time), null], "psb-mark-now"));
+      if (worker !== null)
+        for (const channel of ["x", "y"])
+          if (fieldOf(spec, channel) === "worker")
+            marks.push(this.stretch(channel, [worker, null], "psb-mark-worker"));
     }
     this.marks.replaceChildren(...marks.filter(Boolean));
   }
@@ -231,12 +273,17 @@ class ChartView {
   // The value of a chart's axis at a time, between the rows that the chart has.
   at(axis, time) {
     if (axis === "time_s") return time;
-    const rows = this.store.sources.get("source")?.rows.filter((row) => row.time_s !== null && row[axis] !== null) ?? [];
+    const rows =
+      this.store.sources.get("source")?.rows.filter((row) => row.time_s !== null && row[axis] !== null) ?? [];
     const label = rows.at(-1)?.label;
     let before = null;
     for (const row of rows) {
       if (row.label !== label) continue;
-      if (row.time_s > time) return before ? before[axis] + ((row[axis] - before[axis]) * (time - before.time_s)) / (row.time_s - before.time_s) : row[axis];
+      if (row.time_s > time)
+        return before
+          ? before[axis] +
+              ((row[axis] - before[axis]) * (time - before.time_s)) / (row.time_s - before.time_s)
+          : row[axis];
       before = row;
     }
     return before?.[axis];
@@ -260,8 +307,14 @@ class ChartView {
     const other = this.view.scale(channel === "x" ? "y" : "x").range();
     const across = [Math.min(...other), Math.max(...other)];
     const mark = h("i", { class: kind });
-    const [x, y] = channel === "x" ? [[inside(begin), inside(stop)], across] : [across, [inside(begin), inside(stop)]];
-    Object.assign(mark.style, { left: `${left + (padding.left ?? 0) + x[0]}px`, width: `${Math.max(x[1] - x[0], 0)}px`, top: `${top + (padding.top ?? 0) + y[0]}px`, height: `${y[1] - y[0]}px` });
+    const [x, y] =
+      channel === "x" ? [[inside(begin), inside(stop)], across] : [across, [inside(begin), inside(stop)]];
+    Object.assign(mark.style, {
+      left: `${left + (padding.left ?? 0) + x[0]}px`,
+      width: `${Math.max(x[1] - x[0], 0)}px`,
+      top: `${top + (padding.top ?? 0) + y[0]}px`,
+      height: `${y[1] - y[0]}px`,
+    });
     return mark;
   }
 
@@ -282,15 +335,24 @@ const AXES = ["time_s", "epoch", "updates", "bytes"];
 
 // The field that a specification draws along a channel; in a layered one, of the first layer that has one.
 function fieldOf(spec, channel) {
-  return spec?.encoding?.[channel]?.field ?? (spec?.layer ?? []).map((layer) => fieldOf(layer, channel)).find(Boolean);
+  return (
+    spec?.encoding?.[channel]?.field ??
+    (spec?.layer ?? []).map((layer) => fieldOf(layer, channel)).find(Boolean)
+  );
 }
 
 // The longest word of a legend, which must not be cut.
 function longestLabel(spec) {
-  const names = (part) => [...(part.encoding?.color?.scale?.domain ?? []), ...(part.layer ?? []).flatMap(names)];
+  const names = (part) => [
+    ...(part.encoding?.color?.scale?.domain ?? []),
+    ...(part.layer ?? []).flatMap(names),
+  ];
   return Math.max(0, ...names(spec).map((name) => String(name).length));
 }
 
 function hasData(view, name) {
-  return name in view.getState({ data: (n) => n === name, signals: () => false }).data || view._runtime.data[name] !== undefined;
+  return (
+    name in view.getState({ data: (n) => n === name, signals: () => false }).data ||
+    view._runtime.data[name] !== undefined
+  );
 }

@@ -5,7 +5,13 @@ import { h } from "./dom.js";
 export function chooser(groups, current, label, choose) {
   const all = groups.flatMap((group) => group.options);
   const chosen = all.find((option) => option.name === current) ?? all[0];
-  const search = h("input", { type: "search", class: "psb-input psb-search", placeholder: `search ${all.length}`, "aria-label": `search ${label}`, spellcheck: "false" });
+  const search = h("input", {
+    type: "search",
+    class: "psb-input psb-search",
+    placeholder: `search ${all.length}`,
+    "aria-label": `search ${label}`,
+    spellcheck: "false",
+  });
   const none = h("p", { class: "psb-empty", hidden: true }, "None of that name.");
   const list = h("div", { class: "psb-options", role: "group", "aria-label": label });
   const items = [];
@@ -13,7 +19,20 @@ export function chooser(groups, current, label, choose) {
     const section = h("div", { class: "psb-option-group" }, h("div", { class: "psb-option-title" }, title));
     for (const option of options) {
       const why = h("span", { class: "psb-option-why", hidden: true });
-      const item = h("button", { type: "button", class: "psb-option", "data-name": option.name, "aria-pressed": String(option === chosen), title: option.source ? `Source: ${option.source}` : undefined, onclick: () => choose(option) }, h("span", { class: "psb-option-name" }, option.name.replaceAll("_", " ")), h("span", { class: "psb-option-summary" }, option.title ? `${option.title}: ` : "", option.summary), why);
+      const item = h(
+        "button",
+        {
+          type: "button",
+          class: "psb-option",
+          "data-name": option.name,
+          "aria-pressed": String(option === chosen),
+          title: option.source ? `Source: ${option.source}` : undefined,
+          onclick: () => choose(option),
+        },
+        h("span", { class: "psb-option-name" }, option.name.replaceAll("_", " ")),
+        h("span", { class: "psb-option-summary" }, option.title ? `${option.title}: ` : "", option.summary),
+        why,
+      );
       section.append(item);
       items.push({ option, item, section, why });
     }
@@ -21,7 +40,13 @@ export function chooser(groups, current, label, choose) {
   }
   search.oninput = () => {
     const wanted = search.value.trim().toLowerCase().split(/\s+/);
-    for (const { option, item } of items) item.hidden = !wanted.every((word) => `${option.name.replaceAll("_", " ")} ${option.name} ${option.summary} ${option.source} ${option.words ?? ""}`.toLowerCase().includes(word));
+    for (const { option, item } of items)
+      item.hidden = !wanted.every((word) =>
+        [option.name.replaceAll("_", " "), option.name, option.summary, option.source, option.words ?? ""]
+          .join(" ")
+          .toLowerCase()
+          .includes(word),
+      );
     for (const { section } of items) section.hidden = !section.querySelector(".psb-option:not([hidden])");
     none.hidden = items.some(({ item }) => !item.hidden);
   };
@@ -30,13 +55,18 @@ export function chooser(groups, current, label, choose) {
     if (event.key === "Enter") list.querySelector(".psb-option:not([hidden], :disabled)")?.click();
     if (event.key === "Escape") element.open = false;
   };
-  const head = h("summary", { class: "psb-chooser-head" }, h("span", { class: "psb-option-name" }, chosen.name.replaceAll("_", " ")), h("span", { class: "psb-change" }, "change"));
+  const head = h(
+    "summary",
+    { class: "psb-chooser-head" },
+    h("span", { class: "psb-option-name" }, chosen.name.replaceAll("_", " ")),
+    h("span", { class: "psb-change" }, "change"),
+  );
   const element = h("details", { class: "psb-chooser", "data-value": chosen.name }, head, search, list, none);
   element.ontoggle = () => element.open && search.focus({ preventScroll: true });
   // what cannot be chosen now says why, in words that a reader of screens meets too
   const disable = (reasons) => {
     for (const { option, item, why } of items) {
-      const text = option === chosen ? "" : reasons[option.name] ?? "";
+      const text = option === chosen ? "" : (reasons[option.name] ?? "");
       item.disabled = Boolean(text);
       why.hidden = !text;
       why.textContent = text;

@@ -2,8 +2,26 @@
 import { h } from "./dom.js";
 
 // the first column is what a row is about; columns that are not named here stand between these two lists
-const FIRST = ["time (s)", "virtual time (s)", "wall time (s)", "speed-up", "val. accuracy", "val. loss", "time to target (s)", "idle", "seeds"];
-const LAST = ["updates", "MB sent", "train. accuracy", "switch at epoch", "staleness mean", "staleness max", "clock lead max"];
+const FIRST = [
+  "time (s)",
+  "virtual time (s)",
+  "wall time (s)",
+  "speed-up",
+  "val. accuracy",
+  "val. loss",
+  "time to target (s)",
+  "idle",
+  "seeds",
+];
+const LAST = [
+  "updates",
+  "MB sent",
+  "train. accuracy",
+  "switch at epoch",
+  "staleness mean",
+  "staleness max",
+  "clock lead max",
+];
 
 export class ComparisonTable {
   constructor() {
@@ -30,14 +48,20 @@ export class ComparisonTable {
     const width = this.place.clientWidth;
     if (!this.table.headings || !width || width === this.width) return;
     this.width = width;
-    const order = this.table.headings.map((_, i) => i).slice(1).sort((a, b) => this.rank(a) - this.rank(b));
+    const order = this.table.headings
+      .map((_, i) => i)
+      .slice(1)
+      .sort((a, b) => this.rank(a) - this.rank(b));
     let count = order.length;
     do this.place.replaceChildren(this.draw(order.slice(0, count), "psb-comparison"));
     while (this.place.scrollWidth > this.place.clientWidth && --count > 0);
     const left = order.slice(count);
     this.rest.hidden = !left.length;
     const open = this.rest.open;
-    this.rest.replaceChildren(h("summary", {}, `${left.length} more: ${left.map((i) => this.table.headings[i]).join(", ")}`), h("div", { class: "psb-scroll" }, this.draw(left, "psb-comparison-rest")));
+    this.rest.replaceChildren(
+      h("summary", {}, `${left.length} more: ${left.map((i) => this.table.headings[i]).join(", ")}`),
+      h("div", { class: "psb-scroll" }, this.draw(left, "psb-comparison-rest")),
+    );
     this.rest.open = open;
   }
 
@@ -50,8 +74,20 @@ export class ComparisonTable {
   draw(columns, name) {
     const { headings, rows, colours } = this.table;
     const shown = [...columns].sort((a, b) => a - b);
-    const head = h("tr", {}, h("th", { scope: "col" }, headings[0]), shown.map((i) => h("th", { scope: "col", class: "psb-number" }, headings[i])));
-    const body = rows.map((row) => h("tr", {}, h("th", { scope: "row" }, dot(colours?.[row[0]]), row[0]), shown.map((i) => h("td", { class: "psb-number" }, row[i]))));
+    const head = h(
+      "tr",
+      {},
+      h("th", { scope: "col" }, headings[0]),
+      shown.map((i) => h("th", { scope: "col", class: "psb-number" }, headings[i])),
+    );
+    const body = rows.map((row) =>
+      h(
+        "tr",
+        {},
+        h("th", { scope: "row" }, dot(colours?.[row[0]]), row[0]),
+        shown.map((i) => h("td", { class: "psb-number" }, row[i])),
+      ),
+    );
     return h("table", { class: `psb-table ${name}` }, h("thead", {}, head), h("tbody", {}, body));
   }
 

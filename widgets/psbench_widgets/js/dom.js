@@ -6,15 +6,23 @@ export function h(tag, attributes = {}, ...children) {
     if (name.startsWith("on")) element[name] = value;
     else element.setAttribute(name, value === true ? "" : value);
   }
-  element.append(...children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false));
+  element.append(
+    ...children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false),
+  );
   return element;
 }
 
-// What stays in sight while one scrolls does so within the notebook, not within the cell's output, which clips.
+// What stays in sight while one scrolls does so within the notebook, not within the cell's output, which
+// clips.
 export function freeToStick(el) {
-  for (let place = el; place && !place.classList?.contains("jp-Notebook") && place !== document.body; place = place.parentElement) {
+  for (
+    let place = el;
+    place && !place.classList?.contains("jp-Notebook") && place !== document.body;
+    place = place.parentElement
+  ) {
     if (place.classList?.contains("jp-WindowedPanel-outer")) break;
     const { overflowX, overflowY } = getComputedStyle(place);
-    if (place.closest(".jp-OutputArea") && (overflowX !== "visible" || overflowY !== "visible")) place.style.overflow = "visible";
+    if (place.closest(".jp-OutputArea") && (overflowX !== "visible" || overflowY !== "visible"))
+      place.style.overflow = "visible";
   }
 }

@@ -2,16 +2,36 @@
 import { h } from "./dom.js";
 import { chooser } from "./chooser.js";
 
-const hint = (item) => [item.description || item.summary, item.source && `Source: ${item.source}`].filter(Boolean).join("\n");
+const hint = (item) =>
+  [item.description || item.summary, item.source && `Source: ${item.source}`].filter(Boolean).join("\n");
 const shown = (value) => {
   if (value === null || value === undefined) return "";
   if (typeof value === "object") return "$yaml" in value ? value.$yaml : JSON.stringify(value);
   return String(value);
 };
-const defaults = (fields) => Object.fromEntries(fields.filter((f) => f.default !== null).map((f) => [f.name, f.kind === "yaml" ? { $yaml: f.default } : structuredClone(f.default)]));
+const lastWord = (path) => path.split(".").at(-1).replaceAll("_", " ");
+const defaults = (fields) =>
+  Object.fromEntries(
+    fields
+      .filter((f) => f.default !== null)
+      .map((f) => [f.name, f.kind === "yaml" ? { $yaml: f.default } : structuredClone(f.default)]),
+  );
 
 // parameters of a strategy that a beginner never touches
-const RARE = new Set(["large_tensor", "servers", "assignment", "reassignment", "codec", "codec_down", "error_feedback", "momentum", "ramp_updates", "cost_s", "lr_scaling", "weights"]);
+const RARE = new Set([
+  "large_tensor",
+  "servers",
+  "assignment",
+  "reassignment",
+  "codec",
+  "codec_down",
+  "error_feedback",
+  "momentum",
+  "ramp_updates",
+  "cost_s",
+  "lr_scaling",
+  "weights",
+]);
 // what a beginner needs: which strategy, on which cluster, with workers of which speed
 const BASIC = ["strategy", "cluster"];
 const DOMAINS = {
@@ -47,11 +67,22 @@ export class Form {
     this.selects = [];
     this.choosers = [];
     const sections = [...this.form.sections, { key: "rest", title: "Seed, batch, backend" }];
-    const draw = (keys) => keys.map((key) => this.section(sections.find((s) => s.key === key), open.has(key)));
+    const draw = (keys) =>
+      keys.map((key) =>
+        this.section(
+          sections.find((s) => s.key === key),
+          open.has(key),
+        ),
+      );
     const rest = sections.map(({ key }) => key).filter((key) => !BASIC.includes(key));
     const order = ["data", "model", "stop", "sharding"]; // what is changed most comes first
     rest.sort((x, y) => ((order.indexOf(x) + 99) % 99) - ((order.indexOf(y) + 99) % 99));
-    this.advanced = h("details", { class: "psb-advanced", open: advanced }, h("summary", {}, "Advanced: data, model, length, optimizer, …"), draw(rest));
+    this.advanced = h(
+      "details",
+      { class: "psb-advanced", open: advanced },
+      h("summary", {}, "Advanced: data, model, length, optimizer, …"),
+      draw(rest),
+    );
     this.element.replaceChildren(...draw(BASIC), this.advanced);
     this.applyDisabled();
     this.summarise();
@@ -62,7 +93,14 @@ export class Form {
     const body = h("div", { class: "psb-section-body" });
     const error = h("div", { class: "psb-error", role: "alert", hidden: true });
     const picture = h("div", { class: "psb-picture" });
-    const element = h("details", { class: `psb-section psb-section-${key}`, open }, h("summary", {}, h("span", { class: "psb-section-title" }, title), chosen), body, picture, error);
+    const element = h(
+      "details",
+      { class: `psb-section psb-section-${key}`, open },
+      h("summary", {}, h("span", { class: "psb-section-title" }, title), chosen),
+      body,
+      picture,
+      error,
+    );
     this.sections.set(key, { element, body, chosen, error, picture });
     this.fill(key);
     return element;
@@ -92,9 +130,27 @@ export class Form {
 
   choose(options, value, put, key, choice) {
     const current = options.find((o) => o.name === value?.name) ?? options[0];
-    const select = h("select", { class: "psb-select", title: hint(current), "aria-label": choice.replaceAll(".", " ") });
-    for (const o of options) select.append(h("option", { value: o.name, title: hint(o), selected: o === current }, o.title ?? o.name.replaceAll("_", " ")));
-    select.onchange = () => this.take(options.find((o) => o.name === select.value), value, put, key, choice);
+    const select = h("select", {
+      class: "psb-select",
+      title: hint(current),
+      "aria-label": choice.replaceAll(".", " "),
+    });
+    for (const o of options)
+      select.append(
+        h(
+          "option",
+          { value: o.name, title: hint(o), selected: o === current },
+          o.title ?? o.name.replaceAll("_", " "),
+        ),
+      );
+    select.onchange = () =>
+      this.take(
+        options.find((o) => o.name === select.value),
+        value,
+        put,
+        key,
+        choice,
+      );
     this.selects.push([select, choice]);
     const summary = h("p", { class: "psb-summary", title: hint(current) }, current.summary);
     return [select, summary, ...this.fields(current.fields, value ?? {}, key, options)];
@@ -112,8 +168,13 @@ export class Form {
   published(value) {
     const options = this.form.strategies;
     const current = options.find((o) => o.name === value.name) ?? options[0];
-    const groups = Object.entries(DOMAINS).map(([domain, title]) => ({ title, options: options.filter((o) => o.domain === domain) }));
-    const found = chooser(groups, current.name, "strategies", (option) => this.take(option, value, (v) => (this.values.strategy = v), "strategy", "strategy"));
+    const groups = Object.entries(DOMAINS).map(([domain, title]) => ({
+      title,
+      options: options.filter((o) => o.domain === domain),
+    }));
+    const found = chooser(groups, current.name, "strategies", (option) =>
+      this.take(option, value, (v) => (this.values.strategy = v), "strategy", "strategy"),
+    );
     this.choosers.push([found, "strategy"]);
     const summary = h("p", { class: "psb-summary", title: hint(current) }, current.summary);
     return [found.element, summary, ...this.fields(current.fields, value, "strategy", options)];
@@ -122,7 +183,8 @@ export class Form {
   strategy() {
     const value = this.values.strategy;
     const composed = "consistency" in value;
-    const mode = (label, on, click) => h("button", { type: "button", class: "psb-mode", "aria-pressed": String(on), onclick: click }, label);
+    const mode = (label, on, click) =>
+      h("button", { type: "button", class: "psb-mode", "aria-pressed": String(on), onclick: click }, label);
     const modes = h(
       "div",
       { class: "psb-modes", role: "group", "aria-label": "how to choose a strategy" },
@@ -133,7 +195,12 @@ export class Form {
       return [...this.published(value), modes];
     }
     const rows = this.form.compose.map((domain) =>
-      h("div", { class: "psb-domain" }, h("div", { class: "psb-domain-name" }, domain), ...this.part(domain, value[domain], (v) => (value[domain] = v), "strategy", `strategy.${domain}`)),
+      h(
+        "div",
+        { class: "psb-domain" },
+        h("div", { class: "psb-domain-name" }, domain),
+        ...this.part(domain, value[domain], (v) => (value[domain] = v), "strategy", `strategy.${domain}`),
+      ),
     );
     return [...this.fields([this.form.lr_scaling], value, "strategy"), ...rows, modes];
   }
@@ -151,7 +218,8 @@ export class Form {
     for (const domain of this.form.compose) {
       const option = this.form.domains[domain].find((o) => o.name === entry.parts[domain]);
       made[domain] = { name: option.name, ...defaults(option.fields) };
-      for (const f of option.fields) if (entry.name === value.name && f.name in value) made[domain][f.name] = value[f.name];
+      for (const f of option.fields)
+        if (entry.name === value.name && f.name in value) made[domain][f.name] = value[f.name];
     }
     return made;
   }
@@ -166,10 +234,18 @@ export class Form {
 
   fields(fields, values, key, rivals = []) {
     // what every option has in common is rarely what one came for, nor are codecs: they go below
-    const every = rivals.length > 1 && fields.length > 6 ? new Set(fields.map((f) => f.name).filter((n) => rivals.every((r) => r.fields.some((f) => f.name === n)))) : new Set();
+    const every =
+      rivals.length > 1 && fields.length > 6
+        ? new Set(
+            fields.map((f) => f.name).filter((n) => rivals.every((r) => r.fields.some((f) => f.name === n))),
+          )
+        : new Set();
     const rare = (f) => every.has(f.name) || (f.kind === "part" && f.domain === "codec") || RARE.has(f.name);
     const draw = (f) => this.field(f, values, key);
-    const near = fields.filter((f) => !rare(f)).sort((a, b) => (b.name === "rule") - (a.name === "rule")).map(draw);
+    const near = fields
+      .filter((f) => !rare(f))
+      .sort((a, b) => (b.name === "rule") - (a.name === "rule"))
+      .map(draw);
     const far = fields.filter(rare).map(draw);
     return far.length ? [...near, this.more(far, `${key} ${fields.find(rare).name}`)] : near;
   }
@@ -178,15 +254,31 @@ export class Form {
   more(rows, which) {
     const remember = (event) => (event.target.open ? this.opened.add(which) : this.opened.delete(which));
     const open = this.opened.has(which);
-    return h("details", { class: "psb-more", open, ontoggle: remember }, h("summary", {}, `advanced (${rows.length})`), rows);
+    return h(
+      "details",
+      { class: "psb-more", open, ontoggle: remember },
+      h("summary", {}, `advanced (${rows.length})`),
+      rows,
+    );
   }
 
   field(f, values, key) {
-    const label = h("span", { class: "psb-label" }, f.label, f.unit && f.unit !== f.label && h("span", { class: "psb-unit" }, f.unit));
+    const label = h(
+      "span",
+      { class: "psb-label" },
+      f.label,
+      f.unit && f.unit !== f.label && h("span", { class: "psb-unit" }, f.unit),
+    );
     if (f.kind === "part" || f.kind === "strategy") {
-      const options = f.kind === "part" ? this.form.domains[f.domain] ?? [] : this.form.strategies.filter((s) => s.parts);
+      const options =
+        f.kind === "part" ? (this.form.domains[f.domain] ?? []) : this.form.strategies.filter((s) => s.parts);
       values[f.name] ??= structuredClone(f.default);
-      return h("div", { class: "psb-nested", title: hint(f) }, label, this.choose(options, values[f.name], (v) => (values[f.name] = v), key, `${key}.${f.name}`));
+      return h(
+        "div",
+        { class: "psb-nested", title: hint(f) },
+        label,
+        this.choose(options, values[f.name], (v) => (values[f.name] = v), key, `${key}.${f.name}`),
+      );
     }
     const input = this.input(f, values);
     input.classList.add("psb-input");
@@ -200,23 +292,46 @@ export class Form {
       this.touched();
     };
     const value = f.name in values ? values[f.name] : f.default;
-    if (f.kind === "bool") return h("input", { type: "checkbox", checked: Boolean(value), onchange: (e) => put(e.target.checked) });
+    if (f.kind === "bool")
+      return h("input", {
+        type: "checkbox",
+        checked: Boolean(value),
+        onchange: (e) => put(e.target.checked),
+      });
     if (f.kind === "choice") {
       const select = h("select", { onchange: (e) => put(f.choices[e.target.selectedIndex]) });
-      for (const c of f.choices) select.append(h("option", { selected: c === value }, String(c).replaceAll("_", " ")));
+      for (const c of f.choices)
+        select.append(h("option", { selected: c === value }, String(c).replaceAll("_", " ")));
       return select;
     }
     if (f.kind === "integer" || f.kind === "number") return this.number(f, value, put);
     const text = f.kind === "yaml" ? (v) => ({ $yaml: v }) : (v) => v;
-    return h("input", { type: "text", value: shown(value), placeholder: f.optional ? "none" : "", spellcheck: "false", oninput: (e) => put(e.target.value === "" ? null : text(e.target.value)) });
+    return h("input", {
+      type: "text",
+      value: shown(value),
+      placeholder: f.optional ? "none" : "",
+      spellcheck: "false",
+      oninput: (e) => put(e.target.value === "" ? null : text(e.target.value)),
+    });
   }
 
   number(f, value, put) {
     const limit = { min: f.min ?? f.above, max: f.max ?? f.below };
-    const input = h("input", { type: "number", step: f.kind === "integer" ? "1" : "any", value: shown(value), placeholder: f.optional ? "none" : "", ...limit });
+    const input = h("input", {
+      type: "number",
+      step: f.kind === "integer" ? "1" : "any",
+      value: shown(value),
+      placeholder: f.optional ? "none" : "",
+      ...limit,
+    });
     input.oninput = () => {
       const given = input.value === "" ? (input.validity.badInput ? "?" : null) : Number(input.value);
-      input.classList.toggle("psb-wrong", !input.validity.valid || (f.above !== undefined && given !== null && given <= f.above) || (f.below !== undefined && given !== null && given >= f.below));
+      input.classList.toggle(
+        "psb-wrong",
+        !input.validity.valid ||
+          (f.above !== undefined && given !== null && given <= f.above) ||
+          (f.below !== undefined && given !== null && given >= f.below),
+      );
       put(given);
     };
     return input;
@@ -234,8 +349,13 @@ export class Form {
     for (const [key, { chosen }] of this.sections) {
       const value = this.values[key] ?? {};
       let text = value.name?.replaceAll("_", " ") ?? "";
-      if (key === "strategy" && value.first) text = `${value.first.name} → ${value.second.name}`.replaceAll("_", " ");
-      if (key === "stop") text = Object.entries(value).filter(([, v]) => v !== null).map(([k, v]) => `${v} ${k.replaceAll("_", " ")}`).join(", ");
+      if (key === "strategy" && value.first)
+        text = `${value.first.name} → ${value.second.name}`.replaceAll("_", " ");
+      if (key === "stop")
+        text = Object.entries(value)
+          .filter(([, v]) => v !== null)
+          .map(([k, v]) => `${v} ${k.replaceAll("_", " ")}`)
+          .join(", ");
       if (key === "rest") text = `seed ${value.seed}, ${value.backend}`;
       chosen.textContent = text;
     }
@@ -257,10 +377,16 @@ export class Form {
   // Mark what differs from the run that is shown (dotted paths of the experiment).
   differs(paths) {
     for (const [key, { element, chosen }] of this.sections) {
-      const own = paths.filter((path) => (path.includes(".") || this.sections.has(path) ? path.split(".")[0] === key : key === "rest"));
+      const own = paths.filter((path) =>
+        path.includes(".") || this.sections.has(path) ? path.split(".")[0] === key : key === "rest",
+      );
       element.classList.toggle("psb-differs", own.length > 0);
-      chosen.title = own.length ? `not as in the run that is shown: ${own.map((path) => path.split(".").at(-1).replaceAll("_", " ")).join(", ")}` : "";
-      for (const input of element.querySelectorAll("[data-field]")) input.classList.toggle("psb-differs", own.some((path) => path.split(".").includes(input.dataset.field)));
+      chosen.title = own.length ? `not as in the run that is shown: ${own.map(lastWord).join(", ")}` : "";
+      for (const input of element.querySelectorAll("[data-field]"))
+        input.classList.toggle(
+          "psb-differs",
+          own.some((path) => path.split(".").includes(input.dataset.field)),
+        );
     }
   }
 

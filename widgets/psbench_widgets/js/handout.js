@@ -35,7 +35,12 @@ export function mountHandout({ themes, title, facts, notes, film, charts }, plac
   setThemes(themes);
   addStyle(place);
   const bus = new Bus();
-  const stage = new Stage({ ask: () => {}, seek: () => {}, moved: (time) => bus.set({ time }), selected: (values) => bus.set(values) });
+  const stage = new Stage({
+    ask: () => {},
+    seek: () => {},
+    moved: (time) => bus.set({ time }),
+    selected: (values) => bus.set(values),
+  });
   const first = h("div", { class: "psb-first-curve" });
   const grid = h("div", { class: "psb-grid" });
   place.append(
@@ -50,7 +55,13 @@ export function mountHandout({ themes, title, facts, notes, film, charts }, plac
       grid,
     ),
   );
-  charts.forEach((chart, number) => mountChart(new Still(chart, number), (number ? grid : first).appendChild(h("div", { class: "psb-slot", "data-key": chart.key })), bus));
+  charts.forEach((chart, number) =>
+    mountChart(
+      new Still(chart, number),
+      (number ? grid : first).appendChild(h("div", { class: "psb-slot", "data-key": chart.key })),
+      bus,
+    ),
+  );
   stage.show([film], { at: 0 });
   place.dataset.state = "shown";
 }

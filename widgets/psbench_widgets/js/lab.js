@@ -11,7 +11,12 @@ import { Sight } from "./sight.js";
 import { Stage } from "./stage.js";
 import { startTable } from "./start.js";
 
-const GROUPS = { learn: "Learning", workers: "Where the time goes", updates: "Updates, staleness and traffic", data: "Data" };
+const GROUPS = {
+  learn: "Learning",
+  workers: "Where the time goes",
+  updates: "Updates, staleness and traffic",
+  data: "Data",
+};
 const SETTLE_MS = 120; // typing is not checked letter by letter
 const SILENT_MS = 6000; // a kernel that does not answer a press for so long is busy or gone
 const PLACE_MS = 1500; // charts of a run that is over have been drawn
@@ -50,7 +55,11 @@ class Lab {
     this.onGoal();
     this.place("watch", this.watch);
     this.place("overlay", this.overlay);
-    this.sight = new Sight(this.element, () => this.tab === "watch", (on) => this.send({ kind: "seen", on }));
+    this.sight = new Sight(
+      this.element,
+      () => this.tab === "watch",
+      (on) => this.send({ kind: "seen", on }),
+    );
     this.ask();
     this.send({ kind: "film", at: null }); // a page that was opened or reloaded later shows the recording too
   }
@@ -58,24 +67,50 @@ class Lab {
   // ---------------------------------------------------------------- the frame
 
   build(el) {
-    const button = (text, name, title, click) => h("button", { type: "button", class: `psb-button psb-${name}`, title, onclick: click }, text);
+    const button = (text, name, title, click) =>
+      h("button", { type: "button", class: `psb-button psb-${name}`, title, onclick: click }, text);
     this.run = button("▶ Run", "run", "Run what is picked", () => this.press());
-    this.stop = button("■ Stop", "stop", "Stop the run under way; what it did is kept", () => this.send({ kind: "stop" }));
-    this.switch = button("⇄ Switch now", "switch", "Change to the other strategy now", () => this.send({ kind: "switch" }));
+    this.stop = button("■ Stop", "stop", "Stop the run under way; what it did is kept", () =>
+      this.send({ kind: "stop" }),
+    );
+    this.switch = button("⇄ Switch now", "switch", "Change to the other strategy now", () =>
+      this.send({ kind: "switch" }),
+    );
     const paces = { watchable: "watchable", 10: "10 ×", fast: "as fast as possible" };
-    this.pace = h("select", { class: "psb-select psb-pace", "aria-label": "pace of a simulated run", title: "how fast a simulated run goes on while you watch", onchange: () => this.send({ kind: "pace", pace: this.pace.value }) }, ["watchable", "10", "fast"].map((value) => h("option", { value }, paces[value])));
+    this.pace = h(
+      "select",
+      {
+        class: "psb-select psb-pace",
+        "aria-label": "pace of a simulated run",
+        title: "how fast a simulated run goes on while you watch",
+        onchange: () => this.send({ kind: "pace", pace: this.pace.value }),
+      },
+      ["watchable", "10", "fast"].map((value) => h("option", { value }, paces[value])),
+    );
     this.pace.value = this.model.get("pace");
     this.answer = h("span", { class: "psb-answer", role: "status" });
     this.words = h("span", { class: "psb-words" });
     this.left = h("span", { class: "psb-left" });
     this.echo = h("div", { class: "psb-echo" });
     this.meter = h("div", { class: "psb-meter-fill" });
-    this.progress = h("div", { class: "psb-meter", role: "progressbar", "aria-valuemin": "0", "aria-valuemax": "100", "aria-label": "progress of the run" }, this.meter);
+    this.progress = h(
+      "div",
+      {
+        class: "psb-meter",
+        role: "progressbar",
+        "aria-valuemin": "0",
+        "aria-valuemax": "100",
+        "aria-label": "progress of the run",
+      },
+      this.meter,
+    );
     this.trouble = h("details", { class: "psb-traceback", hidden: true });
     this.goal = h("div", { class: "psb-goal", role: "status", hidden: true });
     this.starting = h("div", { class: "psb-starting", hidden: true });
     this.prediction = new Prediction((values) => this.send({ kind: "predict", values }));
-    this.form = new Form(this.model.get("form"), structuredClone(this.model.get("values")), () => this.changed());
+    this.form = new Form(this.model.get("form"), structuredClone(this.model.get("values")), () =>
+      this.changed(),
+    );
     this.bar = h(
       "div",
       { class: "psb-bar-top" },
@@ -84,21 +119,53 @@ class Lab {
       this.progress,
       this.echo,
     );
-    this.main = h("main", { class: "psb-main" }, this.bar, this.goal, this.prediction.element, this.starting, this.trouble, this.tabs());
+    this.main = h(
+      "main",
+      { class: "psb-main" },
+      this.bar,
+      this.goal,
+      this.prediction.element,
+      this.starting,
+      this.trouble,
+      this.tabs(),
+    );
     const presets = this.model.get("presets") ?? [];
-    const begin = h("div", { class: "psb-presets", role: "group", "aria-label": "situations to begin with" }, presets.map(({ name, title }) => h("button", { type: "button", class: "psb-preset", "data-preset": name, onclick: () => this.choose(name) }, title)));
+    const begin = h(
+      "div",
+      { class: "psb-presets", role: "group", "aria-label": "situations to begin with" },
+      presets.map(({ name, title }) =>
+        h(
+          "button",
+          { type: "button", class: "psb-preset", "data-preset": name, onclick: () => this.choose(name) },
+          title,
+        ),
+      ),
+    );
     this.question = h("p", { class: "psb-question", role: "status", hidden: true });
     begin.append(this.question);
     this.askQuestion();
-    const picks = h("aside", { class: "psb-picks", "aria-label": "what to run" }, presets.length > 0 && begin, this.form.element);
-    this.element = h("div", { class: "psb-lab", "data-view": this.view, "data-lm-suppress-shortcuts": "true" }, h("div", { class: "psb-columns" }, picks, this.main));
+    const picks = h(
+      "aside",
+      { class: "psb-picks", "aria-label": "what to run" },
+      presets.length > 0 && begin,
+      this.form.element,
+    );
+    this.element = h(
+      "div",
+      { class: "psb-lab", "data-view": this.view, "data-lm-suppress-shortcuts": "true" },
+      h("div", { class: "psb-columns" }, picks, this.main),
+    );
     el.append(this.element);
     this.element.stage = this.stage; // what is shown can be asked for from outside, as tests do
     freeToStick(el);
   }
 
   tabs() {
-    const pages = { watch: ["Watch", this.watchPage()], compare: ["Runs", this.comparePage()], take: ["Take away", this.takePage()] };
+    const pages = {
+      watch: ["Watch", this.watchPage()],
+      compare: ["Runs", this.comparePage()],
+      take: ["Take away", this.takePage()],
+    };
     const bar = h("div", { class: "psb-tabs", role: "tablist" });
     const select = (key) => {
       this.tab = key;
@@ -111,7 +178,13 @@ class Lab {
       this.sight?.look();
     };
     for (const [key, [title]] of Object.entries(pages)) {
-      bar.append(h("button", { type: "button", role: "tab", class: `psb-tab psb-tab-${key}`, onclick: () => select(key) }, title));
+      bar.append(
+        h(
+          "button",
+          { type: "button", role: "tab", class: `psb-tab psb-tab-${key}`, onclick: () => select(key) },
+          title,
+        ),
+      );
     }
     bar.onkeydown = (event) => {
       const keys = Object.keys(pages);
@@ -123,10 +196,18 @@ class Lab {
     };
     this.selectTab = select;
     this.axis = h("select", { class: "psb-axis", "aria-label": "what curves are drawn against" });
-    for (const name of Object.keys(this.model.get("axes"))) this.axis.append(h("option", { value: name }, { time_s: "time", epoch: "epochs" }[name] ?? name.replaceAll("_", " ")));
+    for (const name of Object.keys(this.model.get("axes")))
+      this.axis.append(
+        h("option", { value: name }, { time_s: "time", epoch: "epochs" }[name] ?? name.replaceAll("_", " ")),
+      );
     this.axis.onchange = () => this.send({ kind: "axis", x: this.axis.value });
     bar.append(h("label", { class: "psb-axis-label" }, "against ", this.axis));
-    const body = h("div", {}, bar, Object.values(pages).map(([, page]) => page));
+    const body = h(
+      "div",
+      {},
+      bar,
+      Object.values(pages).map(([, page]) => page),
+    );
     select("watch");
     return body;
   }
@@ -140,9 +221,16 @@ class Lab {
       moved: (time, resting) => this.onMoment(time, resting),
       selected: (values) => this.onSelected(values),
     });
-    this.whatIf = new WhatIf(this.model.get("form"), (change) => this.send({ kind: "fork", at: inMicroseconds(this.stage.now), ...change }));
+    this.whatIf = new WhatIf(this.model.get("form"), (change) =>
+      this.send({ kind: "fork", at: inMicroseconds(this.stage.now), ...change }),
+    );
     this.grids = { first: h("div", { class: "psb-first-curve" }) };
-    this.watch.append(this.hint, this.stage.element, h("div", { class: "psb-first" }, this.grids.first, this.stage.machines), this.whatIf.element);
+    this.watch.append(
+      this.hint,
+      this.stage.element,
+      h("div", { class: "psb-first" }, this.grids.first, this.stage.machines),
+      this.whatIf.element,
+    );
     for (const [group, title] of Object.entries(GROUPS)) {
       this.grids[group] = h("div", { class: "psb-grid" });
       this.watch.append(h("section", { class: "psb-group" }, h("h3", {}, title), this.grids[group]));
@@ -155,25 +243,81 @@ class Lab {
     this.table = new ComparisonTable();
     this.overlay = h("div", { class: "psb-grid" });
     this.grids.compare = this.overlay;
-    this.target = h("input", { class: "psb-input psb-target", type: "number", min: "0", max: "1", step: "0.01", placeholder: "reached by all", "aria-label": "target accuracy" });
+    this.target = h("input", {
+      class: "psb-input psb-target",
+      type: "number",
+      min: "0",
+      max: "1",
+      step: "0.01",
+      placeholder: "reached by all",
+      "aria-label": "target accuracy",
+    });
     this.target.onchange = () => this.send({ kind: "target", value: this.target.value });
-    this.folder = h("input", { class: "psb-input psb-folder", value: this.model.get("folder"), "aria-label": "folder for runs", spellcheck: "false" });
-    const act = (text, kind, title) => h("button", { type: "button", class: `psb-button psb-${kind}`, title, onclick: () => this.send({ kind, folder: this.folder.value }) }, text);
-    const files = h("div", { class: "psb-line" }, h("label", {}, "folder ", this.folder), act("Save ticked", "save", "Write each ticked run to a folder of its own"), act("Load", "load", "Read the runs that lie in the folder"), h("label", {}, "target accuracy ", this.target));
-    return h("div", { class: "psb-page psb-compare", role: "tabpanel" }, this.runs.element, files, this.table.element, this.overlay);
+    this.folder = h("input", {
+      class: "psb-input psb-folder",
+      value: this.model.get("folder"),
+      "aria-label": "folder for runs",
+      spellcheck: "false",
+    });
+    const act = (text, kind, title) =>
+      h(
+        "button",
+        {
+          type: "button",
+          class: `psb-button psb-${kind}`,
+          title,
+          onclick: () => this.send({ kind, folder: this.folder.value }),
+        },
+        text,
+      );
+    const files = h(
+      "div",
+      { class: "psb-line" },
+      h("label", {}, "folder ", this.folder),
+      act("Save ticked", "save", "Write each ticked run to a folder of its own"),
+      act("Load", "load", "Read the runs that lie in the folder"),
+      h("label", {}, "target accuracy ", this.target),
+    );
+    return h(
+      "div",
+      { class: "psb-page psb-compare", role: "tabpanel" },
+      this.runs.element,
+      files,
+      this.table.element,
+      this.overlay,
+    );
   }
 
   takePage() {
     this.repeats = h("span", { class: "psb-repeats" });
     this.python = h("pre", { class: "psb-code psb-python", tabindex: "0" });
     this.yaml = h("pre", { class: "psb-code psb-yaml", tabindex: "0" });
-    const copy = (place, what) => h("button", { type: "button", class: "psb-small", "aria-label": `copy the ${what}`, onclick: () => navigator.clipboard?.writeText(place.textContent) }, "copy");
-    const report = h("button", { type: "button", class: "psb-button psb-report", onclick: () => this.send({ kind: "report" }) }, "Write report");
+    const copy = (place, what) =>
+      h(
+        "button",
+        {
+          type: "button",
+          class: "psb-small",
+          "aria-label": `copy the ${what}`,
+          onclick: () => navigator.clipboard?.writeText(place.textContent),
+        },
+        "copy",
+      );
+    const report = h(
+      "button",
+      { type: "button", class: "psb-button psb-report", onclick: () => this.send({ kind: "report" }) },
+      "Write report",
+    );
     this.pythonOf = h("span", {}, "of what is picked");
     return h(
       "div",
       { class: "psb-page psb-take", role: "tabpanel" },
-      h("div", { class: "psb-line" }, report, h("span", { class: "psb-muted" }, "one HTML file of the ticked runs that opens without internet")),
+      h(
+        "div",
+        { class: "psb-line" },
+        report,
+        h("span", { class: "psb-muted" }, "one HTML file of the ticked runs that opens without internet"),
+      ),
       h("h3", {}, "Python ", this.pythonOf, ": ", this.repeats, " ", copy(this.python, "Python")),
       this.python,
       h("h3", {}, "YAML ", copy(this.yaml, "YAML")),
@@ -199,7 +343,14 @@ class Lab {
     // one message with everything: what takes effect is what is shown now
     this.send({ kind: "run", values: this.form.values, prediction: this.prediction.values() });
     clearTimeout(this.silent);
-    this.silent = setTimeout(() => this.say("No answer from the kernel: it is busy with another cell, or was restarted; then run this cell again.", true), SILENT_MS);
+    this.silent = setTimeout(
+      () =>
+        this.say(
+          "No answer: the kernel is busy with another cell, or was restarted; then run this cell again.",
+          true,
+        ),
+      SILENT_MS,
+    );
     this.selectTab("watch");
   }
 
@@ -209,7 +360,9 @@ class Lab {
   }
 
   askQuestion() {
-    const found = (this.model.get("presets") ?? []).find(({ title }) => title === this.form.values.rest?.name);
+    const found = (this.model.get("presets") ?? []).find(
+      ({ title }) => title === this.form.values.rest?.name,
+    );
     this.question.textContent = found?.about ?? "";
     this.question.hidden = !found;
   }
@@ -236,7 +389,9 @@ class Lab {
     this.allow(this.form.errors(errors), errors);
     this.form.differs(differs ?? []);
     this.form.disable(disabled);
-    this.form.sections.get("cluster").picture.replaceChildren(...speeds(values, (edited) => this.editSpeeds(edited)));
+    this.form.sections
+      .get("cluster")
+      .picture.replaceChildren(...speeds(values, (edited) => this.editSpeeds(edited)));
     this.prediction.workers(values.length);
     this.pythonOf.textContent = "of what is picked";
     this.python.textContent = python ?? "";
@@ -265,8 +420,15 @@ class Lab {
     const { name: _, ...kept } = this.form.values.cluster;
     const custom = this.form.form.domains.cluster.find((option) => option.name === "custom");
     const own = new Set(custom.fields.map((field) => field.name));
-    const carried = Object.fromEntries(Object.entries(kept).filter(([key]) => own.has(key) && key !== "memory_gb"));
-    this.form.values.cluster = { ...carried, name: "custom", workers: values.length, speed: { $yaml: `[${values.join(", ")}]` } };
+    const carried = Object.fromEntries(
+      Object.entries(kept).filter(([key]) => own.has(key) && key !== "memory_gb"),
+    );
+    this.form.values.cluster = {
+      ...carried,
+      name: "custom",
+      workers: values.length,
+      speed: { $yaml: `[${values.join(", ")}]` },
+    };
     this.form.fill("cluster");
     this.form.touched(true);
   }
@@ -321,10 +483,13 @@ class Lab {
     this.stop.disabled = !running;
     this.bar.classList.toggle("psb-idle", !running);
     this.switch.disabled = !(running && status.can_switch);
-    this.switch.title = running && !status.can_switch ? "This run has one strategy: pick strategy_switch to have two" : "Change to the other strategy now";
+    this.switch.title =
+      running && !status.can_switch
+        ? "This run has one strategy: pick strategy_switch to have two"
+        : "Change to the other strategy now";
     const queued = status.queued?.length ? `, ${status.queued.length} queued` : "";
     this.words.textContent = this.words.title = running ? status.words + queued : "";
-    this.left.textContent = running ? status.left ?? "" : "";
+    this.left.textContent = running ? (status.left ?? "") : "";
     this.echo.textContent = this.echo.title = running ? `running ${status.running}: ${status.echo}` : "";
     const fraction = running ? status.fraction : null;
     this.meter.style.width = `${100 * (fraction ?? 0)}%`;
@@ -336,13 +501,18 @@ class Lab {
     if (!this.starting.hidden) this.starting.replaceChildren(startTable(status.starting));
     this.watch.classList.toggle("psb-put-away", Boolean(running && status.beginning));
     this.trouble.hidden = !status.trouble;
-    if (status.trouble) this.trouble.replaceChildren(h("summary", {}, `The panel had trouble: ${status.trouble.trim().split("\n").at(-1)}`), h("pre", {}, status.trouble));
+    if (status.trouble)
+      this.trouble.replaceChildren(
+        h("summary", {}, `The panel had trouble: ${status.trouble.trim().split("\n").at(-1)}`),
+        h("pre", {}, status.trouble),
+      );
     if (running) this.hint.hidden = true;
     if (running && /^(queued run|run \d+ queued)/.test(this.answer.textContent)) this.say("");
     this.sayLast();
   }
 
-  // While charts are put away and come back, the page stays as long as it was: a reader who has scrolled down stays there.
+  // While charts are put away and come back, the page stays as long as it was: a reader who has scrolled down
+  // stays there.
   keepPlace(running) {
     clearTimeout(this.place_);
     if (running && !this.element.dataset.running) this.watch.style.minHeight = `${this.watch.offsetHeight}px`;
@@ -360,7 +530,10 @@ class Lab {
     if (!last || this.element.dataset.running || this.said === `${last.number} ${last.status}`) return;
     this.said = `${last.number} ${last.status}`;
     const why = last.status === "failed" ? last.error.trim().split("\n").at(-1) : last.reason;
-    this.say(`run ${last.number} ${last.status}${why ? `: ${why}` : ""}`, ["failed", "diverged"].includes(last.status));
+    this.say(
+      `run ${last.number} ${last.status}${why ? `: ${why}` : ""}`,
+      ["failed", "diverged"].includes(last.status),
+    );
   }
 
   onRuns() {
@@ -402,7 +575,8 @@ class Lab {
       this.charts.set(uid, chart);
       this.grids[group].append(slot);
       const child = await this.model.widget_manager.get_model(uid);
-      if (this.charts.get(uid) === chart) chart.end = mountChart(child, slot, trait === "watch" ? this.bus : null);
+      if (this.charts.get(uid) === chart)
+        chart.end = mountChart(child, slot, trait === "watch" ? this.bus : null);
     }
   }
 

@@ -8,9 +8,14 @@ const NAMED = 3; // rows at the foot for the workers that the sentence names or 
 // Places from the fastest worker to the slowest; steps: seconds that a step of each takes.
 export const bySpeed = (steps) => steps.map((_, place) => place).sort((a, b) => steps[a] - steps[b] || a - b);
 
-// workers: their numbers; order: see bySpeed; named: workers to be drawn in full. Returns rows, each of one worker ({ worker, place, label }) or of many ({ places, count, label }).
+// workers: their numbers; order: see bySpeed; named: workers to be drawn in full. Returns rows, each of one
+// worker ({ worker, place, label }) or of many ({ places, count, label }).
 export function layout(workers, order, named = []) {
-  const single = (place, label) => ({ worker: workers[place], place, label: label ?? String(workers[place]) });
+  const single = (place, label) => ({
+    worker: workers[place],
+    place,
+    label: label ?? String(workers[place]),
+  });
   if (workers.length <= MANY) return workers.map((_, place) => single(place));
   const rows = [single(order[0], `fastest: ${workers[order[0]]}`)];
   for (let i = 0; i < BANDS; i++) {
@@ -18,16 +23,22 @@ export function layout(workers, order, named = []) {
     const places = order.slice(first, stop);
     const every = Math.ceil(places.length / SAMPLE);
     const share = (part) => Math.round((100 * part) / BANDS);
-    rows.push({ places: places.filter((_, k) => k % every === 0), count: places.length, label: `${share(i)}–${share(i + 1)} %` });
+    rows.push({
+      places: places.filter((_, k) => k % every === 0),
+      count: places.length,
+      label: `${share(i)}–${share(i + 1)} %`,
+    });
   }
   rows.push(single(order.at(-1), `slowest: ${workers[order.at(-1)]}`));
   const below = [...new Set(named)].map((worker) => workers.indexOf(worker)).filter((place) => place >= 0);
-  for (let i = 0; i < NAMED; i++) rows.push(i < below.length ? single(below[i]) : { places: [], count: 0, label: "" });
+  for (let i = 0; i < NAMED; i++)
+    rows.push(i < below.length ? single(below[i]) : { places: [], count: 0, label: "" });
   return rows;
 }
 
-// The shares of phases among workers at rising times, one list after the other: at [time * phases + phase]. `rows` are
-// [first, last + 1] of each place's spans, which are in order; a worker that is not there counts for no phase.
+// The shares of phases among workers at rising times, one list after the other: at [time * phases + phase].
+// `rows` are [first, last + 1] of each place's spans, which are in order; a worker that is not there counts
+// for no phase.
 export function sharesAlong(places, rows, { start_s, end_s, phase }, times, phases) {
   const found = new Float64Array(times.length * phases);
   for (const place of places) {

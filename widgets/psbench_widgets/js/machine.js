@@ -8,7 +8,8 @@ const MOST = 40; // and more than this are drawn evenly thinned
 
 function s(tag, attributes, ...children) {
   const element = document.createElementNS(SVG, tag);
-  for (const [name, value] of Object.entries(attributes)) if (value !== undefined) element.setAttribute(name, value);
+  for (const [name, value] of Object.entries(attributes))
+    if (value !== undefined) element.setAttribute(name, value);
   element.append(...children);
   return element;
 }
@@ -23,75 +24,149 @@ export function machine(state, about, colours, selected) {
   const place = new Map(shown.map((worker, i) => [worker, places[i]]));
   const here = new Map(state.workers.map((w) => [w.worker, w]));
   const radius = Math.max(4, Math.min(13, (WIDTH - 30) / (2.9 * shown.length)));
-  const svg = s("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, class: "psb-machine", role: "img", "aria-label": inWords(state, composition) });
+  const svg = s("svg", {
+    viewBox: `0 0 ${WIDTH} ${HEIGHT}`,
+    class: "psb-machine",
+    role: "img",
+    "aria-label": inWords(state, composition),
+  });
   const links = s("g", { class: "psb-links" });
   const messages = s("g", {});
   const nodes = s("g", {});
   svg.append(links, nodes, messages);
-  if (composition.collective) nodes.append(words(WIDTH / 2, HEIGHT / 2 - 3, `version ${state.version}`, "psb-strong"), words(WIDTH / 2, HEIGHT / 2 + 12, "with every worker"));
+  if (composition.collective)
+    nodes.append(
+      words(WIDTH / 2, HEIGHT / 2 - 3, `version ${state.version}`, "psb-strong"),
+      words(WIDTH / 2, HEIGHT / 2 + 12, "with every worker"),
+    );
   else server(nodes, state, composition);
   const spelled = shown.length <= SPELLED && !composition.collective;
   const slowest = Math.min(...state.workers.map((w) => w.clock));
-  if (!spelled && shown.length <= NAMED) nodes.append(words(WIDTH / 2, HEIGHT - 3, "under each worker: the version it works on, and steps done"));
+  if (!spelled && shown.length <= NAMED)
+    nodes.append(words(WIDTH / 2, HEIGHT - 3, "under each worker: the version it works on, and steps done"));
   shown.forEach((worker, i) => {
     const at = places[i];
     const found = here.get(worker);
     const to = composition.collective ? places[(i + 1) % places.length] : { x: WIDTH / 2, y: 40 };
     links.append(s("line", { x1: at.x, y1: at.y, x2: to.x, y2: to.y }));
-    if (found && (found.phase === "send" || found.phase === "pull")) messages.append(message(at, to, found, composition.collective, colours));
-    if (found?.waitedFor !== null && place.has(found?.waitedFor)) links.append(waits(at, place.get(found.waitedFor)));
-    nodes.append(node(worker, found, at, radius, colours, shown.length <= NAMED, worker === selected, spelled, (found?.clock ?? 0) - slowest));
+    if (found && (found.phase === "send" || found.phase === "pull"))
+      messages.append(message(at, to, found, composition.collective, colours));
+    if (found?.waitedFor !== null && place.has(found?.waitedFor))
+      links.append(waits(at, place.get(found.waitedFor)));
+    nodes.append(
+      node(
+        worker,
+        found,
+        at,
+        radius,
+        colours,
+        shown.length <= NAMED,
+        worker === selected,
+        spelled,
+        (found?.clock ?? 0) - slowest,
+      ),
+    );
   });
   return svg;
 }
 
-const row = (count) => Array.from({ length: count }, (_, i) => ({ x: 18 + ((WIDTH - 36) * (i + 0.5)) / count, y: 122 }));
-const ring = (count) => Array.from({ length: count }, (_, i) => ({ x: WIDTH / 2 + 128 * Math.sin((2 * Math.PI * i) / count), y: 84 - 62 * Math.cos((2 * Math.PI * i) / count) }));
-const words = (x, y, text, kind = "") => s("text", { x, y, class: `psb-machine-text ${kind}`, "text-anchor": "middle" }, text);
+const row = (count) =>
+  Array.from({ length: count }, (_, i) => ({ x: 18 + ((WIDTH - 36) * (i + 0.5)) / count, y: 122 }));
+const ring = (count) =>
+  Array.from({ length: count }, (_, i) => ({
+    x: WIDTH / 2 + 128 * Math.sin((2 * Math.PI * i) / count),
+    y: 84 - 62 * Math.cos((2 * Math.PI * i) / count),
+  }));
+const words = (x, y, text, kind = "") =>
+  s("text", { x, y, class: `psb-machine-text ${kind}`, "text-anchor": "middle" }, text);
 
 function server(nodes, state, composition) {
   const name = composition.servers > 1 ? `${composition.servers} servers` : "server";
   nodes.append(s("rect", { x: WIDTH / 2 - 62, y: 6, width: 124, height: 34, rx: 6, class: "psb-server" }));
   nodes.append(words(WIDTH / 2, 21, `${name}: version ${state.version}`, "psb-strong"));
   const waiting = state.buffer.length;
-  nodes.append(words(WIDTH / 2, 34, waiting ? `${waiting} push${waiting > 1 ? "es" : ""} in the buffer` : "buffer empty"));
+  nodes.append(
+    words(
+      WIDTH / 2,
+      34,
+      waiting ? `${waiting} push${waiting > 1 ? "es" : ""} in the buffer` : "buffer empty",
+    ),
+  );
 }
 
 function node(worker, found, at, radius, colours, named, selected, spelled, ahead) {
   const colour = found ? colours[found.phase] : "none";
-  const group = s("g", { class: `psb-node${found ? "" : " psb-gone"}${selected ? " psb-selected" : ""}`, "data-phase": found?.phase ?? "gone" });
+  const group = s("g", {
+    class: `psb-node${found ? "" : " psb-gone"}${selected ? " psb-selected" : ""}`,
+    "data-phase": found?.phase ?? "gone",
+  });
   group.append(s("circle", { cx: at.x, cy: at.y, r: radius, stroke: colour, class: "psb-node-ring" }));
   if (found && found.phase === "compute") group.append(pie(at, radius, found.progress, colour));
   if (radius > 6) group.append(words(at.x, at.y + 4, String(worker), "psb-strong"));
   if (named) {
-    const [version, steps] = spelled ? [`version ${found?.version}`, `${found?.clock} steps`] : [`v${found?.version}`, `${found?.clock}`];
+    const [version, steps] = spelled
+      ? [`version ${found?.version}`, `${found?.clock} steps`]
+      : [`v${found?.version}`, `${found?.clock}`];
     group.append(words(at.x, at.y + radius + 12, found ? version : "gone"));
     if (found) group.append(words(at.x, at.y + radius + 23, steps, "psb-clock"));
-    if (found && spelled) group.append(words(at.x, at.y + radius + 34, ahead > 0 ? `${ahead} ahead` : "slowest", "psb-clock"));
+    if (found && spelled)
+      group.append(words(at.x, at.y + radius + 34, ahead > 0 ? `${ahead} ahead` : "slowest", "psb-clock"));
   }
-  group.append(s("title", {}, found ? `worker ${worker}: ${found.phase}, clock ${found.clock}, works on version ${found.version}` : `worker ${worker} is not there`));
+  group.append(
+    s(
+      "title",
+      {},
+      found
+        ? `worker ${worker}: ${found.phase}, clock ${found.clock}, works on version ${found.version}`
+        : `worker ${worker} is not there`,
+    ),
+  );
   return group;
 }
 
 // How much of a step is done, as a ring that fills.
 function pie(at, radius, progress, colour) {
   const around = 2 * Math.PI * (radius - 3);
-  return s("circle", { cx: at.x, cy: at.y, r: radius - 3, stroke: colour, class: "psb-progress", "stroke-dasharray": `${around * progress} ${around}`, transform: `rotate(-90 ${at.x} ${at.y})` });
+  return s("circle", {
+    cx: at.x,
+    cy: at.y,
+    r: radius - 3,
+    stroke: colour,
+    class: "psb-progress",
+    "stroke-dasharray": `${around * progress} ${around}`,
+    transform: `rotate(-90 ${at.x} ${at.y})`,
+  });
 }
 
 function message(from, to, { phase, progress, version }, collective, colours) {
   const part = collective || phase === "send" ? progress : 1 - progress;
   const at = { x: from.x + (to.x - from.x) * part, y: from.y + (to.y - from.y) * part };
   const text = phase === "send" ? `gradient of version ${version}` : `model, version ${version}`;
-  return s("rect", { x: at.x - 4.5, y: at.y - 4.5, width: 9, height: 9, rx: phase === "send" ? 0 : 4.5, fill: colours[phase], class: "psb-message" }, s("title", {}, text));
+  return s(
+    "rect",
+    {
+      x: at.x - 4.5,
+      y: at.y - 4.5,
+      width: 9,
+      height: 9,
+      rx: phase === "send" ? 0 : 4.5,
+      fill: colours[phase],
+      class: "psb-message",
+    },
+    s("title", {}, text),
+  );
 }
 
 function waits(from, to) {
   const high = Math.min(from.y, to.y) - 42; // above the nodes: below them are words
-  return s("path", { d: `M ${from.x} ${from.y - 13} Q ${(from.x + to.x) / 2} ${high} ${to.x} ${to.y - 13}`, class: "psb-waits" });
+  return s("path", {
+    d: `M ${from.x} ${from.y - 13} Q ${(from.x + to.x) / 2} ${high} ${to.x} ${to.y - 13}`,
+    class: "psb-waits",
+  });
 }
 
 function inWords(state, composition) {
   const what = state.workers.map((w) => `worker ${w.worker} ${w.phase}, clock ${w.clock}`).join("; ");
-  return `${composition.name}, version ${state.version}, ${state.buffer.length} pushes in the buffer; ${what}`;
+  const buffered = `${state.buffer.length} pushes in the buffer`;
+  return `${composition.name}, version ${state.version}, ${buffered}; ${what}`;
 }

@@ -1,16 +1,25 @@
 // The moment that is shown: where it is, whether the recording of it is here, and what must be asked for.
 //
-// A page has one piece of a long run, or the newest rows of one under way. What is next is answered from the piece
-// if the answer is certain there, else from the whole log, by Python.
+// A page has one piece of a long run, or the newest rows of one under way. What is next is answered from the
+// piece if the answer is certain there, else from the whole log, by Python.
 
 const AHEAD = 0.2; // of a piece: so close to its edge the next one is fetched
 const PATIENCE_MS = 3000; // for an answer
 
 export class Moment {
-  // ask(time): wants the recording around a time, the newest if null; seek({ step, at, back }): wants the next
-  // instant of a kind, looked for in the whole log; clock(): milliseconds
+  // ask(time): wants the recording around a time, the newest if null; seek({ step, at, back }): wants the
+  // next instant of a kind, looked for in the whole log; clock(): milliseconds
   constructor({ ask, seek, clock = () => performance.now() }) {
-    Object.assign(this, { askFor: ask, seek, clock, recordings: [], now: 0, whole: 1, running: false, follow: true });
+    Object.assign(this, {
+      askFor: ask,
+      seek,
+      clock,
+      recordings: [],
+      now: 0,
+      whole: 1,
+      running: false,
+      follow: true,
+    });
     this.forget();
   }
 
@@ -76,7 +85,8 @@ export class Moment {
     this.askFor(time);
   }
 
-  // The nearest instant of a kind in all recordings: a time, null if there is none, undefined if it is not known.
+  // The nearest instant of a kind in all recordings: a time, null if there is none, undefined if it is not
+  // known.
   next(kind, from, back = false) {
     const times = [];
     for (const each of this.recordings) {

@@ -8,14 +8,46 @@ export class Prediction {
   constructor(send) {
     this.send = send;
     this.most = h("select", { class: "psb-select psb-predict-most", "aria-label": "who will wait most" });
-    this.accuracy = h("input", { class: "psb-input psb-predict-accuracy", type: "number", min: "0", max: "100", step: "0.5", placeholder: "%", "aria-label": "accuracy that will be reached, percent" });
-    this.faster = h("input", { class: "psb-input psb-predict-faster", type: "number", min: "0.01", step: "0.1", placeholder: "×", "aria-label": "how many times as fast as the run before" });
+    this.accuracy = h("input", {
+      class: "psb-input psb-predict-accuracy",
+      type: "number",
+      min: "0",
+      max: "100",
+      step: "0.5",
+      placeholder: "%",
+      "aria-label": "accuracy that will be reached, percent",
+    });
+    this.faster = h("input", {
+      class: "psb-input psb-predict-faster",
+      type: "number",
+      min: "0.01",
+      step: "0.1",
+      placeholder: "×",
+      "aria-label": "how many times as fast as the run before",
+    });
     this.gaps = h("ul", { class: "psb-gaps", role: "status" });
-    for (const input of [this.most, this.accuracy, this.faster]) input.onchange = () => this.send(this.values());
+    for (const input of [this.most, this.accuracy, this.faster])
+      input.onchange = () => this.send(this.values());
     this.drawing = new Drawing(() => this.send(this.values()));
     this.workers(0);
-    const form = h("div", { class: "psb-predict-form" }, h("label", {}, "waits most ", this.most), h("label", {}, "accuracy ", this.accuracy, " %"), h("label", {}, "as fast as the run before ", this.faster, " ×"));
-    this.element = h("details", { class: "psb-predict" }, h("summary", {}, "Predict first"), h("div", { class: "psb-predict-body" }, h("div", { class: "psb-predict-words" }, form), this.drawing.element));
+    const form = h(
+      "div",
+      { class: "psb-predict-form" },
+      h("label", {}, "waits most ", this.most),
+      h("label", {}, "accuracy ", this.accuracy, " %"),
+      h("label", {}, "as fast as the run before ", this.faster, " ×"),
+    );
+    this.element = h(
+      "details",
+      { class: "psb-predict" },
+      h("summary", {}, "Predict first"),
+      h(
+        "div",
+        { class: "psb-predict-body" },
+        h("div", { class: "psb-predict-words" }, form),
+        this.drawing.element,
+      ),
+    );
     this.fold = this.element;
     this.element = h("div", {}, this.fold, this.gaps);
   }
@@ -24,18 +56,29 @@ export class Prediction {
     if (count === this.count) return;
     this.count = count;
     const chosen = this.most.value;
-    this.most.replaceChildren(option("", "–"), option("nobody", "nobody"), ...Array.from({ length: Math.min(count, 64) }, (_, i) => option(String(i), `worker ${i}`)));
+    this.most.replaceChildren(
+      option("", "–"),
+      option("nobody", "nobody"),
+      ...Array.from({ length: Math.min(count, 64) }, (_, i) => option(String(i), `worker ${i}`)),
+    );
     this.most.value = [...this.most.options].some((o) => o.value === chosen) ? chosen : "";
   }
 
   values() {
     const number = (input, factor = 1) => (input.value === "" ? null : Number(input.value) * factor);
     const most = this.most.value;
-    return { most_waiting: most === "" ? null : most === "nobody" ? "nobody" : Number(most), accuracy: number(this.accuracy, 0.01), times_as_fast: number(this.faster), curve: this.drawing.values() };
+    return {
+      most_waiting: most === "" ? null : most === "nobody" ? "nobody" : Number(most),
+      accuracy: number(this.accuracy, 0.01),
+      times_as_fast: number(this.faster),
+      curve: this.drawing.values(),
+    };
   }
 
   say(gaps) {
-    this.gaps.replaceChildren(...gaps.map(({ text, right }) => h("li", { class: right ? "psb-right" : "psb-off" }, text)));
+    this.gaps.replaceChildren(
+      ...gaps.map(({ text, right }) => h("li", { class: right ? "psb-right" : "psb-off" }, text)),
+    );
     this.drawing.show(gaps.find(({ came }) => came)?.came ?? null);
     if (gaps.length) this.fold.open = false; // the machine and the curve stay in sight
   }
@@ -45,25 +88,65 @@ export class WhatIf {
   constructor(form, fork) {
     this.fork = fork;
     this.strategies = form.strategies.filter((s) => s.parts);
-    this.what = h("select", { class: "psb-select psb-what", "aria-label": "what changes from this moment on" }, option("strategy", "the strategy is"), option("bound", "the staleness bound is"), option("speed", "a worker's speed is"), option("kill", "a worker is lost:"), option("switch", "it switches now"));
+    this.what = h(
+      "select",
+      { class: "psb-select psb-what", "aria-label": "what changes from this moment on" },
+      option("strategy", "the strategy is"),
+      option("bound", "the staleness bound is"),
+      option("speed", "a worker's speed is"),
+      option("kill", "a worker is lost:"),
+      option("switch", "it switches now"),
+    );
     this.what.onchange = () => this.draw();
-    this.strategy = h("select", { class: "psb-select psb-what-strategy", "aria-label": "strategy" }, this.strategies.map((s) => option(s.name, s.name.replaceAll("_", " "))));
+    this.strategy = h(
+      "select",
+      { class: "psb-select psb-what-strategy", "aria-label": "strategy" },
+      this.strategies.map((s) => option(s.name, s.name.replaceAll("_", " "))),
+    );
     this.wanted = this.strategy.value = "asp";
     this.strategy.onchange = () => (this.wanted = this.strategy.value);
     this.worker = h("select", { class: "psb-select psb-what-worker", "aria-label": "worker" });
-    this.momentum = h("select", { class: "psb-select psb-what-momentum", "aria-label": "the optimizer's momentum" }, option("keep", "and the momentum is kept"), option("zero", "and the momentum is reset"));
-    this.number = h("input", { class: "psb-input psb-what-number", type: "number", value: "2", "aria-label": "value" });
-    this.button = h("button", { type: "button", class: "psb-button psb-fork", title: "Simulate again from the same seed: until this moment the run is exactly the same", onclick: () => this.press() }, "Fork here");
+    this.momentum = h(
+      "select",
+      { class: "psb-select psb-what-momentum", "aria-label": "the optimizer's momentum" },
+      option("keep", "and the momentum is kept"),
+      option("zero", "and the momentum is reset"),
+    );
+    this.number = h("input", {
+      class: "psb-input psb-what-number",
+      type: "number",
+      value: "2",
+      "aria-label": "value",
+    });
+    this.button = h(
+      "button",
+      {
+        type: "button",
+        class: "psb-button psb-fork",
+        title: "Simulate again from the same seed: until this moment the run is exactly the same",
+        onclick: () => this.press(),
+      },
+      "Fork here",
+    );
     this.place = h("span", { class: "psb-what-values" });
     this.why = h("span", { class: "psb-muted psb-what-why" });
-    this.element = h("div", { class: "psb-whatif", hidden: true, role: "group", "aria-label": "what if" }, h("b", {}, "What if from here on"), this.what, this.place, this.button, this.why);
+    this.element = h(
+      "div",
+      { class: "psb-whatif", hidden: true, role: "group", "aria-label": "what if" },
+      h("b", {}, "What if from here on"),
+      this.what,
+      this.place,
+      this.button,
+      this.why,
+    );
     this.draw();
   }
 
   show(about, live) {
     this.element.hidden = false;
     const workers = about.workers ?? [];
-    if (this.worker.options.length !== workers.length) this.worker.replaceChildren(...workers.map((w) => option(String(w), `worker ${w}`)));
+    if (this.worker.options.length !== workers.length)
+      this.worker.replaceChildren(...workers.map((w) => option(String(w), `worker ${w}`)));
     const can = about.can_fork !== false && !live;
     this.button.disabled = !can;
     for (const o of this.what.options) {
@@ -71,7 +154,11 @@ export class WhatIf {
       if (o.value === "bound") o.disabled = !about.bounded;
     }
     this.now(this.composition ?? null);
-    this.why.textContent = can ? "simulated again from its seed: the beginning is exactly the same" : live ? "when the run is over" : "only a simulated run has an exact second future";
+    this.why.textContent = can
+      ? "simulated again from its seed: the beginning is exactly the same"
+      : live
+        ? "when the run is over"
+        : "only a simulated run has an exact second future";
   }
 
   // What is in force at the moment is no change.
@@ -83,7 +170,13 @@ export class WhatIf {
 
   draw() {
     const what = this.what.value;
-    const shown = { strategy: [this.strategy, this.momentum], bound: [this.number, this.momentum], speed: [this.worker, this.number, "times as fast"], kill: [this.worker], switch: [] }[what];
+    const shown = {
+      strategy: [this.strategy, this.momentum],
+      bound: [this.number, this.momentum],
+      speed: [this.worker, this.number, "times as fast"],
+      kill: [this.worker],
+      switch: [],
+    }[what];
     this.number.min = what === "bound" ? "0" : "0.01";
     this.number.step = what === "bound" ? "1" : "any";
     this.place.replaceChildren(...shown);
@@ -93,10 +186,24 @@ export class WhatIf {
     const what = this.what.value;
     const worker = Number(this.worker.value);
     const momentum = this.momentum.value;
-    this.fork({ strategy: { strategy: this.strategy.value, momentum }, bound: { bound: Number(this.number.value), momentum }, speed: { worker, speed: Number(this.number.value) }, kill: { worker, kill: true }, switch: { switch: true } }[what]);
+    this.fork(
+      {
+        strategy: { strategy: this.strategy.value, momentum },
+        bound: { bound: Number(this.number.value), momentum },
+        speed: { worker, speed: Number(this.number.value) },
+        kill: { worker, kill: true },
+        switch: { switch: true },
+      }[what],
+    );
   }
 }
 
 export function goalLine({ text, reached, why }) {
-  return text ? [h("b", {}, reached ? "Reached: " : "Goal: "), text, why ? h("span", { class: "psb-muted" }, ` – ${why}`) : ""] : [];
+  return text
+    ? [
+        h("b", {}, reached ? "Reached: " : "Goal: "),
+        text,
+        why ? h("span", { class: "psb-muted" }, ` – ${why}`) : "",
+      ]
+    : [];
 }

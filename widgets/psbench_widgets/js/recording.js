@@ -1,5 +1,5 @@
-// A run as tables (psbench.metrics.recording), and the state at any of its moments, which is a search in them.
-// The same rules as tests/oracles/moment.py; a test compares the two.
+// A run as tables (psbench.metrics.recording), and the state at any of its moments, which is a search in
+// them. The same rules as tests/oracles/moment.py; a test compares the two.
 
 import { MANY } from "./layout.js";
 
@@ -24,7 +24,8 @@ export function upTo(column, value, strictly = false) {
   return low;
 }
 
-export const duration = (seconds) => (seconds < 0.9995 ? `${shortest(1000 * seconds)} ms` : `${shortest(seconds)} s`);
+export const duration = (seconds) =>
+  seconds < 0.9995 ? `${shortest(1000 * seconds)} ms` : `${shortest(seconds)} s`;
 const shortest = (value) => String(Number(value.toPrecision(3)));
 
 export class Recording {
@@ -32,14 +33,23 @@ export class Recording {
     const { workers, phases, whys, end_s: end, begin_s: begin = 0, whole_s: whole = end } = plain;
     Object.assign(this, { begin, end, whole, workers, phases, whys });
     this.about = plain.about ?? {}; // label, compositions, collective, stored by the sender
-    this.tables = Object.fromEntries(Object.entries(plain.tables).map(([name, table]) => [name, Object.fromEntries(Object.entries(table).map(([column, packed]) => [column, unpack(packed)]))]));
+    this.tables = Object.fromEntries(
+      Object.entries(plain.tables).map(([name, table]) => [
+        name,
+        Object.fromEntries(Object.entries(table).map(([column, packed]) => [column, unpack(packed)])),
+      ]),
+    );
     const { spans, clocks, models, versions } = this.tables;
     this.wait = this.phases.indexOf("wait");
     this.switching = this.phases.indexOf("switching");
-    this.rows = this.workers.map((worker) => [upTo(spans.worker, worker, true), upTo(spans.worker, worker)]); // [first, last + 1] of each worker's spans
+    // [first, last + 1] of each worker's spans
+    this.rows = this.workers.map((worker) => [upTo(spans.worker, worker, true), upTo(spans.worker, worker)]);
     this.clocks = byWorker(clocks, "clock");
     this.models = byWorker(models, "version");
-    const first = this.rows.reduce((least, [a, b]) => (b > a ? Math.min(least, spans.start_s[a]) : least), this.end);
+    const first = this.rows.reduce(
+      (least, [a, b]) => (b > a ? Math.min(least, spans.start_s[a]) : least),
+      this.end,
+    );
     this.firstShown = Math.max(this.begin, first);
     this.instants = {
       update: versions.time_s,
@@ -68,7 +78,9 @@ export class Recording {
       const [start, end] = [spans.start_s[span], spans.end_s[span]];
       const whom = spans.waited_for[span];
       workers.push({
-        worker, place, span,
+        worker,
+        place,
+        span,
         phase: this.phases[spans.phase[span]],
         progress: (time - start) / (end - start),
         clock: last(this.clocks.get(worker) ?? NEVER, time),
@@ -78,8 +90,16 @@ export class Recording {
       });
     });
     const buffer = [];
-    for (let i = 0, stop = upTo(pushes.arrived_s, time); i < stop; i++) if (time < pushes.left_s[i]) buffer.push([pushes.worker[i], pushes.base_version[i]]);
-    return { time, workers, gone: this.gone(time), buffer, version: last({ times: versions.time_s, values: versions.version }, time), composition: last({ times: compositions.time_s, values: compositions.index }, time) };
+    for (let i = 0, stop = upTo(pushes.arrived_s, time); i < stop; i++)
+      if (time < pushes.left_s[i]) buffer.push([pushes.worker[i], pushes.base_version[i]]);
+    return {
+      time,
+      workers,
+      gone: this.gone(time),
+      buffer,
+      version: last({ times: versions.time_s, values: versions.version }, time),
+      composition: last({ times: compositions.time_s, values: compositions.index }, time),
+    };
   }
 
   // Seconds that a step of each worker takes, on average: what sorts workers by speed.
@@ -88,7 +108,8 @@ export class Recording {
     const compute = this.phases.indexOf("compute");
     return this.rows.map(([first, stop]) => {
       let [seconds, count] = [0, 0];
-      for (let i = first; i < stop; i++) if (phase[i] === compute) [seconds, count] = [seconds + end_s[i] - start_s[i], count + 1];
+      for (let i = first; i < stop; i++)
+        if (phase[i] === compute) [seconds, count] = [seconds + end_s[i] - start_s[i], count + 1];
       return count ? seconds / count : 0;
     });
   }
@@ -103,7 +124,8 @@ export class Recording {
   gone(time) {
     const { time_s, worker, here } = this.tables.presence;
     const left = new Map();
-    for (let i = 0; i < time_s.length && time_s[i] <= time; i++) here[i] ? left.delete(worker[i]) : left.set(worker[i], time_s[i]);
+    for (let i = 0; i < time_s.length && time_s[i] <= time; i++)
+      here[i] ? left.delete(worker[i]) : left.set(worker[i], time_s[i]);
     return [...left].map(([each, since]) => ({ worker: each, since }));
   }
 
@@ -111,7 +133,8 @@ export class Recording {
     const { spans } = this.tables;
     if (!this.isWait(span)) return "";
     const whom = spans.waited_for[span] >= 0 ? ` for worker ${spans.waited_for[span]}` : "";
-    return `Worker ${spans.worker[span]} waited ${duration(spans.end_s[span] - spans.start_s[span])}${whom}: ${this.whys[spans.why[span]]}`;
+    const lasted = duration(spans.end_s[span] - spans.start_s[span]);
+    return `Worker ${spans.worker[span]} waited ${lasted}${whom}: ${this.whys[spans.why[span]]}`;
   }
 
   // The next (or previous) instant of a kind: event, update, barrier, epoch, wait; null if there is none.
@@ -133,8 +156,13 @@ export class Recording {
 // Each worker's rows of a table: times and values.
 function byWorker(table, column) {
   const places = new Map();
-  table.worker.forEach((worker, i) => (places.has(worker) ? places.get(worker).push(i) : places.set(worker, [i])));
-  const own = (kept) => ({ times: Float64Array.from(kept, (i) => table.time_s[i]), values: Int32Array.from(kept, (i) => table[column][i]) });
+  table.worker.forEach((worker, i) =>
+    places.has(worker) ? places.get(worker).push(i) : places.set(worker, [i]),
+  );
+  const own = (kept) => ({
+    times: Float64Array.from(kept, (i) => table.time_s[i]),
+    values: Int32Array.from(kept, (i) => table[column][i]),
+  });
   return new Map([...places].map(([worker, kept]) => [worker, own(kept)]));
 }
 

@@ -2,7 +2,8 @@
 import { h } from "./dom.js";
 
 const percent = (value) => (value === null || value === undefined ? "–" : `${(100 * value).toFixed(1)} %`);
-const number = (value) => (value === null || value === undefined ? "–" : String(Number(value.toPrecision(4))));
+const number = (value) =>
+  value === null || value === undefined ? "–" : String(Number(value.toPrecision(4)));
 const COLUMNS = [
   { key: "label", head: "run" },
   { key: "about", head: "of", lesser: true },
@@ -14,7 +15,13 @@ const COLUMNS = [
   { key: "val_accuracy", head: "accuracy" },
   { key: "idle", head: "waiting" },
 ];
-const GROUPS = { "": "no groups", strategy: "by strategy", about: "by data and cluster", status: "by status", backend: "by backend" };
+const GROUPS = {
+  "": "no groups",
+  strategy: "by strategy",
+  about: "by data and cluster",
+  status: "by status",
+  backend: "by backend",
+};
 
 export class RunsTable {
   constructor(send) {
@@ -22,10 +29,35 @@ export class RunsTable {
     this.runs = [];
     this.hidden = new Set();
     this.sort = { key: "", down: false };
-    this.filter = h("input", { type: "search", class: "psb-input psb-runs-filter", placeholder: "filter", "aria-label": "filter runs", spellcheck: "false", oninput: () => this.draw() });
-    this.group = h("select", { class: "psb-select psb-runs-group", "aria-label": "group runs", onchange: () => this.draw() }, Object.entries(GROUPS).map(([value, text]) => h("option", { value }, text)));
-    this.unhide = h("button", { type: "button", class: "psb-small psb-unhide", hidden: true, onclick: () => { this.hidden.clear(); this.draw(); } });
-    this.tools = h("div", { class: "psb-line psb-runs-tools", hidden: true }, this.filter, this.group, this.unhide);
+    this.filter = h("input", {
+      type: "search",
+      class: "psb-input psb-runs-filter",
+      placeholder: "filter",
+      "aria-label": "filter runs",
+      spellcheck: "false",
+      oninput: () => this.draw(),
+    });
+    this.group = h(
+      "select",
+      { class: "psb-select psb-runs-group", "aria-label": "group runs", onchange: () => this.draw() },
+      Object.entries(GROUPS).map(([value, text]) => h("option", { value }, text)),
+    );
+    this.unhide = h("button", {
+      type: "button",
+      class: "psb-small psb-unhide",
+      hidden: true,
+      onclick: () => {
+        this.hidden.clear();
+        this.draw();
+      },
+    });
+    this.tools = h(
+      "div",
+      { class: "psb-line psb-runs-tools", hidden: true },
+      this.filter,
+      this.group,
+      this.unhide,
+    );
     this.place = h("div", { class: "psb-scroll" });
     this.element = h("div", { class: "psb-runs-place" }, this.tools, this.place);
     this.draw();
@@ -34,7 +66,10 @@ export class RunsTable {
   show(runs) {
     this.runs = runs;
     // typing a name is not interrupted
-    if (this.place.contains(document.activeElement) && document.activeElement.classList.contains("psb-name")) {
+    if (
+      this.place.contains(document.activeElement) &&
+      document.activeElement.classList.contains("psb-name")
+    ) {
       this.late = true;
       return;
     }
@@ -44,47 +79,135 @@ export class RunsTable {
   draw() {
     this.late = false;
     this.tools.hidden = !this.runs.length;
-    if (!this.runs.length) return this.place.replaceChildren(h("p", { class: "psb-empty" }, "Finished runs will stand here."));
+    if (!this.runs.length)
+      return this.place.replaceChildren(h("p", { class: "psb-empty" }, "Finished runs will stand here."));
     this.unhide.hidden = !this.hidden.size;
     this.unhide.textContent = `show ${this.hidden.size} hidden`;
     const words = this.filter.value.trim().toLowerCase();
-    let shown = this.runs.filter((run) => !this.hidden.has(run.number) && `${run.label} ${run.about} ${run.strategy} ${run.status} ${run.backend} seed ${run.seed}`.toLowerCase().includes(words));
+    let shown = this.runs.filter(
+      (run) =>
+        !this.hidden.has(run.number) &&
+        `${run.label} ${run.about} ${run.strategy} ${run.status} ${run.backend} seed ${run.seed}`
+          .toLowerCase()
+          .includes(words),
+    );
     const { key, down } = this.sort;
     if (key) shown = shown.toSorted((a, b) => (down ? -1 : 1) * compare(a[key], b[key]));
     const group = this.group.value;
     const groups = group ? [...new Set(shown.map((run) => run[group]))] : [null];
     const body = groups.flatMap((name) => [
-      ...(name === null ? [] : [h("tr", { class: "psb-run-group" }, h("th", { colspan: COLUMNS.length + 1, scope: "rowgroup" }, name))]),
-      ...shown.filter((run) => name === null || run[group] === name).flatMap((run) => [this.row(run), ...notes(run, COLUMNS.length + 1)]),
+      ...(name === null
+        ? []
+        : [
+            h(
+              "tr",
+              { class: "psb-run-group" },
+              h("th", { colspan: COLUMNS.length + 1, scope: "rowgroup" }, name),
+            ),
+          ]),
+      ...shown
+        .filter((run) => name === null || run[group] === name)
+        .flatMap((run) => [this.row(run), ...notes(run, COLUMNS.length + 1)]),
     ]);
-    const heads = COLUMNS.map((column) => h("th", { scope: "col", class: column.lesser ? "psb-lesser" : "", "aria-sort": key === column.key ? (down ? "descending" : "ascending") : undefined }, h("button", { type: "button", class: "psb-sort", onclick: () => this.sortBy(column.key) }, column.head, key === column.key ? (down ? " ▾" : " ▴") : "")));
-    this.place.replaceChildren(h("table", { class: "psb-table psb-runs" }, h("thead", {}, h("tr", {}, h("td", {}), heads)), h("tbody", {}, body)));
+    const heads = COLUMNS.map((column) =>
+      h(
+        "th",
+        {
+          scope: "col",
+          class: column.lesser ? "psb-lesser" : "",
+          "aria-sort": key === column.key ? (down ? "descending" : "ascending") : undefined,
+        },
+        h(
+          "button",
+          { type: "button", class: "psb-sort", onclick: () => this.sortBy(column.key) },
+          column.head,
+          key === column.key ? (down ? " ▾" : " ▴") : "",
+        ),
+      ),
+    );
+    this.place.replaceChildren(
+      h(
+        "table",
+        { class: "psb-table psb-runs" },
+        h("thead", {}, h("tr", {}, h("td", {}), heads)),
+        h("tbody", {}, body),
+      ),
+    );
   }
 
   sortBy(key) {
-    this.sort = this.sort.key !== key ? { key, down: false } : this.sort.down ? { key: "", down: false } : { key, down: true };
+    this.sort =
+      this.sort.key !== key
+        ? { key, down: false }
+        : this.sort.down
+          ? { key: "", down: false }
+          : { key, down: true };
     this.draw();
   }
 
   row(run) {
     const over = !["queued", "running"].includes(run.status);
-    const tick = h("input", { type: "checkbox", class: "psb-tick", checked: run.ticked, disabled: !run.can_compare, "aria-label": `compare run ${run.label}` });
+    const tick = h("input", {
+      type: "checkbox",
+      class: "psb-tick",
+      checked: run.ticked,
+      disabled: !run.can_compare,
+      "aria-label": `compare run ${run.label}`,
+    });
     tick.onchange = () => this.send({ kind: "tick", number: run.number, on: tick.checked });
     // text that wraps: a long name is not cut off in a narrow table
-    const name = h("span", { class: "psb-name", contenteditable: "plaintext-only", role: "textbox", "aria-label": `name of run ${run.number}`, title: "type to rename", spellcheck: "false", tabindex: "0" }, run.label);
+    const name = h(
+      "span",
+      {
+        class: "psb-name",
+        contenteditable: "plaintext-only",
+        role: "textbox",
+        "aria-label": `name of run ${run.number}`,
+        title: "type to rename",
+        spellcheck: "false",
+        tabindex: "0",
+      },
+      run.label,
+    );
     name.onkeydown = (event) => {
       if (event.key !== "Enter") return;
       event.preventDefault();
       name.blur();
     };
     name.onblur = () => {
-      if (name.textContent.trim() !== run.label) this.send({ kind: "rename", number: run.number, name: name.textContent });
+      if (name.textContent.trim() !== run.label)
+        this.send({ kind: "rename", number: run.number, name: name.textContent });
       if (this.late) this.draw();
     };
     const dot = h("i", { class: "psb-dot" });
     dot.style.background = run.colour;
-    const act = (text, kind, title, shownWhen) => shownWhen && h("button", { type: "button", class: `psb-small psb-do-${kind}`, title, "aria-label": `${text}: run ${run.number}`, onclick: () => this.send({ kind, number: run.number }) }, text);
-    const hide = h("button", { type: "button", class: "psb-small", title: "Leave it out of this table; it is still compared if it is ticked", "aria-label": `hide: run ${run.number}`, onclick: () => { this.hidden.add(run.number); this.draw(); } }, "hide");
+    const act = (text, kind, title, shownWhen) =>
+      shownWhen &&
+      h(
+        "button",
+        {
+          type: "button",
+          class: `psb-small psb-do-${kind}`,
+          title,
+          "aria-label": `${text}: run ${run.number}`,
+          onclick: () => this.send({ kind, number: run.number }),
+        },
+        text,
+      );
+    const hide = h(
+      "button",
+      {
+        type: "button",
+        class: "psb-small",
+        title: "Leave it out of this table; it is still compared if it is ticked",
+        "aria-label": `hide: run ${run.number}`,
+        onclick: () => {
+          this.hidden.add(run.number);
+          this.draw();
+        },
+      },
+      "hide",
+    );
     const acts = h(
       "div",
       { class: "psb-acts" },
@@ -98,9 +221,19 @@ export class RunsTable {
     );
     return h(
       "tr",
-      { "data-number": run.number, "data-status": run.status, title: run.digest ? `digest ${run.digest}\n${run.reason ?? ""}` : "" },
+      {
+        "data-number": run.number,
+        "data-status": run.status,
+        title: run.digest ? `digest ${run.digest}\n${run.reason ?? ""}` : "",
+      },
       h("td", {}, tick),
-      h("td", {}, h("span", { class: "psb-named" }, dot, name), h("div", { class: "psb-muted psb-run-about" }, `${run.about}; seed ${run.seed}; ${run.backend}`), acts),
+      h(
+        "td",
+        {},
+        h("span", { class: "psb-named" }, dot, name),
+        h("div", { class: "psb-muted psb-run-about" }, `${run.about}; seed ${run.seed}; ${run.backend}`),
+        acts,
+      ),
       h("td", { class: "psb-muted psb-lesser" }, run.about),
       h("td", { class: "psb-number psb-lesser" }, run.seed),
       h("td", { class: "psb-lesser" }, run.backend),
@@ -127,5 +260,7 @@ function notes(run, span) {
     const last = run.error.trim().split("\n").at(-1);
     lines.push(h("details", { class: "psb-traceback" }, h("summary", {}, last), h("pre", {}, run.error)));
   }
-  return lines.length ? [h("tr", { class: "psb-note-row" }, h("td", {}), h("td", { colspan: span - 1 }, lines))] : [];
+  return lines.length
+    ? [h("tr", { class: "psb-note-row" }, h("td", {}), h("td", { colspan: span - 1 }, lines))]
+    : [];
 }

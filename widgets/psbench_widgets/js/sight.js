@@ -1,5 +1,5 @@
-// Whether an element can be seen. Python draws nothing that cannot be seen: on another tab of the panel or of the
-// browser, or scrolled away.
+// Whether an element can be seen. Python draws nothing that cannot be seen: on another tab of the panel or of
+// the browser, or scrolled away.
 export class Sight {
   // isOpen(): whether the element's own tab is shown; tell(on): called when it comes into sight or leaves it
   constructor(element, isOpen, tell) {

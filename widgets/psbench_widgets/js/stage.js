@@ -21,34 +21,92 @@ export class Stage {
     this.worker = null;
     this.zoom = 1;
     this.build();
-    this.observer = new ResizeObserver(() => requestAnimationFrame(() => this.draw())); // drawing changes heights
+    // drawing changes heights
+    this.observer = new ResizeObserver(() => requestAnimationFrame(() => this.draw()));
     this.observer.observe(this.element);
     this.endTheme = onThemeChange(() => this.draw());
   }
 
   build() {
-    const button = (text, name, title, click) => h("button", { type: "button", class: `psb-small psb-${name}`, title, "aria-label": title, onclick: click }, text);
+    const button = (text, name, title, click) =>
+      h(
+        "button",
+        { type: "button", class: `psb-small psb-${name}`, title, "aria-label": title, onclick: click },
+        text,
+      );
     this.timelines = h("div", { class: "psb-timelines" });
     this.back = button("◂", "back", "step back", () => this.step(true));
     this.play = button("▶", "play", "play", () => this.toggle());
     this.forth = button("▸", "forth", "step forward", () => this.step(false));
-    this.kind = h("select", { class: "psb-select psb-step", "aria-label": "step by", title: "what a step is" }, Object.entries(KINDS).map(([value, text]) => h("option", { value }, text)));
-    this.slider = h("input", { type: "range", class: "psb-slider", min: "0", max: "1000", step: "any", value: "0", "aria-label": "moment of the run" });
+    this.kind = h(
+      "select",
+      { class: "psb-select psb-step", "aria-label": "step by", title: "what a step is" },
+      Object.entries(KINDS).map(([value, text]) => h("option", { value }, text)),
+    );
+    this.slider = h("input", {
+      type: "range",
+      class: "psb-slider",
+      min: "0",
+      max: "1000",
+      step: "any",
+      value: "0",
+      "aria-label": "moment of the run",
+    });
     this.slider.oninput = () => this.go((Number(this.slider.value) / 1000) * this.end, true);
     this.slider.onkeydown = (event) => this.onKey(event);
     this.clock = h("output", { class: "psb-time" });
-    this.speed = h("select", { class: "psb-select psb-speed", "aria-label": "speed of playing", title: "seconds of the run in a second" }, SPEEDS.map((value) => h("option", { value }, `${value} ×`)));
-    this.firstWait = button("first wait", "first-wait", "go to the first wait of one worker for another", () => this.toFirstWait());
+    this.speed = h(
+      "select",
+      {
+        class: "psb-select psb-speed",
+        "aria-label": "speed of playing",
+        title: "seconds of the run in a second",
+      },
+      SPEEDS.map((value) => h("option", { value }, `${value} ×`)),
+    );
+    this.firstWait = button(
+      "first wait",
+      "first-wait",
+      "go to the first wait of one worker for another",
+      () => this.toFirstWait(),
+    );
     this.live = button("live", "live", "follow the run", () => this.followAgain());
     const closer = button("+", "closer", "show less time, larger", () => this.rescale(0.5));
     const wider = button("−", "wider", "show more time", () => this.rescale(2));
-    this.controls = h("div", { class: "psb-scrub", role: "group", "aria-label": "rewind and play" }, this.back, this.play, this.forth, this.kind, this.firstWait, this.slider, this.clock, this.speed, wider, closer, this.live);
+    this.controls = h(
+      "div",
+      { class: "psb-scrub", role: "group", "aria-label": "rewind and play" },
+      this.back,
+      this.play,
+      this.forth,
+      this.kind,
+      this.firstWait,
+      this.slider,
+      this.clock,
+      this.speed,
+      wider,
+      closer,
+      this.live,
+    );
     this.legend = h("div", { class: "psb-legend", "aria-hidden": "true" });
     this.span = h("span", { class: "psb-chart-note psb-span", role: "status" });
     this.why = h("p", { class: "psb-why", "aria-live": "polite" });
     this.machines = h("div", { class: "psb-machines" });
     this.empty = true;
-    this.element = h("section", { class: "psb-stage", hidden: true, "aria-label": "what each worker does" }, h("div", { class: "psb-stage-head" }, h("span", { class: "psb-chart-title" }, "What each worker does"), this.legend, this.span), this.timelines, this.controls, this.why);
+    this.element = h(
+      "section",
+      { class: "psb-stage", hidden: true, "aria-label": "what each worker does" },
+      h(
+        "div",
+        { class: "psb-stage-head" },
+        h("span", { class: "psb-chart-title" }, "What each worker does"),
+        this.legend,
+        this.span,
+      ),
+      this.timelines,
+      this.controls,
+      this.why,
+    );
   }
 
   // ---------------------------------------------------------------- recordings
@@ -58,7 +116,8 @@ export class Stage {
     const recordings = plains.map((plain) => new Recording(plain));
     const what = this.moment.take(recordings, { live, at, sought });
     if (what === "run") this.set(recordings);
-    if (what === "piece") this.films.forEach((film, i) => film.timeline.show((film.recording = recordings[i])));
+    if (what === "piece")
+      this.films.forEach((film, i) => film.timeline.show((film.recording = recordings[i])));
     this.element.hidden = false;
     this.live.hidden = !live;
     if (what === "run") this.rest();
@@ -81,18 +140,36 @@ export class Stage {
     });
     this.brush = this.worker = null;
     this.zoom = 1;
-    this.timelines.replaceChildren(...this.films.map(({ recording, timeline }) => h("div", { class: "psb-film" }, h("div", { class: "psb-film-name" }, recording.about.title ?? recording.about.label), timeline.element)));
-    this.machines.replaceChildren(...this.films.map((film) => (film.place = h("figure", { class: "psb-machine-place" }))));
+    this.timelines.replaceChildren(
+      ...this.films.map(({ recording, timeline }) =>
+        h(
+          "div",
+          { class: "psb-film" },
+          h("div", { class: "psb-film-name" }, recording.about.title ?? recording.about.label),
+          timeline.element,
+        ),
+      ),
+    );
+    this.machines.replaceChildren(
+      ...this.films.map((film) => (film.place = h("figure", { class: "psb-machine-place" }))),
+    );
     const phases = looks().phases;
-    const shown = this.films[0].recording.phases.filter((name) => name !== "switching" || this.films.some((film) => film.recording.about.compositions?.length > 1));
-    this.legend.replaceChildren(...shown.map((name) => h("span", { class: "psb-key" }, swatch(phases[name], name), name)));
+    const shown = this.films[0].recording.phases.filter(
+      (name) =>
+        name !== "switching" || this.films.some((film) => film.recording.about.compositions?.length > 1),
+    );
+    this.legend.replaceChildren(
+      ...shown.map((name) => h("span", { class: "psb-key" }, swatch(phases[name], name), name)),
+    );
   }
 
   // Where another run begins to be shown, and how fast it plays.
   rest() {
     const window = this.window();
     const wanted = window / 10;
-    const nearest = SPEEDS.reduce((best, each) => (Math.abs(Math.log(each / wanted)) < Math.abs(Math.log(best / wanted)) ? each : best));
+    const nearest = SPEEDS.reduce((best, each) =>
+      Math.abs(Math.log(each / wanted)) < Math.abs(Math.log(best / wanted)) ? each : best,
+    );
     this.speed.value = String(nearest);
     this.moment.now ??= Math.min(this.end, this.films[0].recording.begin + window / 2);
   }
@@ -122,7 +199,9 @@ export class Stage {
   // Seconds that the timelines show.
   window() {
     const width = this.timelines.clientWidth || 640;
-    const readable = Math.min(...this.films.map(({ recording }) => recording.readable((READABLE * width) / 640)));
+    const readable = Math.min(
+      ...this.films.map(({ recording }) => recording.readable((READABLE * width) / 640)),
+    );
     return Math.min(this.end, Math.max(1e-6, readable * this.zoom)) || 1;
   }
 
@@ -143,7 +222,9 @@ export class Stage {
 
   toFirstWait() {
     this.kind.value = "wait";
-    const none = this.running ? "No worker has waited for another so far." : "No worker waited for another in this run.";
+    const none = this.running
+      ? "No worker has waited for another so far."
+      : "No worker waited for another in this run.";
     this.jump(false, -1, none);
   }
 
@@ -194,7 +275,8 @@ export class Stage {
     const frame = (at) => {
       if (!this.playing) return;
       // what is not here yet is waited for, and not skipped
-      if (this.moment.isLoaded()) this.go(this.now + (Math.min(100, at - before) / 1000) * Number(this.speed.value));
+      if (this.moment.isLoaded())
+        this.go(this.now + (Math.min(100, at - before) / 1000) * Number(this.speed.value));
       else this.moment.ask(this.now);
       before = at;
       if (this.now >= this.end) this.pause();
@@ -242,14 +324,31 @@ export class Stage {
     for (const film of this.films) {
       film.state = loaded ? film.recording.at(Math.min(this.now, film.recording.end * (1 - 1e-12))) : null;
       const first = film.state?.workers.find(({ why }) => why);
-      film.timeline.draw(from, from + window, this.now, this.brush, this.worker, first ? [first.worker, first.waitedFor] : []);
+      film.timeline.draw(
+        from,
+        from + window,
+        this.now,
+        this.brush,
+        this.worker,
+        first ? [first.worker, first.waitedFor] : [],
+      );
       if (!loaded) film.place.replaceChildren(h("p", { class: "psb-loading" }, "loading …"));
-      else film.place.replaceChildren(machine(film.state, film.recording.about, looks().phases, this.worker), this.films.length > 1 ? h("figcaption", { class: "psb-film-name" }, film.recording.about.label) : "");
+      else
+        film.place.replaceChildren(
+          machine(film.state, film.recording.about, looks().phases, this.worker),
+          this.films.length > 1
+            ? h("figcaption", { class: "psb-film-name" }, film.recording.about.label)
+            : "",
+        );
     }
-    if (document.activeElement !== this.slider || this.playing || this.running) this.slider.value = String((1000 * this.now) / this.end);
-    this.clock.textContent = `${this.now.toFixed(digits(this.end))} s of ${this.end.toFixed(digits(this.end))}`;
+    if (document.activeElement !== this.slider || this.playing || this.running)
+      this.slider.value = String((1000 * this.now) / this.end);
+    const shown = (time) => time.toFixed(digits(this.end));
+    this.clock.textContent = `${shown(this.now)} s of ${shown(this.end)}`;
     const [from_s, to_s] = this.brush ?? [];
-    this.span.textContent = this.brush ? `selected: ${from_s.toFixed(digits(this.end))} to ${to_s.toFixed(digits(this.end))} s` : "";
+    this.span.textContent = this.brush
+      ? `selected: ${from_s.toFixed(digits(this.end))} to ${to_s.toFixed(digits(this.end))} s`
+      : "";
     this.slider.setAttribute("aria-valuetext", this.clock.textContent);
     this.live.setAttribute("aria-pressed", String(this.follow));
     this.element.dataset.now = String(this.now);
@@ -262,7 +361,11 @@ export class Stage {
       return;
     }
     const isAsked = this.moment.sought !== null || !this.moment.isLoaded();
-    const lines = isAsked ? ["Loading …"] : this.films.map(({ state, recording }) => sentence(state, this.films.length > 1 ? `${recording.about.label}: ` : "", this.worker));
+    const lines = isAsked
+      ? ["Loading …"]
+      : this.films.map(({ state, recording }) =>
+          sentence(state, this.films.length > 1 ? `${recording.about.label}: ` : "", this.worker),
+        );
     if (this.why.textContent !== lines.join("\n")) this.why.textContent = lines.join("\n");
   }
 
@@ -275,11 +378,19 @@ export class Stage {
 
 // Who waits at a moment, and why: the longest-waiting worker's own sentence, and how many others there are.
 function sentence(state, head, chosen) {
-  const gone = state.gone.map(({ worker, since }) => ` Worker ${worker} is gone since ${duration(since)}${state.workers.length ? "; the others go on" : ""}.`).slice(0, 3).join("");
+  const goesOn = state.workers.length ? "; the others go on" : "";
+  const left = state.gone.slice(0, 3);
+  const gone = left
+    .map((each) => ` Worker ${each.worker} is gone since ${duration(each.since)}${goesOn}.`)
+    .join("");
   const waits = state.workers.filter((w) => w.why && (chosen === null || w.worker === chosen));
-  if (!waits.length) return `${head}At this moment ${chosen === null ? "no worker" : `worker ${chosen} does not`} wait${chosen === null ? "s" : ""}; version ${state.version}.${gone}`;
+  if (!waits.length) {
+    const who = chosen === null ? "no worker waits" : `worker ${chosen} does not wait`;
+    return `${head}At this moment ${who}; version ${state.version}.${gone}`;
+  }
   const others = waits.length - 1;
-  return `${head}${waits[0].why}${others ? `; ${others} other${others > 1 ? "s wait" : " waits"} too` : ""}.${gone}`;
+  const too = others ? `; ${others} other${others > 1 ? "s wait" : " waits"} too` : "";
+  return `${head}${waits[0].why}${too}.${gone}`;
 }
 
 const digits = (end) => Math.max(1, Math.min(4, 4 - Math.ceil(Math.log10(end || 1))));

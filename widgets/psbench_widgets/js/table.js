@@ -5,7 +5,9 @@ const MOST = 60; // rows; a screen reader walks through them one by one
 
 const format = (value) => {
   if (value === null || value === undefined) return "";
-  return typeof value === "number" && !Number.isInteger(value) ? String(Number(value.toPrecision(5))) : String(value);
+  return typeof value === "number" && !Number.isInteger(value)
+    ? String(Number(value.toPrecision(5)))
+    : String(value);
 };
 
 export function table(name, rows) {
@@ -17,7 +19,25 @@ export function table(name, rows) {
     "table",
     { class: "psb-table" },
     h("caption", {}, `${rows.length} rows of ${name}${thinned}`),
-    h("thead", {}, h("tr", {}, columns.map((column) => h("th", { scope: "col" }, column.replaceAll("_", " "))))),
-    h("tbody", {}, kept.map((row) => h("tr", {}, columns.map((column) => h("td", {}, format(row[column])))))),
+    h(
+      "thead",
+      {},
+      h(
+        "tr",
+        {},
+        columns.map((column) => h("th", { scope: "col" }, column.replaceAll("_", " "))),
+      ),
+    ),
+    h(
+      "tbody",
+      {},
+      kept.map((row) =>
+        h(
+          "tr",
+          {},
+          columns.map((column) => h("td", {}, format(row[column]))),
+        ),
+      ),
+    ),
   );
 }

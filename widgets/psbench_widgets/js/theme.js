@@ -8,8 +8,10 @@ const css = (name, fallback) => {
 export function isDark() {
   const body = document.body;
   if (body.dataset.jpThemeLight) return body.dataset.jpThemeLight === "false";
-  if (/vscode-(dark|high-contrast)/.test(body.className)) return !/vscode-high-contrast-light/.test(body.className);
-  if (document.documentElement.getAttribute("theme")) return document.documentElement.getAttribute("theme") === "dark";
+  if (/vscode-(dark|high-contrast)/.test(body.className))
+    return !/vscode-high-contrast-light/.test(body.className);
+  if (document.documentElement.getAttribute("theme"))
+    return document.documentElement.getAttribute("theme") === "dark";
   return window.matchMedia?.("(prefers-color-scheme: dark)").matches ?? false;
 }
 
@@ -32,11 +34,25 @@ export function legendColumns(width, longest) {
 export function chartConfig(narrow = false, width = 0, longest = 0) {
   const base = isDark() ? themes.dark : themes.light;
   // five words of a legend must fit above the narrowest chart
-  const legend = { ...base.legend, labelFontSize: 11, symbolSize: 60, columnPadding: 5, labelOffset: 3, labelLimit: Math.max(160, width - 60), ...(narrow && { columns: 3 }) };
+  const legend = {
+    ...base.legend,
+    labelFontSize: 11,
+    symbolSize: 60,
+    columnPadding: 5,
+    labelOffset: 3,
+    labelLimit: Math.max(160, width - 60),
+    ...(narrow && { columns: 3 }),
+  };
   const columns = legendColumns(width, longest);
   if (columns) legend.columns = columns;
   const axis = { ...base.axis, labelOverlap: true, labelSeparation: 8 };
-  return { ...base, axis, legend, background: "transparent", font: css("--jp-ui-font-family", "system-ui, sans-serif") };
+  return {
+    ...base,
+    axis,
+    legend,
+    background: "transparent",
+    font: css("--jp-ui-font-family", "system-ui, sans-serif"),
+  };
 }
 
 const listeners = new Set();
@@ -57,7 +73,10 @@ export function onThemeChange(listener) {
     before = JSON.stringify(chartConfig());
     // the attribute changes before the theme's style sheet is in, so look again a little later
     observer = new MutationObserver(() => [0, 150, 600].forEach((ms) => setTimeout(notice, ms)));
-    const watched = { attributes: true, attributeFilter: ["data-jp-theme-light", "data-jp-theme-name", "class", "theme"] };
+    const watched = {
+      attributes: true,
+      attributeFilter: ["data-jp-theme-light", "data-jp-theme-name", "class", "theme"],
+    };
     observer.observe(document.body, watched);
     observer.observe(document.documentElement, watched);
   }

@@ -16,7 +16,14 @@ export class Timeline {
   constructor(colours, events) {
     this.colours = colours;
     this.events = events;
-    this.canvas = h("canvas", { class: "psb-timeline-canvas", role: "img", tabindex: "0", title: "Drag to select a span of time, press a number to select a worker; keys: up and down select a worker, [ and ] the begin and end of a span, Escape nothing" });
+    this.canvas = h("canvas", {
+      class: "psb-timeline-canvas",
+      role: "img",
+      tabindex: "0",
+      title:
+        "Drag to select a span of time, press a number to select a worker; " +
+        "keys: up and down select a worker, [ and ] the begin and end of a span, Escape nothing",
+    });
     this.element = h("div", { class: "psb-timeline" }, this.canvas);
     this.canvas.onpointermove = (event) => this.hover(event);
     this.canvas.onpointerleave = () => this.leave();
@@ -48,7 +55,10 @@ export class Timeline {
     const width = this.element.clientWidth;
     if (!this.recording || !width) return;
     const ratio = window.devicePixelRatio || 1;
-    if (this.canvas.width !== Math.round(width * ratio) || this.canvas.height !== Math.round(this.height * ratio)) {
+    if (
+      this.canvas.width !== Math.round(width * ratio) ||
+      this.canvas.height !== Math.round(this.height * ratio)
+    ) {
       this.canvas.width = Math.round(width * ratio);
       this.canvas.height = Math.round(this.height * ratio);
     }
@@ -57,7 +67,13 @@ export class Timeline {
     pen.setTransform(ratio, 0, 0, ratio, 0, 0);
     pen.clearRect(0, 0, width, this.height);
     const style = getComputedStyle(this.element);
-    this.ink = { text: style.getPropertyValue("--psb-text") || "#222", muted: style.getPropertyValue("--psb-muted") || "#666", line: style.getPropertyValue("--psb-line") || "#ccc", accent: style.getPropertyValue("--psb-accent") || "#1976d2", font: style.fontFamily };
+    this.ink = {
+      text: style.getPropertyValue("--psb-text") || "#222",
+      muted: style.getPropertyValue("--psb-muted") || "#666",
+      line: style.getPropertyValue("--psb-line") || "#ccc",
+      accent: style.getPropertyValue("--psb-accent") || "#1976d2",
+      font: style.fontFamily,
+    };
     this.axis(pen);
     if (brush) this.band(pen, brush);
     this.unknown(pen);
@@ -66,14 +82,22 @@ export class Timeline {
     pen.rect(this.gutter, 0, width - this.gutter, this.height);
     pen.clip();
     this.shown.forEach(({ places }, i) => places && this.shares(pen, places, i));
-    this.shown.forEach(({ worker, place }, i) => place !== undefined && this.spans(pen, place, i, selected !== null && selected !== undefined && worker !== selected));
+    this.shown.forEach(
+      ({ worker, place }, i) =>
+        place !== undefined &&
+        this.spans(pen, place, i, selected !== null && selected !== undefined && worker !== selected),
+    );
     this.versions(pen);
     this.joins(pen);
     pen.fillStyle = this.ink.text;
     pen.fillRect(this.x(now) - 0.75, 0, 1.5, this.height - AXIS + 4);
     pen.restore();
     this.labels(pen, selected);
-    this.canvas.setAttribute("aria-label", `timeline of ${this.recording.workers.length} workers from ${from.toPrecision(4)} to ${to.toPrecision(4)} s; the sentence below says who waits and why`);
+    this.canvas.setAttribute(
+      "aria-label",
+      `timeline of ${this.recording.workers.length} workers from ${from.toPrecision(4)} to ` +
+        `${to.toPrecision(4)} s; the sentence below says who waits and why`,
+    );
   }
 
   x(time) {
@@ -83,7 +107,10 @@ export class Timeline {
 
   time(x) {
     const { from, to } = this.view;
-    return Math.min(to, Math.max(from, from + ((x - this.gutter) / (this.width - this.gutter - 6)) * (to - from)));
+    return Math.min(
+      to,
+      Math.max(from, from + ((x - this.gutter) / (this.width - this.gutter - 6)) * (to - from)),
+    );
   }
 
   spans(pen, place, i, dim) {
@@ -97,7 +124,12 @@ export class Timeline {
       const thick = Math.max(1.5, this.row * THICK[name]);
       const left = this.x(start_s[k]);
       pen.fillStyle = this.colours[name];
-      pen.fillRect(left, i * this.row + (this.row - thick) / 2, Math.max(0.6, this.x(end_s[k]) - left), thick);
+      pen.fillRect(
+        left,
+        i * this.row + (this.row - thick) / 2,
+        Math.max(0.6, this.x(end_s[k]) - left),
+        thick,
+      );
     }
     pen.globalAlpha = 1;
   }
@@ -134,7 +166,13 @@ export class Timeline {
 
   // A wait is joined to the worker that ended it: where the pointer is, else at the moment that is shown.
   joins(pen) {
-    const at = this.pointed?.span >= 0 ? [this.pointed] : this.shown.map(({ place }, i) => ({ span: place === undefined ? -1 : this.recording.spanAt(place, this.view.now), i }));
+    const at =
+      this.pointed?.span >= 0
+        ? [this.pointed]
+        : this.shown.map(({ place }, i) => ({
+            span: place === undefined ? -1 : this.recording.spanAt(place, this.view.now),
+            i,
+          }));
     const { spans } = this.recording.tables;
     pen.strokeStyle = pen.fillStyle = this.ink.text;
     for (const { span, i } of at) {
@@ -150,7 +188,12 @@ export class Timeline {
       pen.beginPath();
       pen.arc(x, (to + 0.5) * this.row, 3, 0, 7);
       pen.fill();
-      pen.strokeRect(this.x(spans.start_s[span]), i * this.row + 1, x - this.x(spans.start_s[span]), this.row - 2);
+      pen.strokeRect(
+        this.x(spans.start_s[span]),
+        i * this.row + 1,
+        x - this.x(spans.start_s[span]),
+        this.row - 2,
+      );
     }
   }
 
@@ -228,16 +271,25 @@ export class Timeline {
   under(event) {
     const box = this.canvas.getBoundingClientRect();
     const [x, y] = [event.clientX - box.left, event.clientY - box.top];
-    const i = Math.min(this.shown.length - 1, Math.max(0, Math.floor(y / this.row))); // the full height of a row answers
+    // the full height of a row answers
+    const i = Math.min(this.shown.length - 1, Math.max(0, Math.floor(y / this.row)));
     const time = this.time(x);
-    return { x, i, time, label: x < this.gutter - 2, below: y > this.row * this.shown.length, span: this.shown[i].place === undefined ? -1 : this.recording.spanAt(this.shown[i].place, time) };
+    return {
+      x,
+      i,
+      time,
+      label: x < this.gutter - 2,
+      below: y > this.row * this.shown.length,
+      span: this.shown[i].place === undefined ? -1 : this.recording.spanAt(this.shown[i].place, time),
+    };
   }
 
   hover(event) {
     if (!this.recording || !this.view) return;
     const at = this.under(event);
     if (this.pressed) {
-      if (Math.abs(at.x - this.pressed.x) > 4) this.events.brush([this.pressed.time, at.time].sort((a, b) => a - b));
+      if (Math.abs(at.x - this.pressed.x) > 4)
+        this.events.brush([this.pressed.time, at.time].sort((a, b) => a - b));
       return;
     }
     this.point(at.label || at.below ? null : at);
@@ -250,11 +302,13 @@ export class Timeline {
     this.events.tell("");
   }
 
-  // A wait under the pointer is joined to the worker that ended it at once, not with the next frame of playing.
+  // A wait under the pointer is joined to the worker that ended it at once, not with the next frame of
+  // playing.
   point(at) {
     const changed = this.pointed?.span !== at?.span;
     this.pointed = at;
-    if (changed && this.view) this.draw(this.view.from, this.view.to, this.view.now, this.view.brush, this.view.selected);
+    if (changed && this.view)
+      this.draw(this.view.from, this.view.to, this.view.now, this.view.brush, this.view.selected);
   }
 
   onKey(event) {
@@ -287,7 +341,8 @@ export class Timeline {
     this.pressed = null;
     if (!begun) return;
     const at = this.under(event);
-    if (begun.label && this.shown[begun.i].worker !== undefined) this.events.worker(this.shown[begun.i].worker);
+    if (begun.label && this.shown[begun.i].worker !== undefined)
+      this.events.worker(this.shown[begun.i].worker);
     else if (Math.abs(at.x - begun.x) <= 4) {
       this.events.brush(null);
       this.events.at(begun.time);
@@ -297,19 +352,27 @@ export class Timeline {
   inWords(places, count, time) {
     const { phases, tables } = this.recording;
     const found = sharesAlong(places, this.recording.rows, tables.spans, [time], phases.length);
-    const parts = phases.map((name, phase) => [name, Math.round(100 * found[phase])]).filter(([, share]) => share);
-    return `Of these ${count} workers at ${time.toFixed(3)} s: ${parts.map(([name, share]) => `${share} % ${name}`).join(", ")}`;
+    const parts = phases
+      .map((name, phase) => [name, Math.round(100 * found[phase])])
+      .filter(([, share]) => share);
+    const words = parts.map(([name, share]) => `${share} % ${name}`).join(", ");
+    return `Of these ${count} workers at ${time.toFixed(3)} s: ${words}`;
   }
 
   about({ i, span, time }) {
     const { worker, places, count } = this.shown[i];
     if (places) return count ? this.inWords(places, count, time) : "";
     const left = this.recording.gone(time).find((each) => each.worker === worker);
-    if (span < 0) return left ? `Worker ${worker} left at ${left.since.toFixed(3)} s.` : `Worker ${worker} was not there yet.`;
+    if (span < 0)
+      return left
+        ? `Worker ${worker} left at ${left.since.toFixed(3)} s.`
+        : `Worker ${worker} was not there yet.`;
     const { start_s, end_s, phase } = this.recording.tables.spans;
     const why = this.recording.why(span);
     const when = `${start_s[span].toFixed(3)} to ${end_s[span].toFixed(3)} s`;
-    return why ? `${why} (${when})` : `Worker ${this.shown[i].worker}: ${this.recording.phases[phase[span]]} for ${duration(end_s[span] - start_s[span])} (${when})`;
+    if (why) return `${why} (${when})`;
+    const lasted = duration(end_s[span] - start_s[span]);
+    return `Worker ${worker}: ${this.recording.phases[phase[span]]} for ${lasted} (${when})`;
   }
 }
 
