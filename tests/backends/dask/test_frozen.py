@@ -62,6 +62,14 @@ class Terminal:
         assert "distributed." not in text
         return text
 
+    def close(self) -> None:
+        """Kill it if it has not ended."""
+        self.process.kill()
+        self._thread.join()
+        self.process.wait()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
 
 class OwnCluster:
     """A scheduler and Dask workers, each a process of its own that has imported what a run needs."""
@@ -116,7 +124,7 @@ def running(folder: Path) -> Iterator[tuple[OwnCluster, Terminal]]:
     try:
         yield cluster, terminal
     finally:
-        terminal.process.kill()
+        terminal.close()
         cluster.end()
 
 
