@@ -49,14 +49,17 @@ def lag_chart(data: Data, title: str = TITLES["hearing"]) -> alt.LayerChart:
     """
     base = alt.Chart(source(data)).encode(x=alt.X("time_s:Q", title="time (s)"))
     lacks = alt.Y("most:Q", title="gradients not heard of")
-    chart: alt.LayerChart = alt.layer(
-        base.mark_area(opacity=0.25, color=BLUE, interpolate="step-after").encode(y=lacks),
-        base.mark_line(color=BLUE, interpolate="step-after").encode(
-            y="mean:Q",
-            tooltip=[alt.Tooltip("time_s:Q", format=".4g"), alt.Tooltip("mean:Q", format=".3g"), "most:Q"],
-        ),
-    ).properties(width="container", height=200, title=title, description=f"{title}: a line and an area")
-    return chart
+    line = base.mark_line(color=BLUE, interpolate="step-after").encode(
+        y="mean:Q",
+        tooltip=[alt.Tooltip("time_s:Q", format=".4g"), alt.Tooltip("mean:Q", format=".3g"), "most:Q"],
+    )
+    return alt.LayerChart(
+        layer=[base.mark_area(opacity=0.25, color=BLUE, interpolate="step-after").encode(y=lacks), line],
+        width="container",
+        height=200,
+        title=title,
+        description=f"{title}: a line and an area",
+    )
 
 
 def graph_chart(edges: list[tuple[int, int]], title: str = "Who sends to whom") -> alt.LayerChart:
@@ -76,9 +79,9 @@ def graph_chart(edges: list[tuple[int, int]], title: str = "Who sends to whom") 
     dots = pd.DataFrame([(*at[w], w) for w in workers], columns=["x", "y", "worker"])
     x = alt.X("x:Q", axis=None, scale=alt.Scale(domain=[-1.2, 1.2]))
     y = alt.Y("y:Q", axis=None, scale=alt.Scale(domain=[-1.2, 1.2]))
-    chart: alt.LayerChart = alt.layer(
+    layers = [
         alt.Chart(lines).mark_rule(opacity=0.5).encode(x=x, y=y, x2="x2", y2="y2", tooltip=["edge:N"]),
         alt.Chart(dots).mark_circle(size=420, color=BLUE, opacity=1).encode(x=x, y=y),
         alt.Chart(dots).mark_text(color="white", fontWeight="bold").encode(x=x, y=y, text="worker:N"),
-    ).properties(width=260, height=260, title=title)
-    return chart
+    ]
+    return alt.LayerChart(layer=layers, width=260, height=260, title=title)

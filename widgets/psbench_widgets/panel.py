@@ -7,7 +7,7 @@ import threading
 import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from psbench import charts
 from psbench.core.log import EventLog
@@ -136,7 +136,7 @@ class Panel(PanelPage):
         view = self._view
         for job in jobs:
             if job.experiment.backend == "simulated":
-                job.control.pace = Pace(job, self.pace, lambda: view.is_seen)
+                job.control.pace = Pace(job, cast(Kind, self.pace), lambda: view.is_seen)
 
     def predict(self, **expected: Any) -> None:
         """Say what you expect of the next run; the panel shows afterwards how far off that was.
