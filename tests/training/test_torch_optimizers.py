@@ -78,7 +78,7 @@ def test_a_warm_up_rises_in_a_line_and_meets_the_decay():
         ({"norm": 1e6}, lambda p: torch.nn.utils.clip_grad_norm_(p, 1e6)),
         ({"value": 0.1}, lambda p: torch.nn.utils.clip_grad_value_(p, 0.1)),
     ],
-    ids=str,
+    ids=("norm", "norm that is not reached", "value"),
 )
 def test_a_run_is_torch_s_plain_loop_with_optimizer_schedule_and_clip(clip, of_torch):
     """One worker, AdamW, a cosine by step, clipped gradients of all of the model."""
