@@ -125,6 +125,10 @@ class ClusterView:
     #: how many active workers stand at each clock; keeps `min_clock` without scanning
     clock_counts: dict[int, int] = field(default_factory=dict)
 
+    def last_ticket(self, worker: int) -> int:
+        """Return the ticket of a worker's last release; -1 for one that was never seen."""
+        return self.workers[worker].ticket if worker in self.workers else -1
+
     @property
     def num_under_way(self) -> int:
         """Number of workers that compute or have an open vote."""

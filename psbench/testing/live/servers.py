@@ -14,6 +14,7 @@ from psbench.backends.dask.protocol.decoder import Message
 from psbench.backends.dask.protocol.framing import State
 from psbench.backends.dask.protocol.messages import PushKey, ReleaseMessage
 from psbench.backends.dask.protocol.roles import worker_name
+from psbench.backends.dask.server.lost_payloads import LostPayloads
 from psbench.backends.dask.server.migration import SliceMigration
 from psbench.backends.dask.server.parameter_server import partition_of
 from psbench.backends.partition import Partition, partitions_of
@@ -21,8 +22,6 @@ from psbench.testing.invariants import BrokenContract
 from psbench.training.workload import Workload
 
 _NO_BUFFERS = torch.zeros(0)
-#: seconds that a payload of a worker that then died may still take
-_GRACE_S = 0.3
 
 
 def version_of(vector: Tensor, what: str) -> int:
@@ -81,7 +80,7 @@ class FakeServer:
         self._part: Partition
         self._migration: SliceMigration
         self._orders: deque[Message] = deque()
-        self._gone: dict[int, float] = {}
+        self._lost = LostPayloads()
         self._met: set[int] = set()  # workers that are connected
         self._handlers: dict[type[Message], Callable[[Any], Message | None]] = {
             msg.BeginSlice: self._begin,
@@ -130,9 +129,7 @@ class FakeServer:
             assert message.payload is not None
             self.receive((int(sender.split()[1]), message.ticket), message.payload)
         elif isinstance(message, msg.WorkerGone):
-            self._gone.pop(message.worker, None)
-            if not message.is_back:
-                self._gone[message.worker] = now
+            self._lost.read(message, now)
         elif isinstance(message, msg.BeginSlice):
             self._begin(message)
         elif not isinstance(message, msg.Ping):
@@ -151,16 +148,13 @@ class FakeServer:
 
     def _may(self, order: Message, now: float) -> bool:
         if isinstance(order, msg.AnswerWorker):
-            return order.worker in self._met or order.worker in self._gone
+            return order.worker in self._met or order.worker in self._lost.absent
         for key in _named(order):
             if key not in self._own.payloads:
-                if not self._is_lost(key[0], now):
+                if not self._lost.has(key, now):
                     return False
                 self._own.payloads[key] = torch.zeros_like(self._own.parameters)
         return True
-
-    def _is_lost(self, worker: int, now: float) -> bool:
-        return now - self._gone.get(worker, float("inf")) > _GRACE_S
 
     # ---------------------------------------------------------------- orders
 

@@ -12,7 +12,8 @@ import torch
 from psbench import strategies
 from psbench.backends.dask.coordinator.ending import Ending
 from psbench.backends.dask.coordinator.pushes import PushIntake
-from psbench.backends.dask.protocol.messages import PushMessage
+from psbench.backends.dask.protocol.messages import PushMessage, WorkerGone
+from psbench.backends.dask.server.lost_payloads import LostPayloads
 from psbench.backends.dask.server.parameter_slice import ParameterSlice
 from psbench.core import events as ev
 from psbench.core.engine import Engine
@@ -84,3 +85,18 @@ def test_a_payload_of_another_length_moves_the_model_nowhere() -> None:
     assert torch.equal(part.payloads[0, 2], torch.zeros(4))
     part.receive((0, 3), torch.ones(4))
     assert torch.equal(part.payloads[0, 3], torch.ones(4))
+
+
+def test_a_dead_process_owes_its_payloads_though_it_is_replaced_at_once():
+    """An update that waits for one would wait for ever: the process that took its place has later tickets."""
+    lost = LostPayloads()
+    lost.read(WorkerGone(1, is_back=False, ticket=2), now=10.0)
+    assert lost.absent == {1}
+    lost.read(WorkerGone(1, is_back=True), now=10.0)
+    assert not lost.absent
+    assert not lost.has((1, 2), now=10.2)  # it may still be on its way
+    assert lost.has((1, 2), now=10.4)
+    assert not lost.has((1, 3), now=99.0)  # of the one in its place
+    assert not lost.has((0, 1), now=99.0)
+    lost.read(WorkerGone(1, is_back=False, ticket=3), now=50.0)
+    assert lost.has((1, 3), now=50.4)

@@ -88,7 +88,7 @@ class ActionPerformer:
             ranges = None if codec_counters is None else self._view.ranges
             run.store = ParameterServerStore(out, workload, index, state, run.numbers, ranges, codec_counters)
         for worker in run.peers.lost_workers:  # of which servers that had no part in the run have not heard
-            run.store.leave(worker)
+            run.store.leave(worker, run.view.last_ticket(worker))
         run.has_store = True
         self._compose(workload.wire_size)
 

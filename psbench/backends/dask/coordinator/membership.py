@@ -115,7 +115,7 @@ class Membership:
         self._replacements.lose(name, self._run.now, how, is_replaced)
         self._expect_again(name)
         if self._run.has_store:
-            self._run.store.leave(worker)
+            self._run.store.leave(worker, self._run.view.last_ticket(worker))
             self._averaging.leave(worker)
             self._checkpoints.leave(worker)
         if self._run.training:

@@ -423,10 +423,14 @@ class ForgetWorker(Message, kind=74):
 
 
 class WorkerGone(Message, kind=75):
-    """Do not wait for payloads of a worker that is dead, or do so again: another has taken its place."""
+    """Do not wait for payloads of a worker that is dead, or another process has taken its place.
+
+    `ticket` is the last that the dead process had.
+    """
 
     worker: int
     is_back: bool
+    ticket: int = -1
 
 
 class HoldVersion(Message, kind=76):

@@ -238,7 +238,7 @@ class AllReduceStore:
 
     # ---------------------------------------------------------------- workers that are lost
 
-    def leave(self, worker: int) -> None:
+    def leave(self, worker: int, ticket: int) -> None:
         """Ask others for what that worker was to send, and settle a ring that it was in."""
         if worker not in self._alive:
             return

@@ -63,7 +63,7 @@ class GossipStore:
         if worker in self._alive:
             self._out.send(worker_name(worker), message)
 
-    def leave(self, worker: int) -> None:
+    def leave(self, worker: int, ticket: int) -> None:
         """Have no worker wait for one that is dead."""
         self._alive.discard(worker)
         self._tell_all(msg.WorkerGone(worker, False))

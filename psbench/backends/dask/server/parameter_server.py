@@ -137,12 +137,12 @@ class ParameterServerStore:
         """Forget which model a worker holds."""
         self._order(msg.ForgetWorker(worker))
 
-    def leave(self, worker: int) -> None:
+    def leave(self, worker: int, ticket: int) -> None:
         """Tell the servers not to wait for ever for a dead worker's slices."""
-        self._order(msg.WorkerGone(worker, is_back=False))
+        self._order(msg.WorkerGone(worker, is_back=False, ticket=ticket))
 
     def join(self, worker: int) -> None:
-        """Tell the servers to wait for a worker's slices again."""
+        """Tell the servers that another process has taken a worker's place."""
         self._order(msg.WorkerGone(worker, is_back=True))
 
     # ---------------------------------------------------------------- states and measurements

@@ -19,6 +19,7 @@ from psbench.backends.dask.protocol.transport import (
     ServerSocket,
     Stopped,
 )
+from psbench.backends.dask.server.lost_payloads import LostPayloads
 from psbench.backends.dask.server.migration import SliceMigration
 from psbench.backends.dask.server.parameter_server import new_slice, partition_of
 from psbench.backends.dask.server.parameter_slice import ParameterSlice
@@ -28,8 +29,6 @@ from psbench.training.products import Product
 from psbench.training.workload import Workload
 
 _POLL_MS = 50
-#: seconds that a slice sent by a worker that then died may still take to arrive
-_GRACE_S = 0.3
 
 
 class ServerProcess:
@@ -53,7 +52,7 @@ class ServerProcess:
     ) -> None:
         self.workload, self.socket, self.coordinator, self.number = workload, socket, coordinator, number
         self._orders: deque[Message] = deque()
-        self._gone: dict[int, float] = {}  # when each dead worker was reported
+        self._lost = LostPayloads()
         self._unwanted: set[PushKey] = set()  # pushes to drop when they come
         self._met: set[int] = set()  # workers whose greeting was read
         self._slice: ParameterSlice
@@ -116,10 +115,8 @@ class ServerProcess:
         if isinstance(message, msg.StopRun):
             raise Stopped
         if isinstance(message, msg.WorkerGone):
-            self._gone.pop(message.worker, None)
             self._met.discard(message.worker)
-            if not message.is_back:
-                self._gone[message.worker] = time.monotonic()
+            self._lost.read(message, time.monotonic())
         elif isinstance(message, msg.BeginSlice):
             self._begin(message)
         elif not isinstance(message, msg.Ping):
@@ -159,7 +156,7 @@ class ServerProcess:
         before this server has read it.
         """
         if not self._has_met(order.worker):
-            return order.worker in self._gone
+            return order.worker in self._lost.absent
         with self._slice.busy:
             stamp = order.worker, order.ticket, order.version
             payload = self._slice.answer(*stamp, order.aggregate, order.fragment)
@@ -176,13 +173,10 @@ class ServerProcess:
         """Return whether these payloads are here, or will never come."""
         for key in keys:
             if key not in self._slice.payloads:
-                if not self._is_lost(key[0]):
+                if not self._lost.has(key, time.monotonic()):
                     return False
                 self._slice.replace_missing(key)
         return True
-
-    def _is_lost(self, worker: int) -> bool:
-        return time.monotonic() - self._gone.get(worker, float("inf")) > _GRACE_S
 
     # ---------------------------------------------------------------- requests
 

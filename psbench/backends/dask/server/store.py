@@ -93,8 +93,8 @@ class ParameterStore(Protocol):
     def forget(self, worker: int) -> None:
         """Forget which model a worker holds: it has gone, or restarts."""
 
-    def leave(self, worker: int) -> None:
-        """Remove a worker that is dead."""
+    def leave(self, worker: int, ticket: int) -> None:
+        """Remove a worker that is dead, and had this ticket last."""
 
     def join(self, worker: int) -> None:
         """Reckon with a worker that was dead or missing; it has no model yet."""
