@@ -90,9 +90,8 @@ class ParameterSlice:
         self.server = Server(state["parameters"], state["buffers"], optimizer, global_batch, aggregation)
         self.server.load_states(state)
         self._sends_parameters = aggregation.payload == "parameters"
+        self._vectors_of_a_push = composition.vectors_of_a_push
         self._length = len(self.server.parameters)
-        #: entries that a push has for this slice
-        self._pushed = self._length * composition.vectors_of_a_push
         self.is_shared = is_bare(composition)
         self._codec_of = composition, streams, number
         self._codec = None if self.is_shared else ServerCodecState(composition, self._length, streams, number)
@@ -122,6 +121,11 @@ class ParameterSlice:
             self._codec.channel.num_sent = codec_counters["aggregates"]
             if "residual" in state:
                 self._codec.channel.restore(state["residual"].numpy(), codec_counters["aggregates"])
+
+    @property
+    def _pushed(self) -> int:
+        """How many entries a push has for this slice."""
+        return self._length * self._vectors_of_a_push
 
     @property
     def codec_counters(self) -> dict[str, int]:
