@@ -11,7 +11,7 @@ import pandas as pd
 from psbench import metrics
 from psbench.charts.colours import looks
 from psbench.charts.names import TITLES
-from psbench.charts.source import labels_of
+from psbench.charts.source import labels_of, source
 from psbench.metrics.record import RunRecord
 
 #: what is spent, by column: axis title and number format
@@ -83,7 +83,7 @@ def pareto_chart(table: pd.DataFrame, cost: str, strategies: Sequence[str]) -> a
     name = f"pareto_{cost}"
     return alt.LayerChart(
         layer=[line, points],
-        data=table,
+        data=source(table),
         width="container",
         height=220,
         title=TITLES[name],

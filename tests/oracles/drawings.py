@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Sequence
+from itertools import pairwise
 from statistics import fmean
 from typing import Any
 
@@ -468,3 +469,37 @@ def traffic(label: str, runs: Sequence[Run]) -> Table:
         | {"bytes": fmean(sum(row.bytes for row in rows if row.kind == kind) for rows in answered)}
         for way, kind in kinds.items()
     ]
+
+
+def pareto(groups: dict[str, list[Run]]) -> Table:
+    """Return what each spent and how low its loss is at the end, and whether no other beats it in both."""
+    found: Table = []
+    for label, runs in groups.items():
+        last = [evaluations_of(rows_of(run.log))[-1] for run in runs]
+        losses = [row["train_loss"] if row.get("val_loss") is None else row["val_loss"] for row in last]
+        if all(loss is not None and math.isfinite(loss) for loss in losses):
+            spent = sum(row["bytes"] for row in traffic(label, runs))
+            silent = fmean(_silent_s(run) for run in runs)
+            found.append({"label": label, "bytes": spent, "silent_s": silent, "loss": fmean(losses)})
+    for row in found:
+        for cost in ("bytes", "silent_s"):
+            row[f"front_{cost}"] = not any(
+                other[cost] <= row[cost]
+                and other["loss"] <= row["loss"]
+                and (other[cost] < row[cost] or other["loss"] < row["loss"])
+                for other in found
+            )
+    return found
+
+
+def _silent_s(run: Run) -> float:
+    """Return for how long no worker computed, from when each span of computing begins and ends."""
+    rows = rows_of(run.log)
+    steps = [(span.start_s, span.end_s) for span in spans_of(rows) if span.phase == "compute"]
+    times = sorted({time for step in steps for time in step})
+    busy = sum(
+        after - before
+        for before, after in pairwise(times)
+        if any(start <= before and after <= end for start, end in steps)
+    )
+    return end_of(rows) - busy

@@ -135,6 +135,8 @@ def test_figures_of_a_comparison(groups: dict[str, list[Run]]) -> None:
             for label, own in groups.items()
             for row in drawings.spread(label, [value for run in own for value in values(run)])
         ]
+    both = drawings.pareto(groups)
+    expected |= {"pareto_bytes": both, "pareto_silent_s": both}
     assert {*found} == {*expected}
     for name, table in expected.items():
         (figure,) = found[name]

@@ -215,6 +215,8 @@ def figures_of(compared: Comparison) -> dict[str, list[drawings.Table]]:
                 for values in (drawings.staleness, drawings.leads)
             ),
             [row for label, own in groups.items() for row in drawings.traffic(label, own)],
+            drawings.pareto(groups),
+            drawings.pareto(groups),
         ],
     }
     for label, own in groups.items():
@@ -256,8 +258,8 @@ def _is(row: dict[str, str], expected: dict[str, Any]) -> bool:
     """Whether the texts of a row are these values, to four digits."""
     for name, text in row.items():
         value = expected.get(name)
-        if isinstance(value, str) or value is None or not text:
-            if text != (value or ""):
+        if isinstance(value, (str, bool)) or value is None or not text:
+            if text != ("" if value is None else str(value)):
                 return False
         elif abs(float(text) - value) > 6e-4 * abs(value) + 1e-12:
             return False
