@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import multiprocessing.spawn
 import sys
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import dask
@@ -18,7 +18,10 @@ from distributed import LocalCluster, Worker
 from psbench.system import insides
 
 
-def test_a_process_is_not_given_the_script_again() -> None:
+def test_a_process_is_not_given_the_script_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    script = ModuleType("__main__")  # a process of pytest-xdist runs none
+    script.__file__ = "/a/script.py"
+    monkeypatch.setitem(sys.modules, "__main__", script)
     assert multiprocessing.spawn.get_preparation_data("outside").keys() & {
         "init_main_from_path",
         "init_main_from_name",
@@ -26,7 +29,7 @@ def test_a_process_is_not_given_the_script_again() -> None:
     with insides.without_main():
         given = multiprocessing.spawn.get_preparation_data("inside")
     assert not given.keys() & {"init_main_from_path", "init_main_from_name"}
-    assert "__main__" in sys.modules
+    assert sys.modules["__main__"] is script
 
 
 def test_dask_takes_the_word_that_imports_are_preloaded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -157,7 +157,7 @@ OFTEN = {"name": "hermes", "chunk_samples": 48, "passes": 1, "alpha": -0.1, "pat
 @pytest.mark.parametrize("strategy", ["bsp", {"name": "selsync", "delta": 1e9}, OFTEN], ids=json.dumps)
 def test_a_stop_leaves_a_checkpoint(strategy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of the next version, where under a barrier nothing is void; or, if none comes, of the moment."""
-    monkeypatch.setattr("psbench.backends.dask.coordinator.live_run._STOP_S", 0.2)
+    monkeypatch.setattr("psbench.backends.dask.coordinator.stopping._STOP_S", 0.2)
     asked: list[bool] = []
 
     def on_rows(done: ThreadedRun, client: Any) -> None:

@@ -38,6 +38,7 @@ VALUES: dict[str, Any] = {
     "list[tuple[str, str, int, int]]": [("payload/0/1", "parameters", 0, 7)],
     "list[float]": [1 / 3, math.nan],
     "dict[str, float]": {"loss": 1e-300},
+    "dict[int, float]": {0: 0.25, 3: 0.75},
     "dict[str, int]": {"draws": -1},
     "dict[str, int] | None": {"draws": -1},
     "dict[str, Any]": {"nested": [1, {"big": 2**127 + 1}], "nothing": None},

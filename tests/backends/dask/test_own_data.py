@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import numpy as np
@@ -59,7 +61,12 @@ def test_a_live_run_has_the_parameters_of_virtual_time(scheduler: str, form: str
 class Loopback:
     """Stands in for a client: keeps what is sent."""
 
-    def scatter(self, shipment: Shipment, workers: list[str], hash: bool) -> Shipment:
+    status = "running"
+
+    def sync(self, call: Callable[[], Coroutine[Any, Any, Shipment]]) -> Shipment:
+        return asyncio.run(call())
+
+    async def scatter(self, shipment: Shipment, workers: list[str], hash: bool) -> Shipment:
         assert (len(workers), hash) == (1, False)
         return shipment
 

@@ -29,6 +29,7 @@ from psbench.backends.dask.placement import place
 from psbench.backends.dask.protocol.roles import RunKey
 from psbench.backends.dask.record import Record
 from psbench.cli import main
+from psbench.clusters.connection import ConnectionSettings
 from psbench.core.log import EventLog, Kind
 from psbench.errors import BackendError, ParameterError
 from psbench.results.run import Run
@@ -209,7 +210,7 @@ def test_a_second_client_of_the_scheduler_finds_the_key_nowhere(
 def test_a_task_that_dask_starts_once_more_gets_no_key(scheduler: str) -> None:
     with Client(scheduler, set_as_default=False) as client:
         (address, *_) = client.nthreads()
-        give_key(client, RunKey(b"k" * 32), "takes", address, 60.0)
+        give_key(client, RunKey(b"k" * 32), "takes", address, ConnectionSettings())
         assert client.submit(lambda: take_key() == b"k" * 32, workers=[address], key="takes").result()
         with pytest.raises(BackendError, match="has no key of its run"):
             client.submit(take_key, workers=[address], key="takes again").result()

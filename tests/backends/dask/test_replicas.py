@@ -210,7 +210,7 @@ def test_another_replica_has_state_and_log_that_the_client_may_lack(encrypted: b
         done.replica._socket = socket
         thread = threading.Thread(target=done.replica.run)  # the coordinator is gone
         thread.start()
-        take_back(socket.address, RunKey(KEY), record)
+        take_back(socket.address, RunKey(KEY), record, spec.connection)
         thread.join(20)
     assert not thread.is_alive()
     assert behind.rows().tobytes() == done.log.rows(0, rows).tobytes()
@@ -228,7 +228,7 @@ def test_a_client_that_is_cut_off_from_a_coordinator_gets_the_state_too() -> Non
     def take_then_stop(done: ThreadedRun, client: ClientSocket) -> None:
         if record.start is None and len(states_of(done)) > 10:
             log.extend(done.log.rows(len(log)), done.log.texts)  # what the client has
-            take_back(done.replica._socket.address, RunKey(KEY), record)
+            take_back(done.replica._socket.address, RunKey(KEY), record, spec.connection)
         if done.incidents:
             client.send(msg.RequestStop(checkpoint=False))
 
