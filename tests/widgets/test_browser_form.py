@@ -58,8 +58,9 @@ def test_wrong_values_keep_run_off_until_they_are_mended(panel: Direct, screensh
 
     web.click('.psb-mode:text-is("composed")')
     panel.wait("() => document.querySelectorAll('.psb-domain option:disabled').length > 0")
-    placement = web.locator(".psb-domain", has_text="placement").locator("select").first
-    assert "needs all workers" in (placement.locator("option:disabled").first.text_content() or "")
+    placement = web.locator('.psb-domain:has(> .psb-domain-name:text-is("placement")) select').first
+    refused = placement.locator("option:disabled").all_text_contents()
+    assert any("needs all workers" in each for each in refused), refused
     panel.shot(screenshots / "lab-composed.png")
 
 

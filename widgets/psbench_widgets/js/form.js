@@ -32,6 +32,8 @@ const RARE = new Set([
   "lr_scaling",
   "weights",
 ]);
+// what every optimizer has, and what one comes for
+const NEAR = new Set(["lr"]);
 // what a beginner needs: which strategy, on which cluster, with workers of which speed
 const BASIC = ["strategy", "cluster"];
 const DOMAINS = {
@@ -240,7 +242,9 @@ export class Form {
             fields.map((f) => f.name).filter((n) => rivals.every((r) => r.fields.some((f) => f.name === n))),
           )
         : new Set();
-    const rare = (f) => every.has(f.name) || (f.kind === "part" && f.domain === "codec") || RARE.has(f.name);
+    const rare = (f) =>
+      !NEAR.has(f.name) &&
+      (every.has(f.name) || (f.kind === "part" && f.domain === "codec") || RARE.has(f.name));
     const draw = (f) => this.field(f, values, key);
     const near = fields
       .filter((f) => !rare(f))
