@@ -24,7 +24,7 @@ def grid_group(worker: int, exchange: int, n: int, size: int) -> list[int]:
     """
     step = size ** (exchange % dimensions(n, size))
     first = worker - worker // step % size * step
-    return [other for place in range(size) if (other := first + step * place) < n]
+    return list(range(first, min(first + step * size, n), step))
 
 
 def dimensions(n: int, size: int) -> int:
