@@ -29,6 +29,7 @@ from psbench.strategies import CATALOGUE
 from psbench.strategies.catalogue.composition import Published
 from psbench.strategies.consistency import ASP
 from psbench.testing import random_cluster, toy_experiment
+from psbench.testing.fuzz.compositions import fitting_sizes
 from psbench.testing.invariants import Invariants
 
 pytestmark = pytest.mark.filterwarnings("ignore::psbench.errors.DoubtfulComposition")
@@ -51,7 +52,8 @@ def in_words(kind):
 
 def follow(strategy, seed):
     """Run briefly and check after every event: conservation, single answers, what parts declare."""
-    cluster = random_cluster(strategy, seed)
+    most = max(6, *fitting_sizes(strategy)[:1])  # some need many, such as to tell wrong pushes from others
+    cluster = random_cluster(strategy, seed, max_workers=most)
     invariants = Invariants(f"{strategy.spec()} on random cluster {seed}", cluster.engine)
     for _ in range(EVENTS):
         if cluster.done:

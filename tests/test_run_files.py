@@ -106,10 +106,16 @@ def test_several_runs_are_refused_before_the_first(folder, tmp_path, capsys):
     assert "asp-seed1: holds another run" in capsys.readouterr().err
     assert not (tmp_path / "out/asp-seed0").exists()
     assert main([*argv, "--overwrite"]) == 0
-    (tmp_path / "search/50%-seed0").mkdir(parents=True)
-    shutil.copy(folder / "run.json", tmp_path / "search/50%-seed0")
-    assert main(["search", "--set", "stop.epochs=2", "--out", str(tmp_path / "search")]) == 2
-    assert "50%-seed0: holds another run" in capsys.readouterr().err
+
+
+def test_a_search_leaves_other_runs_in_its_folder_alone(folder, tmp_path):
+    """The folders of its own runs are named by the digests of their specifications."""
+    other = Path(shutil.copytree(folder, tmp_path / "search/sync_switch-seed0"))
+    before = {path: path.read_bytes() for path in other.rglob("*") if path.is_file()}
+    argv = ["search", "--set", "stop.epochs=2", "--runs", "1", "--halvings", "1", "--processes", "1"]
+    assert main([*argv, "--out", str(tmp_path / "search")]) == 0
+    assert {path: path.read_bytes() for path in other.rglob("*") if path.is_file()} == before
+    assert len(list((tmp_path / "search").iterdir())) == 3
 
 
 def test_a_resumed_run_is_the_same_run_at_home_and_another_elsewhere(folder, tmp_path):

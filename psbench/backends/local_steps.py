@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
-import torch
 from torch import Tensor
 
 from psbench.core.events import Report, Vote
@@ -71,17 +70,6 @@ def obey(
     elif directive != "wait":
         push(directive == "push_and_continue")
     return directive == "push_and_continue"
-
-
-def numbers_of(payload: Tensor | None, reads: Collection[str]) -> dict[str, float]:
-    """Return the statistics of what is pushed that some part reads.
-
-    >>> numbers_of(torch.tensor([3.0, 4.0]), ["loss", "push_norm"])
-    {'push_norm': 5.0}
-    """
-    if payload is None or "push_norm" not in reads:
-        return {}
-    return {"push_norm": float(torch.linalg.vector_norm(payload))}
 
 
 def mean_model(models: Sequence[Model]) -> Model | None:

@@ -6,7 +6,7 @@ with `stepped`, and then either `keep` the step or push the `payload`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -132,6 +132,17 @@ class LocalModel:
             self.state["gradient"] = gradient.clone()
         if own := under(OPTIMIZER, state):
             self._own.load(own)
+
+
+def numbers_of(payload: Tensor | None, reads: Collection[str]) -> dict[str, float]:
+    """Return the statistics of what is pushed that some part reads.
+
+    >>> numbers_of(torch.tensor([3.0, 4.0]), ["loss", "push_norm"])
+    {'push_norm': 5.0}
+    """
+    if payload is None or "push_norm" not in reads:
+        return {}
+    return {"push_norm": float(torch.linalg.vector_norm(payload))}
 
 
 class _OwnStep:

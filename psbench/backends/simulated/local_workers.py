@@ -14,7 +14,7 @@ from torch import Tensor
 
 from psbench.backends.checkpointing import named, under
 from psbench.backends.compression import Compression
-from psbench.backends.local_steps import Model, mean_model, numbers_of, obey, renew
+from psbench.backends.local_steps import Model, mean_model, obey, renew
 from psbench.backends.partition import fragments_of
 from psbench.backends.simulated.event_queue import EventQueue
 from psbench.backends.simulated.measurements import forward_s
@@ -27,7 +27,7 @@ from psbench.core.strategy import Strategy
 from psbench.core.worker_loop import WorkerLoop
 from psbench.core.worker_policy import Directive
 from psbench.errors import CodecError
-from psbench.training.local_model import LocalModel, StepStatistics
+from psbench.training.local_model import LocalModel, StepStatistics, numbers_of
 from psbench.training.trainer import StepTask
 
 _UNKNOWN: Mapping[str, float] = {}  # without gradients nothing is known of a step

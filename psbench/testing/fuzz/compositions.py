@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import Any, Literal, get_args, get_origin
+from types import SimpleNamespace
+from typing import Any, Literal, TypeAlias, cast, get_args, get_origin
 
 import numpy as np
 from pydantic.fields import FieldInfo
 
 from psbench import strategies
+from psbench.core.compatibility import Composition, misfits
 from psbench.core.part import REGISTRY, Part
 from psbench.core.strategy import DOMAINS, Strategy
 from psbench.core.switching_strategy import AnyStrategy, LaterSwitch, SwitchingStrategy
@@ -20,12 +22,18 @@ _ATTEMPTS = 5000
 _MANY = 5
 #: share of the combinations of parts that are not tried because their defaults do not fit together
 _SKIPPED = 0.9
+#: parts drawn anew, one at a time, in search of a combination that fits
+_MENDINGS = 200
 #: size of the largest cluster that a drawn strategy is tried on
 MOST_WORKERS = 8
 #: sizes above this are drawn seldom, as they take longer
 _FEW_WORKERS = 5
 #: fields of a switching strategy that are drawn; its strategies and its rule are drawn as parts
 _OF_SWITCHING = ("momentum", "ramp_updates", "cost_s")
+
+
+#: the class of a part of each domain
+Kinds: TypeAlias = dict[str, type[Part]]
 
 
 def registered(*domains: str) -> list[type[Part]]:
@@ -104,8 +112,10 @@ def draw_composition(rng: np.random.Generator, *given: type[Part]) -> Strategy:
     own = {kind.domain: [kind] for kind in given}
     codec = own.pop("codec", None)
     choices = {domain: registered(domain) for domain in DOMAINS} | own
-    for _ in range(_ATTEMPTS):
+    for attempt in range(2 * _ATTEMPTS):
         drawn = {domain: known[rng.integers(len(known))] for domain, known in choices.items()}
+        if attempt >= _ATTEMPTS:  # what chance alone has not found, such as four parts that need each other
+            drawn = _mended(drawn, choices, rng)
         if not _fits(*drawn.values()) and rng.random() < _SKIPPED:
             continue
         try:
@@ -117,6 +127,25 @@ def draw_composition(rng: np.random.Generator, *given: type[Part]) -> Strategy:
         except SpecError:  # the parts do not fit together
             continue
     raise ParameterError(f"nothing was found that goes with {', '.join(kind.__name__ for kind in given)}")
+
+
+def _mended(drawn: Kinds, choices: dict[str, list[type[Part]]], rng: np.random.Generator) -> Kinds:
+    """Return parts with fewer reasons against them: one at a time is drawn anew, and kept if no worse."""
+    reasons = _reasons(*drawn.values())
+    for _ in range(_MENDINGS):
+        if not reasons:
+            break
+        domain = DOMAINS[rng.integers(len(DOMAINS))]
+        other = drawn | {domain: choices[domain][rng.integers(len(choices[domain]))]}
+        if (found := _reasons(*other.values())) <= reasons:
+            drawn, reasons = other, found
+    return drawn
+
+
+@cache
+def _reasons(*kinds: type[Part]) -> int:
+    """Return how many reasons there are against parts with their default parameters."""
+    return len(misfits(cast(Composition, SimpleNamespace(**{kind.domain: kind() for kind in kinds}))))
 
 
 @cache

@@ -174,10 +174,12 @@ class ServerExchange(WorkerExchange):
             return []
         if fragment >= 0:
             return self._parts_of(payload, self._fragments[fragment])
+        parts = [part.of(payload) for part in pushed_to(self._composition, self._parts)]
         if self._codecs is None:
-            return [part.of(payload) for part in pushed_to(self._composition, self._parts)]
+            return parts
         try:
-            return self._codecs.push(payload)
+            pairs = zip(self._codecs.states, parts, strict=True)
+            return [torch.from_numpy(codec.encode_push(part.numpy())) for codec, part in pairs]
         except CodecError:
             return []
 

@@ -22,7 +22,7 @@ from psbench.backends.dask.worker.gossip_member import GossipExchange, GossipMem
 from psbench.backends.dask.worker.mailbox import LOOK_S, Mailbox
 from psbench.backends.dask.worker.ring_member import RingMember
 from psbench.backends.dask.worker.usage import Usage
-from psbench.backends.local_steps import numbers_of, obey, renew
+from psbench.backends.local_steps import obey, renew
 from psbench.backends.partition import Partition, fragments_of
 from psbench.core import events as ev
 from psbench.core.strategy import Strategy
@@ -30,7 +30,7 @@ from psbench.core.worker_loop import WorkerLoop
 from psbench.core.worker_policy import Directive
 from psbench.training.batches import BatchPosition
 from psbench.training.corruption import Corruptions
-from psbench.training.local_model import LocalModel, StepStatistics
+from psbench.training.local_model import LocalModel, StepStatistics, numbers_of
 from psbench.training.workload import Workload
 
 
