@@ -202,8 +202,10 @@ class Page:
 
     def reload(self) -> None:
         """Save the notebook (its outputs would be lost) and load the page anew."""
-        self.page.keyboard.press("Control+s")
-        self.page.wait_for_selector(".jp-NotebookPanel:not(.jp-mod-dirty)")
+        # by the menu: keys that are pressed within the panel are the panel's
+        self.page.click('.lm-MenuBar-itemLabel:text-is("File")')
+        self.page.click('.lm-Menu-item[data-command="docmanager:save"]')
+        self.page.wait_for_selector(".lm-DockPanel-tabBar .lm-mod-current:not(.jp-mod-dirty)")
         self.page.wait_for_timeout(500)
         self.page.reload()
         self.ready()

@@ -140,6 +140,10 @@ def test_a_situation_is_one_press_and_shows_what_it_says(panel: Panel, preset: P
     if preset.name == "dying_worker":
         assert len(log.of_kind(Kind.LEAVE)["row"]) == 1
         assert len(log.of_kind(Kind.JOIN)["row"]) == 5
+    # on another cluster it is not that situation any more, and has not its name
+    panel.experiment = panel.experiment.but(cluster={"workers": 2}, stop={"updates": 2})
+    assert [job.experiment.name for job in panel.run()] == [""]
+    assert panel.wait(60)
 
 
 def test_what_was_expected_is_compared_with_what_came(panel: Panel) -> None:

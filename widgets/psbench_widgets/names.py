@@ -31,7 +31,7 @@ def names_of(experiments: Sequence[Experiment]) -> list[str]:
     leaves = [_leaves(_spec(each)) for each in experiments]
     titles = [each.title for each in experiments]
     # whose title is not its strategy's is told apart by that, too
-    repeats = [_REPEATS[each.name is not None :] for each in experiments]
+    repeats = [_REPEATS[bool(each.name) :] for each in experiments]
     return [_name(place, titles, leaves, repeats[place]) for place in range(len(titles))]
 
 

@@ -81,5 +81,5 @@ def with_own_name(experiment: Experiment) -> Experiment:
         if experiment.name == preset.title:
             own = preset.experiment()
             same = experiment.cluster == own.cluster and experiment.sharding == own.sharding
-            return experiment if same else experiment.but(name=None)
+            return experiment if same else experiment.but(name="")
     return experiment

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -23,10 +24,14 @@ RUN = {
     "strategy": "asp",
     "cluster": "{workers: 1, step_time: constant}",
     "batch_size": "24",
-    "stop": "{epochs: 30}",
+    "stop": "{epochs: 300}",
     "checkpoint_every": "1",
     "recovery.wait_for_workers": "30",
 }
+
+
+#: seconds that a run has for anything that a test waits for
+PATIENCE_S = 120
 
 
 class Terminal:
@@ -47,11 +52,17 @@ class Terminal:
         for line in self.process.stdout:
             self.lines.append(line.rstrip())
 
-    def until(self, words: str) -> None:
-        """Wait for a line with these words."""
-        while not any(words in line for line in self.lines):
-            assert self.process.poll() is None, self.lines
+    def until(self, pattern: str) -> None:
+        """Wait for a line in which this is found."""
+        until = time.monotonic() + PATIENCE_S
+        while not any(re.search(pattern, line) for line in self.lines):
+            self.check(f"a line with {pattern!r}", until)
             time.sleep(0.05)
+
+    def check(self, awaited: str, until: float) -> None:
+        """Fail if the run is over, or the time is."""
+        assert self.process.poll() is None, f"the run is over before {awaited}: {self.lines}"
+        assert time.monotonic() < until, f"no {awaited} within {PATIENCE_S} s: {self.lines}"
 
     def end(self) -> str:
         """Wait for the end; return all that was printed."""
@@ -92,17 +103,20 @@ class OwnCluster:
         self._numbers = self.client.run(os.getpid)
         self.client.run(lambda: bool(__import__("psbench.backends.dask.tasks")))
 
+    @property
+    def scheduler(self) -> int:
+        """The scheduler's process."""
+        return self.processes[0].pid
+
     def _start(self, command: list[str]) -> None:
         quiet = subprocess.DEVNULL
         self.processes.append(subprocess.Popen(command, stdout=quiet, stderr=quiet))
 
-    def send(self, role: str, number: signal.Signals) -> None:
-        """Send a signal to the process of a role, as soon as it has one, or to the scheduler."""
-        os.kill(self.processes[0].pid if role == "scheduler" else self.process_of(role), number)
-
-    def process_of(self, role: str) -> int:
+    def process_of(self, role: str, terminal: Terminal) -> int:
         """Return the process of a role, as soon as it has one."""
+        until = time.monotonic() + PATIENCE_S
         while True:
+            terminal.check(f"a process is the {role}", until)
             for address, keys in self.client.processing().items():
                 if any(str(key).endswith(role.replace(" ", "-")) for key in keys):
                     return int(self._numbers[address])
@@ -128,9 +142,10 @@ def running(folder: Path) -> Iterator[tuple[OwnCluster, Terminal]]:
         cluster.end()
 
 
+@pytest.mark.nightly
 def test_an_evaluator_killed_at_the_start_is_replaced(tmp_path: Path) -> None:
     with running(tmp_path) as (cluster, terminal):
-        cluster.send("evaluator", signal.SIGKILL)
+        os.kill(cluster.process_of("evaluator", terminal), signal.SIGKILL)
         said = terminal.end()
         assert "evaluator has joined on another Dask worker" in said
         assert terminal.process.returncode == 0
@@ -144,11 +159,12 @@ def test_a_training_worker_killed_at_the_start_is_replaced(tmp_path: Path) -> No
         assert terminal.process.returncode == 0
 
 
+@pytest.mark.nightly
 def test_a_run_whose_coordinator_freezes_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
     with running(tmp_path) as (cluster, terminal):
-        terminal.until("epoch")
-        time.sleep(1)
-        cluster.send("coordinator", signal.SIGSTOP)
+        coordinator = cluster.process_of("coordinator", terminal)
+        terminal.until(r"epoch ([2-9]|\d\d) of")  # the first one's checkpoint is written
+        os.kill(coordinator, signal.SIGSTOP)
         said = terminal.end()
         assert "no word of parameter server 0 for" in said
         assert "gives no sign of life: is it frozen?" in said
@@ -156,20 +172,21 @@ def test_a_run_whose_coordinator_freezes_goes_on_from_its_checkpoint(tmp_path: P
         assert terminal.process.returncode == 0
 
 
+@pytest.mark.nightly
 def test_a_run_whose_scheduler_freezes_ends_as_it_would(tmp_path: Path) -> None:
     with running(tmp_path) as (cluster, terminal):
         terminal.until("epoch")
-        cluster.send("scheduler", signal.SIGSTOP)
+        os.kill(cluster.scheduler, signal.SIGSTOP)
         said = terminal.end()
         assert "the Dask scheduler has not answered within 5 s" in said
-        assert "finished: 30 epochs are done" in said
+        assert "finished: 300 epochs are done" in said
         assert terminal.process.returncode == 0
 
 
 def test_a_scheduler_killed_at_the_start_is_one_sentence(tmp_path: Path) -> None:
     with running(tmp_path) as (cluster, terminal):
-        cluster.process_of("coordinator")
-        cluster.send("scheduler", signal.SIGKILL)
+        cluster.process_of("coordinator", terminal)
+        os.kill(cluster.scheduler, signal.SIGKILL)
         said = terminal.end()
         assert [line for line in said.splitlines() if "scheduler" in line] == [
             "error: the Dask scheduler is gone: its process was killed, or its machine is unreachable"

@@ -72,10 +72,11 @@ export function machine(state, about, colours, selected) {
 
 const row = (count) =>
   Array.from({ length: count }, (_, i) => ({ x: 18 + ((WIDTH - 36) * (i + 0.5)) / count, y: 122 }));
+// what stands under the lowest worker keeps clear of the line at the bottom
 const ring = (count) =>
   Array.from({ length: count }, (_, i) => ({
-    x: WIDTH / 2 + 128 * Math.sin((2 * Math.PI * i) / count),
-    y: 84 - 62 * Math.cos((2 * Math.PI * i) / count),
+    x: WIDTH / 2 + 142 * Math.sin((2 * Math.PI * i) / count),
+    y: 72 - 50 * Math.cos((2 * Math.PI * i) / count),
   }));
 const words = (x, y, text, kind = "") =>
   s("text", { x, y, class: `psb-machine-text ${kind}`, "text-anchor": "middle" }, text);
