@@ -152,15 +152,6 @@ def test_an_evaluator_killed_at_the_start_is_replaced(tmp_path: Path) -> None:
 
 
 @pytest.mark.nightly
-def test_a_training_worker_killed_at_the_start_is_replaced(tmp_path: Path) -> None:
-    with running(tmp_path) as (cluster, terminal):
-        os.kill(cluster.process_of("worker 0", terminal), signal.SIGKILL)
-        said = terminal.end()
-        assert "worker 0 has joined on another Dask worker" in said
-        assert terminal.process.returncode == 0
-
-
-@pytest.mark.nightly
 def test_a_run_whose_coordinator_freezes_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
     with running(tmp_path) as (cluster, terminal):
         coordinator = cluster.process_of("coordinator", terminal)
