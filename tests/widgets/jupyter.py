@@ -202,9 +202,7 @@ class Page:
 
     def reload(self) -> None:
         """Save the notebook (its outputs would be lost) and load the page anew."""
-        # by the menu: keys that are pressed within the panel are the panel's
-        self.page.click('.lm-MenuBar-itemLabel:text-is("File")')
-        self.page.click('.lm-Menu-item[data-command="docmanager:save"]')
+        self.page.keyboard.press("Control+s")  # wherever the focus is: in the panel too
         self.page.wait_for_selector(".lm-DockPanel-tabBar .lm-mod-current:not(.jp-mod-dirty)")
         self.page.wait_for_timeout(500)
         self.page.reload()

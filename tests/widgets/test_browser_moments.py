@@ -115,7 +115,7 @@ def test_a_run_under_way_and_a_long_one_are_shown_as_they_were(panel: Direct, sc
     assert played["now"] > edge > before["now"]
     assert played["drawn"] == 4
     sentences = truth(whole, played["now"])
-    assert (sentences[0] if sentences else "At this moment nobody waits") in played["why"]
+    assert (sentences[0] if sentences else "At this moment no worker waits") in played["why"]
     # at the edges of a piece, too, a wait has its whole length
     for time in web.evaluate(
         "() => { const r = document.querySelector('.psb-lab').stage.films[0].recording;"

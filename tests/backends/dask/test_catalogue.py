@@ -63,8 +63,11 @@ def trained(strategy: dict[str, Any]) -> ThreadedRun:
 def test_every_entry_trains_live_and_is_replayed(name: str) -> None:
     switch = HALFWAY if name == "strategy_switch" else {}
     done = trained({"name": name} | SMALLER.get(name, {}) | switch)
+    first = CATALOGUE[name]().compositions[0]
     rows = done.log.rows()
-    assert set(rows["worker"][rows["kind"] == Kind.PUSH]) == {0, 1}
+    # of so short a run one worker may do all, where the strategy does not have it wait
+    pushed = set(rows["worker"][rows["kind"] == Kind.PUSH].tolist())
+    assert pushed == {0, 1} or (pushed and first.consistency.name == "asp")
 
 
 def compressed(name: str, codec: dict[str, Any], assignment: str) -> dict[str, Any]:

@@ -156,6 +156,7 @@ class Lab {
       h("div", { class: "psb-columns" }, picks, this.main),
     );
     el.append(this.element);
+    this.element.addEventListener("keydown", (event) => save(event, el));
     this.element.stage = this.stage; // what is shown can be asked for from outside, as tests do
     freeToStick(el);
   }
@@ -602,3 +603,9 @@ class Lab {
 
 // in whole microseconds, not before the moment: what had happened then has happened in the fork too
 const inMicroseconds = (time) => Math.ceil(time * 1e6) / 1e6;
+
+// Keys that are pressed in the panel are the panel's (JupyterLab would cut a cell at "x"), but Ctrl+S saves the notebook.
+function save(event, outside) {
+  if (event.key.toLowerCase() !== "s" || !(event.ctrlKey || event.metaKey)) return;
+  if (!outside.dispatchEvent(new KeyboardEvent("keydown", event))) event.preventDefault();
+}
