@@ -167,7 +167,7 @@ def _parameter(name: str, info: FieldInfo, default: Any) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Return plain data; a part or strategy by its name."""
+    """Return plain data; a part or strategy by its name, other settings as they are."""
     if isinstance(value, BaseModel):
-        return value.name  # type: ignore[attr-defined]
+        return getattr(value, "name", None) or value.model_dump(mode="json")
     return json.loads(json.dumps(value))

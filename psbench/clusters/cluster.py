@@ -17,7 +17,8 @@ from pydantic import (
 )
 
 from psbench.clusters.faults import Corruption, Failure, LateJoin, Slowdown
-from psbench.clusters.profile import Profile
+from psbench.clusters.profile import OFF, Profile
+from psbench.clusters.service import Service
 from psbench.clusters.step_time import ShiftedExponential, StepTime
 from psbench.core.part import Part, make_part
 from psbench.core.specification import parameter
@@ -67,6 +68,17 @@ class Cluster(Part):
         One way between two servers.
     slowdowns, failures, joins, corruptions : list of Slowdown, Failure, LateJoin, Corruption, or mappings
         What happens to workers during the run.
+    service : Service or mapping
+        Time that servers take for each message, and the coordinator for each decision.
+    link_time : StepTime, its name, a mapping, or None
+        How much the latency varies of pushes and of models. Measured seconds (`trace`) have a list for each
+        worker's link to the servers, and then one for each link back.
+    first_window_bytes : int, bytes
+        See `psbench.clusters.network.extra_round_trips`. 0: messages of any size are sent at once.
+    paces_live_runs : bool
+        Whether a live worker waits after each step until that has taken what it takes in virtual time, with
+        the same draws: machines are emulated with the variation of their times, and a busy computer matters
+        less. Steps that take longer than that anyway are not shortened.
 
     Raises
     ------
@@ -106,6 +118,25 @@ class Cluster(Part):
     corruptions: tuple[Corruption, ...] = parameter(
         (), "workers that push what is wrong: worker, how, factor, after"
     )
+    service: Service = parameter(Service(), "time that servers and the coordinator take; off by default")
+    link_time: SerializeAsAny[StepTime] | None = parameter(
+        None, "how much the latency of pushes and models varies; none: it does not"
+    )
+    first_window_bytes: int = parameter(
+        0,
+        "what an idle connection sends at first, doubled with every round trip (TCP: 14480); 0: any",
+        unit="bytes",
+        source="RFC 6928; RFC 5681, sec. 4.1",
+        ge=0,
+    )
+    paces_live_runs: bool = parameter(
+        False, "steps of live runs take as long as in virtual time, if the machine computes them in less"
+    )
+
+    @field_validator("link_time", mode="before")
+    @classmethod
+    def _link_time(cls, value: Any) -> Part | None:
+        return None if value is None else make_part("step_time", value)
 
     @field_validator("step_time", mode="before")
     @classmethod
@@ -123,8 +154,9 @@ class Cluster(Part):
     @model_serializer(mode="wrap")
     def _with_name(self, handler: Any) -> dict[str, Any]:
         values = {"name": self.name, **handler(self)}
-        if not self.corruptions:  # specifications stay as they were before there were any
-            values.pop("corruptions", None)
+        for key, off in OFF.items():  # specifications stay as they were before there were any
+            if key in values and (values[key] == off or not values[key]):
+                del values[key]
         return values
 
     @model_validator(mode="after")
@@ -165,6 +197,10 @@ class Cluster(Part):
             joins=self.joins,
             corruptions=self.corruptions,
             read_seconds_per_sample=self.read_seconds_per_sample,
+            service=self.service,
+            link_time=self.link_time,
+            first_window_bytes=self.first_window_bytes,
+            paces_live_runs=self.paces_live_runs,
         )
 
     def describe(self) -> list[dict[str, Any]]:

@@ -2,13 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 from psbench.clusters.profile import Profile
 from psbench.errors import ParameterError
+from psbench.seeds import Streams
 
 _BYTES_PER_MBIT = 125_000.0
+#: times of messages that are drawn at once
+_BLOCK = 64
+
+
+def extra_round_trips(num_bytes: float, first_window: int) -> int:
+    """Return after how many round trips the last part of a message leaves a connection that was idle.
+
+    It sends a first window, and after each round trip twice as much as before (slow start): w (2^r - 1)
+    bytes in r flights. Without a window, any message is one flight.
+
+    Source
+    ------
+    RFC 5681, sec. 3.1 and 4.1 (restart after idle); RFC 6928 (a first window of 10 segments).
+
+    Examples
+    --------
+    >>> [extra_round_trips(size, 14_480) for size in (14_480, 19_240, 43_440, 43_441)]
+    [0, 1, 1, 2]
+    """
+    flights, sent = 1, first_window
+    while first_window and sent < num_bytes:
+        sent += first_window << flights
+        flights += 1
+    return flights - 1
 
 
 class Network:
@@ -32,6 +58,9 @@ class Network:
         them, because only one of them decides.
     shares : sequence of float, (servers,), sum 1; or None
         What part of each message each server carries; even shares if not given.
+    streams : Streams or None
+        Where latencies vary: worker i draws those to the servers from the stream ("link_time", i), and those
+        back from the one of number n + i.
 
     Raises
     ------
@@ -46,7 +75,13 @@ class Network:
     (1.5, 2.5)
     """
 
-    def __init__(self, profile: Profile, servers: int = 1, shares: Sequence[float] | None = None) -> None:
+    def __init__(
+        self,
+        profile: Profile,
+        servers: int = 1,
+        shares: Sequence[float] | None = None,
+        streams: Streams | None = None,
+    ) -> None:
         if servers < 1:
             raise ParameterError(f"cluster {profile.name!r}: servers must be at least 1, got {servers!r}")
         self._up_rates = [_BYTES_PER_MBIT * mbit for mbit in profile.bandwidth_mbit_s]
@@ -59,6 +94,19 @@ class Network:
         self._hop = profile.server_latency_s if servers > 1 else 0.0
         self._equal = len(set(worker_rates)) == 1 and len(set(self._latency)) == 1
         self._up_free = self._down_free = self._carried = 0.0
+        self._window, self._servers = profile.first_window_bytes, servers
+        self._draws: list[Callable[[], float]] = []
+        if profile.link_time is not None and streams is not None:
+            self._draws = [_draws(profile, streams, end) for end in range(2 * profile.num_workers)]
+        self._fixed = not (self._window or self._draws)
+
+    def _latency_of(self, worker: int, num_bytes: float, back: bool) -> float:
+        """Return the latency of a push, or of a model back: as drawn, and with the round trips it takes."""
+        latency = self._latency[worker]
+        if self._fixed:
+            return latency
+        waits = 2.0 * latency * extra_round_trips(num_bytes / self._servers, self._window)
+        return waits + (self._draws[worker + back * len(self._latency)]() if self._draws else latency)
 
     def share(self, shares: Sequence[float]) -> None:
         """Have each server carry that part of every message from now on."""
@@ -83,14 +131,15 @@ class Network:
         start = self._up_free if self._up_free > now else now
         self._carried += num_bytes
         self._up_free = start + num_bytes * self._slot
-        return start + num_bytes * self._pass_up[worker] + self._latency[worker]
+        return start + num_bytes * self._pass_up[worker] + self._latency_of(worker, num_bytes, False)
 
     def down(self, worker: int, num_bytes: float, now: float) -> float:
         """Return when a message that the servers send now has arrived at a worker, seconds."""
         start = self._down_free if self._down_free > now else now
         self._carried += num_bytes
         self._down_free = start + num_bytes * self._slot
-        return start + num_bytes * self._pass_down[worker] + self._latency[worker] + self._hop
+        latency = self._latency_of(worker, num_bytes, True)
+        return start + num_bytes * self._pass_down[worker] + latency + self._hop
 
     def message(self, worker: int, now: float) -> float:
         """Return when a small control message, to or from a worker, has arrived: latency only."""
@@ -116,7 +165,7 @@ class Network:
         else:
             rate = min([self._rates[worker] for worker in workers])
             latency = max([self._latency[worker] for worker in workers])
-        return num_bytes / rate + latency
+        return num_bytes / rate + latency * (1 + 2 * extra_round_trips(num_bytes, self._window))
 
     def injection(self, worker: int, injection: Mapping[str, Any], sample_bytes: int) -> float:
         """Return the time in which a worker receives the samples that others share (`SelSync`).
@@ -135,3 +184,13 @@ class Network:
         """Take over a state of `state_dict`."""
         self._up_free, self._down_free = state["up_free_s"], state["down_free_s"]
         self._carried = state["carried_bytes"]
+
+
+def _draws(profile: Profile, streams: Streams, end: int) -> Callable[[], float]:
+    """Return what draws the latency of the next message from one end of a worker's link to the other."""
+    varies, latency = profile.link_time, profile.latency_s[end % profile.num_workers]
+    assert varies is not None
+    series = varies.series(end, streams.generator("link_time", end))
+    factors = chain.from_iterable(iter(lambda: series(_BLOCK).tolist(), []))
+    scale = 1.0 if varies.in_seconds else latency
+    return lambda: scale * next(factors)

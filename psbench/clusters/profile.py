@@ -8,6 +8,7 @@ from math import isfinite
 from typing import Any
 
 from psbench.clusters.faults import Corruption, Failure, LateJoin, Slowdown, WorkerFault, check_incidents
+from psbench.clusters.service import NO_SERVICE, Service
 from psbench.clusters.step_time import StepTime
 from psbench.core.part import make_part
 from psbench.errors import ParameterError, UnknownName
@@ -53,6 +54,14 @@ class Profile:
         Time to read a sample of a batch; a placement that scans whole partitions charges its own instead.
     bandwidth_down_mbit_s : (num_workers,) or None, megabits per second
         Each worker's link to the worker.
+    service : Service
+        Time that servers and the coordinator take.
+    link_time : StepTime or None
+        Distribution of the factor that multiplies the latency of a push and of a model.
+    first_window_bytes : int, bytes; 0: any
+        What a connection that was idle sends before it has heard of the other side.
+    paces_live_runs : bool
+        Whether the steps of a live run take as long as in virtual time.
 
     Raises
     ------
@@ -77,6 +86,10 @@ class Profile:
     corruptions: tuple[Corruption, ...] = ()
     read_seconds_per_sample: float = 0.0
     bandwidth_down_mbit_s: tuple[float, ...] | None = None
+    service: Service = NO_SERVICE
+    link_time: StepTime | None = None
+    first_window_bytes: int = 0
+    paces_live_runs: bool = False
 
     def __post_init__(self) -> None:
         where = f"cluster {self.name!r}"
@@ -90,6 +103,8 @@ class Profile:
         _same_length(where, "bandwidth_down_mbit_s", self.down_mbit_s, len(self.speed))
         _each(where, "bandwidth_down_mbit_s", self.down_mbit_s, positive=True)
         self.step_time.check_workers(len(self.speed))
+        if self.link_time is not None:
+            self.link_time.check_workers(2 * len(self.speed))  # to the servers, and then back
         for server, mbit_s in enumerate(self._server_links):
             of = f" of server {server}" if isinstance(self.server_bandwidth_mbit_s, tuple) else ""
             _number(f"{where}: server_bandwidth_mbit_s{of}", mbit_s, positive=True)
@@ -155,8 +170,11 @@ class Profile:
         plain["step_time"] = self.step_time.model_dump(mode="json")
         for key in _INCIDENTS:
             plain[key] = [incident.model_dump(mode="json") for incident in getattr(self, key)]
-        if not plain["corruptions"]:  # as files were before there were any
-            del plain["corruptions"]
+        plain["service"] = self.service.model_dump(mode="json")
+        plain["link_time"] = None if self.link_time is None else self.link_time.model_dump(mode="json")
+        for key, off in OFF.items():  # as files were before there were any
+            if plain[key] == off:
+                del plain[key]
         return plain
 
     @classmethod
@@ -175,10 +193,22 @@ class Profile:
             key: tuple(value) if isinstance(value, list) else value for key, value in plain.items()
         }
         values["step_time"] = make_part("step_time", values["step_time"])
+        if plain.get("link_time") is not None:
+            values["link_time"] = make_part("step_time", plain["link_time"])
+        values["service"] = Service(**plain.get("service", {}))
         for key, kind in _INCIDENTS.items():
             values[key] = tuple(kind(**incident) for incident in plain.get(key, ()))
         return cls(**values)
 
+
+#: what clusters have had for a while only, as plain data, where it is not used
+OFF: dict[str, Any] = {
+    "corruptions": [],
+    "service": Service().model_dump(mode="json"),
+    "link_time": None,
+    "first_window_bytes": 0,
+    "paces_live_runs": False,
+}
 
 _INCIDENTS: dict[str, type[WorkerFault]] = {
     "slowdowns": Slowdown,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from bisect import insort
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from heapq import heappush
 from typing import Any
 
@@ -40,6 +41,15 @@ from psbench.core.view import ClusterView, Status
 from psbench.training.corruption import Corruptions
 from psbench.training.server import finite
 from psbench.training.workload import Workload
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class InService:
+    """What a worker has said has been taken by the servers, and decided about."""
+
+    event: ev.Push | ev.Vote | ev.Report
+    arrived_s: float
+
 
 _GONE = Status.GONE  # looking up an enum member costs more than comparing it
 
@@ -123,12 +133,15 @@ class SimulatedCluster:
             self._measurements.hold(release.load)
         transfers, workers = self.transfers, self.workers
         sent = now if now > transfers.idle_until else transfers.idle_until
+        queues = transfers.queues
         if release.send:
             down, whole = transfers.down, worker in workers.without_model
             num_bytes = transfers.first_bytes_down if whole else transfers.bytes_of_answer(release.fragment)
+            if queues is not None:
+                sent = queues.answer(0 if self._collective else num_bytes, sent)
             reaches = down(worker, num_bytes, sent)
         else:
-            reaches = transfers.answer(worker, sent)
+            reaches = transfers.answer(worker, sent if queues is None else queues.answer(0, sent))
         push = workers.release(release, reaches, now)
         if push is not None:
             self.under_way[worker] = push
@@ -148,6 +161,26 @@ class SimulatedCluster:
             arriving.append(entry)
         else:
             insort(arriving, entry)
+
+    def serve(self, event: ev.Push | ev.Vote | ev.Report, now: float) -> bool:
+        """Have the servers and the coordinator take what has arrived; False if that takes no time."""
+        queues = self.transfers.queues
+        if queues is None:
+            return False
+        vector = isinstance(event, Push) and not self._collective
+        served = InService(event, now)
+        ends = queues.take(served, event.bytes if vector else None, now)
+        if ends is not None:
+            self._queue.schedule(ends, event.worker, served)
+        return True
+
+    def serve_next(self) -> None:
+        """Have them take what waits, after all answers to what they took before."""
+        queues = self.transfers.queues
+        following = None if queues is None else queues.following()
+        if following is not None:
+            served, ends = following
+            self._queue.schedule(ends, served.event.worker, served)
 
     def receive(self, push: Push) -> bool:
         """Complete a push that has arrived; returns whether the run goes on with it."""
@@ -272,6 +305,7 @@ class SimulatedCluster:
             "without_replica": sorted(transfers.without_replica),
             "movement": self.server.movement,
         }
+        state |= {} if transfers.queues is None else {"served_s": transfers.queues.state_dict()}
         state |= {"codecs": codecs} if codecs else {}
         state |= {"links": transfers.links.state_dict()} if self._peer_to_peer else {}
         tensors |= named("codecs/", codec_tensors) | payload_tensors(self.payloads)
@@ -297,6 +331,8 @@ class SimulatedCluster:
         transfers.collective_ends, transfers.idle_until = state["ring_ends_s"], state["handed_over_s"]
         transfers.without_replica.update(state.get("without_replica", ()))
         transfers.network.load_state_dict(state["network"])
+        if transfers.queues is not None:
+            transfers.queues.load_state_dict(state.get("served_s", transfers.queues.state_dict()))
         if self._peer_to_peer:
             transfers.links.load_state_dict(state["links"])
         restore_workers(self.workers, self.resources, state, tensors)

@@ -28,7 +28,7 @@ from psbench.backends.control import Control, Observer
 from psbench.backends.outcome import Outcome
 from psbench.backends.pushes import why_diverged, with_stats
 from psbench.backends.schedule import CheckpointSchedule, StopRules, UpdateSchedule, membership_events
-from psbench.backends.simulated.cluster import PERFORM, SimulatedCluster
+from psbench.backends.simulated.cluster import PERFORM, InService, SimulatedCluster
 from psbench.backends.simulated.evaluation import SimulatedEvaluation
 from psbench.backends.simulated.event_queue import REQUEST, EventQueue
 from psbench.backends.simulated.workers import WorkerEvent
@@ -167,15 +167,28 @@ class Simulation:
             elif type(event) is not Push:
                 if isinstance(event, WorkerEvent):
                     self.cluster.workers.handle(event, self.now)
-                else:
+                elif type(event) is InService:
+                    self._served(event)
+                elif not (isinstance(event, (ev.Vote, ev.Report)) and self.cluster.serve(event, self.now)):
                     self._handle(event)
             elif under_way.get(event.worker) is event:  # else cancelled, or its worker has gone
                 if arrives:
-                    self._push(event)
+                    if not self.cluster.serve(event, self.now):
+                        self._push(event)
                 else:
                     self.cluster.send(event, self.now)
             if self.status or control.pending:
                 return
+
+    def _served(self, served: InService) -> None:
+        """Handle what the servers have taken; a push may be void by then."""
+        event = served.event
+        if not isinstance(event, Push):
+            self._handle(event)
+        elif self.cluster.under_way.get(event.worker) is event:
+            event.send_s += self.now - served.arrived_s
+            self._push(event)
+        self.cluster.serve_next()
 
     def _push(self, push: Push) -> None:
         """Have the engine handle a push that has arrived, and perform its answer."""

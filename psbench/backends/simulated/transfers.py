@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import replace
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from psbench.backends.simulated.peer_links import PeerLinks
 from psbench.backends.simulated.workers import Resources
-from psbench.clusters import Network, Profile
+from psbench.clusters import Network
+from psbench.clusters.service import ServerQueues
 from psbench.core.migration import Ranges, lost_entries
 from psbench.core.parts import Placement
 from psbench.core.strategy import Strategy
+from psbench.training.workload import Workload
 
 #: of a message of a worker, its bytes and the time of sending: the time of its arrival, seconds
 Arrival: TypeAlias = Callable[[int, float, float], float]
@@ -49,6 +51,8 @@ class Transfers:
         Until then a hand-over or a reassignment is under way, and nothing is sent.
     collective_ends : float, seconds
         When the last collective ends.
+    queues : ServerQueues or None
+        Where servers and the coordinator take time.
     links : PeerLinks
         From worker to worker, where there is no server.
     without_replica : set of int
@@ -58,7 +62,11 @@ class Transfers:
     def __init__(self, composition: Strategy, resources: Resources, ranges: Ranges) -> None:
         placement, workload = composition.placement, resources.workload
         self._composition, self._resources, self._placement = composition, resources, placement
-        self.network = network = _network(workload.profile, placement, ranges)
+        self.network = network = _network(workload, placement, ranges)
+        shares = [0.0] if placement.collective else _shares(ranges)
+        service, serves = workload.profile.service, not placement.peer_to_peer
+        takes_time = service.takes_time and serves
+        self.queues: ServerQueues[Any] | None = ServerQueues(service, shares) if takes_time else None
         self.idle_until = self.collective_ends = 0.0
         self.without_replica: set[int] = set()
         self.up: Arrival = network.up
@@ -163,15 +171,18 @@ class Transfers:
     def use_ranges(self, ranges: Ranges) -> None:
         """Have servers hold these entries from now on."""
         self.network.share(_shares(ranges))
+        if self.queues is not None:
+            self.queues.share(_shares(ranges))
         self._set_ranges(ranges)
 
 
-def _network(profile: Profile, placement: Placement, ranges: Ranges) -> Network:
+def _network(workload: Workload, placement: Placement, ranges: Ranges) -> Network:
     """Return the links to servers that hold these entries; a collective has none."""
+    profile, streams = workload.profile, workload.streams
     links = profile.server_bandwidth_mbit_s
     if placement.collective and isinstance(links, tuple):
-        return Network(replace(profile, server_bandwidth_mbit_s=max(links)))
-    return Network(profile, placement.num_servers, _shares(ranges))
+        return Network(replace(profile, server_bandwidth_mbit_s=max(links)), streams=streams)
+    return Network(profile, placement.num_servers, _shares(ranges), streams)
 
 
 def _shares(ranges: Ranges) -> list[float]:

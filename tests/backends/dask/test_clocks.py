@@ -7,6 +7,8 @@ import pytest
 from psbench.backends.dask.protocol.messages import AskClock, Clock
 from psbench.backends.dask.worker import clock as clocks
 from psbench.backends.dask.worker.clock import CoordinatorClock, EmulatedMachine
+from psbench.clusters import StepTimes
+from psbench.seeds import Streams
 from psbench.testing import toy_experiment
 from psbench.testing.toys import toy_cluster
 
@@ -54,5 +56,17 @@ def test_an_emulated_machine_is_slow_while_its_slowdown_lasts(now: list[float]) 
     for at in (0.0, 9.9, 10.0, 19.9, 20.0):
         now[0] = own.begin_s + at
         began = now[0] - 5.0  # on the other clock of this process
-        factors[at] = [EmulatedMachine(profile, worker).slow_factor(own, began) for worker in (0, 1)]
+        machines = [EmulatedMachine(profile, worker, Streams(0)) for worker in (0, 1)]
+        factors[at] = [1 + machine.more_s(own, began, 1.0, 8) for machine in machines]
     assert factors == {0.0: [1, 2], 9.9: [1, 2], 10.0: [1, 6], 19.9: [1, 6], 20.0: [1, 2]}
+
+
+def test_a_paced_machine_takes_what_its_steps_take_in_virtual_time(now: list[float]) -> None:
+    """The same draws; a step that took longer here is not made shorter, and uses up its draw."""
+    cluster = toy_cluster([1.0, 0.5], paces_live_runs=True, step_time="lognormal")
+    profile = toy_experiment(cluster=cluster).cluster.profile()
+    times, machine = StepTimes(profile, Streams(3)), EmulatedMachine(profile, 1, Streams(3))
+    expected = [times.next(1, 8, 0.0) for _ in range(3)]
+    took = [expected[0] / 2, expected[1] * 2, 0.0]
+    waits = [machine.more_s(CoordinatorClock(), now[0], each, 8) for each in took]
+    assert waits == pytest.approx([expected[0] / 2, 0.0, expected[2]])

@@ -6,7 +6,8 @@ import time
 
 from psbench.backends.dask.protocol.messages import AskClock, Clock
 from psbench.backends.dask.worker.mailbox import LOOK_S, Mailbox
-from psbench.clusters import Profile
+from psbench.clusters import Profile, StepTimes
+from psbench.seeds import Streams
 
 #: exchanges of which the quickest gives the clocks' difference
 _ROUNDS = 5
@@ -50,23 +51,28 @@ def _await_clock(mailbox: Mailbox) -> float:
 
 
 class EmulatedMachine:
-    """How many times slower than this machine the profile's machine is, from time to time.
+    """How much longer than here a step takes on the profile's machine.
 
     Parameters
     ----------
     profile : Profile
     worker : int
+    streams : Streams
+        Where the times of steps are drawn from, if the profile `paces_live_runs`: as in virtual time.
     """
 
-    def __init__(self, profile: Profile, worker: int) -> None:
+    def __init__(self, profile: Profile, worker: int, streams: Streams) -> None:
+        self._worker = worker
         self._factor = max(profile.speed) / profile.speed[worker]
         self._slowdowns = [slow for slow in profile.slowdowns if slow.worker == worker]
+        self._times = StepTimes(profile, streams) if profile.paces_live_runs else None
 
-    def slow_factor(self, clock: CoordinatorClock, began: float) -> float:
-        """Return how many times as long as here a step takes that began at that `time.perf_counter`."""
+    def more_s(self, clock: CoordinatorClock, began: float, took_s: float, samples: int) -> float:
+        """Return the seconds to wait after a step that began then (`time.perf_counter`) and took so long."""
+        at = began - time.perf_counter() + clock() - clock.begin_s
+        if self._times is not None:
+            return max(0.0, self._times.next(self._worker, samples, at) - took_s)
         factor = self._factor
-        if self._slowdowns:
-            at = began - time.perf_counter() + clock() - clock.begin_s
-            for slow in self._slowdowns:
-                factor *= slow.factor if slow.from_s <= at < slow.to_s else 1.0
-        return max(1.0, factor)
+        for slow in self._slowdowns:
+            factor *= slow.factor if slow.from_s <= at < slow.to_s else 1.0
+        return took_s * (max(1.0, factor) - 1.0)

@@ -85,7 +85,8 @@ class Worker:
         self._overlapped: ReleaseMessage | None = None  # that came while the worker computed on
         self._halted = False
         self._model_tag: int | None = None  # of a request for the model after the next release
-        self._clock, self._machine = CoordinatorClock(), EmulatedMachine(workload.profile, worker)
+        self._clock = CoordinatorClock()
+        self._machine = EmulatedMachine(workload.profile, worker, workload.streams)
         self._corruptions = Corruptions.of_profile(workload.profile, workload.streams)
         self._next_check = 0.0
         self._usage = Usage(worker)
@@ -183,7 +184,7 @@ class Worker:
         result = self.trainer.compute(batch, model.parameters, model.buffers)
         computed = time.perf_counter() - began
         self._usage.add(read, computed - read)
-        if self._interrupted(computed * (self._machine.slow_factor(self._clock, began) - 1.0)):
+        if self._interrupted(self._machine.more_s(self._clock, began, computed, samples)):
             return None
         compute_s = time.perf_counter() - began
         model.stepped(result, samples, self.lr)

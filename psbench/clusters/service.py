@@ -1,0 +1,131 @@
+"""Servers and a coordinator that take time: off unless a cluster says otherwise."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Generic, TypeVar
+
+from pydantic import ValidationError
+
+from psbench.core.specification import Specification, explain, parameter
+
+T = TypeVar("T")
+
+
+class Service(Specification):
+    """What a server needs for a message, and the coordinator to decide.
+
+    A push or a model of B bytes keeps a server for `message_s` + B * `byte_s` seconds. Each server has one
+    queue for both, in the order in which messages arrive or answers are given. Whatever a worker says
+    (push, vote, report) takes another `decision_s` at the coordinator, which is the first server's process,
+    or one of its own under All-Reduce.
+
+    Parameters
+    ----------
+    message_s, decision_s : float, seconds
+    byte_s : float, seconds per byte
+
+    Raises
+    ------
+    ParameterError
+
+    Examples
+    --------
+    >>> Service(message_s=0.001).takes_time, Service().takes_time
+    (True, False)
+    """
+
+    message_s: float = parameter(0.0, "a server's time for a push or a model, however small", unit="s", ge=0)
+    byte_s: float = parameter(0.0, "a server's time for each of its bytes", unit="s/B", ge=0)
+    decision_s: float = parameter(0.0, "the coordinator's time for what a worker says", unit="s", ge=0)
+
+    def __init__(self, **values: float) -> None:
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            raise explain(error, type(self), "service") from None
+
+    @property
+    def takes_time(self) -> bool:
+        """Whether anything takes longer than no time."""
+        return bool(self.message_s or self.byte_s or self.decision_s)
+
+
+NO_SERVICE = Service()
+
+
+class ServerQueues(Generic[T]):
+    """What servers are busy with; the first is the coordinator too.
+
+    What arrives while they are busy waits, the first for the first. The answers to what was decided about are
+    sent before the next is taken, as one process does both.
+
+    Parameters
+    ----------
+    service : Service
+    shares : sequence of float, (servers,), sum 1
+        What part of each message each server carries; of a collective, which has no server, one share of 0.
+
+    Examples
+    --------
+    Two pushes that arrive together: the second is served after the first and its answer.
+
+    >>> queues = ServerQueues(Service(message_s=1.0, byte_s=0.5, decision_s=0.25), [1.0])
+    >>> queues.take("first", 2, now=0.0), queues.take("second", 2, now=0.0)
+    (2.25, None)
+    >>> queues.answer(4, now=2.25), queues.following()
+    (5.25, ('second', 7.5))
+    """
+
+    def __init__(self, service: Service, shares: Sequence[float]) -> None:
+        self._service = service
+        self._free = [0.0] * len(shares)
+        self._waiting: deque[tuple[T, int | None]] = deque()
+        self._takes = False
+        self.share(shares)
+
+    def share(self, shares: Sequence[float]) -> None:
+        """Have each server carry that part of every message from now on."""
+        service = self._service
+        self._each = [(service.message_s if share else 0.0, share * service.byte_s) for share in shares]
+
+    def _serve(self, num_bytes: float, now: float) -> float:
+        pairs = zip(self._free, self._each, strict=True)
+        self._free = [max(free, now) + fixed + num_bytes * byte_s for free, (fixed, byte_s) in pairs]
+        return max(self._free)
+
+    def take(self, what: T, num_bytes: int | None, now: float) -> float | None:
+        """Return when what arrives now is decided about, seconds; None if it has to wait.
+
+        `num_bytes` is None of what has no vector. What waits is given by `following`.
+        """
+        if self._takes:
+            self._waiting.append((what, num_bytes))
+            return None
+        self._takes = True
+        served = now if num_bytes is None else self._serve(num_bytes, now)
+        self._free[0] = max(self._free[0], now) + self._service.decision_s
+        return max(served, self._free[0])
+
+    def following(self) -> tuple[T, float] | None:
+        """Return what is taken next, after what was decided about, and when it is; None if nothing waits."""
+        self._takes = False
+        if not self._waiting:
+            return None
+        what, num_bytes = self._waiting.popleft()
+        ends = self.take(what, num_bytes, min(self._free))
+        assert ends is not None
+        return what, ends
+
+    def answer(self, num_bytes: int, now: float) -> float:
+        """Return when a model, or without bytes a short answer, that is due now is sent, seconds."""
+        return self._serve(num_bytes, now) if num_bytes else max(self._free[0], now)
+
+    def state_dict(self) -> list[float]:
+        """Return until when each server is busy."""
+        return list(self._free)
+
+    def load_state_dict(self, state: Sequence[float]) -> None:
+        """Take over a state of `state_dict`."""
+        self._free = list(state)

@@ -1,0 +1,77 @@
+"""Servers, decisions and latencies that take time, against closed forms of a queue."""
+
+import numpy as np
+import pytest
+
+import psbench as ps
+from psbench.clusters import Homogeneous, Network, Profile
+from psbench.core.log import Kind
+from psbench.seeds import Streams
+
+STEP, MESSAGE, DECISION = 1.0, 0.01, 0.001
+#: no time but that of steps and of what a test adds
+BARE = {
+    **{"seconds_per_sample": 1e-12, "seconds_per_step": STEP, "step_time": "constant"},
+    **{"latency_s": 0.0, "bandwidth_mbit_s": 1e12, "server_bandwidth_mbit_s": 1e12},
+}
+SERVICE = {"message_s": MESSAGE, "decision_s": DECISION}
+
+
+def versions(strategy, updates, workers=3, **cluster):
+    """Return when each version was made."""
+    cluster = BARE | {"workers": workers, "service": SERVICE} | cluster
+    stop, timing = {"updates": updates}, {"timing_only": True}
+    run = ps.run(ps.Experiment(strategy=strategy, cluster=cluster, stop=stop, **timing))
+    made = run.log.of_kind(Kind.APPLY)
+    return np.array([made["time_s"][made["version"] == v + 1][0] for v in range(updates)])
+
+
+def test_a_barrier_waits_for_pushes_and_answers_one_after_another():
+    """Answers leave a message apart, so pushes come; each is served after the one before."""
+    every = STEP + MESSAGE + 3 * (MESSAGE + DECISION)
+    assert np.diff(versions("bsp", 4)) == pytest.approx(every)
+
+
+def test_a_saturated_server_makes_a_version_in_each_service_time():
+    """ASP, steps far shorter than 20 workers' services: a push, a decision and an answer for each version."""
+    found = versions("asp", 200, workers=20, seconds_per_step=1e-9)
+    assert np.diff(found)[50:].mean() == pytest.approx(2 * MESSAGE + DECISION)
+
+
+def test_two_servers_serve_side_by_side_and_bytes_take_time():
+    """Half the bytes each; a decision waits for the first server's queue alone."""
+    service = {"byte_s": 1e-6}
+    one, two = (
+        versions({"name": "bsp", "placement": {"name": "parameter_server", "servers": n}}, 3, service=service)
+        for n in (1, 2)
+    )
+    alone, together = np.diff(one) - STEP, np.diff(two) - STEP
+    assert together == pytest.approx(alone / 2, rel=0.01)
+
+
+def test_a_collective_has_a_coordinator_and_no_server():
+    assert np.diff(versions("all_reduce", 3)) == pytest.approx(STEP + 3 * DECISION, abs=2 * DECISION)
+
+
+def test_latencies_vary_and_a_window_adds_round_trips():
+    """The same draws whatever the other direction takes; a message over the window waits for an answer."""
+    given = {"workers": 2, "bandwidth_mbit_s": 1e12, "server_bandwidth_mbit_s": 1e12, "latency_s": 0.01}
+    seconds = {"name": "trace", "order": "in_order", "seconds": [[0.1, 0.2], [0.3], [0.5], [0.6]]}
+    network = Network(Homogeneous(**given, link_time=seconds).profile(), streams=Streams(0))
+    took = [network.up(0, 1, 0.0), network.up(1, 1, 0.0), network.up(0, 1, 0.0), network.down(1, 1, 0.0)]
+    assert took == pytest.approx([0.1, 0.3, 0.2, 0.6])
+    window = Homogeneous(**given, first_window_bytes=14_480)
+    assert Network(window.profile()).up(0, 19_240, 0.0) == pytest.approx(0.03)
+    profile = Homogeneous(**given, link_time=seconds, service=SERVICE).profile()
+    assert Profile.from_dict(profile.as_dict()) == profile
+    with pytest.raises(ps.SpecError, match="seconds of 4 workers, but the cluster has 6"):
+        Homogeneous(workers=3, link_time=seconds)
+
+
+def test_a_resumed_run_finds_the_servers_as_busy_as_they_were(tmp_path):
+    cluster = BARE | {"workers": 3, "service": SERVICE | {"message_s": 0.4}}
+    experiment = ps.Experiment(strategy="bsp", cluster=cluster, stop={"epochs": 2}, checkpoint_every=1)
+    whole = ps.run(experiment)
+    ps.run(experiment.but(stop={"epochs": 1}), folder=tmp_path / "run")
+    resumed = ps.resume(tmp_path / "run", {"stop.epochs": 2})
+    assert resumed.log.columns()["time_s"].tolist() == whole.log.columns()["time_s"].tolist()
