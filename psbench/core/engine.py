@@ -174,6 +174,11 @@ class Engine:
         """Whether a `Measure` is under way: events are queued, and the state cannot be written."""
         return self._processor.measuring_part is not None
 
+    @property
+    def hears_pushes(self) -> bool:
+        """Whether a part beside the consistency hears of pushes, at which it may drop whoever computes."""
+        return bool(self._before_push)
+
     def state_dict(self) -> dict[str, Any]:
         """Return the whole state as plain data; a new engine that loads it decides identically."""
         if self._processor.measuring_part is not None:

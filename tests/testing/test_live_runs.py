@@ -4,18 +4,27 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+from pydantic import PrivateAttr
 
 from psbench.backends.dask.coordinator.live_run import LiveRun
 from psbench.backends.dask.protocol import messages as msg
 from psbench.backends.dask.protocol.instructions import FIRST_SERVER, Answer, End, Forget, Looked, Send, Tick
 from psbench.backends.dask.protocol.transport import Received
+from psbench.core import events as ev
+from psbench.core.actions import Action, Drop, Measure
 from psbench.core.log import Kind
+from psbench.core.parts import Stragglers
+from psbench.core.strategy import Strategy
+from psbench.core.view import ClusterView
 from psbench.errors import WorkerLost
 from psbench.experiment import Experiment
+from psbench.strategies.aggregation.mean import Mean
+from psbench.strategies.consistency.bsp import BSP
+from psbench.strategies.placement.all_reduce import AllReduce
 from psbench.testing.invariants import BrokenContract
 from psbench.testing.live import World, run_live_campaign
 from psbench.training.workload import Workload
@@ -171,6 +180,61 @@ def test_a_version_of_all_reduce_is_stamped_when_all_have_its_sum() -> None:
     run.heal()
     assert run.outcome is not None
     assert run.outcome.facts["time_s"] == 6.0
+
+
+class MeasuresFirst(Mean):
+    """The mean of the pushes, once the loss of the model before it is known."""
+
+    name: ClassVar[str] = "measures_first"
+    measures: ClassVar[tuple[str, ...]] = ("model_loss",)
+    _pushes: list[int] = PrivateAttr(default_factory=list)
+
+    def on_commit(self, pushes: list[ev.Push], view: ClusterView) -> list[Action]:
+        self._pushes = [push.id for push in pushes]
+        return [Measure("aggregation", {"model_loss": None})]
+
+    def on_measured(self, facts: dict[str, Any], view: ClusterView) -> list[Action]:
+        return super().on_commit([view.pending[number] for number in self._pushes], view)
+
+
+def test_so_is_one_before_which_a_part_measures() -> None:
+    strategy = Strategy(aggregation=MeasuresFirst(), placement=AllReduce(), consistency=BSP())
+    run = world(workload(strategy, stop={"updates": 1}))
+    settle(run)
+    for worker, at_s in ((0, 1.0), (1, 3.0)):
+        run.now = at_s
+        run.end_step(f"worker {worker}")
+        while pairs := run.waiting():
+            run.arrive(pairs[0])
+            if pairs[0] == ("evaluator", "coordinator"):
+                run.now = 6.0  # the loss was known at 3 s, and the workers have added up since
+    run.workers["worker 0"].live()  # the ring is full now
+    for worker in (0, 1):
+        run.end_step(f"worker {worker}")
+        settle(run)
+    assert run.live.run.log.of_kind(Kind.APPLY)["time_s"].tolist() == [6.0, 6.0]
+
+
+class DropsTheLast(Stragglers):
+    """Drops whoever computes still when the others have pushed."""
+
+    name: ClassVar[str] = "drops_the_last"
+
+    def on_push(self, push: ev.Push, view: ClusterView) -> list[Action]:
+        return [Drop(worker, "the last") for worker in view.computing if view.num_computing == 1]
+
+
+def test_so_is_one_that_comes_of_a_worker_that_is_dropped() -> None:
+    strategy = Strategy(stragglers=DropsTheLast(), placement=AllReduce(), consistency=BSP())
+    run = world(workload(strategy, 3, stop={"updates": 1}))
+    settle(run)
+    for worker, at_s in ((0, 1.0), (1, 3.0), (0, 5.0), (1, 6.0)):
+        run.now = at_s
+        run.end_step(f"worker {worker}")
+        settle(run)
+        if at_s == 3:
+            run.workers["worker 0"].live()  # the ring is full now
+    assert run.live.run.log.of_kind(Kind.APPLY)["time_s"].tolist() == [6.0, 6.0]
 
 
 def test_a_version_whose_ring_loses_a_member_is_stamped_after_the_next() -> None:

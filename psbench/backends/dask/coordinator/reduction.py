@@ -25,15 +25,14 @@ class Reduction:
 
     def __init__(self, run: RunState) -> None:
         self._run = run
+        self._spare: Engine | None = None  #: loaded again and again
+        #: the spare, while it is in the state of the run's own; where that measures, it does so too
         self._preview: Engine | None = None
 
     def before(self, event: ev.Event) -> Script[None]:
-        """Have the sum made that the answer to an event will make a version from, if it will.
-
-        Where a part measures between the last push and the version, the ring follows the answer.
-        """
+        """Have the sum made that the answer to an event will make a version from, if it will."""
         run = self._run
-        if not isinstance(run.store, AllReduceStore) or run.engine.measuring or not self._is_last(event):
+        if not isinstance(run.store, AllReduceStore):
             return
         began, updates = run.clock_s, self._updates_after(event)
         if not updates:
@@ -55,13 +54,22 @@ class Reduction:
             lambda: f"{', '.join(map(worker_name, store.adding_up))} (in a ring)",
         )
 
-    def _is_last(self, event: ev.Event) -> bool:
-        """Whether no worker computes but the one that an event is of: else the barrier holds anyway."""
-        return not {*self._run.view.computing} - {getattr(event, "worker", None)}
-
     def _updates_after(self, event: ev.Event) -> list[Apply]:
         """Return the updates that the answer to an event would have now."""
+        engine = self._run.engine
+        if not engine.measuring:
+            self._preview = None
+            if self._can_complete(event):
+                self._preview = self._spare = self._spare or self._run.workload.engine(None)
+                self._preview.load_state_dict(engine.state_dict())
+        elif self._preview is not None and not self._preview.measuring:
+            self._preview = None  # it has decided otherwise, at another time
         if self._preview is None:
-            self._preview = self._run.workload.engine(None)
-        self._preview.load_state_dict(self._run.engine.state_dict())
-        return [each for each in self._preview.handle(event, self._run.now) if isinstance(each, Apply)]
+            return []
+        answer = self._preview.handle(event, self._run.now)
+        return [each for each in answer if isinstance(each, Apply)]
+
+    def _can_complete(self, event: ev.Event) -> bool:
+        """Whether an event can complete a barrier: the last worker's, or one at which others are dropped."""
+        computing = {*self._run.view.computing} - {getattr(event, "worker", None)}
+        return not computing or self._run.engine.hears_pushes
