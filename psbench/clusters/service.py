@@ -74,8 +74,8 @@ class ServerQueues(Generic[T]):
     >>> queues = ServerQueues(Service(message_s=1.0, byte_s=0.5, decision_s=0.25), [1.0])
     >>> queues.take("first", 2, now=0.0), queues.take("second", 2, now=0.0)
     (2.25, None)
-    >>> queues.answer(4, now=2.25), queues.following()
-    (5.25, ('second', 7.5))
+    >>> queues.answer(4, now=2.25), queues.answer(4, now=2.25), queues.following()
+    (5.25, 8.25, ('second', 10.5))
     """
 
     def __init__(self, service: Service, shares: Sequence[float]) -> None:

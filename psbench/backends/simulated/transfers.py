@@ -13,6 +13,7 @@ from psbench.clusters.service import ServerQueues
 from psbench.core.migration import Ranges, lost_entries
 from psbench.core.parts import Placement
 from psbench.core.strategy import Strategy
+from psbench.core.view import Status
 from psbench.training.workload import Workload
 
 #: of a message of a worker, its bytes and the time of sending: the time of its arrival, seconds
@@ -29,6 +30,9 @@ class Transfers:
     each of them when the collective ends, and takes what the placement's `reduce_s` says and nothing more.
     It begins when the last worker is ready, whose push arrives when it is over: so the version is there then,
     and not before. Only where the last one is lost meanwhile do the others begin theirs with the commit.
+    Where the cluster's messages or its coordinator take times of their own (`link_time`, `service`), a
+    collective is as it is live: each worker tells the coordinator that it is ready, which orders the
+    collective, hears of its end, and releases them.
     A message of their own take the answer to a vote (one latency), and the model that a worker needs which
     has no replica: a newcomer, or any worker after a hand-over from servers. Replicas of the start are there
     already, as all workers build them from the same seed.
@@ -82,6 +86,13 @@ class Transfers:
         elif placement.peer_to_peer:  # models pass over `links`, and the rest takes no message of its own
             self.up = self.down = lambda worker, num_bytes, now: now
             self.answer = lambda worker, now: now
+        #: whose pushes were combined, and are still to be decided about
+        self._combined: list[int] = []
+        #: who has told since, or is about to, and when the last of them is heard
+        self._telling: set[int] = set()
+        self._told_s = 0.0
+        #: whether workers of a collective wait for the coordinator's word, as those of a live run do
+        self._tells = takes_time or workload.profile.link_time is not None
         self._set_ranges(ranges)
         self.links = PeerLinks(workload.profile, self._vector_bytes)
 
@@ -116,7 +127,9 @@ class Transfers:
 
     def collect(self, workers: list[int], now: float, fragment: int = -1) -> None:
         """Begin the collective of a commit's pushers, unless it has just ended."""
-        if self.collective_ends != now:
+        over = self.collective_ends == now if self.queues is None else self._combined == sorted(workers)
+        self._combined = []
+        if not over:
             size = self._summed_bytes if fragment < 0 else self._fragment_vectors[fragment]
             self.collective_ends = now + self._placement.reduce_s(self.network, size, workers)
 
@@ -128,6 +141,8 @@ class Transfers:
     def _when_all_are_ready(self, worker: int, num_bytes: float, now: float) -> float:
         """Return when a push arrives: at once, or, if no other worker computes, after the collective."""
         view = self._resources.view
+        if self._tells:
+            return self._when_all_have_told(worker, self.network.up(worker, 0, now))
         if view.num_computing == 1:
             pushers = sorted({worker, *(push.worker for push in view.pending.values())})
             self.collective_ends = -1.0
@@ -135,11 +150,30 @@ class Transfers:
             return self.collective_ends
         return now
 
+    def _when_all_have_told(self, worker: int, told_s: float) -> float:
+        """Return when the coordinator hears of a push, or, of the last, when the collective ends."""
+        workers, self._told_s = self._resources.view.workers, max(told_s, self._told_s)
+        self._telling = {each for each in self._telling if workers[each].status is Status.COMPUTING}
+        self._telling.add(worker)
+        if self._resources.view.num_computing > len(self._telling):
+            return told_s
+        pushers = sorted({*self._telling, *(push.worker for push in self._resources.view.pending.values())})
+        self.collective_ends = -1.0
+        self.collect(pushers, self._told_s + 2 * self._ordered_s(pushers))
+        self._combined, self._telling = pushers, set()
+        return self.collective_ends
+
+    def _ordered_s(self, workers: list[int]) -> float:
+        """Return what the coordinator's order to begin a collective takes, and as long its confirmation."""
+        return self.network.hop(0, workers)
+
     def _in_collective(self, worker: int, num_bytes: float, now: float) -> float:
         begins = max(now, self.collective_ends)
         if worker in self.without_replica:
             self.without_replica.discard(worker)
             begins = max(begins, self.network.down(worker, self._vector_bytes, now))
+        elif self._tells:
+            begins = self.network.down(worker, 0, begins)
         return begins + self._job_starts_s(worker)
 
     def _beside_collective(self, worker: int, now: float) -> float:

@@ -26,7 +26,8 @@ from psbench.backends.dask.protocol.instructions import (
     Send,
     Tick,
 )
-from psbench.backends.dask.protocol.messages import Ping
+from psbench.backends.dask.protocol.messages import Ping, RunOutcome
+from psbench.backends.dask.protocol.packed_messages import PushMessage
 from psbench.backends.dask.protocol.transport import Received, ServerSocket
 from psbench.backends.dask.server.first_server import FirstServer
 from psbench.training.workload import Workload
@@ -55,6 +56,7 @@ class Coordinator:
         self._socket = socket
         self.live, self.first_server = LiveRun(workload, expected, start), FirstServer(workload, socket)
         self._answers: deque[Input] = deque()  # of this process itself, before all messages
+        self._pushes, self._handled_s, self._other_s = 0, 0.0, 0.0
 
     def run(self) -> None:
         """Run to the end, and send the client the outcome.
@@ -66,12 +68,32 @@ class Coordinator:
         """
         while True:
             given = self._next()
+            began, serving = time.perf_counter(), self._serving_s
             for instruction in self.live.handle(given, time.monotonic()):
                 if isinstance(instruction, End):
                     if instruction.error is not None:
                         raise instruction.error
                     return
                 self._perform(instruction)
+            if isinstance(given, Received) and isinstance(given.message, PushMessage):
+                self._pushes += 1
+                self._handled_s += time.perf_counter() - began
+            else:
+                self._other_s += self._serving_s - serving
+
+    @property
+    def _serving_s(self) -> float:
+        own = self.first_server.slice
+        return 0.0 if own is None else own.busy.whole_s
+
+    def _load(self) -> dict[str, float | int]:
+        """Return what the pushes so far have cost, as plain data.
+
+        `handled_s` from when a push was there until all of its answer was sent; `serving_s` the server's part
+        of it, and its time to take the pushes from the socket.
+        """
+        serving = self._serving_s - self._other_s
+        return {"pushes": self._pushes, "handled_s": self._handled_s, "serving_s": serving}
 
     def _next(self) -> Input:
         if self._answers:
@@ -94,6 +116,8 @@ class Coordinator:
             self._answers.append(Looked(dead, self._socket.strangers))
 
     def _send(self, order: Send) -> None:
+        if isinstance(order.message, RunOutcome):
+            order.message.facts["coordinator"] = self._load()
         if order.to != FIRST_SERVER:
             self._socket.send(order.to, order.message)
             return

@@ -35,7 +35,7 @@ class _Busy:
     """Adds up the seconds that are spent inside."""
 
     def __init__(self) -> None:
-        self._began = self._total = 0.0
+        self._began = self._total = self._before = 0.0
 
     def __enter__(self) -> None:
         self._began = perf_counter()
@@ -46,7 +46,13 @@ class _Busy:
     def take(self) -> float:
         """Return the seconds since this was called last."""
         total, self._total = self._total, 0.0
+        self._before += total
         return total
+
+    @property
+    def whole_s(self) -> float:
+        """The seconds from the beginning, whatever was taken."""
+        return self._before + self._total
 
 
 class ParameterSlice:
