@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from psbench.core.part import Part
+from psbench.data.several import Layout, Several, in_words, layout_of, sample_bytes
 from psbench.data.split import Indices, parts_in_order, tenths
 from psbench.errors import DataError, UnknownName
 from psbench.seeds import Streams
@@ -33,7 +34,7 @@ class Dataset:
     Parameters
     ----------
     name : str
-    train_x, val_x : Tensor, (N, ...)
+    train_x, val_x : Tensor, (N, ...), or Several of them
         Images are (N, channels, height, width), tokens int64, (N, T), other samples (N, features). float32,
         unless they are the user's own. `val_x` may have length 0. They may be views of a file: nothing here
         copies them.
@@ -61,9 +62,9 @@ class Dataset:
     """
 
     name: str
-    train_x: Tensor
+    train_x: Tensor | Several
     train_y: Tensor
-    val_x: Tensor
+    val_x: Tensor | Several
     val_y: Tensor
     classes: tuple[str, ...]
     augment: Augment | None = None
@@ -76,15 +77,15 @@ class Dataset:
     def __post_init__(self) -> None:
         if len(self.train_x) == 0:
             raise DataError(f"data set {self.name!r} has no training sample")
-        if self.train_x.shape[1:] != self.val_x.shape[1:]:
+        if (one := self.input_layout) != (other := layout_of(self.val_x)):
             raise DataError(
-                f"data set {self.name!r}: training samples have shape {tuple(self.train_x.shape[1:])}, "
-                f"validation samples {tuple(self.val_x.shape[1:])}; they must be equal"
+                f"data set {self.name!r}: training samples have shape {in_words(one)}, "
+                f"validation samples {in_words(other)}; they must be equal"
             )
         self._check_part("training", self.train_x, self.train_y)
         self._check_part("validation", self.val_x, self.val_y)
 
-    def _check_part(self, part: str, x: Tensor, y: Tensor) -> None:
+    def _check_part(self, part: str, x: Tensor | Several, y: Tensor) -> None:
         if len(x) != len(y):
             raise DataError(f"data set {self.name!r}: {len(x)} {part} samples but {len(y)} labels")
         if self.task == "own":
@@ -118,8 +119,13 @@ class Dataset:
 
     @property
     def input_shape(self) -> tuple[int, ...]:
-        """The shape of one sample."""
-        return tuple(self.train_x.shape[1:])
+        """The shape of one sample; () where it is several tensors."""
+        return () if isinstance(self.train_x, Several) else tuple(self.train_x.shape[1:])
+
+    @property
+    def input_layout(self) -> Layout:
+        """Type and shape of each tensor of a sample."""
+        return layout_of(self.train_x)
 
     @property
     def num_classes(self) -> int:
@@ -134,7 +140,7 @@ class Dataset:
     @property
     def sample_bytes(self) -> int:
         """One training sample on the wire."""
-        return self.train_x.element_size() * math.prod(self.input_shape)
+        return sample_bytes(self.train_x)
 
     @cached_property
     def strata(self) -> tuple[Indices, tuple[str, ...]]:
@@ -160,7 +166,7 @@ class Dataset:
         """
         if name in self.columns:
             return self.columns[name]
-        if name in self.features:
+        if name in self.features and not isinstance(self.train_x, Several):
             return self.train_x[:, self.features.index(name)].numpy()
         raise UnknownName(f"column of data {self.name!r}", name, [*self.columns, *self.features])
 

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from psbench.data.base import Dataset, Task
+from psbench.data.several import Several, each_array
 from psbench.data.split import Indices
 from psbench.errors import DataError
 
@@ -81,31 +82,37 @@ class Rows:
 class _Part:
     """Samples and targets: all of them, or those with the numbers `held`. Arrays travel without a copy."""
 
-    x: NDArray[Any]
+    x: NDArray[Any] | Several
     y: NDArray[Any]
     total: int
     held: Indices | None
 
     @classmethod
-    def of(cls, x: Tensor, y: Tensor, held: Indices | None) -> Self:
+    def of(cls, x: Tensor | Several, y: Tensor, held: Indices | None) -> Self:
         import torch
 
         if held is None:
-            return cls(x.numpy(), y.numpy(), len(y), None)
+            return cls(each_array(x, _numpy), y.numpy(), len(y), None)
         held = np.unique(held)
         where = torch.from_numpy(held)
-        return cls(x[where].numpy(), y[where].numpy(), len(y), held)
+        return cls(each_array(x[where], _numpy), y[where].numpy(), len(y), held)
 
-    def tensors(self) -> tuple[Tensor, Tensor]:
+    def tensors(self) -> tuple[Any, Any]:
         """Return what a data set has in this part's place."""
+        return each_array(self.x, self._rows), self._rows(self.y)
+
+    def _rows(self, array: NDArray[Any]) -> Tensor:
         import torch
 
         # what has travelled may be a view of a message, which must not be written to
-        x, y = (torch.from_numpy(each if each.flags.writeable else each.copy()) for each in (self.x, self.y))
-        if self.held is None:
-            return x, y
-        rows = Rows(self.held, x, self.total), Rows(self.held, y, self.total)
-        return cast("tuple[Tensor, Tensor]", rows)  # they are used as tensors that are indexed by rows
+        values = torch.from_numpy(array if array.flags.writeable else array.copy())
+        # rows are used as a tensor that is indexed by rows
+        return values if self.held is None else cast("Tensor", Rows(self.held, values, self.total))
+
+
+def _numpy(part: Tensor) -> NDArray[Any]:
+    found: NDArray[Any] = part.numpy()
+    return found
 
 
 @dataclass(frozen=True, eq=False)

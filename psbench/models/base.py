@@ -11,6 +11,8 @@ from psbench.seeds import Streams
 if TYPE_CHECKING:
     from torch import Generator, Tensor, nn
 
+    from psbench.data.several import Several
+
 #: what targets of a task are, and which models learn them
 _TARGETS = {
     "classification": ("classes", "'linear' or 'mlp'"),
@@ -31,7 +33,11 @@ class Model(Part):
     tasks: ClassVar[tuple[str, ...]] = ("classification", "regression")
 
     def build(
-        self, input_shape: tuple[int, ...], num_outputs: int, streams: Streams, example: Tensor | None = None
+        self,
+        input_shape: tuple[int, ...],
+        num_outputs: int,
+        streams: Streams,
+        example: Tensor | Several | None = None,
     ) -> nn.Module:
         """Return the network on the CPU, initialised from the stream "model".
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
+from psbench.data.several import Several, answer
 from psbench.errors import ParameterError
 from psbench.models.drawing import drawing_from
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def built(
-    what: str, make: Callable[[], nn.Module], streams: Streams, example: Tensor | None = None
+    what: str, make: Callable[[], nn.Module], streams: Streams, example: Tensor | Several | None = None
 ) -> nn.Module:
     """Return a network on the CPU whose constructors draw its initial values from the stream "model".
 
@@ -58,14 +59,14 @@ def made(what: str, make: Callable[[], nn.Module]) -> nn.Module:
     return module.to("cpu")
 
 
-def _materialise(what: str, module: nn.Module, example: Tensor | None) -> None:
+def _materialise(what: str, module: nn.Module, example: Tensor | Several | None) -> None:
     """Give lazy layers their shapes; in eval mode, so that no running statistic moves."""
     if example is None:
         raise ParameterError(f"{what} has lazy layers, and there is no batch to give them their shapes")
     was_training = module.training
     try:
         with torch.no_grad():
-            module.eval()(example)
+            answer(module.eval(), example)
     except Exception as error:
         raise ParameterError(
             f"{what}: its lazy layers cannot take a batch of {described(example)}: {one_line(error)}"
@@ -79,12 +80,15 @@ def count(module: nn.Module) -> int:
     return sum(tensor.numel() for tensor in tensors if not is_lazy(tensor))
 
 
-def described(batch: Tensor) -> str:
+def described(batch: Tensor | Several) -> str:
     """Return type and shape of a batch, in words.
 
     >>> described(torch.zeros(4, 2))
     'float32 of shape (4, 2)'
     """
+    if isinstance(batch, Several):
+        names = batch.names or map(str, range(len(batch.parts)))
+        return ", ".join(f"{name} {described(part)}" for name, part in zip(names, batch.parts, strict=True))
     return f"{str(batch.dtype).removeprefix('torch.')} of shape {tuple(batch.shape)}"
 
 

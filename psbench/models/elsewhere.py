@@ -15,6 +15,8 @@ from psbench.seeds import Streams
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+    from psbench.data.several import Several
+
 #: torchvision warns where their `init_weights` is left out
 _SAY_INIT_WEIGHTS = ("googlenet", "inception_v3")
 
@@ -31,7 +33,11 @@ class ImportedModel(ImportedCall, Model):
     foreign: ClassVar[bool] = True
 
     def build(
-        self, input_shape: tuple[int, ...], num_outputs: int, streams: Streams, example: Tensor | None = None
+        self,
+        input_shape: tuple[int, ...],
+        num_outputs: int,
+        streams: Streams,
+        example: Tensor | Several | None = None,
     ) -> nn.Module:
         """Return what the target builds; see `Model.build`."""
         from psbench.models.construction import built
@@ -85,7 +91,11 @@ class Torchvision(Model):
         return self
 
     def build(
-        self, input_shape: tuple[int, ...], num_outputs: int, streams: Streams, example: Tensor | None = None
+        self,
+        input_shape: tuple[int, ...],
+        num_outputs: int,
+        streams: Streams,
+        example: Tensor | Several | None = None,
     ) -> nn.Module:
         """Return torchvision's network with as many outputs as the data has classes; see `Model.build`."""
         from psbench.models.construction import built

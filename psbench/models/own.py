@@ -18,6 +18,8 @@ from psbench.seeds import Streams
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+    from psbench.data.several import Several
+
 
 class OwnModel(Own, Model):
     """A torch module that the user passed, or what builds one; `as_model` makes it.
@@ -32,7 +34,11 @@ class OwnModel(Own, Model):
     foreign: ClassVar[bool] = True
 
     def build(
-        self, input_shape: tuple[int, ...], num_outputs: int, streams: Streams, example: Tensor | None = None
+        self,
+        input_shape: tuple[int, ...],
+        num_outputs: int,
+        streams: Streams,
+        example: Tensor | Several | None = None,
     ) -> nn.Module:
         """Return a copy of the module, or the module that is built; see `Model.build`."""
         from psbench.models.construction import built

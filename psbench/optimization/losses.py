@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from psbench.core.part import Part
@@ -52,6 +53,7 @@ class _OfTorch(Loss):
         return total if each == 1 else total / each
 
     def _tensor(self, outputs: Any) -> Tensor:
+        outputs = logits_of(outputs)
         if not hasattr(outputs, "dim"):
             raise ParameterError(
                 f"loss {self.name!r} takes one tensor, and the model gives {type(outputs).__name__}; give "
@@ -167,6 +169,13 @@ class Huber(_OfNumbers):
     function: ClassVar[str] = "huber_loss"
 
     delta: float = parameter(1.0, "error at which the squared becomes the absolute error", gt=0)
+
+
+def logits_of(outputs: Any) -> Any:
+    """Return the logits among outputs that have some by this name, as those of Hugging Face's models."""
+    if isinstance(outputs, Mapping) and "logits" in outputs:
+        return outputs["logits"]
+    return getattr(outputs, "logits", outputs)
 
 
 CROSS_ENTROPY = CrossEntropy()

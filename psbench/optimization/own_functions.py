@@ -71,6 +71,8 @@ class ImportedLoss(_ImportedFunction, Loss):
 class OwnMetric(Own, Metric):
     """A function that was passed: (outputs, targets) -> a number."""
 
+    of_all: ClassVar[bool] = True
+
     @property
     def argument(self) -> str:
         """The field of an experiment that takes it."""
@@ -85,6 +87,7 @@ class ImportedMetric(_ImportedFunction, Metric):
     """A metric by where its function is, as `my.package:score`."""
 
     name: ClassVar[str] = "import"
+    of_all: ClassVar[bool] = True
 
     def value(self, outputs: Any, targets: Tensor) -> float:
         """Return what the function returns."""

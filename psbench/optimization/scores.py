@@ -16,6 +16,8 @@ class Metric(Part):
     """A number from the outputs for the whole validation set and its targets."""
 
     domain: ClassVar[str] = "metric"
+    #: whether it is given all that a model answers with, and not the logits alone where it has some
+    of_all: ClassVar[bool] = False
 
     def value(self, outputs: Any, targets: Tensor) -> float:
         """Return the number; tensors are on the CPU, and all of the validation set at once."""

@@ -6,6 +6,8 @@ from typing import Any
 
 from torch import Tensor
 
+from psbench.optimization.losses import logits_of
+
 
 def right_answers(outputs: Any, targets: Tensor) -> int | None:
     """Return how many targets the largest logit names; None where outputs are no logits of classes.
@@ -15,6 +17,7 @@ def right_answers(outputs: Any, targets: Tensor) -> int | None:
     outputs : (B, C); (B, T, C) for targets (B, T); (B, C, H, W) for targets (B, H, W); or (B, 1), one logit
     for two classes      targets : int64, (B, ...)
     """
+    outputs = logits_of(outputs)
     if not isinstance(outputs, Tensor) or targets.is_floating_point():
         return None
     if outputs.dim() != targets.dim() + 1:

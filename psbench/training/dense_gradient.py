@@ -8,7 +8,7 @@ batch of every shape is computed both ways, and where one bit differs autograd g
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -115,7 +115,7 @@ class CheckedGradient:
         self._agreed: set[tuple[torch.Size, torch.Size]] = set()
 
     def compute(
-        self, inputs: Tensor, targets: Tensor, by_autograd: Callable[[Tensor, Tensor], tuple[Tensor, float]]
+        self, inputs: Any, targets: Tensor, by_autograd: Callable[[Any, Tensor], tuple[Tensor, float]]
     ) -> tuple[Tensor, float]:
         """Return gradient and loss, which `by_autograd` computes the slow way."""
         if self._written_out is None:

@@ -11,10 +11,11 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from psbench.data import Dataset
+from psbench.data.several import answer
 from psbench.errors import DoubtfulComposition, ParameterError
 from psbench.models.construction import described, one_line
 from psbench.models.drawing import drawing_from
-from psbench.optimization.losses import Loss
+from psbench.optimization.losses import Loss, logits_of
 from psbench.training.accuracy import right_answers
 
 #: more show nothing that these do not
@@ -94,9 +95,11 @@ def try_step(
     return Trial(changed, right_answers(outputs, targets) is not None)
 
 
-def _forward(what: str, module: nn.Module, name: str, inputs: Tensor) -> Any:
+def _forward(what: str, module: nn.Module, name: str, inputs: Any) -> Any:
     try:
-        return module(inputs)
+        return answer(module, inputs)
+    except ParameterError as error:
+        raise ParameterError(f"{what}: {error}") from None
     except Exception as error:
         raise ParameterError(
             f"{what} cannot take a batch of data {name!r}, {described(inputs)}: {one_line(error)}"
@@ -105,6 +108,7 @@ def _forward(what: str, module: nn.Module, name: str, inputs: Tensor) -> Any:
 
 def _check_outputs(what: str, outputs: Any, data: Dataset, loss: Loss) -> None:
     """Refuse fewer logits than classes: the first batches may have none of the classes that are missing."""
+    outputs = logits_of(outputs)
     if loss.name != "cross_entropy" or not isinstance(outputs, Tensor):
         return
     logits = outputs.shape[-1] if data.train_y.dim() + 1 == outputs.dim() else 0

@@ -13,10 +13,11 @@ import torch
 from torch import Tensor
 
 from psbench.data import Dataset
+from psbench.data.several import Several, answer
 from psbench.errors import ParameterError
 from psbench.models.construction import one_line
 from psbench.models.drawing import drawing_from
-from psbench.optimization.losses import CROSS_ENTROPY, Loss
+from psbench.optimization.losses import CROSS_ENTROPY, Loss, logits_of
 from psbench.optimization.scores import Metric
 from psbench.seeds import Streams
 from psbench.training.accuracy import right_answers
@@ -165,14 +166,16 @@ class Evaluator:
             self._samples[key] = torch.from_numpy(np.sort(order[: key[1]]))
         return self._samples[key]
 
-    def _over(self, inputs: Tensor, labels: Tensor, where: Tensor, keep: list[Any] | None = None) -> Scores:
+    def _over(
+        self, inputs: Tensor | Several, labels: Tensor, where: Tensor, keep: list[Any] | None = None
+    ) -> Scores:
         """Return the scores of some samples; outputs are added to `keep`, on the CPU."""
         losses, right, targets = list[float](), 0, 0
         device = self.model.device
         with torch.inference_mode(), self._drawing():
             for part in torch.split(where, self.BATCH):
                 y = labels[part].to(device)
-                outputs = self.model.module(inputs[part].to(device))
+                outputs = answer(self.model.module, inputs[part].to(device))
                 losses.append(float(self._loss.total(outputs, y)))
                 found = right_answers(outputs, y)
                 right += found or 0
@@ -191,7 +194,8 @@ class Evaluator:
         found = {}
         for name, metric in self._metrics.items():
             try:
-                found[name] = metric.value(outputs, self.data.val_y)
+                given = outputs if metric.of_all else logits_of(outputs)
+                found[name] = metric.value(given, self.data.val_y)
             except Exception as error:
                 raise ParameterError(
                     f"metric {name!r} cannot be computed from the outputs for the {len(self.data.val_y)} "

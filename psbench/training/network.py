@@ -7,6 +7,7 @@ from typing import NamedTuple
 import torch
 
 from psbench.data import Dataset
+from psbench.data.several import Several
 from psbench.errors import ParameterError
 from psbench.experiment import Experiment
 from psbench.models import Model
@@ -41,6 +42,7 @@ def network_of(experiment: Experiment, data: Dataset, streams: Streams) -> Built
     model = experiment.model
     model.check_task(data.task)
     loss = loss_for(experiment.loss, data.task)
+    _check_inputs(model, data)
     check_model(experiment, 4 * model.size(data.input_shape, data.num_outputs))
     example = data.train_x[: min(SAMPLES, len(data.train_x))]
     module = model.build(data.input_shape, data.num_outputs, streams, example)
@@ -60,10 +62,19 @@ def network_of(experiment: Experiment, data: Dataset, streams: Streams) -> Built
     return BuiltNetwork(FlatModel(module, trial.changed_buffers), loss, trial)
 
 
+def _check_inputs(model: Model, data: Dataset) -> None:
+    if isinstance(data.train_x, Several) and not model.foreign:
+        raise ParameterError(
+            f"model {model.name!r} takes one tensor, and a sample of data {data.name!r} is "
+            f"{data.train_x.called}; give a module of your own whose forward takes them, or leave inputs out "
+            "with features=[...]"
+        )
+
+
 def _called(model: Model) -> str:
     return f"model {getattr(model, 'type', '') or model.name!r}"
 
 
 def _certain(module: torch.nn.Module, data: Dataset) -> bool:
     """Return whether a step is known to work: psbench's layers, on numbers."""
-    return data.train_x.dtype == torch.float32 and knows(module)
+    return not isinstance(data.train_x, Several) and data.train_x.dtype == torch.float32 and knows(module)

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from psbench.data.several import Several, zeros
 from psbench.errors import SpecError
 from psbench.experiment import Experiment
 from psbench.models import Model
@@ -46,12 +47,12 @@ def trained_module(
 def _built(experiment: Experiment, meta: Mapping[str, Any]) -> nn.Module:
     model: Model = experiment.model
     streams = Streams(experiment.seed)
-    if "input" not in meta:  # a run of before this was written down
+    if "input" not in meta and "inputs" not in meta:  # a run of before this was written down
         data = experiment.data.load(streams)
         return model.build(data.input_shape, data.num_outputs, streams, data.train_x[:SAMPLES])
-    dtype, *shape = meta["input"]
-    example = torch.zeros(SAMPLES, *shape, dtype=getattr(torch, dtype))
-    return model.build(tuple(shape), meta["num_outputs"], streams, example)
+    example = zeros(meta.get("inputs") or [meta["input"]], meta.get("input_names", ()), SAMPLES)
+    shape = () if isinstance(example, Several) else tuple(example.shape[1:])
+    return model.build(shape, meta["num_outputs"], streams, example)
 
 
 def _check_layout(found: Sequence[tuple[str, int]], wanted: Sequence[Sequence[Any]]) -> None:

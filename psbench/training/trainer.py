@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from psbench.data import Dataset
+from psbench.data.several import Several, answer, joined
 from psbench.models.drawing import drawing_from
 from psbench.optimization.clip import Clip
 from psbench.optimization.losses import CROSS_ENTROPY, Loss
@@ -38,7 +39,7 @@ class Batch:
     `seed` is of what the forward draws, as dropout does.
     """
 
-    inputs: Tensor
+    inputs: Tensor | Several
     labels: Tensor
     seed: int = 0
 
@@ -164,7 +165,8 @@ class Trainer:
         """
         chosen = np.zeros(len(self.data.train_y), dtype=bool)
         chosen[job.indices] = True
-        found, inputs, labels = [], [], []
+        found, labels = [], []
+        inputs: list[Any] = []
         for part in np.array_split(self._shards[job.worker].shard, self._pieces(job.worker)):
             where, kept = torch.from_numpy(part), chosen[part]
             x, y = self.data.train_x[where], self.data.train_y[where]
@@ -175,12 +177,12 @@ class Trainer:
         place = np.empty(len(chosen), dtype=np.int64)
         place[there] = np.arange(len(there))
         at = torch.from_numpy(place[job.indices])
-        return self._augmented(job, torch.cat(inputs)[at], torch.cat(labels)[at])
+        return self._augmented(job, joined(inputs)[at], torch.cat(labels)[at])
 
     def _pieces(self, worker: int) -> int:
         return -(-len(self._shards[worker].shard) // self.SCAN)
 
-    def _augmented(self, job: StepTask, inputs: Tensor, labels: Tensor) -> Batch:
+    def _augmented(self, job: StepTask, inputs: Any, labels: Tensor) -> Batch:
         if self.data.augment is not None:
             inputs = self.data.augment(inputs, self._streams.generator("augment", job.worker, job.number))
         seed = self._streams.integer("forward", job.worker, job.number) if self.model.draws else 0
@@ -214,6 +216,6 @@ class Trainer:
             self._clip.apply(gradient)
         return StepResult(gradient, model.buffers, loss)
 
-    def _by_autograd(self, inputs: Tensor, labels: Tensor) -> tuple[Tensor, float]:
-        loss = self._loss.mean(self.model.module(inputs), labels)
+    def _by_autograd(self, inputs: Any, labels: Tensor) -> tuple[Tensor, float]:
+        loss = self._loss.mean(answer(self.model.module, inputs), labels)
         return self.model.gradient(loss), loss.item()

@@ -26,6 +26,7 @@ from torch import Tensor
 
 from psbench.backends.simulated.pool_process import Served, serve
 from psbench.data import Dataset
+from psbench.data.several import each_array
 from psbench.system.insides import without_main
 from psbench.system.limits import available_memory, size
 from psbench.training.evaluator import EvaluationPart, Evaluator, Scores
@@ -230,7 +231,7 @@ class Pool:
         self._answers.close()
 
 
-def _shared(data: Dataset) -> tuple[Tensor, ...]:
+def _shared(data: Dataset) -> tuple[Any, ...]:
     """Return copies of a data set's tensors in shared memory, one for all processes.
 
     The tensors themselves stay where they are, as others may look at their memory.
@@ -239,7 +240,7 @@ def _shared(data: Dataset) -> tuple[Tensor, ...]:
     needed = sum(tensor.nbytes for tensor in tensors)
     if needed > _SHARE_OF_MEMORY * available_memory():
         raise CannotShare(f"there is no memory for a copy of data {data.name!r}, which has {size(needed)}")
-    return tuple(_in_shared_memory(tensor.clone()) for tensor in tensors)
+    return tuple(each_array(tensor, lambda part: _in_shared_memory(part.clone())) for tensor in tensors)
 
 
 def _in_shared_memory(tensor: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from psbench.data.scaling import blocks
+from psbench.data.several import Several
 from psbench.errors import DataError
 from psbench.system.limits import check_memory
 
@@ -36,8 +37,11 @@ def as_array(value: Any, what: str) -> Array:
         raise DataError(f"data: {what} is no array ({str(error).splitlines()[0]})") from None
 
 
-def inputs_of(value: Any, what: str, inputs: Inputs = "as_is", names: Sequence[str] = ()) -> Array:
+def inputs_of(value: Any, what: str, inputs: Inputs = "as_is", names: Sequence[str] = ()) -> Any:
     """Return samples as float32, int64 or uint8, (N, ...); only a change of type copies them.
+
+    Of `Several` each part is treated so; booleans stay what they are there, as masks are, and a part may have
+    one number a sample.
 
     Parameters
     ----------
@@ -54,13 +58,25 @@ def inputs_of(value: Any, what: str, inputs: Inputs = "as_is", names: Sequence[s
     DataError
         If it is empty, has one dimension only, is not numeric, or some number is not finite.
     """
-    array = as_array(value, what)
+    if not isinstance(value, Several):
+        return _checked(as_array(value, what), what, inputs, names)
+    called = value.names or tuple(map(str, range(len(value.parts))))
+    parts = tuple(
+        _checked(part, f"{what}[{name!r}]", inputs, part=True)
+        for name, part in zip(called, value.parts, strict=True)
+    )
+    return Several(parts, value.names, value.lengths, value.padding)
+
+
+def _checked(array: Array, what: str, inputs: Inputs, names: Sequence[str] = (), part: bool = False) -> Array:
+    if part and array.dtype.kind == "b":
+        return array
     if array.dtype.kind not in "fiub":
         raise DataError(
             f"data: {what} has dtype {array.dtype}, and inputs must be numbers; encode them first"
             f"{_first_text(array)}"
         )
-    if array.ndim < 2:
+    if array.ndim < 2 and not part:
         raise DataError(
             f"data: {what} has shape {array.shape}; expected (samples, features) or more dimensions, "
             f"such as {what}.reshape(-1, 1)"

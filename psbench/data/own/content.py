@@ -10,6 +10,7 @@ import numpy as np
 
 from psbench.data.base import Task
 from psbench.data.own.arrays import Array
+from psbench.data.several import Several
 
 
 @dataclass(frozen=True, eq=False)
@@ -19,6 +20,7 @@ class Content:
     Parameters
     ----------
     x, y : array, (N, ...)
+        x may be `Several`, as val_x may.
     val_x, val_y : array or None
         None where the validation set is to be drawn from x and y.
     classes : tuple of str
@@ -29,9 +31,9 @@ class Content:
         Columns that are no inputs, for shardings by column.
     """
 
-    x: Array
+    x: Array | Several
     y: Array
-    val_x: Array | None
+    val_x: Array | Several | None
     val_y: Array | None
     classes: tuple[str, ...]
     task: Task
@@ -48,10 +50,19 @@ class Content:
         return found.hexdigest()
 
     def _arrays(self) -> Iterator[tuple[str, Array]]:
-        yield from (("x", self.x), ("y", self.y))
+        yield from (*_parts("x", self.x), ("y", self.y))
         if self.val_x is not None and self.val_y is not None:
-            yield from (("val_x", self.val_x), ("val_y", self.val_y))
+            yield from (*_parts("val_x", self.val_x), ("val_y", self.val_y))
         yield from sorted(self.columns.items())
+
+
+def _parts(what: str, inputs: Array | Several) -> Iterator[tuple[str, Array]]:
+    if not isinstance(inputs, Several):
+        yield what, inputs
+        return
+    names = inputs.names or map(str, range(len(inputs.parts)))
+    yield from ((f"{what} {name}", part) for name, part in zip(names, inputs.parts, strict=True))
+    yield from ((f"{what} lengths", each) for each in inputs.lengths if each is not None)
 
 
 def _texts(array: Array) -> bytes:

@@ -9,6 +9,7 @@ from psbench.core.part import make_part
 from psbench.data.base import DataSource, Task
 from psbench.data.own.arrays import Inputs, as_array, inputs_of
 from psbench.data.own.content import Content
+from psbench.data.own.padded import Padding, as_several
 from psbench.data.own.part import OwnData
 from psbench.data.own.per_worker import PerWorker
 from psbench.data.own.readers import (
@@ -17,14 +18,13 @@ from psbench.data.own.readers import (
     is_array,
     is_frame,
     is_hugging_face,
-    is_loader,
-    is_torch_dataset,
-    read_dataset,
     read_frame,
     read_hugging_face,
     splits_of,
 )
+from psbench.data.own.samples import is_loader, is_torch_dataset, read_dataset, read_mapping
 from psbench.data.own.targets import encode
+from psbench.data.several import Layout, Several, in_words, layout_of, without_lengths
 from psbench.errors import DataError, ParameterError
 
 _KINDS = (
@@ -39,7 +39,9 @@ def as_data(value: Any) -> DataSource:
     Parameters
     ----------
     value : str, mapping, DataSource, tuple, torch Dataset or DataLoader, Hugging Face dataset, or list
-        (X, y) or (X, y, X_val, y_val) are NumPy arrays, torch tensors or lists; a pair of Datasets (of torch
+        (X, y) or (X, y, X_val, y_val) are NumPy arrays, torch tensors or lists; an X of several tensors is a
+        tuple of them, for a model whose `forward` takes them in this order, or a mapping, for one that takes
+        them by name. A pair of Datasets (of torch
         or of Hugging Face), or of DataLoaders, is one to train on and one to validate on. A list holds a data
         set for each worker. Whatever needs options is wrapped by `data`.
 
@@ -97,15 +99,17 @@ def data(
     classes: int | Sequence[str] | None = None,
     standardise: bool = False,
     inputs: Inputs = "as_is",
+    padding: Padding = None,
 ) -> DataSource:
     """Wrap data of your own, with options, for `Experiment(data=...)`.
 
     Parameters
     ----------
     source : DataFrame, (X, y), (X, y, X_val, y_val), torch Dataset, Hugging Face dataset or mapping of splits
-        A list has one for each worker, each with these options. A torch Dataset is read once, in order. X may
-        also come first and y second: `data(X, y)`. Floats become 32-bit; a memory-mapped float32 array is not
-        copied.
+        A list has one for each worker, each with these options. A torch Dataset is read once, in order; its
+        samples are (x, y), (a, b, y), ((a, b), y), or mappings with the target among them, as a mapping of
+        whole arrays may be too. X may also come first and y second: `data(X, y)`. Floats become 32-bit; a
+        memory-mapped float32 array is not copied.
     target : str
         The column to be learned, of a frame or a Hugging Face dataset.
     features : list of str or None
@@ -127,6 +131,9 @@ def data(
     inputs : "as_is", "numbers" or "tokens"
         What becomes of inputs that are whole numbers: as they are (int64, or uint8), numbers to compute with
         (float32), or tokens (int64).
+    padding : float, mapping of input to float, or None
+        What samples that are shorter than others are filled with, at their ends; a batch is then as long as
+        its longest sample. None: 0 where there is an `attention_mask`, else samples must be equally long.
 
     Returns
     -------
@@ -159,6 +166,7 @@ def data(
                 classes=classes,
                 standardise=standardise,
                 inputs=inputs,
+                padding=padding,
             )
             for each in source
         ]
@@ -168,11 +176,11 @@ def data(
     if is_array(source) and target is not None:
         source, target = (source, target), None
     columns = Columns(_column_name(target), None if features is None else tuple(features), tuple(keep))
-    train, val = _read(source, columns)
+    train, val = _read(source, columns, padding)
     if validation is not None:
         if val is not None:
             raise ParameterError("data: a validation set is given twice: with the data, and as validation")
-        val = _read(validation, columns)[0]
+        val = _read(validation, columns, padding)[0]
     if val is not None and val_fraction is not None:
         raise ParameterError(f"data: a validation set is given, so leave out val_fraction = {val_fraction}")
     content = _content(train, val, task, classes, inputs)
@@ -186,41 +194,51 @@ def _column_name(target: Any) -> str | None:
     raise ParameterError(f"data: target is the name of a column, not {target!r}; give arrays as (X, y)")
 
 
-def _read(source: Any, columns: Columns) -> tuple[Read, Read | None]:
+def _read(source: Any, columns: Columns, padding: Padding) -> tuple[Read, Read | None]:
     """Return what is in a source: training samples, and validation samples if it has them."""
     splits = splits_of(source)
     if splits is not None:
         train, val = splits
-        return read_hugging_face(train, columns), None if val is None else read_hugging_face(val, columns)
+        validation = None if val is None else read_hugging_face(val, columns, padding)
+        return read_hugging_face(train, columns, padding), validation
     if is_frame(source):
         return read_frame(source, columns), None
     if is_hugging_face(source):
-        return read_hugging_face(source, columns), None
+        return read_hugging_face(source, columns, padding), None
     if isinstance(source, tuple) and len(source) == 2 and all(map(is_hugging_face, source)):
-        return read_hugging_face(source[0], columns), read_hugging_face(source[1], columns)
+        train, val = (read_hugging_face(each, columns, padding) for each in source)
+        return train, val
     if hasattr(source, "column_names"):
         raise DataError(
             f"data: {type(source).__name__} has no length: samples must be there by number, so give a "
             "Hugging Face Dataset that is no stream"
         )
+    if isinstance(source, Mapping):
+        return read_mapping(source, columns), None
+    if is_torch_dataset(source) or is_loader(source):
+        return read_dataset(source, columns, padding), None
+    if isinstance(source, tuple) and len(source) == 2 and all(map(_is_read_once, source)):
+        train, val = (read_dataset(each, columns, padding) for each in source)
+        return train, val
     if columns:
         raise ParameterError(
             "data: target, features and keep are for tables; arrays have no names of columns"
         )
     if isinstance(source, tuple):
         return _pairs(source)
-    if is_torch_dataset(source) or is_loader(source):
-        return read_dataset(source), None
     raise DataError(f"data: expected {_KINDS}; {_what(source)}")
 
 
 def _pairs(source: tuple[Any, ...]) -> tuple[Read, Read | None]:
     if len(source) not in (2, 4):
         raise DataError(f"data: a tuple of {len(source)}; give (X, y) or (X, y, X_val, y_val)")
-    if len(source) == 2 and all(is_torch_dataset(each) or is_loader(each) for each in source):
-        return read_dataset(source[0]), read_dataset(source[1])
     kind = "(X, y)" if len(source) == 2 else "(X, y, X_val, y_val)"
-    return Read(source[0], source[1], kind), None if len(source) == 2 else Read(source[2], source[3], kind)
+    train = Read(as_several(source[0], "X"), source[1], kind)
+    return train, None if len(source) == 2 else Read(as_several(source[2], "X_val"), source[3], kind)
+
+
+def _is_read_once(source: Any) -> bool:
+    return is_torch_dataset(source) or is_loader(source)
 
 
 def _what(source: Any) -> str:
@@ -246,20 +264,23 @@ def _content(
     _check_lengths("X", len(x), "y", train.y)
     if val is not None and val_x is not None:
         _check_lengths("X_val", len(val_x), "y_val", val.y)
-        if (val_x.shape[1:], val_x.dtype) != (x.shape[1:], x.dtype):
+        if (one := layout_of(x)) != (other := layout_of(val_x)):
             raise DataError(
-                f"data: samples of X are {x.shape[1:]} of {x.dtype}, but those of X_val {val_x.shape[1:]} of "
-                f"{val_x.dtype}; they must be equal"
+                f"data: samples of X are {in_words(one)} of {_types(one)}, but those of X_val "
+                f"{in_words(other)} of {_types(other)}; they must be equal"
             )
     if val is not None and val.features != train.features:
         raise DataError(
             "data: the validation set has other columns than the training set, or in another order"
         )
     numbers = train.classes and as_array(train.y, "y").dtype.kind in "iu"
-    largest = int(x.max()) if x.dtype.kind in "iu" else None
+    tokens = not isinstance(x, Several) and x.dtype.kind in "iu"
+    largest = int(x.max()) if tokens else None
     if classes is None and numbers and task in (None, "classification"):
         classes = train.classes
     found = encode(train.y, None if val is None else val.y, task, classes, largest)
+    if found.train.ndim > 1:  # as long as the inputs, perhaps, which then must not be cut
+        x, val_x = without_lengths(x), without_lengths(val_x)
     return Content(
         x=x,
         y=found.train,
@@ -270,6 +291,10 @@ def _content(
         features=train.features,
         columns=dict(train.columns),
     )
+
+
+def _types(layout: Layout) -> str:
+    return ", ".join(dtype for dtype, *_ in layout)
 
 
 def _check_lengths(x: str, samples: int, y: str, targets: Any) -> None:

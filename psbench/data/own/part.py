@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from typing import TYPE_CHECKING, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from psbench.data.base import Dataset, DataSource
 from psbench.data.own.arrays import Array
 from psbench.data.own.content import Content
 from psbench.data.scaling import standardise
+from psbench.data.several import Several, each_array
 from psbench.data.split import Indices, stratified_split
 from psbench.errors import DataError
 from psbench.seeds import Streams
@@ -89,7 +90,7 @@ class OwnData(Own, DataSource):
             )
         if content.val_x is None or content.val_y is None:
             train, val = self._split(content, streams)
-            rows = [content.x[train], content.y[train], content.x[val], content.y[val]]
+            rows: list[Any] = [content.x[train], content.y[train], content.x[val], content.y[val]]
             columns = {name: column[train] for name, column in content.columns.items()}
         else:
             rows = [content.x, content.y, content.val_x, content.val_y]
@@ -99,7 +100,7 @@ class OwnData(Own, DataSource):
             rows[0], rows[2] = _standardised(rows[0], rows[2], "samples")[0]
             if content.task == "regression":
                 (rows[1], rows[3]), scale = _standardised(rows[1], rows[3], "targets")
-        train_x, train_y, val_x, val_y = map(tensor, rows)
+        train_x, train_y, val_x, val_y = (each_array(part, tensor) for part in rows)
         return Dataset(
             self.name,
             train_x,
@@ -118,8 +119,10 @@ class OwnData(Own, DataSource):
         return stratified_split(alike, self.val_fraction, streams.generator("split"))
 
 
-def _standardised(train: Array, val: Array, what: str) -> tuple[list[Array], tuple[float, float]]:
+def _standardised(train: Any, val: Any, what: str) -> tuple[list[Array], tuple[float, float]]:
     """Return both brought to mean 0 and deviation 1 over the first, and what was taken out of one column."""
+    if isinstance(train, Several):
+        raise DataError(f"data 'own': {what} are {train.called}, and only one is standardised; do it before")
     if train.dtype != np.float32:
         raise DataError(f"data 'own': {what} are {train.dtype}, and only float32 can be standardised")
     check_memory(train.nbytes + val.nbytes, f"data 'own': standardised {what}", "standardise beforehand")

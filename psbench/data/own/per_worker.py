@@ -12,6 +12,7 @@ from pydantic import SerializeAsAny
 
 from psbench.core.specification import parameter
 from psbench.data.base import Dataset, DataSource
+from psbench.data.several import in_words, joined
 from psbench.errors import DataError, ParameterError
 from psbench.seeds import Streams
 
@@ -72,9 +73,9 @@ class PerWorker(DataSource):
         return replace(
             first,
             name=self.name,
-            train_x=torch.cat([each.train_x for each in found]),
+            train_x=joined([each.train_x for each in found]),
             train_y=torch.cat([_numbered(each, each.train_y, classes) for each in found]),
-            val_x=torch.cat([each.val_x for each in found]),
+            val_x=joined([each.val_x for each in found]),
             val_y=torch.cat([_numbered(each, each.val_y, classes) for each in found]),
             classes=classes,
             columns=_columns(found),
@@ -85,8 +86,8 @@ class PerWorker(DataSource):
 def _check_alike(worker: int, first: Dataset, other: Dataset) -> None:
     for what, one, two in (
         ("the task", first.task, other.task),
-        ("samples of shape", first.input_shape, other.input_shape),
-        ("inputs of type", first.train_x.dtype, other.train_x.dtype),
+        ("samples of shape", in_words(first.input_layout), in_words(other.input_layout)),
+        ("inputs of type", _types(first), _types(other)),
         ("targets of shape", tuple(first.train_y.shape[1:]), tuple(other.train_y.shape[1:])),
     ):
         if one != two:
@@ -98,6 +99,10 @@ def _check_alike(worker: int, first: Dataset, other: Dataset) -> None:
         )
     if first.shards is not None or other.shards is not None:
         raise ParameterError("data: a list of data sets must not hold another list")
+
+
+def _types(data: Dataset) -> str:
+    return ", ".join(dtype for dtype, *_ in data.input_layout)
 
 
 def _classes(found: Sequence[Dataset]) -> tuple[str, ...]:

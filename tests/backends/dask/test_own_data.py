@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from datasets import Dataset
 from distributed import Client
 
 import psbench as ps
@@ -23,10 +24,14 @@ from psbench.seeds import Streams
 from psbench.testing import toy_experiment
 from psbench.training.dry_run import SAMPLES
 from psbench.training.workload import Workload
+from tests.networks import MaskedText
 
 RNG = np.random.default_rng(0)
 X, Y = RNG.normal(size=(90, 4)).astype(np.float32), RNG.integers(0, 3, 90)
 FRAME = pd.DataFrame(X, columns=list("abcd")).assign(label=Y, site=np.arange(90) % 2)
+
+TEXTS = [RNG.integers(1, 9, RNG.integers(2, 8)).tolist() for _ in range(90)]
+MASKS = [[1] * len(text) for text in TEXTS]
 
 FORMS: dict[str, dict[str, Any]] = {
     "arrays": {"data": (X, Y)},
@@ -37,6 +42,13 @@ FORMS: dict[str, dict[str, Any]] = {
     },
     "function": {"data": "mixture", "sharding": lambda data, n, rng: np.array_split(np.arange(1600), n)},
     "map_reduce": {"data": (X, Y), "strategy": "map_reduce"},
+    "several, of other lengths": {
+        "data": ps.data(
+            Dataset.from_dict({"input_ids": TEXTS, "attention_mask": MASKS, "label": (Y % 2).tolist()}),
+            target="label",
+        ),
+        "model": MaskedText,
+    },
     "text": {
         "data": {"name": "text", "context": 4, "val_fraction": 0.5},
         "model": torch.nn.Embedding(len(Text().vocabulary()), len(Text().vocabulary())),

@@ -1,0 +1,224 @@
+"""Samples that are several tensors each: a pair of images, tokens and their mask, an image and its text."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+from psbench.errors import ParameterError
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor, nn
+
+#: per tensor: its type and the shape of one sample, in which a padded dimension is None
+Layout: TypeAlias = list[list[Any]]
+
+
+@dataclass(frozen=True, eq=False)
+class Several:
+    """Inputs that are several arrays or tensors of as many rows; indexed like one of them.
+
+    Parameters
+    ----------
+    parts : tuple of ndarray, Tensor, or what is indexed by rows, each (N, ...)
+    names : tuple of str
+        The arguments of `forward` that they are; empty if they are given in order.
+    lengths : tuple of (int64 (N,) or None)
+        Of a part that was padded: how many entries of its second dimension each sample has of its own.
+    padding : tuple of float
+        What those parts are padded with.
+    """
+
+    parts: tuple[Any, ...]
+    names: tuple[str, ...] = ()
+    lengths: tuple[Any, ...] = ()
+    padding: tuple[float, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.parts[0])
+
+    def __getitem__(self, where: Any) -> Several:
+        return self.map(lambda part: part[where])
+
+    def map(self, function: Callable[[Any], Any]) -> Several:
+        """Return the result of a function of each array, the lengths among them."""
+        lengths = tuple(None if each is None else function(each) for each in self.lengths)
+        return Several(tuple(map(function, self.parts)), self.names, lengths, self.padding)
+
+    def to(self, device: torch.device) -> Several:
+        """Return it on that device."""
+        return self.map(lambda part: part.to(device))
+
+    def numpy(self) -> np.ndarray:
+        """Return all samples as rows of numbers, (N, numbers), for what goes by distances."""
+        rows = [np.asarray(part).reshape(len(self), -1).astype(np.float32) for part in self.parts]
+        return np.concatenate(rows, axis=1)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all parts."""
+        return sum(part.nbytes for part in self.parts)
+
+    @property
+    def called(self) -> str:
+        """The parts in words.
+
+        >>> Several((np.zeros((2, 3)), np.zeros((2, 5))), ("image", "text")).called
+        'image, text'
+        """
+        return ", ".join(self.names) or f"{len(self.parts)} tensors"
+
+    def length_of(self, place: int) -> Any:
+        """Return how long the samples of a part are, (N,); None if it is not padded."""
+        return self.lengths[place] if self.lengths else None
+
+    def trimmed(self) -> Several:
+        """Return a batch whose padded parts are as long as its longest sample."""
+        if not self.lengths or not len(self):
+            return self
+        parts = (
+            part if lengths is None else part[:, : max(1, int(lengths.max()))]
+            for part, lengths in zip(self.parts, self.lengths, strict=True)
+        )
+        return Several(tuple(parts), self.names, self.lengths, self.padding)
+
+    def given_to(self, module: nn.Module) -> Any:
+        """Return what a module answers: by keyword if parts have names, else in their order.
+
+        A module whose `forward` takes one argument is given all of them in it, as a tuple or a dict.
+
+        Raises
+        ------
+        ParameterError
+            If `forward` can be called in neither way.
+        """
+        if _in_one(type(module), self.names, len(self.parts)):
+            named = dict(zip(self.names, self.parts, strict=True)) if self.names else self.parts
+            return module(named)
+        if self.names:
+            return module(**dict(zip(self.names, self.parts, strict=True)))
+        return module(*self.parts)
+
+
+@cache
+def _in_one(kind: Any, names: tuple[str, ...], count: int) -> bool:
+    """Return whether a class of modules takes all inputs as one argument."""
+    forward = inspect.signature(kind.forward)
+    ways = [((), dict.fromkeys(names)) if names else ((None,) * count, {}), ((None,), {})]
+    for in_one, (positional, named) in enumerate(ways):
+        try:
+            forward.bind(None, *positional, **named)  # the first is the module itself
+        except TypeError:
+            continue
+        return bool(in_one)
+    given = ", ".join(names) or f"{count} tensors"
+    raise ParameterError(
+        f"{kind.__qualname__}.forward takes {_arguments(forward)}, and a sample of the data is {given}; name "
+        "its arguments as the inputs, let it take one, or leave inputs out with features=[...]"
+    )
+
+
+def _arguments(forward: inspect.Signature) -> str:
+    return f"({', '.join(list(forward.parameters)[1:])})"
+
+
+def answer(module: nn.Module, inputs: Any) -> Any:
+    """Return what a module answers to a batch: one tensor, or `Several`."""
+    return inputs.trimmed().given_to(module) if isinstance(inputs, Several) else module(inputs)
+
+
+def each_array(inputs: Any, function: Callable[[Any], Any]) -> Any:
+    """Return a function of inputs, or of each part of several."""
+    return inputs.map(function) if isinstance(inputs, Several) else function(inputs)
+
+
+def joined(batches: Sequence[Any]) -> Any:
+    """Return the rows of several tensors, or of several `Several`, one after the other.
+
+    Padded parts become as long as the longest.
+    """
+    import torch
+
+    first = batches[0]
+    if not isinstance(first, Several):
+        return torch.cat(list(batches))
+    parts = tuple(
+        torch.cat(_as_long([batch.parts[place] for batch in batches], first, place))
+        for place in range(len(first.parts))
+    )
+    lengths = tuple(
+        None if each is None else torch.cat([batch.lengths[place] for batch in batches])
+        for place, each in enumerate(first.lengths)
+    )
+    return Several(parts, first.names, lengths, first.padding)
+
+
+def _as_long(parts: list[Tensor], first: Several, place: int) -> list[Tensor]:
+    if first.length_of(place) is None:
+        return parts
+    longest = max(part.shape[1] for part in parts)
+    found = []
+    for part in parts:
+        whole = part.new_full((len(part), longest, *part.shape[2:]), first.padding[place])
+        whole[:, : part.shape[1]] = part
+        found.append(whole)
+    return found
+
+
+def without_lengths(inputs: Any) -> Any:
+    """Return inputs whose padding is never cut off."""
+    return Several(inputs.parts, inputs.names) if isinstance(inputs, Several) else inputs
+
+
+def layout_of(inputs: Any) -> Layout:
+    """Return type and shape of a sample's tensors; see `Layout`.
+
+    >>> import torch
+    >>> layout_of(Several((torch.zeros(2, 3), torch.zeros(2, 5)), lengths=(None, torch.ones(2))))
+    [['float32', 3], ['float32', None]]
+    """
+    if not isinstance(inputs, Several):
+        return [_of_one(inputs)]
+    found = [_of_one(part) for part in inputs.parts]
+    for place, each in enumerate(found):
+        if inputs.length_of(place) is not None:
+            each[1] = None
+    return found
+
+
+def _of_one(part: Any) -> list[Any]:
+    return [str(part.dtype).removeprefix("torch."), *map(int, part.shape[1:])]
+
+
+def zeros(layout: Layout, names: Sequence[str], samples: int) -> Any:
+    """Return inputs of zeros of such a layout: what lazy layers take their shapes from."""
+    import torch
+
+    parts = [
+        torch.zeros(samples, *(1 if size is None else size for size in shape), dtype=getattr(torch, dtype))
+        for dtype, *shape in layout
+    ]
+    return parts[0] if len(parts) == 1 and not names else Several(tuple(parts), tuple(names))
+
+
+def sample_bytes(inputs: Any) -> int:
+    """Return the bytes of one sample; a padded one counts as the longest."""
+    parts = inputs.parts if isinstance(inputs, Several) else (inputs,)
+    return sum(part.element_size() * math.prod(part.shape[1:]) for part in parts)
+
+
+def in_words(layout: Layout) -> str:
+    """Return the shapes of a layout in words.
+
+    >>> in_words([["float32", 3]]), in_words([["int64", None], ["uint8", 1, 8, 8]])
+    ('(3,)', '(any,) and (1, 8, 8)')
+    """
+    shapes = [tuple("any" if size is None else size for size in shape) for _, *shape in layout]
+    return " and ".join(str(shape).replace("'", "") for shape in shapes)
