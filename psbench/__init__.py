@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from psbench.runs.replaying import replay as replay
     from psbench.runs.sweeps.sweep import Sweep as Sweep
     from psbench.runs.sweeps.sweep import sweep as sweep
+    from psbench.twin.predict import predict as predict
 
     __version__: str
 
@@ -59,6 +60,7 @@ _HOMES = {
     "Strategy": "psbench.core.strategy",
     "Sweep": "psbench.runs.sweeps.sweep",
     "SwitchingStrategy": "psbench.core.switching_strategy",
+    "predict": "psbench.twin.predict",
     "compare": "psbench.runs.comparing",
     "replay": "psbench.runs.replaying",
     "resume": "psbench.runs.execution",
@@ -85,6 +87,7 @@ __all__ = [
     "__version__",
     "compare",
     "data",
+    "predict",
     "replay",
     "resume",
     "run",

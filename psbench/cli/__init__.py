@@ -15,7 +15,7 @@ import typer
 # commands register themselves, and the help lists them in this order
 # isort: off
 from psbench.cli.app import FAILED, INTERNAL, INTERRUPTED, TERMINATED, USAGE, app
-from psbench.cli.commands import runs, comparisons, sweeps, saved, exports, tools, fuzz, papers, doctor  # noqa: F401
+from psbench.cli.commands import runs, comparisons, sweeps, saved, exports, tools, fuzz, papers, doctor, twin  # noqa: F401
 
 # isort: on
 from psbench.cli.file_progress import shown_progress

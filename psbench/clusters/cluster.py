@@ -126,7 +126,7 @@ class Cluster(Part):
         0,
         "what an idle connection sends at first, doubled with every round trip (TCP: 14480); 0: any",
         unit="bytes",
-        source="RFC 6928; RFC 5681, sec. 4.1",
+        source="Chu et al. 2013; Allman et al. 2009, sec. 4.1",
         ge=0,
     )
     paces_live_runs: bool = parameter(

@@ -23,7 +23,8 @@ def extra_round_trips(num_bytes: float, first_window: int) -> int:
 
     Source
     ------
-    RFC 5681, sec. 3.1 and 4.1 (restart after idle); RFC 6928 (a first window of 10 segments).
+    Allman et al. (2009), sec. 3.1 and 4.1 (restart after idle); Chu et al. (2013): a first window of ten
+    segments.
 
     Examples
     --------

@@ -139,7 +139,7 @@ class ShiftedExponential(StepTime):
 
 
 class LogNormal(StepTime):
-    """factor = exp(sigma Z - sigma^2 / 2), Z standard normal: mean 1, variance exp(sigma^2) - 1.
+    """factor = shift + (1 - shift) exp(sigma Z - sigma^2 / 2), Z standard normal: mean 1.
 
     Parameters
     ----------
@@ -148,12 +148,15 @@ class LogNormal(StepTime):
     correlation : float, 0 to 1
         rho, of the logarithms of two steps in a row: a worker that is slow now is probably slow in the next
         step. 0: steps are independent; 1: all steps of a worker take the same time.
+    shift : float, 0 to 1
+        What every step takes at least. The variance is (1 - shift)^2 (exp(sigma^2) - 1).
 
     Notes
     -----
-    The logarithm is an autoregressive process of first order, Z_t = rho Z_(t-1) + sqrt(1 - rho^2) e_t with
-    standard normal e_t, which begins in its stationary distribution: single steps are distributed as without
-    correlation. Logarithms k steps apart are correlated by rho^k, and the factors themselves by
+    The logarithm of what is over the shift is an autoregressive process of first order,
+    Z_t = rho Z_(t-1) + sqrt(1 - rho^2) e_t with standard normal e_t, which begins in its stationary
+    distribution: single steps are distributed as without correlation. Logarithms k steps apart are
+    correlated by rho^k, and the factors, without a shift, by
     (exp(sigma^2 rho^k) - 1) / (exp(sigma^2) - 1).
     """
 
@@ -170,12 +173,16 @@ class LogNormal(StepTime):
         ge=0,
         le=1,
     )
+    shift: float = parameter(0.0, "what every step takes at least, as a share of the mean", ge=0, lt=1)
 
     def draw(self, rng: np.random.Generator, start: int, size: int) -> np.ndarray:
         """Return log-normal factors; correlated ones are of a new series, whatever `start`."""
         if self.correlation:
             return self.series(0, rng)(size)
-        return rng.lognormal(-0.5 * self.sigma**2, self.sigma, size)
+        return self._shifted(rng.lognormal(-0.5 * self.sigma**2, self.sigma, size))
+
+    def _shifted(self, factors: NDArray[np.float64]) -> NDArray[np.float64]:
+        return self.shift + (1.0 - self.shift) * factors if self.shift else factors
 
     def series(self, worker: int, rng: np.random.Generator) -> Callable[[int], NDArray[np.float64]]:
         """Return what gives the next factors of a worker."""
@@ -190,7 +197,7 @@ class LogNormal(StepTime):
             for place, noise in enumerate(values):
                 last = noise if last is None else kept * last + fresh * noise
                 values[place] = last
-            return np.exp(self.sigma * np.array(values) - 0.5 * self.sigma**2)
+            return self._shifted(np.exp(self.sigma * np.array(values) - 0.5 * self.sigma**2))
 
         return following
 

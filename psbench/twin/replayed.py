@@ -52,17 +52,39 @@ def _epochs(experiment: Experiment) -> dict[str, Any]:
 def own_times(log: EventLog, workers: int) -> dict[str, Any]:
     """Return the cluster whose steps and messages take what a run's took, in its order."""
     found = exchanges_of(log)
-    ends = [_of(found, worker, "up_s") for worker in range(workers)]
-    ends += [_of(found, worker, "down_s") for worker in range(workers)]
-    steps = {"name": "trace", "order": "in_order", "seconds": _steps(log, found, workers)}
-    hop = {"latency_s": _hop_s(found, workers)}
+    own = [_series(found, _cancelled(log, worker), worker) for worker in range(workers)]
+    ends = [[*up] or [SHORTEST_S] for _, up, _ in own] + [[*down] or [SHORTEST_S] for _, _, down in own]
+    longest = [float(np.max(found.compute_s))]
+    steps = {"name": "trace", "order": "in_order", "seconds": [step or longest for step, _, _ in own]}
     links = {"name": "trace", "order": "in_order", "seconds": ends}
+    hop = {"latency_s": _hop_s(found, workers)}
     return {"workers": workers, "step_time": steps, "link_time": links, **hop, **_NO_LINKS}
 
 
-def _of(found: Exchanges, worker: int, column: str) -> list[float]:
-    values = getattr(found, column)[found.worker == worker].tolist()
-    return values or [SHORTEST_S]
+def _series(
+    found: Exchanges, cancelled: list[tuple[float, float]], worker: int
+) -> tuple[list[float], list[float], list[float]]:
+    """Return a worker's seconds of steps, of messages up, and of messages down, in order.
+
+    Of a step that was cancelled, of which no more is known, it is that it took longer than until then.
+    """
+    each = found.where(found.worker == worker)
+    columns = each.released_s, each.compute_s, each.steps, each.down_s
+    rows = [(begun, [s] * n, down) for begun, s, n, down in zip(*(c.tolist() for c in columns), strict=True)]
+    rows += [(begun, [_LONGER * (end - begun) + SHORTEST_S], SHORTEST_S) for begun, end in cancelled]
+    rows.sort()
+    return [s for _, steps, _ in rows for s in steps], each.up_s.tolist(), [down for _, _, down in rows]
+
+
+def _cancelled(log: EventLog, worker: int) -> list[tuple[float, float]]:
+    """Return when each step began and ended that was cancelled."""
+    found, released = [], -1.0
+    for row in log.rows():
+        if row["worker"] == worker and row["kind"] == Kind.RELEASE:
+            released = float(row["time_s"])
+        elif row["worker"] == worker and row["kind"] == Kind.CANCEL and released >= 0:
+            found.append((released, float(row["time_s"])))
+    return found
 
 
 def _hop_s(found: Exchanges, workers: int) -> float:
@@ -70,22 +92,3 @@ def _hop_s(found: Exchanges, workers: int) -> float:
     took = found.collective_s[found.collective_s > 0]
     # a ring has 2 (n - 1) hops, and is ordered and confirmed by a message each
     return float(took.mean()) / (2 * workers) if len(took) else 0.0
-
-
-def _steps(log: EventLog, found: Exchanges, workers: int) -> list[list[float]]:
-    """Return each worker's seconds a step; one that was cancelled is given more than it had."""
-    series: list[list[tuple[float, float, int]]] = [[] for _ in range(workers)]
-    columns = found.worker, found.arrived_s, found.compute_s, found.steps
-    for worker, at, seconds, steps in zip(*(column.tolist() for column in columns), strict=True):
-        series[worker].append((at, seconds, steps))
-    released: dict[int, float] = {}
-    for row in log.rows():
-        worker, now = int(row["worker"]), float(row["time_s"])
-        if row["kind"] == Kind.RELEASE:
-            released[worker] = now
-        elif row["kind"] == Kind.CANCEL and worker in released:
-            series[worker].append((now, _LONGER * (now - released.pop(worker)) + SHORTEST_S, 1))
-    longest = float(np.max(found.compute_s))
-    return [
-        [seconds for _, seconds, steps in sorted(own) for _ in range(steps)] or [longest] for own in series
-    ]

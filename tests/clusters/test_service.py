@@ -49,7 +49,7 @@ def test_two_servers_serve_side_by_side_and_bytes_take_time():
     assert together == pytest.approx(alone / 2, rel=0.01)
 
 
-def test_a_collective_is_ordered_and_confirmed_by_a_coordinator_that_decides():
+def test_a_collective_is_ordered_and_confirmed_by_a_coordinator():
     """Ready, order, four hops of a ring of three, confirmation, release: eight latencies, and a decision.
 
     The others' decisions are over before the ring is.

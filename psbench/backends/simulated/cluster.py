@@ -153,8 +153,10 @@ class SimulatedCluster:
         self.under_way[worker] = push
         arrives = up(worker, push.bytes, now)
         push.send_s = arrives - now
-        if self._collective and push.send_s:
-            push.stats = (push.stats or {}) | {COLLECTIVE: push.send_s}
+        if self._collective:
+            own = self.transfers.collective_s
+            if collective_s := push.send_s if own is None else own:
+                push.stats = (push.stats or {}) | {COLLECTIVE: collective_s}
         entry = (arrives, WORK, worker, push.ticket, push)
         arriving = self._arriving
         if not arriving or arriving[-1] < entry:

@@ -86,6 +86,8 @@ class Transfers:
         elif placement.peer_to_peer:  # models pass over `links`, and the rest takes no message of its own
             self.up = self.down = lambda worker, num_bytes, now: now
             self.answer = lambda worker, now: now
+        #: what the push that was sent last takes of its collective; None: all of its way
+        self.collective_s: float | None = None
         #: whose pushes were combined, and are still to be decided about
         self._combined: list[int] = []
         #: who has told since, or is about to, and when the last of them is heard
@@ -153,6 +155,7 @@ class Transfers:
     def _when_all_have_told(self, worker: int, told_s: float) -> float:
         """Return when the coordinator hears of a push, or, of the last, when the collective ends."""
         workers, self._told_s = self._resources.view.workers, max(told_s, self._told_s)
+        self.collective_s = 0.0
         self._telling = {each for each in self._telling if workers[each].status is Status.COMPUTING}
         self._telling.add(worker)
         if self._resources.view.num_computing > len(self._telling):
@@ -161,6 +164,7 @@ class Transfers:
         self.collective_ends = -1.0
         self.collect(pushers, self._told_s + 2 * self._ordered_s(pushers))
         self._combined, self._telling = pushers, set()
+        self.collective_s = self.collective_ends - self._told_s
         return self.collective_ends
 
     def _ordered_s(self, workers: list[int]) -> float:

@@ -1,0 +1,157 @@
+"""`psbench calibrate`, `predict` and `twin`: measure machines, ask about strategies, see what that is worth."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from psbench.cli.app import (
+    FAILED,
+    Debug,
+    Json,
+    Settings,
+    app,
+    as_json_text,
+    given,
+    read_experiment,
+    read_settings,
+    say,
+)
+from psbench.cli.starting import starting
+from psbench.errors import ParameterError
+from psbench.specfile import parse_setting
+
+
+@app.command("calibrate")
+def calibrate_command(
+    spec: Annotated[
+        Path | None,
+        typer.Argument(metavar="SPEC.yaml", help="Whose model, data and workers are measured."),
+    ] = None,
+    settings: Settings = None,
+    scheduler: Annotated[
+        str | None,
+        typer.Option(metavar="ADDRESS", help="A running Dask scheduler; without one, this machine."),
+    ] = None,
+    runs: Annotated[
+        list[Path] | None,
+        typer.Option("--from", metavar="RUN", help="Fit to saved runs instead; give it for each."),
+    ] = None,
+    batches: Annotated[int, typer.Option(min=20, help="Global batches of each of the two runs.")] = 60,
+    links: Annotated[bool, typer.Option(help="Time messages of two sizes between workers.")] = True,
+    out: Annotated[Path, typer.Option(metavar="FILE", help="Where the profile goes.")] = Path("profile.yaml"),
+    debug: Debug = False,
+) -> int:
+    """Measure machines by two short live runs (BSP, and ASP with half the batch), and fit a cluster to them.
+
+    \b
+    Examples:
+      psbench calibrate --set cluster.workers=4 --set cluster.name=custom
+      psbench calibrate experiment.yaml --scheduler tcp://10.0.0.1:8786 --out ours.yaml
+      psbench calibrate --from runs/bsp --from runs/asp
+    """  # noqa: D301
+    if runs and (spec is not None or settings or scheduler):
+        raise ParameterError(
+            "calibrate: --from takes saved runs as they are; leave out SPEC, --set, --scheduler"
+        )
+    values = {"backend": "dask"} | read_settings(settings) | given(scheduler=scheduler)
+    experiment = None if runs else read_experiment(spec, values)
+    with starting("psbench: loading torch and Dask"):
+        from psbench.results.run import Run
+        from psbench.twin.calibration import Calibration
+        from psbench.twin.probe import calibrate
+
+    if experiment is None:
+        found = Calibration.of([Run.load(folder) for folder in runs or ()])
+    else:
+        found = calibrate(experiment, batches, with_links=links, on_step=say)
+    found.to_yaml(out)
+    for name, each in found.fitted.items():
+        print(f"{name}: {each.value:.4g}, 90 % {each.low:.4g} to {each.high:.4g}, of {each.source}")
+    for remark in found.remarks:
+        print(remark)
+    for unknown in found.unknown:
+        print(f"not identified: {unknown}")
+    say(f"wrote {out}; ask it by: psbench predict {out} --strategy ssp --strategy local_sgd")
+    return 0
+
+
+@app.command("predict")
+def predict_command(
+    profile: Annotated[Path, typer.Argument(metavar="PROFILE", help="What `psbench calibrate` has written.")],
+    strategies: Annotated[
+        list[str] | None,
+        typer.Option("--strategy", metavar="NAME", help="A strategy by name, or as YAML; give it for each."),
+    ] = None,
+    over: Annotated[
+        str | None,
+        typer.Option(metavar="PATH=V,V,...", help="A curve, as strategy.staleness_bound=0,1,2,4."),
+    ] = None,
+    seeds: Annotated[int, typer.Option(min=2, help="Runs of each, in virtual time.")] = 5,
+    target: Annotated[
+        float | None,
+        typer.Option(min=0, max=1, help="Validation accuracy: ranked by the time to it, with gradients."),
+    ] = None,
+    settings: Settings = None,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> int:
+    """Predict how long strategies take on machines that were measured, with 90 % bands over seeds.
+
+    \b
+    Examples:
+      psbench predict profile.yaml --strategy bsp --strategy ssp --strategy local_sgd
+      psbench predict profile.yaml --strategy ssp --over strategy.staleness_bound=0,1,2,4,8 --target 0.95
+    """  # noqa: D301
+    import yaml
+
+    curve = None
+    if over is not None:
+        path, _, texts = over.partition("=")
+        if not texts:
+            raise ParameterError(f"--over: expected PATH=V,V,..., got {over!r}")
+        curve = path, [parse_setting(f"{path}={text}")[1] for text in texts.split(",")]
+    asked: list[Any] = [yaml.safe_load(text) for text in strategies or ("bsp", "asp", "ssp", "all_reduce")]
+    with starting("psbench: loading torch and the data"):
+        from psbench.twin.predict import predict
+    values = read_settings(settings)
+    found = predict(profile, asked, seeds=seeds, target=target, over=curve, settings=values)
+    print(as_json_text({"rows": found.plain(), "ties": found.ties()}) if as_json else found)
+    return 0
+
+
+@app.command("twin")
+def twin_command(
+    spec: Annotated[
+        Path | None,
+        typer.Argument(metavar="SPEC.yaml", help="Whose machines; without one, some that are emulated."),
+    ] = None,
+    settings: Settings = None,
+    scheduler: Annotated[
+        str | None, typer.Option(metavar="ADDRESS", help="A running Dask scheduler; else this machine.")
+    ] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Two live repeats of 50 batches, in place of five of 150.")
+    ] = False,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> int:
+    """Compare predictions with live runs: replayed, other seeds, strategies left out, more workers.
+
+    Exit code 1 if a run with its own times is off by 1 % or more: then the mechanism is wrong.
+
+    \b
+    Examples:
+      psbench twin --quick
+      psbench twin experiment.yaml --scheduler tcp://10.0.0.1:8786 --json
+    """  # noqa: D301
+    values = {"backend": "dask"} | read_settings(settings) | given(scheduler=scheduler)
+    experiment = read_experiment(spec, values) if spec or settings or scheduler else None
+    with starting("psbench: loading torch and Dask"):
+        from psbench.twin.validate import Sizes, validate
+    sizes = Sizes() if quick else Sizes(batches=150, repeats=5, seeds=20)
+    found = validate(experiment, sizes, on_step=say)
+    print(as_json_text(found.plain()) if as_json else found)
+    return FAILED if any(abs(error) >= 0.01 for error in found.replays.values()) else 0

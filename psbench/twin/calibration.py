@@ -1,0 +1,235 @@
+"""What was measured of some machines, as a file: a cluster for the simulator, and where it holds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from psbench.clusters import make_cluster
+from psbench.errors import DataError, ParameterError
+from psbench.experiment import Experiment
+from psbench.results.run import Run
+from psbench.seeds import Streams
+from psbench.specfile import read_yaml
+from psbench.system.files import atomic_write
+from psbench.twin.exchanges import exchanges_of
+from psbench.twin.fit import Fitted, MeasuredLink, fit
+
+#: of the file's format; another one is refused
+VERSION = 1
+_KEYS = ("psbench_profile", "cluster", "holds_for", "fitted", "not_identified", "remarks", "experiment")
+#: half-width of a 90 % interval in standard deviations
+_Z90 = 1.645
+#: what a prediction may not change, as it was not measured
+_FIXED = ("data", "model", "loss", "device", "threads")
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """A fitted cluster, and where it holds.
+
+    Attributes
+    ----------
+    cluster : dict
+        A specification of a cluster, which the simulator takes.
+    workers : int
+        How many were probed.
+    samples : (int, int)
+        The smallest and the largest batch of a worker that was probed.
+    dataset_size : int, samples
+    fitted : dict of name to Fitted
+    unknown, remarks : tuple of str
+        What the runs did not identify, with its bound; how the fit was made.
+    experiment : dict
+        The specification that was run.
+    """
+
+    cluster: Mapping[str, Any]
+    workers: int
+    samples: tuple[int, int]
+    dataset_size: int
+    fitted: Mapping[str, Fitted]
+    unknown: tuple[str, ...]
+    remarks: tuple[str, ...]
+    experiment: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, runs: Sequence[Run], link: MeasuredLink | None = None) -> Calibration:
+        """Fit a cluster to runs of one experiment under several strategies.
+
+        Raises
+        ------
+        ParameterError, DataError
+            See `psbench.twin.fit.fit`.
+        """
+        found = fit(runs, link)
+        samples = [exchanges_of(run.log).samples for run in runs]
+        spec = runs[0].experiment.spec()
+        for key in _FIXED:
+            for run in runs[1:]:
+                if run.experiment.spec().get(key) != spec.get(key):
+                    raise ParameterError(
+                        f"calibrate: the runs differ in their {key}; give runs of one experiment"
+                    )
+        limits = min(int(each.min()) for each in samples), max(int(each.max()) for each in samples)
+        strategies = ", ".join(f"{run.experiment.title} ({len(run.log)} rows)" for run in runs)
+        remarks = (f"runs: {strategies}", *found.remarks)
+        return cls(
+            cluster=found.cluster,
+            workers=found.cluster["workers"],
+            samples=limits,
+            dataset_size=runs[0].meta["dataset_size"],
+            fitted=found.fitted,
+            unknown=tuple(found.unknown),
+            remarks=remarks,
+            experiment=spec,
+        )
+
+    def to_yaml(self, path: Path) -> None:
+        """Write the file; what is there is replaced when all is written."""
+        plain = {
+            "psbench_profile": VERSION,
+            "holds_for": {
+                "workers": self.workers,
+                "samples_of_a_worker": list(self.samples),
+                "samples_of_the_data": self.dataset_size,
+            },
+            "not_identified": list(self.unknown),
+            "remarks": list(self.remarks),
+            "fitted": {name: _plain(each) for name, each in self.fitted.items()},
+            "cluster": dict(self.cluster),
+            "experiment": {key: value for key, value in self.experiment.items() if key not in _NOT_KEPT},
+        }
+        text = yaml.safe_dump(plain, sort_keys=False, default_flow_style=None, width=110)
+        with atomic_write(path) as file:
+            file.write(text.encode())
+
+    @classmethod
+    def read(cls, path: str | Path) -> Calibration:
+        """Read a file of `to_yaml`.
+
+        Raises
+        ------
+        SpecError, DataError
+            If it cannot be read, is no such file, or is of another version.
+        """
+        plain = read_yaml(Path(path))
+        version = plain.get("psbench_profile")
+        if version is None:
+            raise DataError(f"{path}: is no profile of `psbench calibrate` (it has no psbench_profile)")
+        if version != VERSION:
+            raise DataError(
+                f"{path}: is a profile of version {version!r}, and this is {VERSION}; calibrate anew"
+            )
+        if missing := [key for key in _KEYS if key not in plain]:
+            raise DataError(f"{path}: has no {missing[0]!r}; is it cut off?")
+        try:
+            low, high = plain["holds_for"]["samples_of_a_worker"]
+            fitted = {
+                name: Fitted(float(each["value"]), *map(float, each["between"]), str(each["from"]))
+                for name, each in plain["fitted"].items()
+            }
+            sizes = int(plain["holds_for"]["workers"]), int(plain["holds_for"]["samples_of_the_data"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise DataError(f"{path}: {error} is missing or no number; calibrate anew") from None
+        make_cluster(plain["cluster"])
+        return cls(
+            cluster=plain["cluster"],
+            workers=sizes[0],
+            samples=(low, high),
+            dataset_size=sizes[1],
+            fitted=fitted,
+            unknown=tuple(plain["not_identified"]),
+            remarks=tuple(plain["remarks"]),
+            experiment=plain["experiment"],
+        )
+
+    def experiment_of(self, strategy: Any, settings: Mapping[str, Any] | None = None) -> Experiment:
+        """Return the experiment in virtual time, on this cluster, under another strategy.
+
+        Raises
+        ------
+        ParameterError
+            With the reason, if it is outside of what was measured.
+        SpecError
+            If it cannot be at all.
+        """
+        settings = dict(settings or {})
+        workers = settings.pop("cluster.workers", self.workers)
+        for path in settings:
+            if path.partition(".")[0] in (*_FIXED, "cluster", "backend"):
+                raise ParameterError(f"predict: {path} is not what was measured; calibrate with it")
+        if not isinstance(workers, int) or not 1 <= workers <= self.workers:
+            raise ParameterError(
+                f"predict: {self.workers} workers were measured, not {workers!r}; calibrate with so many"
+            )
+        spec = {key: value for key, value in self.experiment.items() if key not in _NOT_KEPT}
+        cluster = self.of_workers(workers).cluster
+        changes = {"strategy": strategy, "cluster": cluster}
+        experiment = Experiment.from_spec(spec | changes, settings, where="profile")
+        self._check(experiment)
+        return experiment
+
+    def drawn(self, seed: int) -> Calibration:
+        """Return it with each worker's speed drawn from what the measurement leaves open, for a seed.
+
+        So a band over seeds has what is not known of the machines in it, and not their variation alone.
+        """
+        rng, speed = Streams(seed).generator("calibration"), []
+        for worker, each in enumerate(self.cluster["speed"]):
+            fitted = self.fitted.get(f"step of worker {worker % self._probed}, s")
+            share = 0.0 if fitted is None else (fitted.high - fitted.low) / (2 * _Z90 * fitted.value)
+            speed.append(each / max(0.1, 1.0 + share * float(rng.standard_normal())))
+        return replace(self, cluster={**self.cluster, "speed": speed})
+
+    @property
+    def _probed(self) -> int:
+        """How many workers have a step in `fitted`."""
+        return max(1, sum(name.startswith("step of worker") for name in self.fitted))
+
+    def of_workers(self, workers: int) -> Calibration:
+        """Return it for so many workers: the first of them, or, beyond them, all in turn again."""
+        places = [each % self.workers for each in range(workers)]
+        links = self.cluster["link_time"]
+        if "seconds" in links:
+            ends = links["seconds"]
+            both = [*(ends[each] for each in places), *(ends[self.workers + each] for each in places)]
+            links = {**links, "seconds": both}
+        speed = [self.cluster["speed"][each] for each in places]
+        cluster = {**self.cluster, "workers": workers, "speed": speed, "link_time": links}
+        return replace(self, cluster=cluster, workers=workers)
+
+    def _check(self, experiment: Experiment) -> None:
+        low, high = self.samples
+        share = experiment.batch_size / experiment.num_workers
+        if not low <= share <= high:
+            raise ParameterError(
+                f"predict: a worker's batch of {share:g} samples was not measured, {low} to {high} were"
+            )
+        for each in experiment.strategy.compositions:
+            if (codec := each.communication.codec.name) != "none":
+                raise ParameterError(f"predict: what codec {codec!r} takes was not measured; leave it out")
+            if each.placement.peer_to_peer or each.placement.stateless_workers:
+                raise ParameterError(f"predict: exchanges under {each.placement.name!r} were not measured")
+
+
+#: of the experiment that was run, what a prediction replaces
+_NOT_KEPT = (
+    "strategy",
+    "cluster",
+    "backend",
+    "scheduler",
+    "connection",
+    "recovery",
+    "name",
+    "checkpoint_every",
+)
+
+
+def _plain(fitted: Fitted) -> dict[str, Any]:
+    value, low, high = (float(f"{each:.4g}") for each in fitted[:3])
+    return {"value": value, "between": [low, high], "from": fitted.source}

@@ -1,0 +1,230 @@
+"""From what runs measured to a cluster: step times, links, servers, decisions; what is not known is named."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from psbench.errors import ParameterError
+from psbench.results.run import Run
+from psbench.twin.exchanges import SHORTEST_S, Exchanges, exchanges_of
+from psbench.twin.variation import half_width, kept, variation_of
+
+#: megabits per second that mean: what bytes cost is in the latency
+NO_LIMIT = 1e6
+#: values of each end of a link that a profile keeps
+_KEPT_OF_LINK = 64
+_MBIT = 8e-6
+
+
+class Fitted(NamedTuple):
+    """A number of the cluster, with its 90 % interval, and what it comes from."""
+
+    value: float
+    low: float
+    high: float
+    source: str
+
+
+class MeasuredLink(NamedTuple):
+    """Links between workers as measured by `psbench doctor`: one way, and the rate."""
+
+    latency_s: float
+    mbit_s: float
+
+
+@dataclass
+class Fit:
+    """A cluster as a specification, its numbers with intervals, and what is not known, in words."""
+
+    cluster: dict[str, Any] = field(default_factory=dict)
+    fitted: dict[str, Fitted] = field(default_factory=dict)
+    unknown: list[str] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)
+
+
+def fit(runs: Sequence[Run], link: MeasuredLink | None = None) -> Fit:
+    """Fit a cluster to runs of one model on the same workers; every fitted time is above zero.
+
+    Raises
+    ------
+    ParameterError
+        Without a run, or if the runs are of other models or numbers of workers.
+    DataError
+        If a log cannot be measured; see `exchanges_of`.
+    """
+    workers = _same(runs)
+    measured = [exchanges_of(run.log).settled() for run in runs]
+    found = Fit(cluster={"workers": workers})
+    _fit_steps(found, measured, workers)
+    service_s = _fit_service(found, runs, measured)
+    _fit_links(found, measured, workers, service_s, link)
+    return found
+
+
+def _same(runs: Sequence[Run]) -> int:
+    if not runs:
+        raise ParameterError("calibrate: give at least one run")
+    for key, what in {"num_workers": "workers", "model_bytes": "bytes of the model"}.items():
+        values = sorted({run.meta[key] for run in runs})
+        if len(values) > 1:
+            raise ParameterError(
+                f"calibrate: the runs have {values[0]} and {values[-1]} {what}; give equal ones"
+            )
+    return int(runs[0].meta["num_workers"])
+
+
+# -------------------------------------------------------------------- steps
+
+
+def _fit_steps(found: Fit, measured: Sequence[Exchanges], workers: int) -> None:
+    """Fit seconds a step and a sample, each worker's speed, and how the times vary."""
+    every = {
+        name: np.concatenate([getattr(each, name) for each in measured]) for name in ("worker", "samples")
+    }
+    seconds = np.concatenate([each.compute_s for each in measured])
+    missing = set(range(workers)) - set(every["worker"].tolist())
+    if missing:
+        raise ParameterError(f"calibrate: worker {min(missing)} has too few steps; let the probes run longer")
+    batches = np.unique(every["samples"])
+    cells = {
+        (worker, batch): seconds[(every["worker"] == worker) & (every["samples"] == batch)]
+        for worker in range(workers)
+        for batch in batches.tolist()
+    }
+    means = {cell: float(values.mean()) for cell, values in cells.items() if len(values)}
+    slowness, base = _slowness(means, workers)
+    per_step, per_sample = _line(base)
+    found.cluster |= {
+        "speed": [_rounded(1.0 / each) for each in slowness],
+        "seconds_per_step": _rounded(per_step),
+        "seconds_per_sample": _rounded(per_sample),
+    }
+    if len(base) == 1:
+        bound = f"0 to {base[next(iter(base))] / next(iter(base)):.3g} s"
+        found.unknown.append(f"seconds_per_sample: all steps had {batches[0]} samples; it is {bound}")
+    for worker in range(workers):
+        batch = max((batch for each, batch in means if each == worker), key=lambda b: len(cells[worker, b]))
+        wide, mean = half_width(cells[worker, batch]), means[worker, batch]
+        source = f"{len(cells[worker, batch])} steps of {batch} samples"
+        found.fitted[f"step of worker {worker}, s"] = Fitted(mean, max(0.0, mean - wide), mean + wide, source)
+    series = [
+        each.compute_s[own] / means[worker, batch]
+        for each in measured
+        for (worker, batch) in means
+        if (own := (each.worker == worker) & (each.samples == batch)).sum() > 1
+    ]
+    found.cluster["step_time"], why = variation_of(series)
+    found.remarks.append(f"steps: {why}")
+
+
+def _slowness(means: dict[tuple[int, int], float], workers: int) -> tuple[list[float], dict[int, float]]:
+    """Return how much slower each worker is than the fastest, and the fastest's seconds by batch.
+
+    Least squares of log(mean) = log(base of the batch) + log(slowness of the worker).
+    """
+    batches = sorted({batch for _, batch in means})
+    rows, logs = np.zeros((len(means), workers + len(batches))), np.log(list(means.values()))
+    for row, (worker, batch) in enumerate(means):
+        rows[row, worker] = rows[row, workers + batches.index(batch)] = 1.0
+    solved = np.linalg.lstsq(rows, logs, rcond=None)[0]
+    fastest = solved[:workers].min()
+    base = np.exp(solved[workers:] + fastest).tolist()
+    return np.exp(solved[:workers] - fastest).tolist(), dict(zip(batches, base, strict=True))
+
+
+def _line(base: dict[int, float]) -> tuple[float, float]:
+    """Return seconds a step and seconds a sample; of one batch alone, no step is free and no sample."""
+    batches, seconds = np.array(list(base), dtype=float), np.array(list(base.values()))
+    if len(base) == 1:
+        return 0.0, float(seconds[0] / batches[0])
+    slope, fixed = np.polyfit(batches, seconds, 1)
+    if slope <= 0:  # samples cost nothing beside the step
+        return float(seconds.mean()), SHORTEST_S * 1e-3
+    return (float(fixed), float(slope)) if fixed >= 0 else (0.0, float((seconds / batches).mean()))
+
+
+# -------------------------------------------------------------------- servers and links
+
+
+def _fit_service(found: Fit, runs: Sequence[Run], measured: Sequence[Exchanges]) -> tuple[float, float]:
+    """Fit what a message and a decision take, from what coordinators reported; returns both in seconds."""
+    loads = [
+        (run.meta["coordinator"], int(each.bytes_up.max() + each.bytes_down.max()))
+        for run, each in zip(runs, measured, strict=True)
+        if run.meta.get("coordinator", {}).get("pushes")
+        and not run.experiment.strategy.compositions[0].placement.collective
+    ]
+    if not loads:
+        found.unknown.append("service: no run reported what pushes cost its server; taken as no time")
+        return 0.0, 0.0
+    each_s = [load["serving_s"] / load["pushes"] / 2 for load, _ in loads]
+    decisions = [(load["handled_s"] - load["serving_s"]) / load["pushes"] for load, _ in loads]
+    source = f"{sum(load['pushes'] for load, _ in loads)} pushes"
+    message, decision = (max(SHORTEST_S, float(np.mean(values))) for values in (each_s, decisions))
+    found.fitted["service of a message, s"] = Fitted(message, min(each_s), max(each_s), source)
+    found.fitted["decision, s"] = Fitted(decision, max(0.0, min(decisions)), max(decisions), source)
+    found.cluster["service"] = {"message_s": _rounded(message), "decision_s": _rounded(decision)}
+    largest = max(size for _, size in loads) / 2
+    bound = f"0 to {message / largest:.2g} s"
+    found.unknown.append(f"service.byte_s: all messages have one size; it is {bound}, and in message_s")
+    return message, decision
+
+
+def _fit_links(
+    found: Fit,
+    measured: Sequence[Exchanges],
+    workers: int,
+    service_s: tuple[float, float],
+    link: MeasuredLink | None,
+) -> None:
+    """Fit latencies, each end of each link by itself, as blocks of what was measured."""
+    message, decision = service_s
+    rate = NO_LIMIT if link is None else link.mbit_s
+    passing = _MBIT / rate
+    ends: list[list[NDArray[np.float64]]] = [[] for _ in range(2 * workers)]
+    for each in measured:
+        alone = ~_queued(each, 2 * message + decision)
+        for worker in range(workers):
+            own = (each.worker == worker) & (each.bytes_down > 0)
+            up = (own & alone) if (own & alone).sum() > 2 else own
+            ends[worker].append(each.up_s[up] - passing * each.bytes_up[up])
+            served = message * (each.place[own] + 2) + decision
+            down = each.down_s[own] - served - passing * each.bytes_down[own]
+            ends[workers + worker].append(down)
+    latencies = [np.maximum(np.concatenate(end), SHORTEST_S) for end in ends]
+    for worker in range(workers):
+        for end, way in ((worker, "to the servers"), (workers + worker, "back")):
+            mean, wide = float(latencies[end].mean()), half_width(latencies[end])
+            name, source = f"latency of worker {worker} {way}, s", f"{len(latencies[end])} messages"
+            found.fitted[name] = Fitted(mean, max(0.0, mean - wide), mean + wide, source)
+    found.cluster["link_time"] = {
+        "name": "trace",
+        "order": "blocks",
+        "seconds": [kept(end, _KEPT_OF_LINK) for end in latencies],
+    }
+    typical = float(np.median(np.concatenate(latencies[:workers])))
+    found.cluster["latency_s"] = _rounded(typical if link is None else link.latency_s)
+    found.cluster |= {"bandwidth_mbit_s": _rounded(rate), "server_bandwidth_mbit_s": _rounded(rate)}
+    found.cluster["server_latency_s"] = found.cluster["latency_s"]
+    if link is None:
+        quickest = min(float(each.up_s.min()) for each in measured)
+        size = max(int(each.bytes_up.max()) for each in measured)
+        bound = f"at least {_MBIT * size / quickest:.3g} Mbit/s"
+        found.unknown.append(f"bandwidth: all messages have one size; {bound}, and what it costs is latency")
+        found.unknown.append("latency between workers: not measured; taken as the median to the servers")
+
+
+def _queued(each: Exchanges, busy_s: float) -> NDArray[np.bool_]:
+    """Return which pushes probably waited for the server: they follow another one within its service."""
+    gaps = [after - before for before, after in pairwise(each.arrived_s.tolist())]
+    return np.array([False, *(gap < 1.5 * busy_s for gap in gaps)])
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.5g}")

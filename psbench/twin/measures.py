@@ -1,0 +1,102 @@
+"""What a run and its twin are compared by, derived from a log."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+from psbench.core.log import Kind
+from psbench.errors import DataError
+from psbench.metrics import idle_fraction, staleness, time_to_target
+from psbench.results.run import Run
+
+#: share of the versions that are passed over, in which processes warm up
+_FIRST = 0.05
+
+
+@dataclass(frozen=True)
+class Measures:
+    """What came of one run.
+
+    Attributes
+    ----------
+    update_s, sample_s : float, seconds
+        For an update, and for a sample that was trained on, after the first versions.
+    idle : float, 0 to 1
+        Mean share of their time that workers waited.
+    staleness : int64 array
+        Of every push that was applied.
+    bytes_up, bytes_down : int
+        Of a push, and of a release that brought something; the largest.
+    target_s : float or None, seconds
+        Until the target was reached; None if it was not, or none was given.
+    """
+
+    update_s: float
+    sample_s: float
+    idle: float
+    staleness: NDArray[np.int64]
+    bytes_up: int
+    bytes_down: int
+    target_s: float | None = None
+
+
+def measures_of(run: Run, target: float | None = None) -> Measures:
+    """Return what a run is compared by.
+
+    Raises
+    ------
+    DataError
+        If it made too few versions.
+    """
+    made = run.log.of_kind(Kind.APPLY)
+    versions, first = np.unique(made["version"], return_index=True)
+    if len(versions) < 3:
+        raise DataError(f"{len(versions)} versions are too few to measure; let the run go on for longer")
+    start = max(1, int(_FIRST * len(versions)))
+    times = made["time_s"][first]
+    seconds = float(times[-1] - times[start])
+    samples = int(made["samples"][first[start] + 1 :].sum())
+    sent = run.log.of_kind(Kind.RELEASE)["bytes"], run.log.of_kind(Kind.PUSH)["bytes"]
+    return Measures(
+        update_s=seconds / (len(versions) - 1 - start),
+        sample_s=seconds / max(1, samples),
+        idle=float(np.mean(list(idle_fraction(run.log).values()))),
+        staleness=staleness(run.log)["staleness"].to_numpy(np.int64),
+        bytes_up=int(sent[1].max(initial=0)),
+        bytes_down=int(sent[0].max(initial=0)),
+        target_s=None if target is None else time_to_target(run.log, target),
+    )
+
+
+@dataclass(frozen=True)
+class Band:
+    """A mean, and between what another run will lie with 90 %, if runs are normally distributed."""
+
+    mean: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, values: list[float]) -> Band:
+        """Return the mean and the prediction interval of another value.
+
+        >>> band = Band.of([1.0, 2.0, 3.0])
+        >>> round(band.low, 2), band.mean, round(band.high, 2)
+        (-1.37, 2.0, 5.37)
+        """
+        n, mean = len(values), float(np.mean(values))
+        if n < 2:
+            return cls(mean, mean, mean)
+        wide = float(stats.t.ppf(0.95, n - 1) * np.std(values, ddof=1) * (1 + 1 / n) ** 0.5)
+        return cls(mean, mean - wide, mean + wide)
+
+    def overlaps(self, other: Band) -> bool:
+        """Return whether both have a value in common."""
+        return self.low <= other.high and other.low <= self.high
+
+    def __contains__(self, value: float) -> bool:
+        return self.low <= value <= self.high

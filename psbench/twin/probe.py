@@ -1,0 +1,87 @@
+"""Short live runs from which a cluster is fitted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from psbench.errors import ParameterError
+from psbench.experiment import Experiment
+from psbench.results.run import Run
+from psbench.runs.execution import run as run_experiment
+from psbench.twin.calibration import Calibration
+from psbench.twin.fit import MeasuredLink
+
+#: global batches of a probe, and the batch of the second one as a share of the first's
+_BATCHES, _SMALLER = 60, 2
+
+
+def probes_of(experiment: Experiment, batches: int = _BATCHES) -> list[Experiment]:
+    """Return what is run to measure a cluster: BSP, and ASP with half of the batch.
+
+    Two sizes of a batch tell what a step and what a sample takes; a barrier and none how messages meet.
+
+    Raises
+    ------
+    ParameterError
+        If the batch cannot be halved, or an experiment has too few workers.
+    """
+    workers = experiment.num_workers
+    smaller = experiment.batch_size // _SMALLER
+    if smaller < workers:
+        raise ParameterError(
+            f"calibrate: half of batch_size {experiment.batch_size} cannot be shared by {workers} workers; "
+            f"give at least {2 * workers}"
+        )
+    common: dict[str, Any] = {"backend": "dask", "evaluate_every": 1e6, "checkpoint_every": None}
+    barrier = experiment.but(strategy="bsp", stop={"updates": batches}, **common)
+    none = experiment.but(strategy="asp", batch_size=smaller, stop={"updates": batches * workers}, **common)
+    return [barrier, none]
+
+
+def calibrate(
+    experiment: Experiment,
+    batches: int = _BATCHES,
+    *,
+    with_links: bool = True,
+    on_step: Callable[[str], None] = lambda text: None,
+) -> Calibration:
+    """Measure the machines of an experiment on Dask: two short runs, and the links between workers.
+
+    Parameters
+    ----------
+    experiment : Experiment
+        Its model, data and workers; with a `scheduler`, the cluster that is measured.
+    batches : int
+        Global batches of each run.
+    with_links : bool
+        Whether messages of two sizes are timed between workers, as `psbench doctor` does.
+    on_step : callable
+        Called with what begins, in words.
+
+    Raises
+    ------
+    ParameterError, BackendError, DataError
+    """
+    runs = list[Run]()
+    for probe in probes_of(experiment, batches):
+        on_step(f"{probe.title}, {batches} batches of {probe.batch_size} samples")
+        runs.append(run_experiment(probe))
+    link = None
+    if with_links and experiment.num_workers > 1:
+        on_step("links between workers")
+        link = _measured_link(experiment.but(backend="dask"))
+    return Calibration.of(runs, link)
+
+
+def _measured_link(experiment: Experiment) -> MeasuredLink | None:
+    """Return the median link between Dask workers; None if there are not two, or they are cut off."""
+    from statistics import median
+
+    from psbench.backends.dask.doctor import diagnose
+
+    links = [link for link in diagnose(experiment).links.values() if link is not None]
+    if not links:
+        return None
+    rate = median(min(link.up_mbit_s, link.down_mbit_s) for link in links)
+    return MeasuredLink(median(link.latency_s for link in links), rate)

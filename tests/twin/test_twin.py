@@ -1,0 +1,146 @@
+"""A known cluster is found again from runs on it, and strategies that were not fitted are predicted."""
+
+import json
+
+import numpy as np
+import pytest
+
+import psbench as ps
+from psbench.core.log import EventLog
+from psbench.results.run import Run
+from psbench.twin.calibration import Calibration
+from psbench.twin.exchanges import exchanges_of, last_version
+from psbench.twin.measures import measures_of
+from psbench.twin.replayed import played_again
+from psbench.twin.variation import variation_of
+
+#: as a live cluster is: messages with latencies that vary, and a server that takes time
+TRUTH = {
+    **{"workers": 4, "speed": [1, 1, 0.8, 0.5], "seconds_per_sample": 2e-4, "seconds_per_step": 5e-3},
+    "step_time": {"name": "lognormal", "sigma": 0.2, "correlation": 0.5, "shift": 0.3},
+    **{"latency_s": 1e-3, "link_time": {"name": "lognormal", "sigma": 0.3}, "bandwidth_mbit_s": 1e6},
+    **{"server_bandwidth_mbit_s": 1e6, "service": {"message_s": 1e-4, "decision_s": 1e-4}},
+}
+PLAIN = ps.Experiment(
+    strategy="bsp", cluster=TRUTH, batch_size=128, stop={"updates": 300}, data="digits", timing_only=True
+)
+ASP = PLAIN.but(strategy="asp", batch_size=64, stop={"updates": 1200})
+
+
+@pytest.fixture(scope="module")
+def measured():
+    """The two probes, in virtual time in the place of live ones, with what a coordinator would report."""
+    runs = [ps.run(PLAIN), ps.run(ASP)]
+    for run, pushes in zip(runs, (1200, 1200), strict=True):
+        run.meta["coordinator"] = {"pushes": pushes, "serving_s": 2e-4 * pushes, "handled_s": 3e-4 * pushes}
+    return Calibration.of(runs)
+
+
+def test_a_known_cluster_is_found_again(measured):
+    cluster, step = measured.cluster, measured.cluster["step_time"]
+    assert np.array(cluster["speed"]) == pytest.approx(np.array(TRUTH["speed"]), rel=0.05)
+    assert (
+        pytest.approx(cluster["seconds_per_step"] + 32 * cluster["seconds_per_sample"], rel=0.03)
+        == 5e-3 + 32 * 2e-4
+    )
+    assert cluster["seconds_per_sample"] == pytest.approx(2e-4, rel=0.15)
+    assert step["correlation"] == pytest.approx(0.5, abs=0.1)
+    assert (1 - step["shift"]) * step["sigma"] == pytest.approx(0.7 * 0.2, rel=0.15)
+    assert cluster["service"] == {"message_s": pytest.approx(1e-4), "decision_s": pytest.approx(1e-4)}
+    assert cluster["latency_s"] == pytest.approx(1e-3, rel=0.15)
+    assert any("bandwidth" in each for each in measured.unknown)
+    assert all(each.value > 0 and each.low <= each.value <= each.high for each in measured.fitted.values())
+
+
+@pytest.mark.parametrize("strategy", ["ssp", "k_bsp", "local_sgd", "all_reduce"])
+def test_a_strategy_that_was_not_fitted_is_predicted(measured, strategy):
+    """Within 5 % of the known cluster, and its idle share within 3 points."""
+    found = ps.predict(measured, [strategy], seeds=2).rows[0]
+    truth = measures_of(ps.run(PLAIN.but(strategy=strategy, seed=9, stop={"epochs": 30})))
+    assert found.update_s.mean == pytest.approx(truth.update_s, rel=0.05)
+    assert np.mean([each.idle for each in found.runs]) == pytest.approx(truth.idle, abs=0.03)
+
+
+@pytest.mark.parametrize("strategy", ["bsp", "asp", "k_bsp", "all_reduce"])
+def test_a_run_with_its_own_times_takes_as_long(strategy):
+    """Servers take none here, as their queues are in a run's own times."""
+    cluster = {**TRUTH, "service": {}}
+    run = ps.run(PLAIN.but(strategy=strategy, cluster=cluster, stop={"updates": 60}))
+    again = played_again(run)
+    assert last_version(again.log) == (60, pytest.approx(last_version(run.log)[1], rel=1e-3))
+
+
+def test_clocks_that_differ_are_set_by_the_quickest_messages():
+    """A worker whose clock is 20 ms ahead seems to send 20 ms faster, and to hear 20 ms later."""
+    run = ps.run(PLAIN.but(strategy="asp", stop={"updates": 200}))
+    straight, columns = exchanges_of(run.log), run.log.columns()
+    ahead = (columns["worker"] == 1) & (columns["send_s"] > 0)
+    columns["send_s"][ahead] += 0.02  # of the step, so that the sum stays
+    columns["compute_s"][ahead] -= 0.0
+    turned = exchanges_of(EventLog.from_columns(columns, run.log.texts))
+    own = straight.worker == 1
+    assert turned.up_s[own] == pytest.approx(straight.up_s[own], abs=5e-4)
+
+
+def test_a_profile_is_a_page_that_is_read_again(measured, tmp_path):
+    file = tmp_path / "profile.yaml"
+    measured.to_yaml(file)
+    text = file.read_text()
+    again = Calibration.read(file)
+    assert again.cluster == json.loads(json.dumps(measured.cluster))
+    assert (again.samples, again.workers) == ((16, 32), 4)
+    assert len(text.splitlines()) < 160
+    for change, problem in {
+        text.replace("psbench_profile: 1", "psbench_profile: 7"): "version 7",
+        text.replace("psbench_profile: 1\n", ""): "is no profile",
+        text[: text.index("experiment:")]: "has no 'experiment'",
+        text.replace("value: ", "valu: ", 1): "value",
+    }.items():
+        file.write_text(change)
+        with pytest.raises(ps.PsbenchError, match=problem):
+            Calibration.read(file)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "settings", "reason"),
+    [
+        ("bsp", {"cluster.workers": 5}, "4 workers were measured, not 5"),
+        ("bsp", {"batch_size": 1024}, "batch of 256 samples was not measured, 16 to 32"),
+        ("bsp", {"model.name": "cnn"}, "model.name is not what was measured"),
+        ("double_squeeze", {}, "codec 'one_bit'"),
+    ],
+)
+def test_what_was_not_measured_is_refused(measured, strategy, settings, reason):
+    with pytest.raises(ps.SpecError, match=reason):
+        ps.predict(measured, [strategy], settings=settings)
+
+
+def test_ranking_and_curve(measured):
+    """ASP is the quickest; a strategy and itself cannot be told apart; a curve keeps its order."""
+    found = ps.predict(measured, ["bsp", "asp", {"name": "ssp", "staleness_bound": 0}], seeds=2)
+    assert found.rows[0].name == "asp"
+    assert [{"bsp", "ssp"}] == [set(tie) for tie in found.ties()]
+    curve = ps.predict(measured, ["ssp"], seeds=2, over=("strategy.staleness_bound", [0, 8]))
+    assert [row.setting for row in curve.rows] == ["staleness_bound=0", "staleness_bound=8"]
+    assert "cannot be told apart: ssp" in str(found) or "cannot be told apart: bsp" in str(found)
+
+
+def test_what_no_lognormal_is_stays_measured():
+    """Two speeds in turn: the test rejects, and blocks of what was measured keep their order."""
+    rng = np.random.default_rng(0)
+    factors = np.where(np.arange(300) // 10 % 2, 1.8, 0.2) * rng.uniform(0.99, 1.01, 300)
+    part, why = variation_of([factors / factors.mean()])
+    assert (part["name"], "rejected" in why) == ("trace", True)
+
+
+def test_logs_that_cannot_be_measured_are_refused():
+    run = ps.run(PLAIN.but(stop={"updates": 4}))
+    columns = run.log.columns()
+    columns["time_s"][5] = 9.0
+    with pytest.raises(ps.DataError, match="goes back in time"):
+        exchanges_of(EventLog.from_columns(columns, run.log.texts))
+    with pytest.raises(ps.DataError, match="no push"):
+        exchanges_of(EventLog())
+    other = Run(run.experiment, run.log, run.meta | {"num_workers": 7})
+    with pytest.raises(ps.SpecError, match="4 and 7 workers"):
+        Calibration.of([run, other])
