@@ -55,7 +55,7 @@ class Sizes:
     scaled: tuple[int, ...] = (2, 8)
 
 
-class Compared(NamedTuple):
+class LiveAndTwin(NamedTuple):
     """A strategy live and predicted.
 
     Attributes
@@ -97,14 +97,14 @@ class Validation:
     ----------
     replays : dict of name to float
         (a): error of a run that is played again with its own times.
-    cells : list of Compared
+    cells : list of LiveAndTwin
         (b) to (d).
     load : float
         The machine's load before, by `os.getloadavg` over its cores.
     """
 
     replays: dict[str, float] = field(default_factory=dict)
-    cells: list[Compared] = field(default_factory=list)
+    cells: list[LiveAndTwin] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
     load: float = 0.0
     seconds: float = 0.0
@@ -154,7 +154,7 @@ _HEAD = (
 )
 
 
-def _line(cell: Compared) -> str:
+def _line(cell: LiveAndTwin) -> str:
     times = f"{cell.live_s:>9.4f}{cell.predicted_s:>9.4f}{cell.error:>+8.1%}{cell.noise:>7.1%}"
     stale = f"{cell.staleness_distance:>7.2f}{cell.staleness_max:>+5d}"
     same = "exact" if cell.bytes_equal else "DIFFER"
@@ -252,7 +252,7 @@ class _Validator:
         except DataError as error:
             self._found.failed[f"(a) {name}"] = str(error)
 
-    def _cell(self, part: str, name: str, runs: Sequence[Run], calibration: Calibration) -> Compared:
+    def _cell(self, part: str, name: str, runs: Sequence[Run], calibration: Calibration) -> LiveAndTwin:
         live = [measures_of(run) for run in runs]
         twins = [
             measures_of(run_experiment(self._twin(runs[0].experiment, calibration.drawn(seed), seed)))
@@ -261,7 +261,7 @@ class _Validator:
         seconds, predicted = [each.update_s for each in live], [each.update_s for each in twins]
         mean, band = statistics.fmean(seconds), Band.of(predicted)
         stale = [np.concatenate([each.staleness for each in some]) for some in (live, twins)]
-        return Compared(
+        return LiveAndTwin(
             part=part,
             name=name,
             live_s=mean,

@@ -1,4 +1,4 @@
-"""`psbench calibrate`, `predict` and `twin`: measure machines, ask about strategies, see what that is worth."""
+"""`psbench calibrate`, `predict` and `twin`: measure machines, ask about strategies, check the answers."""
 
 from __future__ import annotations
 
