@@ -73,10 +73,13 @@ def switch(entry, fraction, **options):
 
 # -------------------------------------------------------------------- BSP
 
+FULL_RANK = {"rank": 99, "start_iter": 0, "min_compression_rate": 1e-3}
 #: what is BSP with n workers, however fast they are
 LIKE_BSP: dict[str, tuple[Any, Any]] = {
     "all_reduce": (lambda n: "all_reduce", equal),
     "map_reduce": (lambda n: "map_reduce", equal),
+    "power_sgd, not begun": (lambda n: "power_sgd", equal),
+    "power_sgd at full rank": (lambda n: strategies.power_sgd(**FULL_RANK), close),
     "k_bsp(n)": (lambda n: strategies.k_bsp(k=n), equal),
     "k_asp(n)": (lambda n: strategies.k_asp(k=n), equal),
     "backup_workers(0)": (lambda n: strategies.backup_workers(spares=0), equal),

@@ -135,6 +135,8 @@ ROWS = {
     "several_vectors_as_differences": "sends models as differences, and knows of one vector",
     "several_vectors_that_wait": "and may wait for a commit under",
     "several_vectors_that_move": "whose entries parameter_server does not move",
+    "sums_that_depend_on_sums": "several times for a version, which",
+    "sums_of_something_else": "decides what its sums carry",
 }
 
 PLAIN = {
@@ -170,6 +172,12 @@ OF_PUSHES = {
         "aggregation": TwoVectors(),
         "communication": GivesTwo(),
         "placement": MOVING,
+    },
+    "sums_that_depend_on_sums": {"aggregation": "power_sgd"},
+    "sums_of_something_else": {
+        "aggregation": "power_sgd",
+        "communication": {"name": "every_step", "codec": "fp16"},
+        "placement": "all_reduce",
     },
 }
 
@@ -719,6 +727,29 @@ def test_several_vectors_that_wait():
 def test_several_vectors_that_move():
     """A server would give away the entries of the first vector alone."""
     of_pushes("several_vectors_that_move")
+
+
+POWER = {"name": "power_sgd", "start_iter": 0, "min_compression_rate": 0.1}
+
+
+def test_sums_that_depend_on_sums():
+    """A server is sent the gradients, and not what they come to."""
+    of_pushes("sums_that_depend_on_sums")
+    server = Server(torch.zeros(4), torch.zeros(0), SGD(lr=0.1), 8, make_part("aggregation", POWER))
+    with pytest.raises(ValueError, match="too many values"):
+        server.apply(pushed([torch.ones(4), torch.ones(4)]))
+
+
+def test_sums_of_something_else():
+    """The bytes would be those of 16 bits an entry, and the factors are none of the gradient's entries."""
+    kept = of_pushes("sums_of_something_else")
+    size = Workload.build(toy_experiment()).wire_size
+    part = make_part("aggregation", POWER)
+    half, whole = (
+        unchecked(aggregation=part, communication=each, placement="all_reduce").sums(size, 0)
+        for each in (kept.communication, "every_step")
+    )
+    assert [2 * each for each in half] == whole == [4 * (3 + 3), 4 * 4]
 
 
 def test_fragments_that_move():

@@ -264,6 +264,10 @@ class Compression:
             cut.put(arrived, torch.from_numpy(server.decode_part(part.numpy(), cut.size)))
         return arrived
 
+    def leave_out(self, worker: int, residual: Tensor) -> None:
+        """Have a worker's next push carry this too."""
+        self._pending_residuals[worker] = residual
+
     def residuals(self) -> dict[int, Tensor]:
         """Return each worker's compression residual: all payloads are what arrived plus these."""
         found = {worker: codecs.residual for worker, codecs in self._workers.items()}

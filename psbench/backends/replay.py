@@ -82,7 +82,8 @@ def _engine(run: Run, log: EventLog) -> Engine:
         rng=Streams(experiment.seed).generator("strategy"),
     )
     batches = largest_remainder(experiment.batch_size, [1.0] * view.num_workers)
-    size = WireSize(meta["layout"], meta["model_bytes"] - 4 * meta["num_parameters"])
+    buffer_bytes = meta["model_bytes"] - 4 * meta["num_parameters"]
+    size = WireSize(meta["layout"], buffer_bytes, shapes=meta.get("shapes", ()))
     return Engine(experiment.strategy, view, batch_sizes=batches, wire_size=size, log=log)
 
 

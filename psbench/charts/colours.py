@@ -77,6 +77,7 @@ STRATEGIES: dict[str, CurveLook] = {
     "ad_psgd": CurveLook(OLIVE, SPARSE, "diamond"),
     "sgp": CurveLook(GREEN, SPARSE, "square"),
     "moshpit_sgd": CurveLook(PURPLE, SPARSE, "circle"),
+    "power_sgd": CurveLook(BLUE, LONG_DOT, "triangle-right"),
     "hierarchical_sgd": CurveLook(GREY, SPARSE, "cross"),
 }
 

@@ -112,6 +112,7 @@ class ActionProcessor:
         self._own_steps = now.own_steps
         self._always_send = now.placement.collective or self._own_steps
         self._fragments = now.communication.fragments(self._wire_size.layout)
+        self._exchanges = now.aggregation.exchanges
         self._replies_aggregate = now.aggregation.reply != "model"
         self.peer_to_peer = now.placement.peer_to_peer
         self.view.neighbourhood = (
@@ -272,6 +273,9 @@ class ActionProcessor:
             if worker in self.needs_full_model:
                 self.needs_full_model.discard(worker)
                 size = self._first_bytes_down
+            elif self._exchanges:
+                now, n = self.composition, self.view.num_workers
+                size = now.bytes_down(self._wire_size, n, version=release.load)
         self.out.append(release)
         log = self.log
         if log is not None:

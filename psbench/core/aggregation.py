@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Mapping, Sequence
 from typing import Any, ClassVar, Literal, TypeAlias
 
 from psbench.core.actions import Action
-from psbench.core.arithmetic import Pushed, State, Step, Vector
+from psbench.core.arithmetic import Pushed, Shapes, State, Step, Vector
 from psbench.core.events import Push
 from psbench.core.part import Part
 from psbench.core.view import ClusterView
 
 PayloadKind: TypeAlias = Literal["gradient", "parameters", "difference"]
 ReplyKind: TypeAlias = Literal["model", "aggregate", "answer"]
+#: what a member of an exchange does: yields what is to be added up, is sent the sum, returns what it comes to
+Exchanging: TypeAlias = Generator[Vector, Vector, Mapping[str, Vector]]
 
 
 class Aggregation(Part):
@@ -61,6 +63,11 @@ class Aggregation(Part):
             cls.linear = False
 
     @property
+    def exchanges(self) -> bool:
+        """Whether its pushes are added up in several sums, each of which depends on the one before."""
+        return type(self).exchange is not Aggregation.exchange
+
+    @property
     def shares_rate(self) -> bool:
         """Whether its weights share the learning rate out among the pushes, as 1/staleness does."""
         return False
@@ -81,6 +88,51 @@ class Aggregation(Part):
     def on_measured(self, facts: dict[str, Any], view: ClusterView) -> list[Action]:
         """Answer the part's own `Measure`, with `Apply`."""
         return []
+
+    def sums(self, shapes: Shapes, version: int) -> Sequence[int]:
+        """Return how many entries each sum of `exchange` has that makes the next version of this one.
+
+        Empty if there is one sum, of the vectors that are pushed.
+        """
+        return ()
+
+    def exchange(
+        self, mine: Vector, state: State, shapes: Shapes, numbers: Mapping[str, float]
+    ) -> Exchanging:
+        """Do a member's part in adding up the pushes of a commit, where workers do that by themselves.
+
+        What is yielded is added up over all members, each by the weight of its push, and the sum, a new
+        vector, is what the `yield` gives. What is returned must be equal at all members: `update` is then
+        called with it, as the one push. A member that is lost makes the others begin anew.
+
+        Parameters
+        ----------
+        mine : float32 tensor, (entries,)
+            What this member pushes; not to be changed.
+        state : State
+            The part's, equal at all members; read here, and changed in `update` alone.
+        shapes : sequence of sequence of int
+            Of the model's tensors, one after another in the vector.
+        numbers : mapping of name to float
+            Those of `Apply`.
+
+        Returns
+        -------
+        mapping of name to float32 tensor, (entries,)
+            The aggregate as `vector`, and what `update` finds in `Pushed.more`.
+        """
+        total = yield mine
+        return {"vector": total}
+
+    def left_out(
+        self, mine: Vector, total: Pushed, state: State, shapes: Shapes, numbers: Mapping[str, float]
+    ) -> Vector | None:
+        """Return what a member adds to its next push after an exchange that came to `total`, if anything.
+
+        The arguments are those of `exchange`, with the state as it was then. What is returned is a new
+        vector, (entries,): checkpoints and forks have it, and another composition's first push carries it.
+        """
+        return None
 
     def update(self, x: Vector, pushes: Sequence[Pushed], state: State, step: Step) -> None:
         """Make the next version of the parameters held here, in place; by default an optimizer's step.

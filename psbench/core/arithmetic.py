@@ -19,6 +19,10 @@ else:
     Vector: TypeAlias = Any
 
 
+#: sizes of the model's tensors, in the order of its vector
+Shapes: TypeAlias = Sequence[Sequence[int]]
+
+
 @dataclass(slots=True)
 class Pushed:
     """A push as an update finds it.
@@ -38,7 +42,8 @@ class Pushed:
     weight : float
         As in `Apply`.
     more : mapping of name to float32 tensor, (entries,)
-        The vectors beside `vector` that the part declares as `carries`; not to be changed.
+        The vectors beside `vector` that the part declares as `carries`, or that its `exchange` has come to;
+        not to be changed.
     """
 
     vector: Vector
@@ -138,6 +143,23 @@ class Entries(Protocol):
 
     def put(self, vector: Vector, part: Vector) -> None:
         """Write them into a vector."""
+
+
+def end_to_end(vectors: Sequence[Vector]) -> Vector:
+    """Return the entries of all vectors or matrices, one after another, as a new vector."""
+    whole = vectors[0].new_empty(sum(vector.numel() for vector in vectors))
+    for cut, vector in zip(apart(whole, [vector.numel() for vector in vectors]), vectors, strict=True):
+        cut.copy_(vector.reshape(-1))
+    return whole
+
+
+def apart(vector: Vector, sizes: Sequence[int]) -> list[Vector]:
+    """Return consecutive pieces of these sizes, as views."""
+    found, start = [], 0
+    for size in sizes:
+        found.append(vector[start : start + size])
+        start += size
+    return found
 
 
 def weighted_sum(vectors: Sequence[Vector], weights: Sequence[float]) -> Vector:

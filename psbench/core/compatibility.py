@@ -119,7 +119,7 @@ def misfits(strategy: Composition) -> list[str]:
             f"{a.name}: pushes carry models, and the weighted sum of models is no direction; define 'update'",
         ),
         (
-            p.collective and (not a.linear or "dot" in a.measures),
+            p.collective and (not (a.linear or a.exchanges) or "dot" in a.measures),
             f"{p.name}: pushes are added up on their way, and {a.name} looks at each",
         ),
         (
@@ -157,6 +157,15 @@ def misfits(strategy: Composition) -> list[str]:
         (
             p.collective and m.overlaps and not m.local,
             f"{m.name}: its workers are not at one model, which {p.name} needs",
+        ),
+        (
+            a.exchanges and (not p.collective or p.stateless_workers),
+            f"{a.name}: its workers add up among themselves, several times for a version, which {p.name} "
+            "does not; use placement 'all_reduce'",
+        ),
+        (
+            a.exchanges and (bool(a.carries) or m.codec.name != "none"),
+            f"{a.name}: decides what its sums carry; send one vector, with codec 'none'",
         ),
         (s.needs_chunks and not m.chunks, f"{s.name}: sizes chunks of data, which {m.name} does not know"),
         (
@@ -213,7 +222,7 @@ def _of_fragments(strategy: Composition) -> list[tuple[bool, str]]:
             f"{m.name} with {a.name}: a fragment is a difference, and a step of its own, as that of 'outer'",
         ),
         (
-            bool(a.measures or a.needs_base),
+            bool(a.measures or a.needs_base or a.exchanges),
             f"{a.name}: asks for numbers of whole vectors, of which {m.name} sends fragments",
         ),
         (
@@ -283,6 +292,8 @@ def keeps_on_workers(strategy: Composition) -> bool:
     """Return whether workers have more than a place in their data when they wait: models, or residuals."""
     m = strategy.communication
     encoded = {m.codec.name, m.codec_down.name} != {"none"}
+    if strategy.aggregation.exchanges:
+        return True
     return m.local or (encoded and not strategy.placement.collective)
 
 

@@ -203,18 +203,38 @@ class Strategy(Specification):
         Gradients and parameters differ in unit: the residual of the one cannot be added to the other.
         """
         remembers = before.communication.codec.has_memory and not before.placement.collective
+        remembers = remembers or before.aggregation.exchanges
         differs = self.aggregation.payload != before.aggregation.payload
         return remembers and (differs or self.sends_fragments)
 
-    def bytes_up(self, size: WireSize, num_workers: int, fragment: Ranges | None = None) -> int:
-        """Return the bytes of a push, of a fragment or all."""
+    def sums(self, size: WireSize, version: int) -> list[int]:
+        """Return the bytes of each sum of an exchange that makes the next version of this one."""
+        entries = self.aggregation.sums(size.shapes, version)
+        if not entries:
+            return [size.of(self.communication.codec, self.placement)]
+        first, *others = map(self.communication.codec.num_bytes, entries)
+        return [first + size.buffer_bytes, *others]
+
+    def bytes_up(
+        self, size: WireSize, num_workers: int, fragment: Ranges | None = None, version: int = 0
+    ) -> int:
+        """Return the bytes of a push, of a fragment or all, whose work started from that version."""
+        if self.aggregation.exchanges:
+            return self.placement.bytes_up(sum(self.sums(size, version)), num_workers)
         num_bytes = size.of(self.communication.codec, self.placement, fragment, self.vectors_of_a_push)
         return self.placement.bytes_up(num_bytes, num_workers)
 
     def bytes_down(
-        self, size: WireSize, num_workers: int, whole: bool = False, fragment: Ranges | None = None
+        self,
+        size: WireSize,
+        num_workers: int,
+        whole: bool = False,
+        fragment: Ranges | None = None,
+        version: int = 1,
     ) -> int:
-        """Return the bytes of an answer; `whole` for the first one to a worker."""
+        """Return the bytes of an answer with that version; `whole` for the first one to a worker."""
+        if self.aggregation.exchanges and not whole:
+            return self.placement.bytes_down(sum(self.sums(size, version - 1)), num_workers)
         codec = self.communication.codec_down
         bare = whole and not codec.entrywise
         vectors = self.vectors_of_a_push if self.placement.collective else 1

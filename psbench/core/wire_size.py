@@ -5,18 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from psbench.core.arithmetic import Shapes
 from psbench.core.parts import CodecPart, Layout, Placement, Ranges
 
 
 class WireSize(NamedTuple):
     """Size of an encoded model: its tensors, and the bytes of its buffers.
 
-    `ranges`: entries that each server holds now; None for those at the start (`Placement.ranges`).
+    `ranges`: entries that each server holds now; None for those at the start (`Placement.ranges`). `shapes`:
+    of the tensors.
     """
 
     layout: Layout = ()
     buffer_bytes: int = 0
     ranges: Sequence[Sequence[tuple[int, int]]] | None = None
+    shapes: Shapes = ()
 
     def of(
         self, codec: CodecPart, placement: Placement, fragment: Ranges | None = None, vectors: int = 1

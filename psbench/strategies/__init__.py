@@ -54,7 +54,7 @@ from psbench.strategies.catalogue.make import CATALOGUE, make_strategy
 from psbench.strategies.catalogue.switch import PublishedSwitch, later_switches
 from psbench.strategies.catalogue.switching import strategy_switch, sync_switch
 from psbench.strategies.catalogue.synchronous import backup_workers, bsp, k_batch_bsp, k_bsp
-from psbench.strategies.catalogue.transport import all_reduce, double_squeeze, map_reduce
+from psbench.strategies.catalogue.transport import all_reduce, double_squeeze, map_reduce, power_sgd
 
 #: in the order in which lists show them
 _ORDER: tuple[Entry, ...] = (
@@ -68,7 +68,7 @@ _ORDER: tuple[Entry, ...] = (
     *(fedavgm, fedadam, slowmo, lookahead),
     *(async_local_sgd, fedbuff, fedasync, easgd, dc_asgd),
     *(d_psgd, d_psgd_step_first, ad_psgd, sgp, moshpit_sgd, hierarchical_sgd),
-    *(all_reduce, map_reduce, strategy_switch, sync_switch),
+    *(all_reduce, power_sgd, map_reduce, strategy_switch, sync_switch),
 )
 CATALOGUE.update({entry.name: entry for entry in _ORDER})
 
@@ -119,6 +119,7 @@ __all__ = [
     "moshpit_sgd",
     "n_softsync",
     "osp",
+    "power_sgd",
     "selsync",
     "sgp",
     "slowmo",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from zlib import crc32
 
@@ -23,6 +23,8 @@ from psbench.training.trainer import StepResult
 
 _ENTRIES = 7
 _WHOLE = (slice(0, _ENTRIES),)
+#: of the tensors that these are
+_SHAPES = ((3, 2), (1,))
 _SLICES = (slice(0, 2), slice(2, 3), slice(3, _ENTRIES))
 #: of a run, as each checks every one of them
 _UPDATES = 30
@@ -61,7 +63,7 @@ def check_update(strategy: Strategy, updates: Sequence[Apply]) -> None:
         raise BrokenContract(
             f"{who}: the parameters never move. Change `x` in place: x.add_(...), x.copy_(...)"
         )
-    if not _same(plain, _updated(strategy, updates, _SLICES, _drawn)):
+    if not part.exchanges and not _same(plain, _updated(strategy, updates, _SLICES, _drawn)):
         raise BrokenContract(
             f"{who}: on three servers, each with a slice, the parameters are not those of one. Most likely "
             "it adds up over entries (a norm, a mean); ask for scalar products instead: `measures = ('dot',)`"
@@ -96,7 +98,7 @@ def _updated(
     part, versions = strategy.aggregation, [draw("start")]
     fragments = [some_fragments(strategy, range(_ENTRIES)[cut]) for cut in slices]
     servers = [
-        Server(versions[0][cut], _NONE, _OPTIMIZER, 1, part, own)
+        Server(versions[0][cut], _NONE, _OPTIMIZER, 1, part, own, shapes=_SHAPES)
         for cut, own in zip(slices, fragments, strict=True)
     ]
     for number, apply in enumerate(updates):
@@ -108,7 +110,8 @@ def _updated(
             if reloads:
                 saved = servers[place].tensors()
                 own = fragments[place]
-                servers[place] = Server(versions[0][cut], _NONE, _OPTIMIZER, 1, part.fresh(), own)
+                renewed = part.fresh()
+                servers[place] = Server(versions[0][cut], _NONE, _OPTIMIZER, 1, renewed, own, shapes=_SHAPES)
                 servers[place].load(saved)
             sent = [replace(p, vector=_sent(p.vector, cut), base=_cut(p.base, cut)) for p in pushes]
             if apply.fragment >= 0:
@@ -148,6 +151,8 @@ def _apply(server: Server, pushes: list[Pushed], apply: Apply, where: str) -> No
     sent = [push.vector for push in pushes]
     before = [vector.clone() for vector in sent]
     with _named(where):
+        if server.aggregation.exchanges:
+            pushes = [_exchanged(server, pushes, apply)]
         server.apply(pushes, epoch=apply.epoch, numbers=dict(apply.numbers), fragment=apply.fragment)
     if not all(map(torch.equal, sent, before)):
         raise BrokenContract(f"{where}: changes the vector of a push; make a new one: push.vector * 2")
@@ -159,6 +164,32 @@ def _apply(server: Server, pushes: list[Pushed], apply: Apply, where: str) -> No
         raise BrokenContract(
             f"{where}: replies with {tuple(answer.shape)} entries; `x` has as many as to send"
         )
+
+
+def _exchanged(server: Server, pushes: list[Pushed], apply: Apply) -> Pushed:
+    """Return what the exchange of a commit comes to, if that is the same everywhere and as it declares."""
+    part, kept = server.aggregation, server.tensors()
+    before = {name: tensor.clone() for name, tensor in kept.items()}
+    found, declared = server.exchange(pushes, apply.numbers), []
+    member = part.exchange(pushes[0].vector, server.state, _SHAPES, apply.numbers)
+    with suppress(StopIteration):
+        given = next(member)
+        while True:
+            declared.append(len(given))
+            given = member.send(given.clone())
+    sums = [*part.sums(_SHAPES, pushes_from(apply))] or [_ENTRIES]
+    if declared != sums:
+        raise BrokenContract(f"exchange: its sums are of {declared} entries, and `sums` says {sums}")
+    if not all(torch.equal(each.vector, found[0].vector) for each in found):
+        raise BrokenContract("exchange: its members do not come to the same vector")
+    if not all(map(torch.equal, before.values(), kept.values())):
+        raise BrokenContract("exchange: changes `state`; return the vector, and let `update` keep it")
+    return found[0]
+
+
+def pushes_from(apply: Apply) -> int:
+    """Return the version that the pushes of a commit started from."""
+    return apply.pushes[0].base_version
 
 
 # -------------------------------------------------------------------- the worker's half

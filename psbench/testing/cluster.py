@@ -32,6 +32,7 @@ _MEASURE_S = 0.25  # duration of a `Measure`
 _BYTES = 100  # of a push; appears in the log, and nothing depends on it
 #: the model's tensors: enough that each of a few servers has some under every assignment
 LAYOUT = tuple((f"tensor {number}", 8 + number % 5) for number in range(64))
+SHAPES = tuple((2, size // 2) if size % 2 == 0 else (size,) for _, size in LAYOUT)
 
 
 class Undeclared(Exception):
@@ -148,7 +149,7 @@ class ScriptedCluster:
         batch = self.samples * self.num_workers
         rng = Streams(self.seed).generator("strategy")
         view = ClusterView(self.num_workers, 10 * batch, batch, self.epochs, rng=rng)
-        return Engine(self.strategy, view, wire_size=WireSize(LAYOUT), log=log)
+        return Engine(self.strategy, view, wire_size=WireSize(LAYOUT, shapes=SHAPES), log=log)
 
     # ---------------------------------------------------------------- time
 

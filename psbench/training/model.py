@@ -32,6 +32,8 @@ class FlatModel:
     ----------
     layout : list of (str, int)
         The trained tensors in the order of the vector: name, entries.
+    shapes : list of tuple of int
+        Their sizes.
     draws : bool
         Whether the forward may draw random numbers.
     loaded : bool
@@ -50,6 +52,7 @@ class FlatModel:
         self.changed_buffers = tuple(changed_buffers)
         named = [(name, tensor) for name, tensor in module.named_parameters() if tensor.requires_grad]
         self.layout = [(name, tensor.numel()) for name, tensor in named]
+        self.shapes = [tuple(tensor.shape) for _, tensor in named]
         self._own = own = [tensor for _, tensor in named]
         self._flat = torch.cat([p.detach().reshape(-1) for p in own]).float()
         _as_views(own, self._flat)

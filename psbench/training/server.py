@@ -15,7 +15,7 @@ from types import MappingProxyType
 import torch
 from torch import Tensor
 
-from psbench.core.arithmetic import Entries, Pushed, State, Step, put_back
+from psbench.core.arithmetic import Entries, Pushed, Shapes, State, Step, put_back, weighted_sum
 from psbench.core.parts import Aggregation
 from psbench.optimization.optimizer import SGD, Optimizer
 from psbench.training.device import copied
@@ -41,6 +41,8 @@ class Server:
         Computes the updates; a step along the weighted sum if None.
     fragments : sequence of Entries
         Where in the vector each fragment's entries are, if pushes are of fragments.
+    shapes : sequence of sequence of int
+        Of the model's tensors, where this holds them all; parts with an exchange need them.
     """
 
     def __init__(
@@ -51,7 +53,9 @@ class Server:
         global_batch: int,
         aggregation: Aggregation | None = None,
         fragments: Sequence[Entries] = (),
+        shapes: Shapes = (),
     ) -> None:
+        self.shapes = shapes
         self.parameters, self.buffers = copied(parameters.detach()), copied(buffers.detach())
         self.spec = optimizer
         self.global_batch = global_batch
@@ -100,6 +104,31 @@ class Server:
         self.aggregate = step.answer
         if before is not None:
             self.movement = _movement(before, self.parameters)
+
+    def exchange(self, pushes: Sequence[Pushed], numbers: Mapping[str, float]) -> list[Pushed]:
+        """Return what the exchange of a commit's pushers comes to at each of them, run side by side."""
+        weights = [push.weight for push in pushes]
+        samples, steps = sum(push.samples for push in pushes), max(push.steps for push in pushes)
+        buffers = weighted_sum([p.buffers for p in pushes], [p.samples / samples for p in pushes])
+        members = [
+            self.aggregation.exchange(push.vector, self.state, self.shapes, numbers) for push in pushes
+        ]
+        given = [next(member) for member in members]
+        found: list[Pushed] = []
+        while not found:
+            total = weighted_sum(given, weights)
+            given = []
+            for member, push in zip(members, pushes, strict=True):
+                try:
+                    given.append(member.send(total.clone()))
+                except StopIteration as end:
+                    found.append(added_up(end.value, buffers, push.worker, samples, steps))
+        assert not given, "members of one exchange make as many sums"
+        return found
+
+    def left_out(self, mine: Tensor, total: Pushed, numbers: Mapping[str, float]) -> Tensor | None:
+        """Return what a member of an exchange adds to its next push; asked before the version is made."""
+        return self.aggregation.left_out(mine, total, self.state, self.shapes, numbers)
 
     def _update_fragment(self, fragment: int, pushes: Sequence[Pushed], step: Step) -> None:
         entries = self.fragments[fragment]
@@ -150,6 +179,12 @@ def _movement(before: Tensor, after: Tensor) -> float:
     return float(torch.linalg.vector_norm(new - old)) / max(float(torch.linalg.vector_norm(new)), 1.0)
 
 
+def added_up(vectors: Mapping[str, Tensor], buffers: Tensor, worker: int, samples: int, steps: int) -> Pushed:
+    """Return what an exchange has come to, as the one push that a version is made from."""
+    more = {name: vector for name, vector in vectors.items() if name != "vector"}
+    return Pushed(vectors["vector"], buffers, worker, samples, steps, more=more)
+
+
 def under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return copies of the tensors whose names begin so, by the rest of the name."""
     return {name.removeprefix(prefix): t.clone() for name, t in tensors.items() if name.startswith(prefix)}
@@ -164,15 +199,17 @@ def finite(tensor: Tensor) -> bool:
 def kept_vectors(aggregation: Aggregation) -> int:
     """Return how many vectors an aggregation part keeps from one update to the next; found by trying it.
 
-    On one entry, with one push and every number 0. A part that cannot do with that is taken by what it had
-    until then: an estimate from below.
+    On few entries, with one push and every number 0; of an exchange, so large that it has begun. A part that
+    cannot do with that is taken by what it had until then: an estimate from below.
     """
-    server = Server(torch.zeros(1), torch.zeros(0), _TRIAL, 1, aggregation.fresh())
-    entry = torch.zeros(1)
-    pushed = Pushed(entry.clone(), server.buffers, base=entry.clone())
+    entries = torch.zeros(64)
+    server = Server(entries, torch.zeros(0), _TRIAL, 1, aggregation.fresh(), shapes=[(8, 8)])
+    pushed = Pushed(entries.clone(), server.buffers, base=entries.clone())
+    numbers: Mapping[str, float] = defaultdict(lambda: 1e9 if aggregation.exchanges else 0.0)
     with suppress(Exception):
         for _ in range(2):
-            server.apply([pushed], numbers=defaultdict(float))
+            pushes = server.exchange([pushed], numbers) if aggregation.exchanges else [pushed]
+            server.apply(pushes, numbers=numbers)
     return sum(tensor.dim() > 0 for tensor in server.state.tensors().values())
 
 

@@ -129,7 +129,7 @@ class Workload:
     @property
     def wire_size(self) -> WireSize:
         """Serialized size of parameters and buffers."""
-        return WireSize(self.model.layout, 4 * self.model.num_buffers)
+        return WireSize(self.model.layout, 4 * self.model.num_buffers, shapes=self.model.shapes)
 
     @property
     def entry_bytes(self) -> int:
@@ -180,7 +180,8 @@ class Workload:
         experiment = self.experiment
         aggregation = experiment.strategy.compositions[0].aggregation
         batch, optimizer = experiment.batch_size, experiment.optimizer
-        return Server(self.parameters, self.buffers, optimizer, batch, aggregation)
+        shapes = self.model.shapes
+        return Server(self.parameters, self.buffers, optimizer, batch, aggregation, shapes=shapes)
 
     @cached_property
     def computing(self) -> FlatModel:
@@ -227,6 +228,7 @@ class Workload:
             "num_parameters": self.model.num_parameters,
             "model_bytes": self.model_bytes,
             "layout": [list(tensor) for tensor in self.model.layout],
+            "shapes": [list(shape) for shape in self.model.shapes],
             "servers": self._servers(),
             "entry_bytes": self.entry_bytes,
             "sample_bytes": self.sample_bytes,

@@ -228,6 +228,8 @@ class SimulatedCluster:
                 Pushed(*take(p.id), p.worker, p.samples, p.steps, base(p.base_version), weight)
                 for p, weight in zip(apply.pushes, apply.weights, strict=True)
             ]
+            if self._exchanges:
+                pushes = [self._exchange(pushes, apply)]
             self.server.apply(
                 pushes,
                 lr_scale=apply.lr_scale,
@@ -238,6 +240,15 @@ class SimulatedCluster:
             )
         if not self.averages_models:
             self._on_update()
+
+    def _exchange(self, pushes: list[Pushed], apply: act.Apply) -> Pushed:
+        """Add up as the part says, and leave with each worker that is still there what it owes."""
+        total = self.server.exchange(pushes, apply.numbers)[0]
+        for push in pushes:
+            residual = self.server.left_out(push.vector, total, apply.numbers)
+            if residual is not None and self._view.workers[push.worker].status is not _GONE:
+                self.workers.leave_out(push.worker, residual)
+        return total
 
     def _mix(self, mix: act.Mix, now: float) -> None:
         assert isinstance(self.workers, GossipWorkers)
@@ -264,6 +275,7 @@ class SimulatedCluster:
     def _compose(self, composition: Strategy, residuals: dict[int, Tensor]) -> None:
         """Take new workers and links for a composition."""
         resources, placement = self.resources, composition.placement
+        self._exchanges = composition.aggregation.exchanges
         self._withstands_nan = composition.aggregation.withstands_nan
         self.reads, self._collective = composition.reads, placement.collective
         #: whether the workers' models drift apart, and their mean is the run's

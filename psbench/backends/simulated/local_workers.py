@@ -205,6 +205,10 @@ class LocalWorkers:
         if self._composition.aggregation.reply == "model":
             self.without_model.update(self._workers)
 
+    def leave_out(self, worker: int, residual: Tensor) -> None:
+        """Have a worker add this to its next push."""
+        self.compression.leave_out(worker, residual)
+
     def residuals(self) -> dict[int, Tensor]:
         """Return the residual of each worker's pushes, where there is one."""
         return self.compression.residuals()
@@ -362,7 +366,7 @@ class LocalWorkers:
         self._queue.schedule(self._network.message(worker.number, now), worker.number, event)
 
     def _push(self, worker: _Worker, overlapping: bool, now: float) -> None:
-        num_bytes = self._transfers.bytes_of_push(worker.loop.fragment)
+        num_bytes = self._transfers.bytes_of_push(worker.loop.fragment, worker.loop.version)
         sent = None if self._trainer is None else worker.model.payload(worker.loop.fragment)
         measured = numbers_of(sent, self._composition.reads)
         push = worker.loop.push(-1, bytes=num_bytes, overlapping=overlapping, measured=measured)

@@ -81,7 +81,8 @@ class PlainWorkers:
         compute_s = self._step_times.next(worker, samples, reaches_s)
         if self._trainer is not None:
             self._begin(worker, version, samples, reaches_s + compute_s)
-        return Push(-1, worker, release.ticket, version, samples, 1, self._transfers.bytes_up, compute_s)
+        num_bytes = self._transfers.bytes_of_push(-1, version)
+        return Push(-1, worker, release.ticket, version, samples, 1, num_bytes, compute_s)
 
     def _begin(self, worker: int, version: int, samples: int, ends_s: float) -> None:
         assert self._trainer is not None
@@ -121,6 +122,10 @@ class PlainWorkers:
 
     def repartition(self, ranges: Ranges) -> None:
         """Do nothing: gradients travel as floats, entry by entry."""
+
+    def leave_out(self, worker: int, residual: Tensor) -> None:
+        """Have a worker add this to its next push."""
+        self._residuals[worker] = residual
 
     def residuals(self) -> dict[int, Tensor]:
         """Return the residuals that no push has carried yet."""

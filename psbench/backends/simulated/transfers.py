@@ -73,6 +73,7 @@ class Transfers:
         self.queues: ServerQueues[Any] | None = ServerQueues(service, shares) if takes_time else None
         self.idle_until = self.collective_ends = 0.0
         self.without_replica: set[int] = set()
+        self._exchanges = composition.aggregation.exchanges
         self.up: Arrival = network.up
         self.down: Arrival = network.down
         self.message: ShortArrival = network.message
@@ -117,8 +118,11 @@ class Transfers:
         self._fragments_down = [composition.bytes_down(size, n, fragment=each) for each in fragments]
         self._fragment_vectors = [size.of(codec, placement, each) for each in fragments]
 
-    def bytes_of_push(self, fragment: int) -> int:
-        """Return the bytes of a push, of a fragment or of all entries (-1)."""
+    def bytes_of_push(self, fragment: int, version: int) -> int:
+        """Return the bytes of a push, of a fragment or of all entries (-1), made from that version."""
+        if self._exchanges:
+            size, n = self._resources.workload.wire_size, self._resources.workload.profile.num_workers
+            return self._composition.bytes_up(size, n, version=version)
         return self.bytes_up if fragment < 0 else self._fragments_up[fragment]
 
     def bytes_of_answer(self, fragment: int) -> int:
@@ -131,9 +135,14 @@ class Transfers:
         """Begin the collective of a commit's pushers, unless it has just ended."""
         over = self.collective_ends == now if self.queues is None else self._combined == sorted(workers)
         self._combined = []
-        if not over:
-            size = self._summed_bytes if fragment < 0 else self._fragment_vectors[fragment]
-            self.collective_ends = now + self._placement.reduce_s(self.network, size, workers)
+        if over:
+            return
+        if self._exchanges:
+            sums = self._composition.sums(self._resources.workload.wire_size, self._resources.view.version)
+        else:
+            sums = [self._summed_bytes if fragment < 0 else self._fragment_vectors[fragment]]
+        seconds = sum(self._placement.reduce_s(self.network, size, workers) for size in sums)
+        self.collective_ends = now + seconds
 
     def need_replica(self, workers: Collection[int]) -> None:
         """Note workers that come without the current model; a stateless worker is sent it with every job."""

@@ -90,6 +90,9 @@ class Workers(Protocol):
     def repartition(self, ranges: Ranges) -> None:
         """Encode for servers that hold other entries from now on."""
 
+    def leave_out(self, worker: int, residual: Tensor) -> None:
+        """Have a worker add this to its next push."""
+
     def residuals(self) -> dict[int, Tensor]:
         """Return the residual of each worker's pushes, where there is one."""
 

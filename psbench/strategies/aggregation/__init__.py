@@ -16,6 +16,7 @@ from psbench.strategies.aggregation.mean import Mean, Sum
 from psbench.strategies.aggregation.mixing import NeighbourAverage, PairAverage, PushSum
 from psbench.strategies.aggregation.model_average import ModelAverage
 from psbench.strategies.aggregation.outer import Outer
+from psbench.strategies.aggregation.power_sgd import PowerSGD
 from psbench.strategies.aggregation.robust import Median, TrimmedMean
 from psbench.strategies.aggregation.sparse_outer import SparseOuter
 from psbench.strategies.aggregation.staleness import DynSGD, StalenessWeighted
@@ -44,6 +45,7 @@ __all__ = [
     "NeighbourAverage",
     "Outer",
     "PairAverage",
+    "PowerSGD",
     "PushSum",
     "SparseOuter",
     "StalenessWeighted",

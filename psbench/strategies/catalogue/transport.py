@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from psbench.strategies import consistency, placement
+from psbench.strategies import aggregation, consistency, placement
 from psbench.strategies.catalogue.composition import Published
 from psbench.strategies.codecs import OneBit
 
@@ -29,6 +29,13 @@ all_reduce = Published(
     "Patarasuk and Yuan 2009; thesis 2.1.2",
     [consistency.BSP, placement.AllReduce],
     notebook="03_strategy_switch",
+)
+
+power_sgd = Published(
+    "power_sgd",
+    "all_reduce of matrices of few columns, whose products stand for the gradients of large tensors",
+    "Vogels et al. 2019 (PowerSGD)",
+    [consistency.BSP, aggregation.PowerSGD, placement.AllReduce],
 )
 
 map_reduce = Published(

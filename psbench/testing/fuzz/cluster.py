@@ -16,6 +16,7 @@ from psbench.core.view import ClusterView, Status
 from psbench.core.wire_size import WireSize
 from psbench.core.worker_loop import WorkerLoop
 from psbench.seeds import Streams
+from psbench.testing.cluster import LAYOUT, SHAPES
 from psbench.testing.fuzz.schedule import Schedule
 from psbench.testing.fuzz.vectors import Vectors
 from psbench.testing.fuzz.workers import FuzzedWorker
@@ -26,7 +27,6 @@ from psbench.testing.model.rule import Rule, rule_of
 
 #: samples that a worker's memory holds
 _CAPACITY = (90, 300, 40)
-_LAYOUT = tuple((f"tensor {number}", 8 + number % 5) for number in range(64))
 
 
 def rate(epoch: float) -> float:
@@ -102,7 +102,7 @@ class FuzzedCluster:
             "epochs": 20.0,
             "capacity": [_CAPACITY[number % len(_CAPACITY)] for number in range(workers)],
             "rate": rate,
-            "wire_size": WireSize(_LAYOUT),
+            "wire_size": WireSize(LAYOUT, shapes=SHAPES),
             "rng": Streams(self.seed).generator("strategy"),
         }
 

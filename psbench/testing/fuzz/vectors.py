@@ -151,7 +151,7 @@ class Vectors:
 
     def _new_server(self, start: Tensor) -> Server:
         part = self._composition.aggregation
-        return Server(start, _NONE, self._optimizer, 1, part, self._fragments)
+        return Server(start, _NONE, self._optimizer, 1, part, self._fragments, shapes=[(ENTRIES,)])
 
     @property
     def _fragments(self) -> list[Some]:
@@ -185,7 +185,12 @@ class Vectors:
             )
             for p, g in zip(apply.pushes, given, strict=True)
         ]
-        if self._composition.placement.collective:  # a ring adds up
+        if part.exchanges:
+            found = self._server.exchange(pushes, apply.numbers)
+            if not all(torch.equal(each.vector, found[0].vector) for each in found):
+                raise BrokenContract(f"{part.name}: members of one exchange come to different vectors")
+            pushes = found[:1]
+        elif self._composition.placement.collective:  # a ring adds up
             total = torch.from_numpy(np.sum([each.weight * each.vector for each in given], axis=0))
             pushes = [Pushed(total, _NONE, samples=sum(push.samples for push in pushes))]
         self._server.apply(

@@ -220,7 +220,8 @@ class Account:
             whole = not member.has_model
             parts = [*self.composition.communication.fragments(size.layout), None]
             part = parts[release.fragment]
-            number = self.composition.bytes_down(size, self.cluster.num_workers, whole, part)
+            workers = self.cluster.num_workers
+            number = self.composition.bytes_down(size, workers, whole, part, release.load)
             member.has_model = True
         self.out.append(release)
         columns = {"id": int(release.then == "push"), "version": release.load, "samples": kept}

@@ -30,6 +30,15 @@ class Mean(Rule):
         return [Apply(pushes, shares(pushes))]
 
 
+@rule("aggregation", "power_sgd")
+class PowerSGD(Rule):
+    """The mean over the samples, and which version it is made from."""
+
+    def on_commit(self, pushes: list[Push], c: Cluster) -> Decisions:
+        """Weigh by samples."""
+        return [Apply(pushes, shares(pushes), {"version": c.version})]
+
+
 @rule("aggregation", "sum", "delay_compensated")
 class Sum(Rule):
     """Each push wholly."""

@@ -223,6 +223,7 @@ UPDATES: dict[str, Callable[[Update], Array]] = {
     **dict.fromkeys(("model_average", "loss_weighted", "elastic_centre", "fedasync"), mix),
     "exchange": exchange,
     "block_momentum": block_momentum,
+    "power_sgd": weighted_sum,  # of the few entries of a schedule, which are no matrix
     **dict.fromkeys(("median", "trimmed_mean"), robust),
     "delay_compensated": delay_compensated,
     "delayed_nesterov": delayed_nesterov,

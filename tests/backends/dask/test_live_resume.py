@@ -55,6 +55,7 @@ DETERMINED = [
         "bsp",
         "all_reduce",
         "double_squeeze",
+        {"name": "power_sgd", "start_iter": 2},
         {"name": "bsp"} | BOTH,
         {"name": "bsp"} | BOTH | {"placement": SERVERS},
     ),

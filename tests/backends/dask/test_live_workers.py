@@ -94,6 +94,7 @@ DETERMINED = [
     {"name": "strategy_switch", "first": "double_squeeze", "second": {"name": "bsp", "placement": SERVERS}}
     | HALFWAY,
     {"name": "strategy_switch", "first": {"name": "bsp", "codec": "top_k"}, "second": "all_reduce"} | HALFWAY,
+    {"name": "strategy_switch", "first": {"name": "power_sgd", "start_iter": 2}, "second": "bsp"} | HALFWAY,
     {"name": "strategy_switch", "first": {"name": "local_sgd", "codec": "top_k"}, "second": "local_sgd"}
     | HALFWAY,
     {"name": "strategy_switch", "first": {"name": "local_sgd", "codec": "top_k"}, "second": "bsp"} | HALFWAY,

@@ -40,7 +40,7 @@ def events(run: Any) -> deque[ev.Event]:
 @pytest.fixture
 def pushes(run: Any) -> PushIntake:
     intake = PushIntake(run)
-    intake.compose((40,), ())
+    intake.compose(lambda fragment, version: 40, ())
     return intake
 
 

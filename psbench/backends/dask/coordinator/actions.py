@@ -97,7 +97,14 @@ class ActionPerformer:
         run = self._run
         composition = run.composition
         parts = *composition.communication.fragments(size.layout), None
-        bytes_up = [composition.bytes_up(size, run.workload.profile.num_workers, part) for part in parts]
+        num_workers = run.workload.profile.num_workers
+        usual = [composition.bytes_up(size, num_workers, part) for part in parts]
+
+        def bytes_up(fragment: int, version: int) -> int:
+            if composition.aggregation.exchanges:
+                return composition.bytes_up(size, num_workers, version=version)
+            return usual[fragment]
+
         self._pushes.compose(bytes_up, composition.reads)
         if run.rules.sees_movement:
             run.store.ask_movement(lambda _: None)  # it is measured from now on

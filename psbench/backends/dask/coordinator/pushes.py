@@ -6,7 +6,7 @@ discards the push, or when the engine has found the push void.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from psbench.backends.dask.coordinator.run_state import RunState
 from psbench.backends.dask.protocol.messages import PushMessage
@@ -36,13 +36,11 @@ class PushIntake:
         #: samples and steps of each worker's pushes
         self._done: dict[int, tuple[int, int]] = {}
         self._reads: Sequence[str] = ()
-        self._bytes_up: Sequence[int] = (
-            0,
-        )  # of a push, as the codecs encode it: by fragment, at last of all
+        self._bytes_up: Callable[[int, int], int] = lambda fragment, version: 0
         self.diverged = False  #: whether the last push was not finite, and was not answered
 
-    def compose(self, bytes_up: Sequence[int], reads: Sequence[str]) -> None:
-        """Take pushes with these statistics, of so many bytes: by fragment, and the last of all."""
+    def compose(self, bytes_up: Callable[[int, int], int], reads: Sequence[str]) -> None:
+        """Take pushes with these statistics; `bytes_up` is given fragment and version of one."""
         self._bytes_up, self._reads = bytes_up, reads
 
     def set_position(self, worker: int, samples: int, steps: int) -> None:
@@ -65,7 +63,7 @@ class PushIntake:
         samples, steps = self._done.get(worker, (0, 0))
         self._done[worker] = samples + message.samples, steps + message.steps
         send_s = max(0.0, self._run.clock_s - message.sent_s)
-        num_bytes = self._bytes_up[self._run.view.workers[worker].fragment]
+        num_bytes = self._bytes_up(self._run.view.workers[worker].fragment, message.version)
         # fmt: off
         push = ev.Push(
             self.next_number, worker, message.ticket, message.version, message.samples, message.steps,

@@ -238,7 +238,7 @@ class UsageReport(Message, kind=41):
 class StartRing(Message, kind=50):
     """The members add up their payloads in this order, and each says when it has the sum.
 
-    `steps` is the most that went into one.
+    `steps` is the most that went into one, and `numbers` those of the update that the sum is for.
     """
 
     ring: int
@@ -246,6 +246,7 @@ class StartRing(Message, kind=50):
     weights: list[float]
     samples: list[int]
     steps: int
+    numbers: dict[str, float]
 
 
 class AbortRing(Message, kind=51):

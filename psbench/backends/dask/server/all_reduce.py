@@ -112,6 +112,7 @@ class AllReduceStore:
                 weights=[weight * scale for weight in weights],
                 samples=[apply.pushes[i].samples for i in there],
                 steps=max(apply.pushes[i].steps for i in there),
+                numbers=apply.numbers,
             ),
             _weighted(apply),
         )
@@ -309,6 +310,7 @@ class AllReduceStore:
                 weights=[weight * scale for weight in weights],
                 samples=[old[worker][1] for worker in members],
                 steps=order.steps,
+                numbers=order.numbers,
             ),
             ring.of,
         )

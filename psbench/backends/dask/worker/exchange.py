@@ -100,6 +100,20 @@ class RingExchange(WorkerExchange):
     ) -> None:
         super().__init__(mailbox, clock, residual)
         self._member, self._fragments = member, fragments
+        self._at_release: Tensor | None = None
+        member.leave_out = self._leave_out
+
+    def _leave_out(self, residual: Tensor) -> None:
+        self._residual = residual
+
+    def mark_release(self) -> None:
+        """Remember the residual: the push that takes it up may be void after a checkpoint."""
+        self._at_release = self._residual
+
+    def checkpoint(self, waits: bool) -> tuple[State, dict[str, Any]]:
+        """Return the residual; see `WorkerExchange`."""
+        residual = self._residual if waits else self._at_release
+        return ({} if residual is None else {"residual": residual}), {}
 
     def push(self, push: Push, payload: Tensor, buffers: Tensor) -> None:
         """Keep the payload for the next ring, and tell the coordinator."""

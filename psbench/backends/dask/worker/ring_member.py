@@ -24,10 +24,12 @@ from psbench.backends.dask.worker.mailbox import LOOK_S, Mailbox
 from psbench.backends.dask.worker.ring_all_reduce import all_reduce
 from psbench.core.arithmetic import Pushed
 from psbench.strategies.codecs import decode, encode, over_the_wire
-from psbench.training.server import Server
+from psbench.training.server import Server, added_up
 
 #: seconds between looks for a message of the coordinator while waiting for a piece of a ring
 _RING_LOOK_S = 0.02
+#: prefix of the vectors that a ring has come to, among the tensors of `TakeSum`
+_SUM = "sum/"
 
 
 class RingBroken(Exception):
@@ -55,6 +57,8 @@ class RingMember:
         Makes the same updates as every other member's.
     contribution : (payload, buffers) or None
         What this worker adds to the next ring.
+    leave_out : callable
+        Called with what an exchange has left out of the contribution.
     """
 
     def __init__(
@@ -64,6 +68,7 @@ class RingMember:
         self._key, self._patience = key, patience
         self.replica: Server
         self.contribution: tuple[Tensor, Tensor] | None = None
+        self.leave_out: Callable[[Tensor], None] = lambda residual: None
         self._codec = "none"
         self._addresses: dict[int, Address] = {}
         self._neighbours: dict[int, ClientSocket] = {}
@@ -124,7 +129,8 @@ class RingMember:
 
     def _send_sum(self, order: msg.SendSum) -> None:
         assert self._sum is not None
-        self._reply(order.tag, {"parameters": self._sum.vector, "buffers": self._sum.buffers})
+        found = {"vector": self._sum.vector, **self._sum.more}
+        self._reply(order.tag, {"buffers": self._sum.buffers} | {_SUM + name: t for name, t in found.items()})
 
     def _give_verdict(self, number: int) -> None:
         """Report whether the sum of a ring is here."""
@@ -136,45 +142,63 @@ class RingMember:
         """Add up the members' payloads; if a member is lost, do as the coordinator says."""
         while True:
             try:
-                payload, buffers = self._add_up(order)
+                found, buffers = self._add_up(order)
             except RingBroken:
                 settled = self._await_settlement()
                 if isinstance(settled, StartRing):
                     order = settled
                     continue
-                payload, buffers = settled.tensors["parameters"], settled.tensors["buffers"]
+                found = {n.removeprefix(_SUM): t for n, t in settled.tensors.items() if n.startswith(_SUM)}
+                buffers = settled.tensors["buffers"]
             break
-        self._sum = Pushed(payload, buffers, self.worker, sum(order.samples), order.steps)
+        self._sum = added_up(found, buffers, self.worker, sum(order.samples), order.steps)
         self._finished = order.ring
         self._give_verdict(order.ring)
 
     def _make_version(self, order: msg.MakeVersion) -> None:
         assert self._sum is not None
         assert self._finished == order.ring
-        self.replica.apply([self._sum], **vars(order.update))
-        self._sum = None
-
-    def _add_up(self, order: StartRing) -> tuple[Tensor, Tensor]:
         assert self.contribution is not None
-        members, number = order.members, order.ring
-        place, size = members.index(self.worker), len(members)
+        update = vars(order.update)
+        residual = self.replica.left_out(self.contribution[0], self._sum, update["numbers"])
+        self.replica.apply([self._sum], **update)
+        self._sum = None
+        if residual is not None:
+            self.leave_out(residual)
+
+    def _add_up(self, order: StartRing) -> tuple[Mapping[str, Tensor], Tensor]:
+        """Do this member's part in an exchange, one ring for each of its sums; buffers go with the first."""
+        assert self.contribution is not None
         payload, buffers = self.contribution
-        if size == 1 and order.weights[0] == 1.0:
-            return payload, buffers
-        share = order.samples[place] / sum(order.samples)
-        vector = torch.cat([payload * order.weights[place], buffers * share])
-        following = self._neighbour(members[(place + 1) % size])
-        self._pieces = {key: piece for key, piece in self._pieces.items() if key[0] >= number}
-        codec = self._codec
+        place, replica = order.members.index(self.worker), self.replica
+        weight, share = order.weights[place], order.samples[place] / sum(order.samples)
+        exchange = replica.aggregation.exchange(payload, replica.state, replica.shapes, order.numbers)
+        self._pieces = {key: piece for key, piece in self._pieces.items() if key[0] >= order.ring}
+        beside, given, sums = buffers * share, next(exchange), 0
+        while True:
+            vector = torch.cat([given * weight, beside]) if len(beside) and not sums else given * weight
+            self._reduce(order, vector, sums)
+            if not sums:
+                vector, beside = vector[: len(given)], vector[len(given) :]
+            try:
+                given, sums = exchange.send(vector), sums + 1
+            except StopIteration as end:
+                return end.value, beside
+
+    def _reduce(self, order: StartRing, vector: Tensor, sums: int) -> None:
+        """Add up a vector over the members, in place, when so many sums of this exchange are done."""
+        members, number, codec = order.members, order.ring, self._codec
+        place, size = members.index(self.worker), len(members)
+        first = sums * 2 * (size - 1)
+        following = self._neighbour(members[(place + 1) % size]) if size > 1 else None
         all_reduce(
             vector,
             place,
             size,
-            lambda step, piece: following.send(RingPiece(number, step, encode(piece, codec))),
-            lambda step: decode(self._await_piece(number, step)),
+            lambda step, piece: following.send(RingPiece(number, first + step, encode(piece, codec))),
+            lambda step: decode(self._await_piece(number, first + step)),
             None if codec == "none" else lambda piece: over_the_wire(piece, codec),
         )
-        return vector[: len(payload)], vector[len(payload) :]
 
     def _neighbour(self, worker: int) -> ClientSocket:
         if worker not in self._neighbours:
