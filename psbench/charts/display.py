@@ -35,14 +35,15 @@ class Sheet(alt.VConcatChart):
     """
 
     def _repr_mimebundle_(self, *_: Any, **__: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-        spec = self.to_dict()
-        words = self._words()
-        bundle = {"text/plain": words, "image/png": _picture(spec), LIVE: live(spec)}
-        options = {
-            LIVE: {"embed_options": {"renderer": "svg", "actions": False}},
-            "image/png": {"alt": words},
-        }
+        bundle, options = self.still()
+        bundle[LIVE] = live(self.to_dict())
+        options[LIVE] = {"embed_options": {"renderer": "svg", "actions": False}}
         return bundle, options
+
+    def still(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return the picture and its words as what a notebook's output consists of, and options of these."""
+        words = self._words()
+        return {"text/plain": words, "image/png": _picture(self.to_dict())}, {"image/png": {"alt": words}}
 
     def _words(self) -> str:
         descriptions = [str(chart.description) for chart in self.vconcat]

@@ -200,11 +200,19 @@ class Page:
             time.sleep(0.05)
         return cell.locator(".jp-OutputArea").first.text_content() or ""
 
-    def reload(self) -> None:
-        """Save the notebook (its outputs would be lost) and load the page anew."""
+    def save(self) -> list[dict[str, Any]]:
+        """Save the notebook and return its cells."""
         self.page.keyboard.press("Control+s")  # wherever the focus is: in the panel too
         self.page.wait_for_selector(".lm-DockPanel-tabBar .lm-mod-current:not(.jp-mod-dirty)")
         self.page.wait_for_timeout(500)
+        cells: list[dict[str, Any]] = json.loads((self.jupyter.folder / f"{self.name}.ipynb").read_text())[
+            "cells"
+        ]
+        return cells
+
+    def reload(self) -> None:
+        """Save the notebook (its outputs would be lost) and load the page anew."""
+        self.save()
         self.page.reload()
         self.ready()
 

@@ -25,6 +25,7 @@ CELLS = [
     "print('count', lab._figures.charts['val_accuracy'].count(), lab._figures.charts['train_loss'].count())",
     "import threading\nprint([t.name for t in threading.enumerate() if t.name.startswith('psbench')])",
 ]
+KEPT = ".jp-OutputArea-child:has(.psb-lab) + .jp-OutputArea-child"
 #: pictures of a run under way: enough to see that it moves
 FRAMES = 4
 #: scroll the notebook; where its top is, that of the controls, and that of what they control
@@ -192,6 +193,12 @@ def test_a_person_picks_runs_switches_stops_reloads_and_compares(page: Page, scr
     assert told.stdout.strip() == digest
 
     page.theme("JupyterLab Light")
+
+    # what the notebook keeps for readers without a kernel is hidden where the panel is
+    assert web.locator(KEPT).count() == 1
+    assert not web.is_visible(KEPT)
+    _, kept = page.save()[0]["outputs"]
+    assert "Run this cell again" in kept["data"]["text/plain"]
     assert page.errors == []
     assert page.strangers == []
 

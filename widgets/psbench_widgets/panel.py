@@ -22,6 +22,7 @@ from psbench_widgets.checker import Checker
 from psbench_widgets.comparison_view import ComparisonView
 from psbench_widgets.controls import form
 from psbench_widgets.figures import Figures
+from psbench_widgets.kept_picture import KeptPicture
 from psbench_widgets.messages import Handlers, dispatch
 from psbench_widgets.names import fork_name
 from psbench_widgets.notebook_cell import replace_panel_of_this_cell
@@ -70,6 +71,7 @@ class Panel(PanelPage):
         self._view = RunView(self._figures, lambda message: self.send(message))
         self._comparison = ComparisonView(self._table, self.show_comparison, self.show_error, renderer)
         self._lease = ViewLease()
+        self._picture = KeptPicture()
         self._numbers = itertools.count(-1, -1)  # of loaded runs: negative, so that no job has the same
         self._bridge = Bridge(_PanelListener(self))
         self._checker = Checker(lambda message: self.send(message), self._figures.warm, self.show_error)
@@ -92,6 +94,15 @@ class Panel(PanelPage):
         """Return what a front end shows that has no widgets."""
         name = self.values.get("strategy", {}).get("name", "?")
         return f"<Lab: {name}, {len(self.runs)} runs; open the notebook in JupyterLab to see the panel>"
+
+    def _ipython_display_(self) -> None:
+        """Show the panel, and below it what the notebook keeps of it."""
+        from IPython.display import display
+
+        bundle: Any = self._repr_mimebundle_()
+        data, options = bundle if isinstance(bundle, tuple) else (bundle, {})
+        display(data, raw=True, metadata=options)
+        self._picture.show()
 
     # ------------------------------------------------------------------ what the user may do
 
@@ -256,6 +267,11 @@ class Panel(PanelPage):
         summary = entry.summary if job.fork_of is None else None
         self.goal = self._questions.judge(job.number, entry.run, summary, before)
 
+    def _keep_picture(self, job: Job) -> None:
+        entry = self._table[job.number]
+        if entry.run is not None:
+            self._picture.update(entry.run, f"Run {job.number}: {entry.label}")
+
     def _publish_status(self) -> None:
         job = self._bridge.current
         running = self._view.progress(job) if job is not None else {}
@@ -279,6 +295,7 @@ class _PanelListener:
             lab._judge(job)
             lab._publish_runs()
             lab._publish_status()
+            lab._keep_picture(job)
 
     def on_tick(self) -> None:
         if lab := self._lab():

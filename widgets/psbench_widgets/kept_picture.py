@@ -1,0 +1,50 @@
+"""The picture of the last run that a notebook keeps below a panel, for readers who have no kernel.
+
+A saved notebook has of a panel only the number of a model that ended with its kernel. So the cell has a
+second output, a picture, which is replaced when a run is over. A page hides it where the panel itself is
+there (style.css). JupyterLab knows outputs that are replaced until its page is loaded anew: then the picture
+stays the one of before.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import altair as alt
+
+from psbench import charts
+from psbench.results.run import Run
+
+logger = logging.getLogger(__name__)
+
+_AGAIN = "Run this cell again for the panel."
+
+
+class KeptPicture:
+    """The second output of a cell that shows a panel; there is none until it is shown in a notebook."""
+
+    def __init__(self) -> None:
+        self._output: Any = None
+        self._shown: Run | None = None
+
+    def show(self) -> None:
+        """Put the output below what the cell shows."""
+        from IPython.display import display
+
+        words = f"psbench's panel, without a run. {_AGAIN}"
+        self._output = display({"text/plain": words}, raw=True, display_id=True)
+
+    def update(self, run: Run, label: str) -> None:
+        """Show the curve and the timeline of a run in it; a picture that cannot be drawn is none."""
+        if self._output is None or run is self._shown:
+            return
+        self._shown = run
+        curve = "val_accuracy" if "val_accuracy" in run.metrics else "val_loss"
+        try:
+            title = alt.TitleParams(label, subtitle=[_AGAIN], anchor="start")
+            bundle, options = charts.run_chart(run, curve, "timeline").properties(title=title).still()
+        except Exception:
+            logger.exception("the picture of %s that the notebook is to keep could not be drawn", label)
+            return
+        self._output.update(bundle, raw=True, metadata=options)
