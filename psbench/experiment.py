@@ -21,6 +21,7 @@ from psbench.core.specification import Specification, explain, parameter
 from psbench.core.stop import Stop
 from psbench.core.strategy import MEASURES, STATISTICS, Strategy
 from psbench.core.switching_strategy import AnyStrategy, SwitchingStrategy
+from psbench.core.target import Target
 from psbench.data import DataSource, as_data
 from psbench.errors import DoubtfulComposition, ParameterError, UnknownName, in_short
 from psbench.models import Model, as_model
@@ -64,7 +65,8 @@ class Experiment(Specification):
         a tensor of one number. None: cross-entropy for classes and tokens, the squared error for numbers.
     metrics : mapping of str to Metric
         What is measured on the validation set beside loss and accuracy: functions (outputs, targets) ->
-        number, called with all of it at once, or names; a list for those that go by their own names.
+        number, called with all of it at once, or names; a list for those that go by their own names. Which
+        way is better is said by `{"function": f1, "better": "higher"}`, whose function may be a path.
     batch_size : int, samples
         Global: a worker begins with its share B/n, by largest remainder.
     stop : Stop
@@ -257,9 +259,25 @@ class Experiment(Specification):
                 raise ParameterError(f"{unfit} (strategy {composition.name!r})")
         if self.stop.tolerance is not None and self.backend == "dask":
             self._can_see_the_model_move()
+        if self.stop.target is not None:
+            self._measures(self.stop.target)
         if self.timing_only:
             self._can_do_without_gradients()
         return self
+
+    def _measures(self, target: Target) -> None:
+        """Refuse a target that no metric reaches, or that is passed in the wrong direction."""
+        known = ["accuracy", "loss", "train_accuracy", "train_loss", *self.metrics]
+        if target.metric.removeprefix("val_") not in known:
+            raise UnknownName("metric of stop.target", target.metric, known)
+        own = self.metrics.get(target.bare)
+        lower = target.bare == "loss" or (None if own is None else own.lower_is_better)
+        if lower is None or target.bare == "accuracy" or lower == (target.at_least is None):
+            return
+        raise ParameterError(
+            f"stop.target: {target.metric!r} is the better, the {'lower' if lower else 'higher'} it is; give "
+            f"{'at_most' if lower else 'at_least'}"
+        )
 
     def _can_see_the_model_move(self) -> None:
         for composition in self.strategy.compositions:
@@ -286,6 +304,8 @@ class Experiment(Specification):
             raise ParameterError("timing_only: only the simulated backend can leave out the gradients")
         if reader := self.reads_validation:
             raise ParameterError(f"timing_only: nothing is evaluated, but {reader} needs validation values")
+        if self.stop.target is not None:
+            raise ParameterError("timing_only: nothing is evaluated, but stop.target needs values")
         if self.stop.tolerance is not None:
             raise ParameterError("timing_only: no model moves, but stop.tolerance asks by how much")
         for composition in self.strategy.compositions:

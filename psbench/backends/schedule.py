@@ -97,6 +97,8 @@ class StopRules:
         stop = self._stop
         if stop.target_accuracy is not None and values["val_accuracy"] >= stop.target_accuracy:
             return f"validation accuracy reached {stop.target_accuracy:g}"
+        if stop.target is not None and stop.target.reached(values.get(stop.target.column)):
+            return f"{stop.target.called} reached {stop.target.bound:g}"
         if stop.patience is not None:
             better = values["val_loss"] < self._best
             self._best = min(self._best, values["val_loss"])

@@ -236,4 +236,5 @@ def _limits(value: str, mean: float, half: float | None) -> dict[str, float | No
     if half is None:
         return {f"{value}_low": None, f"{value}_high": None}
     highest = 1.0 if value.endswith("accuracy") else float("inf")
-    return {f"{value}_low": max(mean - half, 0.0), f"{value}_high": min(mean + half, highest)}
+    lowest = 0.0 if value in VALUES else -float("inf")  # a metric of the user's may be negative
+    return {f"{value}_low": max(mean - half, lowest), f"{value}_high": min(mean + half, highest)}

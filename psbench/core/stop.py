@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any, Self
 
-from pydantic import ValidationError, model_validator
+from pydantic import ValidationError, field_validator, model_validator
 
 from psbench.core.specification import Specification, explain, parameter
+from psbench.core.target import Target, target_of
 from psbench.errors import ParameterError
 
 
@@ -15,7 +16,9 @@ class Stop(Specification):
 
     Parameters
     ----------
-    epochs, seconds, updates, target_accuracy, patience, tolerance : optional
+    epochs, seconds, updates, target_accuracy, target, patience, tolerance : optional
+        `target` is a bound of any metric: `{metric: f1, at_least: 0.9}`, `{metric: loss, at_most: 0.2}`;
+        `target_accuracy` is short for that of the validation accuracy.
         `patience` counts evaluations in a row in which the validation loss did not improve (see
         `evaluate_every`; Hermes counts aggregations). With a `tolerance` the run
         ends at the first update with ||w_new - w_old|| < tolerance max(||w_new||, 1).
@@ -29,6 +32,7 @@ class Stop(Specification):
     seconds: float | None = parameter(None, "time of the run: virtual or wall", unit="s", gt=0)
     updates: int | None = parameter(None, "versions of the model", unit="updates", gt=0)
     target_accuracy: float | None = parameter(None, "validation accuracy", gt=0, le=1)
+    target: Target | None = parameter(None, "bound of a metric, as {metric: f1, at_least: 0.9}")
     patience: int | None = parameter(
         None, "evaluations without a better validation loss", unit="evaluations", gt=0
     )
@@ -42,6 +46,11 @@ class Stop(Specification):
         except ValidationError as error:
             raise explain(error, type(self), "stop") from None
 
+    @field_validator("target", mode="before")
+    @classmethod
+    def _target(cls, value: Any) -> Target | None:
+        return target_of(value)
+
     @model_validator(mode="after")
     def _ends(self) -> Self:
         if all(getattr(self, name) is None for name in type(self).model_fields):
@@ -51,5 +60,19 @@ class Stop(Specification):
     @property
     def reads_validation(self) -> str:
         """The rule that reads the validation set; empty if none does."""
-        rules = ("target_accuracy", "patience")
-        return next((f"stop.{name}" for name in rules if getattr(self, name) is not None), "")
+        rules: dict[str, Any] = {"target_accuracy": self.target_accuracy, "patience": self.patience}
+        if self.target is not None and self.target.column.startswith("val_"):
+            rules["target"] = self.target
+        return next((f"stop.{name}" for name, value in rules.items() if value is not None), "")
+
+    @property
+    def reads_accuracy(self) -> str:
+        """The rule that reads an accuracy; empty if none does."""
+        if self.target_accuracy is not None:
+            return "stop.target_accuracy"
+        return "stop.target" if self.target is not None and self.target.bare == "accuracy" else ""
+
+    @property
+    def aim(self) -> Target | None:
+        """What the run is to reach: `target`, or the accuracy; None if neither is given."""
+        return target_of(self.target_accuracy) if self.target is None else self.target

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from psbench.core.log import EventLog, Kind
+from psbench.core.target import Target
 from psbench.metrics.axes import Axes, AxisValues
 from psbench.metrics.rows import Array, Rows, end_of, positions, trained
 from psbench.metrics.table import table
@@ -124,13 +125,16 @@ def throughput(log: EventLog, bins: int = 50) -> pd.DataFrame:
     return table({"time_s": (edges[:-1] + edges[1:]) / 2, "samples_per_s": counted / (end / bins)})
 
 
-def time_to_target(log: EventLog, target: float, value: str = "val_accuracy") -> float | None:
+def time_to_target(log: EventLog, target: float | Target, value: str = "val_accuracy") -> float | None:
     """Return the time, in seconds, of the first evaluation that reaches `target`; None if none does.
 
-    A loss reaches its target from above, anything else from below.
+    A number is one of `value`: a loss reaches it from above, anything else from below.
     """
     frame = evaluations(log)
-    if value not in frame:
+    if not isinstance(target, Target):
+        side = "at_most" if value.endswith("loss") else "at_least"
+        target = Target.model_construct(metric=value, **{side: target})
+    if target.column not in frame:
         return None
-    reached = frame[value] <= target if value.endswith("loss") else frame[value] >= target
+    reached = frame[target.column].map(target.reached).astype(bool)
     return float(frame.loc[reached, "time_s"].iloc[0]) if reached.any() else None

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from psbench.core.log import EventLog, Kind
+from psbench.core.target import Target, target_of
 from psbench.metrics.chunks import chunks_sent
 from psbench.metrics.clocks import clock_lead
 from psbench.metrics.curves import evaluations, time_to_target, training_loss
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-def summarise(log: EventLog, meta: Mapping[str, Any], target: float | None = None) -> dict[str, Any]:
+def summarise(log: EventLog, meta: Mapping[str, Any], target: float | Target | None = None) -> dict[str, Any]:
     """Return the summary of a run as plain data: no NaN, no NumPy.
 
     Parameters
@@ -37,8 +38,9 @@ def summarise(log: EventLog, meta: Mapping[str, Any], target: float | None = Non
         `lost_workers`, `lr_convention`, `params_digest`, `versions`, `time_s`, `wall_s`, `target_accuracy`,
         `servers`, `entry_bytes`, `sample_bytes`, `usage`, `unanswered`, `global_batch`; for the
         warnings, `rules`, `planned_epochs` and `whole_rate` (`metrics.warnings`).
-    target : float, optional
-        Validation accuracy, 0 to 1, for `time_to_target_s`; `meta["target_accuracy"]` if not given.
+    target : float or Target, optional
+        Validation accuracy, 0 to 1, or a bound of another metric, for `time_to_target_s`; if not given the
+        run's own, `meta["target"]` or `meta["target_accuracy"]`. `target` is there only if it is no accuracy.
 
     Returns
     -------
@@ -62,7 +64,8 @@ def summarise(log: EventLog, meta: Mapping[str, Any], target: float | None = Non
     kept = conservation(log)
     shares = share_of_applied(log)
     evaluated = evaluations(log)
-    target = meta.get("target_accuracy") if target is None else target
+    given = meta.get("target") or meta.get("target_accuracy") if target is None else target
+    aim = target_of(given)
     unanswered = bool(meta.get("unanswered"))
     samples = float(trained(rows)["samples"].sum(dtype=np.int64))
     batch = meta.get("global_batch")
@@ -80,8 +83,9 @@ def summarise(log: EventLog, meta: Mapping[str, Any], target: float | None = Non
         "wall_s": meta.get("wall_s"),
         "final": _final(log, meta, evaluated),
         "best_val_accuracy": _best(evaluated),
-        "target_accuracy": target,
-        "time_to_target_s": None if target is None else time_to_target(log, target),
+        "target_accuracy": aim.bound if aim is not None and aim.is_accuracy else meta.get("target_accuracy"),
+        **({} if aim is None or aim.is_accuracy else {"target": aim.model_dump(exclude_none=True)}),
+        "time_to_target_s": None if aim is None else time_to_target(log, aim),
         "staleness": _staleness(log),
         "clock_lead_max": int(clock_lead(log)["lead"].max()) if Kind.RELEASE in rows["kind"] else 0,
         "bytes": total_bytes(log, unanswered),
@@ -151,7 +155,7 @@ def _usage(worker: Mapping[str, Any]) -> dict[str, float | int | None]:
 
 def _final(log: EventLog, meta: Mapping[str, Any], evaluated: pd.DataFrame) -> dict[str, float | None]:
     """Return the last evaluated values; a train loss that is not evaluated is that of the last pushes."""
-    names = ("train_loss", "train_accuracy", "val_loss", "val_accuracy")
+    names = ("train_loss", "train_accuracy", "val_loss", "val_accuracy", *meta.get("metrics", ()))
     final = {name: finite(_last(evaluated, name)) for name in names}
     if final["train_loss"] is None:
         final["train_loss"] = finite(_last(training_loss(log, meta["dataset_size"]), "train_loss"))

@@ -8,12 +8,13 @@ import hashlib
 import re
 import sys
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from psbench.core.code_identity import code_identity, qualified_name
 from psbench.core.imports import ImportedCall
 from psbench.core.own import Own
 from psbench.core.part import Part, make_part
+from psbench.core.specification import parameter
 from psbench.errors import ParameterError, in_short
 from psbench.optimization.losses import Loss
 from psbench.optimization.scores import Metric
@@ -68,10 +69,21 @@ class ImportedLoss(_ImportedFunction, Loss):
         return OwnLoss.around(self.function, self.target, "").on(device)
 
 
-class OwnMetric(Own, Metric):
-    """A function that was passed: (outputs, targets) -> a number."""
+class _Declared(Metric):
+    """Base of metrics whose direction is declared, or not known."""
 
     of_all: ClassVar[bool] = True
+
+    better: Literal["higher", "lower"] | None = parameter(None, "which value is the better one")
+
+    @property
+    def lower_is_better(self) -> bool | None:
+        """Whether the smaller value is the better one; None if that is not declared."""
+        return None if self.better is None else self.better == "lower"
+
+
+class OwnMetric(Own, _Declared):
+    """A function that was passed: (outputs, targets) -> a number."""
 
     @property
     def argument(self) -> str:
@@ -83,11 +95,10 @@ class OwnMetric(Own, Metric):
         return float(self.object(outputs, targets))
 
 
-class ImportedMetric(_ImportedFunction, Metric):
+class ImportedMetric(_ImportedFunction, _Declared):
     """A metric by where its function is, as `my.package:score`."""
 
     name: ClassVar[str] = "import"
-    of_all: ClassVar[bool] = True
 
     def value(self, outputs: Any, targets: Tensor) -> float:
         """Return what the function returns."""
@@ -122,6 +133,8 @@ def as_loss(value: Any) -> Loss:
 def as_metrics(value: Any) -> dict[str, Metric]:
     """Return metrics by name, from a mapping of name to metric or function, or a list of them.
 
+    `{"function": f1, "better": "higher"}` declares which value is the better one; the function may be a path.
+
     In a list a metric goes by its own name, and a function by its.
 
     Raises
@@ -149,14 +162,28 @@ def as_metrics(value: Any) -> dict[str, Metric]:
 
 
 def _as_metric(value: Any) -> Metric:
+    if isinstance(value, Mapping) and "function" in value:
+        return _declared(dict(value))
     metric = _as_part(value, OwnMetric)
     assert isinstance(metric, Metric)
     return metric
 
 
+def _declared(given: dict[str, Any]) -> Metric:
+    """Return a metric from its function, or the path of it, and which value is the better one."""
+    function = given.pop("function")
+    if isinstance(function, str):
+        return ImportedMetric(target=function, **given)
+    if unknown := given.keys() - {"better"}:
+        raise ParameterError(f"metrics: {min(unknown)!r} does not go with a function; only better does")
+    metric = _as_part(function, OwnMetric)
+    assert isinstance(metric, OwnMetric)
+    return OwnMetric.around(metric.object, metric.type, metric.fingerprint, **given)
+
+
 def _name_of(value: Any) -> str:
     if isinstance(value, Mapping):
-        return str(value.get("name"))
+        return _name_of(value["function"]) if "function" in value else str(value.get("name"))
     if isinstance(value, (str, Part)):
         return value if isinstance(value, str) else value.name
     return str(getattr(value, "__name__", type(value).__name__))

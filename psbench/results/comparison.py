@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from psbench.core.target import Aim, Target, plain_target, target_of
 from psbench.errors import ParameterError
 from psbench.metrics import clock_of, end_of, evaluations
 from psbench.results import remarks
@@ -43,8 +44,8 @@ class Comparison(ShownTable):
     groups : dict of label to list of Run
     baseline : str
         The label that speed-ups refer to.
-    target : float or None
-        Validation accuracy for the time to target.
+    target : float, Target or None
+        For the time to target: a validation accuracy, or a bound of another metric.
     notes : mapping of label to sequence of str
         Runs that were given twice, or are no further seeds; see `groups.group`.
     test : bool
@@ -57,7 +58,7 @@ class Comparison(ShownTable):
 
     groups: dict[str, list[Run]]
     baseline: str
-    target: float | None
+    target: float | Target | None
     notes: Mapping[str, Sequence[str]] = field(default_factory=dict)
     test: bool = False
     equal: str = ""
@@ -67,6 +68,11 @@ class Comparison(ShownTable):
     def summaries(self) -> dict[str, list[dict[str, Any]]]:
         """The summary of each run, in the order of `groups`."""
         return {label: [run.summary() for run in runs] for label, runs in self.groups.items()}
+
+    @property
+    def aim(self) -> Target | None:
+        """The target, whatever it is of."""
+        return target_of(self.target)
 
     @property
     def runs(self) -> list[Run]:
@@ -104,10 +110,8 @@ class Comparison(ShownTable):
             found.append(f"not the same {' and '.join(task)}: accuracies and losses are of different tasks")
         if len(self.groups) > 1 and any(len(runs) < 3 for runs in self.groups.values()):
             found.append(_FEW)
-        if self.target is not None and all(
-            summary["best_val_accuracy"] is None for each in self.summaries.values() for summary in each
-        ):
-            found.append("no run has a validation accuracy, so none can reach the target")
+        if self.aim is not None and not any(self.aim.column in evaluations(r.log) for r in self.runs):
+            found.append(f"no run has a {self.aim.called}, so none can reach the target")
         return found + remarks.of_runs(
             (label, summary["seed"], summary["warnings"])
             for label, summaries in self.summaries.items()
@@ -123,8 +127,8 @@ class Comparison(ShownTable):
             lines += self._speed_ups()
         if any(len(runs) > 1 for runs in self.groups.values()):
             lines.append(remarks.of_interval(deviation=True))
-        if self.target is not None:
-            lines += remarks.of_target(self.target, self.table().to_dict("records"))
+        if self.aim is not None:
+            lines += remarks.of_target(self.aim, self.table().to_dict("records"))
         if self.test:
             lines += in_words(self.tests(), self.baseline)
         lines += [f"{label}: {text}" for label, texts in self.notes.items() for text in texts]
@@ -179,13 +183,13 @@ class Comparison(ShownTable):
         Where some runs are simulated and some live, `virtual_time_s` and `wall_time_s` stand in the place of
         `time_s`, and likewise for `time_to_target_s`.
         """
-        return table_of(self.groups, self.summaries, self.baseline, self.target, self.no_speed_up)
+        return table_of(self.groups, self.summaries, self.baseline, self.aim, self.no_speed_up)
 
     def tests(self) -> pd.DataFrame:
         """Return which differences from the baseline are real, seed by seed; see `paired.paired_tests`."""
         numbers = {
             label: {
-                run.experiment.seed: measured(run, summary, self.target)
+                run.experiment.seed: measured(run, summary, self.aim)
                 for run, summary in zip(runs, self.summaries[label], strict=True)
             }
             for label, runs in self.groups.items()
@@ -233,7 +237,7 @@ class Comparison(ShownTable):
         return {
             "budget": self.budget,
             "baseline": self.baseline,
-            "target": self.target,
+            "target": None if self.aim is None else plain_target(self.aim),
             "differences": self.differences,
             "table": frame.where(frame.notna(), None).to_dict("records"),
             "notes": {label: list(texts) for label, texts in self.notes.items()},
@@ -249,7 +253,7 @@ class Comparison(ShownTable):
 def comparison_of(
     runs: Sequence[Run],
     *,
-    target: float | None = None,
+    target: Aim = None,
     baseline: str | None = None,
     test: bool = False,
     equal: str | None = None,
@@ -270,9 +274,11 @@ def comparison_of(
     groups = found.runs
     if baseline is not None and baseline not in groups:
         raise ParameterError(f"compare: no run is called {baseline!r} (there are: {', '.join(groups)})")
-    if target is None and len(groups) > 1 and "data" not in differences(groups):
-        target = _common(runs)
-    comparison = Comparison(groups, baseline or _baseline(groups), target, found.notes, test, amount, early)
+    aim = target_of(target)
+    if aim is None and len(groups) > 1 and "data" not in differences(groups):
+        aim = _common(runs)
+    wanted = aim.bound if aim is not None and aim.is_accuracy else aim
+    comparison = Comparison(groups, baseline or _baseline(groups), wanted, found.notes, test, amount, early)
     if test:
         comparison.tests()  # refuses what cannot be tested
     return comparison
@@ -290,12 +296,15 @@ def _mean_time(runs: Sequence[Run]) -> float:
     return sum(end_of(run.log.rows()) for run in runs) / len(runs)
 
 
-def _common(runs: Sequence[Run]) -> float | None:
-    """Return the highest validation accuracy that every run reached, cut to three digits."""
+def _common(runs: Sequence[Run]) -> Target | None:
+    """Return the target that all were given, or the highest accuracy that all reached, of three digits."""
+    given = runs[0].experiment.stop.target
+    if given is not None and all(run.experiment.stop.target == given for run in runs):
+        return given
     frames = [evaluations(run.log) for run in runs]
     if any("val_accuracy" not in frame or frame["val_accuracy"].isna().all() for frame in frames):
         return None
-    return int(min(frame["val_accuracy"].max() for frame in frames) * 1000) / 1000
+    return target_of(int(min(frame["val_accuracy"].max() for frame in frames) * 1000) / 1000)
 
 
 def _by_value(values: Mapping[str, str]) -> str:

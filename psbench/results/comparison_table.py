@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 
+from psbench.core.target import Target
 from psbench.metrics import clock_of, interval, standard_deviation, time_to_target
 from psbench.results.groups import differences
 from psbench.results.run import Run
@@ -57,7 +58,7 @@ def table_of(
     groups: Mapping[str, Sequence[Run]],
     summaries: Mapping[str, Sequence[Mapping[str, Any]]],
     baseline: str,
-    target: float | None,
+    target: Target | None,
     without_speed_up: Collection[str],
 ) -> pd.DataFrame:
     """Return one row for each group; see `Comparison.table`."""
@@ -71,7 +72,7 @@ def table_of(
 
 
 def _row(
-    label: str, runs: Sequence[Run], summaries: Sequence[Mapping[str, Any]], target: float | None
+    label: str, runs: Sequence[Run], summaries: Sequence[Mapping[str, Any]], target: Target | None
 ) -> dict[str, Any]:
     numbers = [measured(run, summary, target) for run, summary in zip(runs, summaries, strict=True)]
     row: dict[str, Any] = {"strategy": label, "n": len(runs)}
@@ -104,7 +105,7 @@ def censored(
     return {f"{name}_reached": reached if times else None, f"{name}_at_least_s": least}
 
 
-def measured(run: Run, summary: Mapping[str, Any], target: float | None) -> dict[str, float | None]:
+def measured(run: Run, summary: Mapping[str, Any], target: Target | None) -> dict[str, float | None]:
     """Return the numbers of one run that are averaged over seeds."""
     idle, switches, final = summary["idle_fraction"], summary["switches"], summary["final"]
     return {
@@ -112,6 +113,7 @@ def measured(run: Run, summary: Mapping[str, Any], target: float | None) -> dict
         "val_accuracy": final["val_accuracy"],
         "train_accuracy": final["train_accuracy"],
         "val_loss": final["val_loss"],
+        **{name: final.get(name) for name in run.meta.get("metrics", ())},
         "time_to_target_s": None if target is None else time_to_target(run.log, target),
         "updates": summary["updates"],
         "staleness_mean": summary["staleness"]["mean"],
@@ -147,9 +149,23 @@ def cells_of(frame: pd.DataFrame, differing: Sequence[str] = ()) -> tuple[list[s
     names = [name for name in names if name != "speed_up" or len(frame) > 1]
     if frame["val_accuracy"].notna().all():  # the loss is for what has no accuracy
         names = [name for name in names if name != "val_loss"]
+    place = next((at for at, name in enumerate(names) if name.startswith("time_to")), len(names))
+    names[place:place] = [name for name in own_metrics(frame) if frame[name].notna().any()]
     names = ["strategy", *differing, *names[1:]]
-    headings = [COLUMNS[name][0] if name in COLUMNS else name.replace("_", " ") for name in names]
+    headings = [
+        COLUMNS[name][0] if name in COLUMNS else name.removeprefix("val_").replace("_", " ") for name in names
+    ]
     return headings, [[as_text(record, name) for name in names] for record in records]
+
+
+def own_metrics(frame: pd.DataFrame) -> list[str]:
+    """Return the columns of a table that are the experiments' own metrics."""
+    derived = ("_ci", "_sd")
+    return [
+        str(name)
+        for name in frame
+        if str(name).startswith("val_") and name not in COLUMNS and not str(name).endswith(derived)
+    ]
 
 
 def as_text(record: Mapping[Any, Any], name: str, *, deviation: bool = True) -> str:
@@ -182,7 +198,8 @@ def as_text(record: Mapping[Any, Any], name: str, *, deviation: bool = True) -> 
         return f"{record['time_to_target_reached']:g} of {record['n']}, ≥ {least:{form}}"
     text = format(value * factor if factor != 1 else value, form)
     half, spread = record.get(f"{name}_ci"), record.get(f"{name}_sd")
-    if deviation and name in _WITH_INTERVAL and _is_known(half) and _is_known(spread):
+    own = name.startswith("val_") and name not in SHOWN
+    if deviation and (own or name in _WITH_INTERVAL) and _is_known(half) and _is_known(spread):
         text += f" ± {_spread(half, value, factor)} ({_spread(spread, value, factor)})"
     elif not deviation and _is_known(half) and (shown := _spread(half, value, factor)) != "0":
         text += f" ± {shown}"

@@ -24,6 +24,7 @@ _TESTED = (
     ("val_accuracy", False, "validation accuracy", 100.0),
     ("val_loss", False, "validation loss", 1.0),
 )
+_KNOWN = {name for name, *_ in _TESTED}
 #: two-sided, for the correction
 LEVEL = 0.05
 
@@ -63,8 +64,10 @@ def paired_tests(measured: Measured, baseline: str, without_times: Mapping[str, 
                 f"compare: a test pairs runs by their seed, and {label} shares {len(seeds)} with {baseline} "
                 f"({_seeds(measured[label])}; {_seeds(measured[baseline])}); give both the same two or more"
             )
-        for name, ratio, words, _ in _TESTED:
-            pairs = [(measured[label][seed][name], measured[baseline][seed][name]) for seed in seeds]
+        numbers = measured[label][seeds[0]]
+        own = [(n, False, _words(n), 1.0) for n in numbers if n.startswith("val_") and n not in _KNOWN]
+        for name, ratio, words, _ in (*_TESTED, *own):
+            pairs = [(measured[label][seed][name], measured[baseline][seed].get(name)) for seed in seeds]
             if (ratio and label in without_times) or any(None in pair for pair in pairs):
                 continue
             rows.append({"strategy": label, "measure": words, "seeds": len(seeds), **_test(pairs, ratio)})
@@ -80,7 +83,7 @@ def in_words(tests: pd.DataFrame, baseline: str) -> list[str]:
     factors = {words: (ratio, factor) for _, ratio, words, factor in _TESTED}
     lines = []
     for row in tests.to_dict("records"):
-        ratio, factor = factors[row["measure"]]
+        ratio, factor = factors.get(row["measure"], (False, 1.0))
         form, unit = ("{:.3g}", " x") if ratio else ("{:+.2f}", " points") if factor != 1 else ("{:+.3g}", "")
         value, low, high = (form.format(row[name] * factor) for name in ("difference", "low", "high"))
         real = "a difference" if row["is_real"] else "no difference is shown"
@@ -90,6 +93,10 @@ def in_words(tests: pd.DataFrame, baseline: str) -> list[str]:
         )
     rule = "paired t test over seeds; p by Holm's correction over the strategies, 95 % intervals without it"
     return [*lines, rule] if lines else []
+
+
+def _words(name: str) -> str:
+    return name.removeprefix("val_").replace("_", " ")
 
 
 def _test(pairs: Sequence[tuple[Any, Any]], ratio: bool) -> dict[str, float]:

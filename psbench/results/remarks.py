@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from psbench.core.target import Target
+
 
 def of_interval(deviation: bool = False) -> str:
     """Return what ± means."""
@@ -12,16 +14,16 @@ def of_interval(deviation: bool = False) -> str:
     return f"± is the half-width of a 95 % interval over seeds (t distribution){more}"
 
 
-def of_target(target: float, rows: Iterable[Mapping[Any, Any]]) -> list[str]:
+def of_target(target: Target, rows: Iterable[Mapping[Any, Any]]) -> list[str]:
     """Return what times to target refer to, and what is said of seeds that did not reach it.
 
     Parameters
     ----------
-    target : float, validation accuracy
+    target : Target
     rows : iterable of mapping
         Of a table of means, with `n` and `time_to_target_reached`.
     """
-    lines = [f"target: validation accuracy {target:.4g}"]
+    lines = [f"target: {target}"]
     if any(row["time_to_target_reached"] < row["n"] for row in rows):
         lines.append(
             "m of n, ≥ t: m of n seeds reached the target; the others did not in the time that they ran, so "

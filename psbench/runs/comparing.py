@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from psbench.core.target import Aim, target_of
 from psbench.errors import ParameterError
 from psbench.experiment import Experiment
 from psbench.results.comparison import Comparison, comparison_of
@@ -15,7 +16,7 @@ def compare(
     runs: Iterable[Run | Experiment],
     *,
     seeds: int = 1,
-    target: float | None = None,
+    target: Aim = None,
     baseline: str | None = None,
     test: bool = False,
     equal: str | None = None,
@@ -29,9 +30,10 @@ def compare(
         Runs that differ in their seed only are taken together; one that is given twice counts once. An
         experiment is run with `seeds` seeds, from its own on.
     seeds : int, >= 1
-    target : float, optional
-        Validation accuracy, 0 to 1, for the time to target; by default the highest that every run reached,
-        if all have the same data.
+    target : float, mapping or text, optional
+        For the time to target: a validation accuracy, 0 to 1, or `{"metric": "f1", "at_least": 0.9}`, as a
+        text "f1 >= 0.9". By default what all were to reach (`stop.target`), else the highest accuracy that
+        every run reached, if all have the same data.
     baseline : str, optional
         Label that speed-ups refer to; by default the slowest of All-Reduce and BSP, or the first.
     test : bool
@@ -50,6 +52,7 @@ def compare(
     """
     if seeds < 1:
         raise ParameterError(f"compare: seeds = {seeds}; give at least 1")
+    target_of(target)  # refuses what is none, before anything is run
     runs = list(runs)
     if test and seeds < 2 and any(isinstance(item, Experiment) for item in runs):
         raise ParameterError(f"compare: a test pairs runs by their seed; give seeds >= 2, not {seeds}")

@@ -253,6 +253,7 @@ def _meta(experiment: Experiment, workload: Workload, outcome: Outcome, wall_s: 
         "status": outcome.status,
         "reason": outcome.reason,
         "target_accuracy": experiment.stop.target_accuracy,
+        **_declared(experiment),
         "params_digest": params_digest(outcome.parameters, outcome.buffers),
         "lr_convention": lr_convention(
             experiment.strategy, experiment.optimizer.lr, workload.profile.num_workers
@@ -262,6 +263,15 @@ def _meta(experiment: Experiment, workload: Workload, outcome: Outcome, wall_s: 
         **workload.facts(),
         **outcome.facts,
     }
+
+
+def _declared(experiment: Experiment) -> dict[str, Any]:
+    """Return the target and own metrics, if there are such: each metric with whether less of it is better."""
+    target, metrics = experiment.stop.target, experiment.metrics
+    found: dict[str, Any] = {} if target is None else {"target": target.model_dump(exclude_none=True)}
+    if metrics:
+        found["metrics"] = {f"val_{name}": each.lower_is_better for name, each in metrics.items()}
+    return found
 
 
 def versions() -> dict[str, str]:

@@ -54,9 +54,9 @@ def network_of(experiment: Experiment, data: Dataset, streams: Streams) -> Built
     elif experiment.loss is not None or model.foreign or not _certain(module, data):
         smallest = experiment.batch_size // experiment.num_workers
         trial = try_step(what, module, data, loss, samples=smallest, seed=streams.integer("dry run"))
-    if experiment.stop.target_accuracy is not None and not trial.has_accuracy:
+    if (rule := experiment.stop.reads_accuracy) and not trial.has_accuracy:
         raise ParameterError(
-            f"stop.target_accuracy: what {what} answers for data {data.name!r} names no classes, so there is "
+            f"{rule}: what {what} answers for data {data.name!r} names no classes, so there is "
             "no accuracy; use stop.patience, or stop.tolerance"
         )
     return BuiltNetwork(FlatModel(module, trial.changed_buffers), loss, trial)

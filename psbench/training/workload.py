@@ -246,9 +246,9 @@ class Workload:
 
 
 def _check_fit(experiment: Experiment, data: Dataset) -> None:
-    if data.task == "regression" and experiment.stop.target_accuracy is not None:
+    if data.task == "regression" and (rule := experiment.stop.reads_accuracy):
         raise ParameterError(
-            f"stop.target_accuracy: the targets of data {data.name!r} are numbers, so there is no accuracy; "
+            f"{rule}: the targets of data {data.name!r} are numbers, so there is no accuracy; "
             "use stop.patience, or stop.tolerance"
         )
     reader = experiment.reads_validation

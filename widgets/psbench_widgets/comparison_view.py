@@ -83,7 +83,7 @@ class ComparisonView:
             "headings": headings,
             "rows": rows,
             "remarks": comparison.remarks,
-            "target": comparison.target,
+            "target": comparison.target if isinstance(comparison.target, float) else None,
             "colours": _colours(comparison),
         }
         self._publish(table, self._draw(comparison))

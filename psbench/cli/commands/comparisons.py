@@ -40,9 +40,9 @@ def compare_command(
     ] = 3,
     settings: Settings = None,
     target: Annotated[
-        float | None,
+        str | None,
         typer.Option(
-            min=0, max=1, help="Validation accuracy for the time to target; else the best all reach."
+            help="Of the time to target: an accuracy, 0.95, or 'f1 >= 0.9'; else the best all reach."
         ),
     ] = None,
     baseline: Annotated[

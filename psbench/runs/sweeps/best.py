@@ -8,7 +8,6 @@ import pandas as pd
 
 from psbench.errors import ParameterError
 from psbench.runs.sweeps.cells import CellOutcome
-from psbench.runs.sweeps.table import smaller_is_better
 
 
 def best_of(
@@ -16,7 +15,7 @@ def best_of(
     paths: Sequence[str],
     by: str,
     value: str,
-    largest: bool | None,
+    smaller: bool | None,
     *,
     unequal: bool,
 ) -> pd.DataFrame:
@@ -29,9 +28,11 @@ def best_of(
     ------
     ParameterError
     """
-    smaller = smaller_is_better(value) if largest is None else not largest
     if smaller is None:
-        raise ParameterError(f"best: is a large {value!r} good or bad? Give largest=True or largest=False")
+        raise ParameterError(
+            f"best: is a large {value!r} good or bad? Give `better` with the metric, or largest=True or "
+            "largest=False"
+        )
     if table["not_run"].any():
         raise ParameterError("best: the sweep was stopped before all settings were tried; let it go on first")
     trials = table.groupby(by, sort=False, dropna=False).size()

@@ -89,6 +89,7 @@ class CellOutcome:
     was_run: bool = True
     _run: Run | None = None
     _folder: Path | None = None
+    _evaluated: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
 
     @property
     def status(self) -> str:
@@ -126,9 +127,9 @@ class CellOutcome:
             return found
         return self.run.summary()
 
-    @cached_property
-    def accuracies(self) -> list[tuple[float, float]]:
-        """Time and validation accuracy of each evaluation, where there is one."""
-        rows = self.run.log.evaluations()
-        found = [(row["time_s"], row.get("val_accuracy")) for row in rows]
-        return [(time_s, value) for time_s, value in found if value is not None]
+    def evaluated(self, name: str) -> list[tuple[float, float]]:
+        """Return time and value of each evaluation that has such a value."""
+        if name not in self._evaluated:
+            found = [(row["time_s"], row.get(name)) for row in self.run.log.evaluations()]
+            self._evaluated[name] = [(time_s, value) for time_s, value in found if value is not None]
+        return self._evaluated[name]

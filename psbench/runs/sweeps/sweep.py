@@ -10,7 +10,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from psbench.errors import BackendError, ParameterError, UnknownName
+from psbench.core.target import Aim, plain_target, target_of
+from psbench.errors import BackendError, UnknownName
 from psbench.results import remarks
 from psbench.results.text import ShownTable, table_text
 from psbench.runs.sweeps import table
@@ -37,12 +38,12 @@ class Sweep(ShownTable):
     ----------
     outcomes : sequence of CellOutcome
         In the order of the grid, seeds varying fastest.
-    target : float or None
-        Validation accuracy that times to target refer to; if None, see `frame`.
+    target : float, mapping, text or None
+        What times to target refer to (`core.target`); if None, see `frame`.
     """
 
     outcomes: Sequence[CellOutcome]
-    target: float | None = None
+    target: Aim = None
 
     @property
     def runs(self) -> list[Run]:
@@ -64,14 +65,14 @@ class Sweep(ShownTable):
         """The paths of the grid."""
         return list(dict.fromkeys(path for outcome in self.outcomes for path in outcome.cell.parameters))
 
-    def frame(self, target: float | None = None) -> pd.DataFrame:
+    def frame(self, target: Aim = None) -> pd.DataFrame:
         """Return a row for each cell.
 
         Parameters
         ----------
-        target : float, 0 to 1, optional
-            Validation accuracy for the time to target. By default that of the sweep or of the experiment's
-            stop rule, else what half of the runs reached.
+        target : float, 0 to 1, or what else means one, optional
+            Validation accuracy, or a bound of another metric, for the time to target. By default that of the
+            sweep or of the experiment's stop rule, else what half of the runs reached.
 
         Returns
         -------
@@ -82,9 +83,9 @@ class Sweep(ShownTable):
             `time_to_target_s` (infinite if never), `epochs`, `updates`, `staleness_mean`, `idle_fraction`,
             `megabytes` sent (1e6 bytes: up, down, data), and `wall_s`, the seconds that the run took here.
         """
-        return table.frame_of(self.outcomes, self.target if target is None else target)
+        return table.frame_of(self.outcomes, target_of(self.target if target is None else target))
 
-    def table(self, target: float | None = None) -> pd.DataFrame:
+    def table(self, target: Aim = None) -> pd.DataFrame:
         """Return a row for each setting, with means over seeds.
 
         `n` seeds, of which some `diverged`, `failed` or were `not_run`; for each result of `frame` its mean,
@@ -99,13 +100,15 @@ class Sweep(ShownTable):
         return self.parameters or ["seed"]
 
     def result(self, value: str) -> str:
-        """Return the name of a result.
+        """Return the name of a result; "f1" stands for "val_f1".
 
         Raises
         ------
         UnknownName
         """
         known = [*table.RESULTS, *table.own_results(self.frame(), self._paths)]
+        if f"val_{value}" in known:
+            return f"val_{value}"
         if value not in known:
             raise UnknownName("result", value, known)
         return value
@@ -183,9 +186,9 @@ class Sweep(ShownTable):
             A parameter of the sweep.
         value : str
             The result that is best where its mean over seeds is the largest (accuracies) or the smallest
-            (all else).
+            (all else); a metric of your own as it was declared (`better`).
         largest : bool, optional
-            Which of the two, for a metric of your own.
+            Which of the two, where it was not declared.
         unequal : bool
             Whether the numbers of settings that were tried may differ. A longer search finds a better best,
             whatever it is that is compared.
@@ -204,7 +207,8 @@ class Sweep(ShownTable):
         from psbench.runs.sweeps.best import best_of
 
         path, own = self.parameter(by), self.result(value)
-        return best_of(self.table(), self._paths, path, own, largest, unequal=unequal)
+        smaller = table.smaller_is_better(own, self.outcomes) if largest is None else not largest
+        return best_of(self.table(), self._paths, path, own, smaller, unequal=unequal)
 
     def comparison(
         self,
@@ -213,7 +217,7 @@ class Sweep(ShownTable):
         *,
         largest: bool | None = None,
         unequal: bool = False,
-        target: float | None = None,
+        target: Aim = None,
     ) -> Comparison:
         """Return the comparison of the best settings; the parameters are those of `best`."""
         from psbench.results.comparison import comparison_of
@@ -240,7 +244,7 @@ class Sweep(ShownTable):
     @property
     def remarks(self) -> list[str]:
         """What the table's numbers mean, and what went wrong."""
-        target = table.target_of(self.outcomes, self.target)
+        target = table.aim_of(self.outcomes, target_of(self.target))
         means = self.table().to_dict("records")
         lines = [] if target is None else remarks.of_target(target, means)
         if any(row["n"] > 1 for row in means):
@@ -266,9 +270,10 @@ class Sweep(ShownTable):
         """Return what came of every cell as plain data; a time that never came is None."""
         frame = self.frame().astype(object)
         known = frame.notna() & (frame != float("inf"))
+        aim = table.aim_of(self.outcomes, target_of(self.target))
         return {
             "parameters": self.parameters,
-            "target": table.target_of(self.outcomes, self.target),
+            "target": None if aim is None else plain_target(aim),
             "runs": frame.where(known, None).to_dict("records"),
         }
 
@@ -284,7 +289,7 @@ def sweep(
     folder: str | Path | None = None,
     processes: int | None = None,
     client: Any = None,
-    target: float | None = None,
+    target: Aim = None,
     progress: bool = True,
 ) -> Sweep:
     """Run an experiment with every combination of some values, side by side on all cores.
@@ -306,8 +311,8 @@ def sweep(
         How many runs at a time; by default one a core. 1 runs them in this process.
     client : distributed.Client, optional
         Of a Dask cluster that runs them as tasks.
-    target : float, 0 to 1, optional
-        Validation accuracy for times to target; see `Sweep.frame`.
+    target : float, 0 to 1, or mapping, optional
+        Validation accuracy, or `{"metric": "f1", "at_least": 0.9}`, for times to target; see `Sweep.frame`.
     progress : bool
         Whether progress is shown: in a terminal or a notebook, else as lines on standard error.
 
@@ -332,8 +337,7 @@ def sweep(
     from psbench.runs.sweeps.execution import run_cells
     from psbench.system.files import check_writable
 
-    if target is not None and not 0 <= target <= 1:
-        raise ParameterError(f"sweep: target = {target}; give a validation accuracy, 0 to 1")
+    target_of(target)  # refuses what is none
     cells = cells_of(experiment, grid, seeds)
     own = None if folder is None else Path(folder)
     if own is not None:

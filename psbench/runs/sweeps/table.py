@@ -8,6 +8,7 @@ from typing import Any
 
 import pandas as pd
 
+from psbench.core.target import Target, target_of
 from psbench.metrics import interval, standard_deviation
 from psbench.results.comparison_table import SHOWN, as_text, censored
 from psbench.runs.sweeps.cells import CellOutcome
@@ -25,26 +26,27 @@ _TEXT = ("val_accuracy", "val_loss", "time_s", "time_to_target_s", "updates", "m
 _FACTS = ("seed", "status", "error")
 
 
-def target_of(outcomes: Sequence[CellOutcome], target: float | None) -> float | None:
-    """Return the validation accuracy that times to target refer to.
+def aim_of(outcomes: Sequence[CellOutcome], target: Target | None) -> Target | None:
+    """Return the target that times to target refer to.
 
     It is the given one; or the experiments' own, if they agree on one; or what half of the runs reached, cut
     to three digits. None where nothing has an accuracy.
     """
     if target is not None:
         return target
-    stops = {outcome.cell.experiment.stop.target_accuracy for outcome in outcomes}
-    if len(stops) == 1 and (own := stops.pop()) is not None:
-        return own
+    first = outcomes[0].cell.experiment.stop.aim if outcomes else None
+    if first is not None and all(outcome.cell.experiment.stop.aim == first for outcome in outcomes):
+        return first
     best = [outcome.summary["best_val_accuracy"] for outcome in outcomes if not outcome.error]
     reached = [value for value in best if value is not None]
-    return int(statistics.median_low(reached) * 1000) / 1000 if reached else None
+    return target_of(int(statistics.median_low(reached) * 1000) / 1000) if reached else None
 
 
-def frame_of(outcomes: Sequence[CellOutcome], target: float | None) -> pd.DataFrame:
+def frame_of(outcomes: Sequence[CellOutcome], target: Target | None) -> pd.DataFrame:
     """Return a row for each cell; see `Sweep.frame`."""
     paths = dict.fromkeys(path for outcome in outcomes for path in outcome.cell.parameters)
-    rows = [_row(outcome, paths, target_of(outcomes, target)) for outcome in outcomes]
+    aim = aim_of(outcomes, target)
+    rows = [_row(outcome, paths, aim) for outcome in outcomes]
     frame = pd.DataFrame(rows)
     numbers = [str(name) for name in frame if name not in (*paths, *_FACTS)]
     own = [name for name in numbers if name not in RESULTS]
@@ -53,7 +55,7 @@ def frame_of(outcomes: Sequence[CellOutcome], target: float | None) -> pd.DataFr
     return frame.astype(dict.fromkeys(numbers, float))
 
 
-def _row(outcome: CellOutcome, paths: Mapping[str, None], target: float | None) -> dict[str, Any]:
+def _row(outcome: CellOutcome, paths: Mapping[str, None], target: Target | None) -> dict[str, Any]:
     parameters = outcome.cell.parameters
     row: dict[str, Any] = {path: parameters.get(path) for path in paths}
     row |= {"seed": outcome.cell.experiment.seed, "status": outcome.status, "error": outcome.error}
@@ -92,9 +94,10 @@ def _own(outcome: CellOutcome) -> dict[str, Any]:
     return {name: rows[-1].get(name) if rows else None for name in names}
 
 
-def _time_to(outcome: CellOutcome, target: float) -> float:
+def _time_to(outcome: CellOutcome, target: Target) -> float:
     """Return the time of the first evaluation that reaches the target; infinite if none does."""
-    return next((time_s for time_s, value in outcome.accuracies if value >= target), float("inf"))
+    found = outcome.evaluated(target.column)
+    return next((time_s for time_s, value in found if target.reached(value)), float("inf"))
 
 
 def settings_of(frame: pd.DataFrame, paths: Sequence[str]) -> Iterator[tuple[dict[str, Any], pd.DataFrame]]:
@@ -189,8 +192,11 @@ def title_of(name: str) -> str:
     return SHOWN.get(name, (name.replace("_", " "),))[0]
 
 
-def smaller_is_better(name: str) -> bool | None:
+def smaller_is_better(name: str, outcomes: Sequence[CellOutcome] = ()) -> bool | None:
     """Return whether the smaller value of a result is the better one; None if that is not known."""
+    metrics = outcomes[0].cell.experiment.metrics if outcomes else {}
+    if (own := metrics.get(name.removeprefix("val_"))) is not None:
+        return own.lower_is_better
     if name.endswith("accuracy"):
         return False
     return True if name in RESULTS else None

@@ -161,7 +161,7 @@ def test_a_run_tells_how_far_it_has_come(monkeypatch):
         ({"processes": 0}, "processes: expected a number of at least 1, got 0"),
         ({"processes": "all"}, "processes: expected"),
         ({"client": "tcp://127.0.0.1:1"}, "expected a distributed.Client"),
-        ({"target": 95}, "target = 95"),
+        ({"target": 95}, "from 0 to 1, .* got 95"),
         ({"folder": "/proc/psbench"}, "choose another output folder"),
     ],
 )
