@@ -1,4 +1,4 @@
-"""`psbench calibrate`, `predict` and `twin`: measure machines, ask about strategies, check the answers."""
+"""`psbench calibrate`, `predict`, `twin`, `diagnose`: measure machines, predict strategies, find culprits."""
 
 from __future__ import annotations
 
@@ -155,3 +155,38 @@ def twin_command(
     found = validate(experiment, sizes, on_step=say)
     print(as_json_text(found.plain()) if as_json else found)
     return FAILED if any(abs(error) >= 0.01 for error in found.replays.values()) else 0
+
+
+@app.command("diagnose")
+def diagnose_command(
+    files: Annotated[
+        list[Path],
+        typer.Argument(metavar="FILE...", help="A CSV, a run's folder, or torch's JSON: one for each rank."),
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write its workers as a cluster, which --set cluster=... takes."),
+    ] = None,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> int:
+    """Say of a trace who waited for whom, and which worker a collective hides that makes the others wait.
+
+    A CSV has the columns worker, step, begin, end (seconds; end: ready to meet the others). Of torch: traces
+    of its profiler with `profiler.step()`, or Flight Recorder's dumps as JSON.
+
+    \b
+    Examples:
+      psbench diagnose runs/bsp
+      psbench diagnose trace_rank_*.json --out cluster.yaml
+    """  # noqa: D301
+    from psbench.twin.blame import blame
+    from psbench.twin.trace_files import cluster_of, read_meetings
+
+    meetings = read_meetings(files)
+    found = blame(meetings)
+    print(as_json_text(found.plain()) if as_json else found)
+    if out is not None:
+        cluster_of(meetings, out)
+        say(f"wrote {out}, without links: what is known of them goes beside its step_time")
+    return 0

@@ -1,0 +1,176 @@
+"""Who waited for whom at the meetings of a trace, and who makes others wait for more than chance explains."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from psbench.errors import DataError
+from psbench.seeds import Streams
+
+#: draws of the test, the false alarms that it allows, and the share of all time below which nothing is said
+_DRAWS, _ALPHA, _LEAST = 400, 0.01, 0.005
+#: steps that a trace needs for a test
+_FEWEST = 8
+
+
+@dataclass(frozen=True)
+class Meetings:
+    """Steps that all workers end together: in a collective, or at a barrier.
+
+    Attributes
+    ----------
+    workers : list of str
+    begin, end : float64 arrays, (workers, steps), seconds
+        When a worker began a step, and when it was ready to meet the others.
+    """
+
+    workers: list[str]
+    begin: NDArray[np.float64]
+    end: NDArray[np.float64]
+
+    def __post_init__(self) -> None:
+        if len(self.workers) < 2:
+            raise DataError("the trace has one worker: it waits for no other")
+        if self.end.shape[1] < _FEWEST:
+            raise DataError(f"the trace has {self.end.shape[1]} whole steps; {_FEWEST} are needed")
+        if not (np.isfinite(self.begin).all() and np.isfinite(self.end).all()):
+            raise DataError("the trace has times that are no numbers")
+        if (wrong := self.end < self.begin).any():
+            worker, step = np.argwhere(wrong)[0]
+            raise DataError(f"step {step} of worker {self.workers[worker]} ends before it begins")
+
+
+class Culprit(NamedTuple):
+    """A worker that the others wait for.
+
+    Attributes
+    ----------
+    lost_s : float, seconds
+        By which all would have been done earlier, had it been as early as the next one.
+    share : float
+        Of the trace's time.
+    last : float
+        Share of the steps in which it was the last.
+    p_value : float
+        Probability of as much by chance, if workers were alike.
+    why : str
+    """
+
+    worker: str
+    lost_s: float
+    share: float
+    last: float
+    p_value: float
+    why: str
+
+
+@dataclass(frozen=True)
+class Blame:
+    """What a trace says.
+
+    Attributes
+    ----------
+    workers : list of str
+    waits_s : float64 array, (workers, workers), seconds
+        For how long the first waited for the second.
+    culprits : list of Culprit, the worst first
+    """
+
+    workers: list[str]
+    waits_s: NDArray[np.float64]
+    culprits: list[Culprit]
+
+    def plain(self) -> dict[str, Any]:
+        """Return it as plain data."""
+        culprits = [each._asdict() for each in self.culprits]
+        return {"workers": self.workers, "waits_s": self.waits_s.tolist(), "culprits": culprits}
+
+    def __str__(self) -> str:
+        """Return it in words."""
+        lines = [
+            f"{each.worker} makes the others wait: {each.lost_s:.3g} s ({each.share:.1%} of the time), "
+            f"the last in {each.last:.0%} of the steps (p = {each.p_value:.2g}); {each.why}"
+            for each in self.culprits
+        ] or ["no worker makes the others wait for more than chance explains"]
+        for i, worker in enumerate(self.workers):
+            waited = self.waits_s[i].sum()
+            whom = int(self.waits_s[i].argmax())
+            most = f", most of it for {self.workers[whom]} ({self.waits_s[i, whom]:.3g} s)" if waited else ""
+            lines.append(f"{worker} waited {waited:.3g} s{most}")
+        return "\n".join(lines)
+
+
+def blame(meetings: Meetings) -> Blame:
+    """Find out who waited for whom, and the culprits, one after another.
+
+    A step is lost to its last worker by as long as it is later than the last but one. Were workers alike, a
+    step could as well have been lost to any of them: the largest sum is compared with those of steps that
+    are dealt to workers at random, in stretches as long as a worker's times depend on each other. A worker
+    that is found is left out, and the others are tried again.
+    """
+    end = meetings.end
+    last = end.argmax(axis=0)
+    waits = np.zeros((len(end), len(end)))
+    for worker in range(len(end)):
+        waits[:, worker] = (end[:, last == worker].max(axis=0) - end[:, last == worker]).sum(axis=1)
+    culprits, left = list[Culprit](), list(range(len(end)))
+    while len(left) > 1:
+        found = _worst(meetings, left)
+        if found is None:
+            break
+        worker, culprit = found
+        culprits.append(culprit)
+        left.remove(worker)
+    return Blame(meetings.workers, waits, culprits)
+
+
+def _worst(meetings: Meetings, left: list[int]) -> tuple[int, Culprit] | None:
+    end, begin = meetings.end[left], meetings.begin[left]
+    steps = end.shape[1]
+    ordered = np.sort(end, axis=0)
+    gaps, last = ordered[-1] - ordered[-2], end.argmax(axis=0)
+    lost = np.bincount(last, weights=gaps, minlength=len(left))
+    worst = int(lost.argmax())
+    whole = float(end.max() - begin.min())
+    if lost[worst] < _LEAST * whole:
+        return None
+    # a culprit's own spells are what is looked for, and say nothing of how times depend on each other
+    stretch = _stretch(np.delete(end - begin, worst, axis=0))
+    parts = np.add.reduceat(gaps, np.arange(0, steps, stretch))
+    rng = Streams(0).generator("blame")
+    dealt = rng.integers(len(left), size=(_DRAWS, len(parts)))
+    largest = np.max([(parts * (dealt == worker)).sum(axis=1) for worker in range(len(left))], axis=0)
+    p_value = float((1 + (largest >= lost[worst]).sum()) / (1 + _DRAWS))
+    if p_value > _ALPHA:
+        return None
+    name, own = meetings.workers[left[worst]], (last == worst)
+    why = _why(begin, end, worst, own)
+    return left[worst], Culprit(
+        name, float(lost[worst]), float(lost[worst]) / whole, float(own.mean()), p_value, why
+    )
+
+
+def _stretch(took: NDArray[np.float64]) -> int:
+    """Return for how many steps a worker's times depend on each other: (1 + rho) / (1 - rho), of an AR(1)."""
+    around = took - np.median(took, axis=1, keepdims=True)
+    size = float((around**2).sum())
+    rho = float((around[:, 1:] * around[:, :-1]).sum()) / size if size else 0.0
+    rho = min(0.8, max(0.0, rho))
+    return max(1, math.ceil((1 + rho) / (1 - rho)) - 1)
+
+
+def _why(begin: NDArray[np.float64], end: NDArray[np.float64], worker: int, own: NDArray[np.bool_]) -> str:
+    """Return whether its steps are longer than the others', begin later, or are so now and then."""
+    others = np.arange(len(end)) != worker
+    took = (end - begin)[:, own]
+    longer = np.median(took[worker]) / max(1e-12, float(np.median(took[others])))
+    later = float(np.median(begin[worker, own] - np.median(begin[others][:, own], axis=0)))
+    if later > np.median(took[worker]) - np.median(took[others]) and later > 0:
+        return f"it begins {later:.3g} s later than the others"
+    rest = " of those" if own.mean() < 0.9 else ""
+    return f"its steps take {longer:.3g} times the others'" + (f" in {int(own.sum())}{rest}" if rest else "")

@@ -1,0 +1,220 @@
+"""When workers were ready to meet: of torch profiler's traces, Flight Recorder dumps, CSV, psbench runs."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+from psbench.errors import DataError
+from psbench.results.run import Run
+from psbench.system.files import atomic_write
+from psbench.twin.blame import Meetings
+from psbench.twin.exchanges import SHORTEST_S, exchanges_of
+from psbench.twin.variation import kept
+
+#: seconds of begin and end, by worker and step
+Spans = dict[str, dict[int, tuple[float, float]]]
+_STEP = re.compile(r"ProfilerStep#(\d+)")
+#: what collectives are called by NCCL, gloo and c10d; communication of two alone is none
+_COLLECTIVE = re.compile(
+    r"(nccl|gloo|c10d|mpi|xccl)\S*(all_?reduce|all_?gather|reduce_?scatter|broadcast)", re.I
+)
+_RANK = re.compile(r"(\d+)\D*$")
+#: by how much clocks may still differ from step to step, as a share of a step, once they are set
+_APART = 0.2
+
+
+def read_meetings(paths: Sequence[str | Path]) -> Meetings:
+    """Read a trace: one file or run, or a file of torch's for each rank.
+
+    Raises
+    ------
+    DataError
+        If a file cannot be read or is none of these, the trace has gaps, or clocks run apart. One line.
+    """
+    found = [Path(path) for path in paths]
+    if not found:
+        raise DataError("diagnose: give a file, or one for each rank")
+    if found[0].is_dir():
+        return _of_run(found[0])
+    if found[0].suffix.lower() == ".csv":
+        return _whole(_of_csv(found[0]), str(found[0]))
+    spans: Spans = {}
+    ends: dict[str, dict[int, float]] = {}
+    for path in found:
+        plain = _json(path)
+        read = _of_profiler if "traceEvents" in plain else _of_recorder if "entries" in plain else None
+        if read is None:
+            raise DataError(f"{path}: has neither traceEvents (torch profiler) nor entries (Flight Recorder)")
+        rank, own, done = read(plain, path)
+        if rank in spans:
+            raise DataError(f"{path}: is of rank {rank}, as a file before it; give one for each rank")
+        spans[rank], ends[rank] = own, done
+    return _whole(_one_clock(spans, ends), ", ".join(path.name for path in found))
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        plain = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{path}: {getattr(error, 'strerror', None) or 'is no text'}") from None
+    except json.JSONDecodeError as error:
+        raise DataError(f"{path}: is no JSON, or cut off, at line {error.lineno}") from None
+    if not isinstance(plain, dict):
+        raise DataError(f"{path}: is a list, and no trace of torch's")
+    return plain
+
+
+def _rank_of(given: Any, path: Path) -> str:
+    if given is not None:
+        return str(given)
+    number = _RANK.search(path.stem)
+    if number is None:
+        raise DataError(f"{path}: says no rank, and neither does its name; call it as rank_0.json")
+    return number[1]
+
+
+def _of_profiler(
+    plain: Mapping[str, Any], path: Path
+) -> tuple[str, dict[int, tuple[float, float]], dict[int, float]]:
+    """Return a rank, its steps until their last collective begins, and when that ended."""
+    rank = _rank_of(plain.get("distributedInfo", {}).get("rank"), path)
+    steps, collectives = {}, []
+    for event in plain["traceEvents"]:
+        if not isinstance(event, dict) or event.get("ph") != "X":
+            continue
+        name = str(event.get("name", ""))
+        try:
+            begin, length = float(event["ts"]) * 1e-6, float(event["dur"]) * 1e-6
+        except (KeyError, TypeError, ValueError):
+            raise DataError(f"{path}: event {name!r} has no ts and dur; is the trace cut off?") from None
+        if step := _STEP.search(name):
+            steps[int(step[1])] = begin, begin + length
+        elif _COLLECTIVE.search(name):
+            collectives.append((begin, begin + length))
+    if not steps:
+        raise DataError(f"{path}: has no ProfilerStep; call profiler.step() after each step")
+    collectives.sort()
+    spans, ends = {}, {}
+    for number, (begin, end) in steps.items():
+        own = [each for each in collectives if begin <= each[0] < end]
+        if own:
+            spans[number], ends[number] = (begin, own[-1][0]), own[-1][1]
+    if not spans:
+        raise DataError(f"{path}: has no collective of NCCL, gloo or c10d within its steps")
+    return rank, spans, ends
+
+
+def _of_recorder(
+    plain: Mapping[str, Any], path: Path
+) -> tuple[str, dict[int, tuple[float, float]], dict[int, float]]:
+    """Return a rank, from when it was done with a collective until it asked for the next, and those ends."""
+    rank = _rank_of(plain.get("rank"), path)
+    rows = []
+    for each in plain["entries"]:
+        if not _COLLECTIVE.search(str(each.get("profiling_name", ""))):
+            continue
+        try:
+            done = each.get("time_discovered_completed_ns")
+            if done is not None:  # else it is still under way
+                number = int(each["collective_seq_id"])
+                rows.append((number, float(each["time_created_ns"]) * 1e-9, float(done) * 1e-9))
+        except (KeyError, TypeError, ValueError) as error:
+            raise DataError(
+                f"{path}: an entry has no {error} that is a number; is the dump cut off?"
+            ) from None
+    rows.sort()
+    spans = {number: (before[2], max(asked, before[2])) for before, (number, asked, _) in pairwise(rows)}
+    if not spans:
+        raise DataError(f"{path}: has fewer than two completed collectives")
+    return rank, spans, {number: done for number, _, done in rows}
+
+
+def _of_csv(path: Path) -> Spans:
+    import pandas as pd
+
+    columns = ["worker", "step", "begin", "end"]
+    try:
+        frame = pd.read_csv(path)
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path}: is no CSV file ({str(error).splitlines()[0]})") from None
+    if missing := [name for name in columns if name not in frame.columns]:
+        raise DataError(f"{path}: has no column {missing[0]!r}; expected {', '.join(columns)}")
+    for name in columns[1:]:
+        frame[name] = pd.to_numeric(frame[name], errors="coerce")
+        if (wrong := frame[name].isna()).any():
+            raise DataError(f"{path}: row {int(np.argmax(wrong.to_numpy()))}: {name} is no number")
+    spans: Spans = defaultdict(dict)
+    for worker, step, begin, end in frame[columns].itertuples(index=False):
+        if int(step) in spans[str(worker)]:
+            raise DataError(f"{path}: worker {worker} has step {int(step)} twice")
+        spans[str(worker)][int(step)] = float(begin), float(end)
+    return spans
+
+
+def _of_run(folder: Path) -> Meetings:
+    """Return the meetings of a run of psbench under a barrier: pushes of one version."""
+    found = exchanges_of(Run.load(folder).log).settled()
+    spans: Spans = defaultdict(dict)
+    rounds: dict[float, int] = {}
+    columns = found.worker, found.released_s, found.arrived_s
+    for worker, begun, arrived in zip(*(column.tolist() for column in columns), strict=True):
+        spans[f"worker {worker}"][rounds.setdefault(begun, len(rounds))] = begun, arrived
+    met = set.intersection(*(set(own) for own in spans.values()))
+    if len(met) < len(rounds) / 2:
+        raise DataError(f"{folder}: its workers do not meet; `psbench report` shows for whom each waited")
+    return _whole(spans, str(folder))
+
+
+def _one_clock(spans: Spans, ends: Mapping[str, Mapping[int, float]]) -> Spans:
+    """Set all clocks by the ends of collectives, which are the same moment for all."""
+    first, *others = sorted(spans)
+    set_spans = {first: spans[first]}
+    for rank in others:
+        common = sorted(ends[first].keys() & ends[rank].keys())
+        if not common:
+            raise DataError(f"rank {rank} has no step in common with rank {first}")
+        ahead = np.array([ends[rank][step] - ends[first][step] for step in common])
+        times = np.array([ends[rank][step] for step in common])
+        drift, offset = np.polyfit(times - times[0], ahead, 1) if len(common) > 2 else (0.0, ahead.mean())
+        left = ahead - offset - drift * (times - times[0])
+        whole = float(np.median(np.diff(times))) if len(times) > 1 else 1.0
+        if np.median(np.abs(left)) > _APART * whole:
+            raise DataError(f"the clocks of rank {rank} and rank {first} run apart: no line sets them")
+
+        def moved(at: float, offset: float = offset, drift: float = drift, zero: float = times[0]) -> float:
+            return at - offset - drift * (at - zero)
+
+        set_spans[rank] = {step: (moved(begin), moved(end)) for step, (begin, end) in spans[rank].items()}
+    return set_spans
+
+
+def _whole(spans: Spans, where: str) -> Meetings:
+    """Return the steps that all workers have; those that some lack may only be the first and the last."""
+    workers = sorted(spans, key=lambda name: (len(name), name))
+    common = set.intersection(*(set(own) for own in spans.values()))
+    if not common:
+        raise DataError(f"{where}: its workers have no step in common")
+    for worker in workers:
+        known = {step for own in spans.values() for step in own if min(common) < step < max(common)}
+        if missing := sorted(known - set(spans[worker])):
+            raise DataError(f"{where}: worker {worker} has no step {missing[0]}: the trace has a gap")
+    times = np.array([[spans[worker][step] for step in sorted(common)] for worker in workers])
+    return Meetings(workers, times[:, :, 0] - times[:, :, 0].min(), times[:, :, 1] - times[:, :, 0].min())
+
+
+def cluster_of(meetings: Meetings, path: Path) -> None:
+    """Write a trace's workers as a cluster whose steps take what they took; its links are not known."""
+    seconds = [kept(np.maximum(own, SHORTEST_S)) for own in meetings.end - meetings.begin]
+    steps = {"name": "trace", "order": "blocks", "seconds": seconds}
+    plain = {"cluster": {"workers": len(seconds), "step_time": steps}}
+    with atomic_write(path) as file:
+        file.write(yaml.safe_dump(plain, sort_keys=False, default_flow_style=None, width=110).encode())

@@ -1,0 +1,172 @@
+"""Culprits that are known are found, and none where workers are alike; trace files, whole and broken."""
+
+import json
+
+import numpy as np
+import pytest
+
+import psbench as ps
+from psbench.twin.blame import Meetings, blame
+from psbench.twin.trace_files import read_meetings
+
+KINDS = ("slow", "stalls", "spell", "late")
+
+
+def trace(seed, kind=None):
+    """Return a barrier's trace of 3 to 8 workers, and the culprit among them; steps vary by up to a tenth."""
+    rng = np.random.default_rng(seed)
+    workers, steps = int(rng.integers(3, 9)), int(rng.integers(60, 160))
+    noise, rho = rng.uniform(0.02, 0.1), rng.uniform(0, 0.6)
+    logs = np.zeros((workers, steps))
+    for step in range(steps):
+        fresh = rng.standard_normal(workers)
+        logs[:, step] = fresh if not step else rho * logs[:, step - 1] + np.sqrt(1 - rho**2) * fresh
+    took, delay = np.exp(noise * logs), np.zeros((workers, steps))
+    culprit = int(rng.integers(workers))
+    if kind == "slow":
+        took[culprit] *= rng.uniform(1.2, 1.6)
+    elif kind == "stalls":
+        took[culprit] *= np.where(rng.random(steps) < 0.15, rng.uniform(2, 4), 1.0)
+    elif kind == "spell":
+        took[culprit, steps // 3 : steps // 3 * 2] *= rng.uniform(1.4, 2)
+    elif kind == "late":
+        delay[culprit] = rng.uniform(0.2, 0.5)
+    begin, end, now = np.zeros_like(took), np.zeros_like(took), 0.0
+    for step in range(steps):
+        begin[:, step] = now + delay[:, step]
+        end[:, step] = begin[:, step] + took[:, step]
+        now = end[:, step].max() + 0.05
+    return Meetings([f"w{i}" for i in range(workers)], begin, end), f"w{culprit}"
+
+
+def test_culprits_are_found_and_no_other_is_blamed():
+    """A hundred traces with a culprit, and a hundred without: 95 % and 5 %, as the issue asks."""
+    found = others = 0
+    for seed in range(100):
+        meetings, culprit = trace(seed, KINDS[seed % 4])
+        names = [each.worker for each in blame(meetings).culprits]
+        found += culprit in names[:1]
+        others += bool(set(names) - {culprit})
+    alarms = sum(bool(blame(trace(1000 + seed)[0]).culprits) for seed in range(100))
+    assert (found >= 95, others <= 5, alarms <= 5) == (True, True, True), (found, others, alarms)
+
+
+def test_waits_and_reasons():
+    """Two workers: one waits a second for the other in each of ten steps, nine seconds before the last."""
+    begin = np.array([np.arange(10.0) * 3, np.arange(10.0) * 3])
+    end = begin + np.array([[1.0], [2.0]])
+    found = blame(Meetings(["quick", "slow"], begin, end))
+    assert found.waits_s.tolist() == [[0, 10], [0, 0]]
+    (culprit,) = found.culprits
+    assert (culprit.worker, culprit.lost_s, culprit.last) == ("slow", 10, 1)
+    assert "2 times the others'" in culprit.why
+    shift = np.array([[0.0], [1.0]])
+    late = blame(Meetings(["quick", "slow"], begin + shift, begin + shift + 1)).culprits[0]
+    assert "begins 1 s later" in late.why
+
+
+def profiler(meetings, rank, ahead, drift=0.0, names=("nccl:all_reduce",)):
+    """Return a rank's trace of torch's profiler, by a clock that is ahead and drifts."""
+    events, done = [], meetings.end.max(axis=0) + 0.01
+    for step in range(meetings.end.shape[1]):
+        begin, ready, over = (
+            1e6 * (each + ahead + drift * each)
+            for each in (meetings.begin[rank, step], meetings.end[rank, step], done[step])
+        )
+        events.append({"ph": "X", "name": f"ProfilerStep#{step}", "ts": begin, "dur": over - begin + 10})
+        events += [{"ph": "X", "name": name, "ts": ready, "dur": over - ready} for name in names]
+    return {"distributedInfo": {"rank": rank}, "traceEvents": [*events, {"ph": "M", "name": "process_name"}]}
+
+
+def recorder(meetings, rank, ahead):
+    done = meetings.end.max(axis=0) + 0.01
+    return {
+        "entries": [
+            {
+                "profiling_name": "nccl:all_reduce",
+                "collective_seq_id": step,
+                "time_created_ns": int(1e9 * (meetings.end[rank, step] + ahead)),
+                "time_discovered_completed_ns": int(1e9 * (done[step] + ahead)),
+            }
+            for step in range(meetings.end.shape[1])
+        ]
+    }
+
+
+@pytest.fixture
+def write(tmp_path):
+    def written(made):
+        paths = [tmp_path / f"trace_rank_{rank}.json" for rank in range(len(made))]
+        for path, each in zip(paths, made, strict=True):
+            path.write_text(json.dumps(each))
+        return paths
+
+    return written
+
+
+def test_traces_of_torch_are_read_and_their_clocks_set(write):
+    """Each rank's clock is hours ahead of the others, and one drifts: the collectives' ends set them."""
+    meetings, culprit = trace(1, "slow")
+    ranks = range(len(meetings.workers))
+    for made in (
+        [profiler(meetings, rank, 3600.0 * rank, 1e-4 * rank) for rank in ranks],
+        [recorder(meetings, rank, 3600.0 * rank) for rank in ranks],
+    ):
+        found = read_meetings(write(made))
+        assert (found.end.max(axis=0) - found.end)[:, 5] == pytest.approx(
+            (meetings.end.max(axis=0) - meetings.end)[:, 5 if "traceEvents" in made[0] else 6], abs=1e-3
+        )
+        assert [f"w{each.worker}" for each in blame(found).culprits] == [culprit]
+
+
+def test_a_run_of_psbench_and_a_csv_are_read(tmp_path):
+    cluster = {"workers": 3, "speed": [1, 1, 0.6], "step_time": {"name": "lognormal", "sigma": 0.05}}
+    experiment = ps.Experiment(strategy="bsp", cluster=cluster, stop={"updates": 40}, timing_only=True)
+    run = ps.run(experiment)
+    run.save(tmp_path / "run")
+    meetings = read_meetings([tmp_path / "run"])
+    assert [each.worker for each in blame(meetings).culprits] == ["worker 2"]
+    rows = [
+        f"{name},{step},{meetings.begin[i, step]},{meetings.end[i, step]}"
+        for i, name in enumerate(meetings.workers)
+        for step in range(meetings.end.shape[1])
+    ]
+    file = tmp_path / "trace.csv"
+    file.write_text("\n".join(["worker,step,begin,end", *rows]))
+    assert read_meetings([file]).end == pytest.approx(meetings.end)
+    for broken, problem in {
+        "\n".join(
+            ["worker,step,begin,end", *rows[:9], *rows[10:]]
+        ): "worker 0 has no step 9: the trace has a gap",
+        "\n".join(["worker,step,begin", *rows]): "has no column 'end'",
+        "\n".join(["worker,step,begin,end", *rows, rows[0]]): "has step 0 twice",
+        "\n".join(["worker,step,begin,end", "a,0,x,1"]): "row 0: begin is no number",
+    }.items():
+        file.write_text(broken)
+        with pytest.raises(ps.DataError, match=problem):
+            read_meetings([file])
+    ps.run(experiment.but(strategy="asp")).save(tmp_path / "asp")
+    with pytest.raises(ps.DataError, match="do not meet"):
+        read_meetings([tmp_path / "asp"])
+
+
+def test_broken_traces_of_torch_are_one_line(write):
+    meetings, _ = trace(2)
+    made = [profiler(meetings, rank, 0.0) for rank in range(2)]
+    whole = write(made)
+    jumping = profiler(meetings, 0, 0.0)
+    for place, event in enumerate(jumping["traceEvents"][:-1]):
+        event["ts"] += 1e6 * (place // 2 % 3)
+    text = whole[0].read_text()
+    for spoilt, problem in [
+        (text[: len(text) // 2], "no JSON, or cut off"),
+        ("[]", "is a list"),
+        ("{}", "has neither traceEvents"),
+        (json.dumps({"distributedInfo": {"rank": 0}, "traceEvents": []}), "no ProfilerStep"),
+        (json.dumps(made[1]), "is of rank 1, as a file before it"),
+        (json.dumps(jumping), "clocks of rank 1 and rank 0 run apart"),
+    ]:
+        whole[0].write_text(spoilt)
+        with pytest.raises(ps.DataError, match=problem) as error:
+            read_meetings(whole)
+        assert "\n" not in str(error.value)
