@@ -20,7 +20,9 @@ from .jupyter import ROOT, Page
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
 CELLS = [
-    "from psbench_widgets import Lab\nlab = Lab(renderer='svg', pace='fast', folder='kept')\nlab",
+    "from psbench import Experiment\nfrom psbench_widgets import Lab\n"
+    "switch = Experiment(strategy='strategy_switch', stop={'epochs': 40})\n"
+    "lab = Lab(switch, renderer='svg', pace='fast', folder='kept')\nlab",
     "print('answer', 6 * 7)",
     "print('count', lab._figures.charts['val_accuracy'].count(), lab._figures.charts['train_loss'].count())",
     "import threading\nprint([t.name for t in threading.enumerate() if t.name.startswith('psbench')])",

@@ -5,6 +5,7 @@ The panel is shown without Jupyter (`direct`), so a width costs a second; its pi
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,10 @@ import pytest
 from oracles.moment import moment
 from PIL import Image
 
+from psbench import run
 from psbench.metrics.recording import recording
 from psbench_widgets import Lab
+from psbench_widgets.opening import EXPERIMENT, FILE, recorded
 
 from .direct import BESIDE, LOOK, Direct
 
@@ -75,6 +78,23 @@ def picture_of_the_readme(screenshots: Path) -> None:
     )
 
 
+def test_without_a_run_it_opens_with_a_recorded_one_that_plays(panel: Direct, screenshots: Path) -> None:
+    web = panel.web
+    assert web.locator(".psb-opening li").count() == 3
+    assert "a recorded run" in web.text_content(".psb-film-name")
+    now = "document.querySelector('.psb-lab').stage.now"
+    before = web.evaluate(now)
+    panel.wait(f"(t) => {now} > t + 0.05", argument=before)
+    web.click(".psb-play")  # pauses
+    web.click(".psb-first-wait")
+    whole = recording(run(EXPERIMENT).log, [3])
+    assert json.loads(FILE.read_text()) == json.loads(json.dumps(recorded()))
+    assert web.evaluate(now) == whole.next("wait", -1.0)
+    assert moment(whole, web.evaluate(now)).sentences[0] in web.text_content(".psb-why")
+    panel.shot(screenshots / "lab-opening.png")
+    assert web.evaluate(AUDIT) == []
+
+
 def test_a_student_predicts_runs_rewinds_reads_why_forks_and_compares(
     panel: Direct, screenshots: Path
 ) -> None:
@@ -96,8 +116,8 @@ def test_a_student_predicts_runs_rewinds_reads_why_forks_and_compares(
     assert (
         "for worker 3: it was 4 steps ahead of the slowest: one more than its bound of 3 lets it start" in why
     )
-    run = panel.lab.finished[0]
-    state = moment(recording(run.log, [3]), float(panel.web.get_attribute(".psb-stage", "data-now")))
+    done = panel.lab.finished[0]
+    state = moment(recording(done.log, [3]), float(panel.web.get_attribute(".psb-stage", "data-now")))
     assert state.sentences[0] in why
     under = panel.web.locator(".psb-node").first.locator("text").all_text_contents()
     assert under[0] == "0"

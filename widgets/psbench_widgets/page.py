@@ -24,6 +24,7 @@ class PanelPage(FrontendWidget):
     pace = traitlets.Unicode("watchable").tag(sync=True)
     goal = traitlets.Dict().tag(sync=True)
     folder = traitlets.Unicode("runs").tag(sync=True)
+    opening = traitlets.Dict().tag(sync=True)
 
     _error = ""
 

@@ -26,6 +26,7 @@ from psbench_widgets.kept_picture import KeptPicture
 from psbench_widgets.messages import Handlers, dispatch
 from psbench_widgets.names import fork_name
 from psbench_widgets.notebook_cell import replace_panel_of_this_cell
+from psbench_widgets.opening import opening
 from psbench_widgets.own_objects import own_parts
 from psbench_widgets.pace import PACES, Kind, Pace
 from psbench_widgets.page import PanelPage
@@ -38,8 +39,8 @@ from psbench_widgets.view_lease import ViewLease
 
 #: epochs of the panel's first experiment: long enough to watch, short enough to wait for
 EPOCHS = 40
-#: and its strategy: one in which all wait, then none, so that both can be seen in one run
-FIRST = {"name": "strategy_switch", "rule": {"name": "after", "fraction": 0.25}}
+#: and its strategy: the one that it opens with
+FIRST = "ssp"
 
 
 class Panel(PanelPage):
@@ -62,6 +63,7 @@ class Panel(PanelPage):
     ) -> None:
         if pace not in PACES:
             raise ParameterError(f"pace: {pace!r} is none of {', '.join(PACES)}")
+        first_sight = {} if experiment else opening()
         experiment = experiment or Experiment(strategy=FIRST, stop={"epochs": EPOCHS})
         self._own = own_parts(experiment)
         self._questions = Questions(experiment, challenge)
@@ -84,6 +86,7 @@ class Panel(PanelPage):
             folder=str(folder),
             presets=[preset.plain() for preset in PRESETS.values()],
             goal=self._questions.plain(),
+            opening=first_sight,
             pace=pace,
         )
         self._on_message = dispatch(self._handlers(), self.answer, self.show_error)

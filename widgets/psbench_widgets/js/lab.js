@@ -62,6 +62,25 @@ class Lab {
     );
     this.ask();
     this.send({ kind: "film", at: null }); // a page that was opened or reloaded later shows the recording too
+    this.open(this.model.get("opening") ?? {});
+  }
+
+  // A panel without a run opens with a recorded one, which plays: no kernel is asked.
+  open({ film, sentences }) {
+    if (!film || this.model.get("runs").length || this.stage.films.length) return;
+    this.opening = h(
+      "ol",
+      { class: "psb-opening" },
+      sentences.map((text) => h("li", {}, text)),
+    );
+    this.hint.replaceWith(this.opening);
+    this.stage.show([film], { at: 0 });
+    if (!matchMedia("(prefers-reduced-motion: reduce)").matches) this.stage.toggle();
+  }
+
+  endOpening() {
+    this.opening?.replaceWith(this.hint);
+    this.opening = null;
   }
 
   // ---------------------------------------------------------------- the frame
@@ -437,6 +456,7 @@ class Lab {
   // ---------------------------------------------------------------- the moment
 
   onFilms({ films, live, at, sought }) {
+    this.endOpening();
     const key = films.map(({ about }) => about.key).join();
     this.stage.show(films, { live, at, sought });
     if (key !== this.shownKey) this.ask(); // other picks differ from it
@@ -462,7 +482,8 @@ class Lab {
 
   sum(resting, moment) {
     clearTimeout(this.rest);
-    if (resting) this.rest = setTimeout(() => this.send({ kind: "moment", ...moment }), REST_MS);
+    if (resting && !this.opening)
+      this.rest = setTimeout(() => this.send({ kind: "moment", ...moment }), REST_MS);
   }
 
   onRunAction(message) {

@@ -1,0 +1,52 @@
+"""What a panel without a run opens with: a recorded run that plays slowly, and what one sees in it.
+
+`python -m psbench_widgets.opening` records it anew; a test compares it with what the simulator does today.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from typing import Any
+
+from psbench.experiment import Experiment
+from psbench_widgets.film import film
+from psbench_widgets.frontend import STATIC
+
+FILE = STATIC / "opening.json"
+
+#: a bound that is reached again and again, and a slow worker whom all wait for
+EXPERIMENT = Experiment(
+    strategy={"name": "ssp", "staleness_bound": 3},
+    cluster={"workers": 4, "speed": [1.0, 1.0, 1.0, 0.4], "step_time": "lognormal"},
+    model={"name": "mlp", "hidden": [8]},
+    batch_size=128,
+    stop={"updates": 160},
+    evaluate_every=1.0,
+)
+
+SENTENCES = (
+    "Four workers train one network together. A bar is a step: a worker computes a gradient, sends it to the "
+    "parameter server, and goes on with the newest model. Worker 3 is the slow one.",
+    "Stale synchronous parallel (SSP) lets no worker be more than 3 steps ahead of the slowest. A line that "
+    "is thin and grey is a fast worker that has reached this bound and waits.",
+    "So the bound costs time, and buys gradients that are never computed on a very old model. Press Run for "
+    "a run of your own, in which you can change the bound, the strategy and the machines.",
+)
+
+
+@cache
+def opening() -> dict[str, Any]:
+    """Return the recording and the sentences as the page reads them."""
+    return {"film": json.loads(FILE.read_text(encoding="utf-8")), "sentences": list(SENTENCES)}
+
+
+def recorded() -> dict[str, Any]:
+    """Return the recording, made now."""
+    from psbench import run
+
+    return film(EXPERIMENT, run(EXPERIMENT).log, "a recorded run", "opening", at_s=0.0)
+
+
+if __name__ == "__main__":
+    FILE.write_text(json.dumps(recorded(), separators=(",", ":")) + "\n", encoding="utf-8")
