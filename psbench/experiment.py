@@ -58,6 +58,9 @@ class Experiment(Specification):
         start and which is copied; a class of modules; or a function that builds one. Data may also be (X, y)
         and other objects, or a list with one data set for each worker: see `psbench.data`. A sharding may
         also be a function.
+    inner_optimizer : Optimizer or None
+        That of workers which step by themselves, as those of `local_sgd` and `diloco`, where it is another
+        than the servers' `optimizer`; its `clip` is that of all gradients.
     strategy : Strategy
         A strategy, a name of the catalogue, or a mapping that refines or composes one.
     loss : Loss or None
@@ -113,6 +116,9 @@ class Experiment(Specification):
     strategy: Any = Field(default_factory=lambda: make_strategy(_STRATEGY))
     optimizer: Optimizer = Field(default_factory=lambda: _made("optimizer", {"name": "sgd", "momentum": 0.9}))
     # the log counts samples in 31 bits
+    inner_optimizer: Optimizer | None = Field(
+        None, description="of workers that step by themselves; `optimizer` unless given"
+    )
     batch_size: int = parameter(
         128, "samples per update over all workers", unit="samples", gt=0, le=2**31 - 1
     )
@@ -171,10 +177,10 @@ class Experiment(Specification):
     def _sharding(cls, value: Any) -> Sharding:
         return as_sharding(value)
 
-    @field_validator("optimizer", mode="before")
+    @field_validator("optimizer", "inner_optimizer", mode="before")
     @classmethod
-    def _optimizer(cls, value: Any) -> Optimizer:
-        return as_optimizer(value)
+    def _optimizer(cls, value: Any) -> Optimizer | None:
+        return None if value is None else as_optimizer(value)
 
     @field_validator("cluster", mode="before")
     @classmethod
@@ -261,9 +267,29 @@ class Experiment(Specification):
             self._can_see_the_model_move()
         if self.stop.target is not None:
             self._measures(self.stop.target)
+        self._can_step()
         if self.timing_only:
             self._can_do_without_gradients()
         return self
+
+    def _can_step(self) -> None:
+        """Refuse an optimizer for workers that take no step, and groups of entries that move."""
+        compositions = self.strategy.compositions
+        if self.inner_optimizer is not None and not any(each.communication.local for each in compositions):
+            raise ParameterError(
+                f"inner_optimizer: no worker of strategy {self.strategy.name!r} steps by itself, so only "
+                "`optimizer` is used; leave it out, or use a strategy with local steps, such as 'diloco'"
+            )
+        if self.optimizer.is_grouped and any(each.placement.moves for each in compositions):
+            raise ParameterError(
+                f"optimizer {self.optimizer.name!r}: decay: 'matrices' cannot be sliced over servers whose "
+                "entries move; use reassignment 'never', or leave out decay"
+            )
+
+    @property
+    def worker_optimizer(self) -> Optimizer:
+        """The optimizer of workers that step by themselves; its `clip` is that of every worker's gradient."""
+        return self.inner_optimizer or self.optimizer
 
     def _measures(self, target: Target) -> None:
         """Refuse a target that no metric reaches, or that is passed in the wrong direction."""

@@ -78,7 +78,7 @@ def _engine(run: Run, log: EventLog) -> Engine:
         global_batch=experiment.batch_size,
         epochs=epochs,
         capacity=meta.get("capacity", ()),
-        rate=experiment.optimizer.rate,
+        rate=experiment.worker_optimizer.rate,
         rng=Streams(experiment.seed).generator("strategy"),
     )
     batches = largest_remainder(experiment.batch_size, [1.0] * view.num_workers)

@@ -132,8 +132,9 @@ def time_to_target(log: EventLog, target: float | Target, value: str = "val_accu
     """
     frame = evaluations(log)
     if not isinstance(target, Target):
-        side = "at_most" if value.endswith("loss") else "at_least"
-        target = Target.model_construct(metric=value, **{side: target})
+        bound = float(target)
+        lower, higher = (bound, None) if value.endswith("loss") else (None, bound)
+        target = Target.model_construct(metric=value, at_least=higher, at_most=lower)
     if target.column not in frame:
         return None
     reached = frame[target.column].map(target.reached).astype(bool)

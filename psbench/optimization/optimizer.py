@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
-from pydantic import SerializeAsAny, field_validator
+from pydantic import PrivateAttr, SerializeAsAny, field_validator
 
 from psbench.core.part import Part
 from psbench.core.specification import parameter
+from psbench.errors import ParameterError
 from psbench.optimization.clip import Clip
 from psbench.optimization.schedule import RateSchedule, as_schedule
 
@@ -30,6 +31,8 @@ class Optimizer(Part):
     gamma : float, > 0
     schedule : RateSchedule, its name, or a function of the epoch; optional
         Multiplies the rate too: "cosine", "linear" or "one_cycle" with their epochs.
+    decay : "matrices" or None
+        Has weight decay leave out tensors of one dimension: biases, and the scales of norms.
     clip : Clip, optional
         `{"norm": 1}` or `{"value": 1}`: limits each worker's gradient.
     """
@@ -38,6 +41,9 @@ class Optimizer(Part):
 
     lr: float = parameter(0.1, "single-node learning rate", gt=0)
     weight_decay: float = parameter(0.0, "L2 penalty", ge=0)
+    decay: Literal["matrices"] | None = parameter(
+        None, "which tensors decay: all, or those of two dimensions and more"
+    )
     milestones: tuple[float, ...] = parameter(
         (), "epochs at which the rate is multiplied by gamma", unit="epochs"
     )
@@ -45,6 +51,47 @@ class Optimizer(Part):
 
     schedule: SerializeAsAny[RateSchedule] | None = parameter(None, "what multiplies the rate, by epoch")
     clip: Clip | None = parameter(None, "limit of each worker's gradient: its norm, or each value")
+    _decays: Any = PrivateAttr(default=None)
+
+    @property
+    def is_grouped(self) -> bool:
+        """Whether some entries decay and others do not."""
+        return self.decay == "matrices" and self.weight_decay > 0
+
+    def of_entries(self, decays: torch.Tensor | None) -> Self:
+        """Return this optimizer for certain entries of a model.
+
+        Parameters
+        ----------
+        decays : bool tensor, (entries,), or None
+            Which of them decay; None: all.
+        """
+        found = self.model_copy()
+        found._decays = decays
+        return found
+
+    @property
+    def entries(self) -> torch.Tensor:
+        """Which entries decay, of those that it is for."""
+        found: torch.Tensor = self._decays
+        return found
+
+    def decays_of(self, parameters: torch.Tensor) -> torch.Tensor | None:
+        """Return which entries of a vector decay; None if all do.
+
+        Raises
+        ------
+        ParameterError
+            If that is not known of a vector of this length: some tensors decay and others do not.
+        """
+        if not self.is_grouped:
+            return None
+        if self._decays is None or len(self._decays) != len(parameters):
+            raise ParameterError(
+                f"optimizer {self.name!r}: decay: 'matrices' needs to know the tensors of a vector"
+            )
+        found: torch.Tensor = self._decays
+        return found
 
     @field_validator("schedule", mode="before")
     @classmethod
@@ -74,7 +121,7 @@ class Optimizer(Part):
         """Return what takes this optimizer's steps on one flat tensor, which it changes in place."""
         from psbench.optimization.update import TorchUpdate
 
-        return TorchUpdate(parameters, self.build(parameters))
+        return TorchUpdate(parameters, self.build(parameters), self.decays_of(parameters))
 
 
 class SGD(Optimizer):
@@ -120,7 +167,8 @@ class SGD(Optimizer):
 
         if type(self).build is not SGD.build:
             return super().update(parameters)  # a subclass brings an optimizer of its own
-        return SGDUpdate(parameters, self.momentum, self.weight_decay, self.nesterov)
+        decay = self.weight_decay, self.decays_of(parameters)
+        return SGDUpdate(parameters, self.momentum, decay, self.nesterov)
 
 
 class Adam(Optimizer):
@@ -152,4 +200,5 @@ class Adam(Optimizer):
 
         if type(self).build is not Adam.build:
             return super().update(parameters)  # a subclass brings an optimizer of its own
-        return AdamUpdate(parameters, self.beta1, self.beta2, self.weight_decay)
+        decay = self.weight_decay, self.decays_of(parameters)
+        return AdamUpdate(parameters, self.beta1, self.beta2, decay)

@@ -15,6 +15,8 @@ from psbench.core.part import Part, make_part
 from psbench.core.specification import parameter
 from psbench.errors import ParameterError, in_short
 
+#: names of a schedule that goes by evaluations
+_PLATEAU = ("plateau", "reduceonplateau", "reducelronplateau")
 #: what the rate begins with in a warm-up: a rate of zero would waste the first steps
 _START = 0.01
 
@@ -145,6 +147,13 @@ def as_schedule(value: Any) -> RateSchedule | None:
     """
     if value is None or isinstance(value, RateSchedule):
         return value
+    named = value.get("name") if isinstance(value, Mapping) else getattr(value, "__name__", value)
+    if isinstance(named, str) and named.lower().replace("_", "") in _PLATEAU:
+        raise ParameterError(
+            f"schedule: {named!r} lowers the rate when the validation loss stops falling, and servers and "
+            "workers know the epoch alone: the result of an evaluation comes later than the versions after it. Give "
+            "milestones, or a schedule by epoch, such as 'cosine'"
+        )
     if isinstance(value, Mapping) and value.get("name") == Own.name:
         return OwnSchedule(**{key: each for key, each in value.items() if key != "name"})
     if callable(value) and not isinstance(value, type):

@@ -7,8 +7,8 @@ of torch's optimizers also imports torch's compiler, which takes half as long as
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Protocol
+from collections.abc import Mapping, Sequence
+from typing import Protocol, TypeAlias
 
 import torch
 from torch import Tensor
@@ -17,6 +17,18 @@ from torch import Tensor
 _BUFFER = "momentum_buffer"
 #: what torch's Adam adds to the root of the mean square
 _EPS = 1e-8
+
+
+#: a weight decay, and which entries have it; None: all
+Decay: TypeAlias = tuple[float, Tensor | None]
+
+
+def _decayed(gradient: Tensor, parameters: Tensor, decay: Decay) -> Tensor:
+    """Return a gradient with an L2 penalty's."""
+    weight, decays = decay
+    if not weight:
+        return gradient
+    return gradient.add(parameters if decays is None else parameters * decays, alpha=weight)
 
 
 class OptimizerSteps(Protocol):
@@ -43,30 +55,63 @@ class TorchUpdate:
     parameters : float32 tensor, (num_params,)
     optimizer : torch.optim.Optimizer
         Of that one tensor.
+    decays : bool tensor, (num_params,), or None
+        Which entries have the optimizer's weight decay; the others have none. None: all.
     """
 
-    def __init__(self, parameters: Tensor, optimizer: torch.optim.Optimizer) -> None:
-        self._parameters, self._optimizer = parameters, optimizer
+    def __init__(
+        self, parameters: Tensor, optimizer: torch.optim.Optimizer, decays: Tensor | None = None
+    ) -> None:
+        self._optimizer = optimizer
+        if decays is None:
+            self._pieces = [parameters]
+            return
+        # stretches of entries that decay and do not, in turn, are groups of torch's own
+        bounds = (torch.diff(decays.int()).nonzero().flatten() + 1).tolist()
+        self._pieces = list(torch.tensor_split(parameters, bounds))
+        first = optimizer.param_groups[0]
+        plain = [piece for piece, at in zip(self._pieces, [0, *bounds], strict=True) if not decays[at]]
+        first["params"] = [piece for piece, at in zip(self._pieces, [0, *bounds], strict=True) if decays[at]]
+        if plain:
+            optimizer.add_param_group({"params": plain, "weight_decay": 0.0})
 
     def step(self, gradient: Tensor, lr: float) -> None:
         """See `OptimizerSteps`."""
-        self._optimizer.param_groups[0]["lr"] = lr
-        self._parameters.grad = gradient
+        self._set("lr", lr)
+        for piece, part in zip(self._pieces, self._split(gradient), strict=True):
+            piece.grad = part
         self._optimizer.step()
-        self._parameters.grad = None
+        for piece in self._pieces:
+            piece.grad = None
+
+    def _split(self, vector: Tensor) -> Sequence[Tensor]:
+        return torch.split(vector, [len(piece) for piece in self._pieces])
+
+    def _set(self, name: str, value: float) -> None:
+        for group in self._optimizer.param_groups:
+            group[name] = value
 
     def set_momentum(self, momentum: float) -> None:
         """See `OptimizerSteps`."""
-        self._optimizer.param_groups[0]["momentum"] = momentum
+        self._set("momentum", momentum)
 
     def state(self) -> dict[str, Tensor]:
         """See `OptimizerSteps`."""
-        state = self._optimizer.state.get(self._parameters, {})
-        return {name: value for name, value in state.items() if isinstance(value, Tensor)}
+        states = [self._optimizer.state.get(piece, {}) for piece in self._pieces]
+        if len(states) == 1:
+            return {name: value for name, value in states[0].items() if isinstance(value, Tensor)}
+        return {
+            name: torch.cat([each[name] for each in states]) if value.dim() else value
+            for name, value in states[0].items()
+            if isinstance(value, Tensor)
+        }
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
         """See `OptimizerSteps`."""
-        self._optimizer.state[self._parameters] = dict(state)
+        vectors = {name: self._split(value) for name, value in state.items() if value.dim()}
+        for place, piece in enumerate(self._pieces):
+            own = {name: vectors[name][place] if name in vectors else state[name].clone() for name in state}
+            self._optimizer.state[piece] = dict(state) if len(self._pieces) == 1 else own
 
 
 class SGDUpdate:
@@ -76,7 +121,8 @@ class SGDUpdate:
     ----------
     parameters : float32 tensor, (num_params,)
     momentum : float
-    weight_decay : float
+    weight_decay : (float, bool tensor or None)
+        And which entries have it; None: all.
     nesterov : bool
 
     Source
@@ -84,15 +130,14 @@ class SGDUpdate:
     The algorithm in the documentation of `torch.optim.SGD`, without dampening.
     """
 
-    def __init__(self, parameters: Tensor, momentum: float, weight_decay: float, nesterov: bool) -> None:
+    def __init__(self, parameters: Tensor, momentum: float, weight_decay: Decay, nesterov: bool) -> None:
         self._parameters, self._momentum = parameters, momentum
         self._weight_decay, self._nesterov = weight_decay, nesterov
         self._buffer: Tensor | None = None
 
     def step(self, gradient: Tensor, lr: float) -> None:
         """See `OptimizerSteps`."""
-        if self._weight_decay:
-            gradient = gradient.add(self._parameters, alpha=self._weight_decay)
+        gradient = _decayed(gradient, self._parameters, self._weight_decay)
         if self._momentum:
             gradient = self._with_momentum(gradient)
         self._parameters.add_(gradient, alpha=-lr)
@@ -124,14 +169,15 @@ class AdamUpdate:
     ----------
     parameters : float32 tensor, (num_params,)
     beta1, beta2 : float
-    weight_decay : float
+    weight_decay : (float, bool tensor or None)
+        And which entries have it; None: all.
 
     Source
     ------
     The algorithm in the documentation of `torch.optim.Adam`, without AMSGrad.
     """
 
-    def __init__(self, parameters: Tensor, beta1: float, beta2: float, weight_decay: float) -> None:
+    def __init__(self, parameters: Tensor, beta1: float, beta2: float, weight_decay: Decay) -> None:
         self._parameters, self._betas, self._weight_decay = parameters, (beta1, beta2), weight_decay
         self._state: dict[str, Tensor] = {}
 
@@ -140,8 +186,7 @@ class AdamUpdate:
         if not self._state:
             zeros = torch.zeros_like(self._parameters)
             self._state = {"step": torch.tensor(0.0), "exp_avg": zeros, "exp_avg_sq": zeros.clone()}
-        if self._weight_decay:
-            gradient = gradient.add(self._parameters, alpha=self._weight_decay)
+        gradient = _decayed(gradient, self._parameters, self._weight_decay)
         number, mean, square = (self._state[name] for name in ("step", "exp_avg", "exp_avg_sq"))
         number += 1
         step, (beta1, beta2) = number.item(), self._betas

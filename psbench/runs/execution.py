@@ -256,7 +256,7 @@ def _meta(experiment: Experiment, workload: Workload, outcome: Outcome, wall_s: 
         **_declared(experiment),
         "params_digest": params_digest(outcome.parameters, outcome.buffers),
         "lr_convention": lr_convention(
-            experiment.strategy, experiment.optimizer.lr, workload.profile.num_workers
+            experiment.strategy, experiment.worker_optimizer.lr, workload.profile.num_workers
         ),
         "versions": versions(),
         "wall_s": wall_s,

@@ -38,7 +38,7 @@ def check_model(experiment: Experiment, model_bytes: int) -> None:
     compositions = experiment.strategy.compositions
     copies = 4 + experiment.optimizer.tensors + max(kept_vectors(c.aggregation) for c in compositions)
     if any(composition.own_steps for composition in compositions):
-        copies += experiment.num_workers
+        copies += experiment.num_workers * (1 + experiment.worker_optimizer.tensors)
     if any(composition.placement.peer_to_peer for composition in compositions):
         copies += experiment.num_workers  # what was sent, before all have mixed
     what = f"{what}, held {copies} times,"

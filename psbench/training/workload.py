@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -9,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from torch import Tensor
 
 from psbench.clusters import Profile
@@ -22,6 +24,7 @@ from psbench.data.shipment import Shipment
 from psbench.errors import ParameterError
 from psbench.experiment import Experiment
 from psbench.optimization.losses import Loss
+from psbench.optimization.optimizer import Optimizer
 from psbench.seeds import Streams
 from psbench.sharding import ShardingReport, label_counts, measure_data
 from psbench.strategies.stragglers.dual_binary_search import CHUNKS_HELD
@@ -169,17 +172,30 @@ class Workload:
             global_batch=experiment.batch_size,
             epochs=experiment.stop.epochs,
             capacity=self.capacity,
-            rate=experiment.optimizer.rate,
+            rate=experiment.worker_optimizer.rate,
             rng=self.streams.generator("strategy"),
         )
         sizes = self.batch_sizes
         return Engine(experiment.strategy, view, batch_sizes=sizes, wire_size=self.wire_size, log=log)
 
+    @cached_property
+    def optimizers(self) -> tuple[Optimizer, Optimizer]:
+        """The servers' optimizer, and that of workers which step by themselves."""
+        outer = self.experiment.optimizer
+        inner = self.experiment.inner_optimizer or outer
+        return self._of_model(outer), self._of_model(inner)
+
+    def _of_model(self, optimizer: Optimizer) -> Optimizer:
+        if not optimizer.is_grouped:
+            return optimizer
+        of_each = [torch.full((math.prod(shape),), len(shape) > 1) for shape in self.model.shapes]
+        return optimizer.of_entries(torch.cat(of_each))
+
     def server(self) -> Server:
         """Return a new server at the model's starting point."""
         experiment = self.experiment
         aggregation = experiment.strategy.compositions[0].aggregation
-        batch, optimizer = experiment.batch_size, experiment.optimizer
+        batch, optimizer = experiment.batch_size, self.optimizers[0]
         shapes = self.model.shapes
         return Server(self.parameters, self.buffers, optimizer, batch, aggregation, shapes=shapes)
 
@@ -200,7 +216,7 @@ class Workload:
     def trainer(self) -> Trainer:
         """Return a trainer, which computes the workers' steps."""
         ordered, model = self.experiment.sharding.ordered, self.computing
-        loss, clip = self.loss.on(model.device), self.experiment.optimizer.clip
+        loss, clip = self.loss.on(model.device), self.experiment.worker_optimizer.clip
         return Trainer(model, self.data, self.shards, self.streams, ordered, loss, clip)
 
     def evaluator(self) -> Evaluator:

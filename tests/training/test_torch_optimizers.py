@@ -196,3 +196,73 @@ def test_a_function_of_the_epoch_is_a_schedule_passed_again_to_resume(tmp_path):
     assert longer.summary()["params_digest"] == whole.summary()["params_digest"]
     with pytest.raises(ParameterError, match="a number from 0"):
         ps.run(experiment.but(optimizer={"name": "sgd", "schedule": lambda epoch: -1}))
+
+
+# ------------------------------------------------------------------ decay of some tensors; two optimizers
+
+DECAYING = {
+    "sgd": ({"momentum": 0.9}, lambda groups: torch.optim.SGD(groups, lr=0.05, momentum=0.9)),
+    "adam": ({}, lambda groups: torch.optim.Adam(groups, lr=0.05)),
+    "torch": ({"type": "AdamW"}, lambda groups: torch.optim.AdamW(groups, lr=0.05)),
+}
+
+
+def decaying(name, **more):
+    return {"name": name, "lr": 0.05, "weight_decay": 0.3, "decay": "matrices", **DECAYING[name][0], **more}
+
+
+@pytest.mark.parametrize("name", DECAYING)
+def test_biases_do_not_decay_where_matrices_alone_do(name):
+    """Torch's own groups are the oracle; two slices, cut within a tensor and resumed, are the whole."""
+    experiment = toy_experiment("bsp", optimizer=decaying(name), model={"name": "mlp", "hidden": [3]})
+    workload = Workload.build(experiment)
+    modules = [values.detach().clone() for values in workload.model.module.parameters()]
+    rest = [values for values in modules if values.dim() < 2]
+    groups = [
+        {"params": [values for values in modules if values.dim() > 1], "weight_decay": 0.3},
+        {"params": rest, "weight_decay": 0.0},
+    ]
+    theirs, whole = DECAYING[name][1](groups), workload.optimizers[0]
+    start = workload.parameters
+    cut = 5
+    ours, parts = start.clone(), [start[:cut].clone(), start[cut:].clone()]
+    update = whole.update(ours)
+    own = [whole.of_entries(each) for each in (whole.entries[:cut], whole.entries[cut:])]
+    updates = [optimizer.update(part) for optimizer, part in zip(own, parts, strict=True)]
+    for step in range(6):
+        gradient = torch.sin(torch.arange(len(start)) * (step + 1.0))
+        for values, each in zip(modules, torch.split(gradient, [v.numel() for v in modules]), strict=True):
+            values.grad = each.view_as(values)
+        theirs.step()
+        update.step(gradient, 0.05)
+        for place, each in enumerate((gradient[:cut], gradient[cut:])):
+            updates[place].step(each, 0.05)
+        if step == 2:
+            state = updates[1].state()
+            updates[1] = own[1].update(parts[1])
+            updates[1].load_state({name: tensor.clone() for name, tensor in state.items()})
+    expected = torch.cat([values.flatten() for values in modules])
+    assert torch.equal(ours, expected)
+    assert torch.equal(torch.cat(parts), expected)
+    assert not torch.equal(expected, start)
+
+
+def test_workers_may_step_by_another_optimizer_than_the_servers():
+    """Under local SGD the servers average only, so the workers' optimizer alone is what matters."""
+    local, adam = {"name": "local_sgd", "local_steps": 3}, decaying("torch", clip={"norm": 0.5})
+    one = ps.run(toy_experiment(local, optimizer="sgd", inner_optimizer=adam))
+    two = ps.run(toy_experiment(local, optimizer=adam))
+    assert torch.equal(one.parameters, two.parameters)
+    assert "lr = 0.05 for each worker's own steps" in one.summary()["lr_convention"]
+    assert ps.Experiment.from_spec(one.experiment.spec()) == one.experiment
+    with pytest.raises(ParameterError, match="no worker of strategy 'bsp' steps by itself"):
+        toy_experiment("bsp", inner_optimizer="adam")
+
+
+def test_what_cannot_be_sliced_or_known_by_epoch_says_so():
+    moving = {"name": "parameter_server", "servers": 2, "reassignment": "by_load"}
+    with pytest.raises(ParameterError, match="cannot be sliced over servers whose entries move"):
+        toy_experiment({"name": "bsp", "placement": moving}, optimizer=decaying("sgd"))
+    for plateau in ("plateau", torch.optim.lr_scheduler.ReduceLROnPlateau):
+        with pytest.raises(ParameterError, match="servers and workers know the epoch alone"):
+            toy_experiment(optimizer={"name": "sgd", "schedule": plateau})

@@ -75,6 +75,7 @@ def _objects(experiment: Experiment) -> Iterator[tuple[str, Part]]:
     names = ("model", "data", "sharding", "loss")
     parts = {name: getattr(experiment, name) for name in names}
     parts["optimizer.schedule"] = experiment.optimizer.schedule
+    parts["inner_optimizer.schedule"] = experiment.worker_optimizer.schedule
     parts |= {f"metrics.{name}": metric for name, metric in experiment.metrics.items()}
     yield from ((where, part) for where, part in parts.items() if part is not None and not part.registered)
     deciding: list[Part] = [part for each in experiment.strategy.compositions for part in each.parts]

@@ -144,7 +144,7 @@ class LocalWorkers:
         self.compression = Compression(composition, workload, residuals)
         self._workers: dict[int, _Worker] = {}
         self._carried: dict[int, Model] = {}  # by pushes that have not arrived
-        self._optimizer = workload.experiment.optimizer
+        self._optimizer = workload.optimizers[1]
         self._fragments = fragments_of(composition, workload.model.layout)
         self._sample_bytes = workload.sample_bytes
         self._prefetch = bool(getattr(composition.communication, "prefetch", False))

@@ -55,7 +55,7 @@ class Served:
             data=rest,
             streams=workload.streams,
             loss=workload.loss,
-            clip=experiment.optimizer.clip,
+            clip=experiment.worker_optimizer.clip,
             metrics=experiment.metrics,
             threads=experiment.threads,
         )

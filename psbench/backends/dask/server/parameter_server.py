@@ -35,6 +35,7 @@ from psbench.core import actions as act
 from psbench.core.events import Push
 from psbench.core.migration import Ranges
 from psbench.core.strategy import Strategy
+from psbench.optimization.optimizer import Optimizer
 from psbench.training.products import add_up, product_of
 from psbench.training.workload import Workload
 
@@ -281,6 +282,11 @@ def partition_of(composition: Strategy, workload: Workload, ranges: Ranges | Non
     )
 
 
+def _of_part(optimizer: Optimizer, part: Partition) -> Optimizer:
+    """Return an optimizer for the entries of a slice."""
+    return optimizer.of_entries(part.of(optimizer.entries)) if optimizer.is_grouped else optimizer
+
+
 def new_slice(
     state: State,
     workload: Workload,
@@ -294,7 +300,7 @@ def new_slice(
     fragments = [within(each, part) for each in fragments_of(composition, workload.model.layout)]
     # fmt: off
     made = ParameterSlice(
-        state, experiment.optimizer, experiment.batch_size, composition,
+        state, _of_part(workload.optimizers[0], part), experiment.batch_size, composition,
         workload.streams, number, codec_counters,
     )
     # fmt: on

@@ -72,9 +72,11 @@ class Worker:
         self.member = None if socket is None else member(worker, self.mailbox, socket, key, patience)
         self.trainer, self.evaluator = workload.trainer(), workload.evaluator()
         self.loop: WorkerLoop | None = None  # begins with a release
-        self._optimizer = workload.experiment.optimizer
+        self._optimizer = workload.optimizers[1]
         if any(each.communication.local for each in workload.experiment.strategy.compositions):
-            self._optimizer.update(torch.zeros(1))  # the first of torch's takes seconds: no step's
+            self._optimizer.of_entries(torch.ones(1)).update(
+                torch.zeros(1)
+            )  # the first of torch's takes seconds: no step's
         self._ring_address: Address | None = None if socket is None else socket.address
         self.lr = 0.0
         self.composition: Strategy
