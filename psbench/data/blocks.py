@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -31,6 +31,10 @@ _SAMPLE = 2**16
 
 #: what a 32-bit float can be
 LARGEST = float(np.finfo(np.float32).max)
+
+
+#: by column, the number of each text: how texts are held among numbers
+Codes: TypeAlias = dict[int, dict[str, int]]
 
 
 def files_of(path: str) -> list[Path]:
@@ -82,17 +86,26 @@ def _estimated_rows(file: Path) -> int:
     return length * max(lines, 1) // max(seen, 1) + 1
 
 
-def first_row(file: Path) -> list[str]:
-    """Return the texts of the first line that is not blank.
+def first_row(file: Path, after: int = 0) -> list[str]:
+    """Return the texts of the first line that is not blank, or of one after it.
 
     Raises
     ------
     DataError
-        If all lines are blank.
+        If there is none.
     """
-    for _, row in _rows(file):
+    for _, row in islice(_rows(file), after, None):
         return row
-    raise DataError(f"{file}: is empty")
+    raise DataError(f"{file}: {'has no rows' if after else 'is empty'}")
+
+
+def is_text(value: str) -> bool:
+    """Return whether a field is a text, and not a number or nothing.
+
+    >>> is_text("setosa"), is_text("1.5"), is_text("nan"), is_text(" ")
+    (True, False, False, False)
+    """
+    return bool(value.strip()) and bool(_no_number(value)) and not _is_nan(value)
 
 
 def names_header(row: Sequence[str]) -> bool:
@@ -114,7 +127,7 @@ def _is_nan(text: str) -> bool:
 
 
 def numbers_in(
-    files: Sequence[Path], columns: Sequence[str], header: bool, block_size: int
+    files: Sequence[Path], columns: Sequence[str], header: bool, block_size: int, codes: Codes
 ) -> Iterator[tuple[Path, Numbers]]:
     """Return the files' rows, some at a time with their file, float32, (rows, columns), in order.
 
@@ -127,6 +140,8 @@ def numbers_in(
         Whether the first line of each file is to be passed over.
     block_size : int, bytes
         Of a file, read at a time. As many blocks are read at once as there are processors, at most four.
+    codes : mapping of column to (mapping of text to number)
+        Of the columns that hold texts, which are numbered as they first occur.
 
     Raises
     ------
@@ -137,32 +152,34 @@ def numbers_in(
     for number, file in enumerate(files):
         rows = 0
         before, share = sum(sizes[:number]) / sum(sizes), sizes[number] / sum(sizes)
-        for done, block in _blocks(file, columns, header, block_size):
+        for done, block in _blocks(file, columns, header, block_size, codes):
             if not isinstance(block, np.ndarray) or not np.isfinite(block).all():
-                raise _fault(file, rows + header, columns, block)
+                raise _fault(file, rows + header, columns, block, codes)
             rows += len(block)
             yield file, block
             tell(f"reading {file.name}", before + share * done)
 
 
-def _blocks(file: Path, columns: Sequence[str], header: bool, block_size: int) -> Iterator[tuple[float, Any]]:
+def _blocks(
+    file: Path, columns: Sequence[str], header: bool, block_size: int, codes: Codes
+) -> Iterator[tuple[float, Any]]:
     """Return how much of a file has been read, and the block or the error that it gave."""
     import dask
 
     try:
-        parts = _parts(file, len(columns), header, block_size)
+        parts = _parts(file, len(columns), header, block_size, codes)
         for begin in range(0, len(parts), THREADS):
             with _quietly():
                 frames = dask.compute(
                     *parts[begin : begin + THREADS], scheduler="threads", num_workers=THREADS
                 )
             for place, frame in enumerate(frames, begin + 1):
-                yield place / len(parts), _array(frame)
+                yield place / len(parts), _array(frame, codes)
     except ValueError as error:
         yield 1.0, error
 
 
-def _parts(file: Path, columns: int, header: bool, block_size: int) -> Any:
+def _parts(file: Path, columns: int, header: bool, block_size: int, codes: Codes) -> Any:
     """Return the tasks that each read a block of a file."""
     import dask.dataframe as dd
 
@@ -172,7 +189,8 @@ def _parts(file: Path, columns: int, header: bool, block_size: int) -> Any:
     # what pandas sees to guess at types, which are given: a small part, but all of the first line
     options["sample"] = min(2**18, block_size)
     with _quietly():
-        return dd.read_csv(str(file), blocksize=block_size, dtype=np.float32, **options).to_delayed()
+        kinds = {name: object if int(name) in codes else np.float32 for name in names}
+        return dd.read_csv(str(file), blocksize=block_size, dtype=kinds, **options).to_delayed()
 
 
 @contextmanager
@@ -185,20 +203,28 @@ def _quietly() -> Iterator[None]:
         yield
 
 
-def _array(frame: Any) -> Any:
+def _array(frame: Any, codes: Codes) -> Any:
     """Return a block as an array, or what is wrong with it."""
     *_, spare = frame
     if frame[spare].notna().any():
         return ValueError("too many columns")
+    for place, known in codes.items():
+        texts = frame[str(place)]
+        numbers = [
+            known.setdefault(t.strip(), len(known)) if t.strip() else math.nan for t in texts.fillna("")
+        ]
+        frame = frame.assign(**{str(place): np.array(numbers, dtype=np.float32)})
     return frame.drop(columns=spare).to_numpy(dtype=np.float32)
 
 
-def _fault(file: Path, rows: int, columns: Sequence[str], found: Any) -> DataError:
+def _fault(file: Path, rows: int, columns: Sequence[str], found: Any, codes: Codes) -> DataError:
     """Return the error that names the first fault after so many rows."""
     for line, row in islice(_rows(file), rows, None):
         if len(row) != len(columns):
             return DataError(f"{file}: line {line} has {len(row)} columns, expected {len(columns)}")
         for number, text in enumerate(row):
+            if number in codes and text.strip():
+                continue
             if fault := _no_number(text):
                 where = f"line {line}, column {number} ({columns[number]})"
                 return DataError(
@@ -271,23 +297,22 @@ def parquet_rows(files: Sequence[Path]) -> int:
 
 
 def parquet_numbers_in(
-    files: Sequence[Path], columns: Sequence[str], keep: Sequence[int], block_size: int
+    files: Sequence[Path], columns: Sequence[str], codes: Codes, block_size: int
 ) -> Iterator[tuple[Path, Numbers]]:
     """Return the rows of Parquet files; see `numbers_in`.
 
-    Texts, which only columns with the numbers `keep` may have, are numbered in the order in which they first
-    occur.
+    Texts, which only the columns of `codes` may have, are numbered in the order in which they first occur.
 
     Raises
     ------
     DataError
         On the first value that is missing or no finite number, naming file, row and column.
     """
-    codes: dict[str, dict[Any, int]] = {columns[place]: {} for place in keep}
+    by_name: dict[str, dict[Any, int]] = {columns[place]: known for place, known in codes.items()}
     for number, file in enumerate(files):
         rows = 0
         for done, frame in _parquet_frames(file, block_size):
-            block = _parquet_array(frame, columns, codes)
+            block = _parquet_array(frame, columns, by_name)
             wrong = ~np.isfinite(block)
             if wrong.any():
                 row, column = map(int, np.argwhere(wrong)[0])

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from psbench.data.base import Task
-from psbench.data.blocks import line_of, numbers_in, parquet_numbers_in
+from psbench.data.blocks import Codes, line_of, numbers_in, parquet_numbers_in
 from psbench.data.scaling import Numbers, blocks, standardise
 from psbench.errors import DataError, ParameterError, SpecError
 from psbench.progress_events import tell
@@ -51,6 +51,8 @@ class Table:
     keep : tuple of int
         Columns that are no inputs, but kept for shardings.
     kind : "csv" or "parquet"
+    texts : tuple of int
+        Columns, the target or of `keep`, that may hold texts.
     """
 
     files: Sequence[Path]
@@ -65,17 +67,21 @@ class Table:
     block_size: int
     keep: tuple[int, ...] = ()
     kind: Literal["csv", "parquet"] = "csv"
+    texts: tuple[int, ...] = ()
 
     @property
     def inputs(self) -> list[int]:
         """The columns that are inputs."""
         return [place for place in range(len(self.columns)) if place not in (self.target, *self.keep)]
 
-    def numbers(self) -> Iterator[tuple[Path, Numbers]]:
-        """Return the rows, some at a time with their file, float32, (rows, columns), in order."""
+    def numbers(self, codes: Codes) -> Iterator[tuple[Path, Numbers]]:
+        """Return the rows, some at a time with their file, float32, (rows, columns), in order.
+
+        Texts are numbered as they first occur; `codes` holds the numbers of each column's.
+        """
         if self.kind == "parquet":
-            return parquet_numbers_in(self.files, self.columns, self.keep, self.block_size)
-        return numbers_in(self.files, self.columns, self.header, self.block_size)
+            return parquet_numbers_in(self.files, self.columns, codes, self.block_size)
+        return numbers_in(self.files, self.columns, self.header, self.block_size, codes)
 
     def place_of(self, file: Path, row: int) -> str:
         """Return where in its file a row is, in words; `row` counts from 0."""
@@ -171,7 +177,8 @@ def convert(table: Table, folder: Path) -> None:
         If a file is not what it says, or the folder cannot be written.
     """
     with _neighbour(folder) as part:
-        values = _copy(table, part)
+        codes: Codes = {place: {} for place in table.texts}
+        values = _copy(table, part, codes)
         features = np.load(part / _FEATURES, mmap_mode="r+")
         targets = np.load(part / _TARGETS, mmap_mode="r+")
         train = table.train_rows(len(features))
@@ -181,10 +188,12 @@ def convert(table: Table, folder: Path) -> None:
             mean, deviation = standardise(features, train)
             about |= {"means": mean.tolist(), "deviations": deviation.tolist()}
         if table.task == "classification":
-            about["classes"] = table.classes or tuple(f"{value:g}" for value in values)
-            _number_classes(
-                targets, values if not table.classes else range(len(table.classes)), part / _LABELS
-            )
+            named = codes.get(table.target) or {}
+            names = sorted(named)  # as frames have them: in alphabetical order, which is not that of codes
+            about["classes"] = table.classes or tuple(names) or tuple(f"{value:g}" for value in values)
+            known = range(len(table.classes)) if table.classes else values
+            ranks = np.argsort([named[name] for name in names]) if names else None
+            _number_classes(targets, known, part / _LABELS, ranks)
             (part / _TARGETS).unlink()
         elif table.standardise:
             about["target_scale"] = tuple(map(float, standardise(targets, train)))
@@ -214,7 +223,7 @@ def _neighbour(folder: Path) -> Iterator[Path]:
         shutil.rmtree(part, ignore_errors=True)
 
 
-def _copy(table: Table, part: Path) -> list[float]:
+def _copy(table: Table, part: Path, codes: Codes) -> list[float]:
     """Write the files' numbers as they are; return the different targets if they are classes."""
     values: set[float] = set()
     rows: dict[Path, int] = {}
@@ -222,7 +231,7 @@ def _copy(table: Table, part: Path) -> list[float]:
         features = files.enter_context(Growing(part / _FEATURES, (len(table.inputs),)))
         targets = files.enter_context(Growing(part / _TARGETS, ()))
         kept = files.enter_context(Growing(part / _KEPT, (len(table.keep),))) if table.keep else None
-        for file, block in table.numbers():
+        for file, block in table.numbers(codes):
             target = block[:, table.target]
             if table.task == "classification":
                 values |= _classes_in(table, file, rows.get(file, 0), target)
@@ -234,7 +243,8 @@ def _copy(table: Table, part: Path) -> list[float]:
     if not any(rows.values()):
         raise DataError(f"{table.files[0]}: has no rows")
     if table.task == "classification" and not table.classes and len(values) < 2:
-        raise DataError(f"{table.files[0]}: all rows have the same target, {values.pop():g}; check target")
+        only = next(iter(codes.get(table.target) or {}), f"{values.pop():g}")
+        raise DataError(f"{table.files[0]}: all rows have the same target, {only}; check target")
     return sorted(values)
 
 
@@ -258,11 +268,14 @@ def _classes_in(table: Table, file: Path, rows: int, target: Numbers) -> set[flo
     return set(map(float, found))
 
 
-def _number_classes(targets: Numbers, values: Sequence[float], path: Path) -> None:
-    """Write the place of each target among the values, int64."""
+def _number_classes(
+    targets: Numbers, values: Sequence[float], path: Path, ranks: NDArray[np.int64] | None = None
+) -> None:
+    """Write the place of each target among the values, int64, or the rank of that place."""
     labels = np.lib.format.open_memmap(path, mode="w+", dtype=np.int64, shape=targets.shape)
     for begin, end in blocks(len(targets)):
-        labels[begin:end] = np.searchsorted(np.asarray(values), targets[begin:end])
+        places = np.searchsorted(np.asarray(values), targets[begin:end])
+        labels[begin:end] = places if ranks is None else ranks[places]
     labels.flush()
 
 

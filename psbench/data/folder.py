@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 
 from psbench.core.specification import parameter
 from psbench.data.base import Dataset
+from psbench.data.decoded import KEPT_FROM, Decoded
 from psbench.data.images import ImageSource, Pixels
-from psbench.data.location import VARIABLE
+from psbench.data.location import VARIABLE, data_folder
 from psbench.data.split import Indices, stratified_split
 from psbench.errors import DataError
 from psbench.seeds import Streams
@@ -56,6 +57,10 @@ class Folder(ImageSource):
         Scale every image to that height and width; None wants all images of one size.
     grayscale : bool
         One channel instead of three.
+    cache : str or None
+        Folder where decoded images are kept, for the next run, if there are at least 1,000 of them and no
+        `limit`; None takes the one that PSBENCH_DATA names, or else `~/.cache/psbench`. They are decoded
+        again when a file's size or time of change is another, and may be removed at any time.
 
     Raises
     ------
@@ -77,12 +82,14 @@ class Folder(ImageSource):
     image_size: int | None = parameter(None, "scale images to this height and width", unit="pixels", ge=1)
     grayscale: bool = parameter(False, "one channel instead of three")
 
+    cache: str | None = parameter(None, "folder of decoded images; none: the one PSBENCH_DATA names")
+
     def load(self, streams: Streams) -> Dataset:
         """Return the images; only those that `limit` leaves are read."""
         classes, train, val = self._listings(streams)
         chosen_train, chosen_val = self.chosen(train.labels, val.labels, streams)
         train, val = train.take(chosen_train), val.take(chosen_val)
-        pixels = self._read([*train.paths, *val.paths])
+        pixels = self._pixels([*train.paths, *val.paths])
         count = len(train.paths)
         return self.finish(pixels[:count], train.labels, pixels[count:], val.labels, classes)
 
@@ -106,6 +113,20 @@ class Folder(ImageSource):
                 return classes, train, listing(other, classes)
         kept, aside = stratified_split(train.labels, self.val_fraction, streams.generator("split"))
         return classes, train.take(kept), train.take(aside)
+
+    def _pixels(self, paths: list[Path]) -> Pixels:
+        """Return the images, in this order, from where they are kept if they have been decoded before."""
+        if len(paths) < KEPT_FROM or self.limit is not None or self.val_limit is not None:
+            return self._read(paths)
+        order = sorted(paths)  # the same for every split into training and validation
+        decoded = Decoded(data_folder(self.cache), order, [self.image_size, self.grayscale])
+        pixels = decoded.pixels()
+        if pixels is None:
+            pixels = self._read(order)
+            decoded.keep(pixels)
+        place = {path: number for number, path in enumerate(order)}
+        found: Pixels = pixels[[place[path] for path in paths]]
+        return found
 
     def _read(self, paths: list[Path]) -> Pixels:
         """Return the images, (N, channels, height, width), decoded by as many threads as there are cores."""

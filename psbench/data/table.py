@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
@@ -17,6 +18,7 @@ from psbench.data.blocks import (
     estimated_rows,
     files_of,
     first_row,
+    is_text,
     names_header,
     parquet_columns,
     parquet_rows,
@@ -192,9 +194,11 @@ class CSV(TableFile):
     target : str
         The column to be learned: its name, or its number from 0; negative ones count from the end.
     task : "classification" or "regression"
-        Whether targets are classes, which are whole numbers, or numbers to be predicted.
+        Whether targets are classes, which are whole numbers, or texts in alphabetical order, or numbers to be
+        predicted.
     keep : list of str
-        Columns that are no inputs, but that a sharding may go by: `{name: column, column: ...}`.
+        Columns that are no inputs, but that a sharding may go by: `{name: column, column: ...}`; these may
+        hold texts too.
     val_rows : int or None
         Rows at the end that are for validation.
     val_fraction : float or None
@@ -266,7 +270,14 @@ class CSV(TableFile):
         names = known.columns
         if len(names) < 2:
             raise DataError(f"{files[0]}: has one column only (is it comma-separated?)")
-        return self._table_of(files, known, header)
+        table = self._table_of(files, known, header)
+        if self.layout != "columns":
+            return table
+        row = first_row(files[0], after=int(header))
+        named = (table.target,) if self.task == "classification" else ()
+        return replace(
+            table, texts=tuple(at for at in (*named, *table.keep) if is_text("".join(row[at : at + 1])))
+        )
 
 
 class Parquet(TableFile):
@@ -303,8 +314,11 @@ class Parquet(TableFile):
 
     def table(self, files: list[Path]) -> Table:
         """Return what the files' schema says."""
-        names = parquet_columns(files, self.keep)
+        named = (self.target,) if self.task == "classification" else ()
+        names = parquet_columns(files, (*named, *self.keep))
         if len(names) < 2:
             raise DataError(f"{files[0]}: has one column only; expected inputs and a target")
         known = Layout(names, self.task, (), rows=5, val_rows=1)
-        return self._table_of(files, known, kind="parquet")
+        table = self._table_of(files, known, kind="parquet")
+        named = (table.target,) if self.task == "classification" else ()
+        return replace(table, texts=(*named, *table.keep))

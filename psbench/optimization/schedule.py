@@ -151,7 +151,7 @@ def as_schedule(value: Any) -> RateSchedule | None:
     if isinstance(named, str) and named.lower().replace("_", "") in _PLATEAU:
         raise ParameterError(
             f"schedule: {named!r} lowers the rate when the validation loss stops falling, and servers and "
-            "workers know the epoch alone: the result of an evaluation comes later than the versions after it. "
+            "workers know the epoch alone: an evaluation's result comes later than the versions after it. "
             "Give milestones, or a schedule by epoch, such as 'cosine'"
         )
     if isinstance(value, Mapping) and value.get("name") == Own.name:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import os
 import pickle
 import struct
 
@@ -14,7 +15,7 @@ from PIL import Image
 from torchvision import datasets
 from torchvision.datasets.mnist import read_image_file
 
-from psbench.data import CIFAR10, CIFAR100, MNIST, CropAndFlip, FashionMNIST, Folder
+from psbench.data import CIFAR10, CIFAR100, MNIST, CropAndFlip, FashionMNIST, Folder, folder
 from psbench.data.cifar import FINE, SUPERCLASSES, coarse_of_fine
 from psbench.data.idx import read_idx
 from psbench.errors import DataError
@@ -321,6 +322,33 @@ def test_images_of_one_colour_are_no_reason_to_divide_by_zero(tmp_path):
         save(tmp_path / name / "0.png")
     data = Folder(path=str(tmp_path), val_fraction=0).load(STREAMS)
     assert not data.train_x.any()
+
+
+def test_decoded_images_are_kept_until_a_file_changes(parts, tmp_path, monkeypatch):
+    """Where nothing can be written they are decoded again, and a damaged file is named."""
+    monkeypatch.setattr(folder, "KEPT_FROM", 1)
+    read = []
+    usual = folder.read_image
+    monkeypatch.setattr(folder, "read_image", lambda *about, **how: read.append(1) or usual(*about, **how))
+    plain = Folder(path=str(parts), limit=100).load(STREAMS)
+    kept = {"path": str(parts), "cache": str(tmp_path / "cache")}
+    for seed in (0, 1):  # the second is another split, of the same images
+        read.clear()
+        data = Folder(**kept).load(Streams(seed))
+        assert torch.equal(data.train_x, plain.train_x)
+        assert torch.equal(data.val_x, plain.val_x)
+        assert bool(read) == (seed == 0)
+    one = next((parts / "train").rglob("*.*"))
+    os.utime(one, ns=(1, 1))
+    Folder(**kept).load(STREAMS)
+    assert read
+    for file in (tmp_path / "cache").rglob("*.npy"):
+        file.write_bytes(file.read_bytes()[:-5])
+    with pytest.raises(DataError, match=r"is damaged .* remove it, and images are decoded again"):
+        Folder(**kept).load(STREAMS)
+    (tmp_path / "file").write_text("")
+    with pytest.warns(UserWarning, match="so the next run decodes them again"):
+        Folder(path=str(parts), cache=str(tmp_path / "file")).load(STREAMS)
 
 
 def test_folder_scales_and_turns_grey(parts):

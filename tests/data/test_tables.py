@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 import torch
 
-from psbench.data import CSV, blocks, converted, generate
+from psbench.data import CSV, Parquet, blocks, converted, data, generate
 from psbench.data.layouts import LAYOUTS
 from psbench.data.scaling import ROWS, Moments, standardise
 from psbench.errors import DataError, ParameterError, SpecError
@@ -43,7 +43,7 @@ def test_it_reads_a_few_blocks_at_a_time(table, load, monkeypatch):
     path, _ = table
     seen, heard = [], []
     whole = blocks._array
-    monkeypatch.setattr(blocks, "_array", lambda frame: seen.append(len(frame)) or whole(frame))
+    monkeypatch.setattr(blocks, "_array", lambda frame, codes: seen.append(len(frame)) or whole(frame, codes))
     with listening(lambda what, done: heard.append((what, done))):
         load(path, target=3, block_size=10_000)
     assert sum(seen) == 1000
@@ -197,6 +197,38 @@ def test_a_cache_that_cannot_be_written_is_named(table, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(SpecError, match=r"cannot be written: .*; choose another cache"):
         CSV(path=str(table[0]), target=3, cache=str(tmp_path / "file")).load(Streams(0))
+
+
+def test_labels_that_are_texts_are_those_of_a_frame(load, tmp_path):
+    """In alphabetical order, whichever comes first; in CSV with and without a header, and in Parquet."""
+    rng = np.random.default_rng(1)
+    frame = pd.DataFrame(rng.normal(size=(900, 2)), columns=["a", "b"]).assign(
+        kind=np.array(["setosa", "ibis", "1"])[np.r_[0, 2, 1, rng.integers(0, 3, 897)]],
+        site=np.array(["x", "y"])[rng.integers(0, 2, 900)],
+    )
+    expected = data(frame, target="kind", keep=["site"], val_fraction=0).load(Streams(0))
+    frame.to_csv(tmp_path / "named.csv", index=False)
+    frame.to_csv(tmp_path / "bare.csv", index=False, header=False)
+    frame.to_parquet(tmp_path / "named.parquet")
+    options = {"target": "kind", "keep": ["site"], "val_rows": 0, "standardise": False}
+    bare = {**options, "target": "2", "keep": ["column 3"]}
+    parquet = Parquet(path=str(tmp_path / "named.parquet"), cache=str(tmp_path), **options).load(Streams(0))
+    for found in (
+        load(tmp_path / "named.csv", block_size=10_000, **options),
+        load(tmp_path / "bare.csv", **bare),
+        parquet,
+    ):
+        assert found.classes == expected.classes == ("1", "ibis", "setosa")
+        assert torch.equal(found.train_y, expected.train_y)
+        torch.testing.assert_close(found.train_x, expected.train_x)
+        alike = found.columns.get("site", found.columns.get("column 3"))
+        assert np.array_equal(alike == alike[0], expected.columns["site"] == expected.columns["site"][0])
+    (tmp_path / "gap.csv").write_text("a,kind\n1,setosa\n2,ibis\n3,\n")
+    with pytest.raises(DataError, match=r"line 4, column 1 \(kind\): '' stands where"):
+        load(tmp_path / "gap.csv", target="kind")
+    (tmp_path / "same.csv").write_text("a,kind\n1,setosa\n2,setosa\n")
+    with pytest.raises(DataError, match="all rows have the same target, setosa"):
+        load(tmp_path / "same.csv", target="kind")
 
 
 # ------------------------------------------------------------------ bad input

@@ -1,0 +1,85 @@
+"""Decoded images, kept in a file for the next run: decoding takes most of the time of a short one."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from psbench.data.images import Pixels
+from psbench.errors import DataError, SpecError
+from psbench.system.files import atomic_write
+from psbench.system.limits import check_disk
+
+#: fewer images are decoded in less time than it takes to wonder about a cache
+KEPT_FROM = 1000
+#: of the files; others are decoded again
+_FORMAT = 1
+#: begins with a dot, since the folder of data may be one of classes
+_FOLDER = ".decoded"
+
+
+class Decoded:
+    """The file of certain images, as they are now.
+
+    Parameters
+    ----------
+    folder : path
+        Of data; the file lies in a folder of its own there.
+    paths : sequence of path
+        The images, in the order of the array.
+    how : list
+        What they are decoded to.
+    """
+
+    def __init__(self, folder: Path, paths: Sequence[Path], how: list[Any]) -> None:
+        key = hashlib.sha256(json.dumps([_FORMAT, how]).encode())
+        for path in paths:
+            about = path.stat()
+            key.update(
+                f"{path.resolve()} {about.st_size} {about.st_mtime_ns}\n".encode(errors="surrogateescape")
+            )
+        self._count = len(paths)
+        self._file = folder / _FOLDER / f"{key.hexdigest()[:24]}.npy"
+
+    def pixels(self) -> Pixels | None:
+        """Return the images, mapped to memory; None if they are not there.
+
+        Raises
+        ------
+        DataError
+            If the file is not what it should be.
+        """
+        if not self._file.is_file():
+            return None
+        try:
+            found: Pixels = np.load(self._file, mmap_mode="r")
+        except (OSError, ValueError, EOFError) as error:
+            raise DataError(
+                f"{self._file}: is damaged ({error}); remove it, and images are decoded again"
+            ) from None
+        if found.dtype != np.uint8 or found.ndim != 4 or len(found) != self._count:
+            raise DataError(
+                f"{self._file}: holds {found.dtype} of {found.shape}; remove it, and images are decoded again"
+            )
+        return found
+
+    def keep(self, pixels: Pixels) -> None:
+        """Write the images; where that cannot be, warn that the next run decodes them again."""
+        try:
+            self._file.parent.mkdir(parents=True, exist_ok=True)
+            check_disk(self._file.parent, pixels.nbytes, "decoded images", "set cache to another disk")
+            with atomic_write(self._file) as file:
+                np.save(file, pixels)
+        except (OSError, SpecError) as error:
+            warnings.warn(
+                f"data 'folder': decoded images cannot be kept ({error}), so the next run decodes them "
+                "again; set cache to a folder that can be written",
+                UserWarning,
+                stacklevel=2,
+            )
