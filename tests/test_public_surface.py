@@ -76,42 +76,55 @@ def test_functions_are_not_shadowed_by_modules_of_their_name():
     assert callable(psbench.replay)
 
 
-def loaded_by(statement: str) -> set[str]:
-    """Return which large libraries a statement loads in a fresh interpreter."""
-    script = f"import sys, json\n{statement}\njson.dump(sorted(sys.modules), sys.__stdout__)"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    return set(json.loads(done.stdout[done.stdout.index("[") :])) & {*LARGE}
+LOADED_AFTER = """
+import json, os, sys
+shown, sys.stdout = sys.stdout, open(os.devnull, "w")
+found = {}
+for statement in json.loads(sys.argv[1]):
+    exec(statement)
+    found[statement] = sorted(sys.modules)
+json.dump(found, shown)
+shown.flush()
+"""
 
 
-@pytest.mark.parametrize(
-    "statement",
-    [
+def large_after(*statements: str) -> dict[str, set[str]]:
+    """Return which large libraries are loaded after each of some statements in one fresh interpreter.
+
+    Statements after which there are none are left out.
+    """
+    command = [sys.executable, "-c", LOADED_AFTER, json.dumps(statements)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return {each: large for each, names in json.loads(done.stdout).items() if (large := {*LARGE} & {*names})}
+
+
+def test_nothing_large_is_loaded_before_it_is_needed():
+    """What has not been loaded after the last has not been loaded by any: one process is enough for all."""
+    statements = [
         "import psbench",
-        "import psbench; psbench.strategies.ssp(staleness_bound=3)",
-        "import psbench; psbench.Experiment(cluster='hermes', strategy='ssp').to_yaml()",
+        "psbench.strategies.ssp(staleness_bound=3)",
+        "psbench.Experiment(cluster='hermes', strategy='ssp').to_yaml()",
         "import psbench.core, psbench.clusters, psbench.sharding",
         "import psbench.cli",
-    ],
-)
-def test_nothing_large_is_loaded_before_it_is_needed(statement):
-    assert loaded_by(statement) == set()
+    ]
+    assert large_after(*statements) == {}
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
+def test_what_is_loaded_is_seen():
+    assert large_after("import psbench", "import zmq", "pass") == {"import zmq": {"zmq"}, "pass": {"zmq"}}
+
+
+def test_commands_that_look_things_up_or_are_refused_load_nothing_large():
+    commands = [
         *(["--help"], ["run", "--help"], ["list", "strategies"], ["list", "models"]),
         *(["reproduce", "nope"], ["reproduce", "hermes", "Table 99"], ["verify", "nope"]),
         ["doctor", "--scheduler", "tcp://127.0.0.1:1"],
         ["run", "--set", "strategy=asp", "--backend", "dask", "--scheduler", "tcp://127.0.0.1:1"],
         ["run", "--backend", "dask", "--scheduler-file", "/nope"],
         ["sweep", "--grid", "strategy=[bsp]", "--scheduler", "tcp://127.0.0.1:1"],
-    ],
-    ids=" ".join,
-)
-def test_commands_that_look_things_up_or_are_refused_load_nothing_large(command):
-    quiet = "import os; sys.stdout = open(os.devnull, 'w')"
-    assert loaded_by(f"{quiet}\nfrom psbench.cli import main\nmain({command!r})") == set()
+    ]
+    statements = ["from psbench.cli import main", *(f"main({words!r})" for words in commands)]
+    assert large_after(*statements) == {}
 
 
 RUN_IN_A_TERMINAL = """

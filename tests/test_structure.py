@@ -2,6 +2,7 @@
 
 import ast
 import re
+from functools import cache
 from pathlib import Path
 
 import grimp
@@ -130,27 +131,29 @@ def folder_of(module, graph):
     return module if len(parts) < 3 else ".".join(parts[:-1])
 
 
-TREES = {str(path.relative_to(ROOT)): ast.parse(path.read_text()) for path in FILES}
+@cache
+def trees():
+    return {str(path.relative_to(ROOT)): ast.parse(path.read_text()) for path in FILES}
 
 
 def test_constructors_have_few_arguments():
-    found = {name for tree in TREES.values() for name in long_constructors(tree)}
+    found = {name for tree in trees().values() for name in long_constructors(tree)}
     assert found == set()
 
 
 def test_no_tuple_with_a_star_passes_positional_arguments():
-    found = {path for path, tree in TREES.items() if starred_tuples(tree)}
+    found = {path for path, tree in trees().items() if starred_tuples(tree)}
     assert found == set()
 
 
 def test_public_class_names_are_unique():
     """The fuzzer's model apart: its rules have the names of the parts that they are a second reading of."""
-    found = public_classes({path: tree for path, tree in TREES.items() if "testing/model" not in path})
+    found = public_classes({path: tree for path, tree in trees().items() if "testing/model" not in path})
     assert found == {}
 
 
 def test_no_file_reads_a_private_attribute_of_a_class_of_another():
-    found = {(path, each) for path, tree in TREES.items() for each in foreign_privates(tree)}
+    found = {(path, each) for path, tree in trees().items() for each in foreign_privates(tree)}
     assert {each for each in found if each[0] not in READS_PRIVATES} == set()
 
 
