@@ -746,7 +746,7 @@ def test_sums_of_something_else():
     size = Workload.build(toy_experiment()).wire_size
     part = make_part("aggregation", POWER)
     half, whole = (
-        unchecked(aggregation=part, communication=each, placement="all_reduce").sums(size, 0)
+        unchecked(aggregation=part, communication=each, placement="all_reduce").rings(size, 0, 2)
         for each in (kept.communication, "every_step")
     )
     assert [2 * each for each in half] == whole == [4 * (3 + 3), 4 * 4]

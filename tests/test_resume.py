@@ -50,6 +50,7 @@ BARRIERS = [
     {"name": "bsp", "codec": "qsgd", "codec_down": {"name": "random_k", "ratio": 0.3}} | SERVERS,
     {"name": "local_sgd", "codec": TOP, "local_momentum": "kept"},
     {"name": "power_sgd", "start_iter": 2, "min_compression_rate": 1.0},
+    {"name": "one_bit_adam", "freeze_step": 2},
     {"name": "strategy_switch", "first": {"name": "bsp"} | BOTH, "second": "all_reduce"} | HALFWAY,
     {"name": "strategy_switch", "first": "local_sgd", "second": {"name": "bsp"} | BOTH, "momentum": "keep"}
     | HALFWAY,

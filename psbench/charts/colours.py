@@ -78,6 +78,7 @@ STRATEGIES: dict[str, CurveLook] = {
     "sgp": CurveLook(GREEN, SPARSE, "square"),
     "moshpit_sgd": CurveLook(PURPLE, SPARSE, "circle"),
     "power_sgd": CurveLook(BLUE, LONG_DOT, "triangle-right"),
+    "one_bit_adam": CurveLook(PURPLE, LONG_DOT, "triangle-down"),
     "hierarchical_sgd": CurveLook(GREY, SPARSE, "cross"),
 }
 

@@ -6,15 +6,16 @@ from collections.abc import Generator, Mapping, Sequence
 from typing import Any, ClassVar, Literal, TypeAlias
 
 from psbench.core.actions import Action
-from psbench.core.arithmetic import Pushed, Shapes, State, Step, Vector
+from psbench.core.arithmetic import Pushed, Shapes, State, Step, ToAll, Vector
 from psbench.core.events import Push
 from psbench.core.part import Part
 from psbench.core.view import ClusterView
 
 PayloadKind: TypeAlias = Literal["gradient", "parameters", "difference"]
 ReplyKind: TypeAlias = Literal["model", "aggregate", "answer"]
-#: what a member of an exchange does: yields what is to be added up, is sent the sum, returns what it comes to
-Exchanging: TypeAlias = Generator[Vector, Vector, Mapping[str, Vector]]
+#: what a member of an exchange does: yields what is to be added up and is sent the sum, or yields a message
+#: and is sent those of all with their weights; returns what it comes to
+Exchanging: TypeAlias = Generator[Any, Any, Mapping[str, Vector]]
 
 
 class Aggregation(Part):
@@ -89,10 +90,10 @@ class Aggregation(Part):
         """Answer the part's own `Measure`, with `Apply`."""
         return []
 
-    def sums(self, shapes: Shapes, version: int) -> Sequence[int]:
+    def sums(self, shapes: Shapes, version: int) -> Sequence[int | ToAll]:
         """Return how many entries each sum of `exchange` has that makes the next version of this one.
 
-        Empty if there is one sum, of the vectors that are pushed.
+        `ToAll` stands for a message. Empty if there is one sum, of the vectors that are pushed.
         """
         return ()
 
@@ -102,8 +103,10 @@ class Aggregation(Part):
         """Do a member's part in adding up the pushes of a commit, where workers do that by themselves.
 
         What is yielded is added up over all members, each by the weight of its push, and the sum, a new
-        vector, is what the `yield` gives. What is returned must be equal at all members: `update` is then
-        called with it, as the one push. A member that is lost makes the others begin anew.
+        vector, is what the `yield` gives. A message, which is a uint8 array, goes to all members, and the
+        `yield` gives a list of weight and message of each, in the same order at all. What is returned must
+        be equal at all members: `update` is then called with it, as the one push. A member that is lost
+        makes the others begin anew.
 
         Parameters
         ----------

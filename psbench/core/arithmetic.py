@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -21,6 +21,12 @@ else:
 
 #: sizes of the model's tensors, in the order of its vector
 Shapes: TypeAlias = Sequence[Sequence[int]]
+
+
+class ToAll(NamedTuple):
+    """A message that each member of an exchange sends to all the others, of so many bytes."""
+
+    num_bytes: int
 
 
 @dataclass(slots=True)
@@ -72,6 +78,8 @@ class Step:
     epoch : float, epochs
     numbers : mapping of name to float
         Those of the `Apply`: what the part has decided beside the weights.
+    scale : float
+        What the optimizer's schedule and `lr_scaling` make of a rate at this epoch: 1 without them.
     answer : tensor or None
         What workers are sent in the place of the model, if the part's `reply` is "aggregate".
     """
@@ -81,6 +89,7 @@ class Step:
     numbers: Mapping[str, float]
     global_batch: int
     _optimizer_step: Callable[[Any, float], None]
+    scale: float = 1.0
     answer: Vector | None = field(default=None)
 
     def move(self, direction: Vector) -> None:

@@ -8,6 +8,7 @@ from typing import Any, Literal, Self, TypeAlias
 
 from pydantic import Field, PrivateAttr, ValidationError, field_validator, model_validator
 
+from psbench.core.arithmetic import ToAll
 from psbench.core.compatibility import doubts, misfits, usual_lr_scaling
 from psbench.core.part import Part, make_part
 from psbench.core.parts import (
@@ -207,20 +208,32 @@ class Strategy(Specification):
         differs = self.aggregation.payload != before.aggregation.payload
         return remembers and (differs or self.sends_fragments)
 
-    def sums(self, size: WireSize, version: int) -> list[int]:
-        """Return the bytes of each sum of an exchange that makes the next version of this one."""
+    def rings(self, size: WireSize, version: int, num_workers: int) -> list[tuple[int, float]]:
+        """Return for each ring of an exchange that makes the next version of this one bytes and share.
+
+        A ring adds up a vector of so many bytes. A message to all goes round in half of a ring whose vector
+        is as long as all messages.
+        """
         entries = self.aggregation.sums(size.shapes, version)
         if not entries:
-            return [size.of(self.communication.codec, self.placement)]
-        first, *others = map(self.communication.codec.num_bytes, entries)
-        return [first + size.buffer_bytes, *others]
+            return [(size.of(self.communication.codec, self.placement), 1.0)]
+        rings = [
+            (num_workers * each.num_bytes, 0.5) if isinstance(each, ToAll) else (4 * each, 1.0)
+            for each in entries
+        ]
+        if isinstance(entries[0], ToAll):  # running statistics go with the first sum, or by themselves
+            return [(size.buffer_bytes, 1.0), *rings] if size.buffer_bytes else rings
+        return [(rings[0][0] + size.buffer_bytes, 1.0), *rings[1:]]
+
+    def _exchanged_bytes(self, size: WireSize, version: int, num_workers: int) -> int:
+        return round(sum(num_bytes * share for num_bytes, share in self.rings(size, version, num_workers)))
 
     def bytes_up(
         self, size: WireSize, num_workers: int, fragment: Ranges | None = None, version: int = 0
     ) -> int:
         """Return the bytes of a push, of a fragment or all, whose work started from that version."""
         if self.aggregation.exchanges:
-            return self.placement.bytes_up(sum(self.sums(size, version)), num_workers)
+            return self.placement.bytes_up(self._exchanged_bytes(size, version, num_workers), num_workers)
         num_bytes = size.of(self.communication.codec, self.placement, fragment, self.vectors_of_a_push)
         return self.placement.bytes_up(num_bytes, num_workers)
 
@@ -234,7 +247,9 @@ class Strategy(Specification):
     ) -> int:
         """Return the bytes of an answer with that version; `whole` for the first one to a worker."""
         if self.aggregation.exchanges and not whole:
-            return self.placement.bytes_down(sum(self.sums(size, version - 1)), num_workers)
+            return self.placement.bytes_down(
+                self._exchanged_bytes(size, version - 1, num_workers), num_workers
+            )
         codec = self.communication.codec_down
         bare = whole and not codec.entrywise
         vectors = self.vectors_of_a_push if self.placement.collective else 1

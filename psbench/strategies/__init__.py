@@ -54,7 +54,13 @@ from psbench.strategies.catalogue.make import CATALOGUE, make_strategy
 from psbench.strategies.catalogue.switch import PublishedSwitch, later_switches
 from psbench.strategies.catalogue.switching import strategy_switch, sync_switch
 from psbench.strategies.catalogue.synchronous import backup_workers, bsp, k_batch_bsp, k_bsp
-from psbench.strategies.catalogue.transport import all_reduce, double_squeeze, map_reduce, power_sgd
+from psbench.strategies.catalogue.transport import (
+    all_reduce,
+    double_squeeze,
+    map_reduce,
+    one_bit_adam,
+    power_sgd,
+)
 
 #: in the order in which lists show them
 _ORDER: tuple[Entry, ...] = (
@@ -68,7 +74,7 @@ _ORDER: tuple[Entry, ...] = (
     *(fedavgm, fedadam, slowmo, lookahead),
     *(async_local_sgd, fedbuff, fedasync, easgd, dc_asgd),
     *(d_psgd, d_psgd_step_first, ad_psgd, sgp, moshpit_sgd, hierarchical_sgd),
-    *(all_reduce, power_sgd, map_reduce, strategy_switch, sync_switch),
+    *(all_reduce, power_sgd, one_bit_adam, map_reduce, strategy_switch, sync_switch),
 )
 CATALOGUE.update({entry.name: entry for entry in _ORDER})
 
@@ -118,6 +124,7 @@ __all__ = [
     "map_reduce",
     "moshpit_sgd",
     "n_softsync",
+    "one_bit_adam",
     "osp",
     "power_sgd",
     "selsync",

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from psbench.core.actions import Apply, Orders, Release
-from psbench.core.arithmetic import Pushed
+from psbench.core.arithmetic import Pushed, ToAll
 from psbench.core.strategy import Strategy
 from psbench.optimization.optimizer import SGD
 from psbench.seeds import Streams
@@ -170,13 +170,18 @@ def _exchanged(server: Server, pushes: list[Pushed], apply: Apply) -> Pushed:
     """Return what the exchange of a commit comes to, if that is the same everywhere and as it declares."""
     part, kept = server.aggregation, server.tensors()
     before = {name: tensor.clone() for name, tensor in kept.items()}
-    found, declared = server.exchange(pushes, apply.numbers), []
+    found = server.exchange(pushes, apply.numbers)
+    declared: list[int | ToAll] = []
     member = part.exchange(pushes[0].vector, server.state, _SHAPES, apply.numbers)
     with suppress(StopIteration):
         given = next(member)
         while True:
-            declared.append(len(given))
-            given = member.send(given.clone())
+            if isinstance(given, Tensor):
+                declared.append(len(given))
+                given = member.send(given.clone())
+            else:
+                declared.append(ToAll(len(given)))
+                given = member.send([(1.0, given)])
     sums = [*part.sums(_SHAPES, pushes_from(apply))] or [_ENTRIES]
     if declared != sums:
         raise BrokenContract(f"exchange: its sums are of {declared} entries, and `sums` says {sums}")

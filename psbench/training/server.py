@@ -90,7 +90,8 @@ class Server:
             self._scale_momentum(momentum_scale)
         before = self.parameters.clone() if self.measures_movement else None
         rate = self.spec.rate(epoch) * lr_scale
-        step = Step(rate, epoch, numbers, self.global_batch, self._update.step)
+        scale = self.spec.scale(epoch) * lr_scale
+        step = Step(rate, epoch, numbers, self.global_batch, self._update.step, scale)
         if self.aggregation.carries:
             for push in pushes:
                 push.split(self.aggregation.carries)
@@ -116,11 +117,12 @@ class Server:
         given = [next(member) for member in members]
         found: list[Pushed] = []
         while not found:
-            total = weighted_sum(given, weights)
+            messages = None if isinstance(given[0], Tensor) else [*zip(weights, given, strict=True)]
+            total = weighted_sum(given, weights) if messages is None else None
             given = []
             for member, push in zip(members, pushes, strict=True):
                 try:
-                    given.append(member.send(total.clone()))
+                    given.append(member.send(messages if total is None else total.clone()))
                 except StopIteration as end:
                     found.append(added_up(end.value, buffers, push.worker, samples, steps))
         assert not given, "members of one exchange make as many sums"

@@ -94,7 +94,7 @@ def torchs(gradients, rank, start):
 @pytest.mark.parametrize("rank", [1, 2])
 def test_two_workers_get_what_torchs_hook_gives_them(rank, monkeypatch):
     monkeypatch.setattr(theirs, "dist", Both())
-    gradients = [[drawn(update, worker) for worker in range(2)] for update in range(4)]
+    gradients = [[1e-3 * drawn(update, worker) for worker in range(2)] for update in range(4)]
     own = server(rank=rank, min_compression_rate=1.0)
     part = own.aggregation
     first = [part._factor(each, own.state, torch.zeros(1), 0) for each in part._matrices(SHAPES, 0)]
@@ -103,7 +103,7 @@ def test_two_workers_get_what_torchs_hook_gives_them(rank, monkeypatch):
     for update, both in enumerate(gradients):
         given = [gradient + residual for gradient, residual in zip(both, residuals, strict=True)]
         (found, _), residuals = exchanged(own, given, [0.5, 0.5], update)
-        torch.testing.assert_close(found.vector, expected[0][update], rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(found.vector, expected[0][update], rtol=1e-3, atol=1e-7)
 
 
 @pytest.mark.parametrize("rank", [1, 3])
@@ -163,7 +163,7 @@ def test_ranks_above_the_true_one_do_no_harm():
 
 
 def test_it_passes_the_checks_of_parts():
-    check_strategy(EARLY | {"min_compression_rate": 0.1, "start_iter": 0}, clusters=4)
+    check_strategy(EARLY | {"min_compression_rate": 0.1}, clusters=4)
 
 
 def test_a_switch_takes_the_residuals_along():

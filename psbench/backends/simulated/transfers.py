@@ -138,10 +138,12 @@ class Transfers:
         if over:
             return
         if self._exchanges:
-            sums = self._composition.sums(self._resources.workload.wire_size, self._resources.view.version)
+            size, version = self._resources.workload.wire_size, self._resources.view.version
+            rings = self._composition.rings(size, version, len(workers))
         else:
-            sums = [self._summed_bytes if fragment < 0 else self._fragment_vectors[fragment]]
-        seconds = sum(self._placement.reduce_s(self.network, size, workers) for size in sums)
+            rings = [(self._summed_bytes if fragment < 0 else self._fragment_vectors[fragment], 1.0)]
+        network, reduce_s = self.network, self._placement.reduce_s
+        seconds = sum(share * reduce_s(network, num_bytes, workers) for num_bytes, share in rings)
         self.collective_ends = now + seconds
 
     def need_replica(self, workers: Collection[int]) -> None:

@@ -15,6 +15,7 @@ from psbench.strategies.aggregation.loss_weighted import LossWeighted
 from psbench.strategies.aggregation.mean import Mean, Sum
 from psbench.strategies.aggregation.mixing import NeighbourAverage, PairAverage, PushSum
 from psbench.strategies.aggregation.model_average import ModelAverage
+from psbench.strategies.aggregation.one_bit_adam import OneBitAdam
 from psbench.strategies.aggregation.outer import Outer
 from psbench.strategies.aggregation.power_sgd import PowerSGD
 from psbench.strategies.aggregation.robust import Median, TrimmedMean
@@ -43,6 +44,7 @@ __all__ = [
     "Median",
     "ModelAverage",
     "NeighbourAverage",
+    "OneBitAdam",
     "Outer",
     "PairAverage",
     "PowerSGD",

@@ -38,6 +38,13 @@ power_sgd = Published(
     [consistency.BSP, aggregation.PowerSGD, placement.AllReduce],
 )
 
+one_bit_adam = Published(
+    "one_bit_adam",
+    "all_reduce with Adam, whose momentum travels in one bit an entry once its variance is frozen",
+    "Tang et al. 2021 (1-bit Adam)",
+    [consistency.BSP, aggregation.OneBitAdam, placement.AllReduce],
+)
+
 map_reduce = Published(
     "map_reduce",
     "a driver starts a job for every mini-batch: map over the partitions, then reduce",

@@ -23,7 +23,7 @@ from psbench.testing.fuzz.numbers import noise
 from psbench.testing.fuzz.schedule import Schedule
 from psbench.testing.invariants import BrokenContract
 from psbench.testing.model import arithmetic
-from psbench.testing.model.arithmetic import Array, Given
+from psbench.testing.model.arithmetic import RATE, Array, Given
 from psbench.training.local_model import LocalModel
 from psbench.training.server import Server
 from psbench.training.trainer import StepResult
@@ -31,7 +31,6 @@ from psbench.training.trainer import StepResult
 ENTRIES = 3
 #: entries beyond which rounding is not small any more
 _LARGEST = 1e6
-_RATE = 0.25
 _NONE = torch.zeros(0)
 #: vectors of numbers between -3 and 3
 _WHOLE = tuple(
@@ -140,7 +139,7 @@ class Vectors:
     def __init__(self, schedule: Schedule, strategy: AnyStrategy) -> None:
         self._strategy, self._schedule = strategy, schedule
         momentum = schedule.momentum or 0.0
-        self._optimizer = SGD(lr=_RATE, momentum=momentum, milestones=(2.0, 4.0), gamma=0.5)
+        self._optimizer = SGD(lr=RATE, momentum=momentum, milestones=(2.0, 4.0), gamma=0.5)
         start = torch.arange(1.0, ENTRIES + 1, dtype=torch.float64)
         self._composition = strategy.compositions[0]
         self._server = self._new_server(start)
@@ -186,10 +185,10 @@ class Vectors:
             for p, g in zip(apply.pushes, given, strict=True)
         ]
         if part.exchanges:
-            found = self._server.exchange(pushes, apply.numbers)
-            if not all(torch.equal(each.vector, found[0].vector) for each in found):
+            totals = self._server.exchange(pushes, apply.numbers)
+            if not all(torch.equal(each.vector, totals[0].vector) for each in totals):
                 raise BrokenContract(f"{part.name}: members of one exchange come to different vectors")
-            pushes = found[:1]
+            pushes = totals[:1]
         elif self._composition.placement.collective:  # a ring adds up
             total = torch.from_numpy(np.sum([each.weight * each.vector for each in given], axis=0))
             pushes = [Pushed(total, _NONE, samples=sum(push.samples for push in pushes))]

@@ -30,8 +30,8 @@ class Mean(Rule):
         return [Apply(pushes, shares(pushes))]
 
 
-@rule("aggregation", "power_sgd")
-class PowerSGD(Rule):
+@rule("aggregation", "power_sgd", "one_bit_adam")
+class Versioned(Rule):
     """The mean over the samples, and which version it is made from."""
 
     def on_commit(self, pushes: list[Push], c: Cluster) -> Decisions:

@@ -19,6 +19,10 @@ from psbench.core.strategy import Strategy
 Array: TypeAlias = Any
 
 
+#: of the optimizer, before milestones and shares
+RATE = 0.25
+
+
 @dataclass
 class Given:
     """A push of a commit: what it carries, its weight, and the version that its worker started from."""
@@ -131,6 +135,26 @@ def block_momentum(u: Update) -> Array:
     return u.x - u.lr * u.memory["u"]
 
 
+def one_bit_adam(u: Update) -> Array:
+    """1-bit Adam, Alg. 1: Adam without correction; then signs of each momentum, and of their mean."""
+    own, b1, b2 = u.own, u.own.beta1, u.own.beta2
+    m, v, lost = (u.memory.get(name, np.zeros_like(u.x)) for name in ("m", "v", "lost"))
+    if u.numbers["version"] < own.freeze_step:
+        m, v = b1 * m + (1 - b1) * u.total, b2 * v + (1 - b2) * u.total**2
+    else:
+        s = sum(p.weight * signs(p.vector * (1 - b1) + b1 * m) for p in u.pushes) + lost
+        m, lost = np.where(v > 0, signs(s), 0.0), s - signs(s)
+    u.memory.update(m=m, v=v, lost=lost)
+    rate = own.adam_lr * u.lr / RATE
+    return u.x - rate * (m / (np.sqrt(v) + own.adam_epsilon) + own.adam_weight_decay * u.x)
+
+
+def signs(vector: Array) -> Array:
+    """Return the root mean square, as a 32-bit float, with the sign of each entry."""
+    scale = float(np.float32(np.linalg.norm(vector) / math.sqrt(len(vector))))
+    return np.where(vector < 0, -scale, scale)
+
+
 def robust(u: Update) -> Array:
     """Step along the mean of what is left of each entry's values; the greatest is one that is no number."""
     columns = np.sort(np.array([push.vector for push in u.pushes]), axis=0)
@@ -223,6 +247,7 @@ UPDATES: dict[str, Callable[[Update], Array]] = {
     **dict.fromkeys(("model_average", "loss_weighted", "elastic_centre", "fedasync"), mix),
     "exchange": exchange,
     "block_momentum": block_momentum,
+    "one_bit_adam": one_bit_adam,
     "power_sgd": weighted_sum,  # of the few entries of a schedule, which are no matrix
     **dict.fromkeys(("median", "trimmed_mean"), robust),
     "delay_compensated": delay_compensated,

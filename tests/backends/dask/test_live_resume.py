@@ -56,6 +56,7 @@ DETERMINED = [
         "all_reduce",
         "double_squeeze",
         {"name": "power_sgd", "start_iter": 2},
+        {"name": "one_bit_adam", "freeze_step": 2},
         {"name": "bsp"} | BOTH,
         {"name": "bsp"} | BOTH | {"placement": SERVERS},
     ),

@@ -8,6 +8,7 @@ ends with the version before.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,6 +25,7 @@ from psbench.backends.dask.worker.mailbox import LOOK_S, Mailbox
 from psbench.backends.dask.worker.ring_all_reduce import all_reduce
 from psbench.core.arithmetic import Pushed
 from psbench.strategies.codecs import decode, encode, over_the_wire
+from psbench.strategies.codecs.base import Packed
 from psbench.training.server import Server, added_up
 
 #: seconds between looks for a message of the coordinator while waiting for a piece of a ring
@@ -175,27 +177,50 @@ class RingMember:
         exchange = replica.aggregation.exchange(payload, replica.state, replica.shapes, order.numbers)
         self._pieces = {key: piece for key, piece in self._pieces.items() if key[0] >= order.ring}
         beside, given, sums = buffers * share, next(exchange), 0
+        if not isinstance(given, Tensor) and len(beside):
+            self._reduce(order, beside, 0)
+            sums += 1
         while True:
-            vector = torch.cat([given * weight, beside]) if len(beside) and not sums else given * weight
-            self._reduce(order, vector, sums)
-            if not sums:
-                vector, beside = vector[: len(given)], vector[len(given) :]
+            answer: Any
+            if not isinstance(given, Tensor):
+                answer = self._hand_round(order, given, sums)
+            elif sums or not len(beside):
+                answer = given * weight
+                self._reduce(order, answer, sums)
+            else:
+                both = torch.cat([given * weight, beside])
+                self._reduce(order, both, 0)
+                answer, beside = both[: len(given)], both[len(given) :]
             try:
-                given, sums = exchange.send(vector), sums + 1
+                given, sums = exchange.send(answer), sums + 1
             except StopIteration as end:
                 return end.value, beside
+
+    def _hand_round(self, order: StartRing, message: Packed, sums: int) -> list[tuple[float, Packed]]:
+        """Return the messages of all members, with their weights, when so many sums are done."""
+        members, number = order.members, order.ring
+        place, size = members.index(self.worker), len(members)
+        first = sums * 2 * (size - 1)
+        found = {place: message}
+        for step in range(size - 1):
+            own = torch.from_numpy(found[(place - step) % size])
+            self._neighbour(members[(place + 1) % size]).send(RingPiece(number, first + step, own))
+            found[(place - step - 1) % size] = self._await_piece(number, first + step).numpy()
+        return [(order.weights[each], found[each]) for each in range(size)]
 
     def _reduce(self, order: StartRing, vector: Tensor, sums: int) -> None:
         """Add up a vector over the members, in place, when so many sums of this exchange are done."""
         members, number, codec = order.members, order.ring, self._codec
         place, size = members.index(self.worker), len(members)
         first = sums * 2 * (size - 1)
-        following = self._neighbour(members[(place + 1) % size]) if size > 1 else None
+        following = members[(place + 1) % size]
         all_reduce(
             vector,
             place,
             size,
-            lambda step, piece: following.send(RingPiece(number, first + step, encode(piece, codec))),
+            lambda step, piece: self._neighbour(following).send(
+                RingPiece(number, first + step, encode(piece, codec))
+            ),
             lambda step: decode(self._await_piece(number, first + step)),
             None if codec == "none" else lambda piece: over_the_wire(piece, codec),
         )
