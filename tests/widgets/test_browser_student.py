@@ -16,6 +16,7 @@ from oracles.moment import moment
 from PIL import Image
 
 from psbench import run
+from psbench.metrics import timeline
 from psbench.metrics.recording import recording
 from psbench_widgets import Lab
 from psbench_widgets.opening import EXPERIMENT, FILE, recorded
@@ -93,6 +94,17 @@ def test_without_a_run_it_opens_with_a_recorded_one_that_plays(panel: Direct, sc
     assert moment(whole, web.evaluate(now)).sentences[0] in web.text_content(".psb-why")
     panel.shot(screenshots / "lab-opening.png")
     assert web.evaluate(AUDIT) == []
+    web.select_option(".psb-drawn-as", "messages")  # the same moment as a sequence diagram
+    shown = web.locator(".psb-sequence")
+    between = [float(shown.get_attribute(f"data-{edge}") or "nan") for edge in ("from", "to")]
+    spans = timeline(run(EXPERIMENT).log)
+    spans = spans[(spans["end_s"] > between[0]) & (spans["start_s"] < between[1])]
+    arrows = {phase: web.locator(f'.psb-arrow[data-phase="{phase}"]').count() for phase in ("send", "pull")}
+    assert arrows == {phase: int((spans["phase"] == phase).sum()) for phase in arrows}
+    assert arrows["send"] > 5
+    panel.shot(screenshots / "lab-messages.png")
+    assert web.evaluate(AUDIT) == []
+    web.select_option(".psb-drawn-as", "machines")
 
 
 def test_a_student_predicts_runs_rewinds_reads_why_forks_and_compares(

@@ -12,6 +12,15 @@ export function h(tag, attributes = {}, ...children) {
   return element;
 }
 
+// The same for a picture.
+export function svg(tag, attributes, ...children) {
+  const element = document.createElementNS("http://www.w3.org/2000/svg", tag);
+  for (const [name, value] of Object.entries(attributes))
+    if (value !== undefined) element.setAttribute(name, value);
+  element.append(...children);
+  return element;
+}
+
 // What stays in sight while one scrolls does so within the notebook, not within the cell's output, which
 // clips.
 export function freeToStick(el) {

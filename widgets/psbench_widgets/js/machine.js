@@ -1,18 +1,11 @@
 // The state at a moment as a picture: workers and the server, with messages on their way between them.
-const SVG = "http://www.w3.org/2000/svg";
+import { svg as s } from "./dom.js";
+
 const WIDTH = 330;
 const HEIGHT = 178;
 const NAMED = 12; // more workers than this have no room for words under them
 const SPELLED = 4; // so many have room for whole words
 const MOST = 40; // and more than this are drawn evenly thinned
-
-function s(tag, attributes, ...children) {
-  const element = document.createElementNS(SVG, tag);
-  for (const [name, value] of Object.entries(attributes))
-    if (value !== undefined) element.setAttribute(name, value);
-  element.append(...children);
-  return element;
-}
 
 // Draw `state` (Recording.at) of a run; `about` names its compositions and says which have no server.
 export function machine(state, about, colours, selected) {

@@ -3,6 +3,7 @@ import { h } from "./dom.js";
 import { machine } from "./machine.js";
 import { Moment } from "./moment.js";
 import { duration, Recording } from "./recording.js";
+import { sequence } from "./sequence.js";
 import { Timeline } from "./timeline.js";
 import { looks, onThemeChange } from "./theme.js";
 
@@ -92,6 +93,14 @@ export class Stage {
     this.span = h("span", { class: "psb-chart-note psb-span", role: "status" });
     this.why = h("p", { class: "psb-why", "aria-live": "polite" });
     this.machines = h("div", { class: "psb-machines" });
+    this.picture = h(
+      "select",
+      { class: "psb-select psb-drawn-as", "aria-label": "picture of the moment", onchange: () => this.draw() },
+      [
+        ["machines", "machines"],
+        ["messages", "messages"],
+      ].map(([value, text]) => h("option", { value }, text)),
+    );
     this.empty = true;
     this.element = h(
       "section",
@@ -151,6 +160,7 @@ export class Stage {
       ),
     );
     this.machines.replaceChildren(
+      this.picture,
       ...this.films.map((film) => (film.place = h("figure", { class: "psb-machine-place" }))),
     );
     const phases = looks().phases;
@@ -186,6 +196,10 @@ export class Stage {
   get composition() {
     const [film] = this.films;
     return film?.recording.about.compositions?.[film.state?.composition]?.name ?? null;
+  }
+
+  isCollective({ recording, state }) {
+    return Boolean(recording.about.compositions?.[state.composition]?.collective);
   }
 
   get running() {
@@ -335,7 +349,9 @@ export class Stage {
       if (!loaded) film.place.replaceChildren(h("p", { class: "psb-loading" }, "loading …"));
       else
         film.place.replaceChildren(
-          machine(film.state, film.recording.about, looks().phases, this.worker),
+          this.picture.value === "machines"
+            ? machine(film.state, film.recording.about, looks().phases, this.worker)
+            : sequence(film.recording, this.now, looks().phases, this.isCollective(film)),
           this.films.length > 1
             ? h("figcaption", { class: "psb-film-name" }, film.recording.about.label)
             : "",
