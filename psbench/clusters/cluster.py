@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from numbers import Real
-from typing import Annotated, Any, ClassVar, Self, cast
+from typing import Annotated, Any, ClassVar, Literal, Self, cast
 
 from pydantic import (
     AllowInfNan,
@@ -75,6 +75,10 @@ class Cluster(Part):
         worker's link to the servers, and then one for each link back.
     first_window_bytes : int, bytes
         See `psbench.clusters.network.extra_round_trips`. 0: messages of any size are sent at once.
+    link_sharing : "in_turn" or "equal"
+        Whether a server's link serves one message after another, or all at once in equal shares, as packets
+        of several TCP connections pass. In turn the first of a barrier's answers is there long before the
+        last; in equal shares all are as late as the last.
     paces_live_runs : bool
         Whether a live worker waits after each step until that has taken what it takes in virtual time, with
         the same draws: machines are emulated with the variation of their times, and a busy computer matters
@@ -131,6 +135,9 @@ class Cluster(Part):
     )
     paces_live_runs: bool = parameter(
         False, "steps of live runs take as long as in virtual time, if the machine computes them in less"
+    )
+    link_sharing: Literal["in_turn", "equal"] = parameter(
+        "in_turn", "whether messages pass a server's link one after another, or at once in equal shares"
     )
 
     @field_validator("link_time", mode="before")
@@ -201,6 +208,7 @@ class Cluster(Part):
             link_time=self.link_time,
             first_window_bytes=self.first_window_bytes,
             paces_live_runs=self.paces_live_runs,
+            link_sharing=self.link_sharing,
         )
 
     def describe(self) -> list[dict[str, Any]]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from itertools import chain
+from itertools import chain, count
 from typing import Any
 
 from psbench.clusters.profile import Profile
+from psbench.clusters.shared_link import SharedLink
 from psbench.errors import ParameterError
 from psbench.seeds import Streams
 
@@ -46,6 +47,9 @@ class Network:
     bytes / (the slower of the two bandwidths) to pass, since bits flow through both links at once, and
     arrives one latency later. A worker's own link is not a queue: a worker has one message at a time under
     way in each direction.
+
+    With `link_sharing: equal` the servers' link is no queue: its messages pass at once, each with an equal
+    share (`SharedLink`). A message may then be later than was said when it was sent; see `later`.
 
     Call in the order of `now`: a message that is asked for with an earlier `now` than one before it queues
     behind that one.
@@ -90,6 +94,7 @@ class Network:
         # between workers a message goes up one link and down another; all pass both ways at once
         self._rates = worker_rates = list(map(min, self._up_rates, self._down_rates))
         self._server_rates = [_BYTES_PER_MBIT * mbit for mbit in profile.server_links(servers)]
+        self._links: list[SharedLink] = []
         self.share(shares or [1.0 / servers] * servers)
         self._latency = list(profile.latency_s)
         self._hop = profile.server_latency_s if servers > 1 else 0.0
@@ -100,6 +105,12 @@ class Network:
         if profile.link_time is not None and streams is not None:
             self._draws = [_draws(profile, streams, end) for end in range(2 * profile.num_workers)]
         self._fixed = not (self._window or self._draws)
+        self.is_shared = profile.link_sharing == "equal"
+        self._links = [SharedLink(1.0 / self._slot) for _ in range(2)]
+        #: of each worker, up or back: when its last message arrives, as was said, and its latency
+        self._said: dict[tuple[int, int], tuple[float, float]] = {}
+        self._flows = count()
+        self._flow_of: dict[tuple[int, int], int] = {}
 
     def _latency_of(self, worker: int, num_bytes: float, back: bool) -> float:
         """Return the latency of a push, or of a model back: as drawn, and with the round trips it takes."""
@@ -114,6 +125,8 @@ class Network:
         self._busy = [share / rate for share, rate in zip(shares, self._server_rates, strict=True)]
         server_rate = min(rate / share for rate, share in zip(self._server_rates, shares, strict=True))
         self._slot = 1.0 / server_rate
+        for link in self._links:
+            link.rate = server_rate
         self._pass_up = [1.0 / min(rate, server_rate) for rate in self._up_rates]
         self._pass_down = [1.0 / min(rate, server_rate) for rate in self._down_rates]
 
@@ -129,6 +142,9 @@ class Network:
 
     def up(self, worker: int, num_bytes: float, now: float) -> float:
         """Return when a message that a worker sends now has arrived at the servers, seconds."""
+        if self.is_shared:
+            latency = self._latency_of(worker, num_bytes, False)
+            return self._share(worker, 0, num_bytes, self._up_rates[worker], now, latency)
         start = self._up_free if self._up_free > now else now
         self._carried += num_bytes
         self._up_free = start + num_bytes * self._slot
@@ -136,11 +152,41 @@ class Network:
 
     def down(self, worker: int, num_bytes: float, now: float) -> float:
         """Return when a message that the servers send now has arrived at a worker, seconds."""
+        if self.is_shared:
+            latency = self._latency_of(worker, num_bytes, True) + self._hop
+            return self._share(worker, 1, num_bytes, self._down_rates[worker], now, latency)
         start = self._down_free if self._down_free > now else now
         self._carried += num_bytes
         self._down_free = start + num_bytes * self._slot
         latency = self._latency_of(worker, num_bytes, True)
         return start + num_bytes * self._pass_down[worker] + latency + self._hop
+
+    def _share(
+        self, worker: int, back: int, num_bytes: float, rate: float, now: float, latency: float
+    ) -> float:
+        """Begin a message on a link that is shared; see `later`."""
+        self._carried += num_bytes
+        flow = self._flow_of[worker, back] = next(self._flows)
+        arrives = self._links[back].begin(flow, num_bytes, rate, now) + latency
+        self._said[worker, back] = arrives, latency
+        return arrives
+
+    def later(self, worker: int, back: int) -> float:
+        """Return by how much a worker's last message is later than was said, as others began since; seconds.
+
+        Call it when that message was said to arrive, up (0) or back (1): it is 0 when called again then,
+        unless still others have begun.
+        """
+        if (worker, back) not in self._said:
+            return 0.0
+        said, latency = self._said[worker, back]
+        arrives = self._links[back].ends(self._flow_of[worker, back]) + latency
+        self._said[worker, back] = arrives, latency
+        return max(0.0, arrives - said)
+
+    def said(self, worker: int) -> float:
+        """Return when the last message to a worker arrives, as was said; seconds."""
+        return self._said.get((worker, 1), (0.0, 0.0))[0]
 
     def message(self, worker: int, now: float) -> float:
         """Return when a small control message, to or from a worker, has arrived: latency only."""

@@ -62,6 +62,8 @@ class Profile:
         What a connection that was idle sends before it has heard of the other side.
     paces_live_runs : bool
         Whether the steps of a live run take as long as in virtual time.
+    link_sharing : "in_turn" or "equal"
+        How messages pass a server's link that are under way at once.
 
     Raises
     ------
@@ -90,6 +92,7 @@ class Profile:
     link_time: StepTime | None = None
     first_window_bytes: int = 0
     paces_live_runs: bool = False
+    link_sharing: str = "in_turn"
 
     def __post_init__(self) -> None:
         where = f"cluster {self.name!r}"
@@ -208,6 +211,7 @@ OFF: dict[str, Any] = {
     "link_time": None,
     "first_window_bytes": 0,
     "paces_live_runs": False,
+    "link_sharing": "in_turn",
 }
 
 _INCIDENTS: dict[str, type[WorkerFault]] = {

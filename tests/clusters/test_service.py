@@ -5,6 +5,7 @@ import pytest
 
 import psbench as ps
 from psbench.clusters import Homogeneous, Network, Profile
+from psbench.clusters.shared_link import SharedLink
 from psbench.core.log import Kind
 from psbench.seeds import Streams
 
@@ -71,6 +72,32 @@ def test_latencies_vary_and_a_window_adds_round_trips():
     assert Profile.from_dict(profile.as_dict()) == profile
     with pytest.raises(ps.SpecError, match="seconds of 4 workers, but the cluster has 6"):
         Homogeneous(workers=3, link_time=seconds)
+
+
+@pytest.mark.parametrize("strategy", ["bsp", {"name": "local_sgd", "local_steps": 2}])
+def test_messages_at_once_share_a_link_equally(strategy):
+    """Three models down and three pushes up take as long as three one after another, both ways.
+
+    In turn, the first worker's push passes while the last one's model does: they take four slots, not six.
+    """
+    slot = 19_240 * 8e-6 / 8
+    slow = {"service": {}, "bandwidth_mbit_s": 8, "server_bandwidth_mbit_s": 8}
+    steps = STEP * (1 if strategy == "bsp" else 2)
+    equal, in_turn = (
+        np.diff(versions(strategy, 4, **slow, link_sharing=each)) for each in ("equal", "in_turn")
+    )
+    assert (equal, in_turn) == (pytest.approx(steps + 6 * slot), pytest.approx(steps + 4 * slot))
+
+
+def test_a_shared_link_is_fair_up_to_what_each_can_take():
+    """One takes a tenth of the link at most; the other two get half of the rest; then all of it."""
+    link = SharedLink(10.0)
+    for what, size, rate in (("slow", 1.0, 1.0), ("a", 4.5, 10.0), ("b", 9.0, 10.0)):
+        link.begin(what, size, rate, now=0.0)
+    # until 1.0 all three; then b alone, at ten
+    assert [link.ends(each) for each in ("slow", "a", "b")] == pytest.approx([1.0, 1.0, 1.45])
+    link.begin("late", 5.0, rate=10.0, now=1.2)
+    assert [link.ends("b"), link.ends("late")] == pytest.approx([1.7, 1.95])
 
 
 def test_a_resumed_run_finds_the_servers_as_busy_as_they_were(tmp_path):

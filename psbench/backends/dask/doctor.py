@@ -87,6 +87,7 @@ class Diagnosis:
             found["bandwidth_mbit_s"] = [_rounded(rate) for rate in rates]
             found["latency_s"] = [_rounded(delay) for delay in delays]
             found["server_bandwidth_mbit_s"] = _rounded(max(rates))
+            found["link_sharing"] = "equal"  # as TCP connections do
         return found
 
     def _links_of(self, worker: str) -> list[Link]:

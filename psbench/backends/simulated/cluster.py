@@ -22,7 +22,7 @@ from psbench.backends.simulated.checkpointing import (
     versions_in,
     worker_states,
 )
-from psbench.backends.simulated.event_queue import MEMBERSHIP, TIMER, WORK, EventQueue
+from psbench.backends.simulated.event_queue import MEMBERSHIP, TIMER, WORK, Entry, EventQueue
 from psbench.backends.simulated.gossip_workers import GossipWorkers
 from psbench.backends.simulated.local_workers import LocalWorkers
 from psbench.backends.simulated.measurements import SimulatedMeasurements
@@ -183,6 +183,31 @@ class SimulatedCluster:
         if following is not None:
             served, ends = following
             self._queue.schedule(ends, served.event.worker, served)
+
+    def is_later(self, entry: Entry, *, arrives: bool) -> bool:
+        """Return whether an event waits for a message that others on its link have made later; put it back.
+
+        That is a push that arrives, and, of a worker that was released, what begins with the release.
+        """
+        time, _, worker, _, event = entry
+        network, is_push = self.transfers.network, type(event) is Push
+        if is_push and self.under_way.get(worker) is not event:
+            return False
+        if arrives:
+            late = network.later(worker, 0)
+            event.send_s += late
+        elif is_push or self.workers.follows_release(event, time, network.said(worker)):
+            late = network.later(worker, 1)
+        else:
+            return False
+        if late <= 0:
+            return False
+        moved = (time + late, *entry[1:])
+        if arrives:
+            insort(self._arriving, moved)
+        else:
+            heappush(self._heap, moved)
+        return True
 
     def receive(self, push: Push) -> bool:
         """Complete a push that has arrived; returns whether the run goes on with it."""

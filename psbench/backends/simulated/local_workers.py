@@ -169,6 +169,14 @@ class LocalWorkers:
             self._take(arrival)
             self._begin(worker, reaches_s, now)
 
+    def follows_release(self, event: Any, time: float, reaches_s: float) -> bool:
+        """Return whether an event is the arrival of a worker's last release, or ends a step that it began."""
+        if isinstance(event, StepEnd):
+            time -= event.compute_s
+        elif not isinstance(event, ReleaseArrival):
+            return False
+        return event.generation == event.worker.generation and time >= reaches_s - 1e-9
+
     def order(self, tell: act.Tell, reaches_s: float) -> None:
         """Have orders reach a worker between two steps."""
         worker = self._workers.get(tell.worker)

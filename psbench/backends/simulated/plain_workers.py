@@ -107,6 +107,10 @@ class PlainWorkers:
     def handle(self, event: WorkerEvent, now: float) -> None:
         """Do nothing: these workers have no events, so this one is of before a hand-over."""
 
+    def follows_release(self, event: Any, time: float, reaches_s: float) -> bool:
+        """Return False: these workers have no events but their pushes."""
+        return False
+
     def order(self, tell: act.Tell, reaches_s: float) -> None:
         """Do nothing: these workers find their orders with the next release."""
 

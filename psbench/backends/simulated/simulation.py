@@ -154,16 +154,19 @@ class Simulation:
     def _handle_events(self, most: int) -> None:
         """Handle the first events, at most so many, until the run ends or is asked for something."""
         heap, arriving, under_way = self.queue.heap, self.queue.arriving, self.cluster.under_way
-        control, deadline = self.control, self._deadline
+        control, deadline, cluster = self.control, self._deadline, self.cluster
+        shared = self.workload.profile.link_sharing != "in_turn"
         for _ in range(most):
             arrives = arriving and (not heap or arriving[0] < heap[0])
             if not (arrives or heap):
                 waits = self.engine.view.waits()
                 raise Deadlock(f"at {self.now:.3f} s no worker can ever go on; {waits}")
-            self.now, _, _, _, event = arriving.popleft() if arrives else heappop(heap)
+            self.now, _, _, _, event = entry = arriving.popleft() if arrives else heappop(heap)
             if self.now >= deadline:
                 self.now = self.engine.view.now = deadline
                 self.end("finished", self._rules.at(deadline))
+            elif shared and cluster.is_later(entry, arrives=bool(arrives)):
+                pass
             elif type(event) is not Push:
                 if isinstance(event, WorkerEvent):
                     self.cluster.workers.handle(event, self.now)

@@ -78,6 +78,9 @@ class Workers(Protocol):
     def handle(self, event: WorkerEvent, now: float) -> None:
         """Handle an event of a worker; those of before a hand-over are void."""
 
+    def follows_release(self, event: Any, time: float, reaches_s: float) -> bool:
+        """Return whether an event at that time began with a release that was to reach its worker then."""
+
     def order(self, tell: act.Tell, reaches_s: float) -> None:
         """Have orders reach a worker between two steps."""
 

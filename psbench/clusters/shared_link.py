@@ -1,0 +1,79 @@
+"""A link whose messages pass at once, each with an equal share of it, as packets of several TCP flows do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class SharedLink:
+    """One direction of the servers' link.
+
+    Every message gets an equal share of the link, or as much as its worker's own link takes; what that leaves
+    goes to the others (max-min fairness). A message that begins later makes those under way later too, so
+    `ends` may grow until that time has come, and is final then.
+
+    Parameters
+    ----------
+    rate : float, bytes per second
+
+    Source
+    ------
+    Bertsekas and Gallager (1992), sec. 6.5.2 (max-min flow control).
+
+    Examples
+    --------
+    >>> link = SharedLink(10.0)
+    >>> link.begin("a", 10.0, rate=10.0, now=0.0), link.begin("b", 10.0, rate=10.0, now=0.5)
+    (1.0, 2.0)
+    >>> link.ends("a")
+    1.5
+    """
+
+    def __init__(self, rate: float) -> None:
+        self.rate = rate
+        self._left: dict[object, float] = {}
+        self._limits: dict[object, float] = {}
+        self._ends: dict[object, float] = {}
+        self._now = 0.0
+
+    def begin(self, what: object, num_bytes: float, rate: float, now: float) -> float:
+        """Begin a message, over a link of its own of that rate; returns when it ends if no other begins."""
+        self._advance(max(now, self._now))
+        self._left[what], self._limits[what] = float(num_bytes), rate
+        left, at = dict(self._left), self._now
+        while left:
+            rates = self._rates(list(left))
+            step = min(left[each] / rates[each] for each in left)
+            at += step
+            for each in list(left):
+                left[each] -= rates[each] * step
+                if left[each] <= 1e-9 * (1.0 + num_bytes):
+                    self._ends[each] = at
+                    del left[each]
+        return self._ends[what]
+
+    def ends(self, what: object) -> float:
+        """Return when a message ends that was begun, as far as it is known."""
+        return self._ends[what]
+
+    def _advance(self, now: float) -> None:
+        """Send until then; what has ended by then is no longer under way."""
+        while self._left:
+            until = min(now, min(self._ends[each] for each in self._left))
+            rates = self._rates(list(self._left))
+            for each in self._left:
+                self._left[each] -= rates[each] * (until - self._now)
+            self._now = until
+            self._left = {each: left for each, left in self._left.items() if self._ends[each] > until}
+            if until >= now:
+                break
+        self._now = now
+
+    def _rates(self, under_way: Sequence[object]) -> dict[object, float]:
+        """Return what each of them gets: the smallest limits first, the rest in equal shares."""
+        rest, rates = self.rate, {}
+        waiting = sorted(under_way, key=lambda each: self._limits[each])
+        for place, each in enumerate(waiting):
+            rates[each] = min(self._limits[each], rest / (len(waiting) - place))
+            rest -= rates[each]
+        return rates
