@@ -251,6 +251,8 @@ OTHER_MODELS = {"easgd", "streaming_diloco"}
 IN_PAIRS = {"d_psgd", "d_psgd_step_first", "ad_psgd", "sgp", "moshpit_sgd", "hierarchical_sgd"}
 #: those that lose something on the wire on purpose; without the codec it is bsp (tests/strategies/codecs)
 LOSSY = {"double_squeeze", "sparse_loco"}
+#: those that take no step of the experiment's optimizer
+OTHER_STEPS = {"one_bit_adam"}
 
 
 def alone(entry):
@@ -260,7 +262,7 @@ def alone(entry):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "name", sorted(set(strategies.CATALOGUE) - OTHER_BATCHES - OTHER_MODELS - IN_PAIRS - LOSSY)
+    "name", sorted(set(strategies.CATALOGUE) - OTHER_BATCHES - OTHER_MODELS - OTHER_STEPS - IN_PAIRS - LOSSY)
 )
 @given(seed=st.integers(0, 10_000))
 @settings(BRIEF, max_examples=3)

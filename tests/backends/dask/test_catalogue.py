@@ -28,7 +28,7 @@ ASSIGNMENTS = ["contiguous", "layer", "hash", "size_threshold", "best_fit"]
 NAMES = sorted(set(CATALOGUE) - {"map_reduce"})
 WITHOUT_SERVER = [n for n in NAMES if any(c.placement.peer_to_peer for c in CATALOGUE[n]().compositions)]
 #: a ring adds vectors up, and workers without a server mix models, which these codecs' bits do not allow
-WITH_SERVERS = sorted(set(NAMES) - {"all_reduce", *WITHOUT_SERVER})
+WITH_SERVERS = sorted(set(NAMES) - {"all_reduce", "power_sgd", "one_bit_adam", *WITHOUT_SERVER})
 CASES = list(zip(WITH_SERVERS, cycle(CODECS), cycle(ASSIGNMENTS), strict=False))
 #: an entry whose defaults are for longer runs: chunks so small that one is done in a moment
 SMALLER = {"hermes": {"chunk_samples": 48, "passes": 1, "alpha": -0.1, "patience": 1}}
