@@ -97,6 +97,10 @@ class Experiment(Specification):
         Where gradients are computed; "auto" is a GPU where there is one. Only on "cpu" do equal runs give
         equal bits for certain.
 
+    precision : "bf16" or None
+        With "bf16" forward and backward compute in bfloat16 where torch's autocast does. Parameters,
+        gradients, what is sent and what servers hold stay 32-bit floats.
+
     Raises
     ------
     SpecError
@@ -136,6 +140,7 @@ class Experiment(Specification):
         default_factory=dict, description="what is measured on the validation set beside loss and accuracy"
     )
     device: Literal["auto", "cpu", "cuda"] = parameter("cpu", "where gradients are computed")
+    precision: Literal["bf16"] | None = parameter(None, "what a forward computes in, if not in float32")
     threads: int = parameter(1, "torch threads of each worker", ge=1, le=256)
     processes: Literal["auto"] | Annotated[int, Field(ge=1, le=256)] = parameter(
         "auto", "processes that compute the steps of a simulated run"

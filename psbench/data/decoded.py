@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -41,9 +42,8 @@ class Decoded:
         key = hashlib.sha256(json.dumps([_FORMAT, how]).encode())
         for path in paths:
             about = path.stat()
-            key.update(
-                f"{path.resolve()} {about.st_size} {about.st_mtime_ns}\n".encode(errors="surrogateescape")
-            )
+            line = f"{os.path.abspath(path)} {about.st_size} {about.st_mtime_ns}\n"
+            key.update(line.encode(errors="surrogateescape"))
         self._count = len(paths)
         self._file = folder / _FOLDER / f"{key.hexdigest()[:24]}.npy"
 

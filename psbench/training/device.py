@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
+import copy
+from collections.abc import Mapping
+from typing import Any
 
+import torch
+from torch import Tensor, nn
+
+from psbench.data.several import answer
 from psbench.errors import ParameterError
 
 
@@ -20,6 +25,30 @@ def device_of(name: str) -> torch.device:
     if name == "cuda" and not available:
         raise ParameterError("device: 'cuda', but torch sees no GPU here; use 'cpu', or 'auto'")
     return torch.device("cuda" if name != "cpu" and available else "cpu")
+
+
+def computed(module: nn.Module, inputs: Any, precision: str | None) -> Any:
+    """Return what a module answers to a batch: in "bf16" by torch's autocast, and then in float32."""
+    if precision is None:
+        return answer(module, inputs)
+    device = next(module.parameters()).device.type
+    with torch.autocast(device, dtype=torch.bfloat16):
+        return _as_float32(answer(module, inputs))
+
+
+def _as_float32(outputs: Any) -> Any:
+    """Return outputs whose 16-bit floats are float32, so that losses and metrics are not 16-bit sums."""
+    if isinstance(outputs, Tensor):
+        return outputs.float() if outputs.dtype == torch.bfloat16 else outputs
+    if isinstance(outputs, tuple | list):
+        found = [_as_float32(each) for each in outputs]
+        return type(outputs)(*found) if hasattr(outputs, "_fields") else type(outputs)(found)
+    if isinstance(outputs, Mapping):
+        changed: Any = copy.copy(outputs)  # of its own class, as Hugging Face's is
+        for name, value in outputs.items():
+            changed[name] = _as_float32(value)
+        return changed
+    return outputs
 
 
 def to_host(tensor: Tensor) -> Tensor:

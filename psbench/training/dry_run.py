@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from psbench.data import Dataset
-from psbench.data.several import answer
 from psbench.errors import DoubtfulComposition, ParameterError
 from psbench.models.construction import described, one_line
 from psbench.models.drawing import drawing_from
 from psbench.optimization.losses import Loss, logits_of
 from psbench.training.accuracy import right_answers
+from psbench.training.device import computed
 
 #: more show nothing that these do not
 SAMPLES = 4
@@ -60,19 +60,35 @@ def check_parameters(what: str, module: nn.Module) -> None:
             )
 
 
-def try_step(
-    what: str, module: nn.Module, data: Dataset, loss: Loss, *, samples: int = SAMPLES, seed: int = 0
-) -> Trial:
+class TrialOptions(NamedTuple):
+    """How a step is tried.
+
+    Parameters
+    ----------
+    samples : int
+        How many, at most `SAMPLES`: no more than the smallest batch, as some layers need several.
+    seed : int
+        Of what the forward draws.
+    precision : "bf16" or None
+        See `FlatModel`.
+    """
+
+    samples: int = SAMPLES
+    seed: int = 0
+    precision: str | None = None
+
+
+USUAL = TrialOptions()
+
+
+def try_step(what: str, module: nn.Module, data: Dataset, loss: Loss, how: TrialOptions = USUAL) -> Trial:
     """Compute a step on the first samples, and put the module back as it was.
 
     Parameters
     ----------
     what : str
         What messages call the model.
-    samples : int
-        How many, at most `SAMPLES`: no more than the smallest batch, as some layers need several.
-    seed : int
-        Of what the forward draws.
+    how : TrialOptions
 
     Raises
     ------
@@ -81,11 +97,11 @@ def try_step(
         finite; in one line.
     """
     check_parameters(what, module)
-    where = torch.arange(min(samples, SAMPLES, len(data.train_y)))
+    where = torch.arange(min(how.samples, SAMPLES, len(data.train_y)))
     inputs, targets = data.train_x[where], data.train_y[where]
     before = {name: buffer.clone() for name, buffer in module.named_buffers()}
-    with drawing_from(seed):
-        outputs = _forward(what, module.train(), data.name, inputs)
+    with drawing_from(how.seed):
+        outputs = _forward(what, module.train(), data.name, inputs, how.precision)
         _check_outputs(what, outputs, data, loss)
         value = _loss(what, outputs, targets, loss)
         _check_mean(outputs, targets, loss, value)
@@ -95,9 +111,9 @@ def try_step(
     return Trial(changed, right_answers(outputs, targets) is not None)
 
 
-def _forward(what: str, module: nn.Module, name: str, inputs: Any) -> Any:
+def _forward(what: str, module: nn.Module, name: str, inputs: Any, precision: str | None) -> Any:
     try:
-        return answer(module, inputs)
+        return computed(module, inputs, precision)
     except ParameterError as error:
         raise ParameterError(f"{what}: {error}") from None
     except Exception as error:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from psbench.data import Dataset
-from psbench.data.several import Several, answer
+from psbench.data.several import Several
 from psbench.errors import ParameterError
 from psbench.models.construction import one_line
 from psbench.models.drawing import drawing_from
@@ -21,6 +21,7 @@ from psbench.optimization.losses import CROSS_ENTROPY, Loss, logits_of
 from psbench.optimization.scores import Metric
 from psbench.seeds import Streams
 from psbench.training.accuracy import right_answers
+from psbench.training.device import computed
 from psbench.training.model import FlatModel
 
 #: keys of the streams that choose samples
@@ -175,7 +176,7 @@ class Evaluator:
         with torch.inference_mode(), self._drawing():
             for part in torch.split(where, self.BATCH):
                 y = labels[part].to(device)
-                outputs = answer(self.model.module, inputs[part].to(device))
+                outputs = computed(self.model.module, inputs[part].to(device), self.model.precision)
                 losses.append(float(self._loss.total(outputs, y)))
                 found = right_answers(outputs, y)
                 right += found or 0

@@ -27,6 +27,8 @@ class FlatModel:
         See `Buffers`.
     device : torch.device or str
         Where gradients are computed; vectors that come and go are in host memory.
+    precision : "bf16" or None
+        What the forward computes in, if not in float32.
 
     Attributes
     ----------
@@ -47,7 +49,9 @@ class FlatModel:
         module: nn.Module,
         changed_buffers: Collection[str] = (),
         device: torch.device | str = "cpu",
+        precision: str | None = None,
     ) -> None:
+        self.precision = precision
         self.module, self.device = module.to(device), torch.device(device)
         self.changed_buffers = tuple(changed_buffers)
         named = [(name, tensor) for name, tensor in module.named_parameters() if tensor.requires_grad]

@@ -16,7 +16,7 @@ from psbench.models.initialise import knows
 from psbench.optimization.losses import Loss, loss_for
 from psbench.seeds import Streams
 from psbench.training.device import device_of
-from psbench.training.dry_run import SAMPLES, Trial, check_parameters, try_step
+from psbench.training.dry_run import SAMPLES, Trial, TrialOptions, check_parameters, try_step
 from psbench.training.memory import check_model
 from psbench.training.model import FlatModel
 
@@ -53,13 +53,15 @@ def network_of(experiment: Experiment, data: Dataset, streams: Streams) -> Built
         check_parameters(what, module)
     elif experiment.loss is not None or model.foreign or not _certain(module, data):
         smallest = experiment.batch_size // experiment.num_workers
-        trial = try_step(what, module, data, loss, samples=smallest, seed=streams.integer("dry run"))
+        how = TrialOptions(smallest, streams.integer("dry run"), experiment.precision)
+        trial = try_step(what, module, data, loss, how)
     if (rule := experiment.stop.reads_accuracy) and not trial.has_accuracy:
         raise ParameterError(
             f"{rule}: what {what} answers for data {data.name!r} names no classes, so there is "
             "no accuracy; use stop.patience, or stop.tolerance"
         )
-    return BuiltNetwork(FlatModel(module, trial.changed_buffers), loss, trial)
+    flat = FlatModel(module, trial.changed_buffers, precision=experiment.precision)
+    return BuiltNetwork(flat, loss, trial)
 
 
 def _check_inputs(model: Model, data: Dataset) -> None:

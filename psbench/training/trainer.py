@@ -13,13 +13,14 @@ import torch
 from torch import Tensor
 
 from psbench.data import Dataset
-from psbench.data.several import Several, answer, joined
+from psbench.data.several import Several, joined
 from psbench.models.drawing import drawing_from
 from psbench.optimization.clip import Clip
 from psbench.optimization.losses import CROSS_ENTROPY, Loss
 from psbench.seeds import Streams
 from psbench.training.batches import Batches, BatchPosition
 from psbench.training.dense_gradient import CheckedGradient, dense_gradient
+from psbench.training.device import computed
 from psbench.training.model import FlatModel
 
 
@@ -206,7 +207,8 @@ class Trainer:
 
     @cached_property
     def _gradient(self) -> CheckedGradient:
-        return CheckedGradient(dense_gradient(self.model.module, self._loss))
+        whole = self.model.precision is None  # else only autograd computes as autocast does
+        return CheckedGradient(dense_gradient(self.model.module, self._loss) if whole else None)
 
     def _step(self, batch: Batch) -> StepResult:
         model = self.model
@@ -217,5 +219,5 @@ class Trainer:
         return StepResult(gradient, model.buffers, loss)
 
     def _by_autograd(self, inputs: Any, labels: Tensor) -> tuple[Tensor, float]:
-        loss = self._loss.mean(answer(self.model.module, inputs), labels)
+        loss = self._loss.mean(computed(self.model.module, inputs, self.model.precision), labels)
         return self.model.gradient(loss), loss.item()

@@ -211,7 +211,7 @@ class Workload:
         device = device_of(self.experiment.device)
         if device == self.model.device:
             return self.model
-        return FlatModel(self.model.module, self.model.changed_buffers, device)
+        return FlatModel(self.model.module, self.model.changed_buffers, device, self.model.precision)
 
     def trainer(self) -> Trainer:
         """Return a trainer, which computes the workers' steps."""

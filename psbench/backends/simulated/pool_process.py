@@ -42,6 +42,7 @@ class Served:
     clip: Clip | None
     metrics: Mapping[str, Metric]
     threads: int
+    precision: str | None
 
     @classmethod
     def of(cls, workload: Workload, trainer: Trainer, evaluator: Evaluator) -> Served:
@@ -58,6 +59,7 @@ class Served:
             clip=experiment.worker_optimizer.clip,
             metrics=experiment.metrics,
             threads=experiment.threads,
+            precision=experiment.precision,
         )
 
     def build(self, tensors: tuple[Tensor, ...]) -> tuple[Trainer, Evaluator]:
@@ -65,7 +67,7 @@ class Served:
         torch.set_num_threads(self.threads)
         shared: dict[str, Any] = dict(zip(_SHARED, tensors, strict=True))
         data = Dataset(**self.data, **shared)
-        model = FlatModel(self.module, self.changed_buffers)
+        model = FlatModel(self.module, self.changed_buffers, precision=self.precision)
         trainer = Trainer(model, data, [], self.streams, loss=self.loss, clip=self.clip)
         return trainer, Evaluator(model, data, self.streams, loss=self.loss, metrics=self.metrics)
 
