@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -183,35 +182,38 @@ def _fit_links(
     service_s: tuple[float, float],
     link: MeasuredLink | None,
 ) -> None:
-    """Fit latencies, each end of each link by itself, as blocks of what was measured."""
+    """Fit latencies, each end of each link by itself, as blocks of what was measured.
+
+    Where bytes take time, messages that were under way at once made each other late: those that were alone
+    tell the latency.
+    """
     message, decision = service_s
     rate = NO_LIMIT if link is None else link.mbit_s
-    passing = _MBIT / rate
     ends: list[list[NDArray[np.float64]]] = [[] for _ in range(2 * workers)]
     for each in measured:
-        alone = ~_queued(each, 2 * message + decision)
-        for worker in range(workers):
-            own = (each.worker == worker) & (each.bytes_down > 0)
-            up = (own & alone) if (own & alone).sum() > 2 else own
-            ends[worker].append(each.up_s[up] - passing * each.bytes_up[up])
-            served = message * (each.place[own] + 2) + decision
-            down = each.down_s[own] - served - passing * each.bytes_down[own]
-            ends[workers + worker].append(down)
+        served = message * (each.place + 2) + decision
+        ways = (
+            (_alone(each, each.arrived_s - each.up_s, each.arrived_s, 2 * message + decision), each.up_s),
+            (_alone(each, each.released_s, each.released_s + each.down_s, 0.0), each.down_s - served),
+        )
+        sizes = each.bytes_up, each.bytes_down
+        for way, ((alone, seconds), size) in enumerate(zip(ways, sizes, strict=True)):
+            for worker in range(workers):
+                own = (each.worker == worker) & (each.bytes_down > 0)
+                chosen = own & alone if (link is not None or not way) and (own & alone).sum() > 2 else own
+                ends[way * workers + worker].append(seconds[chosen] - _MBIT / rate * size[chosen])
     latencies = [np.maximum(np.concatenate(end), SHORTEST_S) for end in ends]
-    for worker in range(workers):
-        for end, way in ((worker, "to the servers"), (workers + worker, "back")):
-            mean, wide = float(latencies[end].mean()), half_width(latencies[end])
-            name, source = f"latency of worker {worker} {way}, s", f"{len(latencies[end])} messages"
-            found.fitted[name] = Fitted(mean, max(0.0, mean - wide), mean + wide, source)
-    found.cluster["link_time"] = {
-        "name": "trace",
-        "order": "blocks",
-        "seconds": [kept(end, _KEPT_OF_LINK) for end in latencies],
-    }
+    for end, values in enumerate(latencies):
+        way = "to the servers" if end < workers else "back"
+        mean, wide = float(values.mean()), half_width(values)
+        name, source = f"latency of worker {end % workers} {way}, s", f"{len(values)} messages"
+        found.fitted[name] = Fitted(mean, max(0.0, mean - wide), mean + wide, source)
+    seconds_of = [kept(end, _KEPT_OF_LINK) for end in latencies]
+    found.cluster["link_time"] = {"name": "trace", "order": "blocks", "seconds": seconds_of}
     typical = float(np.median(np.concatenate(latencies[:workers])))
     found.cluster["latency_s"] = _rounded(typical if link is None else link.latency_s)
     found.cluster |= {"bandwidth_mbit_s": _rounded(rate), "server_bandwidth_mbit_s": _rounded(rate)}
-    found.cluster["server_latency_s"] = found.cluster["latency_s"]
+    found.cluster |= {"server_latency_s": found.cluster["latency_s"], "link_sharing": "equal"}
     if link is None:
         quickest = min(float(each.up_s.min()) for each in measured)
         size = max(int(each.bytes_up.max()) for each in measured)
@@ -220,10 +222,16 @@ def _fit_links(
         found.unknown.append("latency between workers: not measured; taken as the median to the servers")
 
 
-def _queued(each: Exchanges, busy_s: float) -> NDArray[np.bool_]:
-    """Return which pushes probably waited for the server: they follow another one within its service."""
-    gaps = [after - before for before, after in pairwise(each.arrived_s.tolist())]
-    return np.array([False, *(gap < 1.5 * busy_s for gap in gaps)])
+def _alone(
+    each: Exchanges, begin: NDArray[np.float64], end: NDArray[np.float64], apart_s: float
+) -> NDArray[np.bool_]:
+    """Return which messages were under way while no other was, in the same direction, nor just before."""
+    order = np.argsort(begin, kind="stable")
+    before = np.maximum.accumulate(np.append(-np.inf, end[order]))[:-1]
+    after = np.append(begin[order][1:], np.inf)
+    alone = np.zeros(len(each), dtype=bool)
+    alone[order] = (begin[order] >= before + apart_s) & (end[order] <= after)
+    return alone
 
 
 def _rounded(value: float) -> float:
