@@ -120,7 +120,7 @@ def test_a_signal_stops_and_keeps_what_there_is_with_a_checkpoint(number, name, 
     with endless(folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         process.stderr.readline()  # progress: it is under way
         process.send_signal(number)
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=240)
     assert process.returncode == 128 + number
     summary = json.loads(out)
     assert (summary["status"], summary["reason"]) == ("stopped", "stopped by hand")

@@ -252,7 +252,6 @@ def test_strategies_that_look_at_losses(strategy, cluster):
 
 @pytest.mark.slow
 @pytest.mark.dask
-@pytest.mark.timeout(180)
 def test_live_it_is_the_same_model(scheduler):
     settings = {"cluster": toy_cluster([1.0, 1.0]), "stop": {"updates": 5}}
     live, virtual = run(descent(backend="dask", scheduler=scheduler, **settings)), run(descent(**settings))

@@ -177,7 +177,7 @@ def test_a_run_that_was_killed_goes_on_from_what_it_has_written(tmp_path, capsys
     chosen = [text for setting in settings for text in ("--set", setting)]
     command = [sys.executable, "-m", "psbench", "run", *chosen, "--out", str(folder)]
     with subprocess.Popen(command, stderr=subprocess.DEVNULL, cwd=Path(__file__).parents[1]) as process:
-        until = time.monotonic() + 60
+        until = time.monotonic() + 240
         while len(checkpoints(folder)) < 4 and time.monotonic() < until:
             time.sleep(0.05)
         process.send_signal(signal.SIGKILL)

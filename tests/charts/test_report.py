@@ -322,7 +322,7 @@ def test_every_chart_is_drawn_in_a_browser_without_internet(comparison, tmp_path
         page.on("console", lambda message: said.append(message.text))
         page.on("pageerror", lambda error: said.append(str(error)))
         page.goto(path.as_uri())
-        page.wait_for_selector("body[data-state=drawn]", timeout=60_000)
+        page.wait_for_selector("body[data-state=drawn]", timeout=240_000)
         assert page.locator(".chart svg").count() == page.locator(".chart").count() > 20
         page.locator("select[data-chart]").first.select_option("epoch")
         page.wait_for_function(

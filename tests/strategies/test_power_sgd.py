@@ -48,7 +48,7 @@ class Both:
     group = SimpleNamespace(WORLD=None)
 
     def __init__(self):
-        self.meet, self.parts = threading.Barrier(2, timeout=10), {}
+        self.meet, self.parts = threading.Barrier(2, timeout=120), {}
 
     def all_reduce(self, tensor, group, async_op):
         rank = int(threading.current_thread().name)

@@ -16,6 +16,8 @@ from typing import Any
 from psbench_widgets import Lab
 from psbench_widgets.frontend import STATIC, themes
 
+from .jupyter import LONG_S
+
 #: about the room that a notebook cell has beside JupyterLab's file browser and the cell's prompt
 BESIDE = 380
 LOOK = {
@@ -81,6 +83,7 @@ class Direct:
         """Open a page that is still empty."""
         self.context = self.browser.new_context(viewport={"width": width, "height": height})
         self.web = self.context.new_page()
+        self.web.set_default_timeout(1000 * LONG_S)
         # half a screen has no room for a file browser
         left = 64 if width < 1000 else BESIDE
         look = "; ".join(f"{name}: {value}" for name, value in LOOK[theme].items())
@@ -142,7 +145,7 @@ class Direct:
         if batch:
             self.web.evaluate("(batch) => window.fromPython(batch)", batch)
 
-    def wait(self, condition: str, timeout_s: float = 60.0, argument: Any = None) -> None:
+    def wait(self, condition: str, timeout_s: float = LONG_S, argument: Any = None) -> None:
         """Wait until a condition holds in the page, handing on messages meanwhile."""
         until = time.monotonic() + timeout_s
         while True:

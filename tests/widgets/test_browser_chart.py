@@ -9,7 +9,7 @@ import pytest
 
 from .jupyter import Page
 
-pytestmark = [pytest.mark.browser, pytest.mark.slow]
+pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(900)]
 
 CELLS = [
     """
@@ -45,7 +45,7 @@ def test_rows_arrive_survive_a_reload_and_stay_at_home(page: Page, screenshots: 
     web.wait_for_function("() => Number(document.querySelector('.psb-chart').dataset.rows) > 20")
     page.reload()
     page.run_cell(1)  # a view that opens later
-    web.wait_for_selector('.psb-chart[data-state="done"]', timeout=30_000)
+    web.wait_for_selector('.psb-chart[data-state="done"]')
     web.wait_for_function("() => document.querySelector('.psb-chart').dataset.rows === '200'")
     lines = web.locator(".psb-chart").first.locator('path[aria-roledescription="line mark"]')
     assert lines.count() == 2

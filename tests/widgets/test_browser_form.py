@@ -13,7 +13,7 @@ from psbench_widgets import Lab
 from .direct import Direct
 from .test_browser_lab import ROWS, pick, take
 
-pytestmark = [pytest.mark.browser, pytest.mark.slow]
+pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(900)]
 
 MAY_RUN = "(yes) => document.querySelector('button.psb-run').disabled !== yes"
 YAML = "(text) => document.querySelector('.psb-yaml').textContent.includes(text)"

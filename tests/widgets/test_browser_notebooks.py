@@ -10,7 +10,7 @@ import pytest
 
 from .jupyter import ROOT, Jupyter, Page
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(900)]
 
 AXIS_TITLE = ".jp-RenderedVegaCommon5 svg.marks .role-axis-title text"
 

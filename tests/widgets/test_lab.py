@@ -190,12 +190,12 @@ def test_while_processes_start_the_page_is_told_which_is_at_what(panel: Panel) -
     ]
     assert status["words"].startswith("starting 2 processes: 1 up, 1 with torch, 0 with data, 0 met")
     panel.say("stop")
-    until = time.monotonic() + 30
+    until = time.monotonic() + 120
     while panel.status["running"] is not None:
         assert time.monotonic() < until
         time.sleep(0.01)
     ended.set()
-    assert panel.wait(30)
+    assert panel.wait(120)
     line = panel.runs[0]
     assert (line["status"], line["error"], line["reason"]) == ("stopped", "", "before training began")
 

@@ -17,7 +17,7 @@ from psbench.core.log import Kind
 from psbench.experiment import Experiment
 from psbench.runs.execution import run
 
-pytestmark = [pytest.mark.dask, pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.dask, pytest.mark.slow]
 
 
 def count_payloads() -> None:

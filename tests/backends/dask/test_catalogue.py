@@ -17,8 +17,6 @@ from psbench.results.run import Run
 from psbench.strategies import CATALOGUE
 from psbench.training.workload import Workload
 
-pytestmark = pytest.mark.timeout(120)
-
 CODECS = [
     *({"name": "fp16"}, {"name": "top_k", "ratio": 0.1}, {"name": "random_k", "ratio": 0.1}),
     *({"name": "terngrad"}, {"name": "qsgd", "levels": 16}, {"name": "sign"}, {"name": "one_bit"}),

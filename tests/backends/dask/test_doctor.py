@@ -12,7 +12,7 @@ from psbench.cli import main
 from psbench.experiment import Experiment
 from psbench.runs.execution import run
 
-pytestmark = [pytest.mark.dask, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.dask
 
 
 def test_a_cluster_is_measured_and_the_simulator_takes_it(

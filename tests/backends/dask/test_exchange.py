@@ -14,7 +14,7 @@ from psbench.backends.dask.worker import ring_member
 from psbench.backends.dask.worker.worker import Worker
 from psbench.core.log import Kind
 
-pytestmark = [pytest.mark.timeout(60), pytest.mark.usefixtures("one_torch_thread")]
+pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
 POWER = {"name": "power_sgd", "rank": 2, "start_iter": 2, "min_compression_rate": 1.0}
 ADAM = {"name": "one_bit_adam", "freeze_step": 3}

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from distributed import Client
 
-pytestmark = [pytest.mark.dask, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.dask, pytest.mark.slow, pytest.mark.nightly, pytest.mark.timeout(600)]
 
 WORKERS = 4
 RUN = {
@@ -142,7 +142,6 @@ def running(folder: Path) -> Iterator[tuple[OwnCluster, Terminal]]:
         cluster.end()
 
 
-@pytest.mark.nightly
 def test_an_evaluator_killed_at_the_start_is_replaced(tmp_path: Path) -> None:
     with running(tmp_path) as (cluster, terminal):
         os.kill(cluster.process_of("evaluator", terminal), signal.SIGKILL)
@@ -151,7 +150,6 @@ def test_an_evaluator_killed_at_the_start_is_replaced(tmp_path: Path) -> None:
         assert terminal.process.returncode == 0
 
 
-@pytest.mark.nightly
 def test_a_run_whose_coordinator_freezes_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
     with running(tmp_path) as (cluster, terminal):
         coordinator = cluster.process_of("coordinator", terminal)
@@ -164,7 +162,6 @@ def test_a_run_whose_coordinator_freezes_goes_on_from_its_checkpoint(tmp_path: P
         assert terminal.process.returncode == 0
 
 
-@pytest.mark.nightly
 def test_a_run_whose_scheduler_freezes_ends_as_it_would(tmp_path: Path) -> None:
     with running(tmp_path) as (cluster, terminal):
         terminal.until("epoch")

@@ -11,7 +11,7 @@ from psbench.backends.dask.worker.worker import Worker
 from psbench.results.run import Run
 from psbench.training.workload import Workload
 
-pytestmark = [pytest.mark.timeout(60), pytest.mark.usefixtures("one_torch_thread")]
+pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
 TINY = {"data": "digits", "cluster": {"workers": 4}, "stop": {"epochs": 2}, "batch_size": 96, "seed": 3}
 ROUNDING = {"rtol": 1e-4, "atol": 1e-5}

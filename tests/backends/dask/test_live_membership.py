@@ -20,7 +20,7 @@ from threaded_run import ThreadedRun
 from psbench.backends.dask.protocol.messages import RequestStop, RequestSwitch
 from psbench.core.log import Kind
 
-pytestmark = [pytest.mark.timeout(60), pytest.mark.usefixtures("one_torch_thread")]
+pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
 
 # -------------------------------------------------------------------- comings and goings

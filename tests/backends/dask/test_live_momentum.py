@@ -35,7 +35,6 @@ def simulated(spec: Experiment) -> torch.Tensor:
     return parameters
 
 
-@pytest.mark.timeout(60)
 @pytest.mark.parametrize("momentum", ["off", "scaled", "ramped", "ramped_additive"])
 @pytest.mark.parametrize(("first", "second"), [("all_reduce", SERVERS), (SERVERS, "all_reduce")])
 def test_it_trains_the_simulators_model(first: Any, second: Any, momentum: str) -> None:

@@ -23,7 +23,7 @@ from psbench.core.strategy import Strategy
 from psbench.errors import ParameterError
 from psbench.runs.execution import run
 
-pytestmark = [pytest.mark.timeout(60), pytest.mark.usefixtures("one_torch_thread")]
+pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
 TOP = {"name": "top_k", "ratio": 0.2}
 BOTH = {"codec": TOP, "codec_down": TOP}
@@ -188,7 +188,6 @@ def version_at(done: ThreadedRun, label: str) -> int:
     return int(done.stored[label].state["engine"]["view"]["version"])
 
 
-@pytest.mark.timeout(150)
 def test_on_dask_a_run_continues_from_its_files_and_then_simulated(scheduler: str, tmp_path: Any) -> None:
     spec = experiment(
         {"name": "bsp"} | BOTH,

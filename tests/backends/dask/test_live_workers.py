@@ -28,7 +28,7 @@ from psbench.seeds import Streams
 from psbench.strategies.communication import LocalSGD
 from psbench.training.workload import Workload
 
-pytestmark = [pytest.mark.timeout(60), pytest.mark.usefixtures("one_torch_thread")]
+pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
 SERVERS = {"name": "parameter_server", "servers": 3}
 PA = {"name": "selsync", "delta": 0.05}

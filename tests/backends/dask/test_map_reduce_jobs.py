@@ -21,7 +21,6 @@ from psbench.training.workload import Workload
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(180)
 def test_a_live_run_makes_the_updates_of_bsp_and_replays(tmp_path):
     cluster = toy_cluster([1.0, 0.5])
     experiment = toy_experiment("map_reduce", cluster=cluster, backend="dask", checkpoint_every=1.0)

@@ -26,7 +26,7 @@ from psbench.metrics import reassignments, server_loads
 from psbench.runs.execution import run
 from psbench.training.workload import Workload
 
-pytestmark = [pytest.mark.timeout(60), pytest.mark.usefixtures("one_torch_thread")]
+pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
 MLP = {"name": "mlp", "hidden": [12]}
 
@@ -157,7 +157,6 @@ def test_what_a_server_does_is_measured() -> None:
 
 
 @pytest.mark.dask
-@pytest.mark.timeout(180)
 def test_on_dask_too(scheduler: str) -> None:
     """Whatever the loads are there, and whatever moves: the model is that of virtual time."""
     spec = experiment({"name": "bsp"}, scheduler=scheduler, stop={"updates": 20})

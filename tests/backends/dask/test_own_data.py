@@ -57,7 +57,6 @@ FORMS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.dask
-@pytest.mark.timeout(180)
 @pytest.mark.parametrize("form", FORMS)
 def test_a_live_run_has_the_parameters_of_virtual_time(scheduler: str, form: str) -> None:
     given = {"cluster": {"workers": 2, "step_time": "constant"}, "stop": {"updates": 6}}

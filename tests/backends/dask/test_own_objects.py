@@ -18,7 +18,7 @@ from psbench.errors import ParameterError, SpecError
 from psbench.runs.execution import resume, run
 from psbench.testing import toy_experiment
 
-pytestmark = [pytest.mark.dask, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.dask
 
 
 def local_class():

@@ -35,7 +35,7 @@ from psbench.errors import BackendError, ParameterError
 from psbench.results.run import Run
 from psbench.runs.execution import run
 
-pytestmark = [pytest.mark.dask, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.dask, pytest.mark.slow]
 
 
 @contextmanager

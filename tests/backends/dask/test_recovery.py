@@ -31,7 +31,7 @@ from psbench.errors import BackendError, ServerLost
 from psbench.results.run import Run
 from psbench.runs.execution import run
 
-pytestmark = [pytest.mark.dask, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.dask
 __all__ = ["client"]
 
 TWO_SERVERS = {"name": "asp", "placement": {"name": "parameter_server", "servers": 2}}

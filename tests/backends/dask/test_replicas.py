@@ -27,7 +27,7 @@ from psbench.core.log import EventLog, Kind
 from psbench.core.worker_policy import Directive
 from psbench.errors import BackendError, ParameterError
 
-pytestmark = [pytest.mark.timeout(60), pytest.mark.usefixtures("one_torch_thread")]
+pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
 ONE = {"recovery": {"replicas": 1}}
 

@@ -16,7 +16,7 @@ from psbench.core.log import EventLog, Kind
 from psbench.errors import BackendError
 from psbench.runs.execution import run
 
-pytestmark = [pytest.mark.dask, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.dask, pytest.mark.slow]
 
 #: without an address for its page a scheduler tries port 8787, and warns if it is taken
 HERE: dict[str, Any] = {

@@ -21,7 +21,6 @@ from psbench.backends.dask.protocol.roles import Address
 from psbench.backends.dask.protocol.transport import ClientSocket, ServerSocket
 from psbench.backends.dask.protocol.wire import Listening, PeerPatience
 
-pytestmark = pytest.mark.timeout(60)
 HEAD = struct.Struct("<BBxxIQ")
 
 

@@ -22,7 +22,7 @@ from psbench.errors import WorkerLost
 from psbench.experiment import Experiment
 from psbench.training.workload import Workload
 
-pytestmark = [pytest.mark.timeout(60), pytest.mark.usefixtures("one_torch_thread")]
+pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
 
 def experiment(strategy: Any, workers: int = 3, **changes: Any) -> Experiment:

@@ -27,7 +27,6 @@ from psbench.backends.dask.protocol.wire import Frame, Listening
 from psbench.errors import BackendError
 
 KEY = b"s" * 32
-pytestmark = pytest.mark.timeout(60)
 
 
 @pytest.fixture(params=["stream", "zeromq"])

@@ -17,8 +17,6 @@ from psbench.backends.dask.protocol.transport import ClientSocket, ServerSocket
 from psbench.backends.dask.protocol.wire import PeerPatience
 from psbench.backends.dask.protocol.zeromq import ZeroMQClient
 
-pytestmark = pytest.mark.timeout(60)
-
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[ServerSocket]:

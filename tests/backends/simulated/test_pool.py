@@ -24,8 +24,6 @@ from psbench.testing import toy_experiment
 from psbench.testing.toys import toy_cluster
 from psbench.training.trainer import Trainer
 
-pytestmark = pytest.mark.timeout(120)
-
 SWITCH = {"name": "strategy_switch", "rule": {"name": "after", "fraction": 0.5}}
 COMPOSITIONS: dict[str, Any] = {
     "asp": "asp",

@@ -168,7 +168,6 @@ def test_nothing_moves_where_only_time_passes():
 
 @pytest.mark.slow
 @pytest.mark.dask
-@pytest.mark.timeout(180)
 @pytest.mark.parametrize("strategy", ["map_reduce", "bsp"])
 def test_a_live_run_ends_at_the_same_update(strategy, scheduler):
     settings = {"cluster": toy_cluster([1.0, 1.0]), "stop": {"tolerance": 0.03, "updates": 200}}
