@@ -2,9 +2,19 @@
 
 import torch
 
+from psbench.core.actions import Apply
 from psbench.core.arithmetic import Pushed
+from psbench.strategies import make_strategy
+from psbench.testing.contract import _played
 
 NO_BUFFERS = torch.zeros(0)
+
+
+def decided(strategy):
+    """Return a strategy, and the commits that it decides on in some schedule."""
+    made = make_strategy(strategy)
+    actions = [action for *_, answer in _played(made, 0, 80).history for action in answer]
+    return made, [action for action in actions if isinstance(action, Apply)]
 
 
 def pushed(vectors, weights=None, **facts):

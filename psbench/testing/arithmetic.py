@@ -168,8 +168,7 @@ def _apply(server: Server, pushes: list[Pushed], apply: Apply, where: str) -> No
 
 def _exchanged(server: Server, pushes: list[Pushed], apply: Apply) -> Pushed:
     """Return what the exchange of a commit comes to, if that is the same everywhere and as it declares."""
-    part, kept = server.aggregation, server.tensors()
-    before = {name: tensor.clone() for name, tensor in kept.items()}
+    part, before = server.aggregation, {name: each.clone() for name, each in server.tensors().items()}
     found = server.exchange(pushes, apply.numbers)
     declared: list[int | ToAll] = []
     member = part.exchange(pushes[0].vector, server.state, _SHAPES, apply.numbers)
@@ -182,19 +181,19 @@ def _exchanged(server: Server, pushes: list[Pushed], apply: Apply) -> Pushed:
             else:
                 declared.append(ToAll(len(given)))
                 given = member.send([(1.0, given)])
-    sums = [*part.sums(_SHAPES, pushes_from(apply))] or [_ENTRIES]
+    who = f"{type(part).__name__}.exchange"
+    sums = [*part.sums(_SHAPES, apply.pushes[0].base_version)] or [_ENTRIES]
     if declared != sums:
-        raise BrokenContract(f"exchange: its sums are of {declared} entries, and `sums` says {sums}")
+        raise BrokenContract(f"{who}: its sums are of {declared} entries, and `sums` says {sums}")
     if not all(torch.equal(each.vector, found[0].vector) for each in found):
-        raise BrokenContract("exchange: its members do not come to the same vector")
-    if not all(map(torch.equal, before.values(), kept.values())):
-        raise BrokenContract("exchange: changes `state`; return the vector, and let `update` keep it")
+        raise BrokenContract(
+            f"{who}: members come to different vectors. Return what is made of sums alone; what is one "
+            "member's own goes with `left_out`"
+        )
+    after = server.tensors()
+    if before.keys() != after.keys() or not all(torch.equal(before[name], after[name]) for name in before):
+        raise BrokenContract(f"{who}: changes `state`; return the vector, and let `update` keep it")
     return found[0]
-
-
-def pushes_from(apply: Apply) -> int:
-    """Return the version that the pushes of a commit started from."""
-    return apply.pushes[0].base_version
 
 
 # -------------------------------------------------------------------- the worker's half

@@ -90,11 +90,12 @@ _GOSSIP = {
     "communication": "step_then_mix",
     "placement": "gossip",
 }
-#: parts that a part may need beside it: no barrier, workers with steps of their own, no server
+#: parts that a part may need beside it: no barrier, workers with steps of their own, a ring, no server
 _OTHERS: tuple[dict[str, str], ...] = (
     *({}, {"consistency": "asp"}, {"communication": "local_sgd"}),
     *({"consistency": "asp", "communication": "local_sgd"}, {"aggregation": "model_average"}),
     {"aggregation": "accumulated"},
+    {"placement": "all_reduce"},
     _GOSSIP,
     _GOSSIP | {"aggregation": "pair_average", "consistency": "asp"},
 )
@@ -271,7 +272,7 @@ def _check_arithmetic(strategy: AnyStrategy, seed: int, events: int) -> None:
     """Try what the user's own parts compute; that of psbench's is tested, and takes torch to try."""
     if isinstance(strategy, SwitchingStrategy):
         return
-    updates = _is_own(strategy.aggregation, "update", "update_buffers")
+    updates = _is_own(strategy.aggregation, "update", "update_buffers", "exchange", "left_out")
     works = _is_own(strategy.communication, "begin", "step", "keep", "payload", "receive")
     if not (updates or works):
         return

@@ -2,14 +2,15 @@
 
 import pytest
 import torch
-from vectors import pushed
+from vectors import decided, pushed
 
 import psbench as ps
 from psbench.backends.replay import replay
 from psbench.core.log import Kind
 from psbench.optimization.optimizer import SGD
 from psbench.strategies.aggregation import OneBitAdam
-from psbench.testing import check_strategy, toy_experiment
+from psbench.testing import toy_experiment
+from psbench.testing.arithmetic import check_update
 from psbench.training.server import Server
 
 SHAPES = [(3, 4), (5,)]
@@ -123,5 +124,5 @@ def test_the_schedule_of_the_experiment_holds_for_its_own_rate():
     torch.testing.assert_close(moved[0] / 10, moved[1])
 
 
-def test_it_passes_the_checks_of_parts():
-    check_strategy({"name": "one_bit_adam", "freeze_step": 3}, clusters=4)
+def test_its_arithmetic_passes_the_checks_in_both_phases():
+    check_update(*decided({"name": "one_bit_adam", "freeze_step": 3}))

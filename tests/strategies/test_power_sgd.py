@@ -6,14 +6,15 @@ from types import SimpleNamespace
 import pytest
 import torch
 import torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook as theirs
-from vectors import pushed
+from vectors import decided, pushed
 
 import psbench as ps
 from psbench.backends.replay import replay
 from psbench.core.log import Kind
 from psbench.optimization.optimizer import SGD
 from psbench.strategies.aggregation import PowerSGD
-from psbench.testing import check_strategy, toy_experiment
+from psbench.testing import toy_experiment
+from psbench.testing.arithmetic import check_update
 from psbench.training.server import Server
 
 SHAPES = [(6, 8), (6,), (5, 3, 2), (5,)]
@@ -162,8 +163,8 @@ def test_ranks_above_the_true_one_do_no_harm():
         torch.testing.assert_close(found.vector, thin, rtol=1e-5, atol=1e-4)
 
 
-def test_it_passes_the_checks_of_parts():
-    check_strategy(EARLY | {"min_compression_rate": 0.1}, clusters=4)
+def test_its_arithmetic_passes_the_checks_in_both_phases():
+    check_update(*decided(EARLY | {"min_compression_rate": 0.1}))
 
 
 def test_a_switch_takes_the_residuals_along():

@@ -10,6 +10,7 @@ from toybox import put_in, take_out
 
 from psbench.core.actions import Apply, Release
 from psbench.strategies import CATALOGUE, make_strategy
+from psbench.strategies.aggregation import PowerSGD
 from psbench.testing import BrokenContract, check_strategy
 from psbench.testing.arithmetic import check_half, check_update
 from psbench.testing.contract import _played
@@ -131,6 +132,30 @@ class Numbers(ElasticSteps):
         return 1.0
 
 
+class Halves(PowerSGD):
+    name = "faulty_halves"
+
+    def exchange(self, mine, state, shapes, numbers):
+        first = yield mine[:3]
+        return {"vector": mine * 0.0 + (yield mine).sum() + first.sum()}
+
+
+class KeepsOwn(PowerSGD):
+    name = "faulty_keeps_own"
+
+    def exchange(self, mine, state, shapes, numbers):
+        yield mine
+        return {"vector": mine}
+
+
+class Writes(PowerSGD):
+    name = "faulty_writes"
+
+    def exchange(self, mine, state, shapes, numbers):
+        state["count"] = state.number("count") + 1
+        return {"vector": (yield mine)}
+
+
 FAULTY = take_out("faulty_")
 SAID = {
     Rebinds: r"Rebinds.update: the parameters never move. Change `x` in place",
@@ -147,6 +172,9 @@ SAID = {
     Lends: r"Lends.payload: what it returned is changed by later steps",
     Counts: r"Counts: the same gradients give other pushes the second time",
     ChangesGradient: r"ChangesGradient.step: changes the gradient",
+    Halves: r"Halves.exchange: its sums are of \[3, 7\] entries, and `sums` says \[7\]",
+    KeepsOwn: r"KeepsOwn.exchange: members come to different vectors",
+    Writes: r"Writes.exchange: changes `state`",
     Numbers: r"Numbers.payload: returns float, not a vector as long as `w`",
 }
 
