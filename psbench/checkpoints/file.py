@@ -7,18 +7,20 @@ import json
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from zipfile import BadZipFile
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from torch import Tensor
 
 from psbench.errors import DataError, SpecError
 from psbench.system.files import atomic_write
 from psbench.system.limits import check_memory
-from psbench.training.server import Server
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from psbench.training.server import Server
 
 
 @dataclass
@@ -66,6 +68,8 @@ class Checkpoint:
         DataError
             If the file is missing, cut short, or no checkpoint.
         """
+        import torch
+
         try:
             with Path(path).open("rb") as file, np.load(file, allow_pickle=False) as content:
                 _check_size(Path(path), content)

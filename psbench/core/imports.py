@@ -6,6 +6,7 @@ import os
 import re
 import sys
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any, ClassVar, Self
 
 from pydantic import Field, model_validator
@@ -100,3 +101,12 @@ class ImportedCall(Imported):
         description="keyword arguments of the call",
         json_schema_extra={"unit": "", "source": ""},
     )
+
+
+def is_there(name: str) -> bool:
+    """Return whether a package can be imported, without importing it.
+
+    >>> is_there("json"), is_there("no_such_package")
+    (True, False)
+    """
+    return find_spec(name) is not None

@@ -99,7 +99,8 @@ class Several:
         ParameterError
             If `forward` can be called in neither way.
         """
-        if _in_one(type(module), self.names, len(self.parts)):
+        kind: Any = type(module)
+        if _in_one(kind, self.names, len(self.parts)):
             named = dict(zip(self.names, self.parts, strict=True)) if self.names else self.parts
             return module(named)
         if self.names:

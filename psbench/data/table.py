@@ -320,5 +320,5 @@ class Parquet(TableFile):
             raise DataError(f"{files[0]}: has one column only; expected inputs and a target")
         known = Layout(names, self.task, (), rows=5, val_rows=1)
         table = self._table_of(files, known, kind="parquet")
-        named = (table.target,) if self.task == "classification" else ()
-        return replace(table, texts=(*named, *table.keep))
+        learned = (table.target,) if self.task == "classification" else ()
+        return replace(table, texts=(*learned, *table.keep))

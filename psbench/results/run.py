@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torch import Tensor
-
 from psbench.checkpoints.file import Checkpoint
+from psbench.core.imports import is_there
 from psbench.core.log import EventLog
 from psbench.errors import DataError, SpecError
 from psbench.experiment import Experiment
@@ -25,7 +24,7 @@ from psbench.system.files import atomic_write
 
 if TYPE_CHECKING:
     from pandas import DataFrame
-    from torch import nn
+    from torch import Tensor, nn
 
     from psbench.charts import Sheet
 
@@ -193,7 +192,7 @@ class Run:
 
     @classmethod
     def load(cls, folder: str | Path) -> Run:
-        """Read a run that `save` wrote.
+        """Read a run that `save` wrote; where there is no torch, without its model.
 
         Raises
         ------
@@ -203,7 +202,7 @@ class Run:
         folder = Path(folder)
         meta = _read_meta(folder)
         run = cls(Experiment.from_yaml(folder / "experiment.yaml"), read_log(folder / "log.parquet"), meta)
-        if (folder / "model.npz").is_file():
+        if (folder / "model.npz").is_file() and is_there("torch"):
             tensors = Checkpoint.load(folder / "model.npz").tensors
             run.parameters, run.buffers = tensors["parameters"], tensors["buffers"]
         _check_one_run(folder, run.run_id)

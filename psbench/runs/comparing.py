@@ -9,7 +9,6 @@ from psbench.errors import ParameterError
 from psbench.experiment import Experiment
 from psbench.results.comparison import Comparison, comparison_of
 from psbench.results.run import Run
-from psbench.runs.execution import run
 
 
 def compare(
@@ -61,6 +60,8 @@ def compare(
         if isinstance(item, Run):
             finished.append(item)
             continue
+        from psbench.runs.execution import run  # with torch, which runs that are over do without
+
         for seed in range(item.seed, item.seed + seeds):
             finished.append(run(item.but(seed=seed)))
             if done is not None:
