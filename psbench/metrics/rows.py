@@ -102,7 +102,7 @@ def sent(rows: Rows, unanswered: bool) -> Rows:
     """Leave out the releases that were never sent."""
     if not unanswered:
         return rows
-    ends = np.flatnonzero(np.isin(rows["kind"], (Kind.PUSH, Kind.APPLY, Kind.VOTE)))[-1]
+    ends = max(np.flatnonzero(np.isin(rows["kind"], (Kind.PUSH, Kind.APPLY, Kind.VOTE))), default=-1)
     late = (rows["kind"] == Kind.RELEASE) & (np.arange(len(rows)) > ends)
     kept: Rows = rows[~late]
     return kept

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from itertools import count
 from typing import Any, ClassVar
 
 import numpy as np
@@ -12,16 +13,27 @@ from pydantic import PrivateAttr
 
 from psbench.backends.dask.coordinator.live_run import LiveRun
 from psbench.backends.dask.protocol import messages as msg
-from psbench.backends.dask.protocol.instructions import FIRST_SERVER, Answer, End, Forget, Looked, Send, Tick
+from psbench.backends.dask.protocol.instructions import (
+    FIRST_SERVER,
+    Answer,
+    End,
+    Forget,
+    Looked,
+    Outbox,
+    Send,
+    Tick,
+)
 from psbench.backends.dask.protocol.transport import Received
+from psbench.backends.dask.server.all_reduce import AllReduceStore
 from psbench.core import events as ev
-from psbench.core.actions import Action, Drop, Measure
+from psbench.core.actions import Action, Drop, Measure, Release
 from psbench.core.log import Kind
 from psbench.core.parts import Stragglers
 from psbench.core.strategy import Strategy
-from psbench.core.view import ClusterView
+from psbench.core.view import ClusterView, Status
 from psbench.errors import WorkerLost
 from psbench.experiment import Experiment
+from psbench.metrics.traffic import total_bytes
 from psbench.strategies.aggregation.mean import Mean
 from psbench.strategies.consistency.bsp import BSP
 from psbench.strategies.placement.all_reduce import AllReduce
@@ -127,6 +139,8 @@ def test_a_stop_before_the_first_release_does_not_wait_for_models_of_it() -> Non
     run.heal()
     assert run.outcome is not None
     assert run.outcome.status == "stopped"
+    assert run.outcome.facts["unanswered"]
+    assert total_bytes(run.log, True)["down"] == 0  # its releases were not sent
 
 
 def test_a_dead_server_ends_the_run_with_an_error_and_stops_all_others() -> None:
@@ -175,7 +189,7 @@ def test_a_version_of_all_reduce_is_stamped_when_all_have_its_sum() -> None:
     assert log.of_kind(Kind.RELEASE)["time_s"].tolist() == [0.0, 0.0, 6.0, 6.0]
     pushes = log.of_kind(Kind.PUSH)
     assert pushes["time_s"].tolist() == [1.0, 6.0]
-    assert pushes["send_s"].tolist() == [pytest.approx(1.0), pytest.approx(6.0)]
+    assert pushes["send_s"].tolist() == [0.0, pytest.approx(3.0)]
     assert [log.text(number) for number in pushes["text"]] == ["", '{"collective_s":3.0}']
     run.heal()
     assert run.outcome is not None
@@ -339,6 +353,98 @@ def test_servers_that_begin_with_a_composition_hear_who_is_dead() -> None:
     assert run.outcome is not None
     assert run.outcome.status == "finished"
     assert run.outcome.facts["lost_workers"] == [1]
+
+
+def moved(of: Workload, absent: str = "") -> World:
+    """Return a run that has ended after a few steps, as its first server's Dask worker is retired."""
+    run = World(of, np.random.Generator(np.random.PCG64(1)), absent=absent)
+    for _ in range(4):
+        settle(run)
+        run.end_step(run.busy()[0])
+    run.ask(msg.RoleLeaves("coordinator"))
+    while run.end is None:
+        settle(run)
+        run.pass_time(0.1)
+    assert run.can_go_on
+    return run
+
+
+@pytest.mark.parametrize("place", ["at once", "while the replica keeps the first state"])
+def test_a_worker_that_was_not_in_a_checkpoint_joins_once(place: str) -> None:
+    """It was never admitted, or twice: as it came while the first answer waited for the replica."""
+    of = workload("asp", recovery={"min_workers": 1, "replicas": 1}, evaluate_every=100, stop={"updates": 30})
+    late = place != "at once"
+    before = moved(of, "" if late else "worker 1")
+    rng = np.random.Generator(np.random.PCG64(2))
+    run = World(of, rng, LiveRun, before, "worker 1" if late else "")
+    if late:
+        while pairs := [pair for pair in run.waiting() if pair != ("coordinator", "replica")]:
+            run.arrive(pairs[0])
+        run.find_places()
+        for _ in range(2):
+            run.arrive(("worker 1", "coordinator"))
+    run.heal()
+    assert run.outcome is not None
+    assert run.outcome.status == "finished"
+    joins = run.live.run.log.of_kind(Kind.JOIN)["worker"].tolist()
+    assert joins == [1]
+
+
+def test_a_worker_joins_once_whoever_says_so() -> None:
+    """Its return by the profile waited for its turn when another process took its place."""
+    live = all_connected(workload("asp", evaluate_every=100))
+    live.handle(Received(FIRST_SERVER, msg.StateReply(1, {})), 0.0)
+    live.handle(Received("evaluator", msg.EvaluationDone(0, {"val_loss": 1.0})), 0.0)
+    assert not live.membership.is_possible(ev.Join(1))
+    live.run.view.workers[1].status = Status.GONE
+    live.run.events.append(ev.Join(1))
+    assert live.membership.awaits_worker  # others may be gone meanwhile
+
+
+def test_a_checkpoint_of_a_stop_without_version_comes_after_its_log() -> None:
+    """The client went back to rows that it did not have if the run was lost then."""
+    run = world(workload("bsp", checkpoint_every=1.0))
+    settle(run)
+    run.end_step("worker 0")
+    run.ask(msg.RequestStop(True))
+    for _ in range(50):
+        run.pass_time(0.1)
+        settle(run)
+    assert run.record.start is not None
+    run = world(workload("bsp"))
+    settle(run)
+    run.live.run.log.add(Kind.NOTE, 1.0)
+    run.live.answers.write("now")
+    sends = [each for each in run.live.run.out.take() if isinstance(each, Send)]
+    assert isinstance(sends[0].message, msg.LogRows)
+
+
+def test_who_is_lost_at_the_end_makes_no_version() -> None:
+    """The engine made one of the other's push, of which the server never heard."""
+    run = world(workload("bsp", stop={"seconds": 2.0}))
+    settle(run)
+    run.end_step("worker 0")
+    settle(run)
+    run.live.run.events.append(ev.SwitchRequested(None))
+    run.now = 2.5
+    run.refuse("worker 1")
+    run.heal()
+    assert run.outcome is not None
+    assert run.outcome.facts["lost_workers"] == [1]
+    assert not len(run.log.of_kind(Kind.APPLY)["row"])
+
+
+def test_a_late_replica_is_not_for_the_next_in_a_place() -> None:
+    """A process that had just come was given the release of the dead one."""
+    out = Outbox()
+    store = AllReduceStore(out, [0, 1], {}, count(1))
+    store.join(1)
+    store.release(Release(1, ticket=4), 4)
+    store.leave(1, 4)
+    store.join(1)
+    out.take()
+    store.reply("worker 0", msg.StateReply(1, {}))
+    assert out.take() == []
 
 
 # -------------------------------------------------------------------- planted faults

@@ -15,12 +15,10 @@ from typing import Any, TypeAlias
 import numpy as np
 from torch import Tensor
 
-from psbench.backends.dask.coordinator.checkpointing import Start
 from psbench.backends.dask.coordinator.live_run import LiveRun
 from psbench.backends.dask.protocol import messages as msg
 from psbench.backends.dask.protocol.instructions import Input, Instruction, Tick
 from psbench.backends.dask.protocol.transport import Received
-from psbench.checkpoints.file import Checkpoint
 from psbench.experiment import Experiment
 from psbench.testing.live import World
 from psbench.training.workload import Workload
@@ -94,10 +92,9 @@ def workload(strategy: Any, workers: int = 2, **changes: Any) -> Workload:
     return Workload.build(Experiment(**settings | changes))
 
 
-def world(of: Workload, start: Start | None = None) -> World:
+def world(of: Workload, before: World | None = None) -> World:
     """Return the processes of a run whose instructions are written down."""
-    made: Any = lambda *given: Written(*given, start)  # noqa: E731
-    return World(of, np.random.Generator(np.random.PCG64(1)), made)
+    return World(of, np.random.Generator(np.random.PCG64(2 if before else 1)), Written, before)
 
 
 Scene: TypeAlias = Callable[[], World | Written]
@@ -235,12 +232,9 @@ def a_process_does_not_report() -> Written:
 def a_run_goes_on_from_a_checkpoint() -> World:
     of = workload("ssp", checkpoint_every=0.01, stop={"updates": 8})
     first = world(of)
-    while not first.stored:
+    while first.record.start is None:
         first.let_all_happen()
-    kept = first.stored[0]
-    rows, texts = kept.state["logged"]
-    start = Start(Checkpoint(kept.tensors, kept.state), rows, list(first.live.run.log.texts[:texts]))
-    run = world(of, start)
+    run = world(of, first)
     run.heal()
     return run
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from psbench.backends.dask.coordinator.live_run import LiveRun
 from psbench.backends.dask.protocol import messages as msg
-from psbench.backends.dask.protocol.roles import CLIENT, EVALUATOR, REPLICA, worker_number
+from psbench.backends.dask.protocol.roles import CLIENT, EVALUATOR, REPLICA, worker_name, worker_number
 from psbench.errors import DoubtfulComposition, PsbenchError, SpecError
 from psbench.experiment import Experiment
 from psbench.seeds import Streams
@@ -156,17 +156,31 @@ def play(
     rng = Streams(seed).generator("live schedule", block, number)
     world = None
     try:
-        world = World(workload, rng, run_class)
-        player = LivePlayer(world, rng)
-        for _ in range(choices):
-            if world.end is not None:
-                break
-            player.choose()
-        if world.end is None:
-            world.heal()
+        absent = _absent(workload, rng)
+        world = World(workload, rng, run_class, absent=absent)
+        _play_on(world, rng, choices)
+        if world.can_go_on:
+            world = World(workload, rng, run_class, world, _absent(workload, rng))
+            _play_on(world, rng, choices)
     except Exception as error:
         return world, error
     return world, None
+
+
+def _absent(workload: Workload, rng: np.random.Generator) -> str:
+    """Return the worker for which there is no place at first; empty if there is one for each."""
+    experiment = workload.experiment
+    joins = experiment.recovery.lets_workers_join and experiment.num_workers > experiment.recovery.min_workers
+    return worker_name(int(rng.integers(experiment.num_workers))) if joins and rng.random() < 0.2 else ""
+
+
+def _play_on(world: World, rng: np.random.Generator, choices: int) -> None:
+    player = LivePlayer(world, rng)
+    for _ in range(choices):
+        if world.end is not None:
+            return
+        player.choose()
+    world.heal(looks=True)
 
 
 class LivePlayer:
@@ -203,7 +217,9 @@ class LivePlayer:
             return
         pairs, busy = world.waiting(), world.busy()
         drawn = self._draw()
-        if drawn < 0.06 or not (pairs or busy):
+        if drawn < 0.01:
+            world.settle()
+        elif drawn < 0.06 or not (pairs or busy):
             world.pass_time(self._one_of((0.02,) * 12 + (0.3,) * 7 + (2.0,)))
         elif drawn < 0.08:
             world.report_dead()
@@ -229,8 +245,10 @@ class LivePlayer:
             world.ask(msg.RequestStop(self._one_of((False, True))))
         elif drawn < 0.92:
             world.ask(msg.RequestSwitch(None))
-        elif drawn < 0.96 and world.workers:
+        elif drawn < 0.94 and world.workers:
             world.refuse(self._one_of(sorted(world.workers)))
+        elif drawn < 0.96 and world.workers:
+            world.diverge(self._one_of(sorted(world.workers)))
         elif drawn < 0.97:
             world.kill(CLIENT)
 
@@ -260,6 +278,10 @@ def _draw_experiment(rng: np.random.Generator) -> Experiment:
     cluster: dict[str, Any] = {"workers": workers, "step_time": "constant"}
     if rng.random() < 0.2 and workers > 1:
         cluster["failures"] = [{"worker": workers - 1, "at_s": 0.5, "rejoin_s": 2.0}]
+    stop: dict[str, Any] = {"updates": int(rng.integers(3, 16)), "epochs": 50}
+    drawn = rng.random()
+    if drawn < 0.2:
+        stop |= {"seconds": 2.0} if drawn < 0.1 else {"patience": 2}
     return Experiment(
         strategy=strategy,
         data="digits",
@@ -268,7 +290,7 @@ def _draw_experiment(rng: np.random.Generator) -> Experiment:
         batch_size=4 * workers,
         evaluate_every=float(rng.choice([0.1, 1.0, 100.0])),
         checkpoint_every=None if rng.random() < 0.5 else 0.2,
-        stop={"updates": int(rng.integers(3, 16)), "epochs": 50},
+        stop=stop,
         recovery=recovery,
         backend="dask",
     )

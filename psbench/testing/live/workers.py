@@ -65,17 +65,27 @@ class FakeWorker:
     rings : Rings
     send : callable
         Sends a message to a process, by its name.
+    clock : callable
+        Returns the time, in seconds of the coordinator's clock.
 
     Attributes
     ----------
-    steps : int
+    steps_ended : int
         Steps that may end: a schedule lets one end by adding to it.
+    diverges : bool
+        Whether what it pushes next is not finite.
     """
 
     def __init__(
-        self, workload: Workload, worker: int, rings: Rings, send: Callable[[str, Message], None]
+        self,
+        workload: Workload,
+        worker: int,
+        rings: Rings,
+        send: Callable[[str, Message], None],
+        clock: Callable[[], float],
     ) -> None:
         self._workload, self.worker, self._rings, self._send = workload, worker, rings, send
+        self._clock, self.diverges = clock, False
         self._compositions = workload.experiment.strategy.compositions
         self.mailbox: deque[Message] = deque()
         self.slices: dict[str, deque[ReleaseMessage]] = {}
@@ -98,6 +108,16 @@ class FakeWorker:
         """Do what can be done without waiting."""
         while self._goes_on():
             self._goes_on = next(self._life)
+
+    @property
+    def ticket(self) -> int:
+        """Of its last release; -1 if it has none."""
+        return -1 if self._loop is None else self._loop.ticket
+
+    @property
+    def exchanges(self) -> bool:
+        """Whether it computes while the answer to its push is under way."""
+        return self._loop is not None and self._loop.exchanging
 
     @property
     def _composition(self) -> Any:
@@ -216,12 +236,12 @@ class FakeWorker:
         push = self._loop.push(-1, bytes=0, overlapping=overlapping)
         if self._composition.placement.collective:
             self._contributes = True
-            self._tell(PushMessage.of(push, 0.0, True))
+            self._tell(PushMessage.of(push, self._clock(), not self.diverges))
             return
         first, *others = [torch.full((part.size,), float(push.ticket)) for part in self._parts()]
         for name, payload in zip(self._other_servers(), others, strict=True):
-            self._send(name, PushMessage.of(push, 0.0, True, payload))
-        self._tell(PushMessage.of(push, 0.0, True, first))
+            self._send(name, PushMessage.of(push, self._clock(), not self.diverges, payload))
+        self._tell(PushMessage.of(push, self._clock(), not self.diverges, first))
 
     # ---------------------------------------------------------------- orders
 

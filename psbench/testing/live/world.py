@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import Any
 
 import numpy as np
 
@@ -33,11 +32,13 @@ from psbench.backends.dask.protocol.roles import (
     worker_number,
 )
 from psbench.backends.dask.protocol.transport import Received
-from psbench.core.log import Kind
+from psbench.backends.dask.record import Record
+from psbench.core.log import EventLog
 from psbench.errors import BackendError, Cancelled, ServerLost, WorkerLost
 from psbench.testing.invariants import BrokenContract
 from psbench.testing.live.channels import Channels
-from psbench.testing.live.servers import FakeServer, version_of
+from psbench.testing.live.checks import Checks
+from psbench.testing.live.servers import FakeServer
 from psbench.testing.live.workers import FakeWorker, Rings
 from psbench.training.workload import Workload
 
@@ -61,24 +62,40 @@ class World:
         Draws what the processes do that no choice says.
     run_class : type
         `LiveRun`, or one with a fault.
+    before : World or None
+        One that has ended: this run goes on from the last checkpoint of its client.
+    absent : str
+        A worker for which there is no place at the beginning.
 
     Attributes
     ----------
+    log, record : EventLog, Record
+        The client's.
     end : End or None
         How the run ended.
     deaths : set of str
         Roles whose processes were killed.
-    stored : list of StoreCheckpoint
-        What the client has written.
     """
 
     def __init__(
-        self, workload: Workload, rng: np.random.Generator, run_class: type[LiveRun] = LiveRun
+        self,
+        workload: Workload,
+        rng: np.random.Generator,
+        run_class: type[LiveRun] = LiveRun,
+        before: World | None = None,
+        absent: str = "",
     ) -> None:
         self._workload, self._rng = workload, rng
         self.now, self._channels, self._rings = 0.0, Channels(), Rings()
-        names = [name for name in roles_of(workload.experiment) if name != COORDINATOR]
-        self.live = run_class(workload, [*names, CLIENT])
+        names = [name for name in roles_of(workload.experiment) if name not in (COORDINATOR, absent)]
+        if before is None:
+            self.log = EventLog()
+            self.record = Record(workload.experiment, self.log, None, None, None)
+        else:
+            self.log, self.record = before.log, before.record
+            self.record.go_back()
+        self.live = run_class(workload, [*names, CLIENT], self.record.start)
+        self.checks = Checks(workload, self.live, self.record, self.log)
         self._inputs: deque[Input] = deque()  # of the coordinator's own process, before all messages
         self.first_server = FakeServer(workload, 0, self._never)
         self.servers: dict[str, FakeServer] = {}
@@ -87,21 +104,13 @@ class World:
         self._met: set[str] = set()  # whose greeting the coordinator has read: it can send to no others
         self.deaths: set[str] = set()
         self._unnoticed: set[str] = set()  # dead, and not found dead yet
-        self._missing: set[str] = set()  # roles that the client looks for a place for
+        self._missing = {absent} - {""}  # roles that the client looks for a place for
         self._replaced: set[str] = set()
         self._refused_evaluator = False
         self.retired = self.asked_to_stop = False
         self.end: End | None = None
         self.outcome: msg.RunOutcome | None = None
-        self.stored: list[msg.StoreCheckpoint] = []
         self.moves = False
-        self._kept_version = -1  # of the last state that the replica has
-        self._state_versions: dict[int, int] = {}  # of states on their way to the replica, by tag
-        # whether every model of the run is of one version: where workers' models diverge a mean is not
-        self._is_plain = not any(
-            each.own_steps or each.communication.pushes == "together"
-            for each in workload.experiment.strategy.compositions
-        )
         self.inputs = 0
         self._tell(Tick())
         self._start(CLIENT)
@@ -127,7 +136,7 @@ class World:
         if worker is not None:
             for server in self.servers:
                 send(server, msg.Hello(name))
-            self.workers[name] = FakeWorker(self._workload, worker, self._rings, send)
+            self.workers[name] = FakeWorker(self._workload, worker, self._rings, send, lambda: self.now)
             self.workers[name].live()
             return
         if name.startswith("server"):
@@ -161,6 +170,7 @@ class World:
             self.inputs += 1
             for instruction in self.live.handle(self._inputs.popleft(), self.now):
                 self._perform(instruction)
+            self.checks.after_input()
 
     def _perform(self, instruction: Instruction) -> None:
         if self.end is not None:
@@ -193,7 +203,7 @@ class World:
     is_healing = False
 
     def _send(self, name: str, message: Message) -> None:
-        self._check_sent(name, message)
+        self.checks.sent(name, message, REPLICA in self._met)
         if name in self._met:
             self._channels.send(COORDINATOR, name, message)
 
@@ -219,7 +229,7 @@ class World:
         elif receiver == EVALUATOR:
             self._evaluate(message)
         elif receiver == REPLICA and isinstance(message, msg.KeepState):
-            self._check_state(message.state, message.tensors)
+            self.checks.state(message.state, message.tensors, REPLICA)
             self._channels.send(REPLICA, COORDINATOR, msg.StateKept(message.tag))
 
     def repeat(self, pair: tuple[str, str]) -> None:
@@ -237,16 +247,15 @@ class World:
                 self.first_server.receive((worker, message.ticket), payload)
         elif isinstance(message, msg.Hello) and sender in self.alive:
             self._met.add(sender)
-            if sender == REPLICA:  # a process that has nothing yet
-                self._kept_version = -1
-        elif isinstance(message, msg.StateKept):
-            self._kept_version = self._state_versions.get(message.tag, -1)
+        self.checks.arrived(sender, message, self.now)
         self._tell(Received(sender, message))
 
     def _arrive_at_client(self, message: Message) -> None:
-        if isinstance(message, msg.StoreCheckpoint):
-            self._check_state(message.state, message.tensors)
-            self.stored.append(message)
+        if isinstance(message, msg.LogRows):
+            self.record.extend(message)
+        elif isinstance(message, msg.StoreCheckpoint):
+            self.checks.stored(message)
+            self.record.store(message)
         elif isinstance(message, msg.RoleLost):
             self._missing.add(message.name)
         elif isinstance(message, msg.RunMoves):
@@ -276,40 +285,13 @@ class World:
     def _evaluate(self, message: Message) -> None:
         loss = float(self._rng.random())
         if isinstance(message, msg.EvaluateModel):
-            version_of(message.tensors["parameters"], "what is evaluated") if self._is_plain else None
+            self.checks.evaluated(message.tensors, loss)
             values = {"val_loss": loss, "val_accuracy": 1 - loss, "train_loss": loss}
             self._channels.send(EVALUATOR, COORDINATOR, msg.EvaluationDone(message.key, values))
         elif isinstance(message, msg.MeasureLoss):
             self._channels.send(EVALUATOR, COORDINATOR, msg.LossMeasured(message.name, loss))
 
-    # ---------------------------------------------------------------- what is to hold
-
-    def _check_sent(self, name: str, message: Message) -> None:
-        if isinstance(message, msg.KeepState) and message.state["engine"] is not None:
-            self._state_versions[message.tag] = message.state["engine"]["view"]["version"]
-        elif isinstance(message, msg.ReleaseMessage) and REPLICA in self._met and message.sent:
-            self._check_kept(name, message.version)
-
-    def _check_kept(self, name: str, version: int) -> None:
-        """Check that the replica, once it has a state, has what a worker is to start from."""
-        if version > self._kept_version >= 0:
-            raise BrokenContract(
-                f"{name} is released from version {version}, and the replica has {self._kept_version}"
-            )
-
-    def _check_state(self, state: dict[str, Any], tensors: dict[str, Any]) -> None:
-        """Check that a checkpoint has one version, the payloads of its pushes, and all workers."""
-        if state["engine"] is None:
-            return
-        view = state["engine"]["view"]
-        if self._is_plain:
-            found = version_of(tensors["parameters"], "a checkpoint")
-            if found != view["version"]:
-                raise BrokenContract(f"a checkpoint of version {view['version']} has the model of {found}")
-        if self.first_server.slice is not None:
-            for push in view["pending"]:
-                if f"push/{push['id']}/payload" not in tensors:
-                    raise BrokenContract(f"a checkpoint lacks the payload of push {push['id']}")
+    # ---------------------------------------------------------------- the end
 
     def _check_end(self, end: End) -> None:
         error = end.error
@@ -317,7 +299,12 @@ class World:
             told = self.outcome or self.moves or self._channels.has(COORDINATOR, CLIENT)
             if CLIENT in self.alive and not told:
                 raise BrokenContract("the run has ended without a word to the client")
-            self._check_log()
+            while CLIENT in self.alive and self._channels.has(COORDINATOR, CLIENT):
+                self.arrive((COORDINATOR, CLIENT))
+            if self.outcome is not None:
+                self.checks.ended(self.outcome, self.deaths - self._unnoticed - {CLIENT})
+            elif self.moves and not self.record.can_go_back:
+                raise BrokenContract("the run moves, and the client has nothing to go on from")
             return
         expected = (
             (isinstance(error, ServerLost) and (self.retired or self._lost_server))
@@ -336,22 +323,12 @@ class World:
     def _lost_workers(self) -> bool:
         return any(worker_number(name) is not None for name in self.deaths)
 
-    def _check_log(self) -> None:
-        log = self.live.run.log
-        rows = log.rows()
-        made = rows["version"][rows["kind"] == Kind.APPLY]
-        versions = sorted(set(made.tolist()))
-        start = self.live.start
-        before = 0 if start is None else start.checkpoint.state["engine"]["view"]["version"]
-        last = before + len(versions)
-        if versions != list(range(before + 1, last + 1)):
-            raise BrokenContract(f"the log has versions {versions} after {before}")
-        outcome = self.outcome
-        if outcome is None or not self._is_plain or outcome.status != "finished":
-            return
-        found = version_of(outcome.tensors["parameters"], "the outcome")
-        if found != last:
-            raise BrokenContract(f"the outcome is of version {found}, and the log ends with {last}")
+    @property
+    def can_go_on(self) -> bool:
+        """Whether the client would start the run again: it moves, or a server was lost."""
+        end = self.end
+        lost = end is not None and isinstance(end.error, ServerLost)
+        return CLIENT in self.alive and (self.moves or lost) and self.record.can_go_back
 
     # ---------------------------------------------------------------- choices
 
@@ -405,13 +382,19 @@ class World:
         self.asked_to_stop |= isinstance(message, msg.RequestStop)
         self._channels.send(CLIENT, COORDINATOR, message)
 
+    def diverge(self, name: str) -> None:
+        """Let what a worker pushes from now on not be finite."""
+        self.workers[name].diverges = True
+
     def refuse(self, name: str) -> None:
         """Let a worker send the coordinator what cannot be decoded."""
         self.deaths.add(name)
         self._tell(Refused(name))
 
-    def heal(self) -> None:
+    def heal(self, looks: bool = False) -> None:
         """Let everything happen that is under way, without faults, until the run ends.
+
+        `looks` says whether it is checked, whenever all messages have arrived, that run and processes agree.
 
         Raises
         ------
@@ -420,11 +403,22 @@ class World:
         """
         self.is_healing = True
         for _ in range(_ROUNDS):
+            if looks and self.end is None:
+                self.settle()
             self.let_all_happen()
             if self.end is not None:
                 return
         wait = self.live.wait
         raise BrokenContract(f"the run does not end: it waits for {wait.whom() if wait else 'nothing'}")
+
+    def settle(self) -> None:
+        """Let all messages arrive, and check that run and processes agree."""
+        while (pairs := self.waiting()) and self.end is None:
+            self.arrive(pairs[0])
+        if self.end is None:
+            self._tell(Tick())
+        if self.end is None and not self.waiting():
+            self.checks.settled(self.workers, self._unnoticed - self.live.run.peers.gone)
 
     def let_all_happen(self) -> None:
         """Let what is under way arrive and every step end, and a tenth of a second pass."""

@@ -13,7 +13,7 @@ from psbench.backends.dask.coordinator.log_stream import LogStream
 from psbench.backends.dask.coordinator.pushes import PushIntake
 from psbench.backends.dask.coordinator.replication import Replication
 from psbench.backends.dask.coordinator.run_state import RunState, Script
-from psbench.core.actions import Action
+from psbench.core.actions import Action, Release
 
 
 class Answers:
@@ -61,8 +61,8 @@ class Answers:
                 if replicates:
                     yield from self._replication.keep(actions, self.state())
                 if label:
-                    self._write(label, actions)
-        if ending or not (yield from self._perform_each(actions)):
+                    self.write(label, actions)
+        if not (yield from self._perform_each(actions)):
             evaluation.after_answer()  # releases with which models were asked for are not sent
             return
         if self._actions.keeps_steps:  # steps that are kept after a vote count too
@@ -71,18 +71,19 @@ class Answers:
         if not ending:
             evaluation.after_answer()
 
-    def _write(self, label: str, rest: Sequence[Action]) -> None:
-        """Write a checkpoint; `rest` is what is still to be performed of the answer."""
-        run = self._run
+    def write(self, label: str, rest: Sequence[Action] = ()) -> None:
+        """Write a checkpoint, after the log up to it; `rest` is still to be performed of the answer."""
         self._log_stream.send()
         self._checkpoints.write(label, rest, self.state())
-        if self._checkpoints.stopping and not run.ending:
-            self.unanswered = True
-            run.ending.stop()
+        if self._checkpoints.stopping:
+            self._run.ending.stop()
 
     def _perform_each(self, actions: Sequence[Action]) -> Script[bool]:
         """Perform actions, and return whether the run goes on."""
         run = self._run
+        if run.ending:
+            self.unanswered = self.unanswered or any(type(action) is Release for action in actions)
+            return False
         for action in actions:
             script = self._actions.perform(action)
             if script is not None:

@@ -282,7 +282,8 @@ def first_actions(
     """Return what a resumed run performs first: the rest of the answer, for the workers that are here."""
     rest = actions_from_plain(checkpoint.state["rest"], engine.composition)
     rest = [action for action in rest if not hasattr(action, "worker") or action.worker in workers]
-    return [*rest, *engine.resume(released(rest), epochs)]
+    again = engine.resume(released(rest), epochs)
+    return [*rest, *(action for action in again if not hasattr(action, "worker") or action.worker in workers)]
 
 
 def timers_to_plain(entries: Sequence[tuple[float, ev.Event]]) -> list[list[Any]]:

@@ -86,6 +86,8 @@ class LiveRun:
     start : Start or None
     wait : Wait or None
         What the run waits for now.
+    training_wait : Wait
+        What it is between two events of training.
     """
 
     def __init__(self, workload: Workload, expected: Sequence[str], start: Start | None = None) -> None:
@@ -133,7 +135,7 @@ class LiveRun:
         self._of_anyone = self._handlers()
         self._script = self._whole()
         self.wait: Wait | None = None
-        self._training_wait = Wait(self._is_something_due, lambda: computing(run))
+        self.training_wait = Wait(self._is_something_due, lambda: computing(run))
 
     # ---------------------------------------------------------------- what goes in and comes out
 
@@ -185,10 +187,10 @@ class LiveRun:
         else:
             yield from self._resume(self.start)
         while not run.ending:
-            yield self._training_wait
+            yield self.training_wait
             while run.events and not run.ending:
                 yield from self._handle(run.events.popleft())
-            yield from self.stopping.without_version(self.answers.state)
+            yield from self.stopping.without_version(self.answers.write)
         if self.stopping.retired and run.ending.status == "stopped":
             yield from self.checkpoints.complete(self.pushes.position_after)
             run.out.send(CLIENT, msg.RunMoves(self.stopping.retired))
@@ -247,10 +249,10 @@ class LiveRun:
         reason = run.rules.after_update(view, state["movement"])
         if self.actions.keeps_steps or not reason:
             epochs = run.workload.experiment.stop.epochs
+            run.events.extend(self.membership.changes_since_checkpoint())  # before those of the wait
             yield from self.answers.perform(
                 first_actions(run.engine, checkpoint, run.peers.workers(), epochs)
             )
-            run.events.extend(self.membership.changes_since_checkpoint())
         if reason:  # where models diverge, the last answer says first which steps the workers keep
             run.ending.finish(reason)
 
@@ -365,7 +367,7 @@ class LiveRun:
     def _check_progress(self) -> None:
         """Raise Deadlock if nothing under way can release a worker again, and WorkerLost if none is left."""
         run, view = self.run, self.run.view
-        if self.wait is not self._training_wait:
+        if self.wait is not self.training_wait:
             return
         if not (view.num_active or run.events or run.ending or self.membership.awaits_worker):
             raise WorkerLost(self._no_worker_left())
@@ -416,9 +418,8 @@ class LiveRun:
     def _finish(self) -> Script[None]:
         """Have the last version evaluated, and send the client what the run leaves."""
         run = self.run
-        for event in run.events:
-            if type(event) is ev.Leave and self.membership.is_possible(event):
-                run.engine.handle(event, run.now)
+        # to handle them would make versions of which no store hears
+        left = {e.worker for e in run.events if type(e) is ev.Leave and self.membership.is_possible(e)}
         run.events.clear()
         time_s = min(run.now, run.rules.deadline_s)
         state = yield from await_state(self.evaluation.gather)
@@ -429,7 +430,7 @@ class LiveRun:
         yield from self.evaluation.evaluate_last(state)
         yield from self._await_usage()
         self.log_stream.send()
-        gone = {worker.id for worker in run.view.workers.values() if worker.status == Status.GONE}
+        gone = left | {worker.id for worker in run.view.workers.values() if worker.status == Status.GONE}
         facts = {
             "time_s": time_s,
             "lost_workers": sorted(gone | (run.peers.lost_workers - run.view.workers.keys())),

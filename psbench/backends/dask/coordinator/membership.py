@@ -177,16 +177,23 @@ class Membership:
         gone = {w.id for w in there.values() if w.status == Status.GONE and not w.dropped}
         lost = sorted(there.keys() - gone - {*here})
         timers = self._timers
-        back = [w for w in here if w in gone and w not in timers.failing and not timers.expects(w)]
+        out = (gone - timers.failing) | ({*here} - there.keys())
+        back = [w for w in here if w in out and not timers.expects(w)]
         return [*(ev.Leave(worker, "lost") for worker in lost), *map(ev.Join, back)]
 
     @property
     def awaits_worker(self) -> bool:
         """Whether a worker is to join that is not gone for good."""
-        return self._timers.expects_join(self._peers.lost_workers) or self._replacements.awaits_worker
+        joins = any(type(event) is ev.Join and self.is_possible(event) for event in self._run.events)
+        expects = self._timers.expects_join(self._peers.lost_workers)
+        return joins or expects or self._replacements.awaits_worker
 
     def is_possible(self, event: ev.Event) -> bool:
-        """Return whether a join or failure of the profile is possible: a dead process does not come back."""
+        """Return whether a join or failure of the profile is possible: a dead process does not come back.
+
+        Another that has taken its place joins once, be it by itself or when the profile has it return.
+        """
         if type(event) is ev.Join:
-            return event.worker in self._peers.workers()
+            known = self._run.view.workers.get(event.worker)
+            return event.worker in self._peers.workers() and (known is None or known.status is Status.GONE)
         return type(event) is not ev.Leave or event.worker in self._run.view.workers

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 from psbench.backends.dask.coordinator.checkpointing import CheckpointWriter
 from psbench.backends.dask.coordinator.membership import Membership
@@ -62,10 +61,10 @@ class Stopping:
         """Whether no version came in time."""
         return self._run.now >= self._latest
 
-    def without_version(self, state: Callable[[], dict[str, Any]]) -> Script[None]:
+    def without_version(self, write: Callable[[str], None]) -> Script[None]:
         """End a run with a checkpoint of this moment, if no version came in time.
 
-        `state` returns what the checkpoint holds of the coordinator itself.
+        `write` writes a checkpoint, by its name, and ends the run.
         """
         run = self._run
         if not self.is_late or run.ending:
@@ -73,8 +72,7 @@ class Stopping:
         if run.engine.measuring:  # until what is measured has come
             yield Wait(lambda: bool(run.events) or bool(run.ending), lambda: computing(run))
         else:
-            self._checkpoints.write("stopped", (), state())
-            run.ending.stop()
+            write("stopped")
 
 
 def computing(run: RunState) -> str:

@@ -78,6 +78,7 @@ class AllReduceStore:
         self._pushed: dict[int, PushKey] = {}  # what each worker adds to the next ring it is in
         self._ring: _Ring | None = None
         self._numbers = numbers
+        self._behind: dict[int, ReleaseMessage] = {}  #: releases of workers that wait for a replica
         self._requests: dict[int, _Request] = {}
         self._gift = -1  # the request for a sum that goes to those who did not finish its ring
         if state is not None:
@@ -159,7 +160,12 @@ class AllReduceStore:
             self._send(worker, message)
             return
 
+        self._behind[worker] = message
+
         def bring_up_to_date(state: State) -> None:
+            if self._behind.get(worker) is not message:
+                return  # it is gone, and another process may have taken its place
+            del self._behind[worker]
             self._send(worker, msg.LoadReplica(state))
             self._current.add(worker)
             self._send(worker, message)
@@ -245,6 +251,7 @@ class AllReduceStore:
             return
         self._alive.remove(worker)
         self._pushed.pop(worker, None)
+        self._behind.pop(worker, None)
         ring = self._ring
         if ring is not None and worker in ring.order.members:
             self._requests.pop(self._gift, None)

@@ -1,0 +1,329 @@
+"""What is to hold in every live run, seen from outside: in its messages, its log and its processes."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from psbench.backends.dask.coordinator.live_run import LiveRun
+from psbench.backends.dask.protocol import messages as msg
+from psbench.backends.dask.protocol.decoder import Message
+from psbench.backends.dask.protocol.framing import State
+from psbench.backends.dask.protocol.roles import CLIENT, EVALUATOR, REPLICA, worker_number
+from psbench.backends.dask.record import Record
+from psbench.core.events import COLLECTIVE
+from psbench.core.log import EventLog, Kind
+from psbench.core.view import Status
+from psbench.testing.invariants import BrokenContract, Invariants
+from psbench.testing.live.servers import version_of
+from psbench.testing.live.workers import FakeWorker
+from psbench.training.workload import Workload
+
+#: the time of a push's way is stored with 4 bytes
+_ROUNDING_S = 1e-3
+#: servers wait for a while for what may have been lost
+_PATIENCE_S = 1.0
+
+
+class Checks:
+    """Follows one run, and says at the first input after which something does not hold.
+
+    Parameters
+    ----------
+    workload : Workload
+    live : LiveRun
+    record : Record
+        The client's.
+    log : EventLog
+        The client's, as long as the run has told it.
+    """
+
+    def __init__(self, workload: Workload, live: LiveRun, record: Record, log: EventLog) -> None:
+        self._experiment, self._live, self._record, self._log = workload.experiment, live, record, log
+        # whether every model of the run is of one version: where workers' models diverge a mean is not
+        self.is_plain = not any(
+            each.own_steps or each.communication.pushes == "together"
+            for each in workload.experiment.strategy.compositions
+        )
+        self._dataset_size = live.run.view.dataset_size
+        self._has_servers = not any(
+            each.placement.collective for each in workload.experiment.strategy.compositions
+        )
+        self._invariants = None if live.start else Invariants("a live run", live.run.engine)
+        self._rows = 0
+        self._first_push = live.start.checkpoint.state["next_push"] if live.start else 0
+        self._pushes: list[tuple[int, msg.PushMessage, float]] = []
+        self._tickets: dict[int, int] = {}  # of the last release that each worker was sent
+        self._versions: dict[float, int] = {}  # that were evaluated, by the loss that was found
+        self._kept_version = -1  # of the last state that the replica has
+        self._state_versions: dict[int, int] = {}  # of states on their way to the replica, by tag
+        self._incidents = Counter[str]()  # by the role that they are about
+        self._strayed: dict[int, list[float]] = {}  # when a worker was not where the run takes it to be
+        self.stored_versions: list[int] = []
+
+    # ---------------------------------------------------------------- messages
+
+    def after_input(self) -> None:
+        """Check the log as far as it has grown."""
+        rows = len(self._live.run.log)
+        if self._invariants is not None and rows > self._rows:
+            self._rows = rows
+            self._invariants.look()
+
+    def sent(self, name: str, message: Message, has_replica: bool) -> None:
+        """Check a message of the coordinator to another process."""
+        if isinstance(message, msg.KeepState):
+            if message.state["engine"] is not None:
+                self._state_versions[message.tag] = message.state["engine"]["view"]["version"]
+        elif isinstance(message, msg.ReleaseMessage):
+            self._release(name, message, has_replica)
+        elif isinstance(message, msg.Incident):
+            self._incidents.update(
+                name for name in self._live.run.peers.known if message.text.startswith(name)
+            )
+        elif isinstance(message, msg.StartTraining):
+            here = set(self._live.run.peers.workers())
+            if set(message.rings) != here or None in message.rings.values():
+                raise BrokenContract(f"{name} hears of the rings of {message.rings}, and {here} are here")
+        elif name == EVALUATOR and isinstance(message, msg.EvaluateModel) and self.is_plain:
+            version_of(message.tensors["parameters"], "what is evaluated")
+
+    def _release(self, name: str, message: msg.ReleaseMessage, has_replica: bool) -> None:
+        worker = worker_number(name)
+        assert worker is not None
+        if message.ticket <= self._tickets.get(worker, -1):
+            raise BrokenContract(f"{name} is sent ticket {message.ticket} twice")
+        self._tickets[worker] = message.ticket
+        view = self._live.run.view.workers[worker]
+        if view.status is Status.COMPUTING and message.ticket > view.ticket:
+            raise BrokenContract(f"{name} is sent ticket {message.ticket}, and is at {view.ticket}")
+        if has_replica and message.sent and message.version > self._kept_version >= 0:
+            raise BrokenContract(
+                f"{name} is released from version {message.version}, and the replica has {self._kept_version}"
+            )
+
+    def arrived(self, sender: str, message: Message, now: float) -> None:
+        """Take note of a message that the coordinator reads next."""
+        worker = worker_number(sender)
+        if isinstance(message, msg.PushMessage) and worker is not None:
+            self._pushes.append((worker, message, now))
+        elif isinstance(message, msg.Hello) and sender == REPLICA:  # a process that has nothing yet
+            self._kept_version = -1
+        elif isinstance(message, msg.StateKept):
+            self._kept_version = self._state_versions.get(message.tag, -1)
+
+    def evaluated(self, tensors: State, loss: float) -> None:
+        """Take note of a model that was evaluated, and of what was found."""
+        if self.is_plain:
+            self._versions[loss] = version_of(tensors["parameters"], "what is evaluated")
+
+    def state(self, state: dict[str, Any], tensors: State, name: str) -> None:
+        """Check that a checkpoint has one version, the payloads of its pushes, and all workers."""
+        rows, texts = state["logged"]
+        if name == CLIENT and (rows > len(self._log) or texts > len(self._log.texts)):
+            raise BrokenContract(f"a checkpoint comes with {rows} rows, and the client has {len(self._log)}")
+        if state["engine"] is None:
+            return
+        view = state["engine"]["view"]
+        if self.is_plain:
+            found = version_of(tensors["parameters"], "a checkpoint")
+            if found != view["version"]:
+                raise BrokenContract(f"a checkpoint of version {view['version']} has the model of {found}")
+        for push in view["pending"]:
+            if self._has_servers and f"push/{push['id']}/payload" not in tensors:
+                raise BrokenContract(f"a checkpoint lacks the payload of push {push['id']}")
+            if push["id"] >= state["next_push"]:
+                raise BrokenContract(f"push {push['id']} is in a checkpoint that gives its number again")
+
+    def stored(self, message: msg.StoreCheckpoint) -> None:
+        """Check that the client's checkpoints are one after another."""
+        self.state(message.state, message.tensors, CLIENT)
+        if message.state["engine"] is None:
+            return
+        version = message.state["engine"]["view"]["version"]
+        if self.stored_versions and version < self.stored_versions[-1]:
+            raise BrokenContract(f"a checkpoint of version {version} comes after {self.stored_versions[-1]}")
+        self.stored_versions.append(version)
+
+    # ---------------------------------------------------------------- all messages have arrived
+
+    def settled(self, workers: Mapping[str, FakeWorker], dead: set[str]) -> None:
+        """Check that run and processes agree, when no message is under way and the run waits for events.
+
+        Parameters
+        ----------
+        workers : mapping of name to FakeWorker
+            Those that are alive.
+        dead : set of str
+            Processes of which the run may not know yet that they are gone.
+        """
+        live = self._live
+        run = live.run
+        if live.wait is not live.training_wait or run.events or run.engine.measuring:
+            return
+        taken = self._log_of_run(Kind.PUSH) + self._log_of_run(Kind.VOID, "push")
+        if taken != len(self._pushes) and not live.start:
+            raise BrokenContract(f"{len(self._pushes)} pushes have come, and the run has taken {taken}")
+        evaluates = not dead and EVALUATOR in run.peers.present
+        if evaluates and self.is_plain and live.evaluation.under_way:
+            raise BrokenContract(f"evaluations {live.evaluation.awaited} are awaited, and none is under way")
+        for name, worker in workers.items():
+            why = "" if dead else self._why_strayed(worker)
+            if not why:
+                self._strayed.pop(worker.worker, None)
+                continue
+            times = self._strayed.setdefault(worker.worker, [])
+            times.append(run.clock_s)
+            if len(times) > 3 and times[-1] - times[0] > _PATIENCE_S:
+                raise BrokenContract(f"{name} {why}")
+
+    def _why_strayed(self, worker: FakeWorker) -> str:
+        """Return in which way a worker is not where the run takes it to be; empty if it is there."""
+        run = self._live.run
+        known = run.view.workers.get(worker.worker)
+        if known is None or known.status is Status.GONE:
+            waits = run.timers.expects(worker.worker) or worker.worker in run.timers.failing
+            return "" if waits or (known is not None and known.dropped) else "is here, and not in the run"
+        if known.status is Status.COMPUTING:
+            reads_later = worker.computing and (worker.exchanges or worker.mailbox)  # between two steps
+            if worker.ticket != known.ticket and not reads_later:
+                return f"is to compute under ticket {known.ticket}, and has {worker.ticket}"
+            return "" if worker.computing or worker.in_full_ring else "is to compute, and waits"
+        if worker.computing and not known.overlapping:
+            return f"computes, and is {known.status.name.lower()} in the run"
+        return ""
+
+    def _log_of_run(self, kind: Kind, text: str | None = None) -> int:
+        log = self._live.run.log
+        rows = log.rows()
+        texts = rows["text"][rows["kind"] == kind]
+        return len(texts) if text is None else sum(log.text(number) == text for number in texts)
+
+    # ---------------------------------------------------------------- the end
+
+    def ended(self, outcome: msg.RunOutcome, dead: set[str]) -> None:
+        """Check the log and the outcome of a run that has ended and whose client has everything."""
+        rows = self._log.rows()
+        if len(rows) != self._live.log_stream.logged[0]:
+            raise BrokenContract(f"the client has {len(rows)} rows of {self._live.log_stream.logged[0]}")
+        self._check_pushes(rows)
+        epochs = self._check_versions(rows, outcome)
+        if self.is_plain:
+            self._check_evaluations(rows, epochs, outcome)
+            if outcome.status == "finished":
+                self._check_stop(epochs, outcome)
+        self._check_facts(rows, outcome)
+        for name in sorted(dead):
+            if not self._incidents[name]:
+                raise BrokenContract(f"{name} is gone, and the user was not told")
+
+    def _check_pushes(self, rows: Any) -> None:
+        """Check that a push is applied or discarded once, with the numbers that its worker sent."""
+        of = {int(row["id"]): row for row in rows[rows["kind"] == Kind.PUSH]}
+        done = Counter(rows["id"][np.isin(rows["kind"], (Kind.APPLY, Kind.DISCARD))].tolist())
+        for push, times in done.items():
+            if times > 1 or push not in of:
+                raise BrokenContract(f"push {push} was applied or discarded {times} times")
+        if self._live.start:
+            return
+        for number, (worker, sent, now) in enumerate(self._pushes):
+            row = of.get(number)
+            if row is None:
+                continue  # void, or the run had ended
+            found = (
+                *(int(row[name]) for name in ("worker", "version", "samples", "steps")),
+                float(row["loss"]),
+            )
+            if found != (worker, sent.version, sent.samples, sent.steps, np.float32(sent.loss)):
+                raise BrokenContract(f"push {number} of worker {worker} is logged as {found}")
+            told = json.loads(self._log.text(row["text"]) or "{}")
+            ring_s = told.pop(COLLECTIVE, 0.0)
+            if self._has_servers > bool(row["bytes"]) or not told.keys() >= (sent.stats or {}).keys():
+                raise BrokenContract(f"push {number} is logged with {row['bytes']} bytes and {told}")
+            if abs(float(row["send_s"]) - ring_s - (now - sent.sent_s)) > _ROUNDING_S:
+                raise BrokenContract(f"push {number} took {now - sent.sent_s:g} s, not {row['send_s']:g} s")
+
+    def _check_versions(self, rows: Any, outcome: msg.RunOutcome) -> list[float]:
+        """Return the epoch of each version; they are made one after another, and the last is the outcome."""
+        applied = rows[rows["kind"] == Kind.APPLY]
+        versions = list(dict.fromkeys(applied["version"].tolist()))
+        if versions != list(range(1, len(versions) + 1)):
+            raise BrokenContract(f"the log has versions {versions}")
+        if self.is_plain and outcome.status == "finished":
+            found = version_of(outcome.tensors["parameters"], "the outcome")
+            if found != len(versions):
+                raise BrokenContract(f"the outcome is of version {found}, and the log has {len(versions)}")
+        samples = [applied["samples"][applied["version"] <= version].sum() for version in versions]
+        return [0.0, *(float(each) / self._dataset_size for each in samples)]
+
+    def _check_evaluations(self, rows: Any, epochs: list[float], outcome: msg.RunOutcome) -> None:
+        seen: dict[int, int] = {}
+        for row in rows[rows["kind"] == Kind.EVALUATED]:
+            number, version = int(row["id"]), int(row["version"])
+            values = json.loads(self._log.text(row["text"]))
+            if self._versions.get(values["val_loss"], version) != version:
+                raise BrokenContract(
+                    f"evaluation {number} of version {version} is of {self._versions[values['val_loss']]}"
+                )
+            if not math.isclose(values["epoch"], epochs[version], abs_tol=1e-9):
+                raise BrokenContract(f"version {version} is evaluated at epoch {values['epoch']:g}")
+            if number >= 0 and number in seen:
+                raise BrokenContract(f"evaluation {number} is of versions {seen[number]} and {version}")
+            seen[number] = version
+        if self._incidents[EVALUATOR] or outcome.status == "diverged":
+            return
+        every, last = self._experiment.evaluate_every, len(epochs) - 1
+        if last not in seen.values():
+            raise BrokenContract(f"version {last}, the last, is not evaluated: {seen}")
+        for version in range(1, last):
+            number = int(epochs[version] / every + 1e-9)
+            if number > int(epochs[version - 1] / every + 1e-9) and seen.get(number, version) > version:
+                raise BrokenContract(f"evaluation {number} is due at version {version}: {seen}")
+
+    def _check_stop(self, epochs: list[float], outcome: msg.RunOutcome) -> None:
+        """Check that a rule ended the run, and not later than it should."""
+        stop, last = self._experiment.stop, len(epochs) - 1
+        late = [
+            version
+            for version, epoch in enumerate(epochs)
+            if version >= (stop.updates or math.inf) or epoch >= (stop.epochs or math.inf) - 1e-9
+        ]
+        most = self._experiment.num_workers  # that an answer makes after what was measured for the one before
+        others = stop.seconds or stop.patience or stop.target_accuracy or stop.tolerance
+        if (late and late[0] + most <= last) or not (late or others):
+            raise BrokenContract(f"the run has {last} versions, and ended as {outcome.reason}")
+
+    def _check_facts(self, rows: Any, outcome: msg.RunOutcome) -> None:
+        """Check who is said to be lost, what time it is, and whether the end left workers unanswered."""
+        facts, view = outcome.facts, self._live.run.view
+        gone: set[int] = set()
+        for row in rows[np.isin(rows["kind"], (Kind.JOIN, Kind.LEAVE, Kind.DROP, Kind.READMIT))]:
+            if row["kind"] in (Kind.JOIN, Kind.READMIT):
+                gone.discard(int(row["worker"]))
+            else:
+                gone.add(int(row["worker"]))
+        lost, dead = set(facts["lost_workers"]), self._live.run.peers.lost_workers
+        late = lost - gone  # whose loss came too late for the log
+        if (
+            gone - lost
+            or not dead - view.workers.keys() <= lost
+            or late - dead - self._live.run.timers.failing
+        ):
+            raise BrokenContract(f"{facts['lost_workers']} are said to be lost; the log says {sorted(gone)}")
+        made = rows["time_s"][rows["kind"] == Kind.APPLY]
+        if not max(made, default=0.0) <= facts["time_s"] <= self._live.run.now:
+            raise BrokenContract(f"the run is said to have taken {facts['time_s']:g} s")
+        ahead = [
+            w
+            for w, own in view.workers.items()
+            if own.status is Status.COMPUTING
+            and own.ticket > self._tickets.get(w, -1)
+            and not own.hold_reason
+        ]
+        if ahead and not facts["unanswered"]:
+            raise BrokenContract(f"workers {ahead} wait for releases, and the outcome does not say so")
