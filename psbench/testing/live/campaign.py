@@ -170,7 +170,9 @@ def play(
 def _absent(workload: Workload, rng: np.random.Generator) -> str:
     """Return the worker for which there is no place at first; empty if there is one for each."""
     experiment = workload.experiment
-    joins = experiment.recovery.lets_workers_join and experiment.num_workers > experiment.recovery.min_workers
+    joins = experiment.recovery.lets_workers_join and experiment.num_workers > (
+        experiment.recovery.min_workers or 0
+    )
     return worker_name(int(rng.integers(experiment.num_workers))) if joins and rng.random() < 0.2 else ""
 
 
