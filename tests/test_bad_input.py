@@ -14,6 +14,9 @@ from bad_specifications import ALL, TOO_LONG
 from psbench.cli import main
 from psbench.core import specification
 from psbench.core.specification import problem
+from psbench.errors import ParameterError
+from psbench.experiment import Experiment
+from psbench.runs.comparing import compare
 
 
 def idx(*shape: int, missing: int = 0) -> bytes:
@@ -281,6 +284,11 @@ def test_sweeps_that_cannot_be(spec, options, says, tmp_path, capsys):
 
 
 @pytest.mark.usefixtures("no_training")
+def test_compare_refuses_what_is_no_run():
+    with pytest.raises(ParameterError, match=r"give runs and experiments, not 'ssp' \(str\)"):
+        compare({"ssp": Experiment(strategy="ssp")})
+
+
 def test_compare_refuses_before_its_first_run_what_would_end_its_last(tmp_path, capsys):
     (tmp_path / "a.yaml").write_text("strategy: asp")
     (tmp_path / "b.yaml").write_text("data: {name: mixture, num_samples: 3}")

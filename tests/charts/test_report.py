@@ -7,6 +7,7 @@ import os
 import re
 import statistics
 from html.parser import HTMLParser
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -231,6 +232,12 @@ def test_a_comparison_is_plain_data(comparison):
     assert json.loads(json.dumps(plain, allow_nan=False)) == plain
 
 
+def test_the_reports_headings_leave_no_level_out(page):
+    levels = [int(level) for level in re.findall(r"<h(\d)", page)]
+    assert levels[0] == 1
+    assert all(after <= before + 1 for before, after in pairwise(levels))
+
+
 def test_the_report_loads_nothing(page):
     elements = Elements()
     elements.feed(page)
@@ -335,9 +342,9 @@ def test_every_chart_is_drawn_in_a_browser_without_internet(comparison, tmp_path
             "OVER", "it => it.getBoundingClientRect().right - it.parentElement.getBoundingClientRect().right"
         )
         page.set_viewport_size({"width": 1024, "height": 800})
-        assert page.evaluate(over) <= 1, "a table or chart is cut off on a screen"
+        page.wait_for_function(f"{over} <= 1")  # no table and no chart is cut off on a screen
         page.emulate_media(media="print")
         page.set_viewport_size({"width": 718, "height": 1000})  # A4 with its margins
-        assert page.evaluate(over) <= 1, "a table or chart is cut off on paper"
+        page.wait_for_function(f"{over} <= 1")  # nor on paper
         browser.close()
     assert said == []

@@ -64,7 +64,7 @@ class Page(HTMLParser):
         self.specs: list[dict[str, Any]] = json.loads(found[1])["specs"]
 
     def handle_starttag(self, tag: str, attrs: Any) -> None:
-        self._text = "" if tag in ("h2", "h4", "th", "td", "dt", "dd", "li") else self._text
+        self._text = "" if tag in ("h2", "h3", "th", "td", "dt", "dd", "li") else self._text
         if tag == "section":
             self.sections.append(Section())
         elif tag == "figure":
@@ -95,7 +95,7 @@ class Page(HTMLParser):
             self.facts[self._term] = text
         elif tag == "h2":
             self.sections[-1].title = text
-        elif tag == "h4":
+        elif tag == "h3" and "figcaption" in self._open:
             self.sections[-1].figures[-1].title = text
         elif tag == "li" and self._in_findings:
             self.sections[-1].findings.append(text)

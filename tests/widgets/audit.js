@@ -61,5 +61,7 @@
     const ratio = (a + 0.05) / (b + 0.05);
     if (ratio < 4.45) problems.push(`"${text.slice(0, 40)}" has a contrast of ${ratio.toFixed(2)} (${element.className?.baseVal ?? element.className})`);
   }
+  for (const element of document.querySelectorAll('[role="tablist"] > :not([role="tab"]), figure[role]'))
+    problems.push(`a role that axe refuses: ${element.outerHTML.slice(0, 60)}`);
   return [...new Set(problems)];
 }

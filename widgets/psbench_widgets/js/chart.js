@@ -61,7 +61,6 @@ class ChartView {
       class: "psb-chart",
       "data-rows": "0",
       "data-state": "loading",
-      role: "group",
     });
     figure.append(head, h("div", { class: "psb-chart-place" }, this.canvas, this.marks), this.text);
     return figure;

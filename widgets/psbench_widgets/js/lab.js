@@ -186,7 +186,7 @@ class Lab {
       compare: ["Runs", this.comparePage()],
       take: ["Take away", this.takePage()],
     };
-    const bar = h("div", { class: "psb-tabs", role: "tablist" });
+    const bar = h("div", { class: "psb-tab-list", role: "tablist", "aria-label": "pages" });
     const select = (key) => {
       this.tab = key;
       for (const [name, [, page]] of Object.entries(pages)) {
@@ -221,11 +221,11 @@ class Lab {
         h("option", { value: name }, { time_s: "time", epoch: "epochs" }[name] ?? name.replaceAll("_", " ")),
       );
     this.axis.onchange = () => this.send({ kind: "axis", x: this.axis.value });
-    bar.append(h("label", { class: "psb-axis-label" }, "against ", this.axis));
+    const against = h("label", { class: "psb-axis-label" }, "against ", this.axis);
     const body = h(
       "div",
       {},
-      bar,
+      h("div", { class: "psb-tabs" }, bar, against),
       Object.values(pages).map(([, page]) => page),
     );
     select("watch");
