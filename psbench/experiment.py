@@ -25,6 +25,7 @@ from psbench.core.target import Target
 from psbench.data import DataSource, as_data
 from psbench.errors import DoubtfulComposition, ParameterError, UnknownName, in_short
 from psbench.models import Model, as_model
+from psbench.optimization import layerwise  # noqa: F401  (its optimizers have names)
 from psbench.optimization.losses import Loss
 from psbench.optimization.optimizer import Optimizer
 from psbench.optimization.own_functions import as_loss, as_metrics
@@ -284,6 +285,13 @@ class Experiment(Specification):
             raise ParameterError(
                 f"inner_optimizer: no worker of strategy {self.strategy.name!r} steps by itself, so only "
                 "`optimizer` is used; leave it out, or use a strategy with local steps, such as 'diloco'"
+            )
+        shared = [each for each in compositions if each.placement.num_servers > 1]
+        if self.optimizer.per_tensor and shared:
+            raise ParameterError(
+                f"optimizer {self.optimizer.name!r}: scales the step of whole tensors, of which each of the "
+                f"{shared[0].placement.num_servers} servers of {shared[0].name!r} holds a part; use "
+                "servers: 1, or 'all_reduce'"
             )
         if self.optimizer.is_grouped and any(each.placement.moves for each in compositions):
             raise ParameterError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from pydantic import PrivateAttr, SerializeAsAny, field_validator
@@ -38,6 +39,8 @@ class Optimizer(Part):
     """
 
     domain: ClassVar[str] = "optimizer"
+    #: whether its steps depend on norms of whole tensors, so that a process must hold all of the model
+    per_tensor: ClassVar[bool] = False
 
     lr: float = parameter(0.1, "single-node learning rate", gt=0)
     weight_decay: float = parameter(0.0, "L2 penalty", ge=0)
@@ -52,6 +55,7 @@ class Optimizer(Part):
     schedule: SerializeAsAny[RateSchedule] | None = parameter(None, "what multiplies the rate, by epoch")
     clip: Clip | None = parameter(None, "limit of each worker's gradient: its norm, or each value")
     _decays: Any = PrivateAttr(default=None)
+    _sizes: list[int] | None = PrivateAttr(default=None)
 
     @property
     def is_grouped(self) -> bool:
@@ -75,6 +79,24 @@ class Optimizer(Part):
         """Which entries decay, of those that it is for."""
         found: torch.Tensor = self._decays
         return found
+
+    def of_tensors(self, sizes: Sequence[int]) -> Self:
+        """Return this optimizer for a model whose tensors have so many entries, in order."""
+        found = self.model_copy()
+        found._sizes = list(sizes)
+        return found
+
+    def sizes_of(self, parameters: torch.Tensor) -> list[int]:
+        """Return how many entries each tensor of a vector has.
+
+        Raises
+        ------
+        ParameterError
+            If that is not known of a vector of this length.
+        """
+        if self._sizes is None or sum(self._sizes) != len(parameters):
+            raise ParameterError(f"optimizer {self.name!r}: needs to know the tensors of a vector")
+        return self._sizes
 
     def decays_of(self, parameters: torch.Tensor) -> torch.Tensor | None:
         """Return which entries of a vector decay; None if all do.

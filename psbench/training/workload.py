@@ -186,6 +186,8 @@ class Workload:
         return self._of_model(outer), self._of_model(inner)
 
     def _of_model(self, optimizer: Optimizer) -> Optimizer:
+        if optimizer.per_tensor:
+            optimizer = optimizer.of_tensors([size for _, size in self.model.layout])
         if not optimizer.is_grouped:
             return optimizer
         of_each = [torch.full((math.prod(shape),), len(shape) > 1) for shape in self.model.shapes]

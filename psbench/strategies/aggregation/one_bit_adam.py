@@ -127,13 +127,8 @@ class OneBitAdam(Mean):
 
 def _signs(vector: Vector, sizes: Sequence[int]) -> Packed:
     """Return the scale of each tensor, and a bit an entry, of what is negative."""
-    scales = np.array(
-        [
-            float(part.norm()) / max(1, size) ** 0.5
-            for part, size in zip(apart(vector, sizes), sizes, strict=True)
-        ]
-    )
-    return np.concatenate([scales.astype(np.float32).view(np.uint8), np.packbits(vector.numpy() < 0)])
+    scales = [float(part.norm()) / max(1, len(part)) ** 0.5 for part in apart(vector, sizes)]
+    return np.concatenate([np.array(scales, np.float32).view(np.uint8), np.packbits(vector.numpy() < 0)])
 
 
 def _unpacked(packed: Packed, like: Vector, sizes: Sequence[int]) -> Vector:
