@@ -54,6 +54,12 @@ ON_THE_CLUSTER = (
 #: what shares one JupyterLab
 IN_JUPYTERLAB = tuple(f"tests/widgets/test_browser_{name}.py" for name in ("chart", "lab", "notebooks"))
 
+#: long files of which no test shares anything with the next
+ONE_BY_ONE = (
+    *("tests/test_compositions.py", "tests/test_contract.py", "tests/test_readme.py"),
+    *("tests/testing/test_fuzz.py", "tests/testing/test_live_runs.py"),
+)
+
 
 @pytest.fixture(scope="session")
 def scheduler() -> Iterator[str]:
@@ -64,10 +70,12 @@ def scheduler() -> Iterator[str]:
         yield cluster.scheduler_address
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     users = (item.nodeid for item in items if "scheduler" in getattr(item, "fixturenames", ()))
     if unnamed := [nodeid for nodeid in users if not nodeid.startswith(ON_THE_CLUSTER)]:
         raise pytest.UsageError(f"these use the cluster: name them in ON_THE_CLUSTER: {', '.join(unnamed)}")
+    if hasattr(config, "workerinput"):  # what takes minutes and cannot be shared out begins first
+        items.sort(key=lambda item: _split_scope(item.nodeid) == _file(item.nodeid))
 
 
 def pytest_collection_finish() -> None:
@@ -79,22 +87,31 @@ def pytest_collection_finish() -> None:
 
 @pytest.hookimpl(optionalhook=True)  # not there with -p no:xdist
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
-    """Share out tests one by one, but for those that share what is started once."""
+    """Share out tests file by file, so that what a file makes for all its tests is made once."""
+    config.option.loadscopereorder = False  # in the order above
     return _Scheduling(config, log)
 
 
 class _Scheduling(LoadScopeScheduling):
-    """All tests with the cluster go to one process, so do those in JupyterLab, and each notebook's cells.
-
-    It goes by the tests' names: the marks of xdist's own groups are lost between pytest 9.2 and xdist 3.8.
-    """
+    """It goes by the tests' names: the marks of xdist's groups are lost between pytest 9.2 and xdist 3.8."""
 
     def _split_scope(self, nodeid: str) -> str:
-        file = nodeid.partition("::")[0]
-        if nodeid.startswith(ON_THE_CLUSTER):
-            return "cluster"
-        if file in IN_JUPYTERLAB:
-            return "jupyterlab"
-        if file.startswith("tests/widgets/test_browser"):
-            return "browser"
-        return file if file.endswith(".ipynb") else nodeid
+        return _split_scope(nodeid)
+
+
+def _file(nodeid: str) -> str:
+    return nodeid.partition("::")[0]
+
+
+def _split_scope(nodeid: str) -> str:
+    """All tests with the cluster go to one process, so do those in JupyterLab, and each file's."""
+    file = _file(nodeid)
+    if nodeid.startswith(ON_THE_CLUSTER):
+        return "cluster"
+    if file in IN_JUPYTERLAB:
+        return "jupyterlab"
+    if file.startswith("tests/widgets/test_browser"):
+        return "browser"
+    if file.startswith("tests/oracles/"):
+        return "oracles"
+    return nodeid if file in ONE_BY_ONE else file

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import sys
 import time
 from io import BytesIO
 from pathlib import Path
@@ -184,13 +181,11 @@ def test_a_person_picks_runs_switches_stops_reloads_and_compares(page: Page, scr
     web.screenshot(path=screenshots / "lab-watch-dark.png")
 
     web.click(".psb-tab-take")
-    script = web.text_content(".psb-python") or ""
-    digest = (web.locator('tr[data-number="2"]').get_attribute("title") or "").split()[1]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    told = subprocess.run(
-        [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True
-    )
-    assert told.stdout.strip() == digest
+    # that such a script has the digest of its run is tested without a browser
+    scope: dict[str, Any] = {}
+    exec((web.text_content(".psb-python") or "").partition("run = ")[0], scope)
+    assert scope["experiment"].strategy.name == "ssp"
+    assert scope["experiment"].stop.epochs == 8
 
     page.theme("JupyterLab Light")
 
@@ -198,7 +193,7 @@ def test_a_person_picks_runs_switches_stops_reloads_and_compares(page: Page, scr
     assert web.locator(KEPT).count() == 1
     assert not web.is_visible(KEPT)
     _, kept = page.save()[0]["outputs"]
-    assert "Run this cell again" in kept["data"]["text/plain"]
+    assert "Run this cell again" in "".join(kept["data"]["text/plain"])
     assert page.errors == []
     assert page.strangers == []
 
