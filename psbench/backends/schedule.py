@@ -16,13 +16,7 @@ from psbench.core.view import ClusterView
 
 
 class StopRules:
-    """The stop rules of an experiment, and the evaluations they count.
-
-    Parameters
-    ----------
-    stop : Stop
-    evaluate_every : float, epochs
-    """
+    """The stop rules of an experiment, and the evaluations they count."""
 
     def __init__(self, stop: Stop, evaluate_every: float) -> None:
         self._stop = stop

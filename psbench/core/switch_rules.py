@@ -22,10 +22,6 @@ class SwitchRules:
     To a rule the composition before its switch is 0 and the one after it 1; here is where these become the
     numbers of the run's compositions.
 
-    Parameters
-    ----------
-    strategy : SwitchingStrategy
-
     Attributes
     ----------
     deciding : Switching

@@ -138,11 +138,6 @@ class Run:
 
         It loads into the same network with `module.load_state_dict(safetensors.torch.load_file(path))`.
 
-        Parameters
-        ----------
-        path : path
-        model : see `model`
-
         Raises
         ------
         SpecError

@@ -31,12 +31,6 @@ class Shipping:
     the strategy has workers train on those of others. The evaluator has all samples. Every process has the
     first few for the trial step. Data that processes load by its name is not sent.
 
-    Parameters
-    ----------
-    client : Client
-    workload : Workload
-    placed : mapping of role to the address of its Dask worker
-
     Attributes
     ----------
     experiment : Experiment

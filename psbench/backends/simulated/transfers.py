@@ -37,12 +37,6 @@ class Transfers:
     has no replica: a newcomer, or any worker after a hand-over from servers. Replicas of the start are there
     already, as all workers build them from the same seed.
 
-    Parameters
-    ----------
-    composition : Strategy
-    resources : Resources
-    ranges : ranges of entries that each server holds
-
     Attributes
     ----------
     up, down : callable

@@ -19,8 +19,6 @@ RESULTS = (
     *("time_s", "time_to_target_s", "epochs", "updates", "staleness_mean", "idle_fraction", "megabytes"),
     "wall_s",
 )
-#: how far training got, which a run that diverged has nothing to say about
-_QUALITY = RESULTS[:5]
 #: of the table as text; a data frame has all
 _TEXT = ("val_accuracy", "val_loss", "time_s", "time_to_target_s", "updates", "megabytes", "wall_s")
 _FACTS = ("seed", "status", "error")

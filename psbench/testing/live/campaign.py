@@ -186,13 +186,7 @@ def _play_on(world: World, rng: np.random.Generator, choices: int) -> None:
 
 
 class LivePlayer:
-    """Draws what happens next; each schedule has faults of its own, most of them few.
-
-    Parameters
-    ----------
-    world : World
-    rng : numpy Generator
-    """
+    """Draws what happens next; each schedule has faults of its own, most of them few."""
 
     def __init__(self, world: World, rng: np.random.Generator) -> None:
         self._world, self._rng = world, rng

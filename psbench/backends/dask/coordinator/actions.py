@@ -27,17 +27,7 @@ from psbench.core.wire_size import WireSize
 
 
 class ActionPerformer:
-    """Performs actions one after another, with the parameter store of the current composition.
-
-    Parameters
-    ----------
-    run : RunState
-    measurements : Measurements
-    averaging : ReplicaAveraging
-    evaluation : Evaluation
-    pushes : PushIntake
-    reduction : Reduction
-    """
+    """Performs actions one after another, with the parameter store of the current composition."""
 
     def __init__(
         self,

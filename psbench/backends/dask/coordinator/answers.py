@@ -19,16 +19,6 @@ from psbench.core.actions import Action, Release
 class Answers:
     """Performs answers of the engine, one after another.
 
-    Parameters
-    ----------
-    run : RunState
-    actions : ActionPerformer
-    evaluation : Evaluation
-    checkpoints : CheckpointWriter
-    replication : Replication
-    log_stream : LogStream
-    pushes : PushIntake
-
     Attributes
     ----------
     unanswered : bool

@@ -67,10 +67,6 @@ class CheckpointWriter:
     All are asked before the answer's releases are sent, and send what they had then, while training goes
     on. Steps and messages under way are in no checkpoint: a worker that computes sends its state as of its
     last release.
-
-    Parameters
-    ----------
-    run : RunState
     """
 
     def __init__(self, run: RunState) -> None:

@@ -26,11 +26,6 @@ class Evaluation:
 
     The model is the run's result: the store's, or, where the workers' own models
     diverge between averages, their mean.
-
-    Parameters
-    ----------
-    run : RunState
-    averaging : ReplicaAveraging
     """
 
     def __init__(self, run: RunState, averaging: ReplicaAveraging) -> None:

@@ -22,18 +22,7 @@ _HELPERS = EVALUATOR, REPLICA
 
 
 class Membership:
-    """Loses and admits the peers of a run.
-
-    Parameters
-    ----------
-    run : RunState
-    pushes : PushIntake
-    averaging : ReplicaAveraging
-    checkpoints : CheckpointWriter
-    evaluation : Evaluation
-    measurements : Measurements
-    replication : Replication
-    """
+    """Loses and admits the peers of a run."""
 
     def __init__(
         self,

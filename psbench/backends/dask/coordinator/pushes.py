@@ -20,10 +20,6 @@ from psbench.training.batches import BatchPosition
 class PushIntake:
     """Takes the workers' pushes.
 
-    Parameters
-    ----------
-    run : RunState
-
     Attributes
     ----------
     next_number : int

@@ -16,12 +16,7 @@ from psbench.core.engine import Engine
 
 
 class Reduction:
-    """Has workers add up their payloads.
-
-    Parameters
-    ----------
-    run : RunState
-    """
+    """Has workers add up their payloads."""
 
     def __init__(self, run: RunState) -> None:
         self._run = run

@@ -13,12 +13,7 @@ LOOK_S = 0.25
 
 
 class Mailbox:
-    """What the coordinator sends to a worker.
-
-    Parameters
-    ----------
-    coordinator : ClientSocket
-    """
+    """What the coordinator sends to a worker."""
 
     def __init__(self, coordinator: ClientSocket) -> None:
         self._socket = coordinator

@@ -13,10 +13,6 @@ class Usage:
     own included, as a monitor of the machine shows them. A worker that shares its Dask process with
     another role is charged for that too. Waiting that emulates a slower machine is neither reading nor
     computing.
-
-    Parameters
-    ----------
-    worker : int
     """
 
     def __init__(self, worker: int) -> None:
