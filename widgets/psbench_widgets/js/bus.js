@@ -1,7 +1,10 @@
 // What is shown or selected in all charts of a panel at once: a moment, a span of time, a worker.
 export class Bus {
   constructor() {
-    Object.assign(this, { time: null, brush: null, worker: null, views: new Set() });
+    /** @type {?number} */ this.time = null;
+    /** @type {?number[]} seconds from and to */ this.brush = null;
+    /** @type {?number} */ this.worker = null;
+    /** @type {Set<{mark: () => void}>} */ this.views = new Set();
   }
 
   set(values) {

@@ -301,7 +301,7 @@ class ChartView {
     if (begin === undefined || Number.isNaN(begin)) return null;
     if (to === null && (begin < low - 1 || begin > high + 1)) return null;
     const stop = scale.bandwidth ? begin + scale.bandwidth() : to === null ? begin : scale(to);
-    const padding = this.view.padding();
+    const padding = /** @type {{left?: number, top?: number}} */ (this.view.padding());
     const [left, top] = this.view.origin();
     const other = this.view.scale(channel === "x" ? "y" : "x").range();
     const across = [Math.min(...other), Math.max(...other)];

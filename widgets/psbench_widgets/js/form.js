@@ -248,7 +248,7 @@ export class Form {
     const draw = (f) => this.field(f, values, key);
     const near = fields
       .filter((f) => !rare(f))
-      .sort((a, b) => (b.name === "rule") - (a.name === "rule"))
+      .sort((a, b) => Number(b.name === "rule") - Number(a.name === "rule"))
       .map(draw);
     const far = fields.filter(rare).map(draw);
     return far.length ? [...near, this.more(far, `${key} ${fields.find(rare).name}`)] : near;

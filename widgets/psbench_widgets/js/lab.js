@@ -44,8 +44,8 @@ class Lab {
       ["change:table", () => this.onTable()],
       ["change:goal", () => this.onGoal()],
       ["change:pace", () => (this.pace.value = this.model.get("pace"))],
-      ["change:watch", () => this.place("watch", this.watch)],
-      ["change:overlay", () => this.place("overlay", this.overlay)],
+      ["change:watch", () => this.place("watch")],
+      ["change:overlay", () => this.place("overlay")],
     ];
     for (const [name, handler] of this.handlers) model.on(name, handler);
     this.send({ kind: "hello" });
@@ -53,8 +53,8 @@ class Lab {
     this.onRuns();
     this.onTable();
     this.onGoal();
-    this.place("watch", this.watch);
-    this.place("overlay", this.overlay);
+    this.place("watch");
+    this.place("overlay");
     this.sight = new Sight(
       this.element,
       () => this.tab === "watch",
@@ -625,7 +625,8 @@ class Lab {
 // in whole microseconds, not before the moment: what had happened then has happened in the fork too
 const inMicroseconds = (time) => Math.ceil(time * 1e6) / 1e6;
 
-// Keys that are pressed in the panel are the panel's (JupyterLab would cut a cell at "x"), but Ctrl+S saves the notebook.
+// Keys that are pressed in the panel are the panel's (JupyterLab would cut a cell at "x"), but Ctrl+S saves
+// the notebook.
 function save(event, outside) {
   if (event.key.toLowerCase() !== "s" || !(event.ctrlKey || event.metaKey)) return;
   if (!outside.dispatchEvent(new KeyboardEvent("keydown", event))) event.preventDefault();

@@ -17,6 +17,7 @@ export function layout(workers, order, named = []) {
     label: label ?? String(workers[place]),
   });
   if (workers.length <= MANY) return workers.map((_, place) => single(place));
+  /** @type {{places?: number[], count?: number, worker?: any, place?: any, label: any}[]} */
   const rows = [single(order[0], `fastest: ${workers[order[0]]}`)];
   for (let i = 0; i < BANDS; i++) {
     const [first, stop] = [i, i + 1].map((part) => Math.round((part * order.length) / BANDS));

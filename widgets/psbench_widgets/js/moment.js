@@ -10,21 +10,21 @@ export class Moment {
   // ask(time): wants the recording around a time, the newest if null; seek({ step, at, back }): wants the
   // next instant of a kind, looked for in the whole log; clock(): milliseconds
   constructor({ ask, seek, clock = () => performance.now() }) {
-    Object.assign(this, {
-      askFor: ask,
-      seek,
-      clock,
-      recordings: [],
-      now: 0,
-      whole: 1,
-      running: false,
-      follow: true,
-    });
+    this.askFor = ask;
+    this.seek = seek;
+    this.clock = clock;
+    this.recordings = [];
+    this.now = 0;
+    this.whole = 1;
+    this.running = false;
+    this.follow = true;
     this.forget();
   }
 
   forget() {
-    Object.assign(this, { asked: null, sought: null, since: -Infinity });
+    /** @type {?number | undefined} */ this.asked = null;
+    /** @type {?string} */ this.sought = null;
+    this.since = -Infinity;
   }
 
   // One question at a time, unless the last one has had no answer for long.

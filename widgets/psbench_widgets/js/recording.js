@@ -31,7 +31,12 @@ const shortest = (value) => String(Number(value.toPrecision(3)));
 export class Recording {
   constructor(plain) {
     const { workers, phases, whys, end_s: end, begin_s: begin = 0, whole_s: whole = end } = plain;
-    Object.assign(this, { begin, end, whole, workers, phases, whys });
+    /** @type {number} seconds, as are `end` and `whole` */ this.begin = begin;
+    /** @type {number} */ this.end = end;
+    /** @type {number} */ this.whole = whole;
+    /** @type {number[]} */ this.workers = workers;
+    /** @type {string[]} */ this.phases = phases;
+    /** @type {string[]} */ this.whys = whys;
     this.about = plain.about ?? {}; // label, compositions, collective, stored by the sender
     this.tables = Object.fromEntries(
       Object.entries(plain.tables).map(([name, table]) => [

@@ -3,10 +3,11 @@
 export class Sight {
   // isOpen(): whether the element's own tab is shown; tell(on): called when it comes into sight or leaves it
   constructor(element, isOpen, tell) {
-    Object.assign(this, { isOpen, tell, near: true, was: null });
+    /** @type {?boolean} */ this.was = null;
+    this.near = true;
     this.look = () => {
-      const on = this.near && !document.hidden && this.isOpen();
-      if (on !== this.was) this.tell((this.was = on));
+      const on = this.near && !document.hidden && isOpen();
+      if (on !== this.was) tell((this.was = on));
     };
     const watch = (entries) => {
       this.near = entries.at(-1).isIntersecting;

@@ -314,6 +314,7 @@ export class Stage {
     this.draw();
   }
 
+  /** @param {{brush?: ?number[], worker?: ?number}} what is selected; the other stays */
   select({ brush, worker }) {
     if (brush !== undefined) this.brush = brush;
     if (worker !== undefined) this.worker = worker;
