@@ -25,7 +25,7 @@ from psbench.core.target import Target
 from psbench.data import DataSource, as_data
 from psbench.errors import DoubtfulComposition, ParameterError, UnknownName, in_short
 from psbench.models import Model, as_model
-from psbench.optimization import layerwise  # noqa: F401  (its optimizers have names)
+from psbench.optimization import layerwise, muon  # noqa: F401  (their optimizers have names)
 from psbench.optimization.losses import Loss
 from psbench.optimization.optimizer import Optimizer
 from psbench.optimization.own_functions import as_loss, as_metrics

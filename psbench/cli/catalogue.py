@@ -62,13 +62,13 @@ def entries(kind: str) -> list[dict[str, Any]]:
     UnknownName
     """
     from psbench import clusters, data, models, sharding
-    from psbench.optimization import layerwise, own_functions, torch_optimizer
+    from psbench.optimization import layerwise, muon, own_functions, torch_optimizer
     from psbench.strategies import CATALOGUE, codecs
 
     if kind not in KINDS:
         raise UnknownName("kind of things to list", kind, KINDS)
     # imported so that their parts are registered
-    _ = (clusters, codecs, data, layerwise, models, own_functions, sharding, torch_optimizer)
+    _ = (clusters, codecs, data, layerwise, models, muon, own_functions, sharding, torch_optimizer)
     if kind == "strategies":
         return [_published(entry) for entry in CATALOGUE.values()]
     return [_part(cls) for domain in KINDS[kind] for cls in REGISTRY[domain].values()]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import prod
 from typing import TYPE_CHECKING, ClassVar
 
 from psbench.core.specification import parameter
@@ -85,7 +86,8 @@ class _Layerwise:
     """What both share: a vector's tensors, what decays, and the vectors that are kept."""
 
     def __init__(self, spec: Optimizer, parameters: Tensor) -> None:
-        self._sizes, decays = spec.sizes_of(parameters), spec.decays_of(parameters)
+        self._sizes = [prod(shape) for shape in spec.shapes_of(parameters)]
+        decays = spec.decays_of(parameters)
         self._parameters, self._state = parameters, dict[str, "Tensor"]()
         self._decay = spec.weight_decay if decays is None else spec.weight_decay * decays
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from math import prod
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from pydantic import PrivateAttr, SerializeAsAny, field_validator
 
+from psbench.core.arithmetic import Shapes
 from psbench.core.part import Part
 from psbench.core.specification import parameter
 from psbench.errors import ParameterError
@@ -55,7 +56,7 @@ class Optimizer(Part):
     schedule: SerializeAsAny[RateSchedule] | None = parameter(None, "what multiplies the rate, by epoch")
     clip: Clip | None = parameter(None, "limit of each worker's gradient: its norm, or each value")
     _decays: Any = PrivateAttr(default=None)
-    _sizes: list[int] | None = PrivateAttr(default=None)
+    _shapes: Shapes | None = PrivateAttr(default=None)
 
     @property
     def is_grouped(self) -> bool:
@@ -80,23 +81,23 @@ class Optimizer(Part):
         found: torch.Tensor = self._decays
         return found
 
-    def of_tensors(self, sizes: Sequence[int]) -> Self:
-        """Return this optimizer for a model whose tensors have so many entries, in order."""
+    def of_tensors(self, shapes: Shapes) -> Self:
+        """Return this optimizer for a model whose tensors have these sizes, in order."""
         found = self.model_copy()
-        found._sizes = list(sizes)
+        found._shapes = shapes
         return found
 
-    def sizes_of(self, parameters: torch.Tensor) -> list[int]:
-        """Return how many entries each tensor of a vector has.
+    def shapes_of(self, parameters: torch.Tensor) -> Shapes:
+        """Return the sizes of a vector's tensors.
 
         Raises
         ------
         ParameterError
-            If that is not known of a vector of this length.
+            If they are not known of a vector of this length.
         """
-        if self._sizes is None or sum(self._sizes) != len(parameters):
+        if self._shapes is None or sum(map(prod, self._shapes)) != len(parameters):
             raise ParameterError(f"optimizer {self.name!r}: needs to know the tensors of a vector")
-        return self._sizes
+        return self._shapes
 
     def decays_of(self, parameters: torch.Tensor) -> torch.Tensor | None:
         """Return which entries of a vector decay; None if all do.

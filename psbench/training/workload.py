@@ -187,7 +187,7 @@ class Workload:
 
     def _of_model(self, optimizer: Optimizer) -> Optimizer:
         if optimizer.per_tensor:
-            optimizer = optimizer.of_tensors([size for _, size in self.model.layout])
+            optimizer = optimizer.of_tensors(self.model.shapes)
         if not optimizer.is_grouped:
             return optimizer
         of_each = [torch.full((math.prod(shape),), len(shape) > 1) for shape in self.model.shapes]

@@ -6,6 +6,7 @@ import torch
 import psbench as ps
 from psbench.errors import ParameterError
 from psbench.optimization.layerwise import LAMB, LARS
+from psbench.optimization.muon import Muon
 from psbench.testing import toy_experiment
 
 SIZES = [12, 3, 4]
@@ -35,7 +36,7 @@ def lamb(w, g, kept, decays):
 def test_steps_are_those_of_the_formula_and_go_on_from_a_state(made, formula, decay):
     made = made.model_copy(update={"decay": decay})
     decays = torch.arange(19) < 12
-    made = made.of_tensors(SIZES).of_entries(decays)
+    made = made.of_tensors([(3, 4), (3,), (4,)]).of_entries(decays)
     generator = torch.Generator().manual_seed(0)
     vector = torch.randn(19, generator=generator)
     vector[15:] = 0.0  # weights of zeros: the step of SGD, or of Adam
@@ -52,7 +53,30 @@ def test_steps_are_those_of_the_formula_and_go_on_from_a_state(made, formula, de
         torch.testing.assert_close(vector, torch.cat(tensors), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["lars", "lamb"])
+def test_muon_is_torchs_on_matrices_and_adamw_elsewhere():
+    shapes, generator = [(3, 4), (5,), (2, 3, 2)], torch.Generator().manual_seed(0)
+    made = Muon(weight_decay=0.1, lr=0.02).of_tensors(shapes)
+    vector = torch.randn(29, generator=generator)
+    first, bias, kernel = (part.clone() for part in vector.split([12, 5, 12]))
+    first, kernel = first.view(3, 4), kernel.view(2, 6)
+    theirs = [
+        torch.optim.Muon([first, kernel], lr=0.02, weight_decay=0.1, adjust_lr_fn="match_rms_adamw"),
+        torch.optim.AdamW([bias], lr=0.02, weight_decay=0.1),
+    ]
+    update = made.update(vector)
+    for _ in range(4):
+        gradient = torch.randn(29, generator=generator)
+        for values, part in zip([first, bias, kernel], gradient.split([12, 5, 12]), strict=True):
+            values.grad = part.view(values.shape).clone()
+        for optimizer in theirs:
+            optimizer.step()
+        update.step(gradient, 0.02)
+        state, update = update.state(), made.update(vector)
+        update.load_state(state)
+        assert torch.equal(vector, torch.cat([first.reshape(-1), bias, kernel.reshape(-1)]))
+
+
+@pytest.mark.parametrize("name", ["lars", "lamb", "muon"])
 def test_replicas_and_a_server_take_the_same_steps_and_slices_are_refused(name):
     toy = {"optimizer": {"name": name, "weight_decay": 0.01}, "stop": {"updates": 5}}
     ring, server = (ps.run(toy_experiment(each, **toy)) for each in ("all_reduce", "bsp"))

@@ -74,7 +74,7 @@ class Worker:
         self.loop: WorkerLoop | None = None  # begins with a release
         self._optimizer = workload.optimizers[1]
         if any(each.communication.local for each in workload.experiment.strategy.compositions):
-            self._optimizer.of_entries(torch.ones(1)).of_tensors([1]).update(
+            self._optimizer.of_entries(torch.ones(1)).of_tensors([(1,)]).update(
                 torch.zeros(1)
             )  # the first of torch's takes seconds: no step's
         self._ring_address: Address | None = None if socket is None else socket.address

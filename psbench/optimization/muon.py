@@ -1,0 +1,128 @@
+"""Muon: momentum whose matrices are orthogonalised, by torch; AdamW for all that is no matrix."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import prod
+from typing import TYPE_CHECKING, ClassVar
+
+from psbench.core.specification import parameter
+from psbench.optimization.optimizer import Optimizer
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    from psbench.optimization.update import OptimizerSteps
+
+
+class Muon(Optimizer):
+    """Steps along the momentum with all singular values 1, in each matrix; those of AdamW elsewhere.
+
+    Both are torch's. A tensor of more than two dimensions is a matrix of as many rows as its first size. The
+    rate of matrices is adjusted so that their steps are as large as AdamW's (`match_rms_adamw`), which lets
+    one rate serve both.
+
+    Notes
+    -----
+    Reduces to: AdamW for a model without matrices.
+    The first and last layer are matrices as all others; the author leaves these to AdamW.
+    """
+
+    name: ClassVar[str] = "muon"
+    source: ClassVar[str] = "torch.optim.Muon"
+    per_tensor: ClassVar[bool] = True
+
+    lr: float = parameter(0.001, "single-node learning rate", gt=0)
+    momentum: float = parameter(0.95, "momentum of matrices", ge=0, lt=1)
+    nesterov: bool = parameter(True, "Nesterov's form of the momentum")
+    beta1: float = parameter(0.9, "decay of the mean, of what is no matrix", ge=0, lt=1)
+    beta2: float = parameter(0.999, "decay of the squared mean, of what is no matrix", ge=0, lt=1)
+
+    @property
+    def coefficient(self) -> float:
+        """The momentum of matrices."""
+        return self.momentum
+
+    @property
+    def tensors(self) -> int:
+        """Three as a server keeps them, though each entry is of matrices or of the others."""
+        return 3
+
+    def update(self, parameters: torch.Tensor) -> OptimizerSteps:
+        """Return torch's steps."""
+        return _MuonUpdate(self, parameters)
+
+
+class _MuonUpdate:
+    """The steps of torch's Muon on views of a vector, and of its AdamW on the others."""
+
+    def __init__(self, spec: Muon, parameters: Tensor) -> None:
+        import torch
+
+        self._whole, shapes = parameters, spec.shapes_of(parameters)
+        self._pieces = [
+            piece.view(shape[0], -1) if len(shape) > 1 else piece
+            for piece, shape in zip(parameters.split([prod(each) for each in shapes]), shapes, strict=True)
+        ]
+        matrices = [piece for piece in self._pieces if piece.dim() == 2]
+        others = [piece for piece in self._pieces if piece.dim() < 2]
+        self._optimizers: list[torch.optim.Optimizer] = []
+        if matrices:
+            how = {"momentum": spec.momentum, "nesterov": spec.nesterov, "weight_decay": spec.weight_decay}
+            muon = torch.optim.Muon(matrices, lr=spec.lr, adjust_lr_fn="match_rms_adamw", **how)
+            self._optimizers.append(muon)
+        if others:
+            decay = 0.0 if spec.is_grouped else spec.weight_decay
+            betas = spec.beta1, spec.beta2
+            self._optimizers.append(torch.optim.AdamW(others, spec.lr, betas, weight_decay=decay))
+
+    def step(self, gradient: Tensor, lr: float) -> None:
+        """See `OptimizerSteps`."""
+        parts = gradient.split([piece.numel() for piece in self._pieces])
+        for piece, part in zip(self._pieces, parts, strict=True):
+            piece.grad = part.view(piece.shape).clone()  # torch's momentum may change it
+        self._set("lr", lr)
+        for optimizer in self._optimizers:
+            optimizer.step()
+        for piece in self._pieces:
+            piece.grad = None
+
+    def _set(self, name: str, value: float) -> None:
+        for optimizer in self._optimizers:
+            for group in optimizer.param_groups:
+                if name in group:
+                    group[name] = value
+
+    def set_momentum(self, momentum: float) -> None:
+        """See `OptimizerSteps`."""
+        self._set("momentum", momentum)
+
+    def state(self) -> dict[str, Tensor]:
+        """Return vectors with zeros where another of both optimizers is; copies."""
+        found: dict[str, Tensor] = {}
+        start = 0
+        for piece in self._pieces:
+            for optimizer in self._optimizers:
+                for name, value in optimizer.state.get(piece, {}).items():
+                    if not value.dim():
+                        found[name] = value.clone()
+                        continue
+                    whole = found.setdefault(name, self._whole.new_zeros(self._whole.shape))
+                    whole[start : start + piece.numel()] = value.reshape(-1)
+            start += piece.numel()
+        return found
+
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
+        """See `OptimizerSteps`."""
+        start = 0
+        for piece in self._pieces:
+            matrix, stop = piece.dim() == 2, start + piece.numel()
+            for optimizer in self._optimizers:
+                if ("momentum" in optimizer.param_groups[0]) == matrix:
+                    optimizer.state[piece] = {
+                        name: value[start:stop].view(piece.shape).clone() if value.dim() else value.clone()
+                        for name, value in state.items()
+                        if (name == "momentum_buffer") == matrix
+                    }
+            start = stop
