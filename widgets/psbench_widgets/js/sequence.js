@@ -1,4 +1,4 @@
-// Who sends what to whom around a moment: the server and the workers as lines, messages as arrows between them.
+// Who sends what to whom around a moment: server and workers are lines, messages are arrows between them.
 // The form is that of psbench.charts.sequence_chart.
 import { svg as s } from "./dom.js";
 
@@ -68,7 +68,8 @@ function drawn(recording, span, y, x, colours, collective) {
   const { start_s, end_s, phase, worker } = recording.tables.spans;
   const what = recording.phases[phase[span]];
   const [begin, end] = [x(start_s[span]), x(end_s[span])];
-  const lasted = `worker ${worker[span]}: ${what}, ${((end_s[span] - start_s[span]) * 1000).toPrecision(3)} ms`;
+  const milliseconds = ((end_s[span] - start_s[span]) * 1000).toPrecision(3);
+  const lasted = `worker ${worker[span]}: ${what}, ${milliseconds} ms`;
   const title = s("title", {}, recording.why(span) || lasted);
   if (!collective && (what === "send" || what === "pull")) {
     const [y1, y2] = what === "send" ? [y, TOP] : [TOP, y];

@@ -95,7 +95,11 @@ export class Stage {
     this.machines = h("div", { class: "psb-machines" });
     this.picture = h(
       "select",
-      { class: "psb-select psb-drawn-as", "aria-label": "picture of the moment", onchange: () => this.draw() },
+      {
+        class: "psb-select psb-drawn-as",
+        "aria-label": "picture of the moment",
+        onchange: () => this.draw(),
+      },
       [
         ["machines", "machines"],
         ["messages", "messages"],
