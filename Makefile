@@ -64,7 +64,7 @@ types: $(VENV)/.dev
 
 unit: $(VENV)/.dev
 	@echo '== tests, the examples in the docstrings, and the notebooks'
-	@$(SMALL) $(PYTEST) -p smoke_sizes -m 'not nightly' --doctest-modules --nbval-lax \
+	@PSBENCH_PICTURES=0 $(SMALL) $(PYTEST) -p smoke_sizes -m 'not nightly' --doctest-modules --nbval-lax \
 	  --ignore=tests/benchmarks/measure.py --ignore=tests/benchmarks/peers --ignore=notebooks/site psbench tests notebooks
 
 notebooks: $(VENV)/.dev  ## the notebooks alone
@@ -96,7 +96,7 @@ lock: $(VENV)/.uv  ## write constraints.txt anew: the newest version of everythi
 	  --no-emit-find-links --extra dev --extra docs -o constraints.txt pyproject.toml
 
 TODAY := $(shell date +%Y%m%d)
-nightly: test lowest prerelease  ## and the tests that are long and rarely find anything
+nightly: test notebooks lowest prerelease  ## and the tests that are long and rarely find anything
 	@echo '== long tests'
 	@$(PYTEST) -m nightly tests
 	@echo '== property tests, with other examples every time'

@@ -1,7 +1,9 @@
 """Small sizes for the test run of the notebooks, which a student does not see: a plug-in of pytest.
 
 `PSBENCH_SMOKE=1 pytest -p smoke_sizes --nbval-lax notebooks`, with this folder on the path. The cell that
-sets the sizes carries the small ones in its metadata, as `{"smoke": {"EPOCHS": "2"}}`.
+sets the sizes carries the small ones in its metadata, as `{"smoke": {"EPOCHS": "2"}}`. With
+PSBENCH_PICTURES=0 charts are made and none is drawn: a picture is one to two seconds of CPU, a notebook has
+five; that they are drawn is tested on charts of every kind, and by `make notebooks`.
 """
 
 from __future__ import annotations
@@ -10,6 +12,12 @@ import os
 import re
 from collections.abc import Mapping
 from typing import Any
+
+#: of one pixel, in the place of any
+BLANK = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+UNDRAWN = f"""import base64, vl_convert
+vl_convert.vegalite_to_png = lambda *_, **__: base64.b64decode("{BLANK}")
+"""
 
 
 def small(source: str, sizes: Mapping[str, str]) -> str:
@@ -31,7 +39,10 @@ def pytest_collection_modifyitems(items: list[Any]) -> None:
     """Run notebooks with the small sizes, if PSBENCH_SMOKE is set."""
     if not os.environ.get("PSBENCH_SMOKE"):
         return
+    undrawn = os.environ.get("PSBENCH_PICTURES") == "0"
     for item in items:
         cell = getattr(item, "cell", None)
+        if cell is not None and item.cell_num == 0 and undrawn:
+            cell.source = UNDRAWN + cell.source
         if cell is not None and "smoke" in cell.metadata:
             cell.source = small(cell.source, cell.metadata["smoke"])

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import ast
+import io
 import re
 from pathlib import Path
 
+import altair as alt
 import nbformat
 import pytest
-from smoke_sizes import small
+import vl_convert
+from PIL import Image
+from smoke_sizes import UNDRAWN, small
+
+from psbench import charts
 
 FOLDER = Path(__file__).parents[2] / "notebooks"
 NAMES = [
@@ -153,3 +159,10 @@ def test_it_is_small_and_names_no_place_on_somebody_s_machine(notebook):
     text = nbformat.writes(notebook)
     assert len(text) < LARGEST
     assert not [word for word in ("home", "tmp", "root", "Users") if f"/{word}/" in text]
+
+
+def test_a_chart_that_is_not_drawn_is_still_shown(monkeypatch):
+    monkeypatch.setattr(vl_convert, "vegalite_to_png", vl_convert.vegalite_to_png)  # to be put back
+    exec(UNDRAWN, {})
+    bundle, _ = charts.stack([alt.Chart().mark_point()]).still()
+    assert Image.open(io.BytesIO(bundle["image/png"])).size == (1, 1)

@@ -230,6 +230,7 @@ def place_of(client: Client) -> dict[str, str]:
     return {str(key)[-8:]: address for address, keys in client.processing().items() for key in keys}
 
 
+@pytest.mark.nightly
 def test_resources_hold_and_a_server_moves_when_its_lifetime_ends() -> None:
     port, control, places = free_port(), Control(), list[dict[str, str]]()
     contact = f"tcp://127.0.0.1:{port}"
