@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from psbench.core.log import EventLog, Kind
 from psbench.experiment import Experiment
 from psbench.results.run import Run
@@ -14,6 +12,8 @@ from psbench.twin.exchanges import SHORTEST_S, Exchanges, exchanges_of, last_ver
 
 #: links that take what the trace says and nothing more
 _NO_LINKS = {"bandwidth_mbit_s": 1e12, "server_bandwidth_mbit_s": 1e12, "server_latency_s": 0.0}
+#: what the step takes that a worker was at when the run ended
+_UNENDED_S = 1e4
 #: a step that was cancelled takes longer than until then by this factor
 _LONGER = 1.5
 
@@ -54,8 +54,7 @@ def own_times(log: EventLog, workers: int) -> dict[str, Any]:
     found = exchanges_of(log)
     own = [_series(found, _cancelled(log, worker), worker) for worker in range(workers)]
     ends = [[*up] or [SHORTEST_S] for _, up, _ in own] + [[*down] or [SHORTEST_S] for _, _, down in own]
-    longest = [float(np.max(found.compute_s))]
-    steps = {"name": "trace", "order": "in_order", "seconds": [step or longest for step, _, _ in own]}
+    steps = {"name": "trace", "order": "in_order", "seconds": [[*step, _UNENDED_S] for step, _, _ in own]}
     links = {"name": "trace", "order": "in_order", "seconds": ends}
     hop = {"latency_s": _hop_s(found, workers)}
     return {"workers": workers, "step_time": steps, "link_time": links, **hop, **_NO_LINKS}

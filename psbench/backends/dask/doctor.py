@@ -33,6 +33,8 @@ from psbench.training.workload import Workload
 
 #: float32 entries of the vector whose transfer is timed, and how often what is timed
 _ENTRIES, _PINGS, _TRANSFERS, _STEPS = 1 << 20, 21, 5, 15
+#: over links on which so many entries take longer than that, they are what is timed: all would take seconds
+_FEWER, _LONG_S = 1 << 14, 0.02
 #: bytes of the largest message
 _LARGEST = 1 << 30
 #: seconds that an answer may take before the link counts as none
@@ -267,12 +269,11 @@ def _echo(experiment: Experiment, topic: str, idle_s: float) -> None:
             elif isinstance(message, msg.StateReply):
                 socket.send(sender, msg.NumberReply(message.tag, 0.0))
             elif isinstance(message, msg.SendState):
-                socket.send(sender, msg.StateReply(message.tag, {"vector": vector}))
+                socket.send(sender, msg.StateReply(message.tag, {"vector": vector[: message.tag]}))
 
 
 def _time_link(address: Address) -> Link | None:
     """Return what a connection to that address is like; None if there is none."""
-    vector, megabits = {"vector": torch.zeros(_ENTRIES)}, 32 * _ENTRIES / 1e6
     with ClientSocket(address, take_key(), f"doctor {secrets.token_hex(4)}") as socket:
 
         def seconds(message: Message, times: int) -> float:
@@ -288,13 +289,15 @@ def _time_link(address: Address) -> Link | None:
         round_trip = seconds(msg.AskClock(), _PINGS)
         if math.isnan(round_trip):
             return None
-        up, down = (
-            seconds(msg.StateReply(0, vector), _TRANSFERS),
-            seconds(msg.SendState(0, False), _TRANSFERS),
-        )
+        for entries in (_FEWER, _ENTRIES):
+            vector = {"vector": torch.zeros(entries)}
+            up = seconds(msg.StateReply(0, vector), _TRANSFERS)
+            down = seconds(msg.SendState(entries, False), _TRANSFERS)
+            if not max(up, down) - round_trip <= _LONG_S:  # or there is no answer
+                break
     if math.isnan(up + down):
         return None
-    pure = [max(1e-9, whole - round_trip / 2) for whole in (up, down)]
+    megabits, pure = 32 * entries / 1e6, [max(whole / 10, whole - round_trip) for whole in (up, down)]
     return Link(round_trip / 2, megabits / pure[0], megabits / pure[1])
 
 

@@ -60,9 +60,11 @@ def calibrate_command(
     experiment = None if runs else read_experiment(spec, values)
     with starting("psbench: loading torch and Dask"):
         from psbench.results.run import Run
+        from psbench.system.files import check_writable
         from psbench.twin.calibration import Calibration
         from psbench.twin.probe import calibrate
 
+    check_writable(out.parent)
     if experiment is None:
         found = Calibration.of([Run.load(folder) for folder in runs or ()])
     else:
