@@ -309,6 +309,31 @@ def test_a_curve_is_drawn_and_the_gap_is_shown(panel: Direct) -> None:
     assert panel.errors() == []
 
 
+def test_a_worker_of_the_machine_is_dragged_slower_and_lost(panel: Direct) -> None:
+    web = panel.web
+    web.click(".psb-first-wait")
+    node = web.locator(".psb-node").first
+    node.scroll_into_view_if_needed()
+    ring = node.locator(".psb-node-ring").bounding_box()
+    x, y = ring["x"] + ring["width"] / 2, ring["y"] + ring["height"] / 2
+    web.mouse.move(x, y)
+    web.mouse.down()
+    web.mouse.move(x, y + 40, steps=4)  # as far as halves its speed
+    assert web.input_value(".psb-what-number") == "0.5"
+    web.mouse.up()
+    last = panel.lab.runs[-1]["number"]
+    panel.over(f"run {last + 1} finished")
+    (slower,) = panel.lab.finished[-1].experiment.cluster.profile().slowdowns
+    assert (slower.worker, slower.factor) == (0, 2.0)  # times as long
+    web.locator(".psb-node").nth(1).focus()
+    web.keyboard.press("Delete")
+    panel.over(f"run {last + 2} finished")
+    (lost,) = panel.lab.finished[-1].experiment.cluster.profile().failures
+    assert lost.worker == 1
+    assert web.evaluate(AUDIT) == []
+    assert panel.errors() == []
+
+
 @pytest.mark.parametrize("width", [705, 1366])
 def test_the_start_of_a_live_run_is_a_table_of_its_processes(
     panel: Direct, screenshots: Path, width: int

@@ -240,6 +240,12 @@ class Lab {
       seek: (what) => this.send({ kind: "seek", ...what }),
       moved: (time, resting) => this.onMoment(time, resting),
       selected: (values) => this.onSelected(values),
+      press: {
+        choose: (worker) => (this.whatIf.choose("speed", worker), this.whatIf.number.focus()),
+        speed: (worker, factor) => this.whatIf.choose("speed", worker, factor),
+        kill: (worker) => (this.whatIf.choose("kill", worker), this.whatIf.press()),
+        fork: () => this.whatIf.press(),
+      },
     });
     this.whatIf = new WhatIf(this.model.get("form"), (change) =>
       this.send({ kind: "fork", at: inMicroseconds(this.stage.now), ...change }),

@@ -5,10 +5,12 @@ const WIDTH = 330;
 const HEIGHT = 178;
 const NAMED = 12; // more workers than this have no room for words under them
 const SPELLED = 4; // so many have room for whole words
+const OCTAVE = 40; // pixels that a worker is dragged to be twice or half as fast
 const MOST = 40; // and more than this are drawn evenly thinned
 
-// Draw `state` (Recording.at) of a run; `about` names its compositions and says which have no server.
-export function machine(state, about, colours, selected) {
+// Draw `state` (Recording.at) of a run; `about` names its compositions and says which have no server. Workers
+// can be pressed if `press` is given: { hold(), choose(worker), speed(worker, factor), kill(worker), fork() }.
+export function machine(state, about, colours, selected, press = null) {
   const composition = about.compositions?.[state.composition] ?? { name: "", collective: false };
   const all = about.workers ?? state.workers.map((w) => w.worker);
   const every = Math.ceil(all.length / MOST);
@@ -20,7 +22,7 @@ export function machine(state, about, colours, selected) {
   const svg = s("svg", {
     viewBox: `0 0 ${WIDTH} ${HEIGHT}`,
     class: "psb-machine",
-    role: "img",
+    role: press ? "group" : "img",
     "aria-label": inWords(state, composition),
   });
   const links = s("g", { class: "psb-links" });
@@ -46,19 +48,19 @@ export function machine(state, about, colours, selected) {
       messages.append(message(at, to, found, composition.collective, colours));
     if (found?.waitedFor !== null && place.has(found?.waitedFor))
       links.append(waits(at, place.get(found.waitedFor)));
-    nodes.append(
-      node(
-        worker,
-        found,
-        at,
-        radius,
-        colours,
-        shown.length <= NAMED,
-        worker === selected,
-        spelled,
-        (found?.clock ?? 0) - slowest,
-      ),
+    const drawn = node(
+      worker,
+      found,
+      at,
+      radius,
+      colours,
+      shown.length <= NAMED,
+      worker === selected,
+      spelled,
+      (found?.clock ?? 0) - slowest,
     );
+    if (press && found) pressable(drawn, worker, press);
+    nodes.append(drawn);
   });
   return svg;
 }
@@ -116,6 +118,34 @@ function node(worker, found, at, radius, colours, named, selected, spelled, ahea
     ),
   );
   return group;
+}
+
+// A worker is dragged up or down to be faster or slower, and lost by Delete: each is another future.
+function pressable(group, worker, press) {
+  group.classList.add("psb-pressable");
+  group.setAttribute("tabindex", "0");
+  group.setAttribute("role", "button");
+  group.setAttribute("aria-description", "a worker: Enter to change its speed, Delete to lose it");
+  group.onkeydown = (event) => {
+    if (!["Enter", " ", "Delete"].includes(event.key)) return;
+    event.preventDefault();
+    event.stopPropagation();
+    event.key === "Delete" ? press.kill(worker) : press.choose(worker);
+  };
+  group.onpointerdown = (down) => {
+    press.hold();
+    group.setPointerCapture(down.pointerId);
+    let factor = 1;
+    group.onpointermove = (event) => {
+      factor = 2 ** ((down.clientY - event.clientY) / OCTAVE);
+      factor = Number(Math.min(10, Math.max(0.1, factor)).toPrecision(2));
+      press.speed(worker, factor);
+    };
+    group.onpointerup = () => {
+      group.onpointermove = group.onpointerup = null;
+      factor === 1 ? press.choose(worker) : press.fork();
+    };
+  };
 }
 
 // How much of a step is done, as a ring that fills.

@@ -123,6 +123,7 @@ export class WhatIf {
       {
         type: "button",
         class: "psb-button psb-fork",
+        disabled: true, // until a run is shown
         title: "Simulate again from the same seed: until this moment the run is exactly the same",
         onclick: () => this.press(),
       },
@@ -168,6 +169,14 @@ export class WhatIf {
     this.strategy.value = [this.wanted, "asp", "bsp"].find((name) => name !== composition);
   }
 
+  // Show a change of a worker; `press` makes it.
+  choose(what, worker, number) {
+    this.what.value = what;
+    this.worker.value = String(worker);
+    if (number !== undefined) this.number.value = String(number);
+    this.draw();
+  }
+
   draw() {
     const what = this.what.value;
     const shown = {
@@ -183,6 +192,7 @@ export class WhatIf {
   }
 
   press() {
+    if (this.button.disabled) return;
     const what = this.what.value;
     const worker = Number(this.worker.value);
     const momentum = this.momentum.value;

@@ -13,9 +13,9 @@ const KINDS = { event: "event", update: "update", barrier: "barrier", epoch: "ep
 
 export class Stage {
   // ask(time), seek({ step, at, back }): see Moment; moved(time or null): the moment has changed;
-  // selected({ brush, worker }): something is selected in every chart
-  constructor({ ask, seek, moved, selected }) {
-    this.events = { moved, selected };
+  // selected({ brush, worker }): something is selected in every chart; press: see machine
+  constructor({ ask, seek, moved, selected, press }) {
+    this.events = { moved, selected, press };
     this.films = [];
     this.moment = new Moment({ ask, seek });
     this.brush = null;
@@ -202,6 +202,12 @@ export class Stage {
     return film?.recording.about.compositions?.[film.state?.composition]?.name ?? null;
   }
 
+  // A fork is of the first run that is shown.
+  pressOf(film) {
+    const { press } = this.events;
+    return press && film === this.films[0] ? { ...press, hold: () => this.pause() } : null;
+  }
+
   isCollective({ recording, state }) {
     return Boolean(recording.about.compositions?.[state.composition]?.collective);
   }
@@ -355,7 +361,7 @@ export class Stage {
       else
         film.place.replaceChildren(
           this.picture.value === "machines"
-            ? machine(film.state, film.recording.about, looks().phases, this.worker)
+            ? machine(film.state, film.recording.about, looks().phases, this.worker, this.pressOf(film))
             : sequence(film.recording, this.now, looks().phases, this.isCollective(film)),
           this.films.length > 1
             ? h("figcaption", { class: "psb-film-name" }, film.recording.about.label)
