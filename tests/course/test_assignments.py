@@ -54,7 +54,7 @@ def graded(folder):
 
 
 @pytest.mark.parametrize("source", SOURCES, ids=lambda each: each.stem)
-def test_the_solution_has_every_point_and_the_student_s_edition_no_solution(source, tmp_path, monkeypatch):
+def test_the_solution_has_all_points_and_the_student_edition_none(source, tmp_path, monkeypatch):
     student, solution = editions(source, tmp_path)
     assert "SOLUTION" not in json.dumps([student, solution])
     assert "..." in json.dumps(student)
