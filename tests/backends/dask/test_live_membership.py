@@ -74,16 +74,17 @@ def test_workers_come_late_fail_and_come_back(strategy: Any) -> None:
     assert not (away & (pushes["time_s"] < joins["time_s"][3])).any()
 
 
-def test_a_newcomer_of_all_reduce_is_given_the_state_first() -> None:
-    done = until_all_are_back("all_reduce")
-    replicas = [worker.member.replica for worker in done.workers.values()]
+def test_a_newcomer_of_a_ring_is_given_the_state_first() -> None:
+    """The model, the optimizer's momentum, and what the exchange keeps."""
+    done = until_all_are_back({"name": "power_sgd", "start_iter": 2})
+    replicas = [worker.member.replica.tensors() for worker in done.workers.values()]
     last = done.log.of_kind(Kind.APPLY)
     version = last["version"][-1]
     there = last["worker"][last["version"] == version]
     assert len(there) == 3
-    assert all(torch.equal(replica.parameters, replicas[0].parameters) for replica in replicas)
-    momenta = [replica.tensors()["optimizer/momentum_buffer"] for replica in replicas]
-    assert all(torch.equal(momentum, momenta[0]) for momentum in momenta)
+    kept = {"parameters", "optimizer/momentum_buffer", "aggregation/power_sgd/factors"}
+    assert all(each.keys() >= kept for each in replicas)
+    assert all(torch.equal(each[name], replicas[0][name]) for each in replicas for name in kept)
 
 
 def test_everybody_may_be_gone_for_a_while() -> None:

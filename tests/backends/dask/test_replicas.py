@@ -87,7 +87,7 @@ def gone_on(done: KeptRun, kept: msg.KeepState) -> ThreadedRun:
     "strategy",
     [
         {"name": "bsp", "placement": SERVERS},
-        "all_reduce",
+        {"name": "power_sgd", "start_iter": 2},
         {"name": "strategy_switch", "first": "all_reduce", "second": "bsp"}
         | {"rule": {"name": "after", "fraction": 0.5}},
         {"name": "strategy_switch", "first": "double_squeeze", "second": "all_reduce"}
