@@ -5,7 +5,6 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-import torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook as theirs
 from vectors import decided, pushed
 
 import psbench as ps
@@ -62,7 +61,7 @@ class Both:
         return SimpleNamespace(get_future=lambda: future)
 
 
-def torchs(gradients, rank, start):
+def torchs(theirs, gradients, rank, start):
     """What torch's hook makes of two workers' gradients, [update][worker], from these factors."""
     found = [[], []]
 
@@ -92,14 +91,17 @@ def torchs(gradients, rank, start):
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rank", [1, 2])
 def test_two_workers_get_what_torchs_hook_gives_them(rank, monkeypatch):
+    import torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook as theirs  # takes a second
+
     monkeypatch.setattr(theirs, "dist", Both())
     gradients = [[1e-3 * drawn(update, worker) for worker in range(2)] for update in range(4)]
     own = server(rank=rank, min_compression_rate=1.0)
     part = own.aggregation
     first = [part._factor(each, own.state, torch.zeros(1), 0) for each in part._matrices(SHAPES, 0)]
-    expected = torchs(gradients, rank, torch.cat([each.reshape(-1) for each in first]))
+    expected = torchs(theirs, gradients, rank, torch.cat([each.reshape(-1) for each in first]))
     residuals = [torch.zeros(ENTRIES), torch.zeros(ENTRIES)]
     for update, both in enumerate(gradients):
         given = [gradient + residual for gradient, residual in zip(both, residuals, strict=True)]

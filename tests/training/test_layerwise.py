@@ -53,6 +53,7 @@ def test_steps_are_those_of_the_formula_and_go_on_from_a_state(made, formula, de
         torch.testing.assert_close(vector, torch.cat(tensors), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_muon_is_torchs_on_matrices_and_adamw_elsewhere():
     shapes, generator = [(3, 4), (5,), (2, 3, 2)], torch.Generator().manual_seed(0)
     made = Muon(weight_decay=0.1, lr=0.02).of_tensors(shapes)
