@@ -46,8 +46,8 @@ def _notebook(text: str) -> dict[str, Any]:
     for number, part in enumerate(_FENCE.split(text)):
         if not part.strip():
             continue
-        cell = {"id": f"cell-{len(cells)}", "metadata": {}, "source": part.strip("\n")}
-        code = {"cell_type": "code", "execution_count": None, "outputs": []}
+        cell: dict[str, Any] = {"id": f"cell-{len(cells)}", "metadata": {}, "source": part.strip("\n")}
+        code: dict[str, Any] = {"cell_type": "code", "execution_count": None, "outputs": []}
         cells.append({**cell, **(code if number % 2 else {"cell_type": "markdown"})})
     if not any(cell["cell_type"] == "code" for cell in cells):
         raise DataError("assignment: has no block that begins with ```python")

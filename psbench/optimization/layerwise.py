@@ -96,13 +96,18 @@ class _Layerwise:
             self._state[name] = self._parameters.new_zeros(self._parameters.shape)
         return self._state[name]
 
+    def _split(self, vector: Tensor) -> tuple[Tensor, ...]:
+        """Return each tensor's entries."""
+        parts: tuple[Tensor, ...] = vector.split(self._sizes)  # type: ignore[no-untyped-call]
+        return parts
+
     def _norms(self, vector: Tensor) -> list[float]:
-        return [float(part.norm()) for part in vector.split(self._sizes)]
+        return [float(part.norm()) for part in self._split(vector)]
 
     def _scaled(self, vector: Tensor, factors: list[float]) -> Tensor:
         """Return a vector with a factor for each tensor."""
         scaled = vector.clone()
-        for part, factor in zip(scaled.split(self._sizes), factors, strict=True):
+        for part, factor in zip(self._split(scaled), factors, strict=True):
             part.mul_(factor)
         return scaled
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import prod
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from psbench.core.specification import parameter
 from psbench.optimization.optimizer import Optimizer
@@ -63,13 +63,19 @@ class _MuonUpdate:
         self._whole, shapes = parameters, spec.shapes_of(parameters)
         self._pieces = [
             piece.view(shape[0], -1) if len(shape) > 1 else piece
-            for piece, shape in zip(parameters.split([prod(each) for each in shapes]), shapes, strict=True)
+            for piece, shape in zip(
+                torch.split(parameters, [prod(each) for each in shapes]), shapes, strict=True
+            )
         ]
         matrices = [piece for piece in self._pieces if piece.dim() == 2]
         others = [piece for piece in self._pieces if piece.dim() < 2]
         self._optimizers: list[torch.optim.Optimizer] = []
         if matrices:
-            how = {"momentum": spec.momentum, "nesterov": spec.nesterov, "weight_decay": spec.weight_decay}
+            how: dict[str, Any] = {
+                "momentum": spec.momentum,
+                "nesterov": spec.nesterov,
+                "weight_decay": spec.weight_decay,
+            }
             muon = torch.optim.Muon(matrices, lr=spec.lr, adjust_lr_fn="match_rms_adamw", **how)
             self._optimizers.append(muon)
         if others:
@@ -79,7 +85,7 @@ class _MuonUpdate:
 
     def step(self, gradient: Tensor, lr: float) -> None:
         """See `OptimizerSteps`."""
-        parts = gradient.split([piece.numel() for piece in self._pieces])
+        parts = gradient.split([piece.numel() for piece in self._pieces])  # type: ignore[no-untyped-call]
         for piece, part in zip(self._pieces, parts, strict=True):
             piece.grad = part.view(piece.shape).clone()  # torch's momentum may change it
         self._set("lr", lr)

@@ -129,10 +129,7 @@ class Calibration:
             raise DataError(f"{path}: has no {missing[0]!r}; is it cut off?")
         try:
             low, high = plain["holds_for"]["samples_of_a_worker"]
-            fitted = {
-                name: Fitted(float(each["value"]), *map(float, each["between"]), str(each["from"]))
-                for name, each in plain["fitted"].items()
-            }
+            fitted = {name: _fitted(each) for name, each in plain["fitted"].items()}
             sizes = int(plain["holds_for"]["workers"]), int(plain["holds_for"]["samples_of_the_data"])
         except (KeyError, TypeError, ValueError) as error:
             raise DataError(f"{path}: {error} is missing or no number; calibrate anew") from None
@@ -233,3 +230,8 @@ _NOT_KEPT = (
 def _plain(fitted: Fitted) -> dict[str, Any]:
     value, low, high = (float(f"{each:.4g}") for each in fitted[:3])
     return {"value": value, "between": [low, high], "from": fitted.source}
+
+
+def _fitted(plain: Mapping[str, Any]) -> Fitted:
+    low, high = map(float, plain["between"])
+    return Fitted(float(plain["value"]), low, high, str(plain["from"]))

@@ -204,9 +204,9 @@ def _fit_links(
                 ends[way * workers + worker].append(seconds[chosen] - _MBIT / rate * size[chosen])
     latencies = [np.maximum(np.concatenate(end), SHORTEST_S) for end in ends]
     for end, values in enumerate(latencies):
-        way = "to the servers" if end < workers else "back"
+        whither = "to the servers" if end < workers else "back"
         mean, wide = float(values.mean()), half_width(values)
-        name, source = f"latency of worker {end % workers} {way}, s", f"{len(values)} messages"
+        name, source = f"latency of worker {end % workers} {whither}, s", f"{len(values)} messages"
         found.fitted[name] = Fitted(mean, max(0.0, mean - wide), mean + wide, source)
     seconds_of = [kept(end, _KEPT_OF_LINK) for end in latencies]
     found.cluster["link_time"] = {"name": "trace", "order": "blocks", "seconds": seconds_of}
@@ -216,8 +216,8 @@ def _fit_links(
     found.cluster |= {"server_latency_s": found.cluster["latency_s"], "link_sharing": "equal"}
     if link is None:
         quickest = min(float(each.up_s.min()) for each in measured)
-        size = max(int(each.bytes_up.max()) for each in measured)
-        bound = f"at least {_MBIT * size / quickest:.3g} Mbit/s"
+        largest = max(int(each.bytes_up.max()) for each in measured)
+        bound = f"at least {_MBIT * largest / quickest:.3g} Mbit/s"
         found.unknown.append(f"bandwidth: all messages have one size; {bound}, and what it costs is latency")
         found.unknown.append("latency between workers: not measured; taken as the median to the servers")
 

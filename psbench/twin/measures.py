@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
+from scipy import stats  # type: ignore[import-untyped]
 
 from psbench.core.log import Kind
 from psbench.errors import DataError

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
+from scipy import stats  # type: ignore[import-untyped]
 
 #: spread below which a series counts as constant
 _CONSTANT = 1e-3

@@ -30,7 +30,9 @@ class KeptPicture:
 
     def show(self) -> None:
         """Put the output below what the cell shows."""
-        from IPython.display import display
+        from IPython import display as ipython
+
+        display: Any = ipython.display
 
         words = f"psbench's panel, without a run. {_AGAIN}"
         self._output = display({"text/plain": words}, raw=True, display_id=True)

@@ -100,7 +100,9 @@ class Panel(PanelPage):
 
     def _ipython_display_(self) -> None:
         """Show the panel, and below it what the notebook keeps of it."""
-        from IPython.display import display
+        from IPython import display as ipython
+
+        display: Any = ipython.display
 
         bundle: Any = self._repr_mimebundle_()
         data, options = bundle if isinstance(bundle, tuple) else (bundle, {})

@@ -169,9 +169,9 @@ class SimulatedCluster:
         queues = self.transfers.queues
         if queues is None:
             return False
-        vector = isinstance(event, Push) and not self._collective
+        size = event.bytes if isinstance(event, ev.Push) and not self._collective else None
         served = InService(event, now)
-        ends = queues.take(served, event.bytes if vector else None, now)
+        ends = queues.take(served, size, now)
         if ends is not None:
             self._queue.schedule(ends, event.worker, served)
         return True

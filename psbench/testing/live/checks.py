@@ -235,11 +235,11 @@ class Checks:
             row = of.get(number)
             if row is None:
                 continue  # void, or the run had ended
-            found = (
+            found = [
                 *(int(row[name]) for name in ("worker", "version", "samples", "steps")),
                 float(row["loss"]),
-            )
-            if found != (worker, sent.version, sent.samples, sent.steps, np.float32(sent.loss)):
+            ]
+            if found != [worker, sent.version, sent.samples, sent.steps, float(np.float32(sent.loss))]:
                 raise BrokenContract(f"push {number} of worker {worker} is logged as {found}")
             told = json.loads(self._log.text(row["text"]) or "{}")
             ring_s = told.pop(COLLECTIVE, 0.0)
