@@ -11,9 +11,12 @@ from psbench import Control, Run, resume
 from psbench.checkpoints.chain import find, log_of
 from psbench.checkpoints.file import Checkpoint
 from psbench.checkpoints.folder import CheckpointFolder
-from psbench.core.log import EventLog, Kind
+from psbench.checkpoints.validation import check, check_against, check_log
+from psbench.core.log import ROW, EventLog, Kind
+from psbench.errors import DataError
 from psbench.runs.execution import run
 from psbench.testing import toy_experiment
+from psbench.training.workload import Workload
 
 
 def spec(**changes):
@@ -155,3 +158,109 @@ def test_a_stop_leaves_a_checkpoint_whatever_is_under_way(strategy, tmp_path):
 
 def test_a_stop_without_a_folder_is_at_once():
     assert run(spec(), **stopping_after(20)).meta["checkpoints"] == []
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    """The last checkpoint of a run of k-BSP, with its experiment and workload."""
+    experiment = toy_experiment("k_batch_asp", checkpoint_every=0.5, stop={"epochs": 1})
+    found = run(experiment, folder=tmp_path_factory.mktemp("run"))
+    return find(found.meta["checkpoints"][-1]), experiment, Workload.build(experiment)
+
+
+PUSH = ("id", "worker", "ticket", "base_version", "samples", "steps", "bytes", "compute_s", "send_s", "loss")
+
+
+def view_of(checkpoint):
+    return checkpoint.state["engine"]["view"]
+
+
+def one_worker_more(checkpoint):
+    view_of(checkpoint)["workers"][-1]["id"] = view_of(checkpoint)["num_workers"]
+
+
+def a_worker_twice(checkpoint):
+    view_of(checkpoint)["workers"][-1]["id"] = view_of(checkpoint)["workers"][0]["id"]
+
+
+def an_unknown_row(column, value):
+    def change(checkpoint):
+        rows = checkpoint.tensors["log"].numpy().view(ROW)
+        rows[column][3] = value
+
+    return change
+
+
+def other(name, change):
+    return lambda checkpoint: checkpoint.tensors.update({name: change(checkpoint.tensors[name])})
+
+
+REFUSED = [
+    (lambda c: c.state.pop("spec"), "holds a model, and not what a run needs"),
+    (lambda c: c.state.pop("log"), "holds a model, and not what a run needs"),
+    (lambda c: c.state.pop("engine"), "written while numbers were being measured"),
+    (lambda c: c.state.update(engine=None), "written while numbers were being measured"),
+    (lambda c: c.state.update(next_push=-1), r"is not the state of a run: next_push: .*, got -1$"),
+    (one_worker_more, "workers are numbered"),
+    (a_worker_twice, "workers are numbered"),
+    (lambda c: view_of(c)["workers"].pop(0), "state of worker 0, whom the engine does not know"),
+    (lambda c: view_of(c).update(num_workers=9), "engine.view.num_workers is 9"),
+    (lambda c: c.state["engine"].update(parts={}), "its state cannot be restored"),
+    (lambda c: c.tensors.pop("buffers"), "has no tensor 'buffers'"),
+    (other("parameters", lambda x: x[1:]), "tensor 'parameters' has shape"),
+    (other("parameters", lambda x: x.double()), "numbers of type torch.float64"),
+    (other("parameters", lambda x: x * float("nan")), "has NaN or infinity"),
+    (an_unknown_row("worker", 3), "row 3 of its log has a worker beyond 2"),
+    (an_unknown_row("kind", 99), "row 3 of its log has an unknown kind"),
+    (an_unknown_row("time_s", -1.0), "row 3 of its log has a time that is negative"),
+    (an_unknown_row("text", 99), "row 3 of its log has a text that is not there"),
+]
+
+
+def look_at(path, checkpoint, experiment, workload):
+    check(path, checkpoint, experiment)
+    check_against(path, checkpoint, workload)
+    log = EventLog()
+    log.extend(checkpoint.tensors["log"].numpy().view(ROW), checkpoint.state["log"]["texts"])
+    check_log(path, log, workload.profile.num_workers)
+
+
+@pytest.mark.parametrize(("change", "words"), REFUSED, ids=range(len(REFUSED)))
+def test_a_checkpoint_that_no_run_writes_is_refused(change, words, written):
+    path, experiment, workload = written
+    checkpoint = Checkpoint.load(path)
+    change(checkpoint)
+    with pytest.raises(DataError, match=words):
+        look_at(path, checkpoint, experiment, workload)
+
+
+def test_a_push_beyond_the_next_and_checkpoints_of_two_runs_are_refused(written, tmp_path):
+    path, experiment, _ = written
+    checkpoint = Checkpoint.load(path)
+    worker = view_of(checkpoint)["workers"][0]["id"]
+    view_of(checkpoint)["pending"] = [dict.fromkeys(PUSH, 1) | {"id": 7, "worker": worker}]
+    checkpoint.state["next_push"] = 7
+    with pytest.raises(DataError, match="push 7 is pending, and the next is to be 7"):
+        check(path, checkpoint, experiment)
+    for name in ("a", "b"):
+        Checkpoint({}, {"run_id": name}).save(tmp_path / f"{name}.npz")
+    with pytest.raises(DataError, match=r"b\.npz: is of another run than a\.npz"):
+        find(tmp_path)
+
+
+def test_the_last_checkpoint_is_the_one_with_most_rows_then_the_latest(tmp_path):
+    states = {"none": {}, "a": {"log": {"rows": 0}}, "b": {"log": {"rows": 5}, "time_s": 0.5}}
+    states["c"] = {"log": {"rows": 5}, "time_s": 0.7}
+    for count in range(1, 5):
+        name = list(states)[count - 1]
+        Checkpoint({}, states[name]).save(tmp_path / f"{'zyxw'[count - 1]}-{name}.npz")
+        assert find(tmp_path).stem.endswith(name)
+
+
+def test_epochs_with_one_label_have_files_of_their_own(tmp_path):
+    folder = CheckpointFolder(tmp_path, "one", EventLog())
+    names = []
+    for _ in range(3):
+        folder.write("epoch-1", Checkpoint({}, {"logged": [0, 1]}))
+        names.append(Path(folder.paths[-1]).name)
+    assert names == ["epoch-1.npz", "epoch-1-2.npz", "epoch-1-3.npz"]

@@ -29,7 +29,7 @@ TARGETS: dict[str, tuple[str, list[str]]] = {
     "charts": (
         "psbench/charts",
         [f"{ORACLES}/test_charts.py", f"{ORACLES}/test_report.py"]
-        + [f"tests/charts/test_{name}.py" for name in ("charts", "growing", "servers")],
+        + [f"tests/charts/test_{name}.py" for name in ("charts", "display", "growing", "servers", "ticks")],
     ),
     "results": (
         "psbench/results",
@@ -38,12 +38,14 @@ TARGETS: dict[str, tuple[str, list[str]]] = {
             f"{ORACLES}/test_report.py",
             "tests/charts/test_report.py",
             "tests/test_frames.py",
+            "tests/results",
+            "tests/test_saved_runs.py",
         ],
     ),
     "sweeps": (
         "psbench/runs/sweeps",
         [f"{ORACLES}/test_comparison.py"]
-        + [f"tests/runs/sweeps/test_{name}.py" for name in ("tables", "grid")],
+        + [f"tests/runs/sweeps/test_{name}.py" for name in ("tables", "grid", "execution", "search")],
     ),
     "papers": ("psbench/papers", [f"{ORACLES}/test_measures.py", "tests/papers"]),
     "checkpoints": ("psbench/checkpoints", ["tests/test_checkpoint_folder.py", "tests/test_resume.py"]),
