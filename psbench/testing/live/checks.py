@@ -83,9 +83,8 @@ class Checks:
         elif isinstance(message, msg.ReleaseMessage):
             self._release(name, message, has_replica)
         elif isinstance(message, msg.Incident):
-            self._incidents.update(
-                name for name in self._live.run.peers.known if message.text.startswith(name)
-            )
+            first, second, *_ = message.text.split()
+            self._incidents[f"{first} {second}" if second.isdigit() else first] += 1
         elif isinstance(message, msg.StartTraining):
             here = set(self._live.run.peers.workers())
             if set(message.rings) != here or None in message.rings.values():
@@ -308,12 +307,9 @@ class Checks:
             else:
                 gone.add(int(row["worker"]))
         lost, dead = set(facts["lost_workers"]), self._live.run.peers.lost_workers
-        late = lost - gone  # whose loss came too late for the log
-        if (
-            gone - lost
-            or not dead - view.workers.keys() <= lost
-            or late - dead - self._live.run.timers.failing
-        ):
+        surely = gone | (dead - view.workers.keys())
+        told = {worker_number(name) for name in self._incidents}  # too late for the log, or replaced too late
+        if surely - lost or lost - surely - told - self._live.run.timers.failing:
             raise BrokenContract(f"{facts['lost_workers']} are said to be lost; the log says {sorted(gone)}")
         made = rows["time_s"][rows["kind"] == Kind.APPLY]
         if not max(made, default=0.0) <= facts["time_s"] <= self._live.run.now:
