@@ -26,7 +26,13 @@ PERSONS = re.compile(r"\b(nobody|somebody|everybody|anybody|a person|person's)\b
 ANSWERS = {"predictions.py", "panel.py"}
 #: a path in a text, with a folder or the ending of a module, and where it may begin
 PATH = re.compile(r"`([\w<>.-]+/[\w<>./-]*|\w+\.(?:py|js))`")
-HOMES = [ROOT, ROOT / "psbench", ROOT / "psbench/backends/dask", ROOT / "widgets/psbench_widgets"]
+HOMES = [
+    ROOT,
+    ROOT / "psbench",
+    ROOT / "psbench/backends/dask",
+    ROOT / "psbench/twin",
+    ROOT / "widgets/psbench_widgets",
+]
 #: letters of a test's name
 LONGEST_NAME = 69
 #: arguments of a constructor, those of data classes aside
