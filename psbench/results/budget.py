@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from psbench.core.target import Target
 from psbench.metrics import end_of
 from psbench.results.run import Run
 
@@ -24,8 +25,13 @@ def in_words(budget: Mapping[str, Any]) -> str:
 
     >>> in_words({"stop": {"epochs": 3.0}, "batch_size": 128, "data": "digits"})
     'epochs 3 on digits, global batch 128'
+    >>> in_words({"stop": {"target": {"metric": "f1", "at_least": 0.9}}, "batch_size": 8, "data": "digits"})
+    'target f1 at least 0.9 on digits, global batch 8'
     """
-    stop = ", ".join(f"{name} {value:g}" for name, value in budget["stop"].items())
+    rules = {name: value for name, value in budget["stop"].items() if name != "target"}
+    stop = ", ".join(f"{name} {value:g}" for name, value in rules.items())
+    if (target := budget["stop"].get("target")) is not None:
+        stop = f"{stop}{', ' if stop else ''}target {Target(**target)}"
     return f"{stop} on {budget['data']}, global batch {budget['batch_size']}"
 
 

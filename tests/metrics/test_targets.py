@@ -40,6 +40,7 @@ def test_a_run_ends_where_its_log_first_reaches_the_target(target, column, reach
     found = run.summary()
     assert (found["status"], found["time_to_target_s"]) == ("finished", row["time_s"])
     assert "reached" in found["reason"]
+    assert f"target {target_of(target)} on" in ps.compare([whole, run]).text(width=300)
     assert found["final"][column] == row[column]
 
 
