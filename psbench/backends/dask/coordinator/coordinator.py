@@ -68,18 +68,19 @@ class Coordinator:
         """
         while True:
             given = self._next()
-            began, serving = time.perf_counter(), self._serving_s
+            is_push = isinstance(given, Received) and isinstance(given.message, PushMessage)
+            began = time.perf_counter() if is_push else self._serving_s
             for instruction in self.live.handle(given, time.monotonic()):
                 if isinstance(instruction, End):
                     if instruction.error is not None:
                         raise instruction.error
                     return
                 self._perform(instruction)
-            if isinstance(given, Received) and isinstance(given.message, PushMessage):
+            if is_push:
                 self._pushes += 1
                 self._handled_s += time.perf_counter() - began
             else:
-                self._other_s += self._serving_s - serving
+                self._other_s += self._serving_s - began
 
     @property
     def _serving_s(self) -> float:
