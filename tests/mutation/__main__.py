@@ -18,7 +18,7 @@ from tests.mutation.runner import Mutations, Trial
 
 HERE = Path(__file__).parent
 ORACLES = "tests/oracles"
-#: by name: files, and the tests that look at them
+#: by name: files, and the tests that look at them beside the examples in docstrings
 TARGETS: dict[str, tuple[str, list[str]]] = {
     "metrics": (
         "psbench/metrics",
@@ -94,8 +94,8 @@ def _try(name: str, options: argparse.Namespace) -> bool:
 
     prepare = _make_runs if ORACLES in tests[0] and without != ORACLES else _nothing
     plugin = Mutations(chosen, prepare, done, options.seconds)
-    paths = [each for each in tests if not (without and each.startswith(without))]
-    without_output = ["-p", "no:terminal", "-o", "addopts=--import-mode=importlib"]
+    paths = [each for each in (*tests, folder) if not (without and each.startswith(without))]
+    without_output = ["-p", "no:terminal", "-o", "addopts=--import-mode=importlib --doctest-modules"]
     others = ["-p", "no:nbval", "-p", "no:cacheprovider", "-n", "0", "-m", _NOT]
     pytest.main([*without_output, *others, *paths], plugins=[plugin])
     if plugin.failed_before or not trials:

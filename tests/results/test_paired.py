@@ -8,6 +8,7 @@ from scipy import stats
 
 import psbench as ps
 from psbench.errors import ParameterError
+from psbench.results.identity import comment
 from psbench.results.paired import in_words, paired_tests
 from psbench.testing import toy_experiment
 
@@ -92,3 +93,7 @@ def test_a_comparison_says_it_in_its_remarks_and_as_data():
     assert found.to_dict()["tests"][0]["strategy"] == "asp"
     assert found.renamed({"asp": "ours"}).tests()["strategy"].iloc[0] == "ours"
     assert "tests" not in ps.compare(found.runs).to_dict()
+
+
+def test_the_line_of_a_run_names_it_or_is_not_there():
+    assert (comment(None), comment("abc")) == ("", "# run abc\n")
