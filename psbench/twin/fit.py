@@ -19,6 +19,8 @@ NO_LIMIT = 1e6
 #: values of each end of a link that a profile keeps
 _KEPT_OF_LINK = 64
 _MBIT = 8e-6
+#: company that a message may have on its way, and still counts as alone
+_ALONE = 0.05
 
 
 class Fitted(NamedTuple):
@@ -184,8 +186,8 @@ def _fit_links(
 ) -> None:
     """Fit latencies, each end of each link by itself, as blocks of what was measured.
 
-    Where bytes take time, messages that were under way at once made each other late: those that were alone
-    tell the latency.
+    Messages that were under way at once made each other late. Those that were alone tell the latency; where
+    there are none, each is taken to have had its share of the link.
     """
     message, decision = service_s
     rate = NO_LIMIT if link is None else link.mbit_s
@@ -193,15 +195,17 @@ def _fit_links(
     for each in measured:
         served = message * (each.place + 2) + decision
         ways = (
-            (_alone(each, each.arrived_s - each.up_s, each.arrived_s, 2 * message + decision), each.up_s),
-            (_alone(each, each.released_s, each.released_s + each.down_s, 0.0), each.down_s - served),
+            (each.arrived_s - each.up_s, each.up_s, each.up_s, each.bytes_up),
+            (each.released_s, each.down_s, each.down_s - served, each.bytes_down),
         )
-        sizes = each.bytes_up, each.bytes_down
-        for way, ((alone, seconds), size) in enumerate(zip(ways, sizes, strict=True)):
+        for way, (begin, took, seconds, size) in enumerate(ways):
+            company = _company(begin, begin + took)
+            alone = (company < 1 + _ALONE) & (way == 1 or ~_queued(each, 2 * message + decision))
+            latency = seconds - _MBIT / rate * size * company
             for worker in range(workers):
                 own = (each.worker == worker) & (each.bytes_down > 0)
                 chosen = own & alone if (link is not None or not way) and (own & alone).sum() > 2 else own
-                ends[way * workers + worker].append(seconds[chosen] - _MBIT / rate * size[chosen])
+                ends[way * workers + worker].append(latency[chosen])
     latencies = [np.maximum(np.concatenate(end), SHORTEST_S) for end in ends]
     for end, values in enumerate(latencies):
         whither = "to the servers" if end < workers else "back"
@@ -222,16 +226,26 @@ def _fit_links(
         found.unknown.append("latency between workers: not measured; taken as the median to the servers")
 
 
-def _alone(
-    each: Exchanges, begin: NDArray[np.float64], end: NDArray[np.float64], apart_s: float
-) -> NDArray[np.bool_]:
-    """Return which messages were under way while no other was, in the same direction, nor just before."""
-    order = np.argsort(begin, kind="stable")
-    before = np.maximum.accumulate(np.append(-np.inf, end[order]))[:-1]
-    after = np.append(begin[order][1:], np.inf)
-    alone = np.zeros(len(each), dtype=bool)
-    alone[order] = (begin[order] >= before + apart_s) & (end[order] <= after)
-    return alone
+def _company(begin: NDArray[np.float64], end: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return how many messages were under way on average while each was, itself included.
+
+    >>> _company(np.array([0.0, 0.0, 1.0]), np.array([2.0, 1.0, 2.0])).tolist()
+    [2.0, 2.0, 2.0]
+    """
+    order, found = np.argsort(begin, kind="stable"), np.ones(len(begin))
+    for place, one in enumerate(order.tolist()):
+        for other in order[place + 1 :].tolist():
+            if begin[other] >= end[one]:
+                break
+            both = min(end[one], end[other]) - begin[other]
+            found[one] += both / max(SHORTEST_S, end[one] - begin[one])
+            found[other] += both / max(SHORTEST_S, end[other] - begin[other])
+    return found
+
+
+def _queued(each: Exchanges, busy_s: float) -> NDArray[np.bool_]:
+    """Return which pushes probably waited for the server: they follow another one within its service."""
+    return np.diff(each.arrived_s, prepend=-np.inf) < 1.5 * busy_s
 
 
 def _rounded(value: float) -> float:

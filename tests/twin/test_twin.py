@@ -10,6 +10,7 @@ from psbench.core.log import EventLog
 from psbench.results.run import Run
 from psbench.twin.calibration import Calibration
 from psbench.twin.exchanges import exchanges_of, last_version
+from psbench.twin.fit import MeasuredLink
 from psbench.twin.measures import measures_of
 from psbench.twin.replayed import played_again
 from psbench.twin.variation import variation_of
@@ -80,6 +81,20 @@ def test_clocks_that_differ_are_set_by_the_quickest_messages():
     turned = exchanges_of(EventLog.from_columns(columns, run.log.texts))
     own = straight.worker == 1
     assert turned.up_s[own] == pytest.approx(straight.up_s[own], abs=5e-4)
+
+
+def test_latency_of_a_slow_link_is_found_though_no_message_is_alone():
+    """Three workers meet at a link of 10 Mbit/s, 20 ms; what they share is no latency."""
+    slow = {"workers": 3, "latency_s": 0.02, "bandwidth_mbit_s": 10, "server_bandwidth_mbit_s": 10}
+    slow |= {"link_sharing": "equal", "link_time": {"name": "lognormal", "sigma": 0.05}}
+    plain = PLAIN.but(cluster=TRUTH | slow | {"speed": 1.0}, batch_size=96, stop={"updates": 60})
+    runs = [ps.run(plain), ps.run(plain.but(strategy="asp", batch_size=48, stop={"updates": 180}))]
+    found = Calibration.of(runs, MeasuredLink(0.02, 10.0))
+    ends = found.cluster["link_time"]["seconds"]
+    assert np.mean([np.mean(end) for end in ends]) == pytest.approx(0.02, rel=0.25)
+    predicted = ps.predict(found, [{"name": "local_sgd", "local_steps": 4}], seeds=2).rows[0].update_s.mean
+    truth = measures_of(ps.run(plain.but(strategy={"name": "local_sgd", "local_steps": 4}))).update_s
+    assert predicted == pytest.approx(truth, rel=0.07)
 
 
 def test_a_profile_is_a_page_that_is_read_again(measured, tmp_path):
