@@ -50,8 +50,10 @@ def reassignments(log: EventLog, entry_bytes: int = 4) -> list[dict[str, Any]]:
         `imbalance` (busiest server over the mean) `before`, and `after` at the next look; None if there was
         none.
     """
-    worst = server_loads(log).groupby("look").agg(time_s=("time_s", "first"), worst=("relative", "max"))
     moved = log.of_kind(Kind.REASSIGN)
+    if not len(moved["row"]):  # as in most runs, whose summaries need not look at loads
+        return []
+    worst = server_loads(log).groupby("look").agg(time_s=("time_s", "first"), worst=("relative", "max"))
     found = []
     for at, version, number in zip(moved["time_s"], moved["version"], moved["text"], strict=True):
         change = json.loads(log.text(number))
