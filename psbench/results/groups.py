@@ -157,9 +157,14 @@ def _in_words(values: Sequence[Any]) -> list[str]:
     ['c1', 'c2']
     >>> _in_words([{"epochs": 3.0}, {"epochs": 1.0}]), _in_words([64, 128])
     (['epochs 3', 'epochs 1'], ['64', '128'])
+    >>> _in_words([None, {"name": "adam", "lr": 0.1}])
+    ['none', 'adam']
     """
     if not all(isinstance(value, Mapping) for value in values):
-        return ["none" if value is None else str(value) for value in values]
+        plain = ("none" if value is None else value for value in values)
+        return [
+            str(value["name"] if isinstance(value, Mapping) and "name" in value else value) for value in plain
+        ]
     return [
         _part_in_words(value, [v for v in values if v.get("name") == value.get("name")]) for value in values
     ]
