@@ -224,6 +224,8 @@ _NOT_KEPT = (
     "recovery",
     "name",
     "checkpoint_every",
+    "stop",
+    "evaluate_every",
 )
 
 
