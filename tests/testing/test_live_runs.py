@@ -419,6 +419,20 @@ def test_a_checkpoint_of_a_stop_without_version_comes_after_its_log() -> None:
     assert isinstance(sends[0].message, msg.LogRows)
 
 
+def test_a_run_that_is_stopped_before_it_moves_ends_where_it_is() -> None:
+    """The client was to go on elsewhere, and had no checkpoint."""
+    run = world(workload("asp", 3))
+    settle(run)
+    run.end_step("worker 0")
+    run.ask(msg.RoleLeaves("coordinator"))
+    settle(run)
+    run.pass_time(0.3)
+    run.ask(msg.RequestStop(False))
+    run.heal()
+    assert run.outcome is not None
+    assert run.outcome.status == "stopped"
+
+
 def test_who_is_lost_at_the_end_makes_no_version() -> None:
     """The engine made one of the other's push, of which the server never heard."""
     run = world(workload("bsp", stop={"seconds": 2.0}))

@@ -28,6 +28,7 @@ from psbench.training.workload import Workload
 _ROUNDING_S = 1e-3
 #: servers wait for a while for what may have been lost
 _PATIENCE_S = 1.0
+_CHANGES = (Kind.JOIN, Kind.LEAVE, Kind.DROP, Kind.READMIT)
 
 
 class Checks:
@@ -281,7 +282,9 @@ class Checks:
             raise BrokenContract(f"version {last}, the last, is not evaluated: {seen}")
         for version in range(1, last):
             number = int(epochs[version] / every + 1e-9)
-            if number > int(epochs[version - 1] / every + 1e-9) and seen.get(number, version) > version:
+            soon = range(version, version + self._experiment.num_workers)
+            is_seen = any(seen[each] in soon for each in seen if each >= number or each < 0)
+            if number > int(epochs[version - 1] / every + 1e-9) and not is_seen:
                 raise BrokenContract(f"evaluation {number} is due at version {version}: {seen}")
 
     def _check_stop(self, epochs: list[float], outcome: msg.RunOutcome) -> None:
@@ -301,7 +304,7 @@ class Checks:
         """Check who is said to be lost, what time it is, and whether the end left workers unanswered."""
         facts, view = outcome.facts, self._live.run.view
         gone: set[int] = set()
-        for row in rows[np.isin(rows["kind"], (Kind.JOIN, Kind.LEAVE, Kind.DROP, Kind.READMIT))]:
+        for row in rows[np.isin(rows["kind"], _CHANGES)]:
             if row["kind"] in (Kind.JOIN, Kind.READMIT):
                 gone.discard(int(row["worker"]))
             else:

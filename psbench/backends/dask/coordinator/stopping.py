@@ -43,6 +43,8 @@ class Stopping:
             self._latest = self._run.now + _STOP_S
         else:
             self._run.ending.stop()
+        if not with_checkpoint:  # by hand: it ends here, with what it has
+            self.retired = ""
 
     def leave_later(self, name: str) -> None:
         """Let a role go when it is known who is dead."""
