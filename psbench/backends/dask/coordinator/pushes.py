@@ -71,7 +71,9 @@ class PushIntake:
         if not message.is_finite and self._is_current(push):
             self._diverge(push)
             return
-        self._run.events.append(with_stats(push, self._reads) if self._reads else push)
+        # a void push may be of another composition, and have other statistics
+        reads = self._reads if self._is_current(push) else ()
+        self._run.events.append(with_stats(push, reads) if reads else push)
 
     def _is_current(self, push: ev.Push) -> bool:
         worker = self._run.view.workers[push.worker]
