@@ -741,7 +741,7 @@ def test_sums_that_depend_on_sums():
 
 
 def test_sums_of_something_else():
-    """The bytes would be those of 16 bits an entry, and the factors are none of the gradient's entries."""
+    """A codec would be of no effect: what travels are the factors, in the bytes that the part declares."""
     kept = of_pushes("sums_of_something_else")
     size = Workload.build(toy_experiment()).wire_size
     part = make_part("aggregation", POWER)
@@ -749,7 +749,7 @@ def test_sums_of_something_else():
         unchecked(aggregation=part, communication=each, placement="all_reduce").rings(size, 0, 2)
         for each in (kept.communication, "every_step")
     )
-    assert [2 * each for each in half] == whole == [4 * (3 + 3), 4 * 4]
+    assert half == whole == [(4 * (3 + 3), 1.0), (4 * 4, 1.0)]
 
 
 def test_fragments_that_move():

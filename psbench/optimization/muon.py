@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import prod
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+from pydantic import model_validator
 
 from psbench.core.specification import parameter
+from psbench.errors import ParameterError
 from psbench.optimization.optimizer import Optimizer
 
 if TYPE_CHECKING:
@@ -38,6 +41,16 @@ class Muon(Optimizer):
     nesterov: bool = parameter(True, "Nesterov's form of the momentum")
     beta1: float = parameter(0.9, "decay of the mean, of what is no matrix", ge=0, lt=1)
     beta2: float = parameter(0.999, "decay of the squared mean, of what is no matrix", ge=0, lt=1)
+
+    @model_validator(mode="after")
+    def _is_in_torch(self) -> Self:
+        import torch
+
+        if not hasattr(torch.optim, "Muon"):
+            raise ParameterError(
+                f"optimizer 'muon': torch {torch.__version__} has none; it is there from 2.9 on"
+            )
+        return self
 
     @property
     def coefficient(self) -> float:

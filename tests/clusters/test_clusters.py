@@ -98,7 +98,12 @@ def test_common_fields_may_be_overridden_on_every_cluster(name):
             "failures": [{"worker": 1, "at_s": 2}],
         }
     ).profile()
-    assert profile.step_time.model_dump() == {"name": "lognormal", "sigma": 0.5, "correlation": 0.0}
+    assert profile.step_time.model_dump() == {
+        "name": "lognormal",
+        "sigma": 0.5,
+        "correlation": 0.0,
+        "shift": 0.0,
+    }
     assert (profile.seconds_per_sample, set(profile.bandwidth_mbit_s), set(profile.latency_s)) == (
         0.25,
         {7},

@@ -11,6 +11,9 @@ from psbench.testing import toy_experiment
 
 SIZES = [12, 3, 4]
 
+#: torch has it from 2.9 on
+NO_MUON = pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="this torch has no Muon")
+
 
 def lars(w, g, kept, decays):
     """You et al. 2017, Alg. 1, with the rate outside of the momentum."""
@@ -54,6 +57,7 @@ def test_steps_are_those_of_the_formula_and_go_on_from_a_state(made, formula, de
 
 
 @pytest.mark.slow
+@NO_MUON
 def test_muon_is_torchs_on_matrices_and_adamw_elsewhere():
     shapes, generator = [(3, 4), (5,), (2, 3, 2)], torch.Generator().manual_seed(0)
     made = Muon(weight_decay=0.1, lr=0.02).of_tensors(shapes)
@@ -77,7 +81,7 @@ def test_muon_is_torchs_on_matrices_and_adamw_elsewhere():
         assert torch.equal(vector, torch.cat([first.reshape(-1), bias, kernel.reshape(-1)]))
 
 
-@pytest.mark.parametrize("name", ["lars", "lamb", "muon"])
+@pytest.mark.parametrize("name", ["lars", "lamb", pytest.param("muon", marks=NO_MUON)])
 def test_replicas_and_a_server_take_the_same_steps_and_slices_are_refused(name):
     toy = {"optimizer": {"name": name, "weight_decay": 0.01}, "stop": {"updates": 5}}
     ring, server = (ps.run(toy_experiment(each, **toy)) for each in ("all_reduce", "bsp"))
