@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, given, settings, strategies
 from xdist.scheduler.loadscope import LoadScopeScheduling
 
 # no test asks for more than one thread, and two workers of a test run must not fight for the cores
@@ -80,6 +80,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def pytest_collection_finish() -> None:
     """Keep what is loaded by now out of every search for garbage: a seventh of the CPU of small tests."""
+    given(strategies.none())(lambda _: None)()  # Hypothesis looks for what refers to numpy's random numbers
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 50)

@@ -20,6 +20,7 @@ from psbench.core.rounding import largest_remainder
 from psbench.core.view import ClusterView
 from psbench.core.wire_size import WireSize
 from psbench.data import Dataset
+from psbench.data.several import Several
 from psbench.data.shipment import Shipment
 from psbench.errors import ParameterError
 from psbench.experiment import Experiment
@@ -238,6 +239,7 @@ class Workload:
     def facts(self) -> dict[str, Any]:
         """Return the facts about the workload that a saved run holds, as plain data."""
         strata, names = self.data.strata
+        inputs = self.data.train_x
         counts = label_counts(self.shards, strata, len(names)) if self.shards else None
         return {
             "num_workers": self.profile.num_workers,
@@ -253,7 +255,7 @@ class Workload:
             "capacity": self.capacity,
             "task": self.data.task,
             "inputs": self.data.input_layout,
-            "input_names": list(getattr(self.data.train_x, "names", ())),
+            "input_names": list(inputs.names if isinstance(inputs, Several) else ()),
             "num_outputs": self.data.num_outputs,
             "changed_buffers": list(self.model.changed_buffers),
             "classes": list(names),
