@@ -86,6 +86,11 @@ def pytest_collection_finish() -> None:
     gc.set_threshold(20_000, 20, 50)
 
 
+def pytest_unconfigure() -> None:
+    """Let go of them before the end, at which extensions look for objects that are left."""
+    gc.unfreeze()
+
+
 @pytest.hookimpl(optionalhook=True)  # not there with -p no:xdist
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
     """Share out tests file by file, so that what a file makes for all its tests is made once."""

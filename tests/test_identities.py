@@ -267,7 +267,8 @@ def test_all_of_the_catalogue_with_one_worker():
             made.check(1, 8)
         except ParameterError:
             continue
-        if plain and made.aggregation.payload == "gradient":
+        own_steps = entry.name == "one_bit_adam"  # Adam's, whatever the optimizer
+        if plain and made.aggregation.payload == "gradient" and not own_steps:
             tried += 1
             assert same_parameters(trained(made, optimizer=MOMENTUM, **ALONE), reference), entry.name
     assert tried >= 8

@@ -294,10 +294,6 @@ BAD = {
     "changing samples": (lambda: as_data(Changing()), "give it a transform without chance"),
     "uneven samples": (lambda: as_data(Uneven()), "sample 3 has shape (5,)"),
     "no pair": (lambda: as_data(Single()), "expected a pair (input, target)"),
-    "collate": (
-        lambda: as_data(DataLoader(Pairs(), collate_fn=lambda batch: batch)),
-        "collate_fn of its own",
-    ),
     "iterable Dataset": (lambda: wrapped(DataLoader(Endless())), "is not map-style"),
     "iterable": (lambda: as_data(iter([1])), "has no length"),
     "number": (lambda: as_data(3), "got int: 3"),

@@ -547,13 +547,14 @@ class NeverLooks(LiveRun):
 
 
 CANARIES = [
-    *(ForgetsWhoLeft, AsksTheDead, DropsEvaluations, ReleasesInMidMove),
+    *(ForgetsWhoLeft, DropsEvaluations, ReleasesInMidMove),
+    pytest.param(AsksTheDead, marks=pytest.mark.nightly),  # found after hundreds of schedules
     *(KeepsVoidPushes, EndsWithoutLeaves, LosesNumbers, NeverLooks),
 ]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("canary", CANARIES, ids=lambda canary: canary.__name__)
+@pytest.mark.parametrize("canary", CANARIES)
 def test_planted_faults_are_found(canary: type[LiveRun]) -> None:
     done = run_live_campaign(3000, run_class=canary, most_failures=1)
     assert done.failures == 1

@@ -9,7 +9,8 @@ const OCTAVE = 40; // pixels that a worker is dragged to be twice or half as fas
 const MOST = 40; // and more than this are drawn evenly thinned
 
 // Draw `state` (Recording.at) of a run; `about` names its compositions and says which have no server. Workers
-// can be pressed if `press` is given: { hold(), choose(worker), speed(worker, factor), kill(worker), fork() }.
+// can be pressed if `press` is given: { hold(), choose(worker), speed(worker, factor), kill(worker),
+// fork() }.
 export function machine(state, about, colours, selected, press = null) {
   const composition = about.compositions?.[state.composition] ?? { name: "", collective: false };
   const all = about.workers ?? state.workers.map((w) => w.worker);
