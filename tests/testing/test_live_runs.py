@@ -196,6 +196,27 @@ def test_a_version_of_all_reduce_is_stamped_when_all_have_its_sum() -> None:
     assert run.outcome.facts["time_s"] == 6.0
 
 
+def test_an_evaluation_that_comes_in_the_last_ring_is_kept() -> None:
+    """The event waits for the ring, and the version that the ring makes is the run's last."""
+    run = world(workload("all_reduce", stop={"updates": 2}, evaluate_every=0.0001))
+    late = ("evaluator", "coordinator")
+    settle(run)
+    for version in (1, 2):
+        for worker in (0, 1):
+            run.end_step(f"worker {worker}")
+            while pairs := [pair for pair in run.waiting() if pair != late]:
+                run.arrive(pairs[0])
+        run.workers["worker 0"].live()  # the ring is full now
+        if version == 2:
+            run.arrive(late)
+        for worker in (0, 1):
+            run.end_step(f"worker {worker}")
+            while pairs := [pair for pair in run.waiting() if pair != late]:
+                run.arrive(pairs[0])
+    run.heal()
+    assert run.live.run.log.of_kind(Kind.EVALUATED)["version"].tolist() == [0, 1, 2]
+
+
 class MeasuresFirst(Mean):
     """The mean of the pushes, once the loss of the model before it is known."""
 

@@ -320,7 +320,7 @@ def test_a_worker_of_the_machine_is_dragged_slower_and_lost(panel: Direct) -> No
     web.mouse.down()
     web.mouse.move(x, y + 40, steps=4)  # as far as halves its speed
     assert web.input_value(".psb-what-number") == "0.5"
-    last = panel.lab.runs[-1]["number"]
+    last = max(each["number"] for each in panel.lab.runs)
     web.mouse.up()
     panel.over(f"run {last + 1} finished")
     (slower,) = panel.lab.finished[-1].experiment.cluster.profile().slowdowns

@@ -117,13 +117,18 @@ class Evaluation:
             return  # of an evaluator that was given up
         number, version, epoch = found
         values = {"epoch": epoch} | message.values | self._measured.pop(message.key, {})
-        if number and self._run.ending:
-            number = -1
-        if number > 0:
+        if number > 0 and not self._run.ending:
             self._run.events.append(ev.Evaluated(number, version, values))
         else:
-            at = self._run.now if number else 0.0
-            self._run.log.add(Kind.EVALUATED, at, id=number, version=version, text=plain_json(values))
+            self._log(-1 if number else 0, version, values)
+
+    def take_late(self, event: ev.Evaluated) -> None:
+        """Take an evaluation that came before the run's end, but not before the answer that ended it."""
+        self._log(-1, event.version, event.values)
+
+    def _log(self, number: int, version: int, values: dict[str, float]) -> None:
+        at = self._run.now if number else 0.0
+        self._run.log.add(Kind.EVALUATED, at, id=number, version=version, text=plain_json(values))
 
     def end_after(self, values: dict[str, float]) -> None:
         """End the run if a rule says so after an evaluation."""

@@ -420,6 +420,9 @@ class LiveRun:
         run = self.run
         # to handle them would make versions of which no store hears
         left = {e.worker for e in run.events if type(e) is ev.Leave and self.membership.is_possible(e)}
+        for event in run.events:
+            if type(event) is ev.Evaluated:
+                self.evaluation.take_late(event)
         run.events.clear()
         time_s = min(run.now, run.rules.deadline_s)
         state = yield from await_state(self.evaluation.gather)
