@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 
 import pytest
+import torch
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
@@ -119,7 +120,8 @@ def test_a_keyword_of_a_strategy_means_one_thing(name):
 
 @pytest.mark.parametrize("domain", ["data", "model", "cluster", "sharding", "optimizer"])
 def test_every_part_survives_yaml(domain):
-    for name in REGISTRY[domain]:
+    without = set() if hasattr(torch.optim, "Muon") else {"muon"}  # of torch before 2.9
+    for name in sorted(REGISTRY[domain].keys() - without):
         experiment = Experiment(**{domain: name}, strategy="bsp", batch_size=1000)
         assert read(experiment.to_yaml()) == experiment, name
 
