@@ -106,7 +106,7 @@ class Aggregation(Part):
         vector, is what the `yield` gives. A message, which is a uint8 array, goes to all members, and the
         `yield` gives a list of weight and message of each, in the same order at all. What is returned must
         be equal at all members: `update` is then called with it, as the one push. A member that is lost
-        makes the others begin anew.
+        makes the others start over.
 
         Parameters
         ----------

@@ -33,7 +33,7 @@ def draws_of(student: str) -> np.random.Generator:
     """
     if not isinstance(student, str) or not _STUDENT.fullmatch(student) or student == "your-id":
         raise ParameterError(
-            f"student: {student!r} is no id; give letters, digits, and any of . @ + - _, as in your e-mail"
+            f"student: {student!r} is not a valid id; give letters, digits, and any of . @ + - _"
         )
     digest = hashlib.sha256(f"psbench assignment {student}".encode()).digest()
     return np.random.default_rng(int.from_bytes(digest[:8]))

@@ -28,7 +28,7 @@ def exchanges(log: EventLog) -> pd.DataFrame:
     found = [
         (float(row["time_s"]), worker, int(row["id"]), weights)
         for row in pick(log.rows(), Kind.MIX)
-        for worker, weights in _told(log, row["text"])["rows"].items()
+        for worker, weights in _mixing(log, row["text"])["rows"].items()
     ]
     return table(found, columns=("time_s", "worker", "push", "weights"))
 
@@ -93,7 +93,7 @@ def _history(log: EventLog, until_s: float = np.inf) -> Iterator[tuple[float, _K
         if time_s > until_s:
             return
         if kind == Kind.MIX:
-            known.mix(worker if push >= 0 else None, _told(log, text))
+            known.mix(worker if push >= 0 else None, _mixing(log, text))
             yield time_s, known
         elif kind == Kind.PUSH:
             known.push(worker, version)
@@ -136,16 +136,16 @@ class _Knowledge:
         found[worker] = self.made[worker]
         return found
 
-    def mix(self, pusher: int | None, told: Mapping[str, Any]) -> None:
+    def mix(self, pusher: int | None, mixing: Mapping[str, Any]) -> None:
         """Take what the models that are mixed had heard of; of a pair both take what both had."""
-        first = told["steps_first"]
+        first = mixing["steps_first"]
         before = dict(self.heard)
         if pusher is not None and first:
             before[pusher] = self._with_own(pusher, before[pusher])
-        for worker, weights in told["rows"].items():
+        for worker, weights in mixing["rows"].items():
             version = self._versions[worker]
             sources = [
-                self._sent[other, version, first] if told["sent"] else before[other] for other in weights
+                self._sent[other, version, first] if mixing["sent"] else before[other] for other in weights
             ]
             found = np.maximum.reduce(sources)
             if worker == pusher:
@@ -168,9 +168,9 @@ class _Knowledge:
         ]
 
 
-def _told(log: EventLog, text: int) -> dict[str, Any]:
+def _mixing(log: EventLog, text: int) -> dict[str, Any]:
     """Return what a row's text says, with numbers of workers for keys."""
-    told: dict[str, Any] = json.loads(log.text(int(text)))
-    rows = told["rows"]
-    told["rows"] = {int(w): {int(other): x for other, x in row.items()} for w, row in rows.items()}
-    return told
+    mixing: dict[str, Any] = json.loads(log.text(int(text)))
+    rows = mixing["rows"]
+    mixing["rows"] = {int(w): {int(other): x for other, x in row.items()} for w, row in rows.items()}
+    return mixing

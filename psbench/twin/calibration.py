@@ -123,7 +123,7 @@ class Calibration:
             raise DataError(f"{path}: is no profile of `psbench calibrate` (it has no psbench_profile)")
         if version != VERSION:
             raise DataError(
-                f"{path}: is a profile of version {version!r}, and this is {VERSION}; calibrate anew"
+                f"{path}: is a profile of version {version!r}, and this is {VERSION}; calibrate again"
             )
         if missing := [key for key in _KEYS if key not in plain]:
             raise DataError(f"{path}: has no {missing[0]!r}; is it cut off?")
@@ -132,7 +132,7 @@ class Calibration:
             fitted = {name: _fitted(each) for name, each in plain["fitted"].items()}
             sizes = int(plain["holds_for"]["workers"]), int(plain["holds_for"]["samples_of_the_data"])
         except (KeyError, TypeError, ValueError) as error:
-            raise DataError(f"{path}: {error} is missing or no number; calibrate anew") from None
+            raise DataError(f"{path}: {error} is missing or no number; calibrate again") from None
         make_cluster(plain["cluster"])
         return cls(
             cluster=plain["cluster"],

@@ -91,7 +91,7 @@ def test_what_is_copied_or_changed_has_no_points(tmp_path, monkeypatch):
         mine.predict(waiting=0.6, times_as_fast=2)
     with pytest.raises(ParameterError, match="say what you expect first"):
         Submission(1, "new").run("bsp")
-    with pytest.raises(ParameterError, match="is no id"):
+    with pytest.raises(ParameterError, match="is not a valid id"):
         Submission(1, "your-id").answer(slowest=1)
     with pytest.raises(DataError, match="give a folder assignment-N-STUDENT"):
         submission_of(tmp_path / "assignment-7-ada")

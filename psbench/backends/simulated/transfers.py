@@ -85,11 +85,11 @@ class Transfers:
         self.collective_s: float | None = None
         #: whose pushes were combined, and are still to be decided about
         self._combined: list[int] = []
-        #: who has told since, or is about to, and when the last of them is heard
-        self._telling: set[int] = set()
-        self._told_s = 0.0
+        #: workers that have reported since the last order, or are about to, and when the last report arrives
+        self._reported_by: set[int] = set()
+        self._reported_s = 0.0
         #: whether workers of a collective wait for the coordinator's word, as those of a live run do
-        self._tells = takes_time or workload.profile.link_time is not None
+        self._awaits_reports = takes_time or workload.profile.link_time is not None
         self._set_ranges(ranges)
         self.links = PeerLinks(workload.profile, self._vector_bytes)
 
@@ -148,8 +148,8 @@ class Transfers:
     def _when_all_are_ready(self, worker: int, num_bytes: float, now: float) -> float:
         """Return when a push arrives: at once, or, if no other worker computes, after the collective."""
         view = self._resources.view
-        if self._tells:
-            return self._when_all_have_told(worker, self.network.up(worker, 0, now))
+        if self._awaits_reports:
+            return self._when_all_have_reported(worker, self.network.up(worker, 0, now))
         if view.num_computing == 1:
             pushers = sorted({worker, *(push.worker for push in view.pending.values())})
             self.collective_ends = -1.0
@@ -157,19 +157,21 @@ class Transfers:
             return self.collective_ends
         return now
 
-    def _when_all_have_told(self, worker: int, told_s: float) -> float:
+    def _when_all_have_reported(self, worker: int, reported_s: float) -> float:
         """Return when the coordinator hears of a push, or, of the last, when the collective ends."""
-        workers, self._told_s = self._resources.view.workers, max(told_s, self._told_s)
+        workers, self._reported_s = self._resources.view.workers, max(reported_s, self._reported_s)
         self.collective_s = 0.0
-        self._telling = {each for each in self._telling if workers[each].status is Status.COMPUTING}
-        self._telling.add(worker)
-        if self._resources.view.num_computing > len(self._telling):
-            return told_s
-        pushers = sorted({*self._telling, *(push.worker for push in self._resources.view.pending.values())})
+        self._reported_by = {each for each in self._reported_by if workers[each].status is Status.COMPUTING}
+        self._reported_by.add(worker)
+        if self._resources.view.num_computing > len(self._reported_by):
+            return reported_s
+        pushers = sorted(
+            {*self._reported_by, *(push.worker for push in self._resources.view.pending.values())}
+        )
         self.collective_ends = -1.0
-        self.collect(pushers, self._told_s + 2 * self._ordered_s(pushers))
-        self._combined, self._telling = pushers, set()
-        self.collective_s = self.collective_ends - self._told_s
+        self.collect(pushers, self._reported_s + 2 * self._ordered_s(pushers))
+        self._combined, self._reported_by = pushers, set()
+        self.collective_s = self.collective_ends - self._reported_s
         return self.collective_ends
 
     def _ordered_s(self, workers: list[int]) -> float:
@@ -181,7 +183,7 @@ class Transfers:
         if worker in self.without_replica:
             self.without_replica.discard(worker)
             begins = max(begins, self.network.down(worker, self._vector_bytes, now))
-        elif self._tells:
+        elif self._awaits_reports:
             begins = self.network.down(worker, 0, begins)
         return begins + self._job_starts_s(worker)
 

@@ -72,7 +72,7 @@ class PowerSGD(Mean):
     A worker that is lost takes its e_i along. A switch to another composition adds it to the first pushes.
     torch has a third sum for the tensors that travel whole, keeps residuals for them too (here 0), and
     orthogonalises more than two columns by QR. Our reading: columns are taken out of the next ones twice, a
-    column that is made of those before is 0, and one of Q that is 0 is drawn anew, as it would stay 0.
+    column that is made of those before is 0, and one of Q that is 0 is drawn again, as it would stay 0.
     torch's default of `start_iter` is 1,000, its advice a tenth of all steps.
 
     Examples
@@ -170,7 +170,7 @@ class PowerSGD(Mean):
         return found
 
     def _factor(self, matrix: _Matrix, state: State, like: Vector, version: int) -> Vector:
-        """Return the Q to begin with: the last one, with columns of zeros drawn anew, or all drawn."""
+        """Return the Q to begin with: the last one, with columns of zeros drawn again, or all drawn."""
         known = self.warm_start and "factors" in state
         last = matrix.factor(state["factors"]) if known else like.new_zeros(matrix.columns, matrix.rank)
         dead = last.abs().sum(0) == 0

@@ -22,7 +22,7 @@ _ATTEMPTS = 5000
 _MANY = 5
 #: share of the combinations of parts that are not tried because their defaults do not fit together
 _SKIPPED = 0.9
-#: parts drawn anew, one at a time, in search of a combination that fits
+#: parts drawn again, one at a time, in search of a combination that fits
 _MENDINGS = 200
 #: size of the largest cluster that a drawn strategy is tried on
 MOST_WORKERS = 8
@@ -130,7 +130,7 @@ def draw_composition(rng: np.random.Generator, *given: type[Part]) -> Strategy:
 
 
 def _mended(drawn: Kinds, choices: dict[str, list[type[Part]]], rng: np.random.Generator) -> Kinds:
-    """Return parts with fewer reasons against them: one at a time is drawn anew, and kept if no worse."""
+    """Return parts with fewer reasons against them: one at a time is drawn again, and kept if no worse."""
     reasons = _reasons(*drawn.values())
     for _ in range(_MENDINGS):
         if not reasons:

@@ -41,7 +41,7 @@ class Checks:
     record : Record
         The client's.
     log : EventLog
-        The client's, as long as the run has told it.
+        The client's, as far as the run has sent it.
     """
 
     def __init__(self, workload: Workload, live: LiveRun, record: Record, log: EventLog) -> None:
@@ -220,7 +220,7 @@ class Checks:
         self._check_facts(rows, outcome)
         for name in sorted(dead):
             if not self._incidents[name]:
-                raise BrokenContract(f"{name} is gone, and the user was not told")
+                raise BrokenContract(f"{name} is gone, and the user was not informed")
 
     def _check_pushes(self, rows: Any) -> None:
         """Check that a push is applied or discarded once, with the numbers that its worker sent."""
@@ -241,10 +241,10 @@ class Checks:
             ]
             if found != [worker, sent.version, sent.samples, sent.steps, float(np.float32(sent.loss))]:
                 raise BrokenContract(f"push {number} of worker {worker} is logged as {found}")
-            told = json.loads(self._log.text(row["text"]) or "{}")
-            ring_s = told.pop(COLLECTIVE, 0.0)
-            if self._has_servers > bool(row["bytes"]) or not told.keys() >= (sent.stats or {}).keys():
-                raise BrokenContract(f"push {number} is logged with {row['bytes']} bytes and {told}")
+            logged = json.loads(self._log.text(row["text"]) or "{}")
+            ring_s = logged.pop(COLLECTIVE, 0.0)
+            if self._has_servers > bool(row["bytes"]) or not logged.keys() >= (sent.stats or {}).keys():
+                raise BrokenContract(f"push {number} is logged with {row['bytes']} bytes and {logged}")
             if abs(float(row["send_s"]) - ring_s - (now - sent.sent_s)) > _ROUNDING_S:
                 raise BrokenContract(f"push {number} took {now - sent.sent_s:g} s, not {row['send_s']:g} s")
 
@@ -311,8 +311,8 @@ class Checks:
                 gone.add(int(row["worker"]))
         lost, dead = set(facts["lost_workers"]), self._live.run.peers.lost_workers
         surely = gone | (dead - view.workers.keys())
-        told = {worker_number(name) for name in self._incidents}  # too late for the log, or replaced too late
-        if surely - lost or lost - surely - told - self._live.run.timers.failing:
+        reported = {worker_number(name) for name in self._incidents}  # too late for the log
+        if surely - lost or lost - surely - reported - self._live.run.timers.failing:
             raise BrokenContract(f"{facts['lost_workers']} are said to be lost; the log says {sorted(gone)}")
         made = rows["time_s"][rows["kind"] == Kind.APPLY]
         if not max(made, default=0.0) <= facts["time_s"] <= self._live.run.now:

@@ -296,8 +296,8 @@ class World:
     def _check_end(self, end: End) -> None:
         error = end.error
         if error is None:
-            told = self.outcome or self.moves or self._channels.has(COORDINATOR, CLIENT)
-            if CLIENT in self.alive and not told:
+            informed = self.outcome or self.moves or self._channels.has(COORDINATOR, CLIENT)
+            if CLIENT in self.alive and not informed:
                 raise BrokenContract("the run has ended without a word to the client")
             while CLIENT in self.alive and self._channels.has(COORDINATOR, CLIENT):
                 self.arrive((COORDINATOR, CLIENT))

@@ -282,7 +282,7 @@ class TakeSum(Message, kind=55):
 
 
 class MixModels(Message, kind=57):
-    """Without a server: make a model anew, the weighted sum of these workers' models.
+    """Without a server: replace a model by the weighted sum of these workers' models.
 
     `worker` is the one that is released with its new model; another, of a pair, goes on with its own step.
     The models are those that were sent at the version `key`, or, below 0, as they are when all are asked.

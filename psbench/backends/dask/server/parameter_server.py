@@ -82,10 +82,10 @@ class ParameterServerStore:
         self._layout, self._aggregation = workload.model.layout, composition.aggregation.name
         self._servers = [server_name(number) for number in range(composition.placement.num_servers)]
         self._parts = parts = partition_of(composition, workload, ranges)
-        told_ranges = None if ranges is None else as_lists(ranges)
+        plain_ranges = None if ranges is None else as_lists(ranges)
         for number, (name, part) in enumerate(zip(self._servers, parts, strict=True)):
             own = slice_of(state, part, first=not number)
-            out.send(name, msg.BeginSlice(index, told_ranges, codec_counters, own))
+            out.send(name, msg.BeginSlice(index, plain_ranges, codec_counters, own))
         #: pushes of which the servers have payloads, in the order of their arrival
         self._waiting = {_key_in(name): None for name in state if name.startswith("payload/")}
         self._requests: dict[int, _Request] = {}

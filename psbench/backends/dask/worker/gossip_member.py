@@ -131,11 +131,11 @@ class GossipMember(RingMember):
             else:
                 self.mailbox.defer(message)
 
-    def _note_gone(self, told: msg.WorkerGone) -> None:
-        if told.is_back:
-            self._gone.discard(told.worker)
+    def _note_gone(self, message: msg.WorkerGone) -> None:
+        if message.is_back:
+            self._gone.discard(message.worker)
         else:
-            self._gone.add(told.worker)
+            self._gone.add(message.worker)
 
     # ---------------------------------------------------------------- checkpoints
 
