@@ -454,6 +454,81 @@ def test_a_run_that_is_stopped_before_it_moves_ends_where_it_is() -> None:
     assert run.outcome.status == "stopped"
 
 
+def resumed_from_now(run: World, of: Workload) -> World:
+    """Return a run that goes on from a checkpoint of this moment of another."""
+    run.live.answers.write("now")
+    run.perform(run.live.run.out.take())
+    run.pass_time(0.0)
+    while run.record.start is None:
+        run.let_all_happen()
+    return World(of, np.random.Generator(np.random.PCG64(2)), before=run)
+
+
+FAILS = {"workers": 2, "step_time": "constant", "failures": [{"worker": 1, "at_s": 0.5, "rejoin_s": 2.0}]}
+LONG: dict[str, Any] = {"recovery": {"min_workers": 1}, "evaluate_every": 100, "stop": {"updates": 60}}
+
+
+@pytest.mark.parametrize("until", [0.6, 2.1], ids=["it fails", "it is back"])
+def test_what_the_cluster_plans_and_waited_at_a_checkpoint_happens(until: float) -> None:
+    """An event that was due and not handled yet was in no checkpoint, and over in the next run."""
+    of = workload("asp", cluster=FAILS, **LONG)
+    run = world(of)
+    settle(run)
+    if until > 2.0:
+        run.pass_time(0.6)
+    run.now = until
+    live = run.live.run
+    live.clock_s = until
+    live.events.extend(live.timers.due(until))
+    assert live.events
+    run = resumed_from_now(run, of)
+    run.heal(looks=True)
+    assert [run.log.text(text) for text in run.log.of_kind(Kind.LEAVE)["text"]] == ["failed"]
+    assert run.log.of_kind(Kind.JOIN)["worker"].tolist() == [0, 1, 1]
+
+
+def test_requests_timers_and_evaluations_that_waited_are_in_a_checkpoint() -> None:
+    of = workload("asp")
+    run = world(of)
+    settle(run)
+    waiting = [ev.SwitchRequested(None), ev.Timer("a", 0), ev.Evaluated(1, 1, {"val_loss": 1.0})]
+    run.live.run.events.extend(waiting)
+    kept = run.live.answers.state()["events"]
+    assert [each[3] for each in kept] == ["SwitchRequested", "Timer", "Evaluated"]
+
+
+def test_a_worker_that_failed_as_planned_and_was_lost_later_is_back_with_a_resumed_run() -> None:
+    """It was taken to be away as planned, and was never admitted again."""
+    of = workload("asp", cluster=FAILS, **LONG)
+    run = world(of)
+    for seconds in (0.6, 1.5):
+        settle(run)
+        run.pass_time(seconds)
+    run.kill("worker 1")
+    run.pass_time(0.3)
+    run.pass_time(0.3)
+    assert run.live.run.view.num_active == 1
+    run = resumed_from_now(run, of)
+    run.heal(looks=True)
+    assert run.log.of_kind(Kind.JOIN)["worker"].tolist() == [0, 1, 1, 1]
+
+
+def test_a_worker_whose_failure_is_planned_is_in_the_run_until_then() -> None:
+    """Its process was lost before and replaced: it was not admitted until the plan had it back."""
+    of = workload("asp", cluster=FAILS | {"failures": [{"worker": 1, "at_s": 3.0}]}, **LONG)
+    run = world(of)
+    for _ in range(2):
+        settle(run)
+        run.kill("worker 1")
+        for _ in range(4):
+            run.pass_time(0.3)
+            settle(run)
+            run.find_places()
+        settle(run)
+        assert run.live.run.view.num_active == 2 - (run.now > 3.0), run.now
+        run.pass_time(1.0)
+
+
 def test_who_is_lost_at_the_end_makes_no_version() -> None:
     """The engine made one of the other's push, of which the server never heard."""
     run = world(workload("bsp", stop={"seconds": 2.0}))
@@ -548,7 +623,7 @@ class EndsWithoutLeaves(LiveRun):
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
-        self.membership._lose_worker = lambda worker, how: None  # type: ignore[method-assign]
+        self.membership._lose_worker = lambda *given: None  # type: ignore[method-assign]
 
 
 class LosesNumbers(LiveRun):

@@ -187,8 +187,10 @@ class Checks:
         run = self._live.run
         known = run.view.workers.get(worker.worker)
         if known is None or known.status is Status.GONE:
-            waits = run.timers.expects(worker.worker) or worker.worker in run.timers.failing
-            return "" if waits or (known is not None and known.dropped) else "is here, and not in the run"
+            waits = self._is_planned_away(worker.worker) or (known is not None and known.dropped)
+            return "" if waits else "is here, and not in the run"
+        if self._is_planned_away(worker.worker):
+            return f"is {known.status.name.lower()} in the run, and its failure is planned"
         if known.status is Status.COMPUTING:
             reads_later = worker.computing and (worker.exchanges or worker.mailbox)  # between two steps
             if worker.ticket != known.ticket and not reads_later:
@@ -197,6 +199,15 @@ class Checks:
         if worker.computing and not known.overlapping:
             return f"computes, and is {known.status.name.lower()} in the run"
         return ""
+
+    def _is_planned_away(self, worker: int) -> bool:
+        """Whether the experiment has a worker away now: it joins later, or has failed and is not back yet."""
+        cluster, now = self._experiment.cluster, self._live.run.now
+        late = any(join.worker == worker and now < join.at_s for join in cluster.joins)
+        return late or any(
+            failure.worker == worker and failure.at_s <= now < (failure.rejoin_s or math.inf)
+            for failure in cluster.failures
+        )
 
     def _log_of_run(self, kind: Kind, text: str | None = None) -> int:
         log = self._live.run.log
@@ -312,7 +323,8 @@ class Checks:
         lost, dead = set(facts["lost_workers"]), self._live.run.peers.lost_workers
         surely = gone | (dead - view.workers.keys())
         reported = {worker_number(name) for name in self._incidents}  # too late for the log
-        if surely - lost or lost - surely - reported - self._live.run.timers.failing:
+        planned = {failure.worker for failure in self._experiment.cluster.failures}
+        if surely - lost or lost - surely - reported - planned:
             raise BrokenContract(f"{facts['lost_workers']} are said to be lost; the log says {sorted(gone)}")
         made = rows["time_s"][rows["kind"] == Kind.APPLY]
         if not max(made, default=0.0) <= facts["time_s"] <= self._live.run.now:

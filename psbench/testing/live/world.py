@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -168,9 +169,13 @@ class World:
         self._inputs.append(given)
         while self._inputs and self.end is None:
             self.inputs += 1
-            for instruction in self.live.handle(self._inputs.popleft(), self.now):
-                self._perform(instruction)
+            self.perform(self.live.handle(self._inputs.popleft(), self.now))
             self.checks.after_input()
+
+    def perform(self, instructions: Iterable[Instruction]) -> None:
+        """Do what the run says."""
+        for instruction in instructions:
+            self._perform(instruction)
 
     def _perform(self, instruction: Instruction) -> None:
         if self.end is not None:

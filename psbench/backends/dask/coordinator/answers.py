@@ -7,7 +7,7 @@ from typing import Any
 
 from psbench.backends.checkpointing import split_at_model
 from psbench.backends.dask.coordinator.actions import ActionPerformer
-from psbench.backends.dask.coordinator.checkpointing import CheckpointWriter, timers_to_plain
+from psbench.backends.dask.coordinator.checkpointing import CheckpointWriter, events_to_plain
 from psbench.backends.dask.coordinator.evaluation import Evaluation
 from psbench.backends.dask.coordinator.log_stream import LogStream
 from psbench.backends.dask.coordinator.pushes import PushIntake
@@ -90,7 +90,7 @@ class Answers:
         return {
             "time_s": now,
             "logged": list(self._log_stream.logged),
-            "events": timers_to_plain(run.timers.entries()),
+            "events": events_to_plain([*((now, event) for event in run.events), *run.timers.entries()]),
             "network": {"up_free_s": now, "down_free_s": now, "carried_bytes": 0.0},
             "stop_rules": run.rules.state_dict(),
             "next_push": self._pushes.next_number,

@@ -282,19 +282,23 @@ def first_actions(
     return [*rest, *(action for action in again if not hasattr(action, "worker") or action.worker in workers)]
 
 
-def timers_to_plain(entries: Sequence[tuple[float, ev.Event]]) -> list[list[Any]]:
-    """Return timers and requests as checkpoints hold them; joins and failures are the profile's."""
-    kept = [(at, event) for at, event in entries if isinstance(event, (ev.Timer, ev.SwitchRequested))]
+def events_to_plain(entries: Sequence[tuple[float, ev.Event]]) -> list[list[Any]]:
+    """Return timers, requests and evaluations as checkpoints hold them; joins and failures: see the profile."""
+    kept = [each for each in entries if isinstance(each[1], (ev.Timer, ev.SwitchRequested, ev.Evaluated))]
     return [[at, 2, 0, type(event).__name__, asdict(event)] for at, event in kept]
 
 
-def events_from_plain(plain: Sequence[Sequence[Any]]) -> tuple[list[tuple[float, ev.Event]], list[ev.Event]]:
-    """Return the timers of a checkpoint with their times, and evaluations that had come already."""
+def events_from_plain(
+    plain: Sequence[Sequence[Any]], time_s: float
+) -> tuple[list[tuple[float, ev.Event]], list[ev.Event]]:
+    """Return the timers and due requests of a checkpoint at `time_s`, and the evaluations that had come."""
     timers: list[tuple[float, ev.Event]] = []
     evaluations: list[ev.Event] = []
     for at, _, _, name, fields in plain:
         if name == "Timer":
             timers.append((at, ev.Timer(**fields)))
+        elif name == "SwitchRequested" and at <= time_s:  # later ones are set anew
+            timers.append((at, ev.SwitchRequested(**fields)))
         elif name == "Evaluated":
             evaluations.append(ev.Evaluated(**fields))
     return timers, evaluations

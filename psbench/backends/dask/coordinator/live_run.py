@@ -240,7 +240,7 @@ class LiveRun:
         run.rules.load_state_dict(state["stop_rules"], view.epoch)
         self._start_workers(state["time_s"])
         run.timers.due(state["time_s"])  # earlier joins and failures are in the engine's state
-        timers, evaluations = events_from_plain(state["events"])
+        timers, evaluations = events_from_plain(state["events"], state["time_s"])
         for at, event in timers:
             run.timers.add(at, event)
         for number in state.get("awaited", ()):
@@ -249,7 +249,8 @@ class LiveRun:
         reason = run.rules.after_update(view, state["movement"])
         if self.actions.keeps_steps or not reason:
             epochs = run.workload.experiment.stop.epochs
-            run.events.extend(self.membership.changes_since_checkpoint())  # before those of the wait
+            changes = self.membership.changes_since_checkpoint(state["time_s"])
+            run.events.extend(changes)  # before those of the wait
             yield from self.answers.perform(
                 first_actions(run.engine, checkpoint, run.peers.workers(), epochs)
             )

@@ -149,7 +149,7 @@ class Membership:
         admit_worker(self._run.out, worker, self._pushes.position_after(worker), self._run.view)
         self._run.store.join(worker)
         self.begin(self._run.begin_s)
-        if not self._timers.expects(worker):
+        if not self._timers.is_away(worker, self._run.now):
             self._run.events.append(ev.Join(worker))
 
     def find_no_place(self, name: str) -> None:
@@ -160,15 +160,18 @@ class Membership:
         if name == EVALUATOR:
             self._evaluation.do_without()
 
-    def changes_since_checkpoint(self) -> list[ev.Event]:
-        """Return what a resumed run must know: workers that took part and are missing, or that are back."""
+    def changes_since_checkpoint(self, time_s: float) -> list[ev.Event]:
+        """Return what a run that resumes at `time_s` must know: workers that are missing, or that are back.
+
+        A failure or join of the profile may have been due then, and have waited for its turn.
+        """
         here, there = self._peers.workers(), self._run.view.workers
         gone = {w.id for w in there.values() if w.status == Status.GONE and not w.dropped}
-        lost = sorted(there.keys() - gone - {*here})
-        timers = self._timers
-        out = (gone - timers.failing) | ({*here} - there.keys())
-        back = [w for w in here if w in out and not timers.expects(w)]
-        return [*(ev.Leave(worker, "lost") for worker in lost), *map(ev.Join, back)]
+        away = {worker for worker in here if self._timers.is_away(worker, time_s)}
+        left = sorted(there.keys() - gone - {*here}.difference(away))
+        back = [worker for worker in here if (worker in gone or worker not in there) and worker not in away]
+        why = {True: "failed", False: "lost"}
+        return [*(ev.Leave(worker, why[worker in away]) for worker in left), *map(ev.Join, back)]
 
     @property
     def awaits_worker(self) -> bool:

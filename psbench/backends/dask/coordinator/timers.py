@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Collection, Iterable
 from itertools import count
 
@@ -25,8 +26,7 @@ class Timers:
     def __init__(self, profile: Profile, requests: Iterable[tuple[float, int | None]] = ()) -> None:
         self._heap: list[tuple[float, int, ev.Event]] = []
         self._order = count()
-        #: workers that the profile has fail: those that are gone may be so for this reason
-        self.failing = {failure.worker for failure in profile.failures}
+        self._profile = profile
         for at, event in membership_events(profile):
             self.add(at, event)
         for at, to in requests:
@@ -50,9 +50,13 @@ class Timers:
             events.append(heapq.heappop(self._heap)[2])
         return events
 
-    def expects(self, worker: int) -> bool:
-        """Return whether that worker is still to join."""
-        return any(isinstance(entry[2], ev.Join) and entry[2].worker == worker for entry in self._heap)
+    def is_away(self, worker: int, at: float) -> bool:
+        """Return whether the profile has a worker away: it joins later, or has failed and is not back."""
+        late = any(join.worker == worker and at < join.at_s for join in self._profile.joins)
+        return late or any(
+            failure.worker == worker and failure.at_s <= at < (failure.rejoin_s or math.inf)
+            for failure in self._profile.failures
+        )
 
     def expects_join(self, gone: Collection[int]) -> bool:
         """Return whether a worker that is not gone for good is still to join."""
