@@ -469,7 +469,7 @@ LONG: dict[str, Any] = {"recovery": {"min_workers": 1}, "evaluate_every": 100, "
 
 
 @pytest.mark.parametrize("until", [0.6, 2.1], ids=["it fails", "it is back"])
-def test_what_the_cluster_plans_and_waited_at_a_checkpoint_happens(until: float) -> None:
+def test_what_is_planned_and_waited_at_a_checkpoint_happens(until: float) -> None:
     """An event that was due and not handled yet was in no checkpoint, and over in the next run."""
     of = workload("asp", cluster=FAILS, **LONG)
     run = world(of)
@@ -487,7 +487,7 @@ def test_what_the_cluster_plans_and_waited_at_a_checkpoint_happens(until: float)
     assert run.log.of_kind(Kind.JOIN)["worker"].tolist() == [0, 1, 1]
 
 
-def test_requests_timers_and_evaluations_that_waited_are_in_a_checkpoint() -> None:
+def test_events_that_waited_are_in_a_checkpoint() -> None:
     of = workload("asp")
     run = world(of)
     settle(run)
@@ -497,7 +497,7 @@ def test_requests_timers_and_evaluations_that_waited_are_in_a_checkpoint() -> No
     assert [each[3] for each in kept] == ["SwitchRequested", "Timer", "Evaluated"]
 
 
-def test_a_worker_that_failed_as_planned_and_was_lost_later_is_back_with_a_resumed_run() -> None:
+def test_who_failed_as_planned_and_was_lost_later_is_back_when_resumed() -> None:
     """It was taken to be away as planned, and was never admitted again."""
     of = workload("asp", cluster=FAILS, **LONG)
     run = world(of)

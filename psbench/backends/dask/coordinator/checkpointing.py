@@ -283,7 +283,7 @@ def first_actions(
 
 
 def events_to_plain(entries: Sequence[tuple[float, ev.Event]]) -> list[list[Any]]:
-    """Return timers, requests and evaluations as checkpoints hold them; joins and failures: see the profile."""
+    """Return timers, requests and evaluations as checkpoints hold them; joins are the profile's."""
     kept = [each for each in entries if isinstance(each[1], (ev.Timer, ev.SwitchRequested, ev.Evaluated))]
     return [[at, 2, 0, type(event).__name__, asdict(event)] for at, event in kept]
 
