@@ -8,7 +8,7 @@ import signal
 import sys
 from pathlib import Path
 
-from psbench.testing.live import run_live_campaign
+from tests.live_runs import run_live_campaign
 from tests.mutation.mutants import Mutant, mutants_of
 from tests.mutation.runner import apply, in_fork
 

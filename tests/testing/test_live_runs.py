@@ -38,8 +38,8 @@ from psbench.strategies.aggregation.mean import Mean
 from psbench.strategies.consistency.bsp import BSP
 from psbench.strategies.placement.all_reduce import AllReduce
 from psbench.testing.invariants import BrokenContract
-from psbench.testing.live import World, run_live_campaign
 from psbench.training.workload import Workload
+from tests.live_runs import World, run_live_campaign
 
 
 def workload(strategy: Any, workers: int = 2, **changes: Any) -> Workload:

@@ -20,8 +20,8 @@ from psbench.backends.dask.protocol import messages as msg
 from psbench.backends.dask.protocol.instructions import Input, Instruction, Tick
 from psbench.backends.dask.protocol.transport import Received
 from psbench.experiment import Experiment
-from psbench.testing.live import World
 from psbench.training.workload import Workload
+from tests.live_runs import World
 
 FOLDER = Path(__file__).parent / "transcripts"
 SERVERS = {"name": "parameter_server", "servers": 2}

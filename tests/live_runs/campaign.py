@@ -16,8 +16,8 @@ from psbench.backends.dask.protocol.roles import CLIENT, EVALUATOR, REPLICA, wor
 from psbench.errors import DoubtfulComposition, PsbenchError, SpecError
 from psbench.experiment import Experiment
 from psbench.seeds import Streams
-from psbench.testing.live.world import World
 from psbench.training.workload import Workload
+from tests.live_runs.world import World
 
 T = TypeVar("T")
 

@@ -37,11 +37,11 @@ from psbench.backends.dask.record import Record
 from psbench.core.log import EventLog
 from psbench.errors import BackendError, Cancelled, ServerLost, WorkerLost
 from psbench.testing.invariants import BrokenContract
-from psbench.testing.live.channels import Channels
-from psbench.testing.live.checks import Checks
-from psbench.testing.live.servers import FakeServer
-from psbench.testing.live.workers import FakeWorker, Rings
 from psbench.training.workload import Workload
+from tests.live_runs.channels import Channels
+from tests.live_runs.checks import Checks
+from tests.live_runs.servers import FakeServer
+from tests.live_runs.workers import FakeWorker, Rings
 
 #: messages that a process may send twice without harm, which a schedule repeats
 _REPEATED = (

@@ -20,9 +20,9 @@ from psbench.core.events import COLLECTIVE
 from psbench.core.log import EventLog, Kind
 from psbench.core.view import Status
 from psbench.testing.invariants import BrokenContract, Invariants
-from psbench.testing.live.servers import version_of
-from psbench.testing.live.workers import FakeWorker
 from psbench.training.workload import Workload
+from tests.live_runs.servers import version_of
+from tests.live_runs.workers import FakeWorker
 
 #: the time of a push's way is stored with 4 bytes
 _ROUNDING_S = 1e-3
