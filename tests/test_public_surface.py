@@ -177,6 +177,7 @@ CONDA_NAMES = {"torch": "pytorch", "dask[dataframe]": "dask"}
 
 
 def as_conda(requirement: str) -> str:
+    requirement = requirement.split(";")[0]  # who uses conda has no browser's Python
     name = requirement.replace(">", " ").replace("<", " ").replace("!", " ").split()[0]
     return CONDA_NAMES.get(name, name) + requirement.removeprefix(name)
 

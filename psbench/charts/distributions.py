@@ -40,7 +40,7 @@ def counts(values: npt.NDArray[np.int64], label: str, bins: int = 40) -> pd.Data
     >>> counts(np.array([0, 0, 1, 5]), "ssp")["value"].tolist()[-1]
     5
     """
-    return pd.DataFrame({"label": label, **bars(np.bincount(values), bins)})
+    return pd.DataFrame({"label": label, **bars(np.bincount(values.astype(np.intp)), bins)})
 
 
 def bars(counts: npt.NDArray[np.int64], bins: int = 40) -> dict[str, npt.NDArray[Any]]:

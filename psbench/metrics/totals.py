@@ -183,7 +183,7 @@ class PushTotals:
 
 def _tally(counts: Array, values: Array) -> Array:
     """Return counts to which whole numbers were added."""
-    new = np.bincount(values, minlength=len(counts)).astype(np.int64)
+    new = np.bincount(values.astype(np.intp), minlength=len(counts)).astype(np.int64)
     new[: len(counts)] += counts
     return new
 

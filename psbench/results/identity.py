@@ -73,6 +73,7 @@ def _run_id_in_checkpoint(path: Path) -> str | None:
 _READERS: dict[str, Callable[[Path], str | None]] = {
     "run.json": run_id_in_json,
     "log.parquet": run_id_of_log,
+    "log.json": run_id_of_log,
     "model.npz": _run_id_in_checkpoint,
     "checkpoints/*.npz": _run_id_in_checkpoint,
 }

@@ -6,7 +6,7 @@ import json
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from psbench.checkpoints.file import Checkpoint
 from psbench.core.imports import is_there
@@ -19,7 +19,7 @@ from psbench.results.identity import (
     remove_files_of_others,
     run_id_in_yaml,
 )
-from psbench.results.storage import read_log, run_id_of_log, write_parquet
+from psbench.results.storage import read_log, run_id_of_log, write_log_to
 from psbench.system.files import atomic_write
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from psbench.charts import Sheet
 
 #: beside the model; they take their places from last to first
-_FILES = ("run.json", "log.parquet", "experiment.yaml")
+_FILES = ("run.json", "log", "experiment.yaml")
 #: of a record; metrics and replay cannot do without
 _NEEDED = ("status", "num_workers", "dataset_size", "model_bytes", "num_parameters", "layout")
 
@@ -155,7 +155,9 @@ class Run:
         found: str | None = self.meta.get("run_id")
         return found
 
-    def save(self, folder: str | Path, *, overwrite: bool = False) -> Path:
+    def save(
+        self, folder: str | Path, *, overwrite: bool = False, log: Literal["parquet", "json"] = "parquet"
+    ) -> Path:
         """Write the run to a folder: specification, log, record, model; and return it.
 
         Parameters
@@ -163,6 +165,8 @@ class Run:
         folder : path
         overwrite : bool
             Whether the files of another run in that folder are removed. The run's own are replaced anyway.
+        log : "parquet" or "json"
+            How the log is written. JSON is about five times as large; a browser reads it without pyarrow.
 
         Raises
         ------
@@ -170,15 +174,18 @@ class Run:
             If the folder cannot be written, or holds another run.
         """
         folder = Path(folder)
+        if log not in ("parquet", "json"):
+            raise SpecError(f"log: {log!r} is not a format of logs; give 'parquet' or 'json'")
         check_folder(folder, self.run_id, overwrite=overwrite)
         folder.mkdir(parents=True, exist_ok=True)
         record = {"meta": self.meta, "summary": self.summary()}
         remove_files_of_others(folder, self.run_id)
         # all files are written before the first takes its place; the record, which makes it a run, is last
         with ExitStack() as files:
-            into = {name: files.enter_context(atomic_write(folder / name)) for name in _FILES}
+            names = [f"log.{log}" if name == "log" else name for name in _FILES]
+            into = {name: files.enter_context(atomic_write(folder / name)) for name in names}
             into["run.json"].write(json.dumps(record, indent=1, allow_nan=False).encode())
-            write_parquet(self.log, into["log.parquet"], self.run_id)
+            write_log_to(into[f"log.{log}"], f".{log}", self.log, self.run_id)
             into["experiment.yaml"].write((comment(self.run_id) + self.experiment.to_yaml()).encode())
             if self.parameters is not None and self.buffers is not None:
                 tensors = {"parameters": self.parameters, "buffers": self.buffers}
@@ -196,7 +203,7 @@ class Run:
         """
         folder = Path(folder)
         meta = _read_meta(folder)
-        run = cls(Experiment.from_yaml(folder / "experiment.yaml"), read_log(folder / "log.parquet"), meta)
+        run = cls(Experiment.from_yaml(folder / "experiment.yaml"), read_log(_log_of(folder)), meta)
         if (folder / "model.npz").is_file() and is_there("torch"):
             tensors = Checkpoint.load(folder / "model.npz").tensors
             run.parameters, run.buffers = tensors["parameters"], tensors["buffers"]
@@ -204,9 +211,15 @@ class Run:
         return run
 
 
+def _log_of(folder: Path) -> Path:
+    packed, plain = folder / "log.parquet", folder / "log.json"
+    return plain if plain.is_file() and not packed.is_file() else packed
+
+
 def _check_one_run(folder: Path, run_id: str | None) -> None:
     """Refuse files of several runs in one folder; checkpoints are checked when a run is resumed."""
-    found = {"log.parquet": run_id_of_log(folder / "log.parquet")}
+    log = _log_of(folder)
+    found = {log.name: run_id_of_log(log)}
     # a user may have removed the line that names the run
     found["experiment.yaml"] = run_id_in_yaml(folder / "experiment.yaml") or run_id
     if (folder / "model.npz").is_file():

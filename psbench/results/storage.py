@@ -18,10 +18,15 @@ FORMAT = 1  #: of the files; a reader refuses another
 def write_log(log: EventLog, path: Path, run_id: str | None = None) -> None:
     """Write a log as Parquet (`.parquet`) or JSON (`.json`), whole or not at all."""
     with atomic_write(path) as file:
-        if path.suffix == ".json":
-            file.write(_as_json(log).encode())
-        else:
-            write_parquet(log, file, run_id)
+        write_log_to(file, path.suffix, log, run_id)
+
+
+def write_log_to(file: BinaryIO, suffix: str, log: EventLog, run_id: str | None) -> None:
+    """Write a log to a file that is open, as its suffix says, with the identity of its run."""
+    if suffix == ".json":
+        file.write(_as_json(log, run_id).encode())
+    else:
+        _write_parquet(log, file, run_id)
 
 
 def read_log(path: Path) -> EventLog:
@@ -38,12 +43,13 @@ def read_log(path: Path) -> EventLog:
         raise DataError(f"{path}: is not an event log that can be read ({error})") from None
 
 
-def _as_json(log: EventLog) -> str:
+def _as_json(log: EventLog, run_id: str | None) -> str:
     columns: dict[str, list[Any]] = {name: values.tolist() for name, values in log.columns().items()}
     columns["kind"] = [Kind(kind).name.lower() for kind in columns["kind"]]
     for name in ("compute_s", "send_s", "loss"):  # JSON has no nan
         columns[name] = [value if value == value else None for value in columns[name]]
-    return json.dumps({"format": FORMAT, "columns": columns, "texts": log.texts}, allow_nan=False)
+    content = {"format": FORMAT, "run_id": run_id, "columns": columns, "texts": log.texts}
+    return json.dumps(content, allow_nan=False)
 
 
 def _from_json(path: Path) -> EventLog:
@@ -56,8 +62,7 @@ def _from_json(path: Path) -> EventLog:
     return EventLog.from_columns(columns, content["texts"])
 
 
-def write_parquet(log: EventLog, file: BinaryIO, run_id: str | None = None) -> None:
-    """Write a log as Parquet, with the identity of its run."""
+def _write_parquet(log: EventLog, file: BinaryIO, run_id: str | None) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -68,7 +73,10 @@ def write_parquet(log: EventLog, file: BinaryIO, run_id: str | None = None) -> N
 
 
 def run_id_of_log(path: Path) -> str | None:
-    """Return the identity of the run in a log written as Parquet; None if it has none."""
+    """Return the identity of the run in the file of a log; None if it has none."""
+    if path.suffix == ".json":
+        name: str | None = json.loads(path.read_text(encoding="utf-8")).get("run_id")
+        return name
     import pyarrow.parquet as pq
 
     found = (pq.read_schema(path).metadata or {}).get(b"psbench.run_id")

@@ -5,8 +5,6 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-import psutil  # type: ignore[import-untyped]
-
 from psbench.errors import ParameterError
 
 #: of control groups, version 2 and 1: the folder, and its files with the limit of memory and what is used
@@ -22,6 +20,8 @@ _SHARE = 0.9
 
 def available_memory() -> int:
     """Return the bytes of memory that can still be had: of the machine, or of the container if less."""
+    import psutil  # type: ignore[import-untyped]  # here: a browser has none, and opens recorded runs
+
     left = (_left_in_container(Path(folder), *files) for folder, *files in _CGROUPS)
     return min([int(psutil.virtual_memory().available), *(each for each in left if each is not None)])
 

@@ -5,16 +5,13 @@ from __future__ import annotations
 import hashlib
 import threading
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import anywidget
 import traitlets
 from ipywidgets import widget_serialization
 
-from psbench.charts import PHASES, theme
-
-STATIC = Path(__file__).parent / "static"
+from psbench_widgets.look import STATIC, themes
 
 _lock = threading.Lock()
 _bundles: list[FrontendBundle] = []
@@ -33,15 +30,6 @@ class FrontendBundle(anywidget.AnyWidget):  # type: ignore[misc]
     key = traitlets.Unicode().tag(sync=True)
     #: the look of every chart, here as in the report
     themes = traitlets.Dict().tag(sync=True)
-
-
-def themes() -> dict[str, Any]:
-    """Return the look of every chart, light and dark, and the colours that the page draws with itself."""
-    return {
-        "light": theme(),
-        "dark": theme(dark=True),
-        "looks": {"phases": PHASES | {"switching": "#CC79A7"}},
-    }
 
 
 def frontend_bundle() -> FrontendBundle:

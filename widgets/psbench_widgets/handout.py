@@ -12,7 +12,7 @@ from psbench import charts
 from psbench.results.run import Run
 from psbench.system.files import atomic_write
 from psbench_widgets.film import film
-from psbench_widgets.frontend import STATIC, themes
+from psbench_widgets.look import STATIC, themes
 from psbench_widgets.own_objects import titles_of
 from psbench_widgets.still import as_columns, static, titles
 

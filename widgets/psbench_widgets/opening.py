@@ -11,7 +11,7 @@ from typing import Any
 
 from psbench.experiment import Experiment
 from psbench_widgets.film import film
-from psbench_widgets.frontend import STATIC
+from psbench_widgets.look import STATIC
 
 FILE = STATIC / "opening.json"
 

@@ -1,0 +1,19 @@
+"""What every page of psbench has: where its script lies, and the look of its charts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from psbench.charts import PHASES, theme
+
+STATIC = Path(__file__).parent / "static"
+
+
+def themes() -> dict[str, Any]:
+    """Return the look of every chart, light and dark, and the colours that the page draws with itself."""
+    return {
+        "light": theme(),
+        "dark": theme(dark=True),
+        "looks": {"phases": PHASES | {"switching": "#CC79A7"}},
+    }
