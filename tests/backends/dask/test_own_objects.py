@@ -12,11 +12,13 @@ from models.networks import Encoder, Net, Recurrent, Words
 from strategies.aggregation import own_arithmetic
 from torch import nn
 from torch.nn import functional
-from toybox import take_out
+from toybox import put_in, take_out
 
+from psbench.backends.replay import replay
 from psbench.errors import ParameterError, SpecError
 from psbench.runs.execution import resume, run
-from psbench.testing import toy_experiment
+from psbench.runs.fork import Fork, fork
+from psbench.testing import check_strategy, toy_experiment
 
 pytestmark = pytest.mark.dask
 
@@ -93,18 +95,44 @@ def test_other_machines_need_not_have_the_file(scheduler: str, tmp_path, monkeyp
         assert torch.equal(live.parameters, simulated.parameters)
 
 
-def test_nor_the_file_of_a_part_with_arithmetic_of_its_own(scheduler: str, tmp_path, monkeypatch) -> None:
-    source = Path(own_arithmetic.__file__).read_text().replace('"own_', '"own_here_')
-    (tmp_path / "parts_only_here.py").write_text(source.replace("OWN = take_out", "# "))
-    monkeypatch.syspath_prepend(str(tmp_path))
-    importlib.import_module("parts_only_here")
-    placement = {"name": "parameter_server", "servers": 2}
-    local = {"name": "local_sgd", "local_steps": 3}
-    for name, communication in (("own_here_median", "every_step"), ("own_here_diloco", local)):
-        strategy = {"consistency": "bsp", "aggregation": name, "communication": communication}
-        live, simulated = both(scheduler, {"name": "mlp", "hidden": [4]}, strategy | {"placement": placement})
-        assert live.meta["params_digest"] == simulated.meta["params_digest"]
-    take_out("own_here_")
+#: cell of `own_arithmetic`: what it composes, and whether its order depends on no clock
+LOCAL = {"name": "local_sgd", "local_steps": 3}
+DRAWN = {"name": "cell_elastic_steps", "local_steps": 3}
+CELLS = {
+    "median": ({"consistency": "bsp", "aggregation": "cell_median"}, True),
+    "dc_asgd": ({"consistency": "asp", "aggregation": "cell_dc_asgd"}, False),
+    "diloco": ({"consistency": "bsp", "aggregation": "cell_diloco", "communication": LOCAL}, True),
+    "easgd": ({"consistency": "asp", "aggregation": "cell_elastic", "communication": DRAWN}, False),
+}
+
+
+def test_a_strategy_that_computes_is_a_cell_of_a_notebook(scheduler: str, tmp_path, monkeypatch) -> None:
+    """At most 40 lines that no other process can import; checked, and in all that a run can go through."""
+    source = Path(own_arithmetic.__file__).read_text().replace('"own_', '"cell_')
+    imports, *texts = source.split("# %% ")
+    imports = "".join(line for line in imports.splitlines(keepends=True) if " psbench" in line)
+    monkeypatch.syspath_prepend(str(tmp_path))  # the cluster's processes have begun without it
+    cells = dict(text.split("\n", 1) for text in texts)
+    for name, (parts, settled) in CELLS.items():
+        cell = imports + cells[name]
+        assert len(cell.strip().splitlines()) <= 40
+        (tmp_path / f"cell_with_{name}.py").write_text(cell)
+        importlib.import_module(f"cell_with_{name}")
+        put_in(own := take_out("cell_"))
+        check_strategy(own[-1])
+        strategy = parts | {"placement": {"name": "parameter_server", "servers": 2}}
+        settings = {"model": {"name": "mlp", "hidden": [4]}, "stop": {"updates": 6}, "checkpoint_every": 0.05}
+        settings |= {"cluster": {"workers": 2, "step_time": "constant"}, "batch_size": 8}
+        simulated = run(toy_experiment(strategy, **settings))
+        live = simulated.experiment.but(backend="dask", scheduler=scheduler, stop={"updates": 4})
+        run(live, folder=tmp_path / name)
+        again = resume(tmp_path / name, {"stop": {"updates": 6}})
+        assert again.summary()["updates"] == 6
+        assert not settled or torch.equal(again.parameters, simulated.parameters)
+        slowed = run(fork(simulated, Fork(at_s=simulated.meta["time_s"] / 2, worker=1, speed=0.5)))
+        for done in (again, simulated, slowed):
+            assert replay(done) == len(done.log)
+    take_out("cell_")
 
 
 def test_a_live_run_goes_on_from_a_checkpoint(scheduler: str, tmp_path) -> None:

@@ -1,9 +1,12 @@
-"""Aggregations as somebody writes them who has the README: what they compute is theirs."""
+"""Parts as a reader of the README writes them, one algorithm in each cell, after the imports of the first."""
 
 from pydantic import PrivateAttr
 from toybox import take_out
 
-from psbench.core import Aggregation, Apply, Measure, OwnSteps, WorkerPolicy, parameter
+from psbench.core import Aggregation, Apply, Measure, parameter
+from psbench.strategies.communication import LocalSGD
+
+# %% median
 
 
 class Median(Aggregation):
@@ -17,6 +20,9 @@ class Median(Aggregation):
 
     def update(self, x, pushes, state, step):
         step.move(step.stack(pushes).median(dim=0).values)
+
+
+# %% dc_asgd
 
 
 class DelayCompensated(Aggregation):
@@ -33,6 +39,9 @@ class DelayCompensated(Aggregation):
         for push in pushes:
             gradient = push.vector
             step.move(gradient + self.compensation * gradient * gradient * (x - push.base))
+
+
+# %% diloco
 
 
 class DiLoCo(Aggregation):
@@ -55,6 +64,9 @@ class DiLoCo(Aggregation):
         x.sub_(mean + self.outer_momentum * velocity, alpha=self.outer_lr)
 
 
+# %% easgd
+
+
 class Elastic(Aggregation):
     """EASGD (Zhang et al. 2015), the centre: w_i and x move towards each other by the same amount."""
 
@@ -73,29 +85,17 @@ class Elastic(Aggregation):
         step.reply(before)
 
 
-class Steps(WorkerPolicy):
-    """A worker that pushes after so many steps."""
-
-    period: int = 1
-    made: int = 0
-
-    def after_step(self, stats):
-        self.made += 1
-        return "continue" if self.made % self.period else "push"
-
-
-class ElasticSteps(OwnSteps):
+class ElasticSteps(LocalSGD):
     """EASGD, the worker: it goes on from its own model, which the centre's draws nearer."""
 
     name = "own_elastic_steps"
     alpha: float = parameter(0.2, "share of the distance", ge=0, le=1)
-    period: int = parameter(3, "steps between two exchanges", ge=1)
-
-    def worker_policy(self):
-        return Steps(period=self.period)
 
     def receive(self, w, answer, state, own):
         w.sub_(w - answer, alpha=self.alpha)
+
+
+# %% steadied
 
 
 class Steadied(Aggregation):
@@ -126,5 +126,6 @@ class Steadied(Aggregation):
         state["last"] = direction
 
 
+# %%
 #: known by name while `put_in(OWN)`
 OWN = take_out("own_")

@@ -43,7 +43,7 @@ STRATEGIES = {
     "own_steadied": {"consistency": "asp", "aggregation": "own_steadied"},
     "own_easgd": {
         "consistency": "bsp",
-        "communication": "own_elastic_steps",
+        "communication": {"name": "own_elastic_steps", "local_steps": 3},
         "aggregation": "own_elastic",
     },
 }
@@ -121,9 +121,8 @@ def test_slices_make_the_version_of_one_server(name):
     assert torch.equal(one.parameters, three.parameters)
 
 
-@pytest.mark.parametrize("name", ["own_median", "own_diloco", "own_easgd"])
-def test_a_live_run_on_two_servers_has_the_bits_of_virtual_time(name):
-    done = experiment(name)
+def test_a_live_run_on_two_servers_has_the_bits_of_virtual_time():
+    done = experiment("own_easgd")
     live = ThreadedRun(done).run()
     assert live.error is None
     assert np.array_equal(live.parameters.numpy(), run(done).parameters.numpy())
@@ -158,15 +157,8 @@ def measured(log):
     return [json.loads(log.texts[row]) for row in log.of_kind(Kind.MEASURED)["text"]]
 
 
-def test_live_a_stale_gradient_comes_with_the_version_it_was_computed_on():
-    live = ThreadedRun(experiment("own_dc_asgd")).run()
-    assert live.error is None
-    assert len(live.log.of_kind(Kind.APPLY)["row"]) == 12
-
-
-@pytest.mark.parametrize("name", STRATEGIES)
-def test_replays_and_forks(name):
-    done = run(experiment(name))
+def test_replays_and_forks():
+    done = run(experiment("own_steadied"))
     assert replay(done) == len(done.log)
     other = run(fork(done.experiment, Fork(at_s=done.meta["time_s"] / 2, worker=1, speed=0.5)))
     assert other.log.digest() != done.log.digest()
