@@ -79,17 +79,21 @@ class Corruption(WorkerFault):
     """A worker whose pushes are wrong after its first `after` releases (a Byzantine fault).
 
     `how`: sign_flipped sends -factor times what it has computed, scaled sends factor times that, noise sends
-    Gaussian numbers of factor times its root mean square, nan sends NaN. The worker does not know: it
-    computes, waits and is counted like any other.
+    Gaussian numbers of factor times its root mean square, stale sends what it computed `age` pushes before
+    (its first, until there are so many), nan sends NaN. The worker does not know: it computes, waits and is
+    counted like any other, and no version says that what it sends is old.
 
     Source
     ------
     Blanchard et al. (2017), sec. 5: its Gaussian and omniscient adversaries are noise and sign_flipped.
     """
 
-    how: Literal["sign_flipped", "scaled", "noise", "nan"] = Field(description="what is sent instead")
+    how: Literal["sign_flipped", "scaled", "noise", "stale", "nan"] = Field(
+        description="what is sent instead"
+    )
     factor: float = Field(1.0, gt=0, description="how large it is")
     after: int = Field(0, ge=0, description="releases of the worker before it goes wrong")
+    age: int = Field(1, ge=1, description="how many pushes old a stale one is")
 
 
 def check_incidents(

@@ -2,12 +2,14 @@
 
 import pytest
 import torch
+from threaded_run import ThreadedRun
 
 import psbench as ps
 from psbench.clusters import Corruption
 from psbench.clusters.generic import Custom
 from psbench.errors import ParameterError, PsbenchError
 from psbench.seeds import Streams
+from psbench.testing import toy_experiment
 from psbench.training.corruption import Corruptions
 
 VECTOR = torch.tensor([3.0, -4.0])
@@ -37,6 +39,39 @@ def test_others_and_earlier_pushes_are_sound():
     assert sent(how="nan", worker=1) is VECTOR
     assert sent(how="nan", after=3, ticket=3) is VECTOR
     assert sent(how="nan", after=3, ticket=4).isnan().all()
+
+
+def test_a_stale_worker_sends_what_it_computed_so_many_pushes_before():
+    profile = Custom(workers=2, corruptions=[{"worker": 0, "how": "stale", "age": 2, "after": 3}]).profile()
+    faults = Corruptions(profile, Streams(0))
+    computed = [torch.tensor([float(n)]) for n in range(6)]
+    found = [faults.of(0, ticket, vector).item() for ticket, vector in enumerate(computed, 1)]
+    assert found == [0, 1, 2, 1, 2, 3]
+    again = Corruptions(profile, Streams(0))
+    again.load({name: vector.clone() for name, vector in faults.tensors(0).items()})
+    assert not faults.tensors(1)
+    for each in (faults, again):
+        assert [each.of(0, 7, torch.ones(1), fragment).item() for fragment in (-1, 0)] == [4, 1]
+    assert again.tensors(0).keys() == faults.tensors(0).keys()
+    faults.forget()
+    assert faults.of(0, 9, VECTOR).equal(VECTOR)
+
+
+@pytest.mark.parametrize("strategy", ["bsp", "local_sgd"])
+def test_a_stale_worker_is_the_same_live_and_after_a_resume(strategy, tmp_path):
+    stale = {"corruptions": [{"worker": 1, "how": "stale", "age": 2}], "step_time": "constant"}
+    settings = {"cluster": {"workers": 2} | stale, "batch_size": 8, "checkpoint_every": 0.1}
+    whole = toy_experiment(strategy, stop={"updates": 6}, **settings)
+    done = ps.run(whole)
+    sound = ps.run(whole.but(cluster={"workers": 2, "step_time": "constant"}))
+    assert not torch.equal(done.parameters, sound.parameters)
+    ps.run(whole.but(stop={"updates": 4}), folder=tmp_path)
+    assert torch.equal(ps.resume(tmp_path, {"stop": {"updates": 6}}).parameters, done.parameters)
+    live = ThreadedRun(whole).run()
+    assert live.error is None
+    assert torch.equal(live.parameters, done.parameters)
+    saved = live.stored[live.checkpoints[-1]].tensors
+    assert {f"worker/1/past/1/0/-1/{place}" for place in range(3)} <= saved.keys()
 
 
 def test_a_profile_keeps_them_and_one_without_looks_as_before():

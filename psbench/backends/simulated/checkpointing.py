@@ -16,20 +16,20 @@ from psbench.backends.checkpointing import idle_workers, named, under
 from psbench.backends.local_steps import Model
 from psbench.backends.simulated.workers import Resources, Workers
 from psbench.core.events import Push
-from psbench.core.view import ClusterView
 from psbench.training.batches import BatchPosition
 
 
 def worker_states(
-    workers: Workers, view: ClusterView, spared: list[int], under_way: Mapping[int, Push]
+    workers: Workers, resources: Resources, spared: list[int], under_way: Mapping[int, Push]
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Return tensors and plain data of each worker that has joined; `spared` are about to be released."""
     tensors: dict[str, Tensor] = {}
     states = {}
-    for number, waits in idle_workers(view, spared).items():
+    for number, waits in idle_workers(resources.view, spared).items():
         # a step that this answer cancels has used up its batch, also in the run that goes on
         push = None if number in spared else under_way.get(number)
         own, states[str(number)] = workers.checkpoint(number, waits, push)
+        own |= {} if resources.corruptions is None else resources.corruptions.tensors(number)
         tensors |= named(f"worker/{number}/", own)
     return tensors, states
 
@@ -44,7 +44,10 @@ def restore_workers(
         used[number] = plain["used"]
         if plain["position"] is not None and resources.trainer is not None:
             resources.trainer.go_to(number, BatchPosition(*plain["position"]))
-        workers.restore(number, under(f"worker/{name}/", tensors), plain)
+        own = under(f"worker/{name}/", tensors)
+        workers.restore(number, own, plain)
+        if resources.corruptions is not None:
+            resources.corruptions.load(own)
     resources.step_times.load_state_dict({"used": used})
     if "codecs" in state:
         workers.restore_codecs(under("codecs/", tensors), state["codecs"])

@@ -300,6 +300,8 @@ class SimulatedCluster:
     def _compose(self, composition: Strategy, residuals: dict[int, Tensor]) -> None:
         """Take new workers and links for a composition."""
         resources, placement = self.resources, composition.placement
+        if resources.corruptions is not None:
+            resources.corruptions.forget()
         self._exchanges = composition.aggregation.exchanges
         self._withstands_nan = composition.aggregation.withstands_nan
         self.reads, self._collective = composition.reads, placement.collective
@@ -334,7 +336,7 @@ class SimulatedCluster:
     def checkpoint(self, facts: Mapping[str, Any], spared: list[int]) -> Checkpoint:
         """Return a checkpoint with these facts and the cluster's state; `spared` are about to be released."""
         transfers = self.transfers
-        tensors, workers = worker_states(self.workers, self._view, spared, self.under_way)
+        tensors, workers = worker_states(self.workers, self.resources, spared, self.under_way)
         codec_tensors, codecs = self.workers.codec_state()
         state = {
             "workers": workers,

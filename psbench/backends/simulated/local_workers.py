@@ -380,7 +380,7 @@ class LocalWorkers:
         push = worker.loop.push(-1, bytes=num_bytes, overlapping=overlapping, measured=measured)
         if sent is not None:
             if (corruptions := self._resources.corruptions) is not None:
-                sent = corruptions.of(worker.number, push.ticket, sent)
+                sent = corruptions.of(worker.number, push.ticket, sent, push.fragment)
             payload = self.compression.push(worker.number, push.ticket, sent, push.fragment)
             self._carried[worker.number] = payload, worker.model.buffers.clone()
         self._send(push, now)

@@ -244,7 +244,7 @@ class Worker:
         measured = numbers_of(payload, self.composition.reads)
         push = self.loop.push(-1, bytes=0, overlapping=overlapping, measured=measured)
         if self._corruptions is not None:
-            payload = self._corruptions.of(self.worker, push.ticket, payload)
+            payload = self._corruptions.of(self.worker, push.ticket, payload, push.fragment)
         self.exchange.push(push, payload, self.model.buffers)
 
     # ---------------------------------------------------------------- messages of the coordinator
@@ -301,6 +301,7 @@ class Worker:
             tensors, plain = state_of_waiting(now, self.exchange, self.loop, self.lr, model)
         else:
             tensors, plain = state_as_of_release(self._released_at or now, self.exchange)
+        tensors |= {} if self._corruptions is None else self._corruptions.tensors(self.worker)
         self.mailbox.send(msg.WorkerState(order.tag, plain, tensors))
 
     # ---------------------------------------------------------------- compositions
@@ -317,6 +318,8 @@ class Worker:
         """Begin under a composition: with servers, or with a replica of this worker's own."""
         self.composition = composition = self.workload.experiment.strategy.compositions[index]
         self.trainer.unassign()
+        if self._corruptions is not None:
+            self._corruptions.forget()
         self._ranges = None
         self._restart(residual)
         if composition.placement.collective:
@@ -362,6 +365,8 @@ class Worker:
         self.exchange.restore(order.tensors, plain)
         self.loop = restored_loop(plain, self.composition, self.worker)
         self.lr = plain.get("lr", self.lr)
+        if self._corruptions is not None:
+            self._corruptions.load(order.tensors)
         model = under("model/", order.tensors)
         if model:
             self.model.load_state_dict(model)
