@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -18,12 +19,12 @@ class Partition:
 
     ranges: tuple[slice, ...]
 
-    @property
+    @cached_property
     def size(self) -> int:
         """Number of entries."""
         return sum(r.stop - r.start for r in self.ranges)
 
-    @property
+    @cached_property
     def end(self) -> int:
         """Where the last range ends."""
         return max((r.stop for r in self.ranges), default=0)

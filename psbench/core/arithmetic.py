@@ -266,6 +266,10 @@ class State(MutableMapping[str, Any]):
     def __delitem__(self, name: str) -> None:
         del self._values[name]
 
+    def clear(self) -> None:
+        """Forget all; the mapping's own takes one name after another, in every step of a worker."""
+        self._values.clear()
+
     def __iter__(self) -> Iterator[str]:
         return iter(self._values)
 

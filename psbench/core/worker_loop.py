@@ -56,7 +56,7 @@ class WorkerLoop:
     def __init__(self, composition: Strategy, worker: int, batch_size: int) -> None:
         self.worker, self._batch = worker, batch_size
         self._policy: WorkerPolicy = composition.communication.worker_policy()
-        self._reads = composition.reads
+        self.reads = composition.reads
         self.ticket = self.version = -1
         self.exchanging = False
         self.fragment = -1
@@ -167,7 +167,7 @@ class WorkerLoop:
     def state_dict(self) -> dict[str, Any]:
         """Return the state of a waiting worker's loop as plain data."""
         own = {name: getattr(self, name) for name in _SAVED}
-        stats = {n: self._stats[n] for n in self._reads if n in self._stats and n != "compute_s"}
+        stats = {n: self._stats[n] for n in self.reads if n in self._stats and n != "compute_s"}
         policy = dict(self._policy.__dict__) | dict(self._policy.__pydantic_private__ or {})
         return copy.deepcopy(own | {"_stats": stats, "policy": policy})
 
@@ -194,7 +194,7 @@ class WorkerLoop:
         own: dict[str, Any] = {"compute_s": self._compute_s, "loss": self._loss / max(1, self._samples)}
         own |= {"first_loss": self._first_loss, **measured}
         known = {*own, *self._stats} - {"send_s"}  # which is known only to the receiver
-        names = (name for name in self._reads if name in known)
+        names = (name for name in self.reads if name in known)
         return {name: own[name] if name in own else self._stats[name] for name in names}
 
     def _reset_statistics(self) -> None:

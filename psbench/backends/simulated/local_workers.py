@@ -376,7 +376,7 @@ class LocalWorkers:
     def _push(self, worker: _Worker, overlapping: bool, now: float) -> None:
         num_bytes = self._transfers.bytes_of_push(worker.loop.fragment, worker.loop.version)
         sent = None if self._trainer is None else worker.model.payload(worker.loop.fragment)
-        measured = numbers_of(sent, self._composition.reads)
+        measured = numbers_of(sent, worker.loop.reads)
         push = worker.loop.push(-1, bytes=num_bytes, overlapping=overlapping, measured=measured)
         if sent is not None:
             if (corruptions := self._resources.corruptions) is not None:

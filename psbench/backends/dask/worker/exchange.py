@@ -160,6 +160,7 @@ class ServerExchange(WorkerExchange):
         self._withstands_nan = composition.aggregation.withstands_nan
         super().__init__(mailbox, clock, None if coded else residual)
         self._parts = partitions(composition.placement, workload.model.layout)
+        self._pushed_parts = pushed_to(composition, self._parts)
         self._fragments = fragments_of(composition, workload.model.layout)
         self._composition = composition
         self._servers = servers[: servers_of(composition)]
@@ -188,7 +189,7 @@ class ServerExchange(WorkerExchange):
             return []
         if fragment >= 0:
             return self._parts_of(payload, self._fragments[fragment])
-        parts = [part.of(payload) for part in pushed_to(self._composition, self._parts)]
+        parts = [part.of(payload) for part in self._pushed_parts]
         if self._codecs is None:
             return parts
         try:
@@ -263,6 +264,7 @@ class ServerExchange(WorkerExchange):
     def reassign(self, ranges: EntryRanges) -> None:
         """Push to servers that hold other entries from now on."""
         self._parts = partitions_of(ranges)
+        self._pushed_parts = pushed_to(self._composition, self._parts)
         if self._codecs is not None:
             self._codecs = self._codecs.repartitioned(self._parts)
 

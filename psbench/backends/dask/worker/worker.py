@@ -241,7 +241,7 @@ class Worker:
     def _push(self, overlapping: bool) -> None:
         assert self.loop is not None
         payload = self.model.payload(self.loop.fragment)
-        measured = numbers_of(payload, self.composition.reads)
+        measured = numbers_of(payload, self.loop.reads)
         push = self.loop.push(-1, bytes=0, overlapping=overlapping, measured=measured)
         if self._corruptions is not None:
             payload = self._corruptions.of(self.worker, push.ticket, payload, push.fragment)
