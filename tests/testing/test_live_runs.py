@@ -544,13 +544,19 @@ def test_who_is_lost_at_the_end_makes_no_version() -> None:
     assert not len(run.log.of_kind(Kind.APPLY)["row"])
 
 
-def test_a_late_replica_is_not_for_the_next_in_a_place() -> None:
-    """A process that had just come was given the release of the dead one."""
+@pytest.mark.parametrize("dies_first", [False, True])
+def test_a_late_replica_is_not_for_the_next_in_a_place(dies_first: bool) -> None:
+    """A process that had just come was given the release of the dead one, which the engine took to be there."""
     out = Outbox()
     store = AllReduceStore(out, [0, 1], {}, count(1))
     store.join(1)
+    if dies_first:
+        store.leave(1, 4)
     store.release(Release(1, ticket=4), 4)
-    store.leave(1, 4)
+    if dies_first:
+        store.forget(1)
+    else:
+        store.leave(1, 4)
     store.join(1)
     out.take()
     store.reply("worker 0", msg.StateReply(1, {}))

@@ -176,7 +176,8 @@ class AllReduceStore:
         """Do nothing: no payload was sent with the push."""
 
     def forget(self, worker: int) -> None:
-        """Do nothing: only the worker knows what it holds."""
+        """Send a worker no release that it still waits for; what else it holds only the worker knows."""
+        self._behind.pop(worker, None)
 
     # ---------------------------------------------------------------- states and measurements
 
