@@ -546,7 +546,7 @@ def test_who_is_lost_at_the_end_makes_no_version() -> None:
 
 @pytest.mark.parametrize("dies_first", [False, True])
 def test_a_late_replica_is_not_for_the_next_in_a_place(dies_first: bool) -> None:
-    """A process that had just come was given the release of the dead one, which the engine took to be there."""
+    """A process that had just come was given the release of the dead one."""
     out = Outbox()
     store = AllReduceStore(out, [0, 1], {}, count(1))
     store.join(1)
