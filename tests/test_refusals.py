@@ -125,6 +125,7 @@ ROWS = {
     "a_model_that_is_replaced": "would not go on from its own model",
     "no_mixture": "a worker goes on from a mixture, and",
     "parts_of_a_mixture": "what a codec loses of a model that is mixed",
+    "tensors_in_part": "takes norms of whole tensors, of which",
     "fragments_at_different_steps": "all push a fragment at the same step",
     "fragments_without_a_step": "a fragment is a difference, and a step of its own",
     "numbers_of_whole_vectors": "asks for numbers of whole vectors",
@@ -151,6 +152,11 @@ PIECES = {"name": "fragments", "local_steps": 4, "num_fragments": 2, "overlap": 
 MOVING = {"name": "parameter_server", "servers": 2, "reassignment": "by_load"}
 #: what is refused of pushes that are not one vector of all entries
 OF_PUSHES = {
+    "tensors_in_part": {
+        "aggregation": "radial_outer",
+        "communication": "local_sgd",
+        "placement": {"name": "parameter_server", "servers": 2},
+    },
     "fragments_at_different_steps": {
         "consistency": {"name": "k_batch_asp", "k": 2},
         "aggregation": "fedbuff",
@@ -659,6 +665,18 @@ def test_parts_of_a_mixture():
 
 def of_pushes(row):
     return refused(row, **OF_PUSHES[row])
+
+
+def test_tensors_in_part():
+    """Lengths of halves are not those of the whole."""
+    part = of_pushes("tensors_in_part").aggregation
+    one, other = torch.tensor([3.0, 4.0]), torch.tensor([0.0, 5.0])
+    whole, *halves = (
+        Server(torch.zeros(len(each)), torch.zeros(0), SGD(), 8, part) for each in ([0, 0], [0], [0])
+    )
+    for own, cut in zip((whole, *halves), (slice(0, 2), slice(0, 1), slice(1, 2)), strict=True):
+        own.apply(pushed([one[cut], other[cut]], [0.5, 0.5]))
+    assert not torch.allclose(whole.parameters, torch.cat([half.parameters for half in halves]))
 
 
 def test_fragments_at_different_steps():

@@ -62,6 +62,7 @@ STRATEGIES: dict[str, CurveLook] = {
     "diloco": CurveLook(ORANGE, LONG, "diamond"),
     "streaming_diloco": CurveLook(ORANGE, LONG_DOT, "triangle-right"),
     "eager_diloco": CurveLook(SKY, LONG_DOT, "triangle-left"),
+    "decoupled_diloco": CurveLook(GREEN, LONG_DOT, "triangle-left"),
     "sparse_loco": CurveLook(OLIVE, LONG_DOT, "cross"),
     "fedavgm": CurveLook(ORANGE, SPARSE, "triangle-up"),
     "fedadam": CurveLook(SKY, LONG, "square"),

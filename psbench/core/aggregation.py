@@ -43,6 +43,8 @@ class Aggregation(Part):
     linear: ClassVar[bool] = True
     #: whether `update` is given the version that each push started from (`Pushed.base`)
     needs_base: ClassVar[bool] = False
+    #: whether `update` is told which entries are of which tensor (`Step.tensors`), as it takes norms of them
+    per_tensor: ClassVar[bool] = False
     #: whether an exchange keeps the sum of the server's and the worker's model, if both parts say so
     conserves_models: ClassVar[bool] = False
     #: whether pushes with NaN or infinity are left to the part; else one of them ends the run as diverged

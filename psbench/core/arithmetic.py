@@ -82,6 +82,9 @@ class Step:
         What the optimizer's schedule and `lr_scaling` make of a rate at this epoch: 1 without them.
     answer : tensor or None
         What workers are sent in the place of the model, if the part's `reply` is "aggregate".
+    tensors : sequence of (int, int)
+        Number of a tensor of the model, and how many entries of the vectors are of it, one tensor after
+        another; for parts that are `per_tensor`.
     """
 
     lr: float
@@ -91,6 +94,7 @@ class Step:
     _optimizer_step: Callable[[Any, float], None]
     scale: float = 1.0
     answer: Vector | None = field(default=None)
+    tensors: Sequence[tuple[int, int]] = ()
 
     def move(self, direction: Vector) -> None:
         """Take a step of the experiment's optimizer along a descent direction, such as a gradient."""

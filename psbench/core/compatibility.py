@@ -167,6 +167,11 @@ def misfits(strategy: Composition) -> list[str]:
             a.exchanges and (bool(a.carries) or m.codec.name != "none"),
             f"{a.name}: decides what its sums carry; send one vector, with codec 'none'",
         ),
+        (
+            a.per_tensor and p.num_servers > 1,
+            f"{a.name}: takes norms of whole tensors, of which each of {p.num_servers} servers holds a part; "
+            "use servers: 1",
+        ),
         (s.needs_chunks and not m.chunks, f"{s.name}: sizes chunks of data, which {m.name} does not know"),
         (
             s.needs_progress and not m.reports_progress,
@@ -214,7 +219,7 @@ def _of_fragments(strategy: Composition) -> list[tuple[bool, str]]:
     c, a, m, p = strategy.consistency, strategy.aggregation, strategy.communication, strategy.placement
     return [
         (
-            not c.barrier or c.cancels,
+            not (c.barrier or c.current_only) or c.cancels,
             f"{m.name}: all push a fragment at the same step, and it is committed; not so under {c.name}",
         ),
         (

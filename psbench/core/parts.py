@@ -37,6 +37,8 @@ class Consistency(Part):
     barrier: ClassVar[bool] = False
     waits_for: ClassVar[Literal["none", "some", "all"]] = "some"
     singly: ClassVar[bool] = False
+    #: whether a commit takes pushes from the current version alone, without a barrier, and drops later ones
+    current_only: ClassVar[bool] = False
     #: whether workers wait for their neighbours in a graph, and for no other
     by_neighbours: ClassVar[bool] = False
 

@@ -63,7 +63,8 @@ def check_update(strategy: Strategy, updates: Sequence[Apply]) -> None:
         raise BrokenContract(
             f"{who}: the parameters never move. Change `x` in place: x.add_(...), x.copy_(...)"
         )
-    if not part.exchanges and not _same(plain, _updated(strategy, updates, _SLICES, _drawn)):
+    sliced = not (part.exchanges or part.per_tensor)
+    if sliced and not _same(plain, _updated(strategy, updates, _SLICES, _drawn)):
         raise BrokenContract(
             f"{who}: on three servers, each with a slice, the parameters are not those of one. Most likely "
             "it adds up over entries (a norm, a mean); ask for scalar products instead: `measures = ('dot',)`"

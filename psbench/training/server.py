@@ -42,7 +42,8 @@ class Server:
     fragments : sequence of Entries
         Where in the vector each fragment's entries are, if pushes are of fragments.
     shapes : sequence of sequence of int
-        Of the model's tensors, where this holds them all; parts with an exchange need them.
+        Of the model's tensors, where this holds them all; parts that are `per_tensor`, or have an exchange,
+        need them.
     """
 
     def __init__(
@@ -95,6 +96,8 @@ class Server:
         if self.aggregation.carries:
             for push in pushes:
                 push.split(self.aggregation.carries)
+        if self.aggregation.per_tensor:
+            step.tensors = self._tensors(fragment)
         if fragment < 0:
             self.state.lent = pushes
             self.aggregation.update(self.parameters, pushes, self.state, step)
@@ -131,6 +134,15 @@ class Server:
     def left_out(self, mine: Tensor, total: Pushed, numbers: Mapping[str, float]) -> Tensor | None:
         """Return what a member of an exchange adds to its next push; asked before the version is made."""
         return self.aggregation.left_out(mine, total, self.state, self.shapes, numbers)
+
+    def _tensors(self, fragment: int) -> list[tuple[int, int]]:
+        """Return tensors and how many entries each has of a fragment or of all (-1), in order."""
+        sizes = [math.prod(shape) for shape in self.shapes] or [len(self.parameters)]
+        if fragment < 0:
+            return [*enumerate(sizes)]
+        owner = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes))
+        found, counts = self.fragments[fragment].of(owner).unique_consecutive(return_counts=True)
+        return [*zip(found.tolist(), counts.tolist(), strict=True)]
 
     def _update_fragment(self, fragment: int, pushes: Sequence[Pushed], step: Step) -> None:
         entries = self.fragments[fragment]

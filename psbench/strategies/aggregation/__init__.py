@@ -18,6 +18,7 @@ from psbench.strategies.aggregation.model_average import ModelAverage
 from psbench.strategies.aggregation.one_bit_adam import OneBitAdam
 from psbench.strategies.aggregation.outer import Outer
 from psbench.strategies.aggregation.power_sgd import PowerSGD
+from psbench.strategies.aggregation.radial_outer import RadialOuter
 from psbench.strategies.aggregation.robust import Median, TrimmedMean
 from psbench.strategies.aggregation.sparse_outer import SparseOuter
 from psbench.strategies.aggregation.staleness import DynSGD, StalenessWeighted
@@ -49,6 +50,7 @@ __all__ = [
     "PairAverage",
     "PowerSGD",
     "PushSum",
+    "RadialOuter",
     "SparseOuter",
     "StalenessWeighted",
     "Sum",

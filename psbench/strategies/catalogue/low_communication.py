@@ -38,6 +38,13 @@ eager_diloco = Published(
     [consistency.BSP, aggregation.EagerOuter, communication.Eager],
 )
 
+decoupled_diloco = Published(
+    "decoupled_diloco",
+    "streaming diloco that waits for some workers only, and asks slow ones for what they have by then",
+    "Decoupled DiLoCo 2026",
+    [consistency.Quorum, aggregation.RadialOuter, communication.AskedFragments],
+)
+
 sparse_loco = Published(
     "sparse_loco",
     "local steps whose differences are sent as their largest entries, in 2 bits each; the rest is sent later",

@@ -2,6 +2,7 @@
 
 import psbench.strategies.codecs  # noqa: F401  (so that codecs are known by name)
 from psbench.strategies.communication.adacomm import AdaComm
+from psbench.strategies.communication.asked_fragments import AskedFragments
 from psbench.strategies.communication.dynamic_local_sgd import DynamicLocalSGD
 from psbench.strategies.communication.eager import Eager
 from psbench.strategies.communication.elastic import Elastic
@@ -17,6 +18,7 @@ from psbench.strategies.communication.selsync import SelSync
 __all__ = [
     "OSP",
     "AdaComm",
+    "AskedFragments",
     "DynamicLocalSGD",
     "Eager",
     "Elastic",

@@ -9,6 +9,7 @@ from psbench.strategies.consistency.grace import Grace
 from psbench.strategies.consistency.k_async import KASP, KBatchASP, NSoftsync
 from psbench.strategies.consistency.k_sync import KBSP, BackupWorkers, KBatchBSP
 from psbench.strategies.consistency.neighbours import Neighbours
+from psbench.strategies.consistency.quorum import Quorum
 from psbench.strategies.consistency.ssp import SSP
 
 __all__ = [
@@ -26,4 +27,5 @@ __all__ = [
     "KBatchBSP",
     "NSoftsync",
     "Neighbours",
+    "Quorum",
 ]

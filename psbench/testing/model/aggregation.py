@@ -356,3 +356,23 @@ class FedBuff(Rule):
         weights = [fading(push, c, self.own.staleness_exponent) for push in pushes]
         by = math.fsum(weights) if self.own.normalise else len(pushes)
         return [Apply(pushes, [weight / by for weight in weights])]
+
+
+@rule("aggregation", "radial_outer")
+class RadialOuter(Rule):
+    """Decoupled DiLoCo: samples squared over steps, since the worker pushed the same fragment last."""
+
+    def __init__(self, own: Any) -> None:
+        super().__init__(own)
+        self.taken: dict[int, list[Push]] = {}
+
+    def on_commit(self, pushes: list[Push], c: Cluster) -> Decisions:
+        """Weigh by that, and name no tensor."""
+        found = []
+        for push in pushes:
+            before = self.taken.setdefault(push.worker, [])
+            ends = [i + 1 for i, old in enumerate(before) if old.fragment == push.fragment]
+            own = [*before[max(ends, default=0) :], push]
+            before.append(push)
+            found.append(sum(p.samples for p in own) ** 2 / sum(p.steps for p in own))
+        return [Apply(pushes, [each / sum(found) for each in found])]

@@ -230,6 +230,34 @@ def eager_outer(u: Update) -> Array:
     return u.x - u.own.outer_lr * (known + u.own.outer_momentum * v)
 
 
+def radial_outer(u: Update) -> Array:
+    """Decoupled DiLoCo, of what is one tensor here; HeLoCo's filter before it."""
+    v, beta = u.memory.get("v", np.zeros_like(u.x)), u.own.outer_momentum
+    found, weights = [], [push.weight for push in u.pushes]
+    for push in u.pushes:
+        d = push.vector
+        length, other = np.linalg.norm(d), np.linalg.norm(v)
+        if u.own.stale_filter == "heloco" and min(length, other) >= 1e-8:
+            unit, along = d / length, v / other
+            c, q = unit @ along, length / (length + 3 * other + 1e-8)
+            if c < 0:
+                d = d - min(-0.5 * c * q, 0.5) * c * length * along
+            elif c < 0.2:
+                turn = min((1 - c) * q, 1)
+                turned = (1 - turn) * unit + turn * along
+                d = length * turned / max(np.linalg.norm(turned), 1e-8)
+        found.append(d)
+    mean = sum(w * d for w, d in zip(weights, found, strict=True))
+    norms = [float(np.linalg.norm(d)) for d in found]
+    units = [d / n if n else d for d, n in zip(found, norms, strict=True)]
+    u_mean = sum(w * e for w, e in zip(weights, units, strict=True))
+    size = float(np.linalg.norm(u_mean))
+    if u.own.merge == "radial" and size >= 1e-12:
+        mean = u_mean / size * sum(w * n for w, n in zip(weights, norms, strict=True))
+    v = u.memory["v"] = beta * v + mean
+    return u.x - u.own.outer_lr * (mean + beta * v)
+
+
 def sparse_outer(u: Update) -> Array:
     """SparseLoCo: of each entry the mean over those that sent it, or over all."""
     sent = sum((push.vector != 0).astype(float) for push in u.pushes)
@@ -255,6 +283,7 @@ UPDATES: dict[str, Callable[[Update], Array]] = {
     "dyn_sgd_versioned": dyn_sgd_versioned,
     "outer": outer,
     "eager_outer": eager_outer,
+    "radial_outer": radial_outer,
     "sparse_outer": sparse_outer,
     "fedbuff": fedbuff,
 }

@@ -44,7 +44,7 @@ class Eager(LocalSGD):
         return {**super().on_release(worker, c), "workers": len(c.present)}
 
 
-@rule("communication", "fragments")
+@rule("communication", "fragments", "asked_fragments")
 class Fragments(Rule):
     """Streaming DiLoCo, Alg. 2: fragment p is sent at t = p H/P (mod H), from H steps on or from H/P."""
 

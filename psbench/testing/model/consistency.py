@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from psbench.core.actions import Cancel, Commit, Discard, Hold, Release, SetTimer
+from psbench.core.actions import Cancel, Commit, Discard, Hold, Release, SetTimer, Tell
 from psbench.core.events import Push
 from psbench.testing.model.cluster import Cluster
 from psbench.testing.model.rule import Decisions, Rule, rule
@@ -399,3 +399,71 @@ class Grace(Rule):
     def on_drained(self, c: Cluster) -> Decisions:
         """Commit each push alone, as they came."""
         return [Commit([push]) for push in c.pending.values()]
+
+
+@rule("consistency", "quorum")
+class Quorum(Rule):
+    """Decoupled DiLoCo: K pushes from the newest version, then a grace; the first asks for the others."""
+
+    def __init__(self, own: Any) -> None:
+        super().__init__(own)
+        self.first_s = 0.0
+        self.of_round: list[Push] = []
+        self.graced = -1
+
+    def go(self, worker: int, c: Cluster) -> Release:
+        """Let a worker go, asked at once if a round is under way."""
+        return Release(worker, orders={"asked": True} if c.pending and self.own.asks else {})
+
+    def on_push(self, push: Push, c: Cluster) -> Decisions:
+        """Drop what is late, else count it."""
+        if push.base_version != c.version:
+            return [Discard(push, "late"), self.go(push.worker, c)]
+        if [*c.pending.values()] == [push]:
+            self.first_s, self.of_round = c.now, []
+        self.of_round.append(push)
+        found = self.decide(c)
+        if found and isinstance(found[0], Commit):
+            return found
+        asked = [Tell(worker, {"asked": True}) for worker in c.computing] if self.own.asks else []
+        asked = asked if len(c.pending) == 1 else []
+        reason = "grace for the others" if self.graced == c.version else "quorum"
+        return [*found, *asked, Hold(push.worker, reason)]
+
+    def decide(self, c: Cluster) -> Decisions:
+        """Open, begin a grace, or neither."""
+        enough = min(self.own.quorum, len(c.present)) if self.own.quorum else len(c.present)
+        if not c.pending or len(c.pending) < enough:
+            return []
+        if not c.computing:
+            return self.open(c)
+        if self.graced == c.version:
+            return []
+        stats = [push.stats or {} for push in self.of_round]
+        grace = self.own.grace_s
+        if self.own.grace_steps:
+            slowest = max(s["compute_s"] / p.steps for s, p in zip(stats, self.of_round, strict=True))
+            gone = c.now - self.first_s + max(s["send_s"] for s in stats)
+            grace = min(grace, max(0.0, self.own.grace_steps * slowest - gone))
+        if grace * self.own.grace_share <= 0:
+            return self.open(c)
+        self.graced = c.version
+        at = c.now + grace * self.own.grace_share
+        return [SetTimer(at, f"grace for the others {c.version}")]
+
+    def open(self, c: Cluster) -> Decisions:
+        """Make the version, and let all go that wait."""
+        return [Commit(c.buffered()), *(Release(worker) for worker in c.waiting)]
+
+    def on_timer(self, key: str, c: Cluster) -> Decisions:
+        """Open at the end of this version's grace."""
+        return self.open(c) if key.split()[-1] == str(c.version) and c.pending else []
+
+    def on_join(self, worker: int, c: Cluster) -> Decisions:
+        """Wait if an earlier push is in the buffer."""
+        waits = worker in [push.worker for push in c.pending.values()]
+        return [Hold(worker, "quorum") if waits else self.go(worker, c)]
+
+    def on_leave(self, worker: int, c: Cluster) -> Decisions:
+        """Those left may be enough."""
+        return self.decide(c)

@@ -69,8 +69,10 @@ def test_every_entry_trains_live_and_is_replayed(name: str) -> None:
 
 
 def compressed(name: str, codec: dict[str, Any], assignment: str) -> dict[str, Any]:
-    servers = {"name": "parameter_server", "servers": 2, "assignment": assignment}
-    if name == "streaming_diloco":
+    made = CATALOGUE[name]().compositions[0]
+    whole = made.aggregation.per_tensor  # whose tensors are not cut
+    servers = {"name": "parameter_server", "servers": 1 if whole else 2, "assignment": assignment}
+    if made.sends_fragments:
         codec = {"name": "fp16"}  # others keep whole vectors
     parts = {"codec": codec, "codec_down": codec, "placement": servers}
     strategy = {"name": name} | SMALLER.get(name, {})

@@ -305,4 +305,6 @@ def new_slice(
     )
     # fmt: on
     made.server.fragments = fragments
+    if composition.aggregation.per_tensor:  # this one holds all of them
+        made.server.shapes = workload.model.shapes
     return made

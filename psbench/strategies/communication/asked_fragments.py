@@ -1,0 +1,55 @@
+"""The worker's half of Decoupled DiLoCo: it streams fragments, and answers when it is asked for one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+from psbench.core.actions import Orders
+from psbench.core.specification import parameter
+from psbench.core.worker_policy import Directive, WorkerPolicy
+from psbench.strategies.communication.fragments import Fragments, Streaming
+from psbench.strategies.consistency.quorum import ASKED, SOURCE
+
+
+class Answering(Streaming):
+    """A worker that streams, and pushes earlier, at the end of a step, if it is asked to."""
+
+    asked: bool = False
+
+    def on_orders(self, orders: Orders) -> None:
+        """Take the steps with a release; note that a push is asked for, unless it is under way."""
+        asked = bool(orders.get(ASKED))
+        if "local_steps" in orders:
+            super().on_orders(orders)
+            self.asked = asked
+        elif not self.exchanging:
+            self.asked = self.asked or asked
+
+    def after_step(self, stats: Mapping[str, float]) -> Directive:
+        """Push after the last step, or when it is asked for."""
+        if self.asked and not self.exchanging:
+            self.asked, self.made = False, max(self.made, self.local_steps - 1)
+        return super().after_step(stats)
+
+
+class AskedFragments(Fragments):
+    """As `fragments`, with a push that a server may ask for before the steps are made.
+
+    Notes
+    -----
+    Reduces to: `fragments` if no push is asked for.
+    Our readings, as the authors have no public code: a fragment's new value goes to those that pushed it, and
+    to others with the next push of it; what a worker pushes is measured from the value that it received
+    last (`anchor: learner_base` of re-implementations), with which the server's is the same unless the
+    worker was late.
+    """
+
+    name: ClassVar[str] = "asked_fragments"
+    source: ClassVar[str] = SOURCE
+
+    mixing: float = parameter(0.0, "share of its own value that a worker keeps", source=SOURCE, ge=0, le=1)
+
+    def worker_policy(self) -> WorkerPolicy:
+        """Return the worker policy that answers."""
+        return Answering(overlap=self.overlap)
