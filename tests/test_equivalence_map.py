@@ -246,7 +246,7 @@ SMALLEST = {
 #: those whose steps are not the mini-batches of a single process
 OTHER_BATCHES = {"hermes"}
 #: those whose server has another model than the worker, on purpose
-OTHER_MODELS = {"easgd", "streaming_diloco", "decoupled_diloco"}
+OTHER_MODELS = {"easgd", "streaming_diloco", "decoupled_diloco", "halos"}
 #: those that are for two workers or more
 IN_PAIRS = {"d_psgd", "d_psgd_step_first", "ad_psgd", "sgp", "moshpit_sgd", "hierarchical_sgd"}
 #: those that lose something on the wire on purpose; without the codec it is bsp (tests/strategies/codecs)

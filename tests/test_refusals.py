@@ -40,6 +40,7 @@ from psbench.testing import ScriptedCluster, toy_experiment
 from psbench.testing.toys import toy_cluster
 from psbench.training.local_model import LocalModel
 from psbench.training.server import Server
+from psbench.training.trainer import StepResult
 from psbench.training.workload import Workload
 
 
@@ -125,6 +126,8 @@ ROWS = {
     "a_model_that_is_replaced": "would not go on from its own model",
     "no_mixture": "a worker goes on from a mixture, and",
     "parts_of_a_mixture": "what a codec loses of a model that is mixed",
+    "a_regions_model_taken_for_a_gradient": "a worker would take for a gradient",
+    "no_model_of_a_region": "goes on from the model of a region, and",
     "tensors_in_part": "takes norms of whole tensors, of which",
     "fragments_at_different_steps": "all push a fragment at the same step",
     "fragments_without_a_step": "a fragment is a difference, and a step of its own",
@@ -665,6 +668,35 @@ def test_parts_of_a_mixture():
 
 def of_pushes(row):
     return refused(row, **OF_PUSHES[row])
+
+
+def first_answer(worker_half, aggregation):
+    """What a worker is at after one step of 1 from 2, and an answer of 8."""
+    parts = {"consistency": "asp", "communication": worker_half, "aggregation": aggregation}
+    worker = LocalModel(unchecked(**parts), SGD(lr=1.0, momentum=0.0))
+    worker.load(torch.tensor([2.0]), torch.zeros(0), 1.0)
+    worker.stepped(StepResult(torch.tensor([1.0]), torch.zeros(0), 0.0), 4, 1.0)
+    worker.payload()
+    worker.receive(torch.tensor([8.0]), 1.0)
+    return worker.parameters.item()
+
+
+def test_a_regions_model_taken_for_a_gradient():
+    """It would step along the model."""
+    refused(
+        "a_regions_model_taken_for_a_gradient",
+        consistency="asp",
+        communication=LOCAL,
+        aggregation="two_levels",
+    )
+    assert first_answer(LOCAL, "two_levels") == 1 - 8
+    assert first_answer("regional_sgd", "two_levels") == 8
+
+
+def test_no_model_of_a_region():
+    """An aggregate would become its model."""
+    refused("no_model_of_a_region", communication="regional_sgd", aggregation=GRADIENTS)
+    assert first_answer("regional_sgd", GRADIENTS) == 8
 
 
 def test_tensors_in_part():

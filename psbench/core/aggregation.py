@@ -58,6 +58,8 @@ class Aggregation(Part):
     #: what a released worker receives: the model, or what `update` has given to `Step.reply`: an aggregate,
     #: which every worker must have of every commit, or an answer to those who pushed, as a model is
     reply: ClassVar[ReplyKind] = "model"
+    #: whether that answer is a model to go on from, other than the one that is evaluated
+    answers_models: ClassVar[bool] = False
 
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:

@@ -103,6 +103,16 @@ def misfits(strategy: Composition) -> list[str]:
             f"{a.name}: an answer is no difference from the one before; codec {m.codec_down.name} needs one",
         ),
         (
+            a.answers_models and not m.takes_models,
+            f"{a.name} with {m.name}: answers with the model of a region, which a worker would take for a "
+            "gradient; use communication 'regional_sgd'",
+        ),
+        (
+            m.takes_models and not a.answers_models,
+            f"{m.name}: goes on from the model of a region, and {a.name} has none; use aggregation "
+            "'two_levels'",
+        ),
+        (
             m.local and type(m).step is Communication.step,
             f"{m.name}: keeps steps on the worker and does not say how; derive it from OwnSteps",
         ),

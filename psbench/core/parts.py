@@ -138,6 +138,8 @@ class Communication(Part):
     sends_first: ClassVar[bool] = False
     #: whether a worker goes on from its own model, mixed with those of others
     gossips: ClassVar[bool] = False
+    #: whether it goes on from an answer as from a model, where the aggregation part answers with one
+    takes_models: ClassVar[bool] = False
     #: whether a worker works on chunks of data, whose size the straggler part may order
     chunks: ClassVar[bool] = False
     #: whether a worker reports its progress within a batch, and takes orders to do more or less of it

@@ -22,6 +22,7 @@ from psbench.strategies.aggregation.radial_outer import RadialOuter
 from psbench.strategies.aggregation.robust import Median, TrimmedMean
 from psbench.strategies.aggregation.sparse_outer import SparseOuter
 from psbench.strategies.aggregation.staleness import DynSGD, StalenessWeighted
+from psbench.strategies.aggregation.two_levels import TwoLevels
 
 __all__ = [
     "Accumulated",
@@ -55,4 +56,5 @@ __all__ = [
     "StalenessWeighted",
     "Sum",
     "TrimmedMean",
+    "TwoLevels",
 ]

@@ -26,9 +26,9 @@ class RadialOuter(Aggregation):
     """Step along differences whose lengths and directions are averaged apart, by Nesterov's outer step.
 
     Of each tensor, with differences D_i and weights w_i that sum to 1: R = sum w_i |D_i|, u = sum w_i
-    D_i/|D_i|, D = R u/|u|; the weighted mean if |u| < 1e-12, and for tensors of embeddings. w_i is in proportion to
-    c_samples^2 / c_steps, of the worker's steps since it pushed this fragment last. Then v <- beta v + D;
-    x <- x - lr (D + beta v).
+    D_i/|D_i|, D = R u/|u|; the weighted mean if |u| < 1e-12, and for tensors of embeddings. w_i is in
+    proportion to c_samples^2 / c_steps, of the worker's steps since it pushed this fragment last. Then v <-
+    beta v + D; x <- x - lr (D + beta v).
 
     Parameters
     ----------

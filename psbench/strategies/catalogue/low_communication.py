@@ -95,6 +95,14 @@ async_local_sgd = Published(
     notebook="16_low_communication",
 )
 
+halos = Published(
+    "halos",
+    "async local sgd on servers in two levels: regions step by themselves and send what that came to",
+    "Kim et al. 2025 (HALoS)",
+    [consistency.ASP, aggregation.TwoLevels, communication.RegionalSGD],
+    defaults=_KEPT,
+)
+
 fedbuff = Published(
     "fedbuff",
     "differences of many steps are buffered, and every k of them make a version; no worker waits",

@@ -13,6 +13,7 @@ from psbench.strategies.communication.hermes_gup import HermesGUP
 from psbench.strategies.communication.local_sgd import LocalSGD
 from psbench.strategies.communication.micro_steps import MicroSteps
 from psbench.strategies.communication.osp import OSP
+from psbench.strategies.communication.regional_sgd import RegionalSGD
 from psbench.strategies.communication.selsync import SelSync
 
 __all__ = [
@@ -28,6 +29,7 @@ __all__ = [
     "LocalSGD",
     "MicroSteps",
     "MixThenStep",
+    "RegionalSGD",
     "SelSync",
     "StepThenMix",
 ]

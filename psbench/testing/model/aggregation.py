@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from psbench.core.actions import Apply, Measure
+from psbench.core.actions import Apply, Measure, Note
 from psbench.core.events import Push
 from psbench.core.view import Status
 from psbench.testing.model.cluster import Cluster
@@ -376,3 +376,37 @@ class RadialOuter(Rule):
             before.append(push)
             found.append(sum(p.samples for p in own) ** 2 / sum(p.steps for p in own))
         return [Apply(pushes, [each / sum(found) for each in found])]
+
+
+@rule("aggregation", "two_levels")
+class TwoLevels(Rule):
+    """HALoS: what arrives between servers by the time of a push, then the push, and perhaps an update."""
+
+    def __init__(self, own: Any) -> None:
+        super().__init__(own)
+        self.since_merge: dict[int, int] = {}
+        self.events: list[tuple[float, int, str, int]] = []  # by time, then as they were sent
+        self.number = 0
+
+    def due(self, now: float) -> list[tuple[str, int]]:
+        """Return what has arrived."""
+        found = sorted(each for each in self.events if each[0] <= now)
+        self.events = [each for each in self.events if each[0] > now]
+        for _, _, kind, region in found:
+            if kind == "merge":
+                self.since_merge[region] = 0
+        return [(kind, region) for _, _, kind, region in found]
+
+    def on_commit(self, pushes: list[Push], c: Cluster) -> Decisions:
+        """Say all of it in order; the toy cluster's links take no time of their own."""
+        (push,) = pushes
+        region = push.worker // self.own.region_size
+        happens = [*self.due(c.now), ("push", region)]
+        self.since_merge[region] = self.since_merge.get(region, 0) + 1
+        notes: Decisions = []
+        if self.since_merge[region] == self.own.pushes_per_exchange:
+            self.events += [(c.now, self.number, "global", region), (c.now, self.number + 1, "merge", region)]
+            self.number += 2
+            notes = [Note(f"region {region} sends its update, which takes 0 s each way")]
+            happens += [("send", region), *self.due(c.now)]
+        return [*notes, Apply(pushes, [1.0], {f"{i} {what}": r for i, (what, r) in enumerate(happens)})]

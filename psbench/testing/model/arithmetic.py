@@ -230,6 +230,40 @@ def eager_outer(u: Update) -> Array:
     return u.x - u.own.outer_lr * (known + u.own.outer_momentum * v)
 
 
+def two_levels(u: Update) -> Array:
+    """HALoS: models of regions, and a global one; all between them takes no time here."""
+    memory, own = u.memory, u.own
+    x = u.x
+
+    def step(model: Array, whose: str, d: Array, lr: float, beta: float, every: int) -> Array:
+        taken = memory.setdefault(f"taken {whose}", [])
+        taken.append(d)
+        model = model - lr * d
+        if len(taken) == every:
+            m = memory[f"m {whose}"] = beta * memory.get(f"m {whose}", 0.0) + sum(taken) / every
+            model = model - every * lr * beta * m
+            memory[f"taken {whose}"] = []
+        return model
+
+    for key, value in u.numbers.items():
+        kind, r = key.split()[1], int(value)
+        mine, base = (memory.setdefault(f"{name} {r}", x) for name in ("own", "base"))
+        if kind == "push":
+            rates = own.region_lr, own.region_momentum, own.region_every
+            memory[f"own {r}"] = memory["answer"] = step(mine, f"{r}", u.pushes[0].vector, *rates)
+            last = r
+        elif kind == "send":
+            memory[f"sent {r}"] = base - mine
+        elif kind == "global":
+            rates = own.global_lr, own.global_momentum, own.global_every
+            x = memory[f"sent {r}"] = step(x, "global", memory[f"sent {r}"], *rates)
+        else:
+            mine = own.merging * mine + (1 - own.merging) * memory[f"sent {r}"]
+            memory[f"own {r}"] = memory[f"base {r}"] = mine
+    memory["answer"] = memory[f"own {last}"]
+    return x
+
+
 def radial_outer(u: Update) -> Array:
     """Decoupled DiLoCo, of what is one tensor here; HeLoCo's filter before it."""
     v, beta = u.memory.get("v", np.zeros_like(u.x)), u.own.outer_momentum
@@ -284,6 +318,7 @@ UPDATES: dict[str, Callable[[Update], Array]] = {
     "outer": outer,
     "eager_outer": eager_outer,
     "radial_outer": radial_outer,
+    "two_levels": two_levels,
     "sparse_outer": sparse_outer,
     "fedbuff": fedbuff,
 }
@@ -331,7 +366,10 @@ class Worker:
             self.optimizer = SGD()
 
     def receive(self, answer: Array, lr: float) -> None:
-        """Step along the aggregate, in the place of the own last gradient."""
+        """Step along the aggregate, in the place of the own last gradient; or take a region's model."""
+        if self.m.takes_models:
+            self.load(answer, lr, None)
+            return
         if self.m.name != "eager":
             self.own = self.optimizer.step(self.own, answer, lr, self.momentum)
             return

@@ -66,7 +66,7 @@ class Fragments(Rule):
         return {"fragment": step // share % count, "local_steps": share if self.commits else first}
 
 
-@rule("communication", "dynamic_local_sgd")
+@rule("communication", "dynamic_local_sgd", "regional_sgd")
 class DynamicLocalSGD(Rule):
     """Async Local-SGD, sec. 5: h_i = floor(v_i / v_max * H), at least 1, by the last push of all here."""
 

@@ -29,7 +29,10 @@ WITHOUT_SERVER = [n for n in NAMES if any(c.placement.peer_to_peer for c in CATA
 WITH_SERVERS = sorted(set(NAMES) - {"all_reduce", "power_sgd", "one_bit_adam", *WITHOUT_SERVER})
 CASES = list(zip(WITH_SERVERS, cycle(CODECS), cycle(ASSIGNMENTS), strict=False))
 #: an entry whose defaults are for longer runs: chunks so small that one is done in a moment
-SMALLER = {"hermes": {"chunk_samples": 48, "passes": 1, "alpha": -0.1, "patience": 1}}
+SMALLER = {
+    "hermes": {"chunk_samples": 48, "passes": 1, "alpha": -0.1, "patience": 1},
+    "halos": {"pushes_per_exchange": 1, "global_lr": 1.0},
+}
 #: the stalest push of a busy machine still leads downhill
 SMALL_STEPS = {"name": "sgd", "lr": 0.02}
 HALFWAY = {"rule": {"name": "after", "fraction": 0.5}}
@@ -72,8 +75,8 @@ def compressed(name: str, codec: dict[str, Any], assignment: str) -> dict[str, A
     made = CATALOGUE[name]().compositions[0]
     whole = made.aggregation.per_tensor  # whose tensors are not cut
     servers = {"name": "parameter_server", "servers": 1 if whole else 2, "assignment": assignment}
-    if made.sends_fragments:
-        codec = {"name": "fp16"}  # others keep whole vectors
+    if made.sends_fragments or made.aggregation.reply == "answer":
+        codec = {"name": "fp16"}  # others keep whole vectors, or what was sent before
     parts = {"codec": codec, "codec_down": codec, "placement": servers}
     strategy = {"name": name} | SMALLER.get(name, {})
     if isinstance(CATALOGUE[name](), SwitchingStrategy):

@@ -1,0 +1,34 @@
+"""Local steps on what a region's server answers with, which is a model."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from psbench.core.arithmetic import State, Vector, WorkerStep
+from psbench.core.specification import parameter
+from psbench.strategies.communication.dynamic_local_sgd import DynamicLocalSGD
+
+SOURCE = "Kim et al. 2025 (HALoS)"
+
+
+class RegionalSGD(DynamicLocalSGD):
+    """Go on from the answer to a push, which is the model of the worker's region.
+
+    A worker is ordered h_i = max(1, floor(v_i / v_max * H)) steps, by its measured speed, as in
+    `dynamic_local_sgd`.
+
+    Notes
+    -----
+    Reduces to: `dynamic_local_sgd` where all regions have one model.
+    The paper takes 8 steps of the fastest worker; which speed is measured is not stated there.
+    """
+
+    name: ClassVar[str] = "regional_sgd"
+    source: ClassVar[str] = SOURCE
+    takes_models: ClassVar[bool] = True
+
+    local_steps: int = parameter(8, "steps of the fastest worker", unit="steps", source=SOURCE, ge=1)
+
+    def receive(self, w: Vector, answer: Vector, state: State, own: WorkerStep) -> None:
+        """Take the region's model."""
+        self.begin(w, answer, state, own)
