@@ -2,6 +2,7 @@
 
 import html
 import json
+import os
 import re
 from importlib.metadata import version
 from pathlib import Path
@@ -15,7 +16,7 @@ from psbench.papers.closed_forms import FORMULAS
 from psbench.papers.figures import figures
 from psbench.papers.library import NAMES, load, parse, stored
 from psbench.papers.measures import TARGETS, measure
-from psbench.papers.page import write_page
+from psbench.papers.page import _paper, write_page
 from psbench.papers.schema import SCALES
 from psbench.papers.session import stored_reproduction
 from psbench.papers.text import COUNTED, readme_row, sentence, summary, verdict_words
@@ -150,6 +151,30 @@ def test_the_report_says_every_claim_with_its_verdict_and_needs_no_jargon(tmp_pa
         assert word not in re.findall(r"[\w_]+", prose.split("</style>")[1]), word
     study = next(figure for figure in figures(found[1]) if figure.name == "order")
     assert "Strategy-Switch, momentum kept" in set(study.table["experiment"])
+
+
+def said_of(found):
+    """Return the texts, tables and drawn numbers of a paper's section of the report, a line each."""
+    shown = _paper(found)
+    drawn, claims = shown.pop("figures"), shown.pop("claims")
+    for claim in claims:
+        yield from map(str, [*claim.values()][:-1])
+        yield from claim["lines"]
+    for title, value in shown.items():
+        rows = [value[0], *value[1]] if isinstance(value, tuple) else value
+        rows = rows if isinstance(rows, list) else [rows]
+        yield from (f"{title}: {' | '.join(row) if isinstance(row, (list, tuple)) else row}" for row in rows)
+    for figure in drawn:
+        yield from (figure.name, figure.note, *figure.table[::9].to_csv(float_format="%.4g").splitlines())
+
+
+@pytest.mark.parametrize("name", ["strategy_switch", "sync_switch", "dbs_sgd", "adacomm"])
+def test_what_is_said_of_stored_results_is_as_reviewed(name):
+    golden = Path(__file__).parent / "stored" / f"{name}.txt"
+    lines = list(said_of(stored_reproduction(name)))
+    if os.environ.get("PSBENCH_WRITE_GOLDEN"):
+        golden.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    assert lines == golden.read_text(encoding="utf-8").splitlines()
 
 
 def test_rates_are_spoken_of_only_where_rates_were_tried(tmp_path):

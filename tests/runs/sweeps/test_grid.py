@@ -121,6 +121,11 @@ def test_a_mistake_is_one_line(experiment, grid, seeds, says):
     assert "\n" not in line
 
 
+def test_as_many_cells_as_allowed_are_made(monkeypatch):
+    monkeypatch.setattr("psbench.runs.sweeps.grid.MOST_CELLS", 4)
+    assert len(cells_of(TOY, {"strategy": ["bsp", "asp"]}, 2)) == 4
+
+
 def test_what_only_the_data_show_is_refused_before_any_run(monkeypatch):
     monkeypatch.setattr("psbench.runs.sweeps.execution.run_cells", lambda *_, **__: pytest.fail("it ran"))
     with pytest.raises(SpecError, match=r"sweep: batch_size=5000, seed 0: batch_size: 5000 samples"):

@@ -14,6 +14,7 @@ from psbench.metrics import interval
 from psbench.runs.sweeps.cells import Cell, CellOutcome
 from psbench.runs.sweeps.display import Display
 from psbench.runs.sweeps.execution import Progress
+from psbench.runs.sweeps.pictures import _is_dark
 from psbench.testing import toy_experiment
 
 RATES = [0.01, 0.1]
@@ -92,6 +93,20 @@ def test_a_mean_is_of_all_seeds_or_of_none(damaged):
     assert table["val_accuracy"].isna().tolist() == [True, True, False, False]
     assert damaged.to_dict()["runs"][0]["time_s"] is None
     assert "2, 1 failed" in damaged.text(200)
+
+
+def test_a_setting_without_a_parameter_is_a_row_in_the_order_of_the_grid():
+    grids = [{"strategy": ["ssp"], "strategy.staleness_bound": [3, 1]}, {"strategy": ["asp"]}]
+    found = ps.sweep(toy_experiment(), grids, processes=1, progress=False)
+    table = found.table()
+    assert table["strategy"].tolist() == ["ssp", "ssp", "asp"]
+    assert table["strategy.staleness_bound"].tolist()[:2] == [3, 1]
+    best = found.best("strategy.staleness_bound", "val_loss")
+    assert len(best) == 3
+    assert best["strategy"].tolist() == ["ssp", "ssp", "asp"]
+    sheet = found.lines("strategy")
+    titles = [chart["title"] for chart in sheet.to_dict()["vconcat"]]
+    assert [title.rpartition(" ")[2] for title in titles] == ["3.0", "1.0", "nan"]
 
 
 def test_text_leaves_out_columns_before_it_breaks_a_line(swept):
@@ -179,6 +194,14 @@ def test_the_heat_map_has_the_table_s_means_by_short_name(swept):
     assert data["value"].tolist() == swept.table()["val_accuracy"].tolist()
     assert data["x"].tolist() == ["0.01", "0.1"] * 2
     assert data["text"].str.contains("%").all()
+    assert sorted(data) == ["dark", "half", "text", "value", "x", "y"]
+
+
+def test_text_on_a_dark_colour_is_light():
+    three = pd.Series([5.0, 6.0, 7.0])
+    assert _is_dark(three, False).tolist() == [False, False, True]
+    assert _is_dark(three, True).tolist() == [True, False, False]
+    assert not _is_dark(pd.Series([3.0, 3.0]), False).any()
 
 
 def test_a_heat_map_says_what_failed_and_what_never_came(damaged, swept):
