@@ -79,6 +79,9 @@ class Cluster(Part):
         Whether a server's link serves one message after another, or all at once in equal shares, as packets
         of several TCP connections pass. In turn the first of a barrier's answers is there long before the
         last; in equal shares all are as late as the last.
+    cores : float
+        Cores that all workers share, as processes of one machine do: while more of them compute than there
+        are cores, each gets an equal share, and steps take as much longer. 0: none share any.
     paces_live_runs : bool
         Whether a live worker waits after each step until that has taken what it takes in virtual time, with
         the same draws: machines are emulated with the variation of their times, and a busy computer matters
@@ -138,6 +141,10 @@ class Cluster(Part):
     )
     link_sharing: Literal["in_turn", "equal"] = parameter(
         "in_turn", "whether messages pass a server's link one after another, or at once in equal shares"
+    )
+
+    cores: float = parameter(
+        0.0, "cores of the one machine that all workers compute on; 0: each has its own", ge=0
     )
 
     @field_validator("link_time", mode="before")
@@ -209,6 +216,7 @@ class Cluster(Part):
             first_window_bytes=self.first_window_bytes,
             paces_live_runs=self.paces_live_runs,
             link_sharing=self.link_sharing,
+            cores=self.cores,
         )
 
     def describe(self) -> list[dict[str, Any]]:

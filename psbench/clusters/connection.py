@@ -52,6 +52,9 @@ class ConnectionSettings(Specification):
         What is not waited for longer, and done without: a last step, the scheduler while a run goes on.
     say_after_s : float, seconds
         After how long a wait, and how often then, it is said whom the run waits for.
+    stamps : bool
+        Whether it is recorded when each push was created, sent, received, dequeued, applied and answered, and
+        what CPU its steps took (`psbench calibrate` asks for it).
     """
 
     scheduler_file: str | None = parameter(None, "what `dask scheduler --scheduler-file` has written")
@@ -78,6 +81,8 @@ class ConnectionSettings(Specification):
     )
     settle_within_s: float = parameter(5.0, "what is waited for that can be done without", unit="s", gt=0)
     say_after_s: float = parameter(10.0, "after how long it is said whom the run waits for", unit="s", gt=0)
+
+    stamps: bool = parameter(False, "record when each push was created, sent, received and answered")
 
     def __init__(self, **values: Any) -> None:
         try:

@@ -64,6 +64,8 @@ class Profile:
         Whether the steps of a live run take as long as in virtual time.
     link_sharing : "in_turn" or "equal"
         How messages pass a server's link that are under way at once.
+    cores : float, >= 0
+        Cores of the one machine on which all workers compute; 0: each has a machine of its own.
 
     Raises
     ------
@@ -93,6 +95,7 @@ class Profile:
     first_window_bytes: int = 0
     paces_live_runs: bool = False
     link_sharing: str = "in_turn"
+    cores: float = 0.0
 
     def __post_init__(self) -> None:
         where = f"cluster {self.name!r}"
@@ -212,6 +215,7 @@ OFF: dict[str, Any] = {
     "first_window_bytes": 0,
     "paces_live_runs": False,
     "link_sharing": "in_turn",
+    "cores": 0.0,
 }
 
 _INCIDENTS: dict[str, type[WorkerFault]] = {

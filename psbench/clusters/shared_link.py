@@ -64,7 +64,8 @@ class SharedLink:
             for each in self._left:
                 self._left[each] -= rates[each] * (until - self._now)
             self._now = until
-            self._left = {each: left for each, left in self._left.items() if self._ends[each] > until}
+            for each in [each for each in self._left if self._ends[each] <= until]:
+                del self._left[each], self._limits[each]
             if until >= now:
                 break
         self._now = now

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from psbench.backends.stamps import cost_s
 from psbench.errors import ParameterError
 from psbench.results.run import Run
 from psbench.twin.exchanges import SHORTEST_S, Exchanges, exchanges_of
+from psbench.twin.stamped import cores_of, cpu_s, in_words, stamps_of
 from psbench.twin.variation import half_width, kept, variation_of
 
 #: megabits per second that mean: what bytes cost is in the latency
@@ -60,8 +62,8 @@ def fit(runs: Sequence[Run], link: MeasuredLink | None = None) -> Fit:
         If a log cannot be measured; see `exchanges_of`.
     """
     workers = _same(runs)
-    measured = [exchanges_of(run.log).settled() for run in runs]
     found = Fit(cluster={"workers": workers})
+    measured = [each.settled() for each in _on_cores(found, runs)]
     _fit_steps(found, measured, workers)
     service_s = _fit_service(found, runs, measured)
     _fit_links(found, measured, workers, service_s, link)
@@ -78,6 +80,30 @@ def _same(runs: Sequence[Run]) -> int:
                 f"calibrate: the runs have {values[0]} and {values[-1]} {what}; give equal ones"
             )
     return int(runs[0].meta["num_workers"])
+
+
+# -------------------------------------------------------------------- cores
+
+
+def _on_cores(found: Fit, runs: Sequence[Run]) -> list[Exchanges]:
+    """Fit the cores that workers share; return exchanges with steps as long as on a core of their own."""
+    measured, stamps = [exchanges_of(run.log) for run in runs], [stamps_of(run) for run in runs]
+    known = [each for each in stamps if each is not None]
+    if not known:
+        found.unknown.append(
+            "cores: the runs have no stamps; steps are taken to need as long beside any others"
+        )
+        return measured
+    found.remarks += in_words(known, cost_s())
+    cores = cores_of(known)
+    alone = [None if own is None else cpu_s(own, each) for own, each in zip(stamps, measured, strict=True)]
+    if not cores.value or any(each is None for each in alone):
+        found.unknown.append(f"cores: {cores.why or 'stamps and logs are not of the same pushes'}")
+        return measured
+    found.cluster["cores"] = _rounded(cores.value)
+    found.fitted["cores"] = Fitted(*cores[:3], f"{sum(len(each) for each in measured)} steps")
+    pairs = zip(measured, alone, strict=True)
+    return [replace(each, compute_s=own) for each, own in pairs if own is not None]
 
 
 # -------------------------------------------------------------------- steps

@@ -39,6 +39,11 @@ def probes_of(experiment: Experiment, batches: int = _BATCHES) -> list[Experimen
     return [barrier, none]
 
 
+def with_stamps(experiment: Experiment) -> Experiment:
+    """Return the experiment with stamps of its messages and CPU times of its steps."""
+    return experiment.but(connection={**experiment.connection.model_dump(), "stamps": True})
+
+
 def calibrate(
     experiment: Experiment,
     batches: int = _BATCHES,
@@ -66,7 +71,7 @@ def calibrate(
     runs = list[Run]()
     for probe in probes_of(experiment, batches):
         on_step(f"{probe.title}, {batches} batches of {probe.batch_size} samples")
-        runs.append(run_experiment(probe))
+        runs.append(run_experiment(with_stamps(probe)))
     link = None
     if with_links and experiment.num_workers > 1:
         on_step("links between workers")

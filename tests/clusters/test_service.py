@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import psbench as ps
+from psbench.backends.simulated.shared_cores import SharedCores
 from psbench.clusters import Homogeneous, Network, Profile
 from psbench.clusters.shared_link import SharedLink
 from psbench.core.log import Kind
@@ -87,6 +88,31 @@ def test_messages_at_once_share_a_link_equally(strategy):
         np.diff(versions(strategy, 4, **slow, link_sharing=each)) for each in ("equal", "in_turn")
     )
     assert (equal, in_turn) == (pytest.approx(steps + 6 * slot), pytest.approx(steps + 4 * slot))
+
+
+@pytest.mark.parametrize("strategy", ["bsp", {"name": "local_sgd", "local_steps": 2}, "asp"])
+@pytest.mark.parametrize("link_sharing", ["in_turn", "equal"])
+def test_steps_share_the_cores_of_one_machine(strategy, link_sharing):
+    """Four workers at once on two cores compute for twice as long, on four or more as on their own."""
+    bare = {"workers": 4, "service": {}, "link_sharing": link_sharing}
+    alone, two, four = (np.diff(versions(strategy, 4, **bare, cores=each)) for each in (0, 2, 4))
+    assert four == pytest.approx(alone)
+    assert two == pytest.approx(2 * alone, rel=1e-6)
+
+
+def test_a_step_that_is_cancelled_keeps_its_core():
+    """As a live worker's does: its worker's next step begins after it, and others share with it."""
+    cores = SharedCores(1.0)
+    assert cores.begin(0, 1.0, now=0.0) == 1.0
+    assert cores.begin(1, 1.0, now=0.5) == pytest.approx(2.0)
+    assert (cores.free_s(0), cores.free_s(2)) == (pytest.approx(1.5), 0.0)
+    steps = {"name": "trace", "order": "in_order", "seconds": [[1.0, 1.0], [1.5, 0.2]]}
+    pair, one_of_two = (
+        {"workers": 2, "step_time": steps},
+        {"name": "backup_workers", "spares": 1, "cancel": "immediate"},
+    )
+    found = [versions(one_of_two, 2, **pair, service={}, cores=each).tolist() for each in (0, 2)]
+    assert found == [pytest.approx([1.0, 1.2]), pytest.approx([1.0, 1.7])]
 
 
 def test_a_shared_link_is_fair_up_to_what_each_can_take():

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 import psbench as ps
-from psbench.core.log import EventLog
+from psbench.backends.stamps import ANSWER_COLUMNS, PUSH_COLUMNS, WORKER_COLUMNS
+from psbench.core.log import EventLog, Kind
 from psbench.results.run import Run
 from psbench.twin.calibration import Calibration
 from psbench.twin.exchanges import exchanges_of, last_version
@@ -159,3 +160,62 @@ def test_logs_that_cannot_be_measured_are_refused():
     other = Run(run.experiment, run.log, run.meta | {"num_workers": 7})
     with pytest.raises(ps.SpecError, match="4 and 7 workers"):
         Calibration.of([run, other])
+
+
+def stamped(run, alone_s, behind_s=0.0):
+    """Return a simulated run with the stamps that a live one would have, its steps of so much CPU time."""
+    pushes, workers = run.log.of_kind(Kind.PUSH), {}
+    columns = (pushes[name].tolist() for name in ("worker", "time_s", "compute_s", "send_s"))
+    for worker, arrived, compute, send in zip(*columns, strict=True):
+        clocks = [(0.0, 1e-4), (behind_s, 1e-4)]
+        own = workers.setdefault(f"worker {worker}", {"rows": [], "clocks": clocks})["rows"]
+        begun, sent = arrived - send - compute, arrived - send
+        own.append((len(own), 1, begun, begun, sent, sent, alone_s, compute, 0.0))
+    names = {"push": PUSH_COLUMNS, "answer": ANSWER_COLUMNS, "worker": WORKER_COLUMNS}
+    run.meta["stamps"] = {"columns": names, "pushes": [[0.0] * 7], "answers": [], "workers": workers}
+    return run
+
+
+@pytest.fixture(scope="module")
+def crowded():
+    """The probes of four workers on two cores, with stamps, and the experiment."""
+    cluster = TRUTH | {"speed": 1.0, "step_time": "constant", "cores": 2.0}
+    plain = PLAIN.but(cluster=cluster, stop={"updates": 80})
+    asp = plain.but(strategy="asp", batch_size=64, stop={"updates": 320})
+    return [stamped(ps.run(plain), 5e-3 + 32 * 2e-4), stamped(ps.run(asp), 5e-3 + 16 * 2e-4)], plain
+
+
+def test_cores_that_workers_share_are_found_and_fewer_workers_predicted(crowded):
+    """Four workers on two cores are measured; two of them have a core each, and take half as long."""
+    runs, plain = crowded
+    found = Calibration.of(runs)
+    assert found.cluster["cores"] == pytest.approx(2.0, abs=0.1)
+    assert found.cluster["seconds_per_step"] == pytest.approx(5e-3, rel=0.02)
+    for workers in (2, 4):
+        fewer = {"cluster.workers": workers, "batch_size": 32 * workers}
+        predicted = ps.predict(found, ["ssp"], seeds=2, settings=fewer).rows[0].update_s.mean
+        machines = plain.cluster.model_dump() | {"workers": workers}
+        truth = plain.but(strategy="ssp", cluster=machines, batch_size=32 * workers, stop={"epochs": 6})
+        assert predicted == pytest.approx(measures_of(ps.run(truth)).update_s, rel=0.03)
+
+
+def test_cores_are_not_fitted_where_steps_do_not_slow_each_other(crowded):
+    runs, plain = crowded
+    own = [run.experiment.but(cluster=plain.cluster.model_dump() | {"cores": 0.0}) for run in runs]
+    seconds = (5e-3 + 32 * 2e-4, 5e-3 + 16 * 2e-4)
+    found = Calibration.of([stamped(ps.run(each), s) for each, s in zip(own, seconds, strict=True)])
+    assert "cores" not in found.cluster
+    assert any("at least 4 cores" in each for each in found.unknown)
+
+
+def test_stamps_of_clocks_that_run_apart_or_cut_off_are_refused(crowded):
+    runs, _ = crowded
+    first, (apart, cut) = runs[0], (Run(run.experiment, run.log, dict(run.meta)) for run in [runs[0]] * 2)
+    stamped(apart, 1e-3, behind_s=0.02)
+    cut.meta["stamps"] = {name: own for name, own in first.meta["stamps"].items() if name != "pushes"}
+    for run, problem in (
+        (apart, r"clocks of worker \d and the coordinator run apart: by 0.02 s"),
+        (cut, "are cut off"),
+    ):
+        with pytest.raises(ps.DataError, match=problem):
+            Calibration.of([run])

@@ -24,9 +24,10 @@ from psbench.backends.simulated.checkpointing import (
 )
 from psbench.backends.simulated.event_queue import MEMBERSHIP, TIMER, WORK, Entry, EventQueue
 from psbench.backends.simulated.gossip_workers import GossipWorkers
-from psbench.backends.simulated.local_workers import LocalWorkers
+from psbench.backends.simulated.local_workers import LocalWorkers, StepEnd
 from psbench.backends.simulated.measurements import SimulatedMeasurements
 from psbench.backends.simulated.plain_workers import PlainWorkers
+from psbench.backends.simulated.shared_cores import SharedCores, StepBegins
 from psbench.backends.simulated.steps import Steps, steps_of
 from psbench.backends.simulated.transfers import Transfers
 from psbench.backends.simulated.workers import Resources, Workers
@@ -101,8 +102,17 @@ class SimulatedCluster:
             self.steps = steps_of(workload, self.trainer, self.evaluator)
         times = StepTimes(workload.profile, workload.streams)
         corruptions = Corruptions.of_profile(workload.profile, workload.streams)
+        self._cores = SharedCores(workload.profile.cores) if workload.profile.cores else None
         self.resources = Resources(
-            workload, view, self.server, times, self.trainer, self.evaluator, self.steps, corruptions
+            workload,
+            view,
+            self.server,
+            times,
+            self.trainer,
+            self.evaluator,
+            self.steps,
+            corruptions,
+            self._cores,
         )
         self.under_way: dict[int, Push] = {}
         self.payloads: dict[int, Model] = {}
@@ -145,7 +155,10 @@ class SimulatedCluster:
         push = workers.release(release, reaches, now)
         if push is not None:
             self.under_way[worker] = push
-            heappush(self._heap, (reaches + push.compute_s, WORK, worker, push.ticket, push))
+            if self._cores is None:
+                heappush(self._heap, (reaches + push.compute_s, WORK, worker, push.ticket, push))
+            else:
+                self._queue.schedule(reaches, worker, StepBegins(worker, push.compute_s, push))
 
     def send(self, push: Push, now: float) -> None:
         """Send a push whose step has ended."""
@@ -184,22 +197,53 @@ class SimulatedCluster:
             served, ends = following
             self._queue.schedule(ends, served.event.worker, served)
 
-    def is_later(self, entry: Entry, *, arrives: bool) -> bool:
-        """Return whether an event waits for a message that others on its link have made later; put it back.
+    def begin_step(self, begins: StepBegins, now: float) -> None:
+        """Begin a step on cores that workers share, when those have ended what its worker began before."""
+        cores, worker, ending = self._cores, begins.worker, begins.what
+        assert cores is not None
+        if not self._goes_on(worker, ending):
+            return
+        if (free_s := cores.free_s(worker)) > now:
+            self._queue.schedule(free_s, worker, begins)
+            return
+        ends = cores.begin(worker, begins.seconds, now)
+        ending.compute_s = ends - now
+        if type(ending) is Push:
+            heappush(self._heap, (ends, WORK, worker, ending.ticket, ending))
+        else:
+            self._queue.schedule(ends, worker, ending)
 
-        That is a push that arrives, and, of a worker that was released, what begins with the release.
+    def _goes_on(self, worker: int, ending: Push | StepEnd) -> bool:
+        """Return whether a step has not become void."""
+        if type(ending) is Push:
+            return self.under_way.get(worker) is ending
+        return ending.generation == ending.worker.generation
+
+    def is_later(self, entry: Entry, *, arrives: bool) -> bool:
+        """Return whether an event is later than was said, as others share its link or its cores; put it back.
+
+        That is a push that arrives, the end of a step, and, of a worker that was released, what begins with
+        the release.
         """
         time, _, worker, _, event = entry
         network, is_push = self.transfers.network, type(event) is Push
         if is_push and self.under_way.get(worker) is not event:
             return False
+        late = 0.0
         if arrives:
             late = network.later(worker, 0)
             event.send_s += late
-        elif is_push or self.workers.follows_release(event, time, network.said(worker)):
+        elif (
+            is_push
+            or (type(event) is StepBegins and type(event.what) is Push)
+            or self.workers.follows_release(event, time, network.said(worker))
+        ):
             late = network.later(worker, 1)
-        else:
-            return False
+        if self._cores is not None and not arrives and (is_push or type(event) is StepEnd):
+            number = worker if is_push else event.worker.number
+            if self._goes_on(number, event):
+                late = self._cores.later(number)
+                event.compute_s += late
         if late <= 0:
             return False
         moved = (time + late, *entry[1:])

@@ -18,6 +18,7 @@ from psbench.backends.local_steps import Model, mean_model, obey, renew
 from psbench.backends.partition import fragments_of
 from psbench.backends.simulated.event_queue import EventQueue
 from psbench.backends.simulated.measurements import forward_s
+from psbench.backends.simulated.shared_cores import StepBegins
 from psbench.backends.simulated.transfers import Transfers
 from psbench.backends.simulated.workers import Resources, WorkerEvent
 from psbench.core import actions as act
@@ -171,7 +172,9 @@ class LocalWorkers:
 
     def follows_release(self, event: Any, time: float, reaches_s: float) -> bool:
         """Return whether an event is the arrival of a worker's last release, or ends a step that it began."""
-        if isinstance(event, StepEnd):
+        if isinstance(event, StepBegins):
+            event = event.what
+        elif isinstance(event, StepEnd):
             time -= event.compute_s
         elif not isinstance(event, ReleaseArrival):
             return False
@@ -402,7 +405,10 @@ class LocalWorkers:
             steps.begin(job, self._step_model(worker), model.buffers, begins_s + compute_s)
         worker.computes = True
         end = StepEnd(worker, worker.generation, job, samples, compute_s)
-        self._queue.schedule(begins_s + compute_s, number, end)
+        if self._resources.cores is None:
+            self._queue.schedule(begins_s + compute_s, number, end)
+        else:
+            self._queue.schedule(begins_s, number, StepBegins(number, compute_s, end))
 
     def _step_model(self, worker: _Worker) -> Tensor:
         """Return the parameters that a worker's step is computed from, the same until its end."""

@@ -31,6 +31,7 @@ from psbench.backends.schedule import CheckpointSchedule, StopRules, UpdateSched
 from psbench.backends.simulated.cluster import PERFORM, InService, SimulatedCluster
 from psbench.backends.simulated.evaluation import SimulatedEvaluation
 from psbench.backends.simulated.event_queue import REQUEST, EventQueue
+from psbench.backends.simulated.shared_cores import StepBegins
 from psbench.backends.simulated.workers import WorkerEvent
 from psbench.checkpoints.file import Checkpoint
 from psbench.checkpoints.folder import CheckpointFolder
@@ -155,7 +156,8 @@ class Simulation:
         """Handle the first events, at most so many, until the run ends or is asked for something."""
         heap, arriving, under_way = self.queue.heap, self.queue.arriving, self.cluster.under_way
         control, deadline, cluster = self.control, self._deadline, self.cluster
-        shared = self.workload.profile.link_sharing != "in_turn"
+        profile = self.workload.profile
+        shared = profile.link_sharing != "in_turn" or profile.cores > 0
         for _ in range(most):
             arrives = arriving and (not heap or arriving[0] < heap[0])
             if not (arrives or heap):
@@ -172,6 +174,8 @@ class Simulation:
                     self.cluster.workers.handle(event, self.now)
                 elif type(event) is InService:
                     self._served(event)
+                elif type(event) is StepBegins:
+                    cluster.begin_step(event, self.now)
                 elif not (isinstance(event, (ev.Vote, ev.Report)) and self.cluster.serve(event, self.now)):
                     self._handle(event)
             elif under_way.get(event.worker) is event:  # else cancelled, or its worker has gone

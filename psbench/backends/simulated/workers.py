@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from psbench.backends.local_steps import Model
+from psbench.backends.simulated.shared_cores import SharedCores
 from psbench.backends.simulated.steps import Steps
 from psbench.clusters import StepTimes
 from psbench.core import actions as act
@@ -27,7 +28,7 @@ class Resources:
     """What workers compute with, under whichever composition.
 
     `trainer`, `evaluator` and `steps` are None where a run computes no gradients (timing only), `corruptions`
-    where all workers push what they have computed.
+    where all workers push what they have computed, `cores` where each worker has its own.
     """
 
     workload: Workload
@@ -38,6 +39,7 @@ class Resources:
     evaluator: Evaluator | None
     steps: Steps | None
     corruptions: Corruptions | None
+    cores: SharedCores | None = None
 
     @property
     def computing(self) -> tuple[Steps, Evaluator]:

@@ -135,8 +135,16 @@ def twin_command(
         str | None, typer.Option(metavar="ADDRESS", help="A running Dask scheduler; else this machine.")
     ] = None,
     quick: Annotated[
-        bool, typer.Option("--quick", help="Two live repeats of 50 batches, in place of five of 150.")
+        bool, typer.Option("--quick", help="Two live repeats of each, in place of five.")
     ] = False,
+    recorded: Annotated[
+        Path | None,
+        typer.Option("--from", metavar="FOLDER", help="Fit and judge runs again that --out has kept."),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Keep the live runs, and write a report with pictures."),
+    ] = None,
     as_json: Json = False,
     debug: Debug = False,
 ) -> int:
@@ -147,15 +155,28 @@ def twin_command(
     \b
     Examples:
       psbench twin --quick
-      psbench twin experiment.yaml --scheduler tcp://10.0.0.1:8786 --json
+      psbench twin experiment.yaml --scheduler tcp://10.0.0.1:8786 --out twin
+      psbench twin --from twin --json
     """  # noqa: D301
+    if recorded is not None and (spec or settings or scheduler or quick):
+        raise ParameterError("twin: --from judges the runs that are there; leave out SPEC, --set, --quick")
     values = {"backend": "dask"} | read_settings(settings) | given(scheduler=scheduler)
     experiment = read_experiment(spec, values) if spec or settings or scheduler else None
     with starting("psbench: loading torch and Dask"):
-        from psbench.twin.validate import Sizes, validate
-    sizes = Sizes() if quick else Sizes(batches=150, repeats=5, seeds=20)
-    found = validate(experiment, sizes, on_step=say)
+        from psbench.system.files import check_writable
+        from psbench.twin.pictures import write_report
+        from psbench.twin.record import Recorded, Sizes, record
+        from psbench.twin.validate import validate
+    if out is not None:
+        check_writable(out.parent)
+    sizes = Sizes() if quick else Sizes(repeats=5, seeds=20)
+    runs = record(experiment, sizes, on_step=say) if recorded is None else Recorded.read(recorded)
+    if out is not None and recorded is None:
+        runs.save(out)
+    found = validate(runs, sizes.seeds)
     print(as_json_text(found.plain()) if as_json else found)
+    if out is not None:
+        say(f"wrote {write_report(found, out / 'report.html')}")
     return FAILED if any(abs(error) >= 0.01 for error in found.replays.values()) else 0
 
 

@@ -53,7 +53,8 @@ def test_one_worker_gives_the_simulated_parameters_bit_for_bit() -> None:
 def test_every_worker_reports_its_usage_without_emulated_slowness(
     strategy: str,
 ) -> None:
-    done = ThreadedRun(experiment(strategy, workers=2, cluster={"workers": 2, "speed": [1, 0.05]})).run()
+    cluster, connection = {"workers": 2, "speed": [1, 0.05]}, {"stamps": True}
+    done = ThreadedRun(experiment(strategy, workers=2, cluster=cluster, connection=connection)).run()
     pushes = done.log.of_kind(Kind.PUSH)
     used = done.outcome.facts["usage"]
     assert [each["worker"] for each in used] == [0, 1]
@@ -63,6 +64,32 @@ def test_every_worker_reports_its_usage_without_emulated_slowness(
         assert min(each["read_s"], each["compute_s"], each["cpu_s"]) > 0
         assert each["read_s"] + each["compute_s"] < each["wall_s"]
     assert used[1]["read_s"] + used[1]["compute_s"] < 0.5 * steps.sum()
+    check_stamps(done, with_server=strategy == "bsp")
+
+
+def check_stamps(done: ThreadedRun, *, with_server: bool) -> None:
+    """Of each push there is, in this order: received, begun, created, sent; received, dequeued, decided."""
+    stamps = done.outcome.facts["stamps"]
+    at = {name: {column: i for i, column in enumerate(own)} for name, own in stamps["columns"].items()}
+    sent = {}
+    for number in range(2):
+        own = stamps["workers"][f"worker {number}"]
+        assert len(own["clocks"]) == 2  # before and after
+        for row in own["rows"]:
+            times = [row[at["worker"][f"{name}_s"]] for name in ("received", "begun", "created", "sent")]
+            assert times == sorted(times)
+            assert row[at["worker"]["cpu_s"]] > 0
+            assert row[at["worker"]["wall_s"]] < times[2] - times[1]
+            sent[number, row[0]] = times[-1]
+    assert len(stamps["pushes"]) == len(done.log.of_kind(Kind.PUSH)["time_s"])
+    for row in stamps["pushes"]:
+        times = [row[at["push"][f"{name}_s"]] for name in ("received", "dequeued", "decided")]
+        assert times == sorted(times)
+        assert times[0] > sent[row[0], row[1]] - 1e-3  # one clock, and the process was switched away
+    applied = [row[at["push"]["applied_s"]] for row in stamps["pushes"]]
+    assert any(applied) == with_server  # else replicas apply
+    answered = {(worker, ticket): when for worker, ticket, when in stamps["answers"]}
+    assert all(answered[worker, ticket] < when for (worker, ticket), when in sent.items())
 
 
 def test_one_worker_of_all_reduce_gives_the_simulated_parameters() -> None:

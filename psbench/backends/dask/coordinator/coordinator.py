@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from psbench.backends.dask.coordinator.checkpointing import Start
 from psbench.backends.dask.coordinator.live_run import LiveRun
-from psbench.backends.dask.protocol.decoder import MessageRefused
+from psbench.backends.dask.protocol.decoder import Message, MessageRefused
 from psbench.backends.dask.protocol.instructions import (
     FIRST_SERVER,
     Answer,
@@ -27,9 +27,11 @@ from psbench.backends.dask.protocol.instructions import (
     Tick,
 )
 from psbench.backends.dask.protocol.messages import Ping, RunOutcome
-from psbench.backends.dask.protocol.packed_messages import PushMessage
+from psbench.backends.dask.protocol.packed_messages import PushMessage, ReleaseMessage
+from psbench.backends.dask.protocol.roles import worker_number
 from psbench.backends.dask.protocol.transport import Received, ServerSocket
 from psbench.backends.dask.server.first_server import FirstServer
+from psbench.backends.stamps import CoordinatorStamps
 from psbench.training.workload import Workload
 
 #: seconds that a message is waited for before the run gets a tick
@@ -57,6 +59,7 @@ class Coordinator:
         self.live, self.first_server = LiveRun(workload, expected, start), FirstServer(workload, socket)
         self._answers: deque[Input] = deque()  # of this process itself, before all messages
         self._pushes, self._handled_s, self._other_s = 0, 0.0, 0.0
+        self._stamps = CoordinatorStamps() if workload.experiment.connection.stamps else None
 
     def run(self) -> None:
         """Run to the end, and send the client the outcome.
@@ -70,17 +73,33 @@ class Coordinator:
             given = self._next()
             is_push = isinstance(given, Received) and isinstance(given.message, PushMessage)
             began = time.perf_counter() if is_push else self._serving_s
-            for instruction in self.live.handle(given, time.monotonic()):
+            row = self._stamp(given) if is_push and self._stamps is not None else None
+            instructions = self.live.handle(given, time.monotonic())
+            if row is not None:
+                row[4] = time.monotonic()
+            for instruction in instructions:
                 if isinstance(instruction, End):
                     if instruction.error is not None:
                         raise instruction.error
                     return
                 self._perform(instruction)
+                if row is not None and isinstance(instruction, Send) and instruction.to == FIRST_SERVER:
+                    row[5] = time.monotonic()
             if is_push:
                 self._pushes += 1
                 self._handled_s += time.perf_counter() - began
             else:
                 self._other_s += self._serving_s - began
+
+    def _stamp(self, given: Input) -> list[float]:
+        """Begin the row of a push; see `CoordinatorStamps`."""
+        assert self._stamps is not None
+        assert isinstance(given, Received)
+        assert isinstance(given.message, PushMessage)
+        worker, waiting = worker_number(given.sender), self._socket.waiting
+        return self._stamps.push(
+            -1 if worker is None else worker, given.message.ticket, self._received_s, waiting
+        )
 
     @property
     def _serving_s(self) -> float:
@@ -100,7 +119,9 @@ class Coordinator:
         if self._answers:
             return self._answers.popleft()
         try:
-            return self._socket.receive(_TICK_S) or Tick()
+            found = self._socket.receive(_TICK_S)
+            self._received_s = time.monotonic() if self._stamps is not None else 0.0
+            return found or Tick()
         except MessageRefused as error:
             return Refused(error.sender)
 
@@ -109,6 +130,7 @@ class Coordinator:
             self._send(instruction)
         elif isinstance(instruction, Answer):
             self.first_server.answer(instruction.to, instruction.message)
+            self._answered(instruction.to, instruction.message)
         elif isinstance(instruction, Forget):
             self._socket.forget(instruction.name)
         elif isinstance(instruction, Look):
@@ -116,11 +138,20 @@ class Coordinator:
             dead = tuple(name for name in instruction.names if not self._socket.send(name, Ping()))
             self._answers.append(Looked(dead, self._socket.strangers))
 
+    def _answered(self, to: str, message: Message) -> None:
+        if self._stamps is not None and isinstance(message, ReleaseMessage):
+            worker = worker_number(to)
+            self._stamps.answered(-1 if worker is None else worker, message.ticket)
+
     def _send(self, order: Send) -> None:
         if isinstance(order.message, RunOutcome):
             order.message.facts["coordinator"] = self._load()
+            if self._stamps is not None:
+                self._stamps.workers = self.live.run.peers.stamps
+                order.message.facts["stamps"] = self._stamps.facts()
         if order.to != FIRST_SERVER:
             self._socket.send(order.to, order.message)
+            self._answered(order.to, order.message)
             return
         answer = self.first_server.carry_out(order.message)
         if answer is not None:

@@ -289,6 +289,7 @@ class LiveRun:
             msg.Failed: self._fail,
             msg.PeerRefused: self._lose_refused,
             msg.UsageReport: run.peers.set_usage,
+            msg.StampsReport: run.peers.set_stamps,
             msg.StateReply: lambda name, reply: run.store.reply(name, reply),
             msg.NumberReply: lambda name, reply: run.store.reply(name, reply),
             msg.RingVerdict: lambda name, reply: run.store.reply(name, reply),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from psbench.backends.dask.protocol.messages import Ready, UsageReport
+from psbench.backends.dask.protocol.messages import Ready, StampsReport, UsageReport
 from psbench.backends.dask.protocol.roles import Address, worker_name, worker_number
 
 
@@ -26,6 +26,7 @@ class Peers:
         self._dismissed: set[str] = set()
         self.gone: set[str] = set()  #: names of those that are dead, or were refused
         self.usage: dict[str, dict[str, Any]] = {}  #: what each worker has used, by its name
+        self.stamps: dict[str, dict[str, Any]] = {}  #: when its messages came and went, if that is asked for
 
     def connect(self, name: str) -> None:
         """Take note of a peer's connection."""
@@ -60,6 +61,10 @@ class Peers:
     def set_usage(self, name: str, report: UsageReport) -> None:
         """Take note of what a worker has used."""
         self.usage[name] = vars(report)
+
+    def set_stamps(self, name: str, report: StampsReport) -> None:
+        """Take note of when a worker's messages came and went."""
+        self.stamps[name] = vars(report)
 
     @property
     def present(self) -> list[str]:

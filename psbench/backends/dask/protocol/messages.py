@@ -234,6 +234,13 @@ class UsageReport(Message, kind=41):
     wall_s: float
 
 
+class StampsReport(Message, kind=49):
+    """When a worker's messages were received, created and sent, and its clock's differences; see `stamps`."""
+
+    rows: list[tuple[float, ...]]
+    clocks: list[tuple[float, float]]
+
+
 # -------------------------------------------------------------------- All-Reduce
 class StartRing(Message, kind=50):
     """The members add up their payloads in this order, and each says when it has the sum.

@@ -152,6 +152,11 @@ class StreamServer:
         number: int = self._selector.fileno()
         return number
 
+    @property
+    def waiting(self) -> int:
+        """See `ServerWire`."""
+        return len(self._ready)
+
     def receive(self, timeout_s: float) -> tuple[str, Frame] | None:
         """See `ServerWire`."""
         deadline = time.monotonic() + timeout_s

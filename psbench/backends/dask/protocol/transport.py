@@ -117,6 +117,11 @@ class ServerSocket(_Socket):
         """Names of the peers that are connected."""
         return self._wire.peers
 
+    @property
+    def waiting(self) -> int:
+        """How many connections are known to have something to read."""
+        return self._wire.waiting
+
     def receive(self, timeout_s: float) -> Received | None:
         """Return the next message, or None if none came in time (or only a stranger's).
 

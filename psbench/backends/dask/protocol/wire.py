@@ -89,6 +89,10 @@ class ServerWire(Protocol):
     def handle(self) -> zmq.Socket[bytes] | int:
         """What a poller waits on."""
 
+    @property
+    def waiting(self) -> int:
+        """How many connections are known to have something to read; -1 if that is not known."""
+
     def receive(self, timeout_s: float) -> tuple[str, Frame] | None:
         """Return a peer's name and its next frame; None if none came in time (or only a stranger's).
 

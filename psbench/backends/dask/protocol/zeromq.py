@@ -137,6 +137,7 @@ class ZeroMQServer(_Socket):
         self._names: dict[bytes, str] = {}
         self._routes: dict[str, bytes] = {}
         self.strangers = 0
+        self.waiting = -1  # it does not say
         socket = self._socket
         socket.setsockopt(zmq.ROUTER_MANDATORY, 1)  # sending to a peer that is gone is an error, not silence
         public = ""

@@ -29,8 +29,8 @@ class CoordinatorClock:
         """Return the coordinator's time, in seconds."""
         return time.monotonic() + self._offset_s
 
-    def synchronise(self, mailbox: Mailbox) -> None:
-        """Find the difference of the clocks (Cristian's algorithm)."""
+    def synchronise(self, mailbox: Mailbox) -> tuple[float, float]:
+        """Find the difference of the clocks (Cristian's algorithm); return it and the quickest round trip."""
         quickest = float("inf")
         for _ in range(_ROUNDS):
             asked = time.monotonic()
@@ -39,6 +39,7 @@ class CoordinatorClock:
             took = time.monotonic() - asked
             if took < quickest:
                 quickest, self._offset_s = took, answer - (asked + took / 2)
+        return self._offset_s, quickest
 
 
 def _await_clock(mailbox: Mailbox) -> float:

@@ -24,6 +24,7 @@ from psbench.backends.dask.worker.ring_member import RingMember
 from psbench.backends.dask.worker.usage import Usage
 from psbench.backends.local_steps import obey, renew
 from psbench.backends.partition import Partition, fragments_of
+from psbench.backends.stamps import WorkerStamps
 from psbench.core import events as ev
 from psbench.core.strategy import Strategy
 from psbench.core.worker_loop import WorkerLoop
@@ -92,6 +93,8 @@ class Worker:
         self._corruptions = Corruptions.of_profile(workload.profile, workload.streams)
         self._next_check = 0.0
         self._usage = Usage(worker)
+        experiment = workload.experiment
+        self._stamps = WorkerStamps(experiment.threads) if experiment.connection.stamps else None
         self._handlers: dict[type[Message], Callable[..., None]] = {
             msg.StopRun: self._stop,
             msg.StartTraining: self._start_training,
@@ -118,7 +121,9 @@ class Worker:
         Stopped
             Always, at the end.
         """
-        self._clock.synchronise(self.mailbox)
+        clock = self._clock.synchronise(self.mailbox)
+        if self._stamps is not None:
+            self._stamps.clock(*clock)
         self.mailbox.send(msg.Ready(self._ring_address))
         met()
         try:
@@ -129,11 +134,18 @@ class Worker:
         except Abandoned:
             raise
         except Stopped:
+            if self._stamps is not None:
+                self._report_stamps(self._stamps)
             self.mailbox.send(msg.UsageReport(**self._usage.facts()))
             raise
         finally:
             if self.member is not None:
                 self.member.close()
+
+    def _report_stamps(self, stamps: WorkerStamps) -> None:
+        """Look at the clocks once more, and send the coordinator what was noted."""
+        stamps.clock(*self._clock.synchronise(self.mailbox))
+        self.mailbox.send(msg.StampsReport(stamps.rows, stamps.clocks))
 
     # ---------------------------------------------------------------- from one release to the next
 
@@ -177,6 +189,8 @@ class Worker:
         """Compute a step and return what to do then; None if it has become void."""
         loop, model = self.loop, self.model
         assert loop is not None
+        stamps = self._stamps
+        cpu = 0.0 if stamps is None else stamps.begin()
         began = time.perf_counter()
         if loop.chunk:
             self.trainer.assign(self.worker, loop.chunk)
@@ -186,9 +200,13 @@ class Worker:
         result = self.trainer.compute(batch, model.parameters, model.buffers)
         computed = time.perf_counter() - began
         self._usage.add(read, computed - read)
+        if stamps is not None:
+            stamps.computed(cpu, computed)
         if self._interrupted(self._machine.more_s(self._clock, began, computed, samples)):
             return None
         compute_s = time.perf_counter() - began
+        if stamps is not None:
+            stamps.done(compute_s, computed)
         model.stepped(result, samples, self.lr)
         overlapped = self._overlapped
         if overlapped is not None and loop.takes_answer(stepped=True):
@@ -246,6 +264,8 @@ class Worker:
         if self._corruptions is not None:
             payload = self._corruptions.of(self.worker, push.ticket, payload, push.fragment)
         self.exchange.push(push, payload, self.model.buffers)
+        if self._stamps is not None:
+            self._stamps.sent(push.ticket)
 
     # ---------------------------------------------------------------- messages of the coordinator
 
@@ -254,6 +274,8 @@ class Worker:
             message = self.mailbox.next(LOOK_S)
             if isinstance(message, ReleaseMessage):
                 self._halted = False
+                if self._stamps is not None:
+                    self._stamps.received()
                 return message
             if message is not None:
                 self._handle(message)

@@ -1,0 +1,65 @@
+"""Steps of workers that share a machine's cores: they take longer when more compute than there are cores."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from psbench.clusters.shared_link import SharedLink
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StepBegins:
+    """A worker is about to begin a step; `what` is the event of its end, `seconds` what it takes alone."""
+
+    worker: int
+    seconds: float
+    what: Any
+
+
+class SharedCores:
+    """Processor sharing: of n steps under way each gets a core, or an equal share of all.
+
+    A step that begins makes those under way longer, so an end is looked at again when it has come (`later`).
+    One that is cancelled goes on to its end, as a live worker's does, and its worker's next begins after it.
+
+    Parameters
+    ----------
+    cores : float, > 0
+
+    Source
+    ------
+    Kleinrock (1967), processor sharing.
+
+    Examples
+    --------
+    Three steps of a second on two cores, begun at once, take a second and a half.
+
+    >>> cores = SharedCores(2.0)
+    >>> cores.begin(0, 1.0, now=0.0), cores.begin(1, 1.0, now=0.0), cores.begin(2, 1.0, now=0.0)
+    (1.0, 1.0, 1.5)
+    >>> cores.later(0), cores.later(0)
+    (0.5, 0.0)
+    """
+
+    def __init__(self, cores: float) -> None:
+        self._link = SharedLink(cores)
+        self._said: dict[int, float] = {}
+
+    def free_s(self, worker: int) -> float:
+        """Return when what a worker began last ends, as far as it is known; 0 of none."""
+        return self._link.ends(worker) if worker in self._said else 0.0
+
+    def begin(self, worker: int, seconds: float, now: float) -> float:
+        """Begin a step that takes so long on a core of its own; returns when it ends if no other begins.
+
+        Call in the order of `now`, and not before `free_s`.
+        """
+        ends = self._said[worker] = self._link.begin(worker, seconds, 1.0, now)
+        return ends
+
+    def later(self, worker: int) -> float:
+        """Return by how much the worker's step ends later than was said, as others began since; seconds."""
+        ends, said = self._link.ends(worker), self._said[worker]
+        self._said[worker] = ends
+        return max(0.0, ends - said)

@@ -1,0 +1,111 @@
+"""When messages were created, sent, received, dequeued, applied and answered; off unless asked for."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+#: of a worker's row: what it is of, and seconds of its own monotonic clock (`cpu_s` and `paced_s`: lengths)
+WORKER_COLUMNS = (
+    *("ticket", "steps", "received_s", "begun_s", "created_s", "sent_s", "cpu_s", "wall_s", "paced_s"),
+)
+#: of a push at the coordinator, by its clock; `waiting` other connections had something to read then
+PUSH_COLUMNS = ("worker", "ticket", "received_s", "dequeued_s", "decided_s", "applied_s", "waiting")
+ANSWER_COLUMNS = ("worker", "ticket", "answered_s")
+
+
+class WorkerStamps:
+    """A worker's side.
+
+    A row for each push: when the release before it was received, its first step begun, its last step done
+    (`created_s`) and the push handed to the system (`sent_s`). Of the steps in between `cpu_s` is CPU time
+    of the thread that computes (of the process, if a step has several threads), `wall_s` the clock's time
+    for computing, and `paced_s` what was waited then to emulate another machine.
+    """
+
+    def __init__(self, threads: int) -> None:
+        self.rows: list[tuple[float, ...]] = []
+        self.clocks: list[tuple[float, float]] = []
+        self._cpu = time.thread_time if threads == 1 else time.process_time
+        self._received = 0.0
+        self._clear()
+
+    def _clear(self) -> None:
+        self._begun = self._created = self._cpu_s = self._wall_s = self._paced_s = 0.0
+        self._steps = 0
+
+    def received(self) -> None:
+        """Take note of a release."""
+        self._received = time.monotonic()
+        self._clear()
+
+    def begin(self) -> float:
+        """Take note that a step begins; returns what `computed` is given."""
+        if not self._steps:
+            self._begun = time.monotonic()
+        return self._cpu()
+
+    def computed(self, cpu: float, wall_s: float) -> None:
+        """Take note that a step was computed."""
+        self._steps += 1
+        self._cpu_s += self._cpu() - cpu
+        self._wall_s += wall_s
+
+    def done(self, step_s: float, wall_s: float) -> None:
+        """Take note that the step is over, with what it waited for the sake of another machine."""
+        self._created = time.monotonic()
+        self._paced_s += step_s - wall_s
+
+    def sent(self, ticket: int) -> None:
+        """Take note that a push was handed to the system."""
+        lengths = self._cpu_s, self._wall_s, self._paced_s
+        times = self._received, self._begun, self._created, time.monotonic()
+        self.rows.append((ticket, self._steps, *times, *lengths))
+
+    def clock(self, offset_s: float, took_s: float) -> None:
+        """Take note of a difference to the coordinator's clock, and of the round trip that it comes from."""
+        self.clocks.append((offset_s, took_s))
+
+
+class CoordinatorStamps:
+    """The coordinator's side: a row for each push, and one for each answer."""
+
+    def __init__(self) -> None:
+        self.pushes: list[list[float]] = []
+        self.answers: list[tuple[float, ...]] = []
+        #: of workers, their rows and clocks, as they reported them at the end
+        self.workers: dict[str, dict[str, Any]] = {}
+
+    def push(self, worker: int, ticket: int, received_s: float, waiting: int) -> list[float]:
+        """Begin the row of a push; returns it, to be completed."""
+        row = [worker, ticket, received_s, time.monotonic(), 0.0, 0.0, waiting]
+        self.pushes.append(row)
+        return row
+
+    def answered(self, worker: int, ticket: int) -> None:
+        """Take note that a release was handed to the system."""
+        self.answers.append((worker, ticket, time.monotonic()))
+
+    def facts(self) -> dict[str, Any]:
+        """Return all as plain data, times from the first push on."""
+        return {
+            "columns": {"push": PUSH_COLUMNS, "answer": ANSWER_COLUMNS, "worker": WORKER_COLUMNS},
+            "pushes": self.pushes,
+            "answers": self.answers,
+            "workers": self.workers,
+        }
+
+
+def cost_s(rounds: int = 2000) -> float:
+    """Return the seconds that the stamps of one exchange take on this machine, both ends together."""
+    worker, coordinator = WorkerStamps(1), CoordinatorStamps()
+    began = time.perf_counter()
+    for ticket in range(rounds):
+        worker.received()
+        worker.computed(worker.begin(), 0.0)
+        worker.done(0.0, 0.0)
+        worker.sent(ticket)
+        row = coordinator.push(0, ticket, time.monotonic(), 0)
+        row[4] = row[5] = time.monotonic()
+        coordinator.answered(0, ticket)
+    return (time.perf_counter() - began) / rounds

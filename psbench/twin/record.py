@@ -1,0 +1,197 @@
+"""The live runs of a validation: made in turns, kept in a folder, and read again to be judged anew."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from psbench.errors import DataError
+from psbench.experiment import Experiment
+from psbench.results.run import Run
+from psbench.runs.execution import run as run_experiment
+from psbench.system.files import atomic_write
+from psbench.twin.probe import probes_of, with_stamps
+
+#: machines that are emulated by waiting, so that cores that others use matter less: seconds at speed 1
+SLOW_MACHINES: Mapping[str, Any] = {
+    **{"name": "custom", "seconds_per_step": 0.015, "seconds_per_sample": 5e-4, "paces_live_runs": True},
+    "step_time": {"name": "lognormal", "sigma": 0.2, "correlation": 0.3},
+}
+#: speeds of four of them, and of two kinds of which there are two, four and eight
+_SPEEDS, _KINDS = (1.0, 1.0, 0.9, 0.6), (1.0, 0.7)
+#: what is fitted, and what is predicted without having been fitted
+FITTED = ("bsp", "asp")
+LEFT_OUT: Mapping[str, Any] = {
+    "ssp": {"name": "ssp", "staleness_bound": 3},
+    "k-sync": {"name": "k_bsp"},
+    "backup workers": {"name": "backup_workers"},
+    "local SGD": {"name": "local_sgd", "local_steps": 4},
+    "All-Reduce": {"name": "all_reduce"},
+    "Strategy-Switch": {"name": "strategy_switch", "rule": {"name": "after", "fraction": 0.5}},
+    "DBS-SGD": {"name": "dbs_sgd"},
+}
+#: what is run with more workers than were fitted
+SCALED = ("bsp", "ssp")
+#: of the record; another one is refused
+_VERSION = 1
+#: training samples of digits
+DIGITS = 1438
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How much is run: global batches of a run, live repeats in turns, seeds of a prediction, workers.
+
+    `scaled` are the numbers of workers that are fitted, and last the one that is predicted from each.
+    """
+
+    batches: int = 150
+    repeats: int = 2
+    seeds: int = 10
+    workers: int = 4
+    scaled: tuple[int, ...] = (2, 4, 8)
+
+
+@dataclass
+class Recorded:
+    """Live runs by what they are for, and how the machine was.
+
+    Attributes
+    ----------
+    runs : dict of name to list of Run
+        `fit/4`: probes; `live/ssp`: repeats; `fit of 2/2` and `of 8/ssp`: of two kinds of machines.
+    failed : dict of name to str
+        Why runs were not obtained.
+    load : float
+        The machine's load before, by `os.getloadavg` over its cores.
+    """
+
+    runs: dict[str, list[Run]] = field(default_factory=dict)
+    failed: dict[str, str] = field(default_factory=dict)
+    load: float = 0.0
+    seconds: float = 0.0
+    emulated: bool = True
+
+    def save(self, folder: Path) -> None:
+        """Write all runs to a folder, and last what makes it a record."""
+        for name, runs in self.runs.items():
+            for number, run in enumerate(runs):
+                run.save(folder / name / str(number), overwrite=True)
+        counts = {name: len(runs) for name, runs in self.runs.items()}
+        facts = {"version": _VERSION, "runs": counts, "failed": self.failed, "load": self.load}
+        facts |= {"seconds": self.seconds, "emulated": self.emulated}
+        with atomic_write(folder / "twin.json") as file:
+            file.write(json.dumps(facts, indent=1).encode())
+
+    @classmethod
+    def read(cls, folder: Path) -> Recorded:
+        """Read what `save` wrote.
+
+        Raises
+        ------
+        DataError
+            If it is no such folder, of another version, or a run is missing.
+        """
+        try:
+            facts = json.loads((folder / "twin.json").read_text(encoding="utf-8"))
+            version, counts = facts.pop("version"), facts.pop("runs")
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise DataError(f"{folder}: has no record of `psbench twin --out` ({error})") from None
+        if version != _VERSION:
+            raise DataError(f"{folder}: is a record of version {version!r}, and this is {_VERSION}")
+        runs = {
+            name: [Run.load(folder / name / str(number)) for number in range(count)]
+            for name, count in counts.items()
+        }
+        return cls(runs, **facts)
+
+
+def emulated(workers: int, kinds: bool = False) -> Experiment:
+    """Return digits and a small network on machines that are emulated by waiting.
+
+    With `kinds`, of two kinds in turn, so that few are of the same kinds as many.
+    """
+    speed = [(_KINDS if kinds else _SPEEDS)[each % (2 if kinds else 4)] for each in range(workers)]
+    cluster = {**SLOW_MACHINES, "workers": workers, "speed": speed}
+    return Experiment(strategy="bsp", cluster=cluster, data="digits", batch_size=32 * workers, backend="dask")
+
+
+def planned(experiment: Experiment, name: str, batches: int) -> Experiment:
+    """Return what is run live of a strategy."""
+    epochs = max(4.0, batches * experiment.batch_size / DIGITS)
+    return experiment.but(
+        strategy=LEFT_OUT.get(name, {"name": name}),
+        stop={"epochs": epochs},
+        evaluate_every=1.0,
+        backend="dask",
+    )
+
+
+def record(
+    experiment: Experiment | None = None,
+    sizes: Sizes | None = None,
+    on_step: Callable[[str], None] = lambda text: None,
+) -> Recorded:
+    """Run everything live, in turns: what disturbs the machine for a while disturbs all strategies.
+
+    Every run has a seed of its own. Strategies that shared one would share the draws of the machines that are
+    emulated, and their errors would be one error, told as often as there are strategies.
+
+    Parameters
+    ----------
+    experiment : Experiment or None
+        Whose model, data and machines; without one, machines that are emulated (`SLOW_MACHINES`).
+    sizes : Sizes or None
+    on_step : callable
+        Called with what begins, in words.
+
+    Raises
+    ------
+    ParameterError, BackendError
+    """
+    return _Recorder(experiment, sizes or Sizes(), on_step).record()
+
+
+class _Recorder:
+    def __init__(self, experiment: Experiment | None, sizes: Sizes, on_step: Callable[[str], None]) -> None:
+        self._given, self._sizes, self._say = experiment, sizes, on_step
+        self._found = Recorded(emulated=experiment is None)
+        self._seed = 0 if experiment is None else experiment.seed
+
+    def record(self) -> Recorded:
+        found, sizes, began = self._found, self._sizes, time.monotonic()
+        found.load = os.getloadavg()[0] / (os.cpu_count() or 1)
+        experiment = self._given or emulated(sizes.workers)
+        # before and after the others: a machine whose load changes is measured as it was on average
+        self._probe("fit", experiment)
+        for _ in range(sizes.repeats):
+            for name in (*FITTED, *LEFT_OUT):
+                self._live(f"live/{name}", planned(experiment, name, sizes.batches))
+        self._probe("fit", experiment)
+        if self._given is None and sizes.scaled:
+            *few, many = sizes.scaled
+            for _ in range(sizes.repeats):
+                for workers in few:
+                    self._probe(f"fit of {workers}", emulated(workers, kinds=True))
+                for name in SCALED:
+                    more = planned(emulated(many, kinds=True), name, sizes.batches)
+                    self._live(f"of {many}/{name}", more)
+        found.seconds = time.monotonic() - began
+        return found
+
+    def _probe(self, name: str, experiment: Experiment) -> None:
+        for probe in probes_of(experiment, self._sizes.batches):
+            self._live(name, with_stamps(probe))
+
+    def _live(self, name: str, experiment: Experiment) -> None:
+        self._seed += 1
+        self._say(f"live: {experiment.title}, {experiment.num_workers} workers, seed {self._seed}")
+        try:
+            self._found.runs.setdefault(name, []).append(run_experiment(experiment.but(seed=self._seed)))
+        except DataError as error:
+            self._found.failed[name] = str(error)

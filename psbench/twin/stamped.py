@@ -1,0 +1,181 @@
+"""What the stamps of live runs say: clocks, queues, and how many cores the steps had among them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from psbench.errors import DataError
+from psbench.results.run import Run
+from psbench.seeds import Streams
+from psbench.twin.exchanges import Exchanges
+
+Array = NDArray[np.float64]
+#: by how much a clock may run away from the coordinator's during a run, beside what round trips leave open
+_DRIFT_S = 1e-3
+#: share of a step that is CPU time from which on cores matter; of the error that they must explain
+_COMPUTES, _EXPLAINS = 0.5, 0.3
+_GRID, _DRAWS = 0.05, 200
+
+
+class Cores(NamedTuple):
+    """Cores that a machine's workers share, with a 90 % interval, and why none were fitted, if so."""
+
+    value: float
+    low: float
+    high: float
+    why: str
+
+
+class Stamps(NamedTuple):
+    """The stamps of one run: a table for pushes, answers and each worker, by column."""
+
+    pushes: Mapping[str, Array]
+    answers: Mapping[str, Array]
+    workers: Mapping[int, Mapping[str, Array]]
+    #: of each worker, before and after: by how much its clock is behind the coordinator's, and the round trip
+    clocks: Mapping[int, Array]
+
+
+def stamps_of(run: Run) -> Stamps | None:
+    """Return a run's stamps, None if it has none.
+
+    Raises
+    ------
+    DataError
+        If they are cut off, or a clock ran away from the coordinator's.
+    """
+    plain = run.meta.get("stamps")
+    if plain is None:
+        return None
+    try:
+        names = plain["columns"]
+        workers = {
+            int(name.rpartition(" ")[2]): (_columns(names["worker"], each["rows"]), np.array(each["clocks"]))
+            for name, each in plain["workers"].items()
+        }
+        found = Stamps(
+            _columns(names["push"], plain["pushes"]),
+            _columns(names["answer"], plain["answers"]),
+            {worker: rows for worker, (rows, _) in workers.items()},
+            {worker: clocks for worker, (_, clocks) in workers.items()},
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise DataError(f"the run's stamps are cut off ({error}); run it again") from None
+    for worker, clocks in found.clocks.items():
+        _check_clock(worker, clocks)
+    return found
+
+
+def _columns(names: Sequence[str], rows: Sequence[Sequence[float]]) -> dict[str, Array]:
+    table = np.array(rows, dtype=np.float64).reshape(-1, len(names))
+    return {name: table[:, at] for at, name in enumerate(names)}
+
+
+def _check_clock(worker: int, clocks: Array) -> None:
+    """Raise DataError if a clock's difference after a run is another than before, beyond the round trips."""
+    if len(clocks) < 2:
+        return
+    (before, first_s), (after, last_s) = clocks[0], clocks[-1]
+    if (apart := abs(after - before)) > (first_s + last_s) / 2 + _DRIFT_S:
+        raise DataError(
+            f"the clocks of worker {worker} and the coordinator run apart: by {apart:.3g} s during the run; "
+            "set them (NTP), and measure again"
+        )
+
+
+def cpu_s(stamps: Stamps, each: Exchanges) -> Array | None:
+    """Return the CPU seconds of a step of each exchange; None if stamps are not of the log's pushes."""
+    found = np.zeros(len(each))
+    for worker in np.unique(each.worker).tolist():
+        own, rows = each.worker == worker, stamps.workers.get(worker)
+        if (
+            rows is None or not 0 <= (more := len(rows["cpu_s"]) - own.sum()) <= 1
+        ):  # the last may be on its way
+            return None
+        values = rows["cpu_s"] / np.maximum(rows["steps"], 1)
+        found[own] = values[: len(values) - more]
+    return np.maximum(found, 1e-7)
+
+
+def cores_of(runs: Sequence[Stamps]) -> Cores:
+    """Fit the cores of one machine that explain by how much steps take longer than their CPU time.
+
+    While n steps are under way on C cores, each proceeds at min(1, C / n). C is that of the least squares of
+    CPU seconds beside what its share comes to; the interval is of a bootstrap over steps.
+    """
+    tables = [_spans(run) for run in runs]
+    cpu = np.concatenate([each[2] for each in tables])
+    wall = np.concatenate([each[1] - each[0] for each in tables])
+    paced = np.concatenate([each[3] for each in tables])
+    if len(cpu) < 20:
+        return _none("too few steps have stamps")
+    if np.median(cpu / (wall + paced)) < _COMPUTES:
+        return _none(
+            f"of a step {np.median(cpu / (wall + paced)):.0%} is CPU time: workers leave cores to others"
+        )
+    most = max(int(_under_way(begin, end).max()) for begin, end, _, _ in tables)
+    tried = np.arange(0.5, most + _GRID / 2, _GRID)
+    shares = np.stack([np.concatenate([_share(*each[:2], cores) for each in tables]) for cores in tried])
+    errors = (shares - cpu) ** 2
+    best = int(errors.sum(axis=1).argmin())
+    if errors[best].sum() > (1 - _EXPLAINS) * errors[-1].sum() or best == len(tried) - 1:
+        return _none(
+            f"up to {most} steps at once did not make each other longer: it has at least {most} cores"
+        )
+    rng = Streams(0).generator("cores")
+    drawn = [
+        int(errors[:, rng.integers(len(cpu), size=len(cpu))].sum(axis=1).argmin()) for _ in range(_DRAWS)
+    ]
+    low, high = np.quantile(tried[drawn], (0.05, 0.95))
+    return Cores(float(tried[best]), float(low), float(high), "")
+
+
+def _none(why: str) -> Cores:
+    return Cores(0.0, 0.0, 0.0, why)
+
+
+def _spans(stamps: Stamps) -> tuple[Array, Array, Array, Array]:
+    """Return when steps began and were computed, by one clock, their CPU time, and the waits in them."""
+    parts = []
+    for worker, rows in stamps.workers.items():
+        one = rows["steps"] == 1
+        begin = rows["begun_s"][one] + float(stamps.clocks[worker][:, 0].mean())
+        parts.append((begin, begin + rows["wall_s"][one], rows["cpu_s"][one], rows["paced_s"][one]))
+    begin, end, cpu, paced = (np.concatenate(column) for column in zip(*parts, strict=True))
+    return begin, end, cpu, paced
+
+
+def _under_way(begin: Array, end: Array) -> Array:
+    """Return how many steps are under way from each moment at which one begins or ends on."""
+    moments = np.sort(np.concatenate([begin, end]))
+    return np.searchsorted(np.sort(begin), moments, "right") - np.searchsorted(np.sort(end), moments, "right")
+
+
+def _share(begin: Array, end: Array, cores: float) -> Array:
+    """Return the seconds of a core that each step has had, of so many cores in equal shares."""
+    moments = np.sort(np.concatenate([begin, end]))
+    rate = np.minimum(1.0, cores / np.maximum(_under_way(begin, end), 1))
+    had = np.concatenate([[0.0], np.cumsum(np.diff(moments) * rate[:-1])])
+    return np.interp(end, moments, had) - np.interp(begin, moments, had)
+
+
+def in_words(stamps: Sequence[Stamps], cost_s: float) -> list[str]:
+    """Return what stamps say beside the fit: queues at the coordinator, clocks, and their own cost."""
+    waiting = np.concatenate([each.pushes["waiting"] for each in stamps])
+    queue = np.concatenate([each.pushes["dequeued_s"] - each.pushes["received_s"] for each in stamps])
+    steps = np.concatenate([_spans(each)[1] - _spans(each)[0] + _spans(each)[3] for each in stamps])
+    apart = max(float(np.ptp(clocks[:, 0])) for each in stamps for clocks in each.clocks.values())
+    lines = [
+        f"stamps: {cost_s * 1e6:.2g} us of CPU an exchange, both ends, {cost_s / steps.mean():.2%} of a step",
+        f"clocks: before and after a run at most {apart * 1e6:.3g} us apart",
+    ]
+    if (waiting >= 0).all():
+        lines.append(f"queue: a push found {waiting.mean():.2g} others waiting, at most {waiting.max():.0f}")
+    return [
+        *lines,
+        f"queue: from receipt to the decision's beginning {np.median(queue) * 1e6:.2g} us (median)",
+    ]
