@@ -37,6 +37,8 @@ VALUES: dict[str, Any] = {
     "list[int]": [3, 1],
     "list[tuple[str, str, int, int]]": [("payload/0/1", "parameters", 0, 7)],
     "list[float]": [1 / 3, math.nan],
+    "list[tuple[float, ...]]": [(1.0, 2.5), ()],
+    "list[tuple[float, float]]": [(0.5, 1e-5)],
     "dict[str, float]": {"loss": 1e-300},
     "dict[int, float]": {0: 0.25, 3: 0.75},
     "dict[str, int]": {"draws": -1},
