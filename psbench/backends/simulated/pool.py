@@ -12,11 +12,9 @@ from __future__ import annotations
 import contextlib
 import heapq
 import logging
-import multiprocessing
 import selectors
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import count
-from multiprocessing.connection import Connection
 from typing import Any
 
 import cloudpickle
@@ -27,7 +25,7 @@ from torch import Tensor
 from psbench.backends.simulated.pool_process import Served, serve
 from psbench.data import Dataset
 from psbench.data.several import each_array
-from psbench.system.insides import without_main
+from psbench.system.child import Child
 from psbench.system.limits import available_memory, size
 from psbench.training.evaluator import EvaluationPart, Evaluator, Scores
 from psbench.training.trainer import StepResult, StepTask, Trainer
@@ -39,8 +37,6 @@ logger = logging.getLogger(__name__)
 _AHEAD = 2
 #: how much of the memory that is available a copy of the data may take
 _SHARE_OF_MEMORY = 0.25
-#: seconds that a process may take to end, which first completes its step
-_END_S = 5.0
 
 
 class CannotShare(Exception):
@@ -60,14 +56,13 @@ class _Task:
     error: BaseException | None = None
 
 
-@dataclass(eq=False)
-class _Process:
+class _Process(Child):
     """A process, and the task in each of its places in the shared memory."""
 
-    process: Any
-    pipe: Connection
-    places: list[int]
-    tasks: dict[int, _Task] = field(default_factory=dict)
+    def __init__(self, places: list[int], *arguments: Any) -> None:
+        super().__init__(serve, *arguments)
+        self.places = places
+        self.tasks: dict[int, _Task] = {}
 
 
 class Pool:
@@ -101,7 +96,7 @@ class Pool:
         try:
             for first in range(0, len(self._memory), _AHEAD):
                 places = list(range(first, first + _AHEAD))
-                process = _start(packed, tensors, self._memory, self._size, places)
+                process = _Process(places, packed, tensors, self._memory, self._size)
                 self._processes.append(process)
                 self._answers.register(process.pipe, selectors.EVENT_READ, process)
         except BaseException:
@@ -211,8 +206,7 @@ class Pool:
         logger.warning("process %s of a simulated run is gone; others go on", process.process.pid)
         self._processes.remove(process)
         self._answers.unregister(process.pipe)
-        process.pipe.close()
-        process.process.join(_END_S)
+        process.end()
         for task in process.tasks.values():
             heapq.heappush(self._todo, (float("-inf"), next(self._order), task))
         self._feed()
@@ -222,10 +216,7 @@ class Pool:
         for each in self._processes:
             each.pipe.close()  # which is how it learns of it
         for each in self._processes:
-            each.process.join(_END_S)
-            if each.process.is_alive():
-                each.process.kill()
-                each.process.join()
+            each.end()
             each.process.close()
         self._processes = []
         self._answers.close()
@@ -257,15 +248,3 @@ def _packed(served: Served) -> bytes:
             f"what the run computes with cannot be sent to another process ({type(error).__name__}: {error})"
         ) from error
     return packed
-
-
-def _start(
-    packed: bytes, tensors: tuple[Tensor, ...], memory: Tensor, entries: int, places: list[int]
-) -> _Process:
-    context = multiprocessing.get_context("forkserver")
-    ours, theirs = context.Pipe()
-    process = context.Process(target=serve, args=(theirs, packed, tensors, memory, entries), daemon=True)
-    with without_main():
-        process.start()
-    theirs.close()
-    return _Process(process, ours, places)

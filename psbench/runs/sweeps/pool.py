@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import multiprocessing
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from multiprocessing.connection import wait
-from multiprocessing.context import BaseContext
-from multiprocessing.process import BaseProcess
 
 import cloudpickle
 
 from psbench.runs.sweeps.worker import Answer, serve
-from psbench.system import fork_server
-from psbench.system.insides import without_main
-
-#: seconds that a process may take to end after it was asked to
-_END_S = 5.0
+from psbench.system.child import END_S, Child
 
 
 def in_processes(packed: Sequence[bytes], processes: int) -> Iterator[tuple[int, Answer]]:
@@ -32,7 +25,7 @@ def in_processes(packed: Sequence[bytes], processes: int) -> Iterator[tuple[int,
         while waiting or any(worker.place is not None for worker in workers):
             for begun in _hand_out(workers, waiting, processes):
                 yield begun, ("progress", 0.0)
-            busy = {worker.connection: worker for worker in workers if worker.place is not None}
+            busy = {worker.pipe: worker for worker in workers if worker.place is not None}
             for connection in wait(list(busy)):
                 worker = busy[connection]  # type: ignore[index]  # nothing else is waited for
                 place = worker.place
@@ -62,16 +55,11 @@ def _hand_out(workers: list[_Worker], waiting: deque[tuple[int, bytes]], process
     return begun
 
 
-class _Worker:
+class _Worker(Child):
     """A process, and the cell that it is at."""
 
     def __init__(self) -> None:
-        context = _context()
-        self.connection, other = context.Pipe()
-        self._process: BaseProcess = context.Process(target=serve, args=(other,), daemon=True)  # type: ignore[attr-defined]
-        with without_main():
-            self._process.start()
-        other.close()
+        super().__init__(serve)
         self.place: int | None = None
         self.alive = True
 
@@ -79,14 +67,14 @@ class _Worker:
         """Have a cell run."""
         self.place = place
         with suppress(OSError):  # a process that has died is noticed when its answer is waited for
-            self.connection.send_bytes(content)
+            self.pipe.send_bytes(content)
 
     def hear(self) -> Answer:
         """Return the process's next answer; an error if it has died."""
         try:
-            answer: Answer = cloudpickle.loads(self.connection.recv_bytes())
+            answer: Answer = cloudpickle.loads(self.pipe.recv_bytes())
         except (EOFError, OSError):
-            self._process.join(_END_S)
+            self.process.join(END_S)
             self.alive = False
             answer = ("done", {"error": self._death()})
             self.end()
@@ -95,25 +83,11 @@ class _Worker:
         return answer
 
     def _death(self) -> str:
-        code = self._process.exitcode
+        code = self.process.exitcode
         how = f"was killed by signal {-code}" if code is not None and code < 0 else f"ended with code {code}"
         full = " (memory may be full: use fewer processes)" if code == -9 else ""
         return f"the process of this run {how}{full}"
 
-    def end(self) -> None:
+    def end(self, at_once: bool = False) -> None:
         """End the process, whatever it is at."""
-        self.connection.close()
-        if self.place is not None and self._process.is_alive():
-            self._process.terminate()
-        self._process.join(_END_S)
-        if self._process.is_alive():
-            self._process.kill()
-            self._process.join()
-
-
-def _context() -> BaseContext:
-    """Return how processes are started: as forks of a server that has imported torch, where there is one."""
-    if not fork_server.is_available():
-        return multiprocessing.get_context("spawn")
-    fork_server.ensure_running()
-    return multiprocessing.get_context("forkserver")
+        super().end(at_once or self.place is not None)

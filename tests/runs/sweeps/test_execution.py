@@ -18,12 +18,12 @@ from torch.nn import functional
 
 import psbench as ps
 from psbench.errors import ParameterError, SpecError
-from psbench.runs.sweeps import pool, worker
+from psbench.runs.sweeps import worker
 from psbench.runs.sweeps.cells import Cell
 from psbench.runs.sweeps.execution import run_cells
 from psbench.runs.sweeps.grid import cells_of
 from psbench.runs.sweeps.pool import in_processes
-from psbench.system import fork_server
+from psbench.system import child, fork_server
 from psbench.testing import toy_experiment
 
 TOY = toy_experiment(stop={"updates": 3})
@@ -221,7 +221,7 @@ def test_side_by_side_is_the_same_as_one_by_one_and_leaves_no_process(no_childre
 
 @pytest.mark.skipif(not fork_server.is_available(), reason="there is no fork server")
 def test_processes_are_forks_where_that_is_possible():
-    assert pool._context().get_start_method() == "forkserver"
+    assert child._context().get_start_method() == "forkserver"
 
 
 def test_a_process_that_dies_costs_its_own_cell_only(no_children_left):
