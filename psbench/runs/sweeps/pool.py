@@ -27,7 +27,7 @@ def in_processes(packed: Sequence[bytes], processes: int) -> Iterator[tuple[int,
                 yield begun, ("progress", 0.0)
             busy = {worker.pipe: worker for worker in workers if worker.place is not None}
             for connection in wait(list(busy)):
-                worker = busy[connection]  # type: ignore[index]  # nothing else is waited for
+                worker = busy[connection]
                 place = worker.place
                 assert place is not None
                 answer = worker.hear()

@@ -12,7 +12,7 @@ by another before it goes on.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -22,11 +22,10 @@ from psbench.backends.dask.protocol.framing import State
 from psbench.backends.dask.protocol.instructions import Outbox
 from psbench.backends.dask.protocol.messages import PushKey, ReleaseMessage, StartRing
 from psbench.backends.dask.protocol.roles import worker_name, worker_number
-from psbench.backends.dask.server.store import NO_CODEC, StoreReply, Then, ThenCheckpoint, ThenNumber, key_of
+from psbench.backends.dask.server.store import ServerlessStore, StoreReply, Then, ThenNumber, key_of
 from psbench.core import actions as act
 from psbench.core.events import Push
-from psbench.core.migration import Ranges
-from psbench.errors import ProtocolError, WorkerLost
+from psbench.errors import WorkerLost
 
 #: what a sum is of: pushes by id, and their weights
 _Weighted: TypeAlias = tuple[list[int], list[float]]
@@ -55,7 +54,7 @@ class _Request:
     worker: int = -1
 
 
-class AllReduceStore:
+class AllReduceStore(ServerlessStore):
     """The store under All-Reduce: the workers' replicas.
 
     Parameters
@@ -69,7 +68,7 @@ class AllReduceStore:
         Numbers for rings and requests, unique in this run.
     """
 
-    waiting: Collection[PushKey] = ()  #: payloads stay with the workers
+    kind = "All-Reduce"
 
     def __init__(self, out: Outbox, workers: list[int], state: State | None, numbers: Iterator[int]) -> None:
         self._out = out
@@ -172,9 +171,6 @@ class AllReduceStore:
 
         self.gather(True, bring_up_to_date)
 
-    def discard(self, key: PushKey) -> None:
-        """Do nothing: no payload was sent with the push."""
-
     def forget(self, worker: int) -> None:
         """Send a worker no release that it still waits for; what else it holds only the worker knows."""
         self._behind.pop(worker, None)
@@ -185,13 +181,6 @@ class AllReduceStore:
         """Ask a worker for its replica."""
         self._request(_Request(lambda tag: msg.SendState(tag, states), then))
 
-    def checkpoint(self, keys: Sequence[PushKey], then: ThenCheckpoint) -> None:
-        """Ask a worker for its replica; at a barrier no push waits when there is a new version.
-
-        Replicas share no stochastic codecs.
-        """
-        self.gather(True, lambda state: then(state, dict(NO_CODEC)))
-
     def payload(self, push: Push, then: Then) -> None:
         """Ask the pusher for what it adds to the next ring; `then` is given nothing if it is lost."""
         key = key_of(push)
@@ -200,30 +189,9 @@ class AllReduceStore:
             return
         self._request(_Request(lambda tag: msg.SendPayload(tag, key), then, push.worker))
 
-    def hold(self, version: int, in_use: Iterable[int]) -> None:
-        """Do nothing: at a barrier all start from the current version."""
-
     def distance_sq(self, push: Push, then: ThenNumber) -> None:
         """Call `then` with 0: the push started from the current version."""
         then(0.0)
-
-    def products(
-        self, names: Sequence[str], pending: Mapping[int, Push], then: Callable[[str, float], None]
-    ) -> None:
-        """Refuse: pushes are added up on their way."""
-        raise ProtocolError("under All-Reduce no process sees each push")
-
-    def loads(self, then: Callable[[list[float]], None]) -> None:
-        """Refuse: there are no servers."""
-        raise ProtocolError("All-Reduce has no servers whose load could be measured")
-
-    def reassign(self, ranges: Ranges, then: Callable[[], None]) -> None:
-        """Refuse: there are no servers."""
-        raise ProtocolError("All-Reduce has no servers between which entries could move")
-
-    def ask_movement(self, then: ThenNumber) -> None:
-        """Refuse: there is no server that measures it."""
-        raise ProtocolError("All-Reduce has no server that could measure the movement of an update")
 
     # ---------------------------------------------------------------- requests
 

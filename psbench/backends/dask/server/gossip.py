@@ -2,29 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator
 
 from psbench.backends.dask.protocol import messages as msg
 from psbench.backends.dask.protocol.decoder import Message
 from psbench.backends.dask.protocol.instructions import Outbox
-from psbench.backends.dask.protocol.messages import PushKey, ReleaseMessage
+from psbench.backends.dask.protocol.messages import ReleaseMessage
 from psbench.backends.dask.protocol.roles import worker_name
-from psbench.backends.dask.server.store import (
-    NO_CODEC,
-    StoreReply,
-    Then,
-    ThenCheckpoint,
-    ThenNumber,
-    state_of,
-)
+from psbench.backends.dask.server.store import ServerlessStore, StoreReply, Then, state_of
 from psbench.core import actions as act
 from psbench.core.events import Push
-from psbench.core.migration import Ranges
-from psbench.errors import ProtocolError
 from psbench.training.workload import Workload
 
 
-class GossipStore:
+class GossipStore(ServerlessStore):
     """The store where every worker has a model of its own; see `ParameterStore`.
 
     Parameters
@@ -38,7 +29,8 @@ class GossipStore:
         Numbers for the exchanges of pairs, unique in this run.
     """
 
-    waiting: Collection[PushKey] = ()  #: what pushes stand for stays with the workers
+    kind = "gossip"
+    payload = distance_sq = ServerlessStore.refuse
 
     def __init__(self, out: Outbox, workload: Workload, workers: list[int], numbers: Iterator[int]) -> None:
         self._out, self._workload, self._numbers = out, workload, numbers
@@ -81,54 +73,14 @@ class GossipStore:
         """Call `then` with the model that all workers begin with; theirs are asked of them."""
         then(state_of(self._workload.server(), states))
 
-    def checkpoint(self, keys: Sequence[PushKey], then: ThenCheckpoint) -> None:
-        """Call `then` with the same: workers have all else."""
-        self.gather(True, lambda state: then(state, dict(NO_CODEC)))
-
     def arrived(self, push: Push) -> None:
         """Do nothing: its model stays with the pusher, or is on its way to neighbours."""
 
     def apply(self, apply: act.Apply) -> None:
         """Do nothing: what becomes of the models is said by `mix`."""
 
-    def discard(self, key: PushKey) -> None:
-        """Do nothing: no payload was sent with the push."""
-
     def forget(self, worker: int) -> None:
         """Do nothing: only the worker knows what it holds."""
 
-    def hold(self, version: int, in_use: Iterable[int]) -> None:
-        """Do nothing: there is no common version."""
-
     def reply(self, sender: str, reply: StoreReply) -> None:
         """Do nothing: nothing was asked."""
-
-    def payload(self, push: Push, then: Then) -> None:
-        """Refuse, as all that follow: there is no common model."""
-        raise _no_model()
-
-    def distance_sq(self, push: Push, then: ThenNumber) -> None:
-        """Refuse."""
-        raise _no_model()
-
-    def products(
-        self, names: Sequence[str], pending: Mapping[int, Push], then: Callable[[str, float], None]
-    ) -> None:
-        """Refuse."""
-        raise _no_model()
-
-    def loads(self, then: Callable[[list[float]], None]) -> None:
-        """Refuse."""
-        raise _no_model()
-
-    def reassign(self, ranges: Ranges, then: Callable[[], None]) -> None:
-        """Refuse."""
-        raise _no_model()
-
-    def ask_movement(self, then: ThenNumber) -> None:
-        """Refuse."""
-        raise _no_model()
-
-
-def _no_model() -> ProtocolError:
-    return ProtocolError("without a server there is no common model that could be measured or moved")

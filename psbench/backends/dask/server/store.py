@@ -1,13 +1,13 @@
 """The interface of a parameter store: how the coordinator has a placement perform the engine's actions.
 
-A store decides nothing. It sends messages, and keeps what has arrived until an action names it. The two
-stores are `parameter_server` and `all_reduce`.
+A store decides nothing. It sends messages, and keeps what has arrived until an action names it. The
+stores are `parameter_server`, and without a server `all_reduce` and `gossip`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Protocol, TypeAlias
+from typing import Any, ClassVar, Never, Protocol, TypeAlias
 
 from psbench.backends.dask.protocol.framing import State
 from psbench.backends.dask.protocol.messages import NumberReply, PushKey, RingVerdict, StateReply
@@ -15,6 +15,7 @@ from psbench.backends.partition import Partition, gather
 from psbench.core import actions as act
 from psbench.core.events import Push
 from psbench.core.migration import Ranges
+from psbench.errors import ProtocolError
 from psbench.training.server import Server
 
 Then: TypeAlias = Callable[[State], None]
@@ -98,6 +99,33 @@ class ParameterStore(Protocol):
 
     def join(self, worker: int) -> None:
         """Reckon with a worker that was dead or missing; it has no model yet."""
+
+
+class ServerlessStore:
+    """What stores without servers share: payloads stay with the workers."""
+
+    waiting: Collection[PushKey] = ()
+    kind: ClassVar[str]  #: in messages
+
+    def discard(self, key: PushKey) -> None:
+        """See `ParameterStore`; nothing is to be done."""
+
+    def hold(self, version: int, in_use: Iterable[int]) -> None:
+        """See `ParameterStore`; nothing is to be done."""
+
+    def gather(self, states: bool, then: Then) -> None:
+        """See `ParameterStore`."""
+        raise NotImplementedError
+
+    def checkpoint(self, keys: Sequence[PushKey], then: ThenCheckpoint) -> None:
+        """See `ParameterStore`; workers have all else, and share no stochastic codecs."""
+        self.gather(True, lambda state: then(state, dict(NO_CODEC)))
+
+    def refuse(self, *args: Any, **kwargs: Any) -> Never:
+        """Raise ProtocolError: what is asked for only servers have."""
+        raise ProtocolError(f"{self.kind} has no servers to ask, and no common model of theirs")
+
+    products = loads = reassign = ask_movement = refuse
 
 
 def state_of(server: Server, states: bool) -> State:
