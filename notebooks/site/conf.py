@@ -19,7 +19,7 @@ extensions = [
     "sphinx.ext.napoleon",  # and not numpydoc, which knows no sections of one's own
     "myst_nb",
 ]
-exclude_patterns = ["_build", "**/.ipynb_checkpoints"]
+exclude_patterns = ["_build", "**/.ipynb_checkpoints", "slides.md"]
 html_theme = "pydata_sphinx_theme"
 html_title = f"psbench {release}"
 html_theme_options = {

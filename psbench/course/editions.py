@@ -23,15 +23,29 @@ def student_edition(source: str) -> dict[str, Any]:
     ['text', 'x = ...']
     """
     text = _HIDDEN.sub("", _BLOCK.sub(r"\1...  # your code\n", source))
-    return _notebook(_VALUE.sub(r"\1...\3", text))
+    return notebook_of(_VALUE.sub(r"\1...\3", text))
 
 
 def solution_edition(source: str) -> dict[str, Any]:
     """Return the notebook with solutions, without the marks around them."""
-    return _notebook(_MARKS.sub("", source))
+    return notebook_of(_MARKS.sub("", source))
 
 
-def _notebook(text: str) -> dict[str, Any]:
+def assignment_of(source: str) -> int:
+    """Return the number of the assignment that a source is for.
+
+    Raises
+    ------
+    DataError
+        If it makes no submission.
+    """
+    found = re.search(r"Submission\(assignment=(\d+)", source)
+    if found is None:
+        raise DataError("assignment: has no line such as `mine = Submission(assignment=1, student=...)`")
+    return int(found.group(1))
+
+
+def notebook_of(text: str) -> dict[str, Any]:
     """Return a notebook: fenced blocks are cells of code, all else is text.
 
     Raises

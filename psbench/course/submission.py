@@ -15,16 +15,22 @@ import numpy as np
 from psbench.errors import DataError, ParameterError
 
 if TYPE_CHECKING:
+    from IPython.display import Markdown
+
     from psbench.experiment import Experiment
     from psbench.results.run import Run
 
 #: of a student's name, which is also the name of a folder
 _STUDENT = re.compile(r"[\w.@+-]{1,64}")
 _WORKERS = 4
+#: of the runs that switch
+EPOCHS = 10
+#: of the clusters that a strategy is designed for
+_DESIGN_WORKERS, _UNSEEN = 6, 3
 
 
-def draws_of(student: str) -> np.random.Generator:
-    """Return the generator of a student's own numbers: the same on every machine.
+def draws_of(student: str, *purpose: Any) -> np.random.Generator:
+    """Return the generator of a student's own numbers, for a purpose: the same on every machine.
 
     Raises
     ------
@@ -35,23 +41,27 @@ def draws_of(student: str) -> np.random.Generator:
         raise ParameterError(
             f"student: {student!r} is not a valid id; give letters, digits, and any of . @ + - _"
         )
-    digest = hashlib.sha256(f"psbench assignment {student}".encode()).digest()
+    named = " ".join(map(str, ("psbench assignment", student, *purpose)))
+    digest = hashlib.sha256(named.encode()).digest()
     return np.random.default_rng(int.from_bytes(digest[:8]))
 
 
 def own_of(student: str) -> dict[str, Any]:
-    """Return what is the student's own: the seed, the slow worker, its speed, and a budget of staleness.
+    """Return what is the student's own: seed, slow worker and its speed, budgets of staleness and of time.
 
     >>> sorted(own_of("ada"))
-    ['budget', 'seed', 'slow', 'speed']
+    ['budget', 'seed', 'share', 'slow', 'speed']
     """
     rng = draws_of(student)
-    return {
+    own = {
         "seed": int(rng.integers(1, 10_000)),
         "slow": int(rng.integers(_WORKERS)),
         "speed": float(rng.choice([0.3, 0.35, 0.4, 0.45, 0.55, 0.6])),
         "budget": int(rng.integers(9, 16)),
     }
+    # ASP alone takes about this share of the time of a barrier, so that there is something to find between
+    least = _WORKERS * own["speed"] / (_WORKERS - 1 + own["speed"])
+    return own | {"share": round(float(least + (1 - least) * rng.uniform(0.3, 0.75)), 2)}
 
 
 def experiment_of(student: str) -> Experiment:
@@ -69,6 +79,43 @@ def experiment_of(student: str) -> Experiment:
         batch_size=64,
         stop={"epochs": 4},
         seed=own["seed"],
+    )
+
+
+def bounded(bound: Any) -> dict[str, Any]:
+    """Return what changes an experiment to SSP with that bound."""
+    return {"strategy": {"name": "ssp", "staleness_bound": bound}}
+
+
+def switching(epochs: Any) -> dict[str, Any]:
+    """Return what changes an experiment to All-Reduce for so many of 10 epochs, and ASP from then on.
+
+    Raises
+    ------
+    ParameterError
+        If it is no number of whole epochs, 0 to 10.
+    """
+    if not isinstance(epochs, int) or not 0 <= epochs <= EPOCHS:
+        raise ParameterError(f"epochs: {epochs!r} is not a number of epochs; give one of 0 to {EPOCHS}")
+    rule = {"name": "after", "fraction": epochs / EPOCHS}
+    return {"strategy": {"name": "strategy_switch", "rule": rule}, "stop": {"epochs": EPOCHS}}
+
+
+def _design_for(rng: np.random.Generator) -> Experiment:
+    """Return an experiment on a cluster that is drawn: six workers, two of which are far behind."""
+    from psbench.experiment import Experiment
+
+    speed = rng.uniform(0.5, 1.0, _DESIGN_WORKERS)
+    speed[rng.choice(_DESIGN_WORKERS, 2, replace=False)] = rng.uniform(0.15, 0.35, 2)
+    return Experiment(
+        data="digits",
+        model="mlp",
+        cluster={"workers": _DESIGN_WORKERS, "speed": [round(each, 2) for each in speed.tolist()]},
+        strategy="bsp",
+        optimizer={"name": "sgd", "lr": 0.1, "momentum": 0.9},
+        batch_size=96,
+        stop={"epochs": 12, "target_accuracy": 0.93},
+        seed=int(rng.integers(1, 10_000)),
     )
 
 
@@ -104,7 +151,33 @@ class Submission:
         """The student's experiment, to be changed with `but`."""
         return experiment_of(self.student)
 
-    def predict(self, **values: float) -> None:
+    @cached_property
+    def practice(self) -> Experiment:
+        """Training to a target on a cluster of the student's own, to design a strategy with."""
+        return _design_for(draws_of(self.student))
+
+    def unseen(self, secret: str) -> list[Experiment]:
+        """Return the same on clusters that the student has not seen, from the lecturer's secret."""
+        return [_design_for(draws_of(self.student, secret, number)) for number in range(_UNSEEN)]
+
+    def quiz(self) -> Markdown:
+        """Show the questions, with the options in an order of the student's own."""
+        from IPython.display import Markdown
+
+        from psbench.course.quiz import shown
+
+        return Markdown(shown(self.student))
+
+    def check(self, number: int | None = None) -> str:
+        """Return "right", or what is wrong by a check (1 for the first) or by the first one that fails."""
+        from psbench.course.checks import CHECKS
+        from psbench.course.grading import Grade
+
+        found = Grade(self)
+        checks = range(len(CHECKS[self.assignment])) if number is None else [number - 1]
+        return next((wrong for each in checks if (wrong := found.check(each))), "right")
+
+    def predict(self, **values: Any) -> None:
         """Write down what is expected, once, before anything is run.
 
         Raises
@@ -119,8 +192,8 @@ class Submission:
         if given:
             self._write("predictions", given)
 
-    def run(self, name: str, **changes: Any) -> Run:
-        """Run the experiment with some changes, and keep the run under a name; `predict` first.
+    def run(self, name: str, experiment: Experiment | None = None, **changes: Any) -> Run:
+        """Run the experiment (or another) with some changes, and keep the run under a name; `predict` first.
 
         Raises
         ------
@@ -131,7 +204,7 @@ class Submission:
 
         if not self.read("predictions"):
             raise ParameterError("say what you expect first: mine.predict(...)")
-        found = run(self.experiment.but(**changes))
+        found = run((experiment or self.experiment).but(**changes))
         found.save(self.folder / name, overwrite=True)
         return found
 

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import csv
+import doctest
 import json
+import os
 import shutil
 from pathlib import Path
 
 import nbformat
 import pytest
 
+from psbench.course import quiz
 from psbench.course.__main__ import main
 from psbench.course.editions import student_edition
-from psbench.course.grading import submission_of
+from psbench.course.grading import grade, submission_of
 from psbench.course.submission import Submission, own_of
 from psbench.errors import DataError, ParameterError
 
@@ -53,7 +56,11 @@ def graded(folder):
     return json.loads(Path("results.json").read_text())
 
 
-@pytest.mark.parametrize("source", SOURCES, ids=lambda each: each.stem)
+#: many runs, or runs to a target on several clusters
+LONG = [pytest.param(each, marks=pytest.mark.nightly, id=each.stem) for each in SOURCES[3:]]
+
+
+@pytest.mark.parametrize("source", [*SOURCES[:3], *LONG], ids=lambda each: each.stem)
 def test_the_solution_has_all_points_and_the_student_edition_none(source, tmp_path, monkeypatch):
     student, solution = editions(source, tmp_path)
     assert "SOLUTION" not in json.dumps([student, solution])
@@ -62,11 +69,11 @@ def test_the_solution_has_all_points_and_the_student_edition_none(source, tmp_pa
         assert words in student.cells[0].source
     found = worked(solution, "ada", monkeypatch, tmp_path)
     assert [test["output"] for test in found["tests"]] == [""] * len(found["tests"])
-    assert found["score"] == 10
+    assert found["score"] == (15 if source.stem == "0_quiz" else 10)
 
 
 def test_a_student_s_edition_is_worked_through_graded_and_ranked(tmp_path, monkeypatch, capsys):
-    student, _ = editions(SOURCES[0], tmp_path)
+    student, _ = editions(SOURCES[1], tmp_path)
     found = worked(student, "ada@uni", monkeypatch, tmp_path, KNOWN)
     assert (found["score"], [test["score"] for test in found["tests"]]) == (10, [2] * 5)
     careless = worked(student, "bob", monkeypatch, tmp_path, KNOWN | {"waiting=...": "waiting=0.1"})
@@ -76,10 +83,36 @@ def test_a_student_s_edition_is_worked_through_graded_and_ranked(tmp_path, monke
     rows = list(csv.reader(capsys.readouterr().out.splitlines()))
     assert [row[:2] for row in rows] == [["rank", "student"], ["1", "ada@uni"]]
     assert 0 < float(rows[1][2]) < 1
+    by_otter_and_pytest(tmp_path, monkeypatch, "assignment-1-bob", ["", "", "", "waiting = 0.1", ""])
+
+
+def by_otter_and_pytest(out, monkeypatch, folder, wrong):
+    """The files for otter-grader and for pytest find what `grade` finds, and nothing else."""
+    mine = submission_of(out / folder)
+    for number, expected in enumerate(wrong, 1):
+        space = {}
+        exec((out / "tests" / SOURCES[1].stem / f"q{number}.py").read_text(), space)
+        # what otter's OKTestFile.from_spec asks for
+        test = space["test"]
+        (suite,) = test["suites"]
+        assert (space["OK_FORMAT"], test["name"], test["points"]) == (True, f"q{number}", 2)
+        assert (suite["type"], suite["setup"], suite["teardown"]) == ("doctest", "", "")
+        example = doctest.DocTestParser().get_doctest(
+            suite["cases"][0]["code"], {"mine": mine}, "q", None, None
+        )
+        told = []
+        failed = doctest.DocTestRunner(verbose=False).run(example, out=told.append).failed
+        assert bool(failed) == bool(expected)
+        assert expected in "".join(told)
+    monkeypatch.setenv("PSBENCH_SUBMISSION", folder)
+    told = json.loads(json.dumps(grade(mine)))
+    options = ["-q", "-c", os.devnull, f"--rootdir={out}", "-p", "no:cacheprovider", "-p", "no:randomly"]
+    assert pytest.main([*options, str(out / f"test_{SOURCES[1].stem}.py")]) == (1 if any(wrong) else 0)
+    assert json.loads(Path("results.json").read_text()) == told
 
 
 def test_what_is_copied_or_changed_has_no_points(tmp_path, monkeypatch):
-    student, _ = editions(SOURCES[0], tmp_path)
+    student, _ = editions(SOURCES[1], tmp_path)
     worked(student, "ada", monkeypatch, tmp_path, KNOWN)
     other = next(f"eve{n}" for n in range(9) if own_of(f"eve{n}")["slow"] != own_of("ada")["slow"])
     shutil.copytree("assignment-1-ada", f"assignment-1-{other}")
@@ -97,3 +130,31 @@ def test_what_is_copied_or_changed_has_no_points(tmp_path, monkeypatch):
         submission_of(tmp_path / "assignment-7-ada")
     with pytest.raises(DataError, match="a mark of a solution near line 2 has no end"):
         student_edition("```python\n# BEGIN SOLUTION\nx = 1\n```\n")
+
+
+def test_the_quiz_counts_before_and_after_and_has_another_order_for_another_student(tmp_path):
+    mine = Submission(0, "ada", tmp_path)
+    right = {f"q{number}": quiz.letter("ada", number) for number in quiz.NUMBERS}
+    assert len(right) == 15
+    mine.predict(**(right | {"q1": "e", "q2": "e", "q3": ...}))
+    mine.answer(**(right | {"q1": "e"}))
+    found = grade(mine)
+    assert (found["score"], found["output"]) == (14, "assignment 0 of ada: 12 of 15 before the course")
+    assert sum(quiz.letter("bob", number) != right[f"q{number}"] for number in quiz.NUMBERS) > 5
+    shown = quiz.shown("ada")
+    assert f"- **{right['q5']}** BSP" in shown
+    assert all(len(set(options)) == 4 for _, options in quiz.QUESTIONS)
+
+
+def test_slides_begin_at_headings_and_show_figures_without_code(tmp_path):
+    source = tmp_path / "slides.md"
+    source.write_text("# One\n\ntext\n\n## Two\n\n```python\nimport altair\naltair.__name__\n```\n\n## Three\n")
+    main(["slides", str(source), str(tmp_path / "slides.html"), "--reveal", "reveal"])
+    page = (tmp_path / "slides.html").read_text()
+    assert page.count("<section>") == 3 + 3  # each in a column of its own
+    assert "altair" in page
+    assert "import altair" not in page
+    assert 'src="reveal/dist/reveal.js"' in page or "reveal/dist/reveal" in page
+    source.write_text("```python\nx = 1\n```\n")
+    with pytest.raises(ValueError, match="ends with what is shown"):
+        main(["slides", str(source), str(tmp_path / "slides.html")])
