@@ -17,7 +17,7 @@ from scipy import special, stats  # type: ignore[import-untyped]
 
 from psbench.papers.schema import NEUTRAL, Form
 
-#: that of printed intervals
+#: the level of printed intervals
 LEVEL = 0.95
 #: the power that `seeds_for` plans for
 _POWER = 0.8
@@ -82,14 +82,14 @@ class Estimate(ABC):
 
     @abstractmethod
     def equal_power(self, half: float, level: float) -> float:
-        """Return the chance to find a difference of nothing to be within `half` of nothing.
+        """Return the chance to find a true difference of zero within `half` of zero.
 
         `half` is a factor above 1 for ratios.
         """
 
     @abstractmethod
     def with_seeds(self, seeds: int) -> Estimate:
-        """Return what it would be with the same noise and another number of seeds."""
+        """Return the estimate with the same noise and another number of seeds."""
 
     @property
     def low(self) -> float:
@@ -175,7 +175,7 @@ class MeanEstimate(Estimate):
         return 1.0 if math.isnan(found) else found  # the distribution has no value far out, where it is 1
 
     def equal_power(self, half: float, level: float) -> float:
-        """See the base: both one-sided tests, at a difference of nothing."""
+        """See the base: both one-sided tests, at a difference of zero."""
         if self.seeds < 2 or not math.isfinite(self.error):
             return 0.0
         width = math.log(half) if self.log else half

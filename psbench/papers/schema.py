@@ -145,7 +145,7 @@ class Guess(_Data):
     value: float
     source: str = Field(min_length=1)
     setups: tuple[str, ...] = Field(min_length=1)
-    #: what it is multiplied by at least and at most when assumed numbers are drawn
+    #: the smallest and the largest factor on it when assumed numbers are drawn
     factors: tuple[float, float] = (0.5, 2.0)
 
 

@@ -39,7 +39,7 @@ class Plan:
 
     @property
     def most_best(self) -> list[PaperCell]:
-        """As many runs at best rates as there can be, for the forecast."""
+        """The largest possible number of runs at best rates, for the forecast."""
         tuned = {cell.experiment for cell in self.cells if cell.role == "tuning"}
         return planning.best(self.paper, self.scale, self.seeds, dict.fromkeys(tuned, self._other_rate))
 
@@ -48,7 +48,7 @@ class Plan:
         return next((rate for rate in self.paper.rates if rate != 1), 1.0)
 
     def words(self, processes: int) -> list[str]:
-        """Say what it will cost."""
+        """Return the forecast of time, processes and disk, in words."""
         more = self.most_best
         least_s, memory = planning.forecast(self.cells, processes)
         most_s, _ = planning.forecast([*self.cells, *more], processes)

@@ -19,7 +19,7 @@ _CHECKED: dict[str, str] = {
     "confirmed in direction": "holds",
     "contradicted": "does not hold",
 }
-#: what counts are of, in a short table
+#: the verdicts that a short table counts
 COUNTED: tuple[Verdict, ...] = VERDICTS
 
 #: how a unit is printed
@@ -93,7 +93,7 @@ def ours(outcome: RowOutcome, found: Estimate | None) -> str:
 
 
 def ours_of(claim: ClaimOutcome) -> Callable[[RowOutcome], str]:
-    """Return what says our number for a row of a claim, at the rates that the claim is about."""
+    """Return our number for a row of a claim in words, at the rates that the claim is about."""
 
     def say(outcome: RowOutcome) -> str:
         return ours(outcome, outcome.at(claim.claim.rates)) or "not run"
@@ -169,7 +169,7 @@ def _short_decimal(published: PublishedNumber) -> str:
 
 
 def _plain(value: float) -> float:
-    """Return 0 for what rounding left of it."""
+    """Return 0 for a number so small that only rounding made it."""
     return 0.0 if abs(value) < 1e-12 else value
 
 

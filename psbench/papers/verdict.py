@@ -40,7 +40,7 @@ _SUSPICIOUS = 0.05
 
 @dataclass(frozen=True)
 class RowTest:
-    """What a row says about its claim, as one-sided p-values.
+    """A row's tests of its claim, as one-sided p-values.
 
     Attributes
     ----------
@@ -65,7 +65,7 @@ class RowTest:
 
 @dataclass(frozen=True)
 class ClaimTest:
-    """What all rows of a claim say together.
+    """The tests of all rows of a claim, combined.
 
     Attributes
     ----------
@@ -91,7 +91,7 @@ class ClaimTest:
 
 
 def examine(claim: Claim, theirs: PublishedNumber, ours: Estimate) -> RowTest:
-    """Return what an estimate says about a row of a claim."""
+    """Test a row of a claim by an estimate."""
     if claim.test == "same":
         return _same(claim, theirs, ours)
     if claim.test == "number":
@@ -100,7 +100,7 @@ def examine(claim: Claim, theirs: PublishedNumber, ours: Estimate) -> RowTest:
 
 
 def bounds(claim: Claim, theirs: PublishedNumber) -> tuple[float, float]:
-    """Return between which numbers ours has the printed size, or is the same, in the unit of ours."""
+    """Return the limits within which ours has the printed size, or counts as the same, in our unit."""
     value, within = float(theirs.value), theirs.rounding + theirs.reading_error
     if claim.test == "same":
         neutral = NEUTRAL[theirs.form] or 0.0
@@ -159,7 +159,7 @@ def _number(claim: Claim, theirs: PublishedNumber, ours: Estimate) -> RowTest:
 
 
 def together(tests: Sequence[RowTest], there: Sequence[float | None] = ()) -> ClaimTest:
-    """Return what the rows of a claim say together; a claim is that all of them hold.
+    """Combine the tests of a claim's rows; the claim is that all of them hold.
 
     Examples
     --------

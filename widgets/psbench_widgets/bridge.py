@@ -109,7 +109,7 @@ class Listener(Protocol):
         """Receive a job's new status, after all rows that were written before it."""
 
     def on_tick(self) -> None:
-        """Bring the page up to date after a pump cycle."""
+        """Update the page after a pump cycle."""
 
     def on_trouble(self, text: str) -> None:
         """Receive the traceback of a failure of the listener itself."""

@@ -21,7 +21,7 @@ class ShowLine(Protocol):
 def dispatch(
     handlers: Handlers, answer: ShowLine, show_error: Callable[[str], None]
 ) -> Callable[[Any, Any, Any], None]:
-    """Return what receives the page's messages.
+    """Return a callable that receives the page's messages.
 
     Parameters
     ----------

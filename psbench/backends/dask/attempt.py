@@ -223,7 +223,7 @@ class Attempt:
                     logger.warning("waiting for %s to listen, for %.0f s", self._what(role), waited)
 
     def _hear(self, announcement: dict[str, Any]) -> None:
-        """Take what a task says of itself: where it listens, or how far it has come."""
+        """Take a task's report: its address, or how far it has come."""
         if "address" in announcement:
             self._addresses[announcement["name"]] = Address(*announcement["address"])
         else:
@@ -320,7 +320,7 @@ class Attempt:
 
     @property
     def _unmet(self) -> list[str]:
-        """Roles that were started, and have not met the coordinator yet."""
+        """Roles that were started, and have not connected to the coordinator yet."""
         return [role for role in self._futures if role not in self._met and role not in self._said_gone]
 
     def _look_around(self, coordinator: ClientSocket) -> None:

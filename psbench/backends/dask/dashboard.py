@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 #: where runs report to the scheduler, and how often (seconds)
 _TOPIC, _EVERY_S = "psbench", 1.0
-#: seconds after which a run that says nothing is shown no more
+#: seconds after its last report in which a run is still shown
 _FORGOTTEN_S = 3600.0
 _PAGE = """<!doctype html><html lang="en"><head><meta charset="utf-8"><meta http-equiv="refresh" content="1">
 <title>psbench</title><style>body{{font:15px sans-serif;margin:2em}} progress{{width:20em}}
@@ -93,7 +93,7 @@ def _add_page(dask_scheduler: Scheduler) -> None:
 
 
 def page_of(events: Any, now: float) -> str:
-    """Return the page for what runs have reported, each with its time; the last word of each counts.
+    """Return the page of the runs' last reports, each with its time.
 
     >>> said = {"run": "a", "title": "<ssp>", "share": 0.5, "words": "worker 2 waits"}
     >>> "&lt;ssp&gt;" in page_of([(0.0, said)], 1.0), "<ssp>" in page_of([(0.0, said)], 1.0)

@@ -61,7 +61,7 @@ class Demand:
         ]
 
     def end(self) -> None:
-        """Ask no longer."""
+        """Withdraw the request for room."""
         waiting, self._waiting = self._waiting, []
         if waiting:
             with suppress(Exception):  # the scheduler may be gone, and these tasks with it
@@ -72,7 +72,7 @@ class Demand:
 
 
 def _hours_expected() -> Callable[[str], None]:
-    """Return what has a scheduler expect that tasks of a name take an hour."""
+    """Return a function for a scheduler, which then expects an hour of each task of that name."""
 
     # in here it is sent whole: a scheduler need not have psbench
     def expect(name: str) -> None:

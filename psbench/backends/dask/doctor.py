@@ -33,13 +33,13 @@ from psbench.training.workload import Workload
 
 #: float32 entries of the vector whose transfer is timed, and how often what is timed
 _ENTRIES, _PINGS, _TRANSFERS, _STEPS = 1 << 20, 21, 5, 15
-#: over links on which so many entries take longer than that, they are what is timed: all would take seconds
+#: a link on which so few entries take so many seconds is timed with them: all would take too long
 _FEWER, _LONG_S = 1 << 14, 0.02
 #: bytes of the largest message
 _LARGEST = 1 << 30
 #: seconds that an answer may take before the link counts as none
 _ANSWER_S = 3.0
-#: a link or worker is remarked on that is slower than the median by this factor
+#: a link or worker is reported if it is so many times slower than the median
 _SLOW = 3.0
 #: what Dask's nanny sets, with which torch takes 1.6 times as long
 _TRIM = ("MALLOC_TRIM_THRESHOLD_", "65536")

@@ -14,7 +14,7 @@ from distributed.core import Status
 
 from psbench.system.insides import replace_close
 
-#: why a Dask worker closes itself that has lost its scheduler
+#: the reason that Dask gives when a worker closes because it has lost its scheduler
 _LOST = ("worker-handle-scheduler-connection-broken", "worker-heartbeat-error")
 #: seconds between looks whether a role has ended
 _LOOK_S = 0.1

@@ -175,7 +175,7 @@ def placing(
 
 
 def _note_of_placement() -> tuple[Callable[..., bool], Callable[..., None]]:
-    """Return what has a scheduler note who is placed now, unless another is, and what removes the note."""
+    """Return functions for a scheduler: note which run is placed now, unless another is; remove the note."""
     name, silence_s = _NOTE, _CLIENT_SILENCE_S
 
     # in here they are sent whole: a scheduler need not have psbench

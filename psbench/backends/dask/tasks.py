@@ -84,7 +84,7 @@ def coordinate(
 def serve(
     experiment: Experiment, sent: Shipment | None, largest: int, topic: str, number: int, address: Address
 ) -> None:
-    """Be a parameter server that is not the first; `address` is the coordinator's."""
+    """Run a parameter server other than the first; `address` is the coordinator's."""
     name, key = server_name(number), take_key()
     with (
         listening_socket(experiment, key, largest) as socket,
@@ -119,7 +119,7 @@ def train(
     worker: int,
     servers: list[Address],
 ) -> None:
-    """Be a training worker; `servers` begins with the coordinator."""
+    """Run a training worker; `servers` begins with the coordinator."""
     name, key = worker_name(worker), take_key()
     with ExitStack() as stack:
         patience = patience_of(experiment.connection)
@@ -209,7 +209,7 @@ def _report(coordinator: ClientSocket, work: Callable[[], None]) -> None:
 
 
 def listening_socket(experiment: Experiment, key: RunKey, largest: int) -> ServerSocket:
-    """Listen where the Dask worker does, and be reached as it is."""
+    """Return a server socket on the Dask worker's host, which is reached under the same host name."""
     worker = get_worker()
     host, contact = get_address_host(worker.address), get_address_host(worker.contact_address)
     limits = experiment.connection
@@ -228,6 +228,6 @@ def _reporter(topic: str, name: str) -> Callable[[Stage], None]:
 
 
 def warm_up(topic: str, names: list[str]) -> None:
-    """Import what the roles of this process need, which has happened when this is called, and say so."""
+    """Report that this process has imported what its roles need: it imported this module."""
     for name in names:
         _reporter(topic, name)("torch loaded")

@@ -24,7 +24,7 @@ MOST_CELLS = 100_000
 _LISTED = 3
 #: what is compared by value where a list has something twice
 _PLAIN = (str, int, float, bool, type(None), Mapping, list)
-#: what a cell's workload does not depend on, so that one check serves all cells that differ in these
+#: fields that a cell's workload does not depend on: cells that differ only in these need one check
 _UNCHECKED = ("name", "seed", "evaluate_every", "checkpoint_every", "threads", "scheduler")
 
 

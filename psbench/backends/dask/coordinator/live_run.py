@@ -420,7 +420,7 @@ class LiveRun:
     def _finish(self) -> Script[None]:
         """Have the last version evaluated, and send the client what the run leaves."""
         run = self.run
-        # to handle them would make versions of which no store hears
+        # handling them would make versions that the store does not have
         left = {e.worker for e in run.events if type(e) is ev.Leave and self.membership.is_possible(e)}
         for event in run.events:
             if type(event) is ev.Evaluated:

@@ -54,7 +54,7 @@ class Replacements:
         return name in (EVALUATOR, REPLICA) or self._of_workers
 
     def find(self, name: str, now: float) -> None:
-        """Take note that a role has a process; worth a word if it was sought."""
+        """Take note that a role has a process; the client is informed if one was sought."""
         if name not in self._missing:
             return
         self._missing.discard(name)

@@ -69,7 +69,7 @@ class Replication:
         self._take_off()
 
     def due(self, actions: Sequence[Action]) -> bool:
-        """Return whether an answer tells a worker something: the replica must have what it rests on first."""
+        """Return whether an answer sends a worker anything: the replica must have its state first."""
         return self.is_there and any(type(action) is Release for action in actions)
 
     @property

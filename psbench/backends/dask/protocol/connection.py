@@ -26,7 +26,7 @@ from psbench.backends.dask.protocol.wire import HEARTBEAT_S, Frame
 _HEAD = struct.Struct("<BBxxIQ")
 #: small frames are read whole, and several at once
 _BUFFER = 1 << 16
-#: how long a reader asks without sleeping, in seconds: a small model's update takes that long
+#: seconds that a reader polls without sleeping: a small model's update takes that long
 _SPIN_S = 2e-4
 #: buffers that are read and dropped at the end
 _UNREAD = 1 << 10
@@ -111,7 +111,7 @@ class Connection:
         return bool(self._poller.poll(max(0, round(timeout_s * 1000))))
 
     def _comes_soon(self) -> bool:
-        """Ask for a moment without sleeping: to be woken takes as long as a server's answer to a small push.
+        """Poll for a moment without sleeping: waking takes as long as a server's answer to a small push.
 
         Other threads may have the core meanwhile.
         """

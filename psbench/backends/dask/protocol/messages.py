@@ -33,7 +33,7 @@ class Hello(Message, kind=0):
 
 
 class Ping(Message, kind=5):
-    """Nothing to read: that it cannot be sent shows that the peer is gone."""
+    """Carries nothing; a failure to send it shows that the peer is gone."""
 
 
 class Ready(Message, kind=10):
@@ -109,7 +109,7 @@ class RoleGone(Message, kind=29):
 
 
 class Incident(Message, kind=28):
-    """What has gone wrong, in words, as soon as it has: a coordinator may be lost too."""
+    """What has gone wrong, in words; sent at once, as the coordinator may be lost too."""
 
     text: str
 

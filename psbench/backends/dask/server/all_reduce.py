@@ -87,7 +87,7 @@ class AllReduceStore(ServerlessStore):
     # ---------------------------------------------------------------- pushes and versions
 
     def arrived(self, push: Push) -> None:
-        """Note what the pusher has to add; its payload stays with it."""
+        """Note that a worker has something to add; its payload stays with it."""
         self._pushed[push.worker] = key_of(push)
 
     def reduce(self, apply: act.Apply) -> None:
@@ -118,7 +118,7 @@ class AllReduceStore(ServerlessStore):
         )
 
     def _has(self, push: Push) -> bool:
-        """Whether the pusher still has what it adds to the next ring."""
+        """Whether the worker still has what it adds to the next ring."""
         return self._pushed.get(push.worker) == key_of(push)
 
     def _start(self, order: StartRing, of: _Weighted) -> None:
@@ -182,7 +182,7 @@ class AllReduceStore(ServerlessStore):
         self._request(_Request(lambda tag: msg.SendState(tag, states), then))
 
     def payload(self, push: Push, then: Then) -> None:
-        """Ask the pusher for what it adds to the next ring; `then` is given nothing if it is lost."""
+        """Ask the worker for what it adds to the next ring; `then` is given nothing if it is lost."""
         key = key_of(push)
         if not self._has(push):
             then({})

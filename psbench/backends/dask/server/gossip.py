@@ -74,7 +74,7 @@ class GossipStore(ServerlessStore):
         then(state_of(self._workload.server(), states))
 
     def arrived(self, push: Push) -> None:
-        """Do nothing: its model stays with the pusher, or is on its way to neighbours."""
+        """Do nothing: the model stays with its worker, or is on its way to neighbours."""
 
     def apply(self, apply: act.Apply) -> None:
         """Do nothing: what becomes of the models is said by `mix`."""

@@ -205,7 +205,7 @@ class ParameterSlice:
         )
 
     def _part(self, payload: Tensor, size: int) -> tuple[Tensor, Tensor]:
-        """Decode what a push carries of a fragment; what cannot be moves the model nowhere."""
+        """Decode what a push carries of a fragment; what cannot be decoded counts as zeros."""
         part, buffers = split(payload, max(1, size), self._num_buffers)
         if len(buffers) != self._num_buffers:
             return torch.zeros(size), self.server.buffers
@@ -221,7 +221,7 @@ class ParameterSlice:
         return self.payloads.pop(key, None) is not None
 
     def replace_missing(self, key: PushKey) -> None:
-        """Put in for a payload that never comes one that moves the model nowhere."""
+        """Put a payload that does not move the model in the place of one that will never come."""
         own, buffers = self.server.parameters, self.server.buffers
         nowhere = torch.zeros(self._pushed)
         if self._sends_parameters:

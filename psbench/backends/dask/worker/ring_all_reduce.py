@@ -18,7 +18,7 @@ from psbench.backends.partition import even_ranges
 Send: TypeAlias = Callable[[int, Tensor], None]
 #: wait for the piece of that step from the member before
 Receive: TypeAlias = Callable[[int], Tensor]
-#: what is left of a piece after the wire; the piece itself if nothing is lost on it
+#: what a receiver decodes of a piece: the piece itself without a codec
 Wired: TypeAlias = Callable[[Tensor], Tensor]
 
 

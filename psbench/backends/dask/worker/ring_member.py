@@ -30,7 +30,7 @@ from psbench.training.server import Server, added_up
 
 #: seconds between looks for a message of the coordinator while waiting for a piece of a ring
 _RING_LOOK_S = 0.02
-#: prefix of the vectors that a ring has come to, among the tensors of `TakeSum`
+#: prefix of the sums among the tensors of `TakeSum`
 _SUM = "sum/"
 
 
