@@ -176,11 +176,13 @@ class Calibration:
 
         So a band over seeds has what is not known of the machines in it, and not their variation alone.
         """
-        rng, speed = Streams(seed).generator("calibration"), []
-        for worker, each in enumerate(self.cluster["speed"]):
-            fitted = self.fitted.get(f"step of worker {worker % self._probed}, s")
+        rng, slower = Streams(seed).generator("calibration"), []
+        for worker in range(self._probed):
+            fitted = self.fitted.get(f"step of worker {worker}, s")
             share = 0.0 if fitted is None else (fitted.high - fitted.low) / (2 * _Z90 * fitted.value)
-            speed.append(each / max(0.1, 1.0 + share * float(rng.standard_normal())))
+            slower.append(max(0.1, 1.0 + share * float(rng.standard_normal())))
+        # workers that stand for the same measured one are as much slower as that
+        speed = [each / slower[worker % self._probed] for worker, each in enumerate(self.cluster["speed"])]
         return replace(self, cluster={**self.cluster, "speed": speed})
 
     @property

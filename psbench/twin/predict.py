@@ -45,7 +45,7 @@ class Predicted:
         return self.target_s or self.epoch_s
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Ranking:
     """Strategies on one profile, the quickest first (along a curve: in its order)."""
 
@@ -70,6 +70,9 @@ class Ranking:
             }
             for row in self.rows
         ]
+
+    def __repr__(self) -> str:
+        return str(self)
 
     def __str__(self) -> str:
         """Return a table, and which of its rows cannot be told apart."""

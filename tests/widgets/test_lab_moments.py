@@ -11,17 +11,18 @@ import torch
 
 from psbench import metrics
 from psbench.core.log import EventLog, Kind
-from psbench.errors import ParameterError, UnknownName
+from psbench.errors import DataError, ParameterError, UnknownName
 from psbench.experiment import Experiment
 from psbench.metrics.totals import SpanTotals
 from psbench.runs.execution import run
 from psbench.runs.fork import common_prefix
+from psbench.twin.calibration import Calibration
 from psbench_widgets import Lab, pace
 from psbench_widgets.bridge import Job, perform
 from psbench_widgets.check import as_values
 from psbench_widgets.figures import Figures, Shown
 from psbench_widgets.predictions import Prediction, gaps
-from psbench_widgets.presets import PRESETS, Preset
+from psbench_widgets.presets import PRESETS, SITUATIONS, Preset
 
 from .panel import BRIEF, Panel, Recorded, rows
 
@@ -143,6 +144,22 @@ def test_a_situation_is_one_press_and_shows_what_it_says(panel: Panel, preset: P
     # on another cluster it is not that situation any more, and has not its name
     panel.experiment = panel.experiment.but(cluster={"workers": 2}, stop={"updates": 2})
     assert [job.experiment.name for job in panel.run()] == [""]
+    assert panel.wait(60)
+
+
+def test_measured_machines_are_a_situation_too(
+    panel: Panel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(DataError, match="measure your machines by `psbench calibrate`"):
+        SITUATIONS["my_cluster"].experiment()
+    cluster = {"workers": 2, "speed": [1.0, 0.5], "link_time": {"name": "trace", "seconds": [[1e-3]] * 4}}
+    measured = BRIEF.but(cluster=cluster, batch_size=32, backend="simulated").spec()
+    Calibration(cluster, 2, (8, 16), 1438, {}, (), (), measured).to_yaml(Path("profile.yaml"))
+    panel.say("preset", name="my_cluster")
+    assert panel.experiment.name == "predict on my cluster"
+    assert panel.experiment.cluster.profile().speed == (1.0, 0.5)
+    assert [job.experiment.name for job in panel.run()] == ["predict on my cluster"]
     assert panel.wait(60)
 
 

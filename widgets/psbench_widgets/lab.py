@@ -12,7 +12,7 @@ from psbench_widgets.check import as_python
 from psbench_widgets.messages import Handlers
 from psbench_widgets.pace import PACES
 from psbench_widgets.panel import Panel
-from psbench_widgets.presets import PRESETS
+from psbench_widgets.presets import SITUATIONS
 
 
 class Lab(Panel):
@@ -56,7 +56,7 @@ class Lab(Panel):
             "pace": self._on_pace,
             "axis": self._on_axis,
             "target": lambda m: self._comparison.set_target(m.get("value")),
-            "preset": lambda m: self._show_settings(PRESETS[m["name"]].experiment()),
+            "preset": lambda m: self._show_settings(SITUATIONS[m["name"]].experiment()),
             "predict": lambda m: self.predict(**m["values"]),
             "film": lambda m: self._view.show_moment(m.get("at"), m.get("view", "")),
             "seek": self._on_seek,

@@ -31,7 +31,7 @@ from psbench_widgets.own_objects import own_parts
 from psbench_widgets.pace import PACES, Kind, Pace
 from psbench_widgets.page import PanelPage
 from psbench_widgets.predictions import Challenge, Prediction
-from psbench_widgets.presets import PRESETS, with_own_name
+from psbench_widgets.presets import SITUATIONS, with_own_name
 from psbench_widgets.questions import Questions
 from psbench_widgets.run_table import RunTable
 from psbench_widgets.run_view import RunView
@@ -84,7 +84,7 @@ class Panel(PanelPage):
             axes=dict(charts.AXES),
             watch=self._figures.layout(),
             folder=str(folder),
-            presets=[preset.plain() for preset in PRESETS.values()],
+            presets=[preset.plain() for preset in SITUATIONS.values()],
             goal=self._questions.plain(),
             opening=first_sight,
             pace=pace,

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from psbench.errors import DataError, PsbenchError
 from psbench.experiment import Experiment
 
 _FOUR = {"name": "custom", "workers": 4}
@@ -28,6 +30,33 @@ class Preset:
     def plain(self) -> dict[str, str]:
         """Return what the page draws."""
         return {"name": self.name, "title": self.title, "about": self.about}
+
+
+#: in the working folder, where `psbench calibrate` writes it
+PROFILE = Path("profile.yaml")
+
+
+@dataclass(frozen=True)
+class MeasuredPreset(Preset):
+    """The machines that `psbench calibrate` has measured, in virtual time."""
+
+    def experiment(self) -> Experiment:
+        """Return the experiment.
+
+        Raises
+        ------
+        DataError
+            If nothing was measured yet, or the file cannot be used.
+        """
+        from psbench.twin.calibration import Calibration
+
+        if not PROFILE.is_file():
+            raise DataError(
+                f"{PROFILE}: is not in this folder; measure your machines by `psbench calibrate` (a minute), "
+                "or put there what was measured elsewhere"
+            )
+        strategy = {"name": "ssp", "staleness_bound": 3}
+        return Calibration.read(PROFILE).experiment_of(strategy).but(name=self.title, stop=_SHORT)
 
 
 PRESETS = {
@@ -72,14 +101,27 @@ PRESETS = {
 }
 
 
+MEASURED = MeasuredPreset(
+    "my_cluster",
+    "predict on my cluster",
+    "The machines that psbench calibrate has measured: what would another strategy take on them?",
+    {},
+)
+#: all that the panel offers
+SITUATIONS: dict[str, Preset] = {**PRESETS, MEASURED.name: MEASURED}
+
+
 def with_own_name(experiment: Experiment) -> Experiment:
     """Return the experiment without the name of a situation that it no longer is.
 
     A situation is a cluster and how the data is divided; every strategy may be tried in it.
     """
-    for preset in PRESETS.values():
+    for preset in SITUATIONS.values():
         if experiment.name == preset.title:
-            own = preset.experiment()
+            try:
+                own = preset.experiment()
+            except PsbenchError:  # the file of what was measured has gone meanwhile
+                return experiment.but(name="")
             same = experiment.cluster == own.cluster and experiment.sharding == own.sharding
             return experiment if same else experiment.but(name="")
     return experiment
