@@ -95,7 +95,7 @@ class GossipMember(RingMember):
             self.mixed = self._mix(order)
 
     def _mix(self, order: MixModels) -> tuple[Tensor, Tensor]:
-        """Wait for the models of others, and return the mixture; the weights of lost ones are the worker's."""
+        """Wait for the models of others, and return the mixture; lost ones' weights are the worker's."""
         if order.key < 0 and self.worker in order.row:  # a pair: both send what they have now
             for other in order.row.keys() - {self.worker}:
                 self._send(other, order.key, self._own())
