@@ -128,6 +128,16 @@ def test_best_rates_are_those_of_the_best_trial(rounds):
     assert best_rates([trial("0.5", 0.9), trial("1", 0.9), trial("2", 0.99, "diverged")]) == {
         record.experiment: 1.0
     }
+    nothing = replace(trial("2", None), measures={})
+    assert best_rates([trial("0.5", 0.1), nothing]) == {record.experiment: 0.5}
+
+
+def test_a_row_has_a_best_if_one_of_its_two_experiments_was_tuned():
+    found = stored_reproduction("strategy_switch")
+    row = next(each.published for each in found.outcomes if each.ours is not None and each.published.baseline)
+    again = replace(found)
+    vars(again)["rates"] = {row.experiment: 1.0}
+    assert next(each for each in again.outcomes if each.published == row).best is not None
 
 
 def test_every_tuned_experiment_gets_the_same_trials():
