@@ -201,7 +201,7 @@ SIZES = [
     bad(
         "models of workers",
         ("model.hidden=[3000000]", "strategy=local_sgd", "cluster={workers: 100}"),
-        *("model 'mlp'", "held 205 times", "or use fewer workers"),
+        *("model 'mlp'", "held 305 times", "or use fewer workers"),
     ),
     bad("processes", ("backend=dask", "model.hidden=[1000000]", "strategy=asp"), "in each of 11 processes"),
     bad("rows", f"data={{name: look_alike, samples: {10**11}}}", "samples = 100000000000", "12.4 TB"),

@@ -141,7 +141,8 @@ def resume(
 
     It goes on from its last checkpoint with the time, the log and the model of that moment; what came after
     it is done again, and its checkpoints are removed from that folder. Steps that were under way are void:
-    their workers are sent the model and begin again. Under a barrier none is under way at a checkpoint, and
+    their workers are sent the model and begin again, without the model of their own that they had (EASGD
+    under ASP begins at the centre). Under a barrier none is under way at a checkpoint, and
     a simulated run goes on bit by bit as it would have done.
 
     Parameters

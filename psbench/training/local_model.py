@@ -6,7 +6,9 @@ with `stepped`, and then either `keep` the step or push the `payload`.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -14,7 +16,7 @@ from torch import Tensor
 
 from psbench.core.arithmetic import Entries, State, put_back
 from psbench.core.strategy import Strategy
-from psbench.optimization.optimizer import Optimizer
+from psbench.optimization.optimizer import SGD, Optimizer
 from psbench.optimization.update import OptimizerSteps
 from psbench.training.evaluator import Evaluator
 from psbench.training.server import OPTIMIZER, under
@@ -132,6 +134,28 @@ class LocalModel:
             self.state["gradient"] = gradient.clone()
         if own := under(OPTIMIZER, state):
             self._own.load(own)
+
+
+def kept_by_worker(composition: Strategy) -> int:
+    """Return how many vectors the worker's half of a strategy keeps beside its model; found by trying it.
+
+    On few entries, over three pushes. A part that cannot do with that is taken by what it had until then: an
+    estimate from below.
+    """
+    composition = composition.model_copy(update={"communication": composition.communication.fresh()})
+    zeros, none = torch.zeros(64), torch.zeros(0)
+    model = LocalModel(composition, SGD(lr=1.0))
+    with suppress(Exception):
+        model.obey(defaultdict(lambda: 1))
+        model.load(zeros, none, 1.0)
+        for _ in range(3):
+            model.stepped(StepResult(zeros.clone(), none, 0.0), 1, 1.0)
+            model.payload()
+            if composition.aggregation.reply == "model":
+                model.load(zeros, none, 1.0)
+            else:
+                model.receive(zeros.clone(), 1.0)
+    return sum(tensor.dim() > 0 for tensor in model.state.tensors().values())
 
 
 def numbers_of(payload: Tensor | None, reads: Collection[str]) -> dict[str, float]:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from psbench.core.aggregation import Aggregation
+from psbench.core.strategy import Strategy
 from psbench.data import Dataset
 from psbench.errors import ParameterError
 from psbench.experiment import Experiment
 from psbench.system.limits import check_memory, size
+from psbench.training.local_model import kept_by_worker
 from psbench.training.server import kept_vectors
 
 #: the log counts the bytes of a message in 32 bits
@@ -16,8 +19,8 @@ def check_model(experiment: Experiment, model_bytes: int) -> None:
     """Refuse a model that is too large for the run's memory, or for a message.
 
     An estimate from below: the model that computes, its start, the server's with what the optimizer and the
-    aggregation keep of it, a gradient; and a model for every worker that has one of its own, two without a
-    server.
+    aggregation keep of it, a gradient; and of every worker what it keeps and what it has sent to a commit, as
+    `vectors_of_a_worker` counts it.
 
     Parameters
     ----------
@@ -37,15 +40,28 @@ def check_model(experiment: Experiment, model_bytes: int) -> None:
         )
     compositions = experiment.strategy.compositions
     copies = 4 + experiment.optimizer.tensors + max(kept_vectors(c.aggregation) for c in compositions)
-    if any(composition.own_steps for composition in compositions):
-        copies += experiment.num_workers * (1 + experiment.worker_optimizer.tensors)
-    if any(composition.placement.peer_to_peer for composition in compositions):
-        copies += experiment.num_workers  # what was sent, before all have mixed
+    of_a_worker = [vectors_of_a_worker(each, experiment.worker_optimizer.tensors) for each in compositions]
+    copies += 0 if experiment.timing_only else experiment.num_workers * max(of_a_worker)
     what = f"{what}, held {copies} times,"
     if processes := _local_processes(experiment):
         copies = max(copies, 2 * processes)
         what = f"{what[:-1]} at least twice in each of {processes} processes,"
     check_memory(copies * model_bytes, what, "make it smaller, or use fewer workers")
+
+
+def vectors_of_a_worker(composition: Strategy, optimizer_tensors: int) -> int:
+    """Return how many vectors as long as the model a run has of each worker, at the least.
+
+    Its own model and optimizer if it steps by itself, what its half of the strategy keeps, what its codec
+    or an exchange has left out so far; and what it has sent, where a barrier or an exchange without a server
+    has the messages of all at once.
+    """
+    own, sends = composition.communication, composition.consistency.barrier
+    sends = (sends and not composition.sends_fragments) or composition.placement.peer_to_peer
+    kept = (1 + optimizer_tensors) * composition.own_steps
+    kept += 0 if composition.pushes_raw_gradients else kept_by_worker(composition)
+    kept += own.codec.has_memory or type(composition.aggregation).left_out is not Aggregation.left_out
+    return kept + composition.vectors_of_a_push * sends
 
 
 def check_data(experiment: Experiment, data: Dataset) -> None:

@@ -28,10 +28,11 @@ from psbench.errors import ParameterError, UnknownName
 from psbench.optimization.optimizer import SGD
 from psbench.runs.execution import resume, run
 from psbench.runs.fork import Fork, fork
-from psbench.strategies import local_sgd
+from psbench.strategies import local_sgd, make_strategy
 from psbench.strategies.aggregation import DynSGDVersioned
 from psbench.testing import toy_experiment
 from psbench.training.local_model import LocalModel
+from psbench.training.memory import vectors_of_a_worker
 from psbench.training.server import Server, kept_vectors
 from psbench.training.workload import Workload
 
@@ -202,6 +203,26 @@ def test_the_memory_that_is_forecast_counts_a_parts_vectors(part, vectors):
     consistency = "asp" if part.one_at_a_time else "bsp"
     workload = Workload.build(toy_experiment(Strategy(consistency=consistency, **settings)))
     assert workload.entry_bytes == 4 * (1 + workload.experiment.optimizer.tensors + vectors)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "vectors"),
+    [
+        ({"consistency": "asp"}, 0),
+        ({"consistency": "bsp"}, 1),  # all have pushed
+        (local_sgd(), 2 + 1),  # model and momentum of the worker's own
+        ("diloco", 2 + 1 + 1),  # the model that it received
+        ("eager_diloco", 2 + 4 + 1),  # agreed, velocity, own share, others' mean
+        ("selsync", 2 + 1),
+        ("power_sgd", 1 + 1),  # what the aggregate lacks
+        ("double_squeeze", 1 + 1),  # what its signs have lost
+        ("d_psgd", 2 + 1 + 1),  # the gradient that waits for the mixture
+        (STRATEGIES["own_easgd"], 2 + 1),
+    ],
+)
+def test_it_counts_what_workers_keep_and_what_they_have_sent(strategy, vectors):
+    composition = Strategy(**strategy) if isinstance(strategy, dict) else make_strategy(strategy)
+    assert vectors_of_a_worker(composition, 1) == vectors
 
 
 def test_the_state_begins_anew_under_another_part():
