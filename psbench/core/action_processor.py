@@ -112,6 +112,7 @@ class ActionProcessor:
         self._own_steps = now.own_steps
         self._always_send = now.placement.collective or self._own_steps
         self._fragments = now.communication.fragments(self._wire_size.layout)
+        self.view.fragment_updates = [0] * len(self._fragments)
         self._exchanges = now.aggregation.exchanges
         self._replies_aggregate = now.aggregation.reply != "model"
         self.peer_to_peer = now.placement.peer_to_peer
@@ -156,6 +157,7 @@ class ActionProcessor:
             apply.momentum_scale = self._momentum_scale(version - 1 - self.handed_over, view.num_workers)
         if self._fragments:
             apply.fragment = self._fragment_of(pushes)
+            view.fragment_updates[apply.fragment] += 1
         self.out.append(apply)
         view.committed += count
         if self.peer_to_peer:  # a worker's own version is what its push has made
@@ -239,6 +241,7 @@ class ActionProcessor:
                 name = self.composition.communication.name
                 raise ProtocolError(f"{name!r}: has fragments, and on_release orders none: {{'fragment': 0}}")
             worker.fragment = orders["fragment"]
+            self.note_fragments(worker, release.fragment)
         if voted or self._own_steps:
             kept = self._complete_for_own_steps(release, worker, status)
         if self.migration is not None and step:
@@ -247,6 +250,14 @@ class ActionProcessor:
             self.record(Kind.HOLD, worker=number, text=REASSIGNMENT)
         else:
             self._hand_out(release, kept)
+
+    def note_fragments(self, worker: WorkerView, fragment: int) -> None:
+        """Note that a worker is sent a fragment, or all of the model (-1)."""
+        updates = self.view.fragment_updates
+        if fragment < 0:
+            worker.fragment_updates = [*updates]
+        else:
+            worker.fragment_updates[fragment] = updates[fragment]
 
     def _fragment_of(self, pushes: Sequence[Push]) -> int:
         (fragment, *others) = {push.fragment for push in pushes}

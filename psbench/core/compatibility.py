@@ -229,8 +229,8 @@ def _of_fragments(strategy: Composition) -> list[tuple[bool, str]]:
     c, a, m, p = strategy.consistency, strategy.aggregation, strategy.communication, strategy.placement
     return [
         (
-            not (c.barrier or c.current_only) or c.cancels,
-            f"{m.name}: all push a fragment at the same step, and it is committed; not so under {c.name}",
+            not (c.barrier or c.current_only or c.singly) or c.cancels,
+            f"{m.name}: a commit is of one fragment, and {c.name} takes pushes of several together",
         ),
         (
             a.payload != "difference" or a.reply != "model" or type(a).update is Aggregation.update,

@@ -159,6 +159,9 @@ class Engine:
             self._processor.record(Kind.RESUME, version=view.version, text=plain_json(text))
         view.epochs = epochs
         self._members.restart_void_work(own)
+        if self.composition.communication.overlaps and view.fragment_updates:
+            for worker in own:  # steps beside a push are void: all of the model is sent
+                self._processor.note_fragments(view.workers[worker], -1)
         return self._finish()
 
     def pause_for_evaluations(self, due: Callable[[], bool]) -> None:
@@ -194,8 +197,9 @@ class Engine:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Load a state of `state_dict`, written by an engine of the same strategy."""
         self.view.load_state_dict(state["view"])
-        ranges = self.view.ranges
+        ranges, updates = self.view.ranges, self.view.fragment_updates
         self._install(self.view.in_force)
+        self.view.fragment_updates = updates
         self._processor.set_ranges(ranges)
         for part in self.composition.parts:
             part.load_state_dict(state["parts"][part.domain])
@@ -211,6 +215,10 @@ class Engine:
         worker = view.workers[push.worker]
         if (worker.ticket != push.ticket or worker.status is not COMPUTING) and self._is_void(push, "push"):
             return
+        push.fragment = fragment = worker.fragment
+        if fragment >= 0:
+            since = view.fragment_updates[fragment] - worker.fragment_updates[fragment]
+            push.base_version = view.version - since
         if log is not None:
             text = 0 if push.stats is None and not push.overlapping else log.number(push_text(push))
             # fmt: off
@@ -220,7 +228,6 @@ class Engine:
             ))
             # fmt: on
         worker.status = PUSHED
-        push.fragment = worker.fragment
         worker.overlapping = push.overlapping
         worker.previous_push_s, worker.last_push_s = worker.last_push_s, view.now
         view.move_clock(worker, worker.clock + 1)

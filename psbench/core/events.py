@@ -14,11 +14,13 @@ from typing import Any, TypeAlias
 class Push:
     """A worker has sent the result of its steps and waits for an answer.
 
-    `base_version` is the version the work started from; `steps` mini-batches and `samples` examples
-    went into it. `compute_s` and `send_s` (seconds) and `loss` (mean over its samples) describe it for
-    the log; a part may read only what it declares in `reads`, and finds that in `stats`. `overlapping`: the
-    worker goes on computing while it waits for the answer. `fragment`: which entries it carries, of the
-    `fragments` that the communication part declares; -1 for all. The engine sets it.
+    `base_version` is the version the work started from; `steps` mini-batches and `samples` examples went into
+    it. Of a push of some entries, the engine counts `base_version` back from the present version by the
+    updates of these entries since the worker was sent them, so that the difference is its staleness.
+    `compute_s` and `send_s` (seconds) and `loss` (mean over its samples) describe it for the log; a part may
+    read only what it declares in `reads`, and finds that in `stats`. `overlapping`: the worker goes on
+    computing while it waits for the answer. `fragment`: which entries it carries, of the `fragments` that the
+    communication part declares; -1 for all. The engine sets it.
     """
 
     id: int

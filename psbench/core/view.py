@@ -76,6 +76,8 @@ class WorkerView:
     dropped: bool = False
     #: the entries that its next push carries; -1: all
     fragment: int = -1
+    #: how often each fragment had been updated when the worker was sent it
+    fragment_updates: list[int] = field(default_factory=list)
     #: without a server: how often its model was mixed with others', and that number when it came
     version: int = 0
     first_version: int = 0
@@ -103,6 +105,8 @@ class ClusterView:
     layout: Sequence[tuple[str, int]] = ()  #: the model's tensors in the order of its vector: name, entries
     #: the entries that each server holds now: ranges, start included, stop excluded
     ranges: Sequence[Sequence[tuple[int, int]]] = ()
+    #: how often each fragment has been updated, where pushes are of fragments
+    fragment_updates: list[int] = field(default_factory=list)
     now: float = 0.0  #: seconds since the run began, virtual or wall
     version: int = 0  #: committed updates
     samples: int = 0  #: samples in committed pushes, and in steps that workers keep after a vote
@@ -220,6 +224,7 @@ class ClusterView:
         state["pending"] = [asdict(p) for p in self.pending.values()]
         state["clock_counts"] = sorted(self.clock_counts.items())
         state["ranges"] = [[list(each) for each in own] for own in self.ranges]
+        state |= {"fragment_updates": [*self.fragment_updates]} if self.fragment_updates else {}
         state["rng"] = self.rng.bit_generator.state
         return state
 
@@ -228,6 +233,7 @@ class ClusterView:
         for name in _SAVED:
             setattr(self, name, state[name])
         self.in_force = state.get("in_force", self.composition)
+        self.fragment_updates = [*state.get("fragment_updates", ())]
         workers = [current_names(worker, _RENAMED) for worker in state["workers"]]
         pending = [current_names(push, _RENAMED) for push in state["pending"]]
         self.workers = {w["id"]: WorkerView(**w | {"status": Status(w["status"])}) for w in workers}

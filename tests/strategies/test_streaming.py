@@ -1,13 +1,18 @@
 """Fragments, Streaming and Eager DiLoCo: the papers' steps by hand, what equals what, and what is refused."""
 
+import json
+
 import pytest
 import torch
 from threaded_run import ThreadedRun
+from toybox import take_out
 from vectors import pushed
 
 import psbench as ps
+from psbench.backends.replay import replay
 from psbench.core.arithmetic import State
 from psbench.core.log import Kind
+from psbench.core.part import REGISTRY
 from psbench.core.strategy import Strategy
 from psbench.errors import ParameterError
 from psbench.optimization.optimizer import SGD
@@ -18,6 +23,7 @@ from psbench.testing import toy_experiment
 from psbench.training.local_model import LocalModel
 from psbench.training.server import Server
 from psbench.training.trainer import StepResult
+from psbench.training.workload import Workload
 
 NONE = torch.zeros(0)
 LAYOUT = [("a", 2), ("b", 3), ("c", 1)]
@@ -59,7 +65,7 @@ def test_each_entry_is_in_one_fragment_and_none_is_empty(sizes, count, pattern):
         ({"local_steps": 6, "num_fragments": 3, "overlap": 2}, "use at most 1"),
         ({"aggregation": "mean"}, "steps kept on the worker would be lost"),
         ({"consistency": "asp"}, "asp has no barrier"),
-        ({"consistency": "asp", "aggregation": "fedbuff"}, "all push a fragment at the same step"),
+        ({"consistency": "k_batch_asp", "aggregation": "fedbuff"}, "takes pushes of several together"),
         ({"codec": {"name": "top_k"}}, "without error feedback"),
         ({"codec_down": {"name": "sign"}}, "'none' or 'fp16' down"),
         ({"aggregation": "krum"}, "fragment"),
@@ -73,6 +79,91 @@ def test_what_has_no_meaning_is_refused(values, says):
 def test_more_fragments_than_tensors_are_refused_before_any_step():
     with pytest.raises(ParameterError, match="num_fragments: 30, and the model has"):
         run(streaming(local_steps=60, num_fragments=30))
+
+
+# -------------------------------------------------------------------- without a barrier
+
+
+class InTurn(Fragments):
+    """Block coordinate descent: a step moves the fragment alone that is pushed, and not on the worker."""
+
+    name = "toy_in_turn"
+
+    def step(self, w, gradient, state, own):
+        state["step"] = gradient * own.lr
+
+    def keep(self, w, state, own):
+        pass
+
+    def payload(self, w, state, own):
+        return state["step"].clone()
+
+
+take_out("toy_in_turn")
+ADDS_UP = {"name": "fedbuff", "outer_lr": 1.0, "staleness_exponent": 0.0}
+CONSTANT = {"step_time": "constant"}
+
+
+def blocks(consistency="asp", aggregation=ADDS_UP, **values):
+    values = {"overlap": 0, "mixing": 0.0, "first_push": "after_share"} | values
+    return Strategy(consistency=consistency, aggregation=aggregation, communication=InTurn(**values))
+
+
+def test_one_fragment_is_asynchronous_sgd():
+    settings = {"cluster": {"workers": 3}, "stop": {"updates": 30}}
+    ours = run(blocks(num_fragments=1, local_steps=1), optimizer={"name": "sgd", "lr": 0.1}, **settings)
+    asp = run("asp", optimizer={"name": "sgd", "lr": 0.3}, **settings)  # of which each push has its third
+    torch.testing.assert_close(ours.parameters, asp.parameters, rtol=1e-5, atol=1e-6)
+    assert staleness(ours) == staleness(asp)
+    assert max(staleness(asp)) > 1
+
+
+def test_fragments_in_turn_of_one_worker_are_block_coordinate_descent():
+    alone = {"cluster": {"workers": 1} | CONSTANT, "optimizer": {"name": "sgd", "lr": 0.1}}
+    strategy = blocks(num_fragments=2, local_steps=2)
+    done = run(strategy, **alone)
+    workload = Workload.build(done.experiment)
+    trainer, layout = workload.trainer(), workload.model.layout
+    x = workload.server().parameters
+    for update in range(9):
+        job = trainer.start(0, done.experiment.batch_size)
+        gradient = trainer.result(job, x, NONE).gradient
+        for start, stop in strategy.communication.fragments(layout)[(update + 1) % 2]:
+            x[start:stop] -= 0.1 * gradient[start:stop]
+    assert torch.equal(done.parameters, x)
+    assert set(staleness(done)) == {0}
+
+
+def staleness(done):
+    return ps.metrics.staleness(done.log)["staleness"].tolist()
+
+
+def test_staleness_is_of_the_fragment_and_a_rule_sees_it(tmp_path, monkeypatch):
+    """By hand: each push's fragment, from the orders, and the versions of it since the worker was sent it."""
+    settings = {"cluster": {"workers": 3}, "stop": {"updates": 24}, "checkpoint_every": 0.2}
+    strategy = blocks(aggregation=ADDS_UP | {"staleness_exponent": 1.0}, num_fragments=2, local_steps=2)
+    done = run(strategy, **settings)
+    made, sent, following, expected = [0, 0], {}, {}, []
+    for row in done.log.rows():
+        worker = int(row["worker"])
+        if row["kind"] == Kind.RELEASE:
+            known = sent.setdefault(worker, [0, 0])
+            for fragment in [following[worker]] if worker in following else (0, 1):
+                known[fragment] = made[fragment]
+            following[worker] = json.loads(done.log.texts[row["text"]])["fragment"]
+        if row["kind"] == Kind.APPLY:
+            fragment = following[worker]
+            expected.append((made[fragment] - sent[worker][fragment], float(row["loss"])))
+            made[fragment] += 1
+    assert staleness(done) == [stale for stale, _ in expected]
+    weights = [1.0 / (stale + 1) for stale, _ in expected]
+    assert [weight for _, weight in expected] == pytest.approx(weights, rel=1e-6)
+    assert {0, 1, 2} <= set(staleness(done))
+    assert replay(done) == len(done.log)
+    monkeypatch.setitem(REGISTRY["communication"], InTurn.name, InTurn)
+    ps.run(done.experiment.but(stop={"updates": 12}), folder=tmp_path)
+    again = resume(tmp_path, {"stop": {"updates": 24}})
+    assert replay(again) == len(again.log)
 
 
 # -------------------------------------------------------------------- the exchange of a fragment
@@ -308,11 +399,13 @@ def test_after_a_switch_pushes_are_whole_again(backend):
     [
         streaming(servers=2, codec="e3m0"),
         streaming(overlap=0, placement="all_reduce"),
+        streaming(consistency="asp", aggregation="fedbuff", servers=2),  # alone, as its order is a clock's
         {"name": "eager_diloco", "local_steps": 4, "servers": 2},
     ],
 )
 def test_live_the_bits_are_those_of_virtual_time(strategy):
-    simulated = run(strategy, cluster={"workers": 2, "step_time": "constant"})
+    workers = 1 if "consistency" in strategy else 2
+    simulated = run(strategy, cluster={"workers": workers, "step_time": "constant"})
     live = ThreadedRun(simulated.experiment.model_copy(update={"backend": "dask"})).run()
     assert torch.equal(live.parameters, simulated.parameters)
     sizes = [log.of_kind(Kind.PUSH)["bytes"].tolist() for log in (live.log, simulated.log)]

@@ -9,6 +9,7 @@ from pydantic import PrivateAttr, model_validator
 
 from psbench.core.actions import Action, Orders
 from psbench.core.arithmetic import State, Vector, WorkerStep
+from psbench.core.events import Push
 from psbench.core.own_steps import OwnSteps
 from psbench.core.parts import Layout, Ranges
 from psbench.core.specification import parameter
@@ -84,7 +85,8 @@ class Fragments(OwnSteps):
     and alpha = 0; workers that never hear of each other with alpha = 1. Bytes in H steps are DiLoCo's; the
     peak is one P-th.
     With no overlap and P > 1 the other fragments keep what they have done, and the rate of each step is that
-    of the epoch at the last answer.
+    of the epoch at the last answer. Without a barrier (`asp` or `ssp`, with `fedbuff`) every worker goes
+    through the fragments by itself, and is answered at once.
     Our reading: a fragment is of whole tensors, where the paper takes groups of transformer layers;
     BatchNorm's statistics travel with every fragment. Where a strategy switches, the last push is of one
     fragment, and what the others have done since theirs is lost. The paper sends 4 bits a value: codec e3m0.
@@ -117,7 +119,10 @@ class Fragments(OwnSteps):
         "after_all", "the first push: after H steps, or after the share of one fragment", source=SOURCE
     )
 
-    _rounds: int = PrivateAttr(default=0)  # commits so far
+    #: versions that took a push of each worker; who comes later begins where the furthest is
+    _turns: dict[str, int] = PrivateAttr(default_factory=dict)
+    _furthest: int = PrivateAttr(default=0)
+    _pushed: list[int] = PrivateAttr(default_factory=list)  # since the last version
 
     @model_validator(mode="after")
     def _divides(self) -> Fragments:
@@ -182,16 +187,33 @@ class Fragments(OwnSteps):
         """Return the worker policy that streams."""
         return Streaming(overlap=self.overlap)
 
+    def on_push(self, push: Push, view: ClusterView) -> list[Action]:
+        """Note who has pushed."""
+        self._pushed.append(push.worker)
+        return []
+
     def on_applied(self, view: ClusterView) -> list[Action]:
-        """Count the commits: all workers push the same fragment next."""
-        self._rounds += 1
+        """Let those who have pushed go on to their next fragment: under a barrier all to the same one."""
+        for worker in self._pushed:
+            self._turns[str(worker)] += 1
+            self._furthest = max(self._furthest, self._turns[str(worker)])
+        self._pushed.clear()
+        return []
+
+    def on_leave(self, worker: int, view: ClusterView) -> list[Action]:
+        """Forget a worker."""
+        self._turns.pop(str(worker), None)
+        self._pushed = [other for other in self._pushed if other != worker]
         return []
 
     def on_release(self, worker: int, view: ClusterView) -> Orders:
-        """Order the next fragment, and the steps until its push."""
+        """Order the worker's next fragment, and the steps until its push."""
+        if worker in self._pushed:  # and no version took it: it goes on where the others are
+            self.on_leave(worker, view)
+        turn = self._turns.setdefault(str(worker), self._furthest)
         late = self.first_push == "after_all"
-        steps = self.local_steps if late and not self._rounds else self.local_steps // self.num_fragments
-        return {"local_steps": steps, "fragment": (self._rounds + (not late)) % self.num_fragments}
+        steps = self.local_steps if late and not turn else self.local_steps // self.num_fragments
+        return {"local_steps": steps, "fragment": (turn + (not late)) % self.num_fragments}
 
     def begin(self, w: Vector, model: Vector, state: State, own: WorkerStep) -> None:
         """Mix what all have agreed on with the own value; a worker that has none takes it over."""

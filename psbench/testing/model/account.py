@@ -127,6 +127,7 @@ class Account:
         )
         if now.sends_fragments:
             made.fragment = {self.carried.pop(push.id) for push in apply.pushes}.pop()
+            c.fragments.append(made.fragment)
         self.out.append(made)
         for push, weight in zip(apply.pushes, apply.weights, strict=True):
             own = c.workers[push.worker].version
@@ -199,6 +200,9 @@ class Account:
         if now.sends_fragments:
             made.fragment = member.fragment if not first and member.has_model else -1
             member.fragment = orders["fragment"]
+            sent = now.communication.fragments(self.size.layout)
+            for each in range(len(sent)) if made.fragment < 0 else [made.fragment]:
+                member.sent[each] = len(c.fragments)
         if voted or now.own_steps:
             made = replace(made, aggregate=aggregate, epoch=self.communication.rate_epoch(c))
         member.status, member.ticket, member.base_version = Status.COMPUTING, made.ticket, load

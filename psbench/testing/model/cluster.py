@@ -30,6 +30,7 @@ class Member:
     voted_samples: int = 0
     dropped: bool = False
     fragment: int = -1
+    sent: dict[int, int] = field(default_factory=dict)  #: of each fragment, at which of `fragments` it was
     version: int = 0
     first_version: int = 0
     push_weight: float = 1.0
@@ -53,6 +54,7 @@ class Cluster:
     graph: Any = None  #: the placement, which has the graph where there is no server
     sends_first: bool = False  #: whether a worker sends the model that its step begins with
     ranges: Sequence[Sequence[tuple[int, int]]] = ()
+    fragments: list[int] = field(default_factory=list)  #: those that versions were made of, in order
     capacity: Sequence[int] = ()
     now: float = 0.0
     version: int = 0

@@ -46,24 +46,52 @@ class Eager(LocalSGD):
 
 @rule("communication", "fragments", "asked_fragments")
 class Fragments(Rule):
-    """Streaming DiLoCo, Alg. 2: fragment p is sent at t = p H/P (mod H), from H steps on or from H/P."""
+    """Streaming DiLoCo, Alg. 2: fragment p is sent at t = p H/P (mod H), from H steps on or from H/P.
+
+    A worker that joins, or whose push was dropped, goes on with the fragment that the furthest is at.
+    """
 
     def __init__(self, own: Any) -> None:
         super().__init__(own)
-        self.commits = 0
+        self.taken: list[int] = []  # the worker of each push that was part of a version
+        self.ahead: dict[int, int] = {}  # of each worker, what others had done when it came
+        self.most = 0
+        self.fresh: set[int] = set()  # those with pushes since the last version
+
+    def on_push(self, push: Push, c: Cluster) -> Decisions:
+        """Note it."""
+        self.fresh.add(push.worker)
+        return []
 
     def on_applied(self, c: Cluster) -> Decisions:
-        """Count."""
-        self.commits += 1
+        """Count those that the version is of."""
+        self.taken += sorted(self.fresh)
+        self.fresh.clear()
+        self.most = max([self.most, *map(self.pushed, self.ahead)])
         return []
+
+    def on_leave(self, worker: int, c: Cluster) -> Decisions:
+        """Forget it."""
+        self.taken = [other for other in self.taken if other != worker]
+        self.ahead.pop(worker, None)
+        self.fresh.discard(worker)
+        return []
+
+    def pushed(self, worker: int) -> int:
+        """Return how many turns a worker has had."""
+        return self.ahead[worker] + self.taken.count(worker)
 
     def on_release(self, worker: int, c: Cluster) -> Orders:
         """Say which is next, and when."""
+        if worker in self.fresh:  # its push was dropped
+            self.on_leave(worker, c)
+        self.ahead.setdefault(worker, self.most)
+        pushed = self.pushed(worker)
         whole, count = self.own.local_steps, self.own.num_fragments
         share = whole // count
         first = whole if self.own.first_push == "after_all" else share
-        step = first + self.commits * share
-        return {"fragment": step // share % count, "local_steps": share if self.commits else first}
+        step = first + pushed * share
+        return {"fragment": step // share % count, "local_steps": share if pushed else first}
 
 
 @rule("communication", "dynamic_local_sgd", "regional_sgd")
