@@ -129,7 +129,7 @@ ROWS = {
     "a_regions_model_taken_for_a_gradient": "a worker would take for a gradient",
     "no_model_of_a_region": "goes on from the model of a region, and",
     "tensors_in_part": "takes norms of whole tensors, of which",
-    "fragments_at_different_steps": "all push a fragment at the same step",
+    "fragments_at_different_steps": "takes pushes of several together",
     "fragments_without_a_step": "a fragment is a difference, and a step of its own",
     "numbers_of_whole_vectors": "asks for numbers of whole vectors",
     "codecs_of_whole_vectors": "codecs keep whole vectors",

@@ -184,7 +184,7 @@ def test_the_slack_of_the_overlap_is_the_grace():
     [
         ({"servers": 2}, "whole tensors"),
         ({"placement": "all_reduce"}, "added up on their way"),
-        ({"consistency": "asp"}, "all push a fragment at the same step"),
+        ({"consistency": "k_batch_asp"}, "takes pushes of several together"),
         ({"grace_share": 0.5}, "grace_s"),
         ({"codec": "top_k"}, "without error feedback"),
     ],
