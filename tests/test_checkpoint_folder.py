@@ -249,11 +249,10 @@ def test_a_push_beyond_the_next_and_checkpoints_of_two_runs_are_refused(written,
 
 
 def test_the_last_checkpoint_is_the_one_with_most_rows_then_the_latest(tmp_path):
-    states = {"none": {}, "a": {"log": {"rows": 0}}, "b": {"log": {"rows": 5}, "time_s": 0.5}}
-    states["c"] = {"log": {"rows": 5}, "time_s": 0.7}
-    for count in range(1, 5):
-        name = list(states)[count - 1]
-        Checkpoint({}, states[name]).save(tmp_path / f"{'zyxw'[count - 1]}-{name}.npz")
+    states = {"none": {}, "a": {"log": {"rows": 0}}, "timeless": {"log": {"rows": 5}}}
+    states |= {"b": {"log": {"rows": 5}, "time_s": 0.5}, "c": {"log": {"rows": 5}, "time_s": 0.7}}
+    for letter, name in zip("zyxwv", states, strict=True):
+        Checkpoint({}, states[name]).save(tmp_path / f"{letter}-{name}.npz")
         assert find(tmp_path).stem.endswith(name)
 
 

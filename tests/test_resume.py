@@ -255,11 +255,14 @@ def test_timing_only_runs_go_on_too(tmp_path):
     assert run(experiment, start=tmp_path).meta["status"] == "finished"
 
 
-def test_equal_tensors_are_stored_once(tmp_path):
+def test_equal_tensors_are_stored_once(tmp_path, monkeypatch):
+    asked = []
+    monkeypatch.setattr("psbench.checkpoints.file.check_memory", lambda needed, *_: asked.append(needed))
     one = torch.arange(100_000, dtype=torch.float32)
     path = Checkpoint({"a": one, "b": one.clone(), "c": one + 1}, {}).save(tmp_path / "x.npz")
     assert path.stat().st_size < 2.2 * 400_000
     loaded = Checkpoint.load(path).tensors
+    assert 800_000 <= asked[0] < 810_000
     assert torch.equal(loaded["b"], one)
     assert torch.equal(loaded["c"], one + 1)
 
