@@ -246,6 +246,28 @@ def test_what_is_no_checkpoint_is_refused(tmp_path):
         resume(second)
 
 
+class Executes:
+    """Makes a folder where it is unpickled."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def __reduce__(self) -> Any:
+        return Path.mkdir, (self.folder,)
+
+
+def test_nothing_in_a_file_is_executed(tmp_path):
+    content = np.array([Executes(tmp_path / "made")], dtype=object)
+    np.savez(tmp_path / "a.npz", state=np.array("{}"), parameters=content)
+    np.savez(tmp_path / "b.npz", state=content)
+    for name in ("a", "b"):
+        with pytest.raises(DataError, match="not a checkpoint"):
+            Checkpoint.load(tmp_path / f"{name}.npz")
+    with pytest.raises(DataError, match="not a checkpoint"):
+        Checkpoint.state_of(tmp_path / "b.npz")
+    assert not (tmp_path / "made").exists()
+
+
 # ---------------------------------------------------------------- pieces
 
 
