@@ -150,6 +150,9 @@ class LogNormal(StepTime):
         step. 0: steps are independent; 1: all steps of a worker take the same time.
     shift : float, 0 to 1
         What every step takes at least. The variance is (1 - shift)^2 (exp(sigma^2) - 1).
+    stalls, stall : float
+        What share of the steps stalls, and for how long on average, in means of the others: an exponential
+        time is added to such a step, whatever the one before took. Factors are divided by 1 + stalls * stall.
 
     Notes
     -----
@@ -174,11 +177,16 @@ class LogNormal(StepTime):
         le=1,
     )
     shift: float = parameter(0.0, "what every step takes at least, as a share of the mean", ge=0, lt=1)
+    stalls: float = parameter(0.0, "share of the steps that stall", ge=0, le=1)
+    stall: float = parameter(0.0, "how long a stall is on average, in means of the other steps", ge=0)
 
     def draw(self, rng: np.random.Generator, start: int, size: int) -> np.ndarray:
-        """Return log-normal factors; correlated ones are of a new series, whatever `start`."""
-        if self.correlation:
+        """Return log-normal factors; correlated ones, or with stalls, of a new series, whatever `start`."""
+        if self.correlation or self.stalls:
             return self.series(0, rng)(size)
+        return self._independent(rng, size)
+
+    def _independent(self, rng: np.random.Generator, size: int) -> NDArray[np.float64]:
         return self._shifted(rng.lognormal(-0.5 * self.sigma**2, self.sigma, size))
 
     def _shifted(self, factors: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -186,8 +194,21 @@ class LogNormal(StepTime):
 
     def series(self, worker: int, rng: np.random.Generator) -> Callable[[int], NDArray[np.float64]]:
         """Return what gives the next factors of a worker."""
+        if not self.stalls:
+            return self._smooth(rng)
+        smooth, whether, how_long = self._smooth(rng), *rng.spawn(2)
+        scale = 1.0 + self.stalls * self.stall
+
+        def following(size: int) -> NDArray[np.float64]:
+            stalled = whether.random(size) < self.stalls
+            return (smooth(size) + self.stall * stalled * how_long.standard_exponential(size)) / scale
+
+        return following
+
+    def _smooth(self, rng: np.random.Generator) -> Callable[[int], NDArray[np.float64]]:
+        """Return what gives the next factors without stalls."""
         if not self.correlation:
-            return super().series(worker, rng)
+            return lambda size: self._independent(rng, size)
         kept, fresh = self.correlation, math.sqrt(1.0 - self.correlation**2)
         last: float | None = None
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -14,7 +14,7 @@ from psbench.errors import ParameterError
 from psbench.results.run import Run
 from psbench.twin.exchanges import SHORTEST_S, Exchanges, exchanges_of
 from psbench.twin.stamped import cores_of, cpu_s, in_words, stamps_of
-from psbench.twin.variation import half_width, kept, variation_of
+from psbench.twin.variation import half_width, kept, together, variation_of
 
 #: megabits per second that mean: what bytes cost is in the latency
 NO_LIMIT = 1e6
@@ -148,6 +148,25 @@ def _fit_steps(found: Fit, measured: Sequence[Exchanges], workers: int) -> None:
     ]
     found.cluster["step_time"], why = variation_of(series)
     found.remarks.append(f"steps: {why}")
+    _say_whether_slow_together(found, measured, means)
+
+
+def _say_whether_slow_together(
+    found: Fit, measured: Sequence[Exchanges], means: Mapping[tuple[int, int], float]
+) -> None:
+    """Name a common factor of all workers' steps, with its bound: the simulator's workers have none."""
+    known = []
+    for each in measured:
+        cells = zip(each.worker.tolist(), each.samples.tolist(), strict=True)
+        factors = each.compute_s / np.array([means[cell] for cell in cells])
+        known += together(each.worker, each.released_s, factors)
+    if not known:
+        found.unknown.append("a common slow factor of all workers: too few steps to tell; taken as none")
+        return
+    r, low, high = np.mean(known, axis=0)
+    said = "and is there: barriers wait less than is predicted" if low > 0.1 else "taken as none"
+    bound = f"steps at the same time are correlated by {r:+.2f} ({low:+.2f} to {high:+.2f})"
+    found.unknown.append(f"a common slow factor of all workers: {bound}; {said}")
 
 
 def _slowness(means: dict[tuple[int, int], float], workers: int) -> tuple[list[float], dict[int, float]]:

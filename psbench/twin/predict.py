@@ -60,6 +60,13 @@ class Ranking:
         pairs = pairwise(ranked)
         return [(_title(a), _title(b)) for a, b in pairs if a.judged_by.overlaps(b.judged_by)]
 
+    def best(self) -> tuple[str, list[str]]:
+        """Return the quickest row of all, and those that cannot be told apart from it."""
+        reached = [row for row in self.rows if self.target is None or row.target_s is not None] or self.rows
+        first = min(reached, key=lambda row: row.judged_by.mean)
+        same = [each for each in reached if each is not first and each.judged_by.overlaps(first.judged_by)]
+        return _title(first), [_title(each) for each in same]
+
     def plain(self) -> list[dict[str, Any]]:
         """Return a row for each strategy as plain data."""
         return [
@@ -85,6 +92,9 @@ class Ranking:
             line += f"{_mean(row, 'idle'):>8.1%}"
             lines.append(line + (f"{_shown(row.target_s):>26}" if asked else ""))
         lines.append(f"in brackets: where another run lies with 90 %, over {self.seeds} seeds")
+        if self.is_curve:
+            best, same = self.best()
+            return "\n".join([*lines, f"quickest: {best}", f"not told apart: {', '.join(same) or 'none'}"])
         lines += [f"cannot be told apart: {first} and {second}" for first, second in self.ties()]
         return "\n".join(lines)
 

@@ -14,6 +14,8 @@ from scipy import stats  # type: ignore[import-untyped]
 _CONSTANT = 1e-3
 #: probability below which the log-normal is rejected, and the correlation up to which one is noise
 _REJECT, _SHIFTS = 0.01, 20
+#: deviations beyond which a step is a stall, and the share up to which they are rare
+_FAR, _RARE = 6.0, 0.03
 #: measured values that a profile keeps, so that it stays a page
 _KEPT = 240
 
@@ -31,20 +33,69 @@ def variation_of(series: Series) -> tuple[dict[str, Any], str]:
     ValueError
         Without any factor.
     """
-    factors = np.concatenate([each for each in series if len(each)])
-    if factors.std() < _CONSTANT:
+    whole = np.concatenate([each for each in series if len(each)])
+    if whole.std() < _CONSTANT:
         return {"name": "constant"}, f"varies by less than {_CONSTANT:.1%}"
+    smooth, stalls = without_stalls([each for each in series if len(each)])
+    factors = np.concatenate(smooth)
     shift, sigma = _shifted_lognormal(factors)
-    normal = [_standard(each, shift, sigma) for each in series if len(each)]
+    normal = [_standard(each, shift, sigma) for each in smooth]
     rho = max(0.0, correlation(normal))
     fresh = np.concatenate([each[1:] - rho * each[:-1] for each in normal]) / math.sqrt(1.0 - rho**2)
     p = float(stats.kstest(fresh, "norm").pvalue) if len(fresh) else 1.0
     if p >= _REJECT:
         part = {"name": "lognormal", "sigma": _rounded(sigma), "correlation": _rounded(rho)}
-        return part | {"shift": _rounded(shift)}, f"shifted log-normal, AR(1) not rejected (p = {p:.2g})"
-    return {"name": "trace", "order": "blocks", "factors": kept(factors)}, (
+        rare = f", and {len(whole) - len(factors)} stalls" if stalls else ", no stalls"
+        why = f"shifted log-normal, AR(1) not rejected (p = {p:.2g}){rare}, of {len(whole)} steps"
+        return part | {"shift": _rounded(shift)} | stalls, why
+    return {"name": "trace", "order": "blocks", "factors": kept(whole)}, (
         f"measured blocks: the shifted log-normal is rejected (p = {p:.1g})"
     )
+
+
+def without_stalls(series: Series) -> tuple[list[NDArray[np.float64]], dict[str, float]]:
+    """Return the series without rare steps that take far longer, scaled to a mean of 1, and those steps.
+
+    A stall is beyond six deviations of the logarithms, taken from their middle (the median of distances from
+    the median), and they are at most 3 % of all. More are no rare ones, and stay.
+    """
+    whole = np.concatenate(series)
+    logs = np.log(whole)
+    middle = float(np.median(logs))
+    limit = math.exp(middle + _FAR * 1.4826 * float(np.median(np.abs(logs - middle))))
+    stalled, share = whole[whole > limit], float((whole > limit).mean())
+    if not 0 < share <= _RARE:
+        return list(series), {}
+    mean = float(whole[whole <= limit].mean())
+    smooth = [each[each <= limit] / mean for each in series]
+    length = float(stalled.mean()) / mean - 1.0
+    return [each for each in smooth if len(each)], {"stalls": _rounded(share), "stall": _rounded(length)}
+
+
+def together(worker: NDArray[Any], begun_s: NDArray[np.float64], factors: NDArray[np.float64]) -> Series:
+    """Return the correlation of workers' steps at the same time, and its 90 % interval: (r, low, high).
+
+    Of the means of the logarithms in windows of about five steps, over all pairs of workers. Empty if there
+    are fewer than eight windows.
+    """
+    workers = np.unique(worker)
+    windows = len(factors) // (5 * len(workers)) if len(workers) > 1 else 0
+    if windows < 8:
+        return []
+    edges = np.linspace(begun_s.min(), begun_s.max() + 1e-9, windows + 1)
+    place, table = np.searchsorted(edges, begun_s, "right") - 1, np.full((len(workers), windows), np.nan)
+    for row, each in enumerate(workers.tolist()):
+        for window in range(windows):
+            own = factors[(worker == each) & (place == window)]
+            table[row, window] = np.log(own).mean() if len(own) else np.nan
+    table = table[:, ~np.isnan(table).any(axis=0)]
+    if table.shape[1] < 8 or not (table.std(axis=1) > _CONSTANT).all():
+        return []
+    found = np.corrcoef(table)
+    r = float(found[np.triu_indices(len(workers), 1)].mean())
+    pairs = len(workers) * (len(workers) - 1) / 2
+    wide = 1.645 / math.sqrt(pairs * (table.shape[1] - 3))
+    return [np.array([r, math.tanh(math.atanh(r) - wide), math.tanh(math.atanh(r) + wide)])]
 
 
 def correlation(series: Series) -> float:

@@ -148,7 +148,9 @@ def test_the_quiz_counts_before_and_after_and_has_another_order_for_another_stud
 
 def test_slides_begin_at_headings_and_show_figures_without_code(tmp_path):
     source = tmp_path / "slides.md"
-    source.write_text("# One\n\ntext\n\n## Two\n\n```python\nimport altair\naltair.__name__\n```\n\n## Three\n")
+    source.write_text(
+        "# One\n\ntext\n\n## Two\n\n```python\nimport altair\naltair.__name__\n```\n\n## Three\n"
+    )
     main(["slides", str(source), str(tmp_path / "slides.html"), "--reveal", "reveal"])
     page = (tmp_path / "slides.html").read_text()
     assert page.count("<section>") == 3 + 3  # each in a column of its own

@@ -1,12 +1,14 @@
 """A known cluster is found again from runs on it, and strategies that were not fitted are predicted."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 import psbench as ps
 from psbench.backends.stamps import ANSWER_COLUMNS, PUSH_COLUMNS, WORKER_COLUMNS
+from psbench.clusters.step_time import LogNormal
 from psbench.core.log import EventLog, Kind
 from psbench.results.run import Run
 from psbench.twin.calibration import Calibration
@@ -14,7 +16,7 @@ from psbench.twin.exchanges import exchanges_of, last_version
 from psbench.twin.fit import MeasuredLink
 from psbench.twin.measures import measures_of
 from psbench.twin.replayed import played_again
-from psbench.twin.variation import variation_of
+from psbench.twin.variation import together, variation_of
 
 #: as a live cluster is: messages with latencies that vary, and a server that takes time
 TRUTH = {
@@ -138,7 +140,49 @@ def test_ranking_and_curve(measured):
     assert [{"bsp", "ssp"}] == [set(tie) for tie in found.ties()]
     curve = ps.predict(measured, ["ssp"], seeds=2, over=("strategy.staleness_bound", [0, 8]))
     assert [row.setting for row in curve.rows] == ["staleness_bound=0", "staleness_bound=8"]
+    assert curve.best() == ("ssp staleness_bound=8", ["ssp staleness_bound=0"])  # of two seeds
+    assert str(curve).endswith("quickest: ssp staleness_bound=8\nnot told apart: ssp staleness_bound=0")
     assert "cannot be told apart: ssp" in str(found) or "cannot be told apart: bsp" in str(found)
+
+
+def test_a_target_is_trained_for_and_one_that_is_not_reached_is_said(measured):
+    """Seconds to it are those of a run on the machines, and what does not reach it says so."""
+    trained = replace(measured, experiment={**measured.experiment, "timing_only": False})
+    short = {"stop.epochs": 3}
+    found = ps.predict(trained, ["bsp", "asp"], seeds=2, target=0.6, settings=short)
+    assert all(row.target_s is not None for row in found.rows)
+    assert found.rows[0].target_s.mean <= found.rows[1].target_s.mean
+    run = ps.run(PLAIN.but(strategy="asp", timing_only=False, stop={"epochs": 3, "target_accuracy": 0.6}))
+    asp = next(row for row in found.rows if row.name == "asp")
+    assert asp.target_s.mean == pytest.approx(ps.metrics.time_to_target(run.log, 0.6), rel=0.5)
+    never = ps.predict(trained, ["asp"], seeds=2, target=0.9999, settings=short)
+    assert never.rows[0].target_s is None
+    assert "not reached" in str(never)
+
+
+def test_rare_stalls_are_found_beside_the_others():
+    """One step in a hundred takes eight times as long more; draws do not depend on how many are asked for."""
+    truth = LogNormal(sigma=0.1, correlation=0.3, stalls=0.01, stall=8.0)
+    series = [truth.series(0, np.random.default_rng(seed))(1000) for seed in range(4)]
+    part, why = variation_of(series)
+    assert (part["stalls"], part["stall"]) == (pytest.approx(0.01, rel=0.35), pytest.approx(8.0, rel=0.35))
+    assert part["correlation"] == pytest.approx(0.3, abs=0.06)
+    assert "stalls, of 4000 steps" in why
+    assert np.mean(series) == pytest.approx(1.0, rel=0.02)
+    one, parts = (truth.series(0, np.random.default_rng(1)) for _ in range(2))
+    assert one(300).tolist() == [*parts(7), *parts(293)]
+
+
+def test_steps_that_are_slow_together_are_named():
+    """A common factor is found; workers of their own have none within the interval."""
+    rng = np.random.default_rng(0)
+    worker, begun = np.tile(np.arange(4), 200), np.repeat(np.arange(200.0), 4)
+    own = np.exp(0.1 * rng.standard_normal(800))
+    ((_, low, high),) = together(worker, begun, own)
+    assert low < 0 < high
+    common = np.repeat(np.exp(0.2 * rng.standard_normal(20)), 40)
+    ((_, low, _),) = together(worker, begun, own * common)
+    assert low > 0.5
 
 
 def test_what_no_lognormal_is_stays_measured():

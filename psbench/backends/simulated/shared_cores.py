@@ -36,9 +36,9 @@ class SharedCores:
     Three steps of a second on two cores, begun at once, take a second and a half.
 
     >>> cores = SharedCores(2.0)
-    >>> cores.begin(0, 1.0, now=0.0), cores.begin(1, 1.0, now=0.0), cores.begin(2, 1.0, now=0.0)
-    (1.0, 1.0, 1.5)
-    >>> cores.later(0), cores.later(0)
+    >>> [round(cores.begin(worker, 1.0, now=0.0), 6) for worker in range(3)]
+    [1.0, 1.0, 1.5]
+    >>> round(cores.later(0), 6), cores.later(0)
     (0.5, 0.0)
     """
 
