@@ -6,9 +6,9 @@ Only `toy_experiment` needs torch.
 >>> check_strategy(SSP(staleness_bound=2), clusters=3)
 """
 
-from psbench.testing.cluster import ScriptedCluster
 from psbench.testing.contract import BrokenContract, check_strategy
 from psbench.testing.random_cluster import random_cluster
+from psbench.testing.scripted_cluster import ScriptedCluster
 from psbench.testing.toys import toy_experiment
 
 __all__ = ["BrokenContract", "ScriptedCluster", "check_strategy", "random_cluster", "toy_experiment"]

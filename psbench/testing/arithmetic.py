@@ -15,8 +15,8 @@ from psbench.core.arithmetic import Pushed, ToAll
 from psbench.core.strategy import Strategy
 from psbench.optimization.optimizer import SGD
 from psbench.seeds import Streams
-from psbench.testing.cluster import LAYOUT
 from psbench.testing.invariants import BrokenContract
+from psbench.testing.scripted_cluster import LAYOUT
 from psbench.training.local_model import LocalModel
 from psbench.training.server import Server
 from psbench.training.trainer import StepResult

@@ -21,9 +21,9 @@ from psbench.core.strategy import Strategy
 from psbench.core.switching_strategy import AnyStrategy, SwitchingStrategy
 from psbench.errors import Deadlock, ParameterError, ProtocolError, PsbenchError, UnansweredWorker
 from psbench.strategies import make_strategy
-from psbench.testing.cluster import ScriptedCluster, Undeclared
 from psbench.testing.invariants import BrokenContract, Invariants
 from psbench.testing.random_cluster import random_cluster
+from psbench.testing.scripted_cluster import ScriptedCluster, Undeclared
 from psbench.testing.variants import variants
 
 #: random clusters for each end of a hyper-parameter's range

@@ -11,7 +11,7 @@ from psbench.core.switching_strategy import AnyStrategy
 from psbench.errors import ParameterError
 from psbench.seeds import Streams
 from psbench.strategies import make_strategy
-from psbench.testing.cluster import ScriptedCluster
+from psbench.testing.scripted_cluster import ScriptedCluster
 
 
 def random_cluster(strategy: Any, seed: int, *, max_workers: int = 6, **options: Any) -> ScriptedCluster:

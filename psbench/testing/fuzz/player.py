@@ -7,7 +7,7 @@ from collections.abc import Callable
 from psbench.core import events as ev
 from psbench.core.strategy import Strategy
 from psbench.core.view import Status
-from psbench.testing.fuzz.cluster import FuzzedCluster
+from psbench.testing.fuzz.fuzzed_cluster import FuzzedCluster
 from psbench.testing.fuzz.numbers import noise
 from psbench.testing.fuzz.schedule import Choice
 from psbench.testing.fuzz.workers import FuzzedWorker

@@ -11,9 +11,9 @@ from psbench.core import actions as act
 from psbench.core import events as ev
 from psbench.core.worker_loop import WorkerLoop
 from psbench.core.worker_policy import Directive
-from psbench.testing.cluster import Statistics
 from psbench.testing.fuzz.numbers import noise
 from psbench.testing.invariants import BrokenContract
+from psbench.testing.scripted_cluster import Statistics
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -23,10 +23,10 @@ from psbench.testing.model import (
     stragglers,
     switching,
 )
-from psbench.testing.model.cluster import Cluster, Member
 from psbench.testing.model.record import Record
 from psbench.testing.model.rule import rule_of
 from psbench.testing.model.switches import Switches
+from psbench.testing.model.view import Cluster, Member
 
 #: the modules whose import enters the rules
 RULES = (aggregation, communication, consistency, gossip, placement, stragglers, switching)

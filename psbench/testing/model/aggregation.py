@@ -12,8 +12,8 @@ import numpy as np
 from psbench.core.actions import Apply, Measure, Note
 from psbench.core.events import Push
 from psbench.core.view import Status
-from psbench.testing.model.cluster import Cluster
 from psbench.testing.model.rule import Decisions, Rule, rule
+from psbench.testing.model.view import Cluster
 
 
 def shares(pushes: list[Push]) -> list[float]:

@@ -8,8 +8,8 @@ from typing import Any
 from psbench.core.actions import Hold, Measure, Orders, Release
 from psbench.core.events import Push, Vote
 from psbench.core.view import Status
-from psbench.testing.model.cluster import Cluster
 from psbench.testing.model.rule import Decisions, Rule, rule
+from psbench.testing.model.view import Cluster
 
 
 @rule("communication", "every_step", "osp", "hermes_gup")

@@ -13,8 +13,8 @@ from typing import Any
 from psbench.core.actions import Action
 from psbench.core.log import EventLog, Kind
 from psbench.core.view import ClusterView, Status
-from psbench.testing.model.cluster import COUNTED, LEFT, PRESENT, Cluster
 from psbench.testing.model.record import Row
+from psbench.testing.model.view import COUNTED, LEFT, PRESENT, Cluster
 
 #: the columns of a row after its kind and worker, but for the text
 _COLUMNS = ("id", "version", "samples", "steps", "bytes", "compute_s", "send_s", "loss")

@@ -7,8 +7,8 @@ from typing import Any
 
 from psbench.core.actions import Cancel, Commit, Discard, Hold, Release, SetTimer, Tell
 from psbench.core.events import Push
-from psbench.testing.model.cluster import Cluster
 from psbench.testing.model.rule import Decisions, Rule, rule
+from psbench.testing.model.view import Cluster
 
 
 @rule("consistency", "asp")

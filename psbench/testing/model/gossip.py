@@ -8,8 +8,8 @@ from typing import Any
 from psbench.core.actions import Action, Apply, Commit, Hold, Mix, Orders, Release
 from psbench.core.events import Push
 from psbench.core.view import Status
-from psbench.testing.model.cluster import Cluster
 from psbench.testing.model.rule import Decisions, Rule, rule
+from psbench.testing.model.view import Cluster
 
 
 def senders(worker: int, exchange: int, c: Cluster) -> list[int]:

@@ -13,7 +13,7 @@ from psbench.core.log import Kind
 from psbench.core.switching_strategy import SwitchingStrategy
 from psbench.core.view import Status
 from psbench.testing.model.account import Account
-from psbench.testing.model.cluster import Member
+from psbench.testing.model.view import Member
 
 #: what carries out an event: it stops where a part has asked for numbers, and is given them
 Answer: TypeAlias = Generator[None, dict[str, float], None]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from psbench.core.actions import Measure, Reassign
-from psbench.testing.model.cluster import Cluster
 from psbench.testing.model.rule import Decisions, Rule, rule
+from psbench.testing.model.view import Cluster
 
 
 @rule("placement", "all_reduce", "map_reduce")

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from psbench.core import events as ev
 from psbench.core.log import Kind
-from psbench.testing.model.cluster import Cluster
+from psbench.testing.model.view import Cluster
 
 
 class Row(NamedTuple):

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 from psbench.core import events as ev
 from psbench.core.actions import Action, Commit, Hold, Orders, Release
 from psbench.core.part import Part
-from psbench.testing.model.cluster import Cluster
+from psbench.testing.model.view import Cluster
 
 Decisions: TypeAlias = list[Action]
 

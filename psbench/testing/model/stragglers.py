@@ -11,8 +11,8 @@ import numpy as np
 from psbench.core.actions import Action, Drop, Orders, Readmit, SetTimer, Tell
 from psbench.core.events import Push, Report
 from psbench.core.view import Status
-from psbench.testing.model.cluster import Cluster
 from psbench.testing.model.rule import Decisions, Rule, rule
+from psbench.testing.model.view import Cluster
 
 
 def compute_s(message: Push | Report) -> float:

@@ -8,8 +8,8 @@ from typing import Any
 from psbench.core.actions import Action, Note, SwitchTo
 from psbench.core.events import SwitchRequested
 from psbench.core.switching_strategy import SwitchingStrategy
-from psbench.testing.model.cluster import Cluster
 from psbench.testing.model.rule import rule_of
+from psbench.testing.model.view import Cluster
 
 
 class Switches:

@@ -8,8 +8,8 @@ from typing import Any
 
 from psbench.core.actions import Drop, Note, Readmit, SwitchTo
 from psbench.core.events import Evaluated, Push, SwitchRequested
-from psbench.testing.model.cluster import Cluster
 from psbench.testing.model.rule import Decisions, Rule, rule
+from psbench.testing.model.view import Cluster
 
 
 @rule("switching", "manual", "at_time")

@@ -16,7 +16,6 @@ from psbench.core.view import ClusterView, Status
 from psbench.core.wire_size import WireSize
 from psbench.core.worker_loop import WorkerLoop
 from psbench.seeds import Streams
-from psbench.testing.cluster import LAYOUT, SHAPES
 from psbench.testing.fuzz.schedule import Schedule
 from psbench.testing.fuzz.vectors import Vectors
 from psbench.testing.fuzz.workers import FuzzedWorker
@@ -24,6 +23,7 @@ from psbench.testing.invariants import BrokenContract, Invariants
 from psbench.testing.model import Interpreter
 from psbench.testing.model.compare import unequal_answers, unequal_rows, unequal_views
 from psbench.testing.model.rule import Rule, rule_of
+from psbench.testing.scripted_cluster import LAYOUT, SHAPES
 
 #: samples that a worker's memory holds
 _CAPACITY = (90, 300, 40)
