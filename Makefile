@@ -131,7 +131,7 @@ $(VENV)/.bench: $(VENV)/.dev
 	  || echo 'they could not be installed'
 	@touch $@
 
-bench: $(VENV)/.bench  ## speed against peers, as ratios; build/bench.md is the table for the README
+bench: $(VENV)/.bench  ## speed against peers, as ratios; build/bench.md is the table for notebooks/site/measurements.md
 	@mkdir -p build && $(BIN)/python -m tests.benchmarks --markdown build/bench.md
 
 clean:  ## remove the environment and caches

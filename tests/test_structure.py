@@ -33,6 +33,8 @@ HOMES = [
     ROOT / "psbench/twin",
     ROOT / "widgets/psbench_widgets",
 ]
+#: documents of the site that name files
+SITE = [f"notebooks/site/{name}.md" for name in ("guide", "measurements", "teaching", "howto")]
 #: letters of a test's name
 LONGEST_NAME = 69
 #: arguments of a constructor, those of data classes aside
@@ -185,7 +187,7 @@ def test_names_of_tests_are_short():
     assert sorted(name for name in names if len(name) > LONGEST_NAME) == []
 
 
-@pytest.mark.parametrize("text", ["DESIGN.md", "README.md", "CONTRIBUTING.md"])
+@pytest.mark.parametrize("text", ["DESIGN.md", "README.md", "CONTRIBUTING.md", *SITE])
 def test_paths_that_texts_name_exist(text):
     """Every path with a folder, and every module; a text may leave out the package."""
     assert missing_paths((ROOT / text).read_text()) == []

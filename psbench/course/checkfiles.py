@@ -40,7 +40,8 @@ def otter_tests(assignment: int) -> dict[str, str]:
     """Return the files of an assignment for otter-grader, by name: each a check of the notebook's `mine`."""
     files = {}
     for number, (_, points, _) in enumerate(CHECKS[assignment], 1):
-        case = {"code": f">>> mine.check({number})\n'right'", "hidden": False, "locked": False}
+        code = f">>> from psbench.course import check\n>>> check(mine, {number})\n'right'"
+        case = {"code": code, "hidden": False, "locked": False}
         suite = {"cases": [case], "scored": True, "setup": "", "teardown": "", "type": "doctest"}
         test = {"name": f"q{number}", "points": points, "suites": [suite]}
         files[f"q{number}.py"] = f"OK_FORMAT = True\n\ntest = {test!r}\n"

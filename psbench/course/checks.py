@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from psbench.course import quiz
 from psbench.course.handed import Handed
+from psbench.course.quiz import NUMBERS, letter
 from psbench.course.submission import EPOCHS, bounded, switching
 from psbench.errors import ParameterError
 
@@ -22,7 +22,7 @@ Check: TypeAlias = Callable[[Handed], str]
 
 
 def _known(handed: Handed, number: int) -> str:
-    right = quiz.letter(handed.submission.student, number)
+    right = letter(handed.submission.student, number)
     return "" if handed.answer(f"q{number}") == right else "is not right"
 
 
@@ -160,7 +160,7 @@ def _faster(handed: Handed, than: float) -> str:
 
 #: by assignment, of which 0 is the quiz, each check with what it is called and its points
 CHECKS: Mapping[int, Sequence[tuple[str, float, Check]]] = {
-    0: tuple((f"question {number}", 1, partial(_known, number=number)) for number in quiz.NUMBERS),
+    0: tuple((f"question {number}", 1, partial(_known, number=number)) for number in NUMBERS),
     1: (
         ("a prediction was made first", 2, _predicted),
         ("both runs are of your experiment", 2, _both_runs),

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from psbench.course import quiz
 from psbench.course.checks import CHECKS, design_share
 from psbench.course.handed import Handed
+from psbench.course.quiz import NUMBERS, points
 from psbench.course.submission import EPOCHS, Submission, bounded, switching
 from psbench.errors import DataError, PsbenchError
 
@@ -34,13 +34,13 @@ class Grade:
 
         What a check raises is its own failure, and no other's.
         """
-        name, points, check = self._checks[number]
+        name, most, check = self._checks[number]
         try:
             wrong = check(self._handed)
         except (PsbenchError, TypeError, ValueError) as error:
             wrong = str(error)
-        score = 0.0 if wrong else points
-        self._tests[number] = {"name": name, "score": score, "max_score": points, "output": wrong}
+        score = 0.0 if wrong else most
+        self._tests[number] = {"name": name, "score": score, "max_score": most, "output": wrong}
         return wrong
 
     def results(self) -> dict[str, Any]:
@@ -48,8 +48,8 @@ class Grade:
         tests = [test for _, test in sorted(self._tests.items())]
         output = f"assignment {self.submission.assignment} of {self.submission.student}"
         if self.submission.assignment == 0:
-            before = quiz.points(self.submission.student, self.submission.read("predictions"))
-            output += f": {before} of {len(quiz.NUMBERS)} before the course"
+            before = points(self.submission.student, self.submission.read("predictions"))
+            output += f": {before} of {len(NUMBERS)} before the course"
         return {"score": sum(test["score"] for test in tests), "tests": tests, "output": output}
 
 
@@ -59,6 +59,13 @@ def grade(submission: Submission) -> dict[str, Any]:
     for number in range(len(CHECKS[submission.assignment])):
         found.check(number)
     return found.results()
+
+
+def check(submission: Submission, number: int | None = None) -> str:
+    """Return "right", or what is wrong by a check (1 for the first) or by the first one that fails."""
+    found = Grade(submission)
+    checks = range(len(CHECKS[submission.assignment])) if number is None else [number - 1]
+    return next((wrong for each in checks if (wrong := found.check(each))), "right")
 
 
 def leaderboard(submissions: Sequence[Submission]) -> str:

@@ -6,7 +6,7 @@ import string
 from collections.abc import Mapping
 from typing import Any
 
-from psbench.course.submission import draws_of
+from psbench.course.draws import draws_of
 
 #: a question, and its options, of which the first is right
 QUESTIONS: tuple[tuple[str, tuple[str, ...]], ...] = (

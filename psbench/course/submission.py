@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-import re
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -12,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from psbench.course.draws import draws_of
+from psbench.course.quiz import shown
 from psbench.errors import DataError, ParameterError
 
 if TYPE_CHECKING:
@@ -20,30 +20,11 @@ if TYPE_CHECKING:
     from psbench.experiment import Experiment
     from psbench.results.run import Run
 
-#: of a student's name, which is also the name of a folder
-_STUDENT = re.compile(r"[\w.@+-]{1,64}")
 _WORKERS = 4
 #: of the runs that switch
 EPOCHS = 10
 #: of the clusters that a strategy is designed for
 _DESIGN_WORKERS, _UNSEEN = 6, 3
-
-
-def draws_of(student: str, *purpose: Any) -> np.random.Generator:
-    """Return the generator of a student's own numbers, for a purpose: the same on every machine.
-
-    Raises
-    ------
-    ParameterError
-        If the name cannot be that of a folder.
-    """
-    if not isinstance(student, str) or not _STUDENT.fullmatch(student) or student == "your-id":
-        raise ParameterError(
-            f"student: {student!r} is not a valid id; give letters, digits, and any of . @ + - _"
-        )
-    named = " ".join(map(str, ("psbench assignment", student, *purpose)))
-    digest = hashlib.sha256(named.encode()).digest()
-    return np.random.default_rng(int.from_bytes(digest[:8]))
 
 
 def own_of(student: str) -> dict[str, Any]:
@@ -164,18 +145,7 @@ class Submission:
         """Show the questions, with the options in an order of the student's own."""
         from IPython.display import Markdown
 
-        from psbench.course.quiz import shown
-
         return Markdown(shown(self.student))
-
-    def check(self, number: int | None = None) -> str:
-        """Return "right", or what is wrong by a check (1 for the first) or by the first one that fails."""
-        from psbench.course.checks import CHECKS
-        from psbench.course.grading import Grade
-
-        found = Grade(self)
-        checks = range(len(CHECKS[self.assignment])) if number is None else [number - 1]
-        return next((wrong for each in checks if (wrong := found.check(each))), "right")
 
     def predict(self, **values: Any) -> None:
         """Write down what is expected, once, before anything is run.

@@ -179,7 +179,7 @@ def _unit(outcome: RowOutcome) -> str:
 
 
 def readme_row(found: Reproduction) -> list[str]:
-    """Return a paper's line of the README: its counts, and how many conditional claims hold of those run."""
+    """Return a paper's line of measurements.md: counts, and conditional claims that hold of those run."""
     counts, given = found.counts(), found.counts("conditional")
     run = sum(given.values()) - given["not run"]
     held = given["confirmed"] + given["confirmed in direction"] + given["exceeds"]

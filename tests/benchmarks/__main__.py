@@ -37,7 +37,9 @@ def main() -> None:
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(NAMES + LONG))
     parser.add_argument("--list", action="store_true", help="only say which rows there are")
     parser.add_argument("--peer-python", help="a Python that has ray or tensorflow, for live_asynchronous")
-    parser.add_argument("--markdown", metavar="FILE", help="write the table for the README to a file too")
+    parser.add_argument(
+        "--markdown", metavar="FILE", help="write the table for notebooks/site/measurements.md to a file too"
+    )
     asked = parser.parse_args()
     if asked.peer_python:
         os.environ["PSBENCH_PEER_PYTHON"] = asked.peer_python
@@ -75,7 +77,7 @@ def _table(rows: Rows) -> Table:
 
 
 def markdown(rows: Rows) -> str:
-    """Return the table for the README, under a line that says on what machine and when."""
+    """Return the table for measurements.md, under a line that says on what machine and when."""
     lines = [HEADINGS, ("---",) * len(HEADINGS), *map(_cells, rows)]
     table = "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
     return f"{_machine()}, {datetime.now(UTC):%d %B %Y}\n\n{table}\n"

@@ -1,4 +1,4 @@
-"""Every strategy of the catalogue on MNIST, simulated: the accuracies of the README's table.
+"""Every strategy of the catalogue on MNIST, simulated: the accuracies in measurements.md.
 
     PSBENCH_DATA=... python -m tests.benchmarks.mnist_accuracy [NAME ...] [--epochs 2] [--out rows.jsonl]
 

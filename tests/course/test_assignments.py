@@ -132,7 +132,7 @@ def test_what_is_copied_or_changed_has_no_points(tmp_path, monkeypatch):
         student_edition("```python\n# BEGIN SOLUTION\nx = 1\n```\n")
 
 
-def test_the_quiz_counts_before_and_after_and_has_another_order_for_another_student(tmp_path):
+def test_the_quiz_counts_before_and_after_in_each_student_s_order(tmp_path):
     mine = Submission(0, "ada", tmp_path)
     right = {f"q{number}": quiz.letter("ada", number) for number in quiz.NUMBERS}
     assert len(right) == 15

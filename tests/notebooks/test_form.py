@@ -5,7 +5,9 @@ from __future__ import annotations
 import ast
 import io
 import re
+import sys
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 
 import altair as alt
 import nbformat
@@ -48,6 +50,20 @@ def notebook(request: pytest.FixtureRequest) -> nbformat.NotebookNode:
 
 def code(notebook: nbformat.NotebookNode) -> list[nbformat.NotebookNode]:
     return [cell for cell in notebook.cells if cell.cell_type == "code"]
+
+
+def test_the_first_one_installs_in_colab_and_nowhere_else(monkeypatch):
+    """The cell is left out of the sizes' test, and runs with all others."""
+    first = nbformat.read(FOLDER / "01_first_run.ipynb", as_version=4)
+    (cell,) = [cell for cell in code(first) if cell.metadata.get("colab") == "install"]
+    assert code(first)[0] is cell
+    asked = []
+    shell = SimpleNamespace(run_line_magic=lambda *words: asked.append(words))
+    exec(cell.source, {"get_ipython": lambda: shell})
+    assert not asked
+    monkeypatch.setitem(sys.modules, "google.colab", ModuleType("google.colab"))
+    exec(cell.source, {"get_ipython": lambda: shell})
+    assert asked == [("pip", "install -q psbench[lab]")]
 
 
 def test_every_notebook_is_listed():
@@ -105,7 +121,7 @@ def test_the_first_one_shows_the_way_to_all_others():
 
 
 def test_sizes_come_from_one_cell_and_the_small_ones_are_hidden(notebook):
-    first, *others = code(notebook)
+    first, *others = [cell for cell in code(notebook) if "colab" not in cell.metadata]
     sizes = first.metadata["smoke"]
     assert sizes
     for name, value in sizes.items():

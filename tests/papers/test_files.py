@@ -125,8 +125,8 @@ def test_what_comes_with_psbench_is_of_this_plan(paper):
             assert seeds == [*range(cells.seeds_of(paper, name, "quick", None))], (name, role)
 
 
-def test_the_readme_shows_the_stored_results():
-    shown = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+def test_the_measurements_show_the_stored_results():
+    shown = (Path(__file__).parents[2] / "notebooks/site/measurements.md").read_text(encoding="utf-8")
     found = [stored_reproduction(name) for name in NAMES]
     for each in found:
         assert f"| {' | '.join(readme_row(each))} |" in shown, each.paper.name
