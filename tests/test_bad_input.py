@@ -140,7 +140,7 @@ def test_disk_that_fills_up_while_a_run_is_saved_leaves_no_half_run(tmp_path, ca
     def fail(*args):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("psbench.results.run.write_parquet", fail)
+    monkeypatch.setattr("psbench.results.storage._write_parquet", fail)
     argv = ["run", "--set", "stop={updates: 2}", "--set", "strategy=bsp", "--out", str(tmp_path / "out")]
     assert "No space left on device" in refused_after_run(capsys, argv)
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []

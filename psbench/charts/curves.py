@@ -183,7 +183,7 @@ _ROOM = 110
 def _events(base: alt.Chart, x: str, colour: alt.Color) -> list[alt.Chart]:
     marked = base.transform_filter("isValid(datum.event)")
     rule = marked.mark_rule(strokeWidth=1.5, strokeDash=[4, 3]).encode(
-        color=colour, tooltip=["label:N", "event:N"]
+        color=colour, tooltip=[alt.Tooltip("label:N"), alt.Tooltip("event:N")]
     )
     # before the line, or after it where there is no room before
     early = f"scale('x', datum['{x}']) < {_ROOM}"
@@ -193,7 +193,7 @@ def _events(base: alt.Chart, x: str, colour: alt.Color) -> list[alt.Chart]:
         dy=4,
         baseline="top",
         fontWeight=600,
-    ).encode(y=alt.value(0), text="event:N")
+    ).encode(y=alt.YValue(0), text=alt.Text("event:N"))
     return [rule, text]
 
 

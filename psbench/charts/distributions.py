@@ -99,10 +99,10 @@ def histogram(
             y=alt.Y("share:Q", title=y_title, stack=None, axis=alt.Axis(format="~%", tickCount=5)),
             color=colour,
             tooltip=[
-                "label:N",
+                alt.Tooltip("label:N"),
                 alt.Tooltip("value:Q", title="from"),
                 alt.Tooltip("last:Q", title="to"),
-                "count:Q",
+                alt.Tooltip("count:Q"),
                 alt.Tooltip("share:Q", format=".1%"),
             ],
         )
@@ -136,7 +136,7 @@ def spread_chart(
         y=alt.Y("label:N", title=None, sort=labels),
         color=alt.Color("label:N", scale=scale, legend=None),
         tooltip=[
-            "label:N",
+            alt.Tooltip("label:N"),
             *(alt.Tooltip(f"{name}:Q", format=".3~r") for name in ("low", "mean", "high", "max")),
         ],
     )
@@ -173,7 +173,11 @@ def traffic_chart(data: Data, title: str = TITLES["bytes"]) -> alt.Chart:
             y=alt.Y("label:N", title=None, sort=None),
             color=alt.Color("direction:N", scale=colours, legend=alt.Legend(title=None)),
             order=alt.Order("direction:N", sort="descending"),
-            tooltip=["label:N", "direction:N", alt.Tooltip("bytes:Q", format=".4~s")],
+            tooltip=[
+                alt.Tooltip("label:N"),
+                alt.Tooltip("direction:N"),
+                alt.Tooltip("bytes:Q", format=".4~s"),
+            ],
         )
         .properties(
             width="container",
@@ -205,7 +209,12 @@ def server_chart(
         y=alt.Y("share:Q", title="share of all", axis=alt.Axis(format="~%", tickCount=5)),
         color=alt.Color("quantity:N", scale=colours, legend=alt.Legend(title=None)),
         xOffset=alt.XOffset("quantity:N", sort=quantities),
-        tooltip=["server:O", "quantity:N", "count:Q", alt.Tooltip("share:Q", format=".1%")],
+        tooltip=[
+            alt.Tooltip("server:O"),
+            alt.Tooltip("quantity:N"),
+            alt.Tooltip("count:Q"),
+            alt.Tooltip("share:Q", format=".1%"),
+        ],
     )
     equal = alt.Chart().mark_rule(strokeDash=[4, 3]).encode(y=alt.Y("mean(equal):Q"))
     return alt.LayerChart(
@@ -234,7 +243,7 @@ def load_chart(data: Data, title: str = TITLES["server_load"]) -> alt.LayerChart
         y=alt.Y("relative:Q", title="load over the servers' mean", scale=alt.Scale(zero=True)),
         color=alt.Color("server:N", legend=alt.Legend(title="server"), scale=alt.Scale(scheme="tableau10")),
         tooltip=[
-            "server:N",
+            alt.Tooltip("server:N"),
             alt.Tooltip("time_s:Q", format=".5~r"),
             alt.Tooltip("relative:Q", format=".3~r"),
             alt.Tooltip("load_s:Q", format=".3~r", title="busy (s)"),
@@ -244,7 +253,7 @@ def load_chart(data: Data, title: str = TITLES["server_load"]) -> alt.LayerChart
     marked = base.transform_filter("isValid(datum.event)")
     rule = marked.mark_rule(strokeWidth=1.5, strokeDash=[6, 4])
     text = marked.mark_text(align="left", dx=5, dy=6, baseline="top", fontWeight=600).encode(
-        y=alt.value(0), text="event:N"
+        y=alt.YValue(0), text=alt.Text("event:N")
     )
     return alt.LayerChart(
         layer=[mean, lines, rule, text],
@@ -268,7 +277,11 @@ def rule_chart(data: Data, title: str = TITLES["rule"]) -> alt.LayerChart:
     x = alt.X("epoch:Q", title="epochs", axis=alt.Axis(grid=False, tickMinStep=1))
     base = alt.Chart().encode(x=x)
     seen = base.transform_filter("isValid(datum.value)")
-    tooltip = ["epoch:Q", alt.Tooltip("value:Q", format=".3~%"), alt.Tooltip("threshold:Q", format=".3~%")]
+    tooltip = [
+        alt.Tooltip("epoch:Q"),
+        alt.Tooltip("value:Q", format=".3~%"),
+        alt.Tooltip("threshold:Q", format=".3~%"),
+    ]
     y = alt.Y(
         "value:Q",
         title="mean relative change of the loss",
@@ -282,7 +295,7 @@ def rule_chart(data: Data, title: str = TITLES["rule"]) -> alt.LayerChart:
     marked = base.transform_filter("isValid(datum.event)")
     rule = marked.mark_rule(strokeWidth=1.5, strokeDash=[4, 3])
     text = marked.mark_text(align="right", dx=-5, dy=6, baseline="top", fontWeight=600).encode(
-        y=alt.value(0), text="event:N"
+        y=alt.YValue(0), text=alt.Text("event:N")
     )
     return alt.LayerChart(
         layer=[threshold, value, rule, text],

@@ -27,7 +27,13 @@ def heard_chart(data: Data, title: str = TITLES["heard"]) -> alt.Chart:
             x=alt.X("of:O", title="gradients of worker", axis=alt.Axis(labelAngle=0)),
             y=alt.Y("worker:O", title="model of worker"),
             color=alt.Color("missing:Q", title="not heard of", scale=alt.Scale(scheme="blues", domainMin=0)),
-            tooltip=["worker:O", "of:O", "made:Q", "heard:Q", "missing:Q"],
+            tooltip=[
+                alt.Tooltip("worker:O"),
+                alt.Tooltip("of:O"),
+                alt.Tooltip("made:Q"),
+                alt.Tooltip("heard:Q"),
+                alt.Tooltip("missing:Q"),
+            ],
         )
         .properties(
             width="container",
@@ -50,8 +56,12 @@ def lag_chart(data: Data, title: str = TITLES["hearing"]) -> alt.LayerChart:
     base = alt.Chart(source(data)).encode(x=alt.X("time_s:Q", title="time (s)"))
     lacks = alt.Y("most:Q", title="gradients not heard of")
     line = base.mark_line(color=BLUE, interpolate="step-after").encode(
-        y="mean:Q",
-        tooltip=[alt.Tooltip("time_s:Q", format=".4g"), alt.Tooltip("mean:Q", format=".3g"), "most:Q"],
+        y=alt.Y("mean:Q"),
+        tooltip=[
+            alt.Tooltip("time_s:Q", format=".4g"),
+            alt.Tooltip("mean:Q", format=".3g"),
+            alt.Tooltip("most:Q"),
+        ],
     )
     return alt.LayerChart(
         layer=[base.mark_area(opacity=0.25, color=BLUE, interpolate="step-after").encode(y=lacks), line],
@@ -80,8 +90,12 @@ def graph_chart(edges: list[tuple[int, int]], title: str = "Who sends to whom") 
     x = alt.X("x:Q", axis=None, scale=alt.Scale(domain=[-1.2, 1.2]))
     y = alt.Y("y:Q", axis=None, scale=alt.Scale(domain=[-1.2, 1.2]))
     layers = [
-        alt.Chart(lines).mark_rule(opacity=0.5).encode(x=x, y=y, x2="x2", y2="y2", tooltip=["edge:N"]),
+        alt.Chart(lines)
+        .mark_rule(opacity=0.5)
+        .encode(x=x, y=y, x2=alt.X2("x2"), y2=alt.Y2("y2"), tooltip=[alt.Tooltip("edge:N")]),
         alt.Chart(dots).mark_circle(size=420, color=BLUE, opacity=1).encode(x=x, y=y),
-        alt.Chart(dots).mark_text(color="white", fontWeight="bold").encode(x=x, y=y, text="worker:N"),
+        alt.Chart(dots)
+        .mark_text(color="white", fontWeight="bold")
+        .encode(x=x, y=y, text=alt.Text("worker:N")),
     ]
     return alt.LayerChart(layer=layers, width=260, height=260, title=title)

@@ -65,7 +65,7 @@ def pareto_chart(table: pd.DataFrame, cost: str, strategies: Sequence[str]) -> a
     line = (
         base.transform_filter(f"datum.front_{cost}")
         .mark_line(interpolate="step-after", color="#7B8087", strokeDash=[4, 3])
-        .encode(order=f"{cost}:Q")
+        .encode(order=alt.Order(f"{cost}:Q"))
     )
     points = base.mark_point(filled=True, size=110, opacity=1).encode(
         color=alt.Color(
@@ -78,7 +78,11 @@ def pareto_chart(table: pd.DataFrame, cost: str, strategies: Sequence[str]) -> a
             legend=alt.Legend(title=None),
             scale=alt.Scale(domain=labels, range=[found[label].shape for label in labels]),
         ),
-        tooltip=["label:N", alt.Tooltip(f"{cost}:Q", format=form), alt.Tooltip("loss:Q", format=".4g")],
+        tooltip=[
+            alt.Tooltip("label:N"),
+            alt.Tooltip(f"{cost}:Q", format=form),
+            alt.Tooltip("loss:Q", format=".4g"),
+        ],
     )
     name = f"pareto_{cost}"
     return alt.LayerChart(

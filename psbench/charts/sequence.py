@@ -138,16 +138,21 @@ def sequence_chart(data: Data, num_workers: int, title: str = TITLES["sequence"]
             axis=axis,
             scale=alt.Scale(domain=[-0.7, num_workers + 0.4], reverse=True, nice=False, zero=False),
         ),
-        tooltip=["what:N", "worker:O", "note:N", alt.Tooltip("from_s:Q", format=".5~r")],
+        tooltip=[
+            alt.Tooltip("what:N"),
+            alt.Tooltip("worker:O"),
+            alt.Tooltip("note:N"),
+            alt.Tooltip("from_s:Q", format=".5~r"),
+        ],
     )
     layers = [
-        _only(base, what).mark_rule(**look).encode(x2="to_s:Q", y2="y2:Q", color=colour)
+        _only(base, what).mark_rule(**look).encode(x2=alt.X2("to_s:Q"), y2=alt.Y2("y2:Q"), color=colour)
         for what, look in _LOOKS.items()
         if what in seen
     ]
     version = _only(base, "version")
     layers.append(version.mark_point(filled=True, size=36, opacity=1, color=GREEN))
-    layers.append(version.mark_text(dy=-11, fontWeight=600).encode(text="label:N"))
+    layers.append(version.mark_text(dy=-11, fontWeight=600).encode(text=alt.Text("label:N")))
     end = _only(base, "cancelled").transform_calculate(from_s="datum.to_s")
     layers.append(end.mark_point(shape="M-1,-1L1,1M1,-1L-1,1", size=30, strokeWidth=2).encode(color=colour))
     return alt.LayerChart(

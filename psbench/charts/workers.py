@@ -67,7 +67,7 @@ def timeline_chart(data: Data, title: str = TITLES["timeline"], height: int | No
     ]
     # the full height of a row answers the pointer, also where a wait is a thin line
     answering = base.mark_bar(height=alt.RelativeBandSize(1), cornerRadius=0)
-    layers.append(answering.encode(color=alt.value("transparent")))
+    layers.append(answering.encode(color=alt.ColorValue("transparent")))
     return alt.LayerChart(
         layer=layers,
         data=source(data),
@@ -137,7 +137,7 @@ def step_chart(data: Data, title: str = TITLES["steps"]) -> alt.Chart:
                 legend=alt.Legend(title=None),
             ),
             order=alt.Order("part:N", sort="descending"),
-            tooltip=["worker:O", "part:N", alt.Tooltip("ms:Q", format=".5~r")],
+            tooltip=[alt.Tooltip("worker:O"), alt.Tooltip("part:N"), alt.Tooltip("ms:Q", format=".5~r")],
         )
         .properties(
             width="container",
@@ -188,7 +188,11 @@ def _stacked(data: Data, rows: str, by: str, colours: dict[str, str], title: str
                 legend=alt.Legend(title=None),
             ),
             order=alt.Order("order:Q"),
-            tooltip=[f"{rows}:O", f"{by}:N", alt.Tooltip("fraction:Q", format=".1%")],
+            tooltip=[
+                alt.Tooltip(f"{rows}:O"),
+                alt.Tooltip(f"{by}:N"),
+                alt.Tooltip("fraction:Q", format=".1%"),
+            ],
         )
         .properties(
             width="container",
@@ -235,7 +239,12 @@ def share_chart(
         y=alt.Y("share:Q", title="share of applied pushes", axis=axis),
         color=colour,
         xOffset=alt.XOffset("label:N", sort=labels),
-        tooltip=["label:N", "worker:O", alt.Tooltip("share:Q", format=".1%"), "applied:Q"],
+        tooltip=[
+            alt.Tooltip("label:N"),
+            alt.Tooltip("worker:O"),
+            alt.Tooltip("share:Q", format=".1%"),
+            alt.Tooltip("applied:Q"),
+        ],
     )
     equal = alt.Chart().mark_rule(strokeDash=[4, 3]).encode(y=alt.Y("mean(equal):Q"))
     return alt.LayerChart(
@@ -265,8 +274,12 @@ def batch_size_chart(data: Data, title: str = TITLES["batch_size"]) -> alt.Chart
             x=alt.X("time_s:Q", title="time", axis=time_axis(table, "time_s")),
             y=alt.Y("batch_size:Q", title="samples a step", scale=alt.Scale(zero=False)),
             color=alt.Color("worker:O", scale=alt.Scale(scheme="viridis"), legend=alt.Legend(title="worker")),
-            detail="worker:O",
-            tooltip=["worker:O", alt.Tooltip("time_s:Q", format=".5~r"), "batch_size:Q"],
+            detail=alt.Detail("worker:O"),
+            tooltip=[
+                alt.Tooltip("worker:O"),
+                alt.Tooltip("time_s:Q", format=".5~r"),
+                alt.Tooltip("batch_size:Q"),
+            ],
         )
         .properties(width="container", height=200, title=title, description=title)
     )
@@ -285,7 +298,7 @@ def label_chart(data: Data, title: str = TITLES["labels"]) -> alt.LayerChart:
     base = alt.Chart().encode(
         x=alt.X("class:N", title="class or range", sort=None, axis=alt.Axis(labelAngle=0, labelLimit=70)),
         y=alt.Y("worker:O", title="worker"),
-        tooltip=["worker:O", "class:N", "samples:Q"],
+        tooltip=[alt.Tooltip("worker:O"), alt.Tooltip("class:N"), alt.Tooltip("samples:Q")],
     )
     # opacity of one colour reads the same on light and dark; at most 0.7, so that numbers stay readable
     scale = alt.Scale(range=[0.04, 0.7], domainMin=0)
@@ -295,7 +308,7 @@ def label_chart(data: Data, title: str = TITLES["labels"]) -> alt.LayerChart:
         )
     ]
     if not isinstance(data, str) and len(data) <= NUMBERS:
-        layers.append(base.mark_text().encode(text="samples:Q"))
+        layers.append(base.mark_text().encode(text=alt.Text("samples:Q")))
     return alt.LayerChart(
         layer=layers,
         data=source(data),

@@ -59,7 +59,7 @@ def _curves(found: Reproduction, drawing: Drawing) -> Figure | None:
     title = _TITLES.get(drawing.y, drawing.y)
     scale = alt.Scale(zero=False, type="log" if drawing.y.endswith("loss") else "linear")
     line = base.mark_line().encode(y=alt.Y(f"{drawing.y}:Q", title=title, scale=scale))
-    band = base.mark_area(opacity=0.15).encode(y="low:Q", y2="high:Q")
+    band = base.mark_area(opacity=0.15).encode(y=alt.Y("low:Q"), y2=alt.Y2("high:Q"))
     return _figure(drawing, band + line, table)
 
 
@@ -99,7 +99,7 @@ def _bars(found: Reproduction, drawing: Drawing) -> Figure | None:
         legend=alt.Legend(title=None),
     )
     bars = base.mark_bar().encode(y=alt.Y("value:Q", title=drawing.x, stack=None), color=colour)
-    rules = base.mark_rule().encode(y="low:Q", y2="high:Q")
+    rules = base.mark_rule().encode(y=alt.Y("low:Q"), y2=alt.Y2("high:Q"))
     return _figure(drawing, bars + rules, table)
 
 
@@ -114,7 +114,7 @@ def _points(found: Reproduction, drawing: Drawing) -> Figure | None:
         y=alt.Y("experiment:N", sort=list(labels.values()), title=None, axis=alt.Axis(labelLimit=260))
     )
     values = alt.X("value:Q", title=drawing.x, scale=alt.Scale(zero=False))
-    rules = base.mark_rule(color=_OURS).encode(x="low:Q", x2="high:Q")
+    rules = base.mark_rule(color=_OURS).encode(x=alt.X("low:Q"), x2=alt.X2("high:Q"))
     return _figure(
         drawing, rules + base.mark_point(filled=True, size=60, color=_OURS).encode(x=values), table
     )
@@ -168,7 +168,7 @@ def _sweep(found: Reproduction, drawing: Drawing) -> Figure | None:
     table = pd.DataFrame(points)
     xs = alt.X("x:Q", title=drawing.x)
     layers = [
-        alt.Chart(table).mark_rule(color=_OURS).encode(x=xs, y="low:Q", y2="high:Q"),
+        alt.Chart(table).mark_rule(color=_OURS).encode(x=xs, y=alt.Y("low:Q"), y2=alt.Y2("high:Q")),
         alt.Chart(table)
         .mark_point(filled=True, size=70, color=_OURS)
         .encode(x=xs, y=alt.Y("value:Q", title=drawing.y)),
@@ -176,7 +176,7 @@ def _sweep(found: Reproduction, drawing: Drawing) -> Figure | None:
     line = _closed_form(found, drawing, table)
     if line is not None:
         layers.insert(
-            0, alt.Chart(line).mark_line(color=_THEIRS, strokeDash=[6, 3]).encode(x=xs, y="value:Q")
+            0, alt.Chart(line).mark_line(color=_THEIRS, strokeDash=[6, 3]).encode(x=xs, y=alt.Y("value:Q"))
         )
         table = pd.concat([table, line])
     return _figure(drawing, cast(alt.LayerChart, alt.layer(*layers)), table)

@@ -120,7 +120,12 @@ def quantile_chart(table: pd.DataFrame) -> alt.FacetChart:
     base = alt.Chart().encode(x=alt.X("live_s:Q", title="live (s)", scale=scale))
     points = base.mark_point(filled=True, size=24).encode(
         y=alt.Y("twin_s:Q", title="twin (s)", scale=scale),
-        tooltip=["what:N", alt.Tooltip("share:Q", format=".0%"), "live_s:Q", "twin_s:Q"],
+        tooltip=[
+            alt.Tooltip("what:N"),
+            alt.Tooltip("share:Q", format=".0%"),
+            alt.Tooltip("live_s:Q"),
+            alt.Tooltip("twin_s:Q"),
+        ],
     )
     equal = base.mark_line(strokeDash=[4, 3], color="gray").encode(y=alt.Y("live_s:Q", scale=scale))
     layers = alt.layer(equal, points).properties(width=150, height=130)

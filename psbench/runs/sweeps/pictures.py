@@ -53,8 +53,10 @@ def _heat(rows: pd.DataFrame, x: str, y: str, value: str, title: str) -> alt.Lay
     known = base.transform_filter("isValid(datum.value)").mark_rect().encode(color=colour)
     ink = alt.condition("datum.dark", alt.value("white"), alt.value("#1f2328"))
     texts = [
-        base.transform_filter("isValid(datum.value)").mark_text().encode(text="text:N", color=ink),
-        base.transform_filter("!isValid(datum.value)").mark_text(fontStyle="italic").encode(text="text:N"),
+        base.transform_filter("isValid(datum.value)").mark_text().encode(text=alt.Text("text:N"), color=ink),
+        base.transform_filter("!isValid(datum.value)")
+        .mark_text(fontStyle="italic")
+        .encode(text=alt.Text("text:N")),
     ]
     height = _ROW * max(data["y"].nunique(), 1)
     return alt.LayerChart(
@@ -122,7 +124,7 @@ def _curves(rows: pd.DataFrame, x: str, value: str, by: str | None, title: str) 
     shape = alt.Shape("label:N", scale=scales["shape"], legend=legend)
     spread = base.transform_filter("datum.half > 0").mark_rule(strokeWidth=1.5)
     layers = [
-        spread.encode(y=alt.Y("low:Q", title=title_of(value)), y2="high:Q"),
+        spread.encode(y=alt.Y("low:Q", title=title_of(value)), y2=alt.Y2("high:Q")),
         base.mark_line().encode(y=y, strokeDash=dash),
         base.mark_point(filled=True, size=60, opacity=1).encode(y=y, shape=shape, tooltip=tooltip),
     ]

@@ -116,7 +116,7 @@ def draw_composition(rng: np.random.Generator, *given: type[Part]) -> Strategy:
         drawn = {domain: known[rng.integers(len(known))] for domain, known in choices.items()}
         if attempt >= _ATTEMPTS:  # what chance alone has not found, such as four parts that need each other
             drawn = _mended(drawn, choices, rng)
-        if not _fits(*drawn.values()) and rng.random() < _SKIPPED:
+        if _reasons(*drawn.values()) and rng.random() < _SKIPPED:
             continue
         try:
             fixed = {"communication": {"codec": draw_part(codec[0], rng)}} if codec else {}
@@ -144,18 +144,14 @@ def _mended(drawn: Kinds, choices: dict[str, list[type[Part]]], rng: np.random.G
 
 @cache
 def _reasons(*kinds: type[Part]) -> int:
-    """Return how many reasons there are against parts with their default parameters."""
-    return len(misfits(cast(Composition, SimpleNamespace(**{kind.domain: kind() for kind in kinds}))))
+    """Return how many reasons there are against parts with their defaults; others seldom do better."""
+    parts = {kind.domain: _default(kind) for kind in kinds}
+    return len(misfits(cast(Composition, SimpleNamespace(**parts))))
 
 
 @cache
-def _fits(*kinds: type[Part]) -> bool:
-    """Return whether parts with their default parameters fit together, which others seldom do better."""
-    try:
-        Strategy(**{kind.domain: kind() for kind in kinds})
-    except SpecError:
-        return False
-    return True
+def _default(kind: type[Part]) -> Part:
+    return kind()
 
 
 def draw_strategy(rng: np.random.Generator, *given: type[Part]) -> AnyStrategy:
