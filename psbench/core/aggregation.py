@@ -47,6 +47,8 @@ class Aggregation(Part):
     per_tensor: ClassVar[bool] = False
     #: whether an exchange keeps the sum of the server's and the worker's model, if both parts say so
     conserves_models: ClassVar[bool] = False
+    #: whether the aggregate of an exchange and what it has left out of the pushes add up, weighted, to these
+    conserves_sums: ClassVar[bool] = False
     #: whether pushes with NaN or infinity are left to the part; else one of them ends the run as diverged
     withstands_nan: ClassVar[bool] = False
     #: what a push carries: a gradient, the worker's parameters, or the difference that its steps made, which

@@ -194,6 +194,17 @@ def _exchanged(server: Server, pushes: list[Pushed], apply: Apply) -> Pushed:
     after = server.tensors()
     if before.keys() != after.keys() or not all(torch.equal(before[name], after[name]) for name in before):
         raise BrokenContract(f"{who}: changes `state`; return the vector, and let `update` keep it")
+    left = [server.left_out(push.vector, found[0], apply.numbers) for push in pushes]
+    if part.conserves_sums and any(each is not None for each in left):
+        sent = sum(
+            push.weight * (push.vector if each is None else push.vector - each)
+            for push, each in zip(pushes, left, strict=True)
+        )
+        if not isinstance(sent, Tensor) or not _same([found[0].vector], [sent]):
+            raise BrokenContract(
+                f"{type(part).__name__}.left_out: the pushes, less what it leaves out of each, do not add up "
+                "to the aggregate, and it declares `conserves_sums`"
+            )
     return found[0]
 
 

@@ -156,6 +156,15 @@ class Writes(PowerSGD):
         return {"vector": (yield mine)}
 
 
+class LosesHalf(PowerSGD):
+    name = "faulty_loses_half"
+    start_iter: int = 0
+    min_compression_rate: float = 0.1
+
+    def left_out(self, mine, total, state, shapes, numbers):
+        return super().left_out(mine, total, state, shapes, numbers) * 0.5
+
+
 FAULTY = take_out("faulty_")
 SAID = {
     Rebinds: r"Rebinds.update: the parameters never move. Change `x` in place",
@@ -174,6 +183,7 @@ SAID = {
     ChangesGradient: r"ChangesGradient.step: changes the gradient",
     Halves: r"Halves.exchange: its sums are of \[3, 7\] entries, and `sums` says \[7\]",
     KeepsOwn: r"KeepsOwn.exchange: members come to different vectors",
+    LosesHalf: r"LosesHalf.left_out: .* do not add up to the aggregate, and it declares `conserves_sums`",
     Writes: r"Writes.exchange: changes `state`",
     Numbers: r"Numbers.payload: returns float, not a vector as long as `w`",
 }

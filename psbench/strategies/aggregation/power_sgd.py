@@ -84,6 +84,7 @@ class PowerSGD(Mean):
 
     name: ClassVar[str] = "power_sgd"
     source: ClassVar[str] = SOURCE
+    conserves_sums: ClassVar[bool] = True
 
     rank: int = parameter(1, "columns of the matrices that travel", unit="columns", source=SOURCE, ge=1)
     # torch: 1,000; a laptop's runs have 500 to 2,000 updates
