@@ -13,6 +13,10 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from psbench.system.insides import defer_grammar
+
+defer_grammar()  # before nbval imports jsonschema, in each of the processes that run tests
+
 #: of one pixel, in the place of any
 BLANK = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 UNDRAWN = f"""import base64, vl_convert

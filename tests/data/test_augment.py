@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from torchvision.transforms.v2 import functional
 
 from psbench.data import CropAndFlip
 
@@ -14,6 +13,8 @@ def images(count: int = 6) -> torch.Tensor:
 
 
 def test_every_image_is_the_crop_and_mirror_that_was_drawn():
+    from torchvision.transforms.v2 import functional  # slow to import, in every process that collects
+
     batch = images()
     ours = CropAndFlip(padding=2)(batch, np.random.default_rng(5))
     same = np.random.default_rng(5)

@@ -12,8 +12,6 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from torchvision import datasets
-from torchvision.datasets.mnist import read_image_file
 
 from psbench.data import CIFAR10, CIFAR100, MNIST, CropAndFlip, FashionMNIST, Folder, folder
 from psbench.data.cifar import FINE, SUPERCLASSES, coarse_of_fine
@@ -30,6 +28,14 @@ def idx(array: np.ndarray) -> bytes:
 
 def pictures(count: int, *shape: int, seed: int = 0) -> np.ndarray:
     return Streams(seed).generator("pictures").integers(0, 256, (count, *shape), dtype=np.uint8)
+
+
+@pytest.fixture
+def datasets():
+    """Those of torchvision, whose import is slow: not in every process that collects tests."""
+    import torchvision.datasets
+
+    return torchvision.datasets
 
 
 @pytest.fixture
@@ -63,7 +69,7 @@ def test_mnist(mnist, packed):
     assert sorted((mnist / "MNIST" / "raw").iterdir()) == files
 
 
-def test_fashion_mnist_lies_beside_mnist(mnist):
+def test_fashion_mnist_lies_beside_mnist(mnist, datasets):
     (mnist / "MNIST").rename(mnist / "FashionMNIST")
     data = FashionMNIST(root=str(mnist)).load(STREAMS)
     assert data.classes == tuple(datasets.FashionMNIST.classes)
@@ -74,9 +80,9 @@ def test_the_environment_names_the_folder(mnist, monkeypatch):
     assert len(MNIST().load(STREAMS).train_x) == 10
 
 
-def test_our_reader_and_that_of_torchvision_agree(mnist):
+def test_our_reader_and_that_of_torchvision_agree(mnist, datasets):
     path = mnist / "MNIST" / "raw" / "train-images-idx3-ubyte"
-    assert np.array_equal(read_idx(path), read_image_file(str(path)).numpy())
+    assert np.array_equal(read_idx(path), datasets.mnist.read_image_file(str(path)).numpy())
 
 
 def test_missing_files_say_how_to_get_them(tmp_path):
@@ -87,7 +93,7 @@ def test_missing_files_say_how_to_get_them(tmp_path):
     assert str(tmp_path) in str(e.value)
 
 
-def test_download_is_left_to_torchvision(mnist, tmp_path, monkeypatch):
+def test_download_is_left_to_torchvision(mnist, tmp_path, monkeypatch, datasets):
     asked = []
 
     def fetch(root, download):
@@ -101,7 +107,7 @@ def test_download_is_left_to_torchvision(mnist, tmp_path, monkeypatch):
     assert asked == [(str(tmp_path / "new"), True)]
 
 
-def test_a_failed_download_is_a_data_error(tmp_path, monkeypatch):
+def test_a_failed_download_is_a_data_error(tmp_path, monkeypatch, datasets):
     def fetch(root, download):
         raise RuntimeError("no route")
 
@@ -176,13 +182,13 @@ TEN = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", 
 
 
 @pytest.fixture
-def cifar10(cifar):
+def cifar10(cifar, datasets):
     batches = {"data_batch_1": range(10), "data_batch_2": range(10), "test_batch": range(5)}
     return cifar(datasets.CIFAR10, batches, "labels", "label_names", TEN)
 
 
 @pytest.fixture
-def cifar100(cifar):
+def cifar100(cifar, datasets):
     return cifar(
         datasets.CIFAR100, {"train": range(100), "test": range(5)}, "fine_labels", "fine_label_names", FINE
     )
@@ -253,7 +259,7 @@ def test_a_file_that_is_not_the_published_one_is_never_opened(cifar10, file):
         CIFAR10(root=str(cifar10)).load(STREAMS)
 
 
-def test_cifar_download_is_left_to_torchvision(cifar10, monkeypatch):
+def test_cifar_download_is_left_to_torchvision(cifar10, datasets, monkeypatch):
     asked = []
     monkeypatch.setattr(datasets.CIFAR10, "download", lambda self: asked.append(self.root))
     assert len(CIFAR10(root=str(cifar10), download=True).load(STREAMS).train_x) == 20

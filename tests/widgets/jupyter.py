@@ -152,9 +152,14 @@ class Page:
         self.page.set_default_timeout(1000 * LONG_S)
         self.errors: list[str] = []
         self.strangers: list[str] = []
-        self.page.on("pageerror", lambda error: self.errors.append(str(error)))
+        self.page.on("pageerror", self._on_error)
         self.page.on("console", self._on_console)
         self.page.on("request", self._on_request)
+
+    def _on_error(self, error: Any) -> None:
+        # our code has a blob's address; anywidget complains of itself where a busy machine is slow to load
+        if "blob:" in (error.stack or ""):
+            self.errors.append(str(error))
 
     def _on_console(self, message: Any) -> None:
         if message.type == "error" and "psb" in message.text.lower():
