@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import zlib
 from importlib import resources
 
 import altair as alt
@@ -14,6 +15,7 @@ import pytest
 
 from psbench import charts, metrics
 from psbench.charts import colours
+from psbench.charts.colours import OTHERS, _free
 from psbench.errors import ParameterError
 from psbench.runs.execution import run
 from psbench.strategies import CATALOGUE
@@ -298,6 +300,12 @@ def test_a_strategy_looks_the_same_whoever_is_beside_it():
     drawn = [(look.colour, tuple(look.dash)) for look in beside.values()]
     assert len(set(drawn)) == len(drawn)
     assert beside["strategy_switch"] == colours.STRATEGIES["strategy_switch"]
+
+
+def test_looks_are_used_again_when_none_is_free():
+    assert _free("a", []) == OTHERS[zlib.crc32(b"a") % 8]
+    assert _free("a", [*OTHERS]) == OTHERS[zlib.crc32(b"a") % 8]
+    assert _free("a", [*OTHERS[1:]]) == OTHERS[0]
 
 
 def test_phases_and_reasons_share_no_colour():

@@ -11,7 +11,7 @@ import vl_convert
 from PIL import Image
 
 from psbench import charts
-from psbench.charts.display import LIVE
+from psbench.charts.display import LIVE, _shared
 from psbench.errors import UnknownName
 from psbench.runs.comparing import compare
 from psbench.runs.execution import run
@@ -38,6 +38,12 @@ def marks(chart: dict, version: str) -> list[str]:
     found = re.findall(r'<path aria-label="[^"]*" role="graphics-symbol"[^>]*>', svg)
     assert found
     return found
+
+
+def test_layers_share_what_all_of_them_encode_alike():
+    layers = [{"encoding": {"x": 1, "y": 2}}, {"encoding": {"x": 1, "y": 3}}]
+    apart = [{"encoding": {"y": 2}}, {"encoding": {"y": 3}}]
+    assert _shared({"layer": layers, "encoding": {"z": 4}}) == {"layer": apart, "encoding": {"x": 1, "z": 4}}
 
 
 @pytest.mark.nightly  # a reader of a version that psbench itself does not use

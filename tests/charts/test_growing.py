@@ -9,7 +9,7 @@ import pytest
 
 from psbench import charts
 from psbench.charts import tables
-from psbench.charts.growing import GrowingTables
+from psbench.charts.growing import GrowingTables, Line
 from psbench.experiment import Experiment
 from psbench.results.run import Run
 from psbench.runs.execution import run
@@ -65,3 +65,12 @@ def test_a_long_curve_is_thinned_and_keeps_its_ends(done: Run, monkeypatch: pyte
         assert 10 <= len(times) <= 41
         assert (times[0], times[-1]) == (whole[0], whole[-1])
         assert set(times) <= set(whole)
+
+
+@pytest.mark.parametrize(("points", "kept"), [(5, [0, 4]), (6, [0, 4, 5]), (9, [0, 4, 8]), (4, [0, 1, 2, 3])])
+def test_the_last_point_of_a_line_is_kept_once(points: int, kept: list[int]) -> None:
+    line = Line(longest=4)
+    line.add({"x": [*range(points)]})
+    line.end()
+    line.end()
+    assert line.columns == {"x": kept}
