@@ -36,6 +36,7 @@ NAMES = [
     "14_bring_your_own",
     "15_reproduce",
     "16_low_communication",
+    "17_twin",
 ]
 CHECK = "# NBVAL_CHECK_OUTPUT"
 PANEL = "application/vnd.jupyter.widget-view+json"
