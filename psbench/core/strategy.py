@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any, Literal, Self, TypeAlias
 
 from pydantic import Field, PrivateAttr, ValidationError, field_validator, model_validator
@@ -118,7 +119,7 @@ class Strategy(Specification):
         """The five parts in the order of `DOMAINS`."""
         return (self.consistency, self.aggregation, self.communication, self.stragglers, self.placement)
 
-    @property
+    @cached_property
     def reads(self) -> tuple[str, ...]:
         """The statistics of a push or report that some part reads, or the switch rule."""
         return tuple(sorted({*self._rule_reads, *(name for part in self.parts for name in part.reads)}))
@@ -127,6 +128,7 @@ class Strategy(Specification):
         """Return the composition as one of a switching strategy with that rule."""
         found = self.model_copy()
         found._rule_reads = rule.reads
+        vars(found).pop("reads", None)  # of the composition alone
         return found
 
     @property
