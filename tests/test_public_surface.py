@@ -191,6 +191,11 @@ def test_environment_for_conda_mirrors_the_package():
     assert listed == wanted
     assert environment["dependencies"][-1] == {"pip": ["-e ."]}
     assert environment["channels"][0] == "conda-forge"
+    recipe = yaml.safe_load((ROOT / "notebooks/site/conda/recipe.yaml").read_text())
+    needs = {each.replace(" ", "", 1) for each in recipe["requirements"]["run"] if "{" not in each}
+    assert needs == {each for each in wanted if not each.startswith(("python>", "pip"))}
+    assert recipe["context"] == {"name": "psbench", "version": project["version"], "python_min": "3.11"}
+    assert recipe["build"]["python"]["entry_points"] == [f"psbench = {project['scripts']['psbench']}"]
 
 
 # ------------------------------------------------------------------ constraints.txt
